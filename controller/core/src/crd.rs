@@ -1,4 +1,4 @@
-//! The custom resources: the configuration by operators, and the controller's stored state.
+//! The custom resources: the configuration from operators, and the controller's stored state.
 //!
 //! [`KubeletAuthentication`] specifies which machines can join one Cluster, and with which evidence. [`NodeIdentity`]
 //! records the holder of one node name. Both are in the namespace of the Cluster. [`AWSServiceAccountIdentity`]
@@ -7,8 +7,8 @@
 //!
 //! # Guarantees
 //!
-//! - Every list, map and text has a limit in the schema. So the API server limits what the controller reads, and the
-//!   cost of the CEL rules.
+//! - Every list, map and text has a limit in the schema. Therefore the API server limits the amount of data that the
+//!   controller reads, and the cost of the CEL rules.
 //! - `spec` contains all state that the controller must not lose, because `clusterctl move` does not restore `status`.
 //!
 //! # Assumptions
@@ -56,45 +56,45 @@ pub use tpm::{
 /// The API group of this project's resources and annotations.
 pub const GROUP: &str = "attestation.cluster.x-k8s.io";
 
-/// The annotation of a [`KubeletAuthentication`] with a number of node identities. An operator sets it, to allow the
-/// controller to retire this number of node identities of the Cluster in one sweep.
+/// The annotation on a [`KubeletAuthentication`] with which an operator allows the controller to retire more node
+/// identities. Its value is the number of node identities that one sweep is allowed to retire.
 pub const ALLOW_RETIREMENT_ANNOTATION: &str = "attestation.cluster.x-k8s.io/allow-retirement";
 
-/// The annotation of a [`KubeletAuthentication`] with the first AWS account of the Cluster's identity. If it is
-/// removed, the controller accepts a different account.
+/// The annotation on a [`KubeletAuthentication`] that stores the first AWS account of the Cluster's identity. After an
+/// operator removes the annotation, the controller accepts a different account.
 pub const AWS_ACCOUNT_ANNOTATION: &str = "attestation.cluster.x-k8s.io/aws-account";
 
-/// The annotation of a [`KubeletAuthentication`] that the controller created because of an annotation on the Cluster. A
-/// [`KubeletAuthentication`] without it was created by an operator.
+/// The annotation on a [`KubeletAuthentication`] that the controller created because the Cluster has an annotation. An
+/// operator created every [`KubeletAuthentication`] without it.
 ///
-/// Neither the owner nor the field manager shows the difference: an operator can set the owner, and `clusterctl move`
-/// loses the field manager.
+/// Neither the owner nor the field manager identifies the creator: an operator can set the owner, and `clusterctl move`
+/// drops the field manager.
 pub const ENABLED_BY_ANNOTATION: &str = "attestation.cluster.x-k8s.io/enabled-by";
 
-/// The annotation of a Machine with the ID of a bootstrap token that an operator assigned to it, in addition to the
-/// token of its `KubeadmConfig`.
+/// The annotation on a Machine with the ID of a bootstrap token that an operator assigned to the Machine, in addition
+/// to the token in its `KubeadmConfig`.
 pub const BOOTSTRAP_TOKEN_ANNOTATION: &str = "attestation.cluster.x-k8s.io/bootstrap-token-id";
 
 /// The label with the Cluster's name, on every object that belongs to a Cluster. Cluster API defines it.
 pub const CLUSTER_NAME_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 
-/// The annotation of a [`NodeIdentity`] with which an operator resets it, so that the next claim can take the name.
+/// The annotation on a [`NodeIdentity`] with which an operator resets it, so that the next claim can take the name.
 ///
-/// Its value is the generation to reset. So the annotation has no effect on a later generation, when it is applied
-/// again or restored.
+/// Its value is the generation to reset. Therefore an annotation that is applied again or restored does not affect a
+/// later generation.
 pub const RESET_ANNOTATION: &str = "attestation.cluster.x-k8s.io/reset";
 
-/// The annotation of a [`KubeletAuthentication`] with the lowest valid generation of all node identities, in seconds
-/// since 1970. The value can only grow: a value below the one in the workload cluster has no effect.
+/// The annotation on a [`KubeletAuthentication`] with the lowest valid generation for all node identities, in seconds
+/// since 1970. The value can only increase: a value below the value in the workload cluster has no effect.
 pub const LOWEST_VALID_GENERATION_ANNOTATION: &str =
     "attestation.cluster.x-k8s.io/lowest-valid-generation";
 
-/// The annotation of a [`KubeletAuthentication`] with the revoked machines that an operator released, each as
-/// `<provider ID>@<Unix seconds>`, separated by spaces. Revocations until that time no longer stop the machine.
+/// The annotation on a [`KubeletAuthentication`] with the revoked machines that an operator released, each as
+/// `<provider ID>@<Unix seconds>`, separated by spaces. A revocation up to that time no longer affects the machine.
 pub const RELEASED_MACHINES_ANNOTATION: &str = "attestation.cluster.x-k8s.io/released-machines";
 
-/// The annotation of a [`KubeletAuthentication`] with the UID of the namespace `kube-system` in the first workload
-/// cluster that the controller served for it. A different UID shows that the Cluster was created again.
+/// The annotation on a [`KubeletAuthentication`] with the UID of the namespace `kube-system` in the first workload
+/// cluster that the controller served for this object. A different UID shows that the Cluster was created again.
 pub const WORKLOAD_UID_ANNOTATION: &str = "attestation.cluster.x-k8s.io/workload-uid";
 
 #[cfg(test)]

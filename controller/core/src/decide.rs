@@ -70,17 +70,17 @@ impl From<TriageError> for Decision {
 pub struct Decided {
     /// The decision.
     pub decision: Decision,
-    /// The checks in their order. The last check decided.
+    /// The checks in the order in which they ran. The last check determined the decision.
     pub steps: Vec<Step>,
-    /// The object for Events about the machine, if the machine was found and has an object.
+    /// The object for Events about the machine. `None` if the machine was not found, or has no object.
     pub machine: Option<ObjectReference>,
 }
 
 /// Decides on `request` at `now`.
 ///
-/// The decision writes only through the ledger, which stores node identities, and deletes the Node of a previous
-/// holder. A decision can be repeated: the same request gets the same node identity. The traits in `context` have their
-/// own deadlines. `elapsed` is a monotonic clock, used only for the durations of the checks.
+/// The decision writes only through the ledger, which stores node identities and deletes the Node of a previous holder.
+/// A decision can be repeated: the same request gets the same node identity. The traits in `context` enforce their own
+/// deadlines. `elapsed` is a monotonic clock, used only for the durations of the checks.
 pub async fn decide(
     request: &CertificateSigningRequest,
     context: &Context,
@@ -90,9 +90,9 @@ pub async fn decide(
     decided(request, context, now, Steps::timed_by(elapsed)).await
 }
 
-/// Decides like [`decide`], with the same checks, and keeps [the observation of each check](Step::saw).
+/// Decides like [`decide`], with the same checks, and keeps [the observation from each check](Step::saw).
 ///
-/// The decision writes through the ledger of `context`. For an explanation without any writes, use
+/// The decision writes through the ledger in `context`. For an explanation without any writes, use
 /// [`Rehearsal`](crate::ledger::Rehearsal) for the records, [`ReadOnlyNodes`](crate::nodes::ReadOnlyNodes) for the
 /// Nodes, and [a signer without the CA key](crate::signer::Signer::rehearsal).
 pub async fn explain(
@@ -146,7 +146,7 @@ impl Deciding<'_> {
             return Ok(approved);
         }
         if enforcement == EnforcementState::Unknown {
-            // An answered request does not wait. Other approvers are allowed only until attestation is enforced.
+            // An answered request needs no decision. Other approvers are allowed only until attestation is enforced.
             return match RawRequest::triage(request, &self.context.verifiers) {
                 Err(TriageError::Ignore(ignored)) if ignored != Ignored::IssuedByOthers => {
                     Err(Decision::Ignore(ignored))
@@ -157,7 +157,7 @@ impl Deciding<'_> {
         Err(Decision::Ignore(Ignored::NotEnforced))
     }
 
-    /// Runs the checks. An error is also a decision, so that `?` ends the checks.
+    /// Runs the checks. An error is also a decision, so that `?` stops the checks.
     async fn checked(&mut self, request: &CertificateSigningRequest) -> Result<Decision, Decision> {
         let context = self.context;
         let raw = self
@@ -196,7 +196,8 @@ impl Deciding<'_> {
             let signer = provider.client_signer();
             return Err(Decision::Ignore(Ignored::AnotherSigner(signer)));
         };
-        // The node identity must not outlive the certificate, which does not outlive the CA.
+        // The node identity must not expire later than the certificate, and the certificate must not expire later than
+        // the CA.
         let left = until(signer.not_after(), now);
         let longest = context.longest_lifetime.min(left);
         let csr = self
@@ -213,8 +214,8 @@ impl Deciding<'_> {
         let settled = csr.check_node_name(inventory, ledger);
         let csr = self.steps.wait("check_node_name", settled).await?;
         self.steps.saw(|| seen::named(&csr));
-        // This check precedes the claim, because a machine must not lose the name for its previous key if its
-        // certificate cannot be signed.
+        // This check precedes the claim: if the certificate cannot be signed, the machine must keep its name for the
+        // previous key.
         if let Err(deferral) = signer.check(now).await {
             self.steps.take("sign", || Err(deferral))?;
         }
@@ -268,8 +269,8 @@ impl Deciding<'_> {
     }
 }
 
-/// Whether this is a request from a machine without a node identity to a built-in signer of Kubernetes, as without this
-/// controller. While attestation is not enforced, the controller ignores such a request, even if it is invalid.
+/// Whether this is a request to a built-in signer of Kubernetes from a machine without a node identity. While
+/// attestation is not enforced, the controller ignores this request, even if it is invalid.
 fn is_as_before(request: &CertificateSigningRequest) -> bool {
     let CertificateSigningRequest { metadata, spec, .. } = request;
     match spec.signer_name.as_str() {

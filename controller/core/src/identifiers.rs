@@ -7,7 +7,7 @@ use aws_lc_rs::digest;
 use data_encoding::HEXLOWER;
 use kubelet_attestation::names::NodeName;
 
-/// The prefix of the user name for a bootstrap token. The token's ID follows.
+/// The prefix of the user name for a bootstrap token, before the token ID.
 pub(crate) const BOOTSTRAP_USER_PREFIX: &str = "system:bootstrap:";
 
 /// The SHA-256 digest of the DER of a `SubjectPublicKeyInfo`.
@@ -57,30 +57,30 @@ impl RecordUid {
     }
 }
 
-/// The UID in a certificate, `<node identity>.<generation>`. The API server uses it as the UID of the user.
+/// The UID in a certificate, `<node identity>.<generation>`. The API server uses it as the user's UID.
 #[derive(derive_more::Display, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[display("{record}.{generation}")]
 pub struct CertificateUid {
     /// The UID of the node identity.
     pub record: RecordUid,
-    /// The generation of the node identity, from 1.
+    /// The generation of the node identity, starting at 1.
     pub generation: u64,
 }
 
-/// A text that is not a certificate UID in its only form.
+/// A text that is not a certificate UID in its canonical form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a certificate's UID is 32 lower-case hexadecimal digits, '.' and a generation")]
 pub struct InvalidCertificateUid;
 
 impl CertificateUid {
-    /// Parses a UID in its only form.
+    /// Parses a UID. Accepts only the canonical form.
     pub fn parse(text: &str) -> Result<Self, InvalidCertificateUid> {
         let (record, generation) = text.split_once('.').ok_or(InvalidCertificateUid)?;
         let uid = Self {
             record: RecordUid::parse(record)?,
             generation: generation.parse().map_err(|_| InvalidCertificateUid)?,
         };
-        // `parse` also accepts signs and leading zeros.
+        // The integer parser also accepts signs and leading zeros.
         if uid.generation > 0 && uid.to_string() == text {
             Ok(uid)
         } else {
@@ -96,7 +96,7 @@ fn bytes<const N: usize>(hex: &str) -> Option<[u8; N]> {
 
 /// The public part of a bootstrap token: its ID.
 ///
-/// Each machine in memory has an ID, so the bytes are stored inline, without a heap allocation.
+/// Every cached machine has an ID, so the bytes are stored inline, without a heap allocation.
 #[derive(derive_more::Display, derive_more::Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[display("{}", self.as_str())]
 #[debug("TokenId({})", self.as_str())]
@@ -107,7 +107,7 @@ pub struct TokenId([u8; TOKEN_ID_LEN]);
 #[error("a bootstrap token's ID is {TOKEN_ID_LEN} lower-case letters and digits")]
 pub struct InvalidTokenId;
 
-/// The length of the ID in a bootstrap token, `[a-z0-9]{6}.[a-z0-9]{16}` (Kubernetes' bootstrap token format).
+/// The length of the ID in a bootstrap token, `[a-z0-9]{6}.[a-z0-9]{16}` (bootstrap token format of Kubernetes).
 const TOKEN_ID_LEN: usize = 6;
 
 impl TokenId {
@@ -122,7 +122,7 @@ impl TokenId {
         }
     }
 
-    /// Parses the ID in the user name for a bootstrap token.
+    /// Parses the ID from the user name for a bootstrap token.
     pub fn of_username(username: &str) -> Option<Self> {
         let id = username.strip_prefix(BOOTSTRAP_USER_PREFIX)?;
         Self::parse(id).ok()
@@ -135,10 +135,10 @@ impl TokenId {
     }
 }
 
-/// The maximum number of names in a message. An infrastructure can report dozens of names for one machine.
+/// The maximum number of names in a message, because an infrastructure can report dozens of names for one machine.
 const MAX_LISTED: usize = 4;
 
-/// A list of node names. `Display` writes only the first few.
+/// A list of node names. `Display` writes only the first 4 names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeNames(Vec<NodeName>);
 
@@ -149,7 +149,7 @@ impl From<NodeName> for NodeNames {
 }
 
 impl FromIterator<NodeName> for NodeNames {
-    /// Collects the names in their order, without duplicates.
+    /// Collects the names in the given order, without duplicates.
     fn from_iter<T: IntoIterator<Item = NodeName>>(names: T) -> Self {
         let mut all = Vec::new();
         for name in names {
@@ -175,14 +175,14 @@ impl fmt::Display for NodeNames {
 /// A name or an address in a serving certificate.
 #[derive(derive_more::Display, Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ServingName {
-    /// A DNS name in its only form: lower-case labels, no final dot, no wildcard.
+    /// A DNS name in its canonical form: lower-case labels, no final dot, no wildcard.
     Dns(String),
     /// An address.
     Ip(IpAddr),
 }
 
-/// Converts a reported DNS name to the form for comparisons: lower case, without a final dot, which the domain of a
-/// network can have.
+/// Converts a reported DNS name to the form for comparisons: lower case, and without a final dot, which the domain name
+/// of a network can have.
 pub fn dns_form(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }

@@ -21,7 +21,7 @@ pub use naming::Naming;
 /// does not exist.
 #[async_trait::async_trait]
 pub trait Inventory: Debug + Send + Sync {
-    /// Finds the machine with this provider ID from the infrastructure.
+    /// Finds the machine to which the infrastructure assigned this provider ID.
     async fn by_provider_id(
         &self,
         provider_id: &ProviderId,
@@ -30,21 +30,21 @@ pub trait Inventory: Debug + Send + Sync {
     /// Finds the owner of this bootstrap token. `None` if it has no owner.
     async fn by_token(&self, token: &TokenId) -> Result<Option<TokenOwner>, Unavailable>;
 
-    /// Finds all machines, in any state, for which the infrastructure reports this address.
+    /// Finds all machines, in any state, with this address according to the infrastructure.
     async fn by_address(&self, address: IpAddr) -> Result<Vec<Machine>, Unavailable>;
 
-    /// Finds all machines, in any state, for which the infrastructure reports this DNS name, or whose Node can have
-    /// this name. `name` is in lower case.
+    /// Finds all machines, in any state, with this DNS name according to the infrastructure, or with this possible Node
+    /// name. `name` is in lower case.
     async fn by_name(&self, name: &str) -> Result<Vec<Machine>, Unavailable>;
 
-    /// Finds the machine with this name ([`Machine::name`]). The machine can still be without a provider ID. `None`
-    /// also if machines have no separate names.
+    /// Finds the machine with this name ([`Machine::name`]). The machine is found even if it has no provider ID yet.
+    /// Returns `None` also if the inventory does not name machines separately from their Nodes.
     async fn by_machine_name(&self, _name: &str) -> Result<Option<Machine>, Unavailable> {
         Ok(None)
     }
 
-    /// Whether the inventory saw the deletion of the machine with this name ([`Machine::name`]), so that the removal
-    /// was intended. `false` if the inventory does not see deletions, or no longer has this deletion.
+    /// Whether the inventory observed the deletion of the machine with this name ([`Machine::name`]), so that the
+    /// removal was intended. `false` if the inventory does not observe deletions, or has already dropped this deletion.
     fn was_deleted(&self, _name: &str) -> bool {
         false
     }
@@ -78,23 +78,24 @@ pub struct Machine {
     pub object: Option<ObjectReference>,
     /// The state.
     pub state: MachineState,
-    /// The provider ID. `None` until the infrastructure sets it.
+    /// The provider ID. `None` until the infrastructure provider sets it.
     pub provider_id: Option<ProviderId>,
-    /// Whether the controller has just queried the infrastructure for the provider ID, and none was set yet.
+    /// Whether the controller has just queried the infrastructure for the provider ID, and the provider ID is still
+    /// missing.
     pub unnamed: bool,
-    /// The name that the machine's Node must have. If several names are possible ([`Inventory::naming`]), the first of
-    /// them. `None` until the name is known.
+    /// The required name of the machine's Node. If several names are possible ([`Inventory::naming`]), the first
+    /// possible name. `None` until the name is known.
     pub node_name: Option<NodeName>,
-    /// The name of the machine's Node, or of the Node that the machine must have ([`node_name`](Self::node_name)). Used
-    /// for machines that have joined, and not for a join.
+    /// The name of the machine's Node or, before the Node exists, its required name ([`node_name`](Self::node_name)).
+    /// Used for machines that have joined, and not for a join.
     pub node: Option<NodeName>,
     /// The addresses that the infrastructure reports.
     pub addresses: Vec<IpAddr>,
     /// The DNS names that the infrastructure reports, in lower case.
     pub dns_names: Vec<String>,
-    /// Whether the infrastructure is still provisioned, so that it can report more addresses and names later.
+    /// Whether the infrastructure is still being provisioned, so that it can report more addresses and names later.
     pub provisioning: bool,
-    /// The machine's own bootstrap token. `None` if it shares a token, or has none.
+    /// The bootstrap token that belongs only to this machine. `None` if the machine shares a token, or has no token.
     pub token_id: Option<TokenId>,
     /// The bootstrap token that an operator assigned to the machine.
     pub assigned_token: Option<TokenId>,
@@ -105,7 +106,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Creates a machine that can join, with only a name.
+    /// Creates a machine that can join, and sets only its name.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -113,12 +114,12 @@ impl Machine {
         }
     }
 
-    /// Whether the machine's Node has this name or, if there is no Node yet, must have it.
+    /// Whether the machine's Node has this name or, before the Node exists, is required to have this name.
     pub(crate) fn is_of_node(&self, name: &NodeName) -> bool {
         self.node.as_ref().or(self.node_name.as_ref()) == Some(name)
     }
 
-    /// Whether the infrastructure reports this DNS name, or the machine's Node must have this name.
+    /// Whether the infrastructure reports this DNS name, or the machine's Node is required to have this name.
     pub fn is_called(&self, name: &str) -> bool {
         let node_name = self.node_name.as_ref().map(NodeName::as_str);
         node_name == Some(name) || self.dns_names.iter().any(|own| own == name)
@@ -133,8 +134,8 @@ pub enum MachineState {
     /// The machine can join, and renew.
     #[default]
     Ready,
-    /// The machine has bootstrap data, but its bootstrap configuration cannot be read: the API server does not serve
-    /// the configuration's version. So its own token is unknown. The machine can renew, but not join.
+    /// The machine has bootstrap data, but its bootstrap configuration cannot be read, because the API server does not
+    /// serve the configuration's version. Its own token is therefore unknown. The machine can renew, but not join.
     Unread,
     /// The machine is being deleted.
     Deleting,
@@ -146,7 +147,7 @@ pub struct StaticInventory {
     machines: Vec<Machine>,
 }
 
-/// Two machines in a list have the same value.
+/// Two machines in a list have the same value in a unique field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("machines {first} and {second} have the same {field}")]
 pub struct AmbiguousMachines {
@@ -154,14 +155,14 @@ pub struct AmbiguousMachines {
     pub first: String,
     /// The name of the other machine.
     pub second: String,
-    /// The field with the same value in both.
+    /// The name of the field.
     pub field: &'static str,
 }
 
 impl StaticInventory {
     /// Creates the inventory of these machines. The names, provider IDs, node names and tokens must be unique.
     pub fn new(machines: Vec<Machine>) -> Result<Self, AmbiguousMachines> {
-        // A single pass is used, because this function runs after every change, while requests wait.
+        // A single pass, because this function runs after every change, while requests wait.
         let mut seen = HashMap::new();
         for second in &machines {
             for (field, value) in named_by(second) {
@@ -190,7 +191,7 @@ impl StaticInventory {
     }
 }
 
-/// The values that must be unique in a list of machines.
+/// The values of a machine that must be unique in a list of machines.
 fn named_by(machine: &Machine) -> impl Iterator<Item = (&'static str, &str)> {
     [
         ("name", Some(machine.name.as_str())),

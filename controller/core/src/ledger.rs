@@ -1,5 +1,5 @@
-//! The ledger: one record for each node name, with its holder. A record is the node identity of the API, and implements
-//! trust on first use.
+//! The ledger: one record for each node name, with the holder of the name. A record is a node identity in the API, and
+//! implements trust on first use.
 
 use std::time::SystemTime;
 
@@ -34,7 +34,7 @@ pub use revocations::{RecordRevocations, RevocationDecisions, Revocations};
 /// The holder of a node name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The record and its current generation.
+    /// The UID of the record, with the current generation.
     pub uid: CertificateUid,
     /// The identity of the machine, and whether it was attested.
     pub assurance: Assurance,
@@ -59,7 +59,7 @@ pub struct Claim {
     pub key: KeyDigest,
     /// The request, for operators.
     pub request: RequestRef,
-    /// The time at which the API server received the request.
+    /// The time at which the API server created the request.
     pub asked: SystemTime,
     /// The latest expiry of the certificate for this claim.
     pub not_after: SystemTime,
@@ -67,7 +67,7 @@ pub struct Claim {
 
 impl Claim {
     /// Whether the claim comes from the Machine that holds the record, if neither the claim nor the record has
-    /// evidence. In this case, only the claimed provider ID can differ.
+    /// evidence. Their provider IDs can differ, because the machine itself claims its provider ID.
     pub(crate) fn is_of_machine(&self, holder: &RecordHolder) -> bool {
         let machine = self.machine_name.as_ref();
         matches!(self.assurance, Assurance::None(_))
@@ -78,13 +78,13 @@ impl Claim {
     }
 }
 
-/// The credential with which a name is claimed.
+/// The credential that the claimant presented.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claimant {
     /// A bootstrap token.
     Token,
-    /// The certificate of the Node with this name, without the UID of a record. Another signer issued the certificate,
-    /// or the certificates of the cluster do not contain a UID.
+    /// The certificate of the Node with this name, without a record UID. Another signer issued the certificate, or
+    /// certificates in this cluster do not contain a UID.
     Node,
     /// The certificate with this UID, which identifies the record of this node name.
     Renewal(CertificateUid),
@@ -99,7 +99,7 @@ pub struct Renewal {
     pub identity: AttestedIdentity,
     /// The UID in the certificate of the requester.
     pub uid: CertificateUid,
-    /// The time at which the API server received the request.
+    /// The time at which the API server created the request.
     pub asked: SystemTime,
     /// The latest expiry of the certificate for this renewal.
     pub not_after: SystemTime,
@@ -137,7 +137,7 @@ pub struct Grant {
     pub uid: CertificateUid,
     /// The latest expiry of the certificate.
     pub not_after: SystemTime,
-    /// The reason of the grant.
+    /// The reason for the grant.
     pub opening: GrantReason,
 }
 

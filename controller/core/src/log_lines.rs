@@ -1,22 +1,22 @@
-//! Log lines that the tenant of a cluster can cause.
+//! Log lines that a cluster's tenant can cause.
 //!
-//! A tenant can repeat almost every event: it writes the objects of its namespace, and operates its API server. So each
-//! such line uses a part of a budget. Only [`cluster_line`](crate::cluster_line) writes such a line.
-//! `tests/tests/layering` lists the other lines, with the reason why no tenant causes them.
+//! A tenant can repeat almost every event, because it writes the objects in its namespace and operates its API server.
+//! Therefore each log line that a tenant can cause uses a part of a budget. Only [`cluster_line`](crate::cluster_line)
+//! writes these lines. `tests/tests/layering` lists the other lines, with the reason why a tenant cannot cause them.
 
 use std::fmt::Debug;
 
-/// The budget of one cluster's log lines.
+/// The log-line budget of one cluster.
 pub trait LogLines: Debug + Send + Sync {
-    /// The cluster, if the controller serves several.
+    /// The name of the cluster, if the controller serves several clusters.
     fn cluster(&self) -> Option<&str>;
 
-    /// Takes a line from the budget. Returns the number of omitted lines before it, or `None` if this line is also
-    /// omitted, because the budget is exhausted.
+    /// Takes a line from the budget. Returns the number of lines that were omitted before it. Returns `None` if the
+    /// budget is exhausted, so that this line is also omitted.
     fn take(&self) -> Option<u64>;
 }
 
-/// An unlimited budget, for a cluster that does not share the log with others.
+/// An unlimited budget, for a cluster that does not share the log with other clusters.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unlimited;
 
@@ -30,8 +30,8 @@ impl LogLines for Unlimited {
     }
 }
 
-/// Logs a line of a cluster within its budget, with the cluster and the number of omitted lines before it. If the
-/// budget is exhausted, the line has the level `DEBUG`.
+/// Logs a line about a cluster within the cluster's budget. The line contains the cluster and the number of lines that
+/// were omitted before it. If the budget is exhausted, the line has the level `DEBUG`.
 ///
 /// The first argument is a reference to [`LogLines`]. The second is the level, and the rest are the arguments of
 /// [`tracing::event!`].

@@ -1,7 +1,7 @@
 //! The Nodes of one workload cluster, reduced to the fields that show whether a machine is running.
 //!
-//! A kubelet writes its Node, so a Node is not evidence of the machine's identity. A Node can delay a claim, but never
-//! causes a denial or a grant.
+//! A kubelet writes its own Node, so a Node is not evidence of the machine's identity. A Node can delay a claim, but
+//! never causes a denial or a grant.
 
 use std::fmt::Debug;
 use std::time::{Duration, SystemTime};
@@ -17,16 +17,16 @@ const LEASE_GRACE: Duration = Duration::from_mins(1);
 
 /// Reads and deletes Nodes.
 ///
-/// An implementation has its own deadlines. An error means an outage.
+/// An implementation enforces its own deadlines. An error means an outage.
 #[async_trait::async_trait]
 pub trait Nodes: Debug + Send + Sync {
-    /// Reads the current Node with this name. `None` if there is no such Node.
+    /// Reads the current Node with this name. `None` if the Node does not exist.
     async fn state(&self, name: &NodeName) -> Result<Option<Node>, Unavailable>;
 
-    /// Whether each of these Nodes is Ready, in any order. A missing Node is not Ready. The answer does not contain the
-    /// Nodes that could not be read.
+    /// Whether each of these Nodes is Ready, in any order. A missing Node is not Ready. The result omits Nodes that
+    /// could not be read.
     ///
-    /// An implementation that calls an API server has one deadline for all Nodes together.
+    /// An implementation that calls an API server uses one deadline for all Nodes together.
     async fn ready(&self, names: Vec<NodeName>) -> Vec<(NodeName, bool)> {
         let mut read = Vec::with_capacity(names.len());
         for name in names {
@@ -42,8 +42,8 @@ pub trait Nodes: Debug + Send + Sync {
     /// different UID.
     async fn delete(&self, name: &NodeName, uid: &str) -> Result<(), Unavailable>;
 
-    /// The time for the ages of Nodes and Leases. It comes from an API server, because the clock of this machine can be
-    /// set. If no API server has sent its time, this is `now`.
+    /// The time with which the ages of Nodes and Leases are computed. It comes from an API server, because this
+    /// machine's clock can be changed. If no API server has reported its time yet, the result is `now`.
     fn now(&self, now: SystemTime) -> SystemTime {
         now
     }
@@ -77,16 +77,16 @@ pub struct Node {
     pub ready: bool,
     /// The time of the last renewal of its Lease. `None` without a Lease.
     pub lease_renewed: Option<SystemTime>,
-    /// Its `spec.providerID`. The kubelet sets it when it creates the Node, or a cloud controller sets it later. `None`
-    /// if it is not set.
+    /// Its `spec.providerID`. The kubelet sets it when it creates the Node, or a cloud controller sets it later.
     pub provider_id: Option<String>,
-    /// The time of creation, by the API server's clock.
+    /// The creation time, from the API server's clock.
     pub created: Option<SystemTime>,
 }
 
 impl Node {
-    /// Whether the kubelet is not running. The Node is then not ready, and both the Node and the last renewal of its
-    /// Lease are more than one minute old. A kubelet creates its Node first, and its Lease some seconds later.
+    /// Whether the kubelet is not running: the Node is not ready, and both the Node and the last renewal of its Lease
+    /// are more than one minute old. The age of the Node matters because a kubelet creates its Lease some seconds after
+    /// its Node.
     pub fn is_down(&self, now: SystemTime) -> bool {
         // A time in the future counts as recent, because clocks differ.
         let is_recent = |time: SystemTime| age(time, now).is_none_or(|age| age <= LEASE_GRACE);

@@ -1,5 +1,5 @@
-//! Pauses in the loops over all objects of a cluster. A tenant chooses the number of its objects. A loop without pauses
-//! would delay all other tasks of the thread.
+//! Pauses in loops over all objects of a cluster. A tenant chooses the number of its objects, and a loop without pauses
+//! would delay all other tasks on the thread.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -11,7 +11,7 @@ use crate::unshared::Unshared;
 /// The number of objects between two pauses.
 pub const PAGE: usize = 256;
 
-/// Yields to the other tasks of this thread, like `tokio::task::yield_now`, but with any runtime.
+/// Yields to the other tasks on this thread, like `tokio::task::yield_now`, but works with any runtime.
 pub async fn yield_now() {
     let mut has_yielded = false;
     poll_fn(|context| {
@@ -25,7 +25,7 @@ pub async fn yield_now() {
     .await;
 }
 
-/// Removes the entries that `keeps` rejects, in pages. `map` selects the map in the state.
+/// Removes the entries that `keeps` rejects, one page at a time. `map` selects the map in the state.
 pub async fn retain<S, K: Ord + Clone, V>(
     state: &Unshared<S>,
     map: impl Fn(&mut S) -> &mut BTreeMap<K, V>,
@@ -60,7 +60,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Counts an object. After every [`PAGE`]th object, the other tasks of this thread run.
+    /// Counts an object. After every [`PAGE`] objects, yields to the other tasks on this thread.
     pub async fn step(&mut self) {
         self.steps(1).await;
     }

@@ -3,7 +3,7 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A token bucket: a burst of tokens, and then one token per interval.
+/// A token bucket: a number of tokens for a burst, and then one token per interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     /// The number of tokens at the start, which is also the maximum.
@@ -13,7 +13,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Takes one token from a bucket that is full at `full_at`.
+    /// Takes one token from a bucket that will be full at `full_at`.
     ///
     /// # Errors
     ///

@@ -7,9 +7,9 @@
 //! | [`Deferral`] | an outage, or a condition that is not met yet | stays pending |
 //! | [`Ignored`] | the controller does not decide on the request | none |
 //!
-//! A timeout is never a denial. `reason` is a stable name for the condition, the Event and the log. `message` is for
-//! the condition. Every requester can read it, so it does not contain data about other machines. `Display` has the
-//! details for the log and the Event.
+//! A timeout is never a denial. `reason` is a stable name for the condition, the Event and the log. `message` is the
+//! text of the condition. Every requester can read it, so it does not contain data about other machines. `Display`
+//! contains the details for the log and the Event.
 
 mod catalogue;
 mod deferral;
@@ -25,7 +25,7 @@ pub use evidence_denial::{EvidenceDenial, EvidenceReason};
 pub use failure::Failure;
 pub use ignored::Ignored;
 
-/// The reason why a request to this controller gets no certificate, or does not get it yet.
+/// The reason why a request to this controller does not get a certificate, or not yet.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// Deny the request.

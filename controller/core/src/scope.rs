@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::unshared::Unshared;
 
-/// Whether attestation is enforced in a cluster, which is the default. All clones share the value. Only one cluster
-/// uses the lock.
+/// Whether attestation is enforced in a cluster. By default, it is enforced. All clones share the value. The lock is
+/// not shared between clusters.
 ///
-/// While attestation is not enforced, nodes without a node identity work as before: the controller ignores their
+/// While attestation is not enforced, the controller does not affect nodes without a node identity: it ignores their
 /// requests to the built-in signers of Kubernetes.
 #[derive(Debug, Clone)]
 pub struct Enforcement(Arc<Unshared<EnforcementState>>);
@@ -15,7 +15,8 @@ pub struct Enforcement(Arc<Unshared<EnforcementState>>);
 /// The state of enforcement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EnforcementState {
-    /// A previous process can have enforced attestation. Requests that depend on it wait.
+    /// Unknown after a start, because a previous process could have enforced attestation. Requests that depend on it
+    /// wait.
     Unknown,
     /// Attestation is not enforced.
     Off,
@@ -40,7 +41,7 @@ impl Enforcement {
         *self.0.lock()
     }
 
-    /// Whether attestation is known to be enforced.
+    /// Whether it is known that attestation is enforced.
     pub fn is_on(&self) -> bool {
         self.state() == EnforcementState::On
     }

@@ -21,26 +21,28 @@ pub struct ServingPolicy {
     pub endpoint_hosts: Vec<String>,
     /// The addresses of the cluster's Services.
     pub service_ranges: ServiceRanges,
-    /// The ranges for the machine's addresses in a certificate. Empty: no limit.
+    /// The allowed ranges for the machine's addresses in a certificate. If empty, all addresses are allowed.
     pub address_ranges: Vec<AddressRange>,
-    /// The source of the addresses that a node reports itself. `None`: only addresses from the infrastructure count.
+    /// The source for the addresses that a node reports itself. `None` if only addresses from the infrastructure are
+    /// accepted.
     pub guest_reported: Option<Arc<dyn NodeReportedAddresses>>,
 }
 
-/// The Service addresses of one cluster. All clones share the ranges. Until the ranges are known, no certificate is
-/// signed for an address that software on the machine can choose.
+/// The Service addresses of one cluster. All clones share the ranges. Until the ranges are known, the controller does
+/// not sign a certificate for an address that software on the machine can choose.
 #[derive(Debug, Clone, Default)]
 pub struct ServiceRanges(Arc<Unshared<ReadRanges>>);
 
 #[derive(Debug, Default)]
 struct ReadRanges {
-    /// Sorted and disjoint, so that the lookup of an address visits few of them. A request has up to 1,024 addresses,
-    /// and an API server that a tenant operates can report 1,000 ranges.
+    /// Sorted and disjoint, so that a lookup reads only a few ranges. A request contains up to 1,024 addresses, and an
+    /// API server that a tenant operates can report 1,000 ranges.
     ranges: Vec<AddressRange>,
     are_all: bool,
 }
 
-/// Sorts the ranges, and removes those that are in another one. Two ranges with prefixes overlap only in this way.
+/// Sorts the ranges, and removes each range that another range contains. Two CIDR ranges never overlap in any other
+/// way.
 fn disjoint(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
     ranges.sort_unstable_by_key(|range| (range.network(), range.prefix_len()));
     ranges.dedup_by(|next, before| before.contains(&next.network()));
@@ -48,7 +50,7 @@ fn disjoint(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
 }
 
 impl ServiceRanges {
-    /// Creates the ranges. `are_all` means that there are no other ranges.
+    /// Creates the ranges. `are_all` means that no other ranges exist.
     pub fn new(ranges: Vec<AddressRange>, are_all: bool) -> Self {
         let known = Self::default();
         known.set(ranges, are_all);
@@ -61,7 +63,7 @@ impl ServiceRanges {
         *self.0.lock() = ReadRanges { ranges, are_all };
     }
 
-    /// Adds ranges. All ranges are known if `are_all` is set, or if they were already known.
+    /// Adds ranges. All ranges are known if `are_all` is set, or if they were already known before.
     pub fn add(&self, ranges: Vec<AddressRange>, are_all: bool) {
         let mut known = self.0.lock();
         let mut all = mem::take(&mut known.ranges);
@@ -86,10 +88,10 @@ impl ServiceRanges {
     }
 }
 
-/// Reads the addresses that nodes report themselves.
+/// Reads the addresses that nodes report about themselves.
 #[async_trait::async_trait]
 pub trait NodeReportedAddresses: Debug + Send + Sync {
-    /// Reads the names and addresses in the Node's status. The list is empty if there is no Node.
+    /// Reads the names and addresses from the Node's status. The list is empty if the Node does not exist.
     ///
     /// # Errors
     ///
@@ -102,21 +104,22 @@ pub trait NodeReportedAddresses: Debug + Send + Sync {
 pub struct AddressRange(IpNet);
 
 impl AddressRange {
-    /// Parses a range like kube-apiserver, which ignores the bits after the prefix. `None` if the text is not a range.
+    /// Parses a range like kube-apiserver, which ignores the bits after the prefix. `None` if the text is not an
+    /// address range.
     pub fn lenient(text: &str) -> Option<Self> {
         let range = text.parse::<IpNet>().ok()?.trunc();
         (!is_ipv4_in_ipv6(range)).then_some(Self(range))
     }
 }
 
-/// The range that contains only this address.
+/// Creates the range that contains only this address.
 impl From<IpAddr> for AddressRange {
     fn from(address: IpAddr) -> Self {
         Self(address.into())
     }
 }
 
-/// A text that is not a range of addresses.
+/// A text that is not an address range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a range of addresses is <network>/<length of its prefix>, with no bit after the prefix and not as \
@@ -136,8 +139,8 @@ impl FromStr for AddressRange {
     }
 }
 
-/// Whether all addresses of the range are IPv4-mapped (RFC 4291 section 2.5.5.2). No certificate contains such an
-/// address.
+/// Whether all addresses in the range are IPv4-mapped (RFC 4291 section 2.5.5.2). No certificate contains these
+/// addresses.
 fn is_ipv4_in_ipv6(range: IpNet) -> bool {
     let first = range.network();
     range.prefix_len() >= 96 && first.to_canonical() != first
@@ -167,7 +170,7 @@ mod tests {
             ("fd00:10::/108", "fd00:10::10:0", false),
             ("::/0", "2001:db8::1", true),
             ("::/0", "192.0.2.1", false),
-            // An operator must write an IPv4 range in its own notation.
+            // An operator must write an IPv4 range in IPv4 notation.
             ("::/0", "::ffff:192.0.2.1", true),
             ("0.0.0.0/0", "::ffff:192.0.2.1", false),
         ] {

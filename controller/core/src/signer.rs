@@ -1,7 +1,7 @@
 //! The cluster's CA.
 //!
-//! This module encodes certificates field by field, so that the issuer is the CA's subject byte for byte. A library
-//! that stores names in a map drops repeated attributes, so that the chain of such a CA does not verify.
+//! This module encodes certificates field by field, so that the issuer equals the CA's subject byte for byte. A library
+//! that stores names in a map drops repeated attributes, so the chain would be invalid for a CA that has them.
 
 mod algorithm;
 mod ca;
@@ -28,7 +28,7 @@ pub use private_key::{InvalidPrivateKey, PrivateKey, PrivateKeyForm};
 
 /// Signs node certificates with one cluster's CA.
 ///
-/// A signer is immutable. If the CA is replaced, its signer is also replaced.
+/// A signer is immutable. When the CA is replaced, the signer is also replaced.
 #[derive(derive_more::Debug)]
 #[debug("Signer")]
 pub struct Signer {
@@ -56,8 +56,8 @@ impl Signer {
     ///
     /// # Errors
     ///
-    /// Returns an error if the certificate is not a CA certificate. The key must have a supported kind, and must match
-    /// the certificate.
+    /// Returns an error if the certificate is not a CA certificate, if the key does not match the certificate, or if
+    /// the kind of the key is not supported.
     pub fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Self, InvalidCa> {
         let ca = CaCertificate::from_pem(certificate)?;
         let key = Key::Held(CaKey::from_pem(key, &ca)?);
@@ -79,8 +79,8 @@ impl Signer {
         Ok(Self { ca, key })
     }
 
-    /// Creates a signer that signs in the name of this CA with a random key. This signer does not require the CA key,
-    /// and no cluster accepts its certificates. It is used for [explanations](crate::decide::explain).
+    /// Creates a signer that signs with this CA's name and a random key. This signer does not require the CA key, and
+    /// no cluster accepts its certificates. It is used for [explanations](crate::decide::explain).
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl Signer {
         Ok(Self { ca, key })
     }
 
-    /// The expiry of the CA certificate. Certificates from this signer never outlive the CA certificate.
+    /// The expiry time of the CA certificate. Certificates from this signer never expire later.
     pub fn not_after(&self) -> SystemTime {
         self.ca.not_after
     }
@@ -102,8 +102,8 @@ impl Signer {
         &self.ca.der
     }
 
-    /// Checks that the CA can sign now: its certificate is valid, and the program with the key responds. If the check
-    /// fails, all requests wait until the CA or the program is replaced.
+    /// Checks that the CA can sign now: its certificate is valid, and the program that holds the key responds. If the
+    /// check fails, all requests wait until the CA or the program is replaced.
     pub(crate) async fn check(&self, now: SystemTime) -> Result<(), Deferral> {
         self.is_valid(now)?;
         match &self.key {
@@ -124,7 +124,7 @@ impl Signer {
     ///
     /// # Errors
     ///
-    /// Defers if the CA is not valid now, the system provides no random bytes, or the external signer does not sign.
+    /// Defers if the CA is not valid now, the system provides no random bytes, or the external signer does not respond.
     /// Fails if the certificate cannot be encoded or signed.
     pub(crate) async fn sign(
         &self,

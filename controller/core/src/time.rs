@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 
 pub use kubelet_attestation::time::{age, apart, since_epoch, unix_seconds, until};
 
-/// The time for a message, as RFC 3339 in whole seconds.
+/// Formats the time for a message: RFC 3339 in whole seconds.
 pub fn text(time: SystemTime) -> String {
     let time = Timestamp::try_from(time);
     time.map_or_else(

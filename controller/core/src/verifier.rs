@@ -1,4 +1,4 @@
-//! The verifiers of evidence.
+//! The verifiers for evidence.
 
 use std::fmt::Debug;
 use std::time::SystemTime;
@@ -23,26 +23,26 @@ pub use insecure::InsecureVerifier;
 pub use unavailable::VerifierUnavailable;
 pub use verifiers::{ParsedSettings, Verifiers};
 
-/// Appraises the evidence of the machines of one attestation provider.
+/// Appraises evidence from the machines of one attestation provider.
 ///
-/// An implementation can call other services. It has its own deadlines, and returns a [`Refusal::Retry`] for an outage,
-/// never a denial.
+/// An implementation can call other services. It enforces its own deadlines, and returns a [`Refusal::Retry`] for an
+/// outage, never a denial.
 #[async_trait::async_trait]
 pub trait Verifier: Debug + Send + Sync {
     /// The attestation provider whose evidence the verifier appraises.
     fn provider(&self) -> &Provider;
 
-    /// The supported versions of evidence. Empty: the provider has no evidence, and requests must not contain any.
+    /// The supported evidence versions. Empty if the provider has no evidence, so that requests must not contain any.
     fn versions(&self) -> &[EvidenceVersion];
 
-    /// Verifies that the evidence is valid and bound to the key of this request, and returns the identity of its
+    /// Verifies that the evidence is valid and bound to the key in this request, and returns the identity of the
     /// machine.
     ///
     /// The caller checks that the identity matches the located machine.
     async fn verify(&self, appraisal: Appraisal<'_>, now: SystemTime)
     -> Result<Assurance, Refusal>;
 
-    /// Predicts the identity of a machine of an existing Node, which has not sent evidence yet. Performs the checks of
+    /// Predicts the identity of an existing Node's machine, which has not sent evidence yet. Performs those checks of
     /// [`verify`](Self::verify) that do not depend on evidence, with the same functions. The result is not a
     /// verification.
     async fn foresee(
@@ -54,23 +54,24 @@ pub trait Verifier: Debug + Send + Sync {
         Ok(Foresight::of(Identity::of(provider_id.clone())))
     }
 
-    /// Whether the verifier also appraises evidence of a machine whose infrastructure has not set its provider ID yet
-    /// ([`Machine::unnamed`]). The bootstrap token identifies such a machine, which gets the claimed provider ID. Its
-    /// node identity is retired if the infrastructure sets a different provider ID.
+    /// Whether the verifier also appraises evidence from a machine whose infrastructure provider has not set its
+    /// provider ID yet ([`Machine::unnamed`]). The bootstrap token identifies this machine, and its node identity
+    /// stores the claimed provider ID. The node identity is retired if the infrastructure provider sets a different
+    /// provider ID.
     fn accepts_late_provider_ids(&self) -> bool {
         false
     }
 
-    /// The verifier's own reasons for a denial, for metrics. A reason keeps its name in all versions.
+    /// The verifier's own denial reasons, for metrics. A reason has the same name in all versions.
     fn denials(&self) -> Vec<Reason> {
         Vec::new()
     }
 
-    /// Returns the names and addresses that the platform reports for the machine with this provider ID. They are for
-    /// serving certificates, if the inventory does not report them. If the platform does not report names, returns
-    /// `None`: the names that the node reports can then count.
+    /// Returns the names and addresses that the platform reports for the machine with this provider ID. They are used
+    /// for serving certificates if the inventory does not report them. Returns `None` if the platform does not report
+    /// names, so that the names from the node's own report can be used.
     ///
-    /// The proposal: `VerifyServingAttestationData`.
+    /// In the proposal, this is `VerifyServingAttestationData`.
     ///
     /// # Errors
     ///
@@ -82,20 +83,20 @@ pub trait Verifier: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Conditions of the cluster's `KubeletAuthentication`, in addition to the results of requests. They do not affect
-    /// decisions, and do not require calls.
+    /// Conditions for the cluster's `KubeletAuthentication` that do not come from requests. They do not affect
+    /// decisions, and need no calls to other services.
     fn reports(&self) -> Vec<ConditionReport> {
         Vec::new()
     }
 
-    /// Findings about the machines of the cluster, from the evidence up to `now`. They do not affect decisions, and do
-    /// not require calls.
+    /// Findings about the machines of the cluster, from evidence received up to `now`. They do not affect decisions,
+    /// and need no calls to other services.
     fn findings(&self, _now: SystemTime) -> Findings {
         Findings::default()
     }
 }
 
-/// The inputs of an appraisal: the evidence, and the fields that a key binding must cover.
+/// The inputs to an appraisal: the evidence, and the fields that the key binding must cover.
 ///
 /// The claims are well-formed, but not verified. [`machine`](Self::machine) comes from the inventory.
 #[derive(Debug, Clone, Copy)]
@@ -112,21 +113,20 @@ pub struct Appraisal<'a> {
     pub spki: &'a [u8],
     /// The machine in the inventory that matches the claims.
     pub machine: &'a Machine,
-    /// The time at which the API server received the request. Evidence ages while requests wait.
+    /// The time at which the API server created the request. Evidence ages while requests wait.
     pub asked: SystemTime,
 }
 
-/// The identity of a machine, from its evidence.
+/// The identity of a machine, which its evidence shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The provider ID in the evidence.
     pub provider_id: ProviderId,
-    /// The name that the machine's Node must have, if the evidence determines it. `None` if the inventory determines
-    /// it.
+    /// The required name of the machine's Node. `None` if the inventory determines the name, and not the evidence.
     pub node_name: Option<NodeName>,
     /// The ID of the instance, if its cloud has separate instance IDs.
     pub instance: Option<String>,
-    /// The endorsement key of its TPM, if the evidence contains one.
+    /// The endorsement key of the machine's TPM, if the evidence contains one.
     pub endorsement_key: Option<KeyDigest>,
     /// The boot of that TPM.
     pub boot: Option<TpmBoot>,
@@ -150,15 +150,15 @@ impl Identity {
 pub struct Foresight {
     /// The known part of the identity.
     pub identity: Identity,
-    /// The outage or omission of a service that has more facts about the machine. `None` if each check without
-    /// evidence passed.
+    /// Set if a service that has more facts about the machine was unavailable or was not called. `None` if all checks
+    /// that do not need evidence passed.
     pub unknown: Option<Unavailable>,
-    /// The denial that applies only to the first record of the machine.
+    /// A denial that applies only when the machine opens its first record.
     pub first_claim_only: Option<Denial>,
 }
 
 impl Foresight {
-    /// The prediction of this identity, after all checks without evidence.
+    /// Creates the prediction of this identity, after all checks that do not need evidence.
     pub fn of(identity: Identity) -> Self {
         Self {
             identity,
@@ -167,11 +167,11 @@ impl Foresight {
         }
     }
 
-    /// Adds the result of a service. An unavailable service leaves its facts unknown.
+    /// Returns the result of a service. If the service is unavailable, its facts are marked as unknown.
     ///
     /// # Errors
     ///
-    /// The service refused the machine.
+    /// Returns the refusal if the service refuses the machine.
     pub fn and<T>(&mut self, result: Result<T, Refusal>) -> Result<Option<T>, Refusal> {
         match result {
             Ok(value) => Ok(Some(value)),
@@ -184,7 +184,7 @@ impl Foresight {
     }
 }
 
-/// The assurance of an identity. Only an attested identity can be renewed.
+/// The level of assurance for an identity. Only an attested identity can be renewed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Assurance {
     /// There is no evidence. The identity comes from the bootstrap token.
@@ -194,7 +194,7 @@ pub enum Assurance {
 }
 
 impl Assurance {
-    /// The identity, attested or only claimed.
+    /// The identity, either attested or only claimed.
     pub fn identity(&self) -> &Identity {
         match self {
             Self::None(identity) => identity,
@@ -223,8 +223,8 @@ impl AttestedIdentity {
     }
 
     /// Returns the identity with a denial that applies only to a claim that opens the identity's first record. The
-    /// denial is for a property that a machine must have when it joins, but can lose later. It does not affect renewals
-    /// and new enrollments.
+    /// denial concerns a property that a machine must have when it joins, but can lose later. It does not affect
+    /// renewals and later enrollments.
     #[must_use]
     pub fn unless_known(self, denial: impl Into<Denial>) -> Self {
         Self {

@@ -1,14 +1,14 @@
 //! Settings of a `KubeletAuthentication` that contradict each other, or have no effect together.
 //!
-//! The rules are in the schema, and the API server applies them to each write. An object that an earlier schema
-//! accepted can also break the rules, so the controller evaluates the same rules.
+//! The rules are in the schema, and the API server applies them to each write. An object that was accepted with an
+//! earlier schema can violate the rules, so the controller evaluates the same rules.
 
 use serde_json::Value;
 
 use super::schema::rule_at;
 
-/// The rules. Each has the path of the invalid field below `spec`, the CEL rule, and the message with the reason and
-/// the fix. The rule is true for valid objects.
+/// The rules. Each has the path of the invalid field below `spec`, the CEL rule, and a message with the reason and the
+/// fix. The rule evaluates to true for a valid object.
 const COMBINATIONS: &[(&str, &str, &str)] = &[
     (
         ".aws",

@@ -1,4 +1,4 @@
-//! The custom resource definitions, in the form that an API server accepts.
+//! The custom resource definitions, in the format that an API server accepts.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
@@ -44,8 +44,9 @@ fn prepared(mut definition: CustomResourceDefinition) -> CustomResourceDefinitio
     definition
 }
 
-/// Removes `nullable` from every field. So an API server drops a null before it sets defaults, and the rules do not
-/// handle nulls. Also joins the lines of descriptions, which `kubectl explain` wraps itself. Paragraphs stay.
+/// Removes `nullable` from every field, so that an API server drops a null before it sets defaults, and the rules do
+/// not need to handle nulls. Also joins the lines of descriptions, because `kubectl explain` wraps them. Paragraphs are
+/// kept.
 fn prepare(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
     if let Some(description) = &mut schema.description {
@@ -101,7 +102,7 @@ mod tests {
                 path.display()
             );
         }
-        // The list of the files must also match.
+        // The list of files must also match.
         let list = fs::read_to_string(folder.join("kustomization.yaml")).unwrap();
         let listed = |one: &CustomResourceDefinition| {
             list.contains(&format!("- {}.yaml\n", one.spec.names.plural))

@@ -6,18 +6,19 @@ use kubelet_attestation::names::NodeName;
 /// The maximum length of an object name (a DNS-1123 subdomain).
 const MAX_NAME: usize = 253;
 
-/// The maximum length of a label value, and so of a Cluster name.
+/// The maximum length of a label value, and therefore of a Cluster name.
 const MAX_CLUSTER: usize = 63;
 
 /// The name of a node's [`NodeIdentity`](super::NodeIdentity): `<cluster>.<node name>`.
 ///
-/// If this name is too long, or is ambiguous because the Cluster's name contains a dot, the name has a different form.
-/// Its first label is the Cluster's name with a digest of both names. The node name follows, cut to the maximum length.
-/// This label is longer than any valid Cluster name, so no other pair of names results in the same object name.
+/// If this name is too long, or is ambiguous because the Cluster name contains a dot, the name has a different form.
+/// Its first label is the Cluster name with a digest of both names. The node name follows, truncated to the maximum
+/// length. The first label is longer than any valid Cluster name, so no other pair of names produces the same object
+/// name.
 ///
 /// # Guarantees
 ///
-/// The result is a DNS-1123 subdomain for every input. Different inputs have different results.
+/// The result is a DNS-1123 subdomain for every input. Different inputs produce different results.
 pub fn object_name(cluster: &str, node_name: &str) -> String {
     let plain = format!("{cluster}.{node_name}");
     let is_clear = !cluster.contains('.') && cluster.len() <= MAX_CLUSTER;
@@ -40,7 +41,7 @@ fn digested(cluster: &str, node_name: &str) -> String {
         .chars()
         .take(MAX_NAME - MAX_CLUSTER - digest.len() - 2)
         .collect();
-    // After the cut, the text can end with a hyphen or a dot.
+    // The truncated text can end with a hyphen or a dot.
     let node = node.trim_end_matches(['-', '.']);
     let label = [cluster.trim_end_matches('-'), &digest].join("-");
     [label.trim_start_matches('-'), node]
@@ -49,7 +50,7 @@ fn digested(cluster: &str, node_name: &str) -> String {
         .to_owned()
 }
 
-/// Replaces all characters that are not allowed in a name. The result is a subdomain, or empty.
+/// Replaces all characters that are not allowed in a name. The result is a DNS-1123 subdomain, or empty.
 fn tame(text: &str) -> String {
     let is_other = |c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit();
     let labels = text.split('.').map(|label| label.replace(is_other, "-"));
@@ -105,7 +106,7 @@ mod tests {
         assert_ne!(names[0], names[1]);
     }
 
-    /// Valid, invalid and long names, and names that a tenant could try.
+    /// Valid, invalid and long names, and names that a tenant could choose for an attack.
     fn text() -> impl Strategy<Value = String> {
         prop_oneof![
             "[a-z0-9]{1,3}([-.][a-z0-9]{1,3}){0,3}",

@@ -1,4 +1,4 @@
-//! The list of every field in the definitions, for docs/custom-resources.md.
+//! The list of all fields in the definitions, for docs/custom-resources.md.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -26,7 +26,7 @@ without the word *required* is optional.
 A test writes this page from the schemas: `UPDATE=1 cargo test -p node-attestation-core --lib crd::reference`.
 ";
 
-/// The patterns with a name, and their names.
+/// The named patterns.
 const PATTERNS: [(&str, &str); 5] = [
     (schema::SUBDOMAIN, "a DNS subdomain"),
     (
@@ -146,7 +146,7 @@ fn rows(path: &str, schema: &JSONSchemaProps, page: &mut String) {
     }
 }
 
-/// The schema with the nested fields of a field, and the path of that schema.
+/// Returns the schema that contains the nested fields of a field, and the path to that schema.
 fn inner<'a>(path: &str, field: &'a JSONSchemaProps) -> (String, &'a JSONSchemaProps) {
     match (&field.items, &field.additional_properties) {
         (Some(JSONSchemaPropsOrArray::Schema(items)), _) => (format!("{path}[]"), items),
@@ -237,7 +237,7 @@ fn range<N: std::fmt::Display + PartialEq>(
     }
 }
 
-/// The rules of a schema and of all nested schemas, each with the field that it reports as invalid.
+/// Collects the rules of a schema and of all nested schemas, each with the field that it reports as invalid.
 fn rules_below(path: &str, schema: &JSONSchemaProps, rules: &mut Vec<(String, String)>) {
     rules_of(path, schema, rules);
     for (name, field) in schema.properties.iter().flatten() {

@@ -1,4 +1,4 @@
-//! `RevokedNodeCredentials`: the certificates that are no longer allowed to write.
+//! `RevokedNodeCredentials`: the certificates that are no longer accepted for writes.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{schema, system_time};
 
-/// The name of the only object in a workload cluster.
+/// The name of the only object of this kind in a workload cluster.
 pub const REVOKED_NODE_CREDENTIALS: &str = "node-attestation-controller";
 
 /// The revoked node certificates: an admission policy refuses every write from their holders.

@@ -1,14 +1,14 @@
-//! Parts of schemas: texts with limits, times, conditions, and CEL rules.
+//! Parts of schemas: limited texts, times, conditions, and CEL rules.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
 /// The maximum number of node identities in a `RevokedNodeCredentials`. Together with the keys, they fit into one etcd
-/// object (1.5 MiB), with a margin.
+/// object (1.5 MiB) with a margin.
 pub const MAX_REVOKED: usize = 10_000;
 
-/// The maximum number of keys in a `RevokedNodeCredentials`. An operator revokes one node at a time. To revoke a whole
-/// cluster, the operator raises the lowest valid generation.
+/// The maximum number of keys in a `RevokedNodeCredentials`. The limit is low because an operator revokes nodes
+/// individually. To revoke all nodes of a cluster, the operator raises the lowest valid generation.
 pub const MAX_REVOKED_KEYS: usize = 300;
 
 /// A DNS-1123 subdomain, the form of most object names.
@@ -23,7 +23,7 @@ pub(super) const LABEL: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 pub(super) const SHA256: &str = "^[0-9a-f]{64}$";
 /// One or more SHA-256 digests, separated by commas.
 const SHA256_ALTERNATIVES: &str = "^[0-9a-f]{64}(, ?[0-9a-f]{64})*$";
-/// The rule that a text is a provider ID: a scheme, and a path that does not consist only of slashes.
+/// The rule that a text is a provider ID: a scheme, and a path that contains a character other than a slash.
 pub(super) const IS_PROVIDER_ID: &str = "!has(self.providerID) \
      || self.providerID.matches('^[A-Za-z0-9+.-]+://[!-~]*[!-.0-~][!-~]*$')";
 /// Text on one line without spaces.
@@ -35,12 +35,12 @@ const CONDITION_TYPE: &str = concat!(
     r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
 );
 
-/// A CEL rule, and the API server's message if the rule is false.
+/// A CEL rule, and the message that the API server returns if the rule is false.
 pub(super) fn rule(rule: &str, message: &str) -> Value {
     json!({"rule": rule, "message": message})
 }
 
-/// A rule about several fields, which reports this field as invalid.
+/// A rule about several fields. A violation is reported for this field.
 pub(super) fn rule_at(field: &str, rule: &str, message: &str) -> Value {
     json!({"rule": rule, "message": message, "fieldPath": field})
 }
@@ -97,7 +97,7 @@ pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Address ranges in CIDR notation, in the form of `serving::AddressRange`.
+/// Address ranges in CIDR notation, in the format that `serving::AddressRange` accepts.
 pub(super) fn address_ranges(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -117,7 +117,7 @@ pub(super) fn address_ranges(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// States of platform configuration registers in the SHA-256 bank. No state is empty.
+/// Sets of PCR values in the SHA-256 bank. No set is empty.
 pub(super) fn pcr_sets(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -167,7 +167,7 @@ pub(super) fn revoked(_: &mut SchemaGenerator) -> Schema {
         "type": "object",
         "maxProperties": MAX_REVOKED,
         // Only the controller writes the map, and it always writes the whole map. Without `atomic`, the API server
-        // would store the field manager of each entry.
+        // would store a field manager for each entry.
         "x-kubernetes-map-type": "atomic",
         "additionalProperties": {
             "type": "object",

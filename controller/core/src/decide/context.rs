@@ -14,7 +14,7 @@ use crate::serving::ServingPolicy;
 use crate::signer::Signer;
 use crate::verifier::Verifiers;
 
-/// The inputs of decisions on the requests in one workload cluster.
+/// The inputs to decisions on the requests in one workload cluster.
 #[derive(Debug, Clone)]
 pub struct Context {
     /// The verifiers, one for each authorized attestation provider.
@@ -23,9 +23,9 @@ pub struct Context {
     pub audiences: Vec<Audience>,
     /// The machines of the cluster.
     pub inventory: Arc<dyn Inventory>,
-    /// The ledger of the cluster's node names.
+    /// The ledger with the cluster's node names.
     pub ledger: Arc<RecordLedger>,
-    /// The signer, with the cluster's CA.
+    /// The signer for the cluster's CA.
     pub signer: Arc<Signer>,
     /// The maximum validity of certificates.
     pub longest_lifetime: Duration,
@@ -43,7 +43,7 @@ impl Context {
         request::signers(&self.verifiers)
     }
 
-    /// The same signer names, without the signers of unavailable attestation providers, whose requests wait.
+    /// The same signer names, except the signers for unavailable attestation providers, whose requests wait.
     pub fn available_signers(&self) -> Vec<String> {
         request::signers(&self.verifiers.available())
     }

@@ -1,4 +1,4 @@
-//! The prediction for an existing Node, before it sends its first request.
+//! The prediction for an existing Node, before the Node sends its first request.
 
 use std::time::SystemTime;
 
@@ -13,7 +13,7 @@ use crate::refusal::{Deferral, Refusal, Unavailable};
 use crate::request::{existing_machine, has_provider_id, naming};
 use crate::verifier::{Assurance, AttestedIdentity, Foresight, Identity};
 
-/// The predicted answer to the first request from an existing Node, with its kubelet certificate and with evidence of
+/// The predicted answer to the first request from an existing Node that sends its kubelet certificate and evidence for
 /// one provider.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -22,20 +22,20 @@ pub struct Foreseen {
     pub provider: Provider,
     /// The machine in the inventory, if it was found.
     pub machine: Option<Machine>,
-    /// The known part of the machine's identity, if the checks reached it.
+    /// The part of the machine's identity that is known. `None` if a check before the verification refuses the request.
     pub identity: Option<Identity>,
-    /// A service that has more facts about the machine, such as its name, and was not called or is unavailable.
+    /// A service that has more facts about the machine, such as its name, and that was not called or is unavailable.
     pub unknown: Option<Unavailable>,
-    /// The refusal. `None` if every check without evidence passes.
+    /// The predicted refusal. `None` if all checks that do not need evidence pass.
     pub refusal: Option<Refusal>,
 }
 
-/// Predicts the answers to the first request from this Node, one for each authorized provider: a machine that keeps its
-/// Node name, and adopts its Node with evidence and its kubelet certificate. `claimed` is the provider ID of the Node.
-/// Without it, the inventory finds the machine by the Node name.
+/// Predicts the answers to the first request from this Node, one for each authorized provider. The prediction assumes
+/// that the machine keeps its Node name, and adopts its Node with evidence and its kubelet certificate. `claimed` is
+/// the provider ID of the Node. Without it, the inventory finds the machine by the Node name.
 ///
-/// The steps are the functions of the chain in [`crate::request`]. The claim writes through the ledger of `context`, as
-/// in [`explain`](super::explain). So use [`Rehearsal`](crate::ledger::Rehearsal) for its records, and
+/// The steps are the functions of the chain in [`crate::request`]. Like in [`explain`](super::explain), the claim
+/// writes through the ledger in `context`. Therefore use [`Rehearsal`](crate::ledger::Rehearsal) for its records, and
 /// [`ReadOnlyNodes`](crate::nodes::ReadOnlyNodes) for its Nodes.
 pub async fn foresee(
     node_name: &NodeName,
@@ -90,7 +90,7 @@ impl Foreseen {
         self.identity = Some(identity.clone());
         self.unknown = unknown;
         machine::is_attested(&machine, &provider_id, &identity)?;
-        // A service that was not called can report a name, which would decide.
+        // If a service was not called, it can still report a name, and that name would determine the decision.
         if self.unknown.is_none() {
             let of_evidence = identity.node_name.as_ref();
             let naming = naming(&machine, of_evidence, node_name, inventory).await?;
@@ -114,7 +114,7 @@ impl Foreseen {
                 name: String::new(),
                 uid: String::new(),
             },
-            // No machine has this key.
+            // This digest is a placeholder: no machine has a key with this digest.
             key: KeyDigest::of(node_name.as_str().as_bytes()),
             asked: now,
             not_after: now + context.longest_lifetime,

@@ -1,4 +1,4 @@
-//! The observation of each check, for explanations.
+//! The observations from the checks, for explanations.
 
 use std::time::Duration;
 
@@ -104,7 +104,7 @@ pub(super) fn signed(decision: &Decision) -> String {
     }
 }
 
-/// The hours and minutes of a duration.
+/// Formats a duration as hours and minutes.
 fn hours(duration: Duration) -> String {
     let minutes = duration.as_secs() / 60;
     match (minutes / 60, minutes % 60) {

@@ -9,11 +9,11 @@ pub type Elapsed = fn() -> Duration;
 /// A completed check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// The stable name of the check, for logs. Each link of the chain in [`crate::request`] has one.
+    /// The stable name of the check, for logs. Each link in the chain in [`crate::request`] has a name.
     pub check: &'static str,
     /// The duration of the check.
     pub took: Duration,
-    /// The observation, for operators, if the check passed and the decision is [explained](super::explain).
+    /// The observation, for operators. Set if the check passed and the decision is [explained](super::explain).
     pub saw: Option<String>,
 }
 
@@ -32,7 +32,7 @@ impl Steps {
         }
     }
 
-    /// The same steps, with observations.
+    /// The same steps, which also store observations.
     pub(super) fn explained(self) -> Self {
         Self {
             explains: true,
@@ -40,7 +40,7 @@ impl Steps {
         }
     }
 
-    /// Stores the observation of the last check, which passed.
+    /// Stores the observation from the last check, which passed.
     pub(super) fn saw(&mut self, text: impl FnOnce() -> String) {
         if self.explains
             && let Some(step) = self.taken.last_mut()
@@ -56,8 +56,8 @@ impl Steps {
         result
     }
 
-    /// Waits for a check and records its duration. The future of the check is boxed. Without the box, the future of the
-    /// decision would contain space for the largest check.
+    /// Waits for a check and records its duration. The check's future is boxed. Otherwise the decision's future would
+    /// reserve space for the largest check.
     pub(super) fn wait<T>(
         &mut self,
         check: &'static str,

@@ -1,27 +1,27 @@
-//! The names that a machine's Node can have.
+//! The possible names of a machine's Node.
 
 use kubelet_attestation::names::NodeName;
 
 use crate::identifiers::NodeNames;
 
-/// Whether a machine's Node can have a requested name.
+/// Whether a requested name is possible for a machine's Node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Naming {
-    /// The Node can have the name.
+    /// The name is possible.
     Own,
-    /// The Node cannot have the name, but can have these names.
+    /// The name is not possible. These names are possible.
     Another(NodeNames),
     /// Another machine has an equal or stronger claim to the name.
     Shared {
         /// The other machine.
         other: String,
     },
-    /// Some or all possible names are not known yet.
+    /// At least one possible name is not known yet.
     Unknown,
 }
 
 impl Naming {
-    /// The naming of a machine whose Node must have exactly one name.
+    /// The naming of a machine whose Node must have exactly this name.
     pub fn only(own: Option<&NodeName>, asked: &NodeName) -> Self {
         match own {
             None => Self::Unknown,

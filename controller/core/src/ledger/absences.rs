@@ -1,8 +1,8 @@
 //! Machines that hold records and are no longer in the inventory.
 //!
-//! The retirement of a record revokes the node's certificates and deletes its Node. Only a new enrollment restores the
-//! node. So one lookup is not sufficient: an inventory can return an incomplete list, a provider can rewrite its IDs,
-//! and a backup can be restored in any order.
+//! When a record is retired, the controller revokes the node's certificates and deletes its Node, and the node must
+//! enroll again. Therefore one failed lookup is not sufficient: an inventory can return an incomplete list, an
+//! infrastructure provider can change its IDs, and a backup can be restored in any order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,25 +17,25 @@ use crate::unshared::Unshared;
 /// The default time for which a machine must be missing before it counts as deleted.
 pub const MISSING_MACHINE_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// The number of records that one round can always retire, in any cluster.
+/// The number of records that one round is always allowed to retire, regardless of the cluster's size.
 const ALWAYS_ALLOWED: usize = 5;
 
-/// The divisor of the live records for the limit of one round in a larger cluster.
+/// In a larger cluster, the limit for one round is the number of live records divided by this number.
 const ONE_OF: usize = 5;
 
-/// The start time of each absence of a machine, and the number of records that one round can retire.
+/// The start time of each machine's absence, and the number of records that one round is allowed to retire.
 ///
-/// Clones share their state, so the state survives when a ledger is created again with other settings.
+/// Clones share their state, so that the state is kept when a ledger is created again with different settings.
 #[derive(Debug, Clone)]
 pub struct Absences {
     timeout: Duration,
-    /// Only one cluster uses the lock.
+    /// Not shared: only one cluster uses this lock.
     state: Arc<Unshared<State>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The start of each absence, by a monotonic clock: the wall clock can be set ahead between two rounds.
+    /// The start of each absence on a monotonic clock, because the wall clock can be set forward between two rounds.
     since: BTreeMap<Holding, Duration>,
     /// The machines that were being deleted when they were last seen, with the time of the round.
     leaving: BTreeMap<Holding, Duration>,
@@ -50,7 +50,7 @@ pub(super) struct Gone {
     unexpected: usize,
 }
 
-/// A holder of a name. For the next holder of the name, the absence starts again.
+/// The holder of a name. When the holder changes, a new absence starts.
 pub(super) type Holding = (NodeName, u64);
 
 pub(super) fn holding(record: &Record) -> Holding {
@@ -58,7 +58,7 @@ pub(super) fn holding(record: &Record) -> Holding {
 }
 
 impl Absences {
-    /// Creates the state. A machine counts as deleted if it was missing for `timeout` and in at least two rounds.
+    /// Creates the state. A machine counts as deleted if it was missing for `timeout`, in at least two rounds.
     pub fn new(timeout: Duration) -> Self {
         Self {
             timeout,
@@ -66,13 +66,13 @@ impl Absences {
         }
     }
 
-    /// Sets the number of records that an operator allows one round to retire.
+    /// Sets the number of records that one round is allowed to retire, as configured by an operator.
     pub fn allow(&self, retirements: usize) {
         self.state.lock().allowed = retirements;
     }
 
-    /// Records a round. In this round, exactly the machines of `missing` are missing. The machines of `leaving` are
-    /// being deleted, or are missing after an observed deletion. Returns the records whose machines no longer exist.
+    /// Records a round. `missing` contains all missing machines. `leaving` contains the machines that are being
+    /// deleted, or that are missing after an observed deletion. Returns the records whose machines no longer exist.
     /// `elapsed` is a monotonic time.
     pub(super) async fn round(
         &self,
@@ -90,7 +90,7 @@ impl Absences {
         }
         let mut gone = Gone::default();
         for holding in missing {
-            // The lock is not held during a pause. If the round ends early, the next round continues.
+            // The lock is not held across an `await`. If the round is cancelled, the next round continues.
             let (since, was_leaving) = {
                 let mut state = self.state.lock();
                 let was_leaving = state.leaving.contains_key(&holding);
@@ -109,8 +109,8 @@ impl Absences {
         gone
     }
 
-    /// Whether one round can retire these records. `live` is the number of live records. Machines with an observed
-    /// deletion do not count, because their deletion was intended, for example by a scale-down.
+    /// Whether one round is allowed to retire these records. `live` is the number of live records. Machines with an
+    /// observed deletion do not count, because the deletion was intended, for example by a scale-down.
     pub(super) fn may_retire(&self, gone: &Gone, live: usize) -> bool {
         gone.unexpected <= ALWAYS_ALLOWED
             || gone.unexpected.saturating_mul(ONE_OF) <= live

@@ -1,5 +1,5 @@
-//! The sweep of the records, once a minute. It handles deleted machines, expired certificates, and deleted Nodes that
-//! were created again.
+//! The sweep of the records, which runs once a minute. It handles deleted machines, expired certificates, and deleted
+//! Nodes that were created again.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -19,32 +19,33 @@ use crate::refusal::Unavailable;
 use crate::time::until;
 use crate::verifier::TpmBoot;
 
-/// The time after a change of the name's holder during which the sweep deletes the previous holder's Node. Usually, the
-/// claim itself deletes that Node.
+/// After the holder of a name changes, the sweep deletes the previous holder's Node during this time. Usually, the
+/// claim itself has already deleted that Node.
 const STALE_NODE_LOOKED_FOR: Duration = Duration::from_mins(10);
 
-/// The time after a record is retired during which the sweep looks up the Node of the machine. Later, the sweep looks
-/// it up only if the Node was listed, because a cluster can have thousands of retired records.
+/// After a record is retired, the sweep looks up the machine's Node during this time. Later, it looks up the Node only
+/// if the Node was listed, because a cluster can have thousands of retired records.
 const NODE_LOOKED_FOR: Duration = Duration::from_mins(10);
 
-/// The time between the issue of the first certificate and the write of its expiry to the record. While hundreds of
-/// machines join, this avoids a second write for each join.
+/// The time between the first certificate and the write of its expiry time to the record. When hundreds of machines
+/// join, this delay avoids a second write for each join.
 const FIRST_NOTE_AFTER: Duration = Duration::from_hours(1);
 
-/// A certificate is overdue for renewal if less than this, and less than a quarter of its validity, is left. A node
-/// renews daily, or after at most 70 % of a shorter validity.
+/// A certificate is overdue for renewal if its remaining validity is less than this time, and less than a quarter of
+/// its total validity. A node renews daily, or after at most 70 % of a shorter validity.
 const OVERDUE_BELOW: Duration = Duration::from_hours(24);
 
-/// The maximum age of a stored expiry. A node that renews causes at most one write a day.
+/// The maximum delay of a stored expiry time. A node that renews causes at most one write per day.
 const END_MAY_LAG: Duration = Duration::from_hours(24);
 
 /// The result of a sweep.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SweepReport {
-    /// The earliest known expiry of a live record's certificate, without revoked records and expired certificates.
+    /// The earliest known expiry time of a live record's certificate. Excludes revoked records and expired
+    /// certificates.
     pub earliest_expiry: Option<SystemTime>,
-    /// The number of Ready Nodes, up to 100, whose certificates are overdue for renewal, without those that could not be
-    /// read. `None` if all of them could not be read.
+    /// The number of Ready Nodes, up to 100, whose certificates are overdue for renewal. Excludes Nodes that could not
+    /// be read. `None` if no Node could be read.
     pub overdue: Option<usize>,
     /// The number of records with a holder.
     pub live: usize,
@@ -54,8 +55,8 @@ pub struct SweepReport {
     pub revoked: usize,
     /// The number of retired records.
     pub tombstones: usize,
-    /// The number of live records whose machines no longer exist, if the sweep did not retire any of them because there
-    /// are too many. An operator must allow the retirement ([`Absences::allow`](super::Absences::allow)).
+    /// The number of live records whose machines no longer exist. Set if the sweep did not retire any of them because
+    /// the number is too high. An operator must allow the retirement ([`Absences::allow`](super::Absences::allow)).
     pub held_back: Option<usize>,
     /// The actions of the sweep, for operators.
     pub done: Vec<SweepAction>,
@@ -100,10 +101,10 @@ pub enum Swept {
     StaleNodeRemoved,
 }
 
-/// Whether the issued certificate must be written to its record. The first write is due one hour after the issue.
-/// Later, a write is due if the stored expiry is one day too early, has passed, or is too late. After a restart of the
-/// machine's TPM, a write is due immediately. The stored boot detects a copy of the TPM, and the process can lose its
-/// memory.
+/// Whether the issued certificate must be written to its record. The first write is due one hour after the certificate
+/// is issued. Later, a write is due if the stored expiry time is one day too early, has passed, or is too late. After a
+/// restart of the machine's TPM, a write is due immediately: the stored boot detects a copy of the TPM, and the process
+/// can lose its memory.
 fn is_due(issued: &LastIssued, record: &Record, (now, elapsed): (SystemTime, Duration)) -> bool {
     let starts = |boot: TpmBoot| (boot.resets, boot.restarts);
     if issued.boot.map(starts) > record.known_boot().map(starts) {
@@ -118,8 +119,8 @@ fn is_due(issued: &LastIssued, record: &Record, (now, elapsed): (SystemTime, Dur
     }
 }
 
-/// Whether the node should have renewed its certificate, which has not expired. If this process did not issue the
-/// certificate, the stored expiry can be two days out of date, which matters only for a short validity.
+/// Whether the node should have renewed its certificate, which has not expired. If another process issued the
+/// certificate, the stored expiry time can be up to two days old, which matters only for a short validity.
 fn is_overdue(issued: Option<&LastIssued>, record: &Record, now: SystemTime) -> bool {
     let (end, validity) = match issued {
         Some(issued) => (issued.not_after, until(issued.not_after, issued.time)),
@@ -144,7 +145,8 @@ pub(super) enum GcAction {
     RemoveStaleNode(String),
 }
 
-/// Returns the action on `record`, for the state of its machine. `is_listed` is true if a Node of this name was listed.
+/// Returns the action on `record`, given the state of its machine. `is_listed` is true if a Node with this name was
+/// listed.
 pub(super) fn chore(
     record: &Record,
     holder: HolderState,
@@ -156,8 +158,8 @@ pub(super) fn chore(
         None if holder == HolderState::Contradicted => Some(GcAction::Bury(Swept::Contradicted)),
         None => {
             let opened = &record.opened;
-            // If the clock was set in the meantime, the sweep looks up the Node for a longer time, or leaves it to the
-            // claim.
+            // If the clock was changed since then, the sweep looks up the Node for a longer time, or the claim deletes
+            // it.
             let recent = now <= opened.time + STALE_NODE_LOOKED_FOR;
             let stale = opened.stale_node.clone().filter(|_| recent);
             stale.map(GcAction::RemoveStaleNode)
@@ -176,24 +178,24 @@ pub(super) fn chore(
 impl RecordLedger {
     /// Sweeps all records.
     ///
-    /// The sweep retires records whose machine no longer exists, unless there are too many at the same time
+    /// The sweep retires records whose machines no longer exist, unless there are too many at the same time
     /// ([`SweepReport::held_back`]). It deletes retired records whose certificates have expired, and Nodes whose name
-    /// has no holder. It writes an issued certificate to its record if the stored expiry or boot is outdated. This
-    /// occurs at most once a day for each record, unless certificates have a shorter validity. The earliest expiry in
-    /// the report does not depend on these writes: it comes from records and memory.
+    /// has no holder. It writes an issued certificate to its record if the stored expiry time or boot is outdated: at
+    /// most once a day for each record, or more often if certificates have a shorter validity. The earliest expiry time
+    /// in the report does not depend on these writes: it comes from records and memory.
     ///
     /// The replica that serves the cluster calls this once a minute, while the inventory is complete and the cluster is
-    /// not paused. The sweep deletes a retired record if its certificates have expired by `ended_by`. This time is
-    /// `now` or earlier, so that a fast clock does not cause deletions of records. `now` is the time of the management
-    /// API server, because records keep it across restarts. `elapsed` is a monotonic time, for absences and for the age
-    /// of certificates that this process issued. `listed` contains the names of the Nodes if they were listed since the
-    /// last sweep. With this list, the number of calls does not grow with the number of retired records. Other tasks
-    /// run after each page of records.
+    /// not paused. The sweep deletes a retired record if its certificates expired before `ended_by`. This time is not
+    /// later than `now`, so that a fast clock does not delete records. `now` is the time on the management API server,
+    /// because records store it across restarts. `elapsed` is a monotonic time, used for absences and for the age of
+    /// certificates that this process issued. `listed` contains the names of the Nodes if they were listed since the
+    /// last sweep. With this list, the number of calls does not depend on the number of retired records. Other tasks
+    /// run between pages of records.
     ///
     /// # Errors
     ///
-    /// Returns an error if the records are unavailable. Failures for single records are in the report, and the next
-    /// sweep retries them. The next sweep also repeats failed lookups of machines.
+    /// Returns an error if the records are unavailable. The report contains failures for single records. The next sweep
+    /// retries these records, and failed lookups of machines.
     pub async fn sweep(
         &self,
         (now, ended_by): (SystemTime, SystemTime),
@@ -351,7 +353,7 @@ impl RecordLedger {
     }
 }
 
-/// Returns the written value. `None` if the record changed in the meantime, so that the next sweep must retry.
+/// Returns the written value. `None` if the record changed since it was read, so that the next sweep must retry.
 fn written<T>(written: Result<T, WriteError>) -> Result<Option<T>, Unavailable> {
     match written {
         Ok(written) => Ok(Some(written)),
@@ -361,7 +363,7 @@ fn written<T>(written: Result<T, WriteError>) -> Result<Option<T>, Unavailable> 
 }
 
 impl SweepReport {
-    /// Counts the record. The expiry comes from the last `issued` certificate, if it is known.
+    /// Counts the record. The expiry time comes from the last `issued` certificate, if it is known.
     fn count(&mut self, record: &Record, issued: Option<&LastIssued>, now: SystemTime) {
         if !record.is_live() {
             self.tombstones += 1;
@@ -375,7 +377,7 @@ impl SweepReport {
             return;
         }
         let end = issued.map_or_else(|| record.known_end(), |issued| issued.not_after);
-        // A machine that is off does not hide the others after its certificate has expired.
+        // The expired certificate of a machine that is switched off must not hide the expiry times of other machines.
         let ends = [self.earliest_expiry, Some(end).filter(|end| *end > now)];
         self.earliest_expiry = ends.into_iter().flatten().min();
     }

@@ -11,8 +11,8 @@ use crate::verifier::Assurance;
 
 /// The reason for the grant of a certificate.
 ///
-/// Decisions do not depend on this value. Only the process that wrote the record has it. After a crash between the
-/// write and the response, the same request is granted with [`Again`](Self::Again).
+/// Decisions do not depend on this value, and only the process that wrote the record knows it. If the process crashes
+/// between the write and the response, the same request is granted with [`Again`](Self::Again).
 #[derive(derive_more::Display, Debug, Clone, PartialEq, Eq)]
 pub enum GrantReason {
     /// The first record of the name.
@@ -27,13 +27,13 @@ pub enum GrantReason {
     /// The next generation, because an operator reset the current one. The write clears the reset.
     #[display("reset by an operator (generation {_0})")]
     Reset(u64),
-    /// The name now belongs to another machine. The value is the previous holder.
+    /// The name now belongs to another machine. The value is the previous holder's provider ID.
     #[display("the previous machine {_0} no longer exists")]
     ChangedHands(ProviderId),
-    /// The machine now has another name. The value is its previous name, whose record is retired.
+    /// The machine now has a different name. The value is its previous name, whose record is retired.
     #[display("the previous node name of the machine was {_0}")]
     Renamed(NodeName),
-    /// The first record of a Node that joined before this controller.
+    /// The first record for a Node that joined before this controller served the cluster.
     #[display("adopted an existing node")]
     Adopted,
     /// A certificate recovered the record, which was lost or came from a backup. The value is the generation of the
@@ -51,23 +51,23 @@ pub enum GrantReason {
 /// The condition that allowed a machine to open a new generation.
 #[derive(derive_more::Display, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReenrolReason {
-    /// There was no Node with its name.
+    /// The machine's Node did not exist.
     #[display("no Node with its name")]
     NodeGone,
-    /// Its Node was not ready.
+    /// The machine's Node was not ready.
     #[display("Node NotReady")]
     NodeDown,
-    /// Its certificates had expired.
+    /// The machine's certificates had expired.
     #[display("its certificates had expired")]
     Expired,
-    /// Its record was retired.
+    /// The machine's record was retired.
     #[display("its Machine had been missing")]
     Returned,
 }
 
 impl GrantReason {
-    /// Returns the reason for a grant of `claim`, with the record `before` the claim. `nodes` are the Nodes that were
-    /// read. `renamed` is the machine's previous name, whose record was retired.
+    /// Returns the reason for granting `claim`. `before` is the record before the claim. `nodes` are the Nodes that
+    /// were read. `renamed` is the machine's previous name, whose record was retired.
     pub(super) fn of(
         claim: &Claim,
         before: Option<&Record>,
@@ -121,7 +121,7 @@ impl GrantReason {
         }
     }
 
-    /// Whether the grant creates an Event. A renewal does not.
+    /// Whether the grant creates an Event. A renewal does not create one.
     pub fn is_news(&self) -> bool {
         *self != Self::Renewed
     }

@@ -1,8 +1,8 @@
 //! The rules for deleting Nodes. All parts of the ledger that delete a Node use them.
 //!
-//! A kubelet creates its Node with the provider ID of its machine. The Node of another machine is never deleted,
-//! regardless of the records for its name. Machines without a record also have Nodes, whose names can have belonged to
-//! other machines.
+//! A kubelet creates its Node with the provider ID of its machine. The ledger never deletes the Node of another
+//! existing machine, regardless of the records for its name. Machines without a record also have Nodes, and the names
+//! of these Nodes can have belonged to other machines.
 
 use std::time::SystemTime;
 
@@ -17,7 +17,7 @@ use crate::nodes::Node;
 pub(super) struct OwnedNode {
     pub(super) node: Node,
     pub(super) owner: NodeOwner,
-    /// The time at which the Node was read, by the clock of an API server.
+    /// The time at which the Node was read, from an API server's clock.
     pub(super) read: SystemTime,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct OwnedNode {
 pub(super) enum NodeOwner {
     /// The Node has no provider ID.
     Unknown,
-    /// A machine in the inventory, or the holder of another name.
+    /// The Node belongs to a machine in the inventory, or to the holder of another name.
     Present(ProviderId),
     /// The provider ID does not belong to any machine.
     Gone(String),
@@ -35,12 +35,12 @@ pub(super) enum NodeOwner {
 /// The reason to delete a Node.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Removal<'a> {
-    /// A machine claims the name. The value is the name's record, if there is one.
+    /// A machine claims the name. The value is the name's record, if the name has one.
     Claimed(Option<&'a Record>),
     /// The name has no holder. The record is retired.
     Retired(&'a Stored),
-    /// The claim that opened this record selected the Node, and could not delete it. The new kubelet can have adopted
-    /// the Node since then, so the Node is deleted only if it is down.
+    /// The claim that opened this record selected the Node, but could not delete it. The new kubelet can have adopted
+    /// the Node since then, so the Node is deleted only if its kubelet is not running.
     Left(&'a Record),
 }
 
@@ -59,8 +59,8 @@ impl OwnedNode {
         }
     }
 
-    /// Whether the Node can be deleted. Without `is_enforced`, a Ready Node is never deleted: until attestation is
-    /// enforced, nodes join and run as without this controller.
+    /// Whether the rules allow deleting the Node. Without `is_enforced`, a Ready Node is never deleted: until
+    /// attestation is enforced, the controller does not affect how nodes join and run.
     pub(super) fn can_go(&self, removal: Removal<'_>, is_enforced: bool) -> bool {
         if self.node.ready && !is_enforced {
             return false;
@@ -80,15 +80,15 @@ impl OwnedNode {
             (NodeOwner::Present(_), Some(record)) if record.is_reset() => {
                 is_down || self.is_older(record)
             }
-            // The machine now has another name, and this Node remains from the previous name.
+            // The machine now has a different name, and this Node remains from the previous name.
             (NodeOwner::Present(_), Some(record)) => is_down && record.is_renamed(),
-            // Without the deletion, the kubelet of the claiming machine would adopt the Node, with its Pods.
+            // If the Node were kept, the kubelet of the claiming machine would adopt it, with its Pods.
             (NodeOwner::Unknown | NodeOwner::Gone(_), None) => is_claimed && is_down,
             (NodeOwner::Unknown, Some(_)) | (NodeOwner::Present(_), None) => false,
         }
     }
 
-    /// Whether the Node is older than the retirement of the record.
+    /// Whether the Node was created before the record was retired.
     fn is_older(&self, record: &Record) -> bool {
         let since = record.tombstone.as_ref().map(|tombstone| tombstone.since);
         since.is_some_and(|since| self.node.created.is_some_and(|created| created < since))

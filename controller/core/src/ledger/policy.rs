@@ -1,4 +1,4 @@
-//! The operator's policy for records.
+//! The policy for records, which an operator configures.
 
 use std::time::Duration;
 
@@ -7,9 +7,10 @@ pub use crate::crd::Adoption;
 /// The policy of one cluster's ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LedgerPolicy {
-    /// Whether Nodes that joined before this controller can be adopted.
+    /// Whether Nodes that joined before this controller served the cluster can be adopted.
     pub adoption: Adoption,
-    /// The longest validity of a certificate. A record can have been opened with a longer validity, which it stores.
+    /// The maximum validity of a certificate. If a record was opened with a longer validity, the record stores that
+    /// validity.
     pub longest_lifetime: Duration,
 }
 

@@ -15,12 +15,12 @@ mod holder;
 
 pub use holder::RecordHolder;
 
-/// The time by which a certificate for the old state of a record can outlive the maximum validity after a change. A
-/// replica's watch lags by at most one minute, and the replica decides within another minute. Its clock can
-/// also differ from the clock of the operator who revoked.
+/// After a change to a record, a certificate based on the old state can exceed the maximum validity by this time. A
+/// replica's watch lags by at most one minute, and the replica decides within another minute. The replica's clock can
+/// also differ from the clock of the operator who revoked the certificate.
 pub(super) const GRANT_LAG: Duration = Duration::from_mins(10);
 
-/// The holder of one node name, and its key.
+/// The record of one node name: its holder, and the holder's key.
 ///
 /// Times are whole seconds, as in certificates and in the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,25 +30,26 @@ pub struct Record {
     /// The UID of the record.
     pub uid: RecordUid,
     /// The generation. It increases with each new holder of the name, and with each new key of a holder. The first
-    /// generation is 1 in a cluster without a floor. Each other generation is at least the Unix time, in seconds, at
-    /// which it was opened. So a record from a backup does not reuse a generation from after the backup, which
-    /// certificates and the list of revoked certificates can contain.
+    /// generation is 1 if the cluster has no lowest valid generation. Every other generation is at least the Unix time,
+    /// in seconds, at which it was opened. Therefore a record that is restored from a backup does not reuse a
+    /// generation that was opened after the backup, and that certificates and the revocation list can contain.
     pub generation: u64,
     /// The machine.
     pub holder: RecordHolder,
     /// The request that opened the generation.
     pub opened: Opened,
-    /// The latest expiry of the certificate that opened the generation.
+    /// The latest possible expiry time of the certificate that opened the generation.
     pub not_after: SystemTime,
-    /// The latest known expiry of a renewed certificate. It can be outdated, because a renewal does not write the
+    /// The latest known expiry time of a renewed certificate. It can be outdated, because a renewal does not write the
     /// record.
     pub renewed_until: Option<SystemTime>,
-    /// The boot of the TPM at the last known renewal. It can also be outdated.
+    /// The TPM boot at the last known renewal. It can also be outdated.
     pub renewed_boot: Option<SeenBoot>,
-    /// The expiry of the last certificate of all previous generations, if one can still be valid.
+    /// The expiry time of the last certificate from all previous generations. `None` if they have all expired.
     pub former_until: Option<SystemTime>,
     /// The previous generation, if its certificates stay valid until the node uses a certificate of the current
-    /// generation. The machine sent stronger evidence with a renewal, and has possibly not received the response yet.
+    /// generation. Set after the machine sent stronger evidence with a renewal, because the machine possibly has not
+    /// received the response.
     pub superseded: Option<u64>,
     /// Set if the name has no holder: the record is retired.
     pub tombstone: Option<Tombstone>,
@@ -63,7 +64,7 @@ pub struct Record {
 pub struct SeenBoot {
     /// The boot.
     pub boot: TpmBoot,
-    /// The time of the observation. It is not before the creation of the request with this boot.
+    /// The time of the observation. It is not earlier than the creation of the request that contained this boot.
     pub at: SystemTime,
 }
 
@@ -76,7 +77,7 @@ pub struct Opened {
     pub request: RequestRef,
     /// The time of the claim.
     pub time: SystemTime,
-    /// The UID of the Node of the previous holder.
+    /// The UID of the previous holder's Node.
     pub stale_node: Option<String>,
 }
 
@@ -90,8 +91,8 @@ pub struct RequestRef {
 }
 
 impl Record {
-    /// Creates the record for the first claim to a name. If a lowest valid generation applies, `not_below` raises the
-    /// generation.
+    /// Creates the record for the first claim to a name. If the cluster has a lowest valid generation, `not_below`
+    /// raises the generation.
     pub fn first(
         claim: &Claim,
         uid: RecordUid,
@@ -120,8 +121,8 @@ impl Record {
         }
     }
 
-    /// Returns the record with a generation that is not below `lowest`, the lowest valid generation. `lowest` is 0 if
-    /// there is none.
+    /// Returns the record with a generation of at least `lowest`, the lowest valid generation. `lowest` is 0 if the
+    /// cluster has no lowest valid generation.
     pub(super) fn not_below(self, lowest: u64, now: SystemTime) -> Self {
         let generation = match lowest {
             0 => self.generation,
@@ -142,7 +143,7 @@ impl Record {
         let former_until = self.former_until.max(Some(self.ends_by(longest, now)));
         Self {
             generation: self.generation.saturating_add(1).max(unix_seconds(now)),
-            // An expiry in the past is kept, because this clock can be fast.
+            // An expiry time in the past is kept, because this clock can be fast.
             former_until,
             ..Self::first(claim, self.uid, stale_node, now)
         }
@@ -215,7 +216,7 @@ impl Record {
         }
     }
 
-    /// Whether certificates with this UID belong to the previous generation, and are still valid.
+    /// Whether certificates with this UID belong to the superseded generation, and are still valid.
     pub(super) fn supersedes(&self, uid: CertificateUid) -> bool {
         self.superseded == Some(uid.generation) && uid.record == self.uid
     }
@@ -228,7 +229,7 @@ impl Record {
         }
     }
 
-    /// Whether the record is relevant to a claim with this identity and key: it has the same machine, TPM or key.
+    /// Whether the record is relevant to a claim with this identity and key: its machine, TPM or key is the same.
     pub fn concerns(&self, identity: &Identity, key: KeyDigest) -> bool {
         self.holder.concerns(identity) || self.opened.key == key
     }
@@ -249,13 +250,13 @@ impl Record {
         self.reset == Some(self.generation)
     }
 
-    /// Whether the record was retired because the machine took another name.
+    /// Whether the record was retired because its machine changed its name.
     pub(super) fn is_renamed(&self) -> bool {
         let reason = self.tombstone.as_ref().map(|tombstone| tombstone.reason);
         reason == Some(TombstoneReason::Renamed)
     }
 
-    /// The latest known expiry of a certificate of the current generation.
+    /// The latest known expiry time of a certificate from the current generation.
     pub fn known_end(&self) -> SystemTime {
         self.renewed_until
             .map_or(self.not_after, |renewed| renewed.max(self.not_after))
@@ -266,8 +267,8 @@ impl Record {
     /// # Errors
     ///
     /// [`Denial::TpmRanBackwards`] if a greater value was observed before the request was created, with a precision of
-    /// one second: the TPM is a copy, or was cleared. [`Failure::EvidenceExpired`] if it was observed later: the
-    /// request waited while the machine sent another request.
+    /// one second: the TPM is a copy, or was cleared. [`Failure::EvidenceExpired`] if the greater value was observed
+    /// later: the request was pending while the machine sent another request.
     pub(super) fn allows_boot(
         &self,
         identity: &Identity,
@@ -295,19 +296,19 @@ impl Record {
         [self.renewed_boot, opened].into_iter().flatten()
     }
 
-    /// The greatest observed boot of the TPM.
+    /// The latest observed TPM boot.
     pub(super) fn known_boot(&self) -> Option<TpmBoot> {
         self.seen_boots().map(|seen| seen.boot).max()
     }
 
-    /// The validity of the certificate that opened the generation. Renewals had the same maximum at that time,
+    /// The validity of the certificate that opened the generation. The maximum for renewals was the same at that time,
     /// regardless of the current maximum.
     pub(super) fn opened_for(&self) -> Duration {
         until(self.not_after, self.opened.time)
     }
 
-    /// The time when all certificates of the generation have expired, including certificates that are not in the
-    /// record, if the generation ends at `now`.
+    /// The time at which all certificates of the generation have expired if the generation ends at `now`. Includes
+    /// certificates that the record does not contain.
     fn ends_by(&self, longest: Duration, now: SystemTime) -> SystemTime {
         if let Some(tombstone) = &self.tombstone {
             return tombstone.until;
@@ -317,14 +318,14 @@ impl Record {
             .max(whole_seconds(now + longest + GRANT_LAG))
     }
 
-    /// The time when all certificates of previous holders, and of a retired record's last holder, have expired. `None`
-    /// if there are no such certificates.
+    /// The time at which all certificates of previous holders have expired, and the certificates of a retired record's
+    /// last holder. `None` if no such certificates exist.
     pub(super) fn former_end(&self) -> Option<SystemTime> {
         self.former_until
             .max(self.tombstone.map(|tombstone| tombstone.until))
     }
 
-    /// The generations whose certificates are revoked and can still be valid. `longest` is the maximum validity of a
+    /// The generations whose certificates are revoked and have not expired. `longest` is the maximum validity of a
     /// certificate.
     pub fn revoked_generations(
         &self,

@@ -32,20 +32,21 @@ mod overdue;
 
 use deliberation::Deliberation;
 
-/// The maximum number of steps of a claim. A name that changes to a machine with three other names takes about 12
-/// steps.
+/// The maximum number of steps in a claim. If a name changes to a machine with three other names, the claim needs about
+/// 12 steps.
 const MAX_STEPS: usize = 24;
 
 /// Keeps one record for each node name of one cluster, in [`Records`].
 ///
-/// Every step can be repeated: after a crash, the same request finds its own record. A record stores the latest expiry
-/// of the certificate that opens its generation before this certificate exists.
+/// Every step can be repeated: after a crash, the same request finds its record. Before the controller issues the
+/// certificate that opens a generation, it stores the certificate's latest possible expiry time in the record.
 ///
 /// # Guarantees
 ///
-/// - There is one record for each name. A write creates it, or replaces it if it has not changed since the read.
+/// - Each name has at most one record. A write creates the record, or replaces a record that has not changed since the
+///   read.
 /// - A claim is granted only after its record is written, and only if the machine has no other record at that time. If
-///   two replicas grant two names to one machine at the same time, at most one grant succeeds.
+///   two replicas grant different names to one machine at the same time, at most one grant succeeds.
 /// - A denial is never based only on cached data.
 #[derive(derive_more::Debug)]
 #[debug("RecordLedger({records:?}, {policy:?})")]
@@ -62,11 +63,11 @@ pub struct RecordLedger {
     lines: Arc<dyn LogLines>,
 }
 
-/// The source of the random bytes for a record's UID. `None` if it fails.
+/// The source of random bytes for a record's UID. Returns `None` if the source fails.
 type Entropy = Box<dyn Fn() -> Option<[u8; 16]> + Send + Sync>;
 
 impl RecordLedger {
-    /// Creates the ledger of a cluster with these machines and Nodes. Until attestation is enforced, the ledger does
+    /// Creates the ledger for a cluster with these machines and Nodes. Until attestation is enforced, the ledger does
     /// not delete a Ready Node.
     pub fn new(
         records: Arc<dyn Records>,
@@ -92,7 +93,7 @@ impl RecordLedger {
         }
     }
 
-    /// Returns the ledger with this state of missing machines.
+    /// Returns the ledger with this state of machine absences.
     #[must_use]
     pub fn with_absences(mut self, absences: Absences) -> Self {
         self.absences = absences;
@@ -106,14 +107,14 @@ impl RecordLedger {
         self
     }
 
-    /// Returns the ledger with this budget of log lines.
+    /// Returns the ledger with this log-line budget.
     #[must_use]
     pub fn with_lines(mut self, lines: Arc<dyn LogLines>) -> Self {
         self.lines = lines;
         self
     }
 
-    /// The budget for the cluster's log lines.
+    /// The log-line budget of the cluster.
     pub fn lines(&self) -> &dyn LogLines {
         &*self.lines
     }
@@ -146,13 +147,13 @@ impl RecordLedger {
 
     /// Claims the name for a machine that joins, or finds the record of an earlier claim with the same key.
     ///
-    /// A repeated claim without evidence never gets a later expiry than the first claim. Otherwise, a new request with
-    /// the same key would be a renewal, and a machine without evidence cannot renew.
+    /// A repeated claim without evidence never gets a later expiry time than the first claim. Otherwise, a new request
+    /// with the same key would be a renewal, and machines without evidence are not allowed to renew.
     ///
     /// # Errors
     ///
-    /// Denies the claim if another machine holds a live record of the name. Defers it if the same machine holds the
-    /// record with a different key.
+    /// Denies the claim if another machine holds a live record for the name. Defers the claim if the same machine holds
+    /// the record with a different key.
     pub async fn claim(&self, claim: &Claim, now: SystemTime) -> Result<Grant, Refusal> {
         let mut deliberation = Deliberation::of(self, claim, now).await?;
         for _ in 0..MAX_STEPS {
@@ -175,7 +176,8 @@ impl RecordLedger {
         Ok(self.recalled(fresh))
     }
 
-    /// Adds the latest boot that this process observed to the record, in case it is later than the stored boot.
+    /// Updates the record with the latest TPM boot that this process observed, if this boot is later than the stored
+    /// boot.
     fn recalled(&self, stored: Option<Stored>) -> Option<Stored> {
         let mut stored = stored?;
         let record = &mut stored.record;
@@ -186,7 +188,7 @@ impl RecordLedger {
         Some(stored)
     }
 
-    /// Reads the record after a failed write, if another write completed first.
+    /// Reads the record after a failed write, because another write completed first.
     async fn read_after(
         &self,
         error: WriteError,
@@ -209,7 +211,7 @@ impl RecordLedger {
         let Some(own) = self.recorded_machine(holder).await? else {
             return Ok(HolderState::Gone);
         };
-        // A machine that joined with its token can have no provider ID yet.
+        // A machine that joined with its token does not necessarily have a provider ID yet.
         Ok(if own.provider_id.is_none() && found.is_none() {
             present(&own)
         } else {
@@ -218,9 +220,10 @@ impl RecordLedger {
     }
 
     /// Whether the Machine with this name, which has the holder's provider ID, can be the holder. A holder without
-    /// evidence is the Machine of its token, regardless of the claimed provider ID. The same applies to a holder that
-    /// was attested with its TPM before its Machine had a provider ID: this Machine must not have a different provider
-    /// ID now. A pool member without a Machine is named by its provider ID. It keeps its record when it gets a Machine.
+    /// evidence is the Machine that its token was created for, regardless of the claimed provider ID. The same applies
+    /// to a holder that was attested with its TPM before its Machine had a provider ID: that Machine must not have a
+    /// different provider ID now. A pool member without a Machine has its provider ID as its name, and keeps its record
+    /// when it gets a Machine.
     pub(super) async fn can_be(
         &self,
         holder: &RecordHolder,
@@ -239,13 +242,13 @@ impl RecordLedger {
         Ok(own.is_none_or(|own| own.provider_id.as_ref() == Some(&holder.provider_id)))
     }
 
-    /// Whether the inventory saw the deletion of the holder's Machine at the time of its join.
+    /// Whether the inventory observed the deletion of the Machine as which the holder joined.
     pub(super) fn was_deleted(&self, holder: &RecordHolder) -> bool {
         let name = holder.machine_name.as_deref();
         name.is_some_and(|name| self.inventory.was_deleted(name))
     }
 
-    /// Finds the holder's Machine at the time of its join, by name.
+    /// Finds, by its name, the Machine as which the holder joined.
     async fn recorded_machine(&self, holder: &RecordHolder) -> Result<Option<Machine>, Refusal> {
         let Some(name) = &holder.machine_name else {
             return Ok(None);
@@ -254,8 +257,8 @@ impl RecordLedger {
         Ok(machine.map_err(Deferral::InventoryUnavailable)?)
     }
 
-    /// Deletes the Node of the name's previous holder. If this fails, the next claim of the same request or the sweep
-    /// retries.
+    /// Deletes the Node of the name's previous holder. If the deletion fails, the next claim from the same request, or
+    /// the sweep, retries it.
     async fn clear_stale_node(
         &self,
         own: Option<&Stored>,
@@ -268,7 +271,7 @@ impl RecordLedger {
         let Some(stale) = &record.opened.stale_node else {
             return;
         };
-        // After a crash between the write of the record and this call, the previous record is not known.
+        // If the process crashed after it wrote the record and before this call, the previous record is not known.
         let removal = former.map_or(Removal::Left(record), |former| {
             Removal::Claimed(Some(former))
         });
@@ -367,9 +370,9 @@ impl RecordLedger {
         }
     }
 
-    /// Clears the fields of the record that are obsolete after the node was seen. These are a reset, with which a later
-    /// claim could take the name, and the superseded generation, whose certificates then end. If this fails, the next
-    /// request retries.
+    /// Clears the fields of the record that are obsolete after the node used its certificate: a reset, which would
+    /// allow a later claim to take the name, and the superseded generation, whose certificates then become invalid. If
+    /// the write fails, the next request retries it.
     async fn settle(&self, name: &NodeName, end: impl Fn(&mut Record)) {
         let settled = |stored: &Stored| {
             let mut record = stored.record.clone();
@@ -396,8 +399,8 @@ impl RecordLedger {
         }
     }
 
-    /// Applies the rule to the cached record. If the rule refuses it, applies the rule to the stored record before it
-    /// returns the refusal.
+    /// Applies the rule to the cached record. If the rule refuses the request, applies it to the stored record before
+    /// returning a refusal.
     async fn known_to<T, E: Into<Refusal>>(
         &self,
         name: &NodeName,

@@ -22,17 +22,17 @@ pub use rehearsal::Rehearsal;
 ///
 /// # Guarantees of an implementation
 ///
-/// - [`create`](Self::create) creates a record only if there is none, and [`replace`](Self::replace) replaces a record
+/// - [`create`](Self::create) creates a record only if the name has none. [`replace`](Self::replace) replaces a record
 ///   only if it has not changed since the read.
-/// - The result of [`known`](Self::known) can lag by at most one minute, and never goes back. If the cache has received
-///   no update for a longer time, the result is [`Unavailable`].
+/// - The result of [`known`](Self::known) lags by at most one minute, and is never older than a previous result. If the
+///   cache has received no update for a longer time, the result is [`Unavailable`].
 /// - Every call has a deadline. An outage results in [`Unavailable`].
 #[async_trait::async_trait]
 pub trait Records: Debug + Send + Sync {
-    /// Returns the record of this name from the cache.
+    /// Returns the record for this name from the cache.
     async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable>;
 
-    /// Returns the records of this machine, of its TPM and of this key from the cache, including retired records.
+    /// Returns the records for this machine, its TPM and this key from the cache, including retired records.
     async fn known_of_machine(
         &self,
         identity: &Identity,
@@ -42,30 +42,30 @@ pub trait Records: Debug + Send + Sync {
     /// Waits until the cache contains this version of this record, and all earlier writes.
     async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable>;
 
-    /// Returns the record of this name from the store.
+    /// Returns the record for this name from the store.
     async fn read(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable>;
 
     /// Creates a record.
     async fn create(&self, record: &Record) -> Result<Stored, WriteError>;
 
-    /// Replaces the version of the record that was read.
+    /// Replaces the record if it still has the version that was read.
     async fn replace(&self, record: &Record, read: &Version) -> Result<Stored, WriteError>;
 
     /// Deletes the record if it still has this version.
     async fn delete(&self, name: &NodeName, read: &Version) -> Result<(), WriteError>;
 
-    /// Returns all records from the cache, each once. A record that changes during the call can be in its old or its
-    /// new state.
+    /// Returns all records from the cache, each of them once. For a record that changes during the call, the result
+    /// contains either the old or the new state.
     async fn all(&self) -> Result<AllRecords, Unavailable>;
 
-    /// Notes that a node presented a certificate with a later generation than its record, for operators, who can reset
-    /// the record. The loss of a note is harmless. The default implementation does not store the note.
+    /// Notes that a node presented a certificate with a later generation than its record, so that operators can reset
+    /// the record. Losing a note is harmless. The default implementation does not store the note.
     async fn note_later(&self, _name: &NodeName, _generation: u64) -> Result<(), Unavailable> {
         Ok(())
     }
 
-    /// Writes the last certificate of a record: its expiry and the boot of the machine's TPM, which decisions use, and
-    /// other fields for operators.
+    /// Writes data about the last certificate to a record: its expiry time and the boot of the machine's TPM, which
+    /// affect decisions, and other fields for operators.
     async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable>;
 }
 
@@ -81,7 +81,7 @@ pub struct Stored {
     pub version: Version,
 }
 
-/// The version of one record. It has a meaning only for the store.
+/// The version of one record. Only the store interprets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version(String);
 
@@ -104,25 +104,25 @@ pub struct LastIssued {
     pub generation: u64,
     /// The serial number, in hexadecimal.
     pub serial: String,
-    /// The expiry.
+    /// The expiry time.
     pub not_after: SystemTime,
     /// The time of issue.
     pub time: SystemTime,
-    /// The time of issue, by the monotonic clock of the process.
+    /// The time of issue, on the monotonic clock of the process.
     pub elapsed: Duration,
     /// The boot of the machine's TPM.
     pub boot: Option<TpmBoot>,
 }
 
 impl LastIssued {
-    /// The observed boot of the machine's TPM.
+    /// The TPM boot of this certificate, with the time at which it was observed.
     pub fn seen_boot(&self) -> Option<SeenBoot> {
         let at = whole_seconds(self.time);
         self.boot.map(|boot| SeenBoot { boot, at })
     }
 }
 
-/// The error of a write.
+/// An error from a write.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {

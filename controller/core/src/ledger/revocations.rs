@@ -1,7 +1,7 @@
 //! The revoked certificates and machines, which are rejected regardless of the records.
 //!
-//! After the restore of a backup, records can be older than a revocation. So the list in the workload cluster decides,
-//! and each entry stays until it expires.
+//! After a backup is restored, records can be older than a revocation. Therefore the list in the workload cluster takes
+//! precedence, and each entry is kept until it expires.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,25 +21,26 @@ use crate::refusal::Unavailable;
 use crate::time::unix_seconds;
 use crate::unshared::Unshared;
 
-/// The maximum number of released machines. The entries of the revocation list expire, and a machine is released at
-/// most once for each entry.
+/// The maximum number of released machines. Entries in the revocation list expire, and a machine is released at most
+/// once for each entry.
 const MAX_RELEASED: usize = 300;
 
-/// The decisions about all records of one cluster, by operators, or by the controller after the cluster was created
-/// again. They are stored in annotations of the `KubeletAuthentication`, which `clusterctl move` keeps.
+/// Decisions that apply to all records of one cluster. Operators make them, or the controller makes them after the
+/// cluster was created again. They are stored in annotations on the `KubeletAuthentication`, which `clusterctl move`
+/// keeps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RevocationDecisions {
-    /// The lowest valid generation of all records. 0 if there is no limit.
+    /// The lowest valid generation for all records. 0 if there is no lowest valid generation.
     pub floor: u64,
-    /// The released machines, with the time of release. Earlier revocations do not stop them.
+    /// The released machines, with the time of release. Earlier revocations do not affect these machines.
     pub released: BTreeMap<ProviderId, SystemTime>,
     /// The UID of the namespace `kube-system` in the first workload cluster that was served.
     pub workload_uid: Option<String>,
 }
 
 impl RevocationDecisions {
-    /// Reads the decisions in the annotations of a `KubeletAuthentication`. Invalid values have no effect: the lowest
-    /// valid generation in the workload cluster stays, and no machine is released.
+    /// Reads the decisions from the annotations on a `KubeletAuthentication`. An invalid value has no effect: the
+    /// lowest valid generation in the workload cluster is kept, and no machine is released.
     pub fn of_annotations(annotations: Option<&BTreeMap<String, String>>) -> Self {
         let text = |name| {
             let text = annotations.and_then(|all| all.get(name));
@@ -63,7 +64,7 @@ impl RevocationDecisions {
         }
     }
 
-    /// Releases the machine from revocations until `at`. If there are too many releases, the oldest are removed.
+    /// Releases the machine from revocations up to `at`. If there are too many releases, the oldest ones are removed.
     pub fn release(&mut self, machine: ProviderId, at: SystemTime) {
         let released = self.released.entry(machine).or_insert(at);
         *released = at.max(*released);
@@ -76,8 +77,8 @@ impl RevocationDecisions {
         }
     }
 
-    /// Withdraws the release of the machine. Without this, a later revocation with the time of a slow clock would be
-    /// ignored. Returns whether there was a release.
+    /// Withdraws the release of the machine. Otherwise, a later revocation that has the time from a slow clock would be
+    /// ignored. Returns whether the machine was released.
     pub fn take_back(&mut self, machine: &ProviderId) -> bool {
         self.released.remove(machine).is_some()
     }
@@ -102,10 +103,10 @@ impl RevocationDecisions {
     }
 }
 
-/// The known list of revoked certificates of one workload cluster.
+/// The known revocation list of one workload cluster.
 ///
-/// Clones share their state. Only one cluster uses this state. The default is an empty list, for a cluster without a
-/// list.
+/// Clones share their state. Only one cluster uses this state. By default, the list is empty, for a cluster without a
+/// revocation list.
 #[derive(Debug, Clone, Default)]
 pub struct Revocations(Arc<Unshared<State>>);
 
@@ -116,7 +117,7 @@ struct State {
     list: Option<Arc<KnownRevocations>>,
 }
 
-/// A list, with an index of its machines.
+/// A revocation list, with an index by machine.
 #[derive(Debug, Default, derive_more::Deref)]
 pub(super) struct KnownRevocations {
     #[deref]
@@ -136,7 +137,7 @@ impl KnownRevocations {
         Self { list, machines }
     }
 
-    /// Returns the entry for this key or, if there is none, an entry for this machine.
+    /// Returns the entry for this key, or else an entry for this machine.
     pub(super) fn stops(&self, key: KeyDigest, machine: &ProviderId) -> Option<&RevokedKey> {
         let keys = &self.list.revoked_keys;
         let by_key = keys.get(&key.to_string());
@@ -149,13 +150,13 @@ impl KnownRevocations {
 pub struct RecordRevocations {
     /// The list.
     pub list: RevokedNodeCredentialsSpec,
-    /// The expiry of the first entry. `None` if there is no entry.
+    /// The earliest expiry time of an entry. `None` if there is no entry.
     pub first_end: Option<SystemTime>,
 }
 
 impl RecordRevocations {
-    /// Returns the revoked certificates and keys of these records, like [`RevokedNodeCredentialsSpec::of_records`]. Other
-    /// tasks run after each page.
+    /// Returns the revoked certificates and keys from these records, like [`RevokedNodeCredentialsSpec::of_records`].
+    /// Other tasks run between pages of records.
     pub async fn read(records: &[Arc<Stored>], longest: Duration, now: SystemTime) -> Self {
         let mut read = Self::default();
         let mut pace = Pace::default();
@@ -179,7 +180,7 @@ impl Default for State {
 }
 
 impl Revocations {
-    /// Creates a list that is not read yet. Until the list is read, no certificate is granted.
+    /// Creates a list that has not been read yet. Until the list is read, no certificate is granted.
     pub fn unread() -> Self {
         let revocations = Self::default();
         revocations.forget();
@@ -191,7 +192,7 @@ impl Revocations {
         self.0.lock().list = None;
     }
 
-    /// Replaces the decisions of operators, with immediate effect.
+    /// Replaces the operators' decisions. The change takes effect immediately.
     pub fn decide(&self, decisions: RevocationDecisions) {
         let mut state = self.0.lock();
         if state.decisions == decisions {
@@ -202,9 +203,9 @@ impl Revocations {
         state.list = list.map(|list| Arc::new(state.decided(list)));
     }
 
-    /// Merges the list of the workload cluster with the previously known list and the list from the records. An entry
-    /// is removed only when it expires. `bounded` limits the merge of the first two, because the API server of a
-    /// workload cluster can return different entries each time.
+    /// Merges the list from the workload cluster with the previously known list and with the list from the records. An
+    /// entry is removed only when it expires. `bounded` limits the merge of the first two lists, because a workload
+    /// cluster's API server can return different entries each time.
     pub fn merged(
         &self,
         listed: RevokedNodeCredentialsSpec,
@@ -225,7 +226,7 @@ impl Revocations {
         list
     }
 
-    /// The number of entries: for records, and for keys.
+    /// The number of entries: first for records, then for keys.
     pub fn len(&self) -> (usize, usize) {
         let state = self.0.lock();
         let list = state.list.as_deref();
@@ -233,7 +234,7 @@ impl Revocations {
             .unwrap_or_default()
     }
 
-    /// Stores the list of the workload cluster.
+    /// Stores the list from the workload cluster.
     pub fn read(&self, list: RevokedNodeCredentialsSpec) {
         let mut state = self.0.lock();
         state.list = Some(Arc::new(state.decided(list)));
@@ -244,7 +245,7 @@ impl Revocations {
         self.0.lock().list.is_some()
     }
 
-    /// The list. Unavailable until it is read.
+    /// The list. Returns an error until the list has been read.
     pub(super) fn known(&self) -> Result<Arc<KnownRevocations>, Unavailable> {
         let list = self.0.lock().list.clone();
         let unread = "the list of revoked certificates was not read yet";
@@ -272,9 +273,9 @@ impl State {
 }
 
 impl RevokedNodeCredentialsSpec {
-    /// Returns the revoked certificates and keys of these records. `longest` is the maximum validity of a certificate.
-    /// The writer of a record chooses its UID and key, so several records can have the same UID or key. In this case,
-    /// the stronger revocation counts.
+    /// Returns the revoked certificates and keys from these records. `longest` is the maximum validity of a
+    /// certificate. The writer of a record chooses its UID and key, so several records can have the same UID or key. In
+    /// this case, the stricter revocation applies.
     pub fn of_records<'a>(
         records: impl IntoIterator<Item = &'a Record>,
         longest: Duration,
@@ -306,7 +307,7 @@ impl RevokedNodeCredentialsSpec {
         Some(revoked.until)
     }
 
-    /// Merges the entries of the other list. Each merged entry has the higher generation, the later expiry, and the
+    /// Merges the entries of the other list. A merged entry has the higher generation, the later expiry time, and the
     /// later revocation of a key.
     pub fn merge(&mut self, other: Self) {
         let floor = &mut self.lowest_valid_generation;
@@ -319,7 +320,7 @@ impl RevokedNodeCredentialsSpec {
         for (key, revoked) in other.revoked_keys {
             let entry = self.revoked_keys.entry(key).or_insert(revoked.clone());
             let until = entry.until.max(revoked.until);
-            // The entry of a released machine has no provider ID.
+            // If a machine was released, its entry has no provider ID.
             let order = |one: &RevokedKey| (one.revoked_at, one.provider_id.is_some());
             if order(entry) < order(&revoked) {
                 *entry = revoked;
@@ -341,7 +342,7 @@ impl RevokedNodeCredentialsSpec {
         lowest.max(self.lowest_valid_generation)
     }
 
-    /// Whether certificates with this UID are rejected.
+    /// Whether the list revokes certificates with this UID.
     pub(super) fn refuses(&self, uid: CertificateUid) -> bool {
         uid.generation < self.lowest_valid(uid.record)
     }

@@ -1,7 +1,7 @@
-//! The rules that decide on a claim, from the records.
+//! The rules that decide on a claim, based on the records.
 //!
-//! The rules are pure. If they need more facts, the step is [`Ask`](Step::Ask). If they need a write, the step is one
-//! write. Afterwards, the ledger applies the rules to the new state.
+//! The rules are pure. If they need another fact, the step is [`Ask`](Step::Ask). If they need a change, the step is
+//! one write. Then the ledger applies the rules to the new state.
 
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::{NodeName, ProviderId};
@@ -48,17 +48,17 @@ struct Rules<'a> {
     policy: &'a LedgerPolicy,
 }
 
-/// The result of a check. The error is a step that ends the deliberation.
+/// The result of a check. The error is the step to take instead of further checks.
 type Checked<T> = Result<T, Step>;
 
 impl Rules<'_> {
-    /// Checks that the list of revoked certificates contains neither the key nor the machine. The check does not use
-    /// the record, which can be missing, or can come from a backup that is older than the revocation.
+    /// Checks that the revocation list contains neither the key nor the machine. The check does not use the record,
+    /// which can be missing, or can come from a backup that is older than the revocation.
     fn is_not_stopped(&self) -> Checked<()> {
         let machine = &self.claim.assurance.identity().provider_id;
         match self.facts.revoked.stops(self.claim.key, machine) {
             Some(entry) => {
-                // An entry with an invalid name also applies to this machine.
+                // An entry with an invalid name still applies to this machine.
                 let name = NodeName::parse(&entry.node_name);
                 let name = name.unwrap_or_else(|_| self.claim.node_name.clone());
                 Err(Denial::IdentityRevoked(name, entry.generation).into())
@@ -88,8 +88,8 @@ impl Rules<'_> {
         Ok(())
     }
 
-    /// Checks that the key does not belong to another machine. A copied disk contains the request of its source, so
-    /// both machines would use the same key.
+    /// Checks that the key does not belong to another machine. A copied disk contains the original machine's request,
+    /// so both machines would use the same key.
     fn has_its_own_key(&self) -> Checked<()> {
         match self.facts.others.key_of.first() {
             Some(other) => Err(other.record.refused(Denial::KeyOfAnotherMachine).into()),
@@ -112,7 +112,7 @@ impl Rules<'_> {
         }
     }
 
-    /// The step if the name has no record.
+    /// The step if the name has no record yet.
     fn first(&self) -> Checked<Step> {
         self.has_its_own_key()?;
         let stale_node = match self.claim.claimant {
@@ -131,7 +131,7 @@ impl Rules<'_> {
         Ok(Step::Create(Box::new(record)))
     }
 
-    /// The step if the machine holds the record of the name.
+    /// The step if the claiming machine holds the name.
     fn again(&self, own: &Stored) -> Checked<Step> {
         let record = &own.record;
         if let Claimant::Renewal(uid) = self.claim.claimant {
@@ -151,7 +151,8 @@ impl Rules<'_> {
                 Err(step) => Err(step),
             };
         }
-        // A revocation cannot cover this certificate, so it can open the first generation but no later generation.
+        // No revocation covers this certificate. Therefore it is allowed to open the first generation, but not a later
+        // one.
         if self.is_certificate_alone() {
             return Err(Denial::RequesterUidMissing.into());
         }
@@ -194,8 +195,8 @@ impl Rules<'_> {
         })
     }
 
-    /// Returns the UID of a Node that the claim replaces because it was created during the absence of the machine. The
-    /// holder of the machine's previous certificate can create such a Node until the certificate is revoked.
+    /// Returns the UID of a Node that the claim replaces because it was created while the machine was absent. Anyone
+    /// who has the machine's previous certificate can create such a Node until the certificate is revoked.
     fn node_since(&self, record: &Record) -> Checked<Option<String>> {
         let machine = &self.claim.assurance.identity().provider_id;
         if record.is_live() {
@@ -208,7 +209,7 @@ impl Rules<'_> {
     }
 
     /// Checks that the identity's certificates are not revoked, that the instance is the same, and that its TPM
-    /// counters did not go back.
+    /// counters did not decrease.
     fn may_return(&self, record: &Record) -> Checked<()> {
         ensure!(!record.is_revoked(), identity_revoked(record).into());
         if !record.holder.is(self.claim.assurance.identity()) {
@@ -218,7 +219,7 @@ impl Rules<'_> {
         Ok(())
     }
 
-    /// Checks that a node is allowed to send a request with a certificate that does not identify a record.
+    /// Checks that a node is allowed to send requests with a certificate that does not identify a record.
     fn may_ask(&self) -> Checked<()> {
         match self.claim.claimant {
             Claimant::Node if !self.adopts() => Err(Denial::RequesterUidMissing.into()),
@@ -226,7 +227,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Whether a claim with a certificate that does not identify a record can open the first record.
+    /// Whether a claim with a certificate that does not identify a record is allowed to open the first record.
     fn adopts(&self) -> bool {
         match (self.policy.adoption, &self.claim.assurance) {
             (Adoption::Allow, Assurance::Attested(_))
@@ -237,8 +238,8 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks that the requesting Node can be adopted. Without evidence, the Node must exist. The machine must not have
-    /// another record either, because the adoption would retire that record.
+    /// Checks that the requesting Node can be adopted. Without evidence, the Node must exist, and the machine must not
+    /// have another record, because the adoption would retire that record.
     fn may_be_adopted(&self) -> Checked<()> {
         if self.is_certificate_alone() && !self.facts.others.live.is_empty() {
             return Err(Denial::RequesterUidMissing.into());
@@ -252,7 +253,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Whether the claim is based only on a certificate that does not identify a record.
+    /// Whether a certificate that does not identify a record is the only basis of the claim.
     fn is_certificate_alone(&self) -> bool {
         let unproved = matches!(self.claim.assurance, Assurance::None(_));
         unproved && self.claim.claimant == Claimant::Node
@@ -265,8 +266,8 @@ impl Rules<'_> {
         }
         let not_after = match self.claim.assurance {
             Assurance::Attested(_) => self.claim.not_after,
-            // A machine without evidence cannot renew, so a repeated request with the same key is not granted after the
-            // expiry.
+            // Machines without evidence are not allowed to renew. Therefore a repeated request with the same key is not
+            // granted after the certificate has expired.
             Assurance::None(_) if record.not_after < self.facts.now => return None,
             Assurance::None(_) => self.claim.not_after.min(record.not_after),
         };
@@ -277,7 +278,7 @@ impl Rules<'_> {
         })
     }
 
-    /// The step if another machine holds the record of the name, or the record has a different provider ID.
+    /// The step if another machine holds the name, or the record has a different provider ID.
     fn another(&self, own: &Stored) -> Checked<Step> {
         let record = &own.record;
         if let Claimant::Renewal(uid) = self.claim.claimant {
@@ -309,7 +310,8 @@ impl Rules<'_> {
         self.reopen(own, stale_node)
     }
 
-    /// Returns the UID of the Node that the machine's claim replaces. `former` is the record of the name.
+    /// Returns the UID of the Node that the machine's claim replaces. `former` is the record for the name before the
+    /// claim.
     fn stale_node(&self, former: Option<&Record>) -> Checked<Option<String>> {
         let name = &self.claim.node_name;
         let machine = &self.claim.assurance.identity().provider_id;
@@ -331,7 +333,7 @@ impl Rules<'_> {
 
     fn reopen(&self, own: &Stored, stale_node: Option<String>) -> Checked<Step> {
         self.has_its_own_key()?;
-        // The revoked key stays refused after a reset. Otherwise, an attacker with the key could claim the name again.
+        // The revoked key stays revoked after a reset. Otherwise, an attacker with the key could claim the name again.
         let is_revoked = own.record.is_revoked() || self.is_refused(&own.record);
         let has_its_key = own.record.opened.key == self.claim.key;
         ensure!(
@@ -349,14 +351,13 @@ impl Rules<'_> {
         })
     }
 
-    /// Returns the record with a generation that the list does not revoke.
+    /// Returns the record with a generation that the revocation list does not cover.
     fn not_below_lowest(&self, record: Record) -> Record {
         let lowest = self.facts.revoked.lowest_valid(record.uid);
         record.not_below(lowest, self.facts.now)
     }
 
-    /// Retires the other records of the machine first, one after the other, because a machine has only one name at a
-    /// time.
+    /// Retires the machine's other records first, one record per step, because a machine has only one name at a time.
     fn leave_others(&self) -> Checked<()> {
         for other in &self.facts.others.live {
             let record = &other.record;
@@ -374,8 +375,8 @@ impl Rules<'_> {
         }
     }
 
-    /// Whether another record of the same machine takes precedence, after two replicas created one record each at the
-    /// same time.
+    /// Whether another record of the same machine takes precedence. Two replicas can each create a record for the
+    /// machine at the same time.
     fn came_second(&self, record: &Record) -> bool {
         let order = |record: &Record| (record.opened.time, record.node_name.clone());
         let others = self.facts.others.live.iter();
@@ -392,21 +393,21 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks that the machine is allowed to leave the current generation of this record, which it holds.
+    /// Checks that the machine, which holds this record, is allowed to open a new generation.
     fn may_reenrol(&self, record: &Record) -> Checked<()> {
         if record.is_reset() {
             return Ok(());
         }
         let end = record.known_end();
         let (may, ends) = match &self.claim.assurance {
-            // The holder had stronger evidence than a token, and its last renewal can be unknown. So an operator must
-            // confirm that the claimant is the same machine.
+            // The holder had stronger evidence than a token, and the record does not necessarily contain its last
+            // renewal. Therefore an operator must confirm that the claimant is the same machine.
             Assurance::None(_) if record.holder.is_attested() => {
                 let (name, holder) = (record.node_name.clone(), &record.holder);
                 return Err(Deferral::EvidenceExpected(name, holder.attestor.clone()).into());
             }
-            // Without evidence, the claimant could be a different machine, so it waits for the expiry of the
-            // certificate.
+            // Without evidence, the claimant could be a different machine. Therefore it must wait until the certificate
+            // has expired.
             Assurance::None(_) => {
                 let may = end < self.facts.now || self.is_below_floor_and_down(record)?;
                 (may, WaitEnd::Expiry(end))
@@ -425,8 +426,8 @@ impl Rules<'_> {
         Ok(())
     }
 
-    /// Whether the certificates of the record are below the lowest valid generation of all records, and its node is
-    /// down. A running node can have a later certificate than a record from a backup.
+    /// Whether the record's certificates are below the lowest valid generation for all records, and its node is down. A
+    /// running node can have a later certificate than a record that comes from a backup.
     fn is_below_floor_and_down(&self, record: &Record) -> Checked<bool> {
         if record.generation >= self.facts.revoked.lowest_valid_generation {
             return Ok(false);

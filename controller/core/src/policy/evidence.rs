@@ -6,10 +6,10 @@ use kubelet_attestation::names::Provider;
 use crate::refusal::{Denial, Failure, Refusal};
 use crate::verifier::Verifier;
 
-/// Checks that the signer, the provider block and the verifier have the same provider.
+/// Checks that the signer, the provider block and the verifier belong to the same provider.
 ///
-/// Without this check, the evidence of a weak provider could result in a certificate from the signer of a strong
-/// provider. Without evidence, the block can be absent.
+/// Without this check, evidence for a weak provider could produce a certificate from the signer of a strong provider.
+/// The block is optional if the provider has no evidence.
 pub(crate) fn of_signer(
     signer: &Provider,
     claimed: Option<&Provider>,

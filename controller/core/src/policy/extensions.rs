@@ -12,7 +12,7 @@ use crate::refusal::Denial;
 
 /// Returns the claimed provider ID, which must be the only extension.
 ///
-/// No other extension is copied into the certificate, although a requester that sends one expects it there.
+/// Other extensions are rejected, because the certificate would not contain them, although the requester expects it.
 pub(crate) fn provider_id(csr: &CertificationRequest) -> Result<ProviderId, Denial> {
     for extension in csr.extensions() {
         accepted(extension)?;
@@ -55,7 +55,7 @@ fn accepted(extension: &Extension) -> Result<(), Denial> {
     match extension.extn_id {
         oid::SUBJECT_ALT_NAME => Err(Denial::SubjectAltNameRequested(first_name(value))),
         oid::BASIC_CONSTRAINTS => Err(Denial::BasicConstraintsRequested {
-            // Another parser could read malformed constraints as CA constraints.
+            // Another parser could interpret malformed constraints as CA constraints.
             ca: BasicConstraints::from_der(value).map_or(true, |constraints| constraints.ca),
         }),
         oid::KEY_USAGE | oid::EXTENDED_KEY_USAGE => Err(Denial::UsageExtensionRequested),

@@ -1,4 +1,4 @@
-//! The key in the request, and the proof that the requester has it.
+//! The key in the request, and the proof of possession.
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, ParsedPublicKey};
 use kubelet_attestation::csr::oid;
@@ -6,12 +6,12 @@ use kubelet_attestation::csr::parse::CertificationRequest;
 
 use crate::refusal::Denial;
 
-/// The first byte of an uncompressed point (SEC 1 section 2.3.3). Two coordinates of 32 bytes each follow.
+/// The first byte of an uncompressed point (SEC 1 section 2.3.3). Two 32-byte coordinates follow.
 const UNCOMPRESSED: u8 = 4;
 const POINT_LEN: usize = 65;
 
-/// Accepts only an ECDSA key on the named curve P-256. With a single algorithm, a downgrade is impossible. The
-/// controller never computes with RSA keys of unusual sizes, or with explicit curve parameters.
+/// Accepts only an ECDSA key on the named curve P-256. A single algorithm rules out downgrades. It also prevents
+/// computations with RSA keys of unusual sizes, or with explicit curve parameters.
 pub(crate) fn accepted(csr: &CertificationRequest) -> Result<ParsedPublicKey, Denial> {
     let (algorithm, curve) = csr.key_algorithm();
     if algorithm != oid::EC_PUBLIC_KEY || curve != Some(oid::P256) {

@@ -7,12 +7,11 @@ use crate::refusal::Denial;
 /// The minimum validity that the API server accepts in a request.
 const MIN_REQUESTED: Duration = Duration::from_mins(10);
 
-/// The upper limit for the maximum of any policy, because node certificates must be renewed.
+/// The upper limit for the maximum validity in any policy, because node certificates must be renewed.
 const MAX_GRANTED: Duration = Duration::from_hours(10 * 366 * 24);
 
-/// Checks that the requested validity of a serving certificate from kube-controller-manager is within the policy.
-/// Kubelets do not request a validity. Their certificates are then valid for kube-controller-manager's
-/// `--cluster-signing-duration`.
+/// Checks that the requested validity of a serving certificate that kube-controller-manager signs is within the policy.
+/// Kubelets do not request a validity. In this case, kube-controller-manager's `--cluster-signing-duration` applies.
 pub(crate) fn served_by_others(
     requested: Option<Duration>,
     longest: Duration,

@@ -18,15 +18,15 @@ pub(crate) fn may_join(machine: &Machine) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that the token of the machine was read, if the machine has one. If the token was not read, any token could
-/// count as a token without an owner.
+/// Checks that the machine's own token is known, if the machine has one. Otherwise, any token could be treated as a
+/// token without an owner.
 pub(crate) fn is_read(machine: &Machine) -> Result<(), Deferral> {
     ensure!(machine.state != MachineState::Unread, unread(machine));
     Ok(())
 }
 
 /// Checks that the machine is allowed to renew. A machine that is being deleted can drain for days, and its kubelet
-/// needs certificates during this time. A renewal does not need the bootstrap configuration.
+/// needs certificates during this time. A renewal does not depend on the bootstrap configuration.
 pub(crate) fn may_go_on(machine: &Machine) -> Result<(), Deferral> {
     match machine.state {
         MachineState::Ready | MachineState::Unread | MachineState::Deleting => Ok(()),
@@ -34,8 +34,8 @@ pub(crate) fn may_go_on(machine: &Machine) -> Result<(), Deferral> {
     }
 }
 
-/// Checks that the token belongs to the machine or its pool, is assigned to the machine, or has no owner. The token was
-/// created for `owner`.
+/// Checks that the token belongs to the machine or its pool, is assigned to the machine, or has no owner. `owner` is
+/// the owner that the token was created for.
 pub(crate) fn owns_token(
     machine: &Machine,
     token: &TokenId,
@@ -64,8 +64,8 @@ fn is_of(machine: &Machine, owner: &TokenOwner) -> bool {
     }
 }
 
-/// Checks that the machine has the provider ID that the request claims. A machine whose infrastructure has not set its
-/// provider ID yet can get the claimed provider ID later, unless another machine (`holder`) has it.
+/// Checks that the machine has the provider ID that the request claims. If the infrastructure provider has not set the
+/// machine's provider ID yet, it can set the claimed one later, unless another machine (`holder`) has that provider ID.
 pub(crate) fn may_have_provider_id(
     machine: &Machine,
     claimed: &ProviderId,
@@ -83,14 +83,14 @@ pub(crate) fn may_have_provider_id(
     }
 }
 
-/// Checks that the infrastructure has set the machine's provider ID. Until then, the claimed provider ID does not
-/// belong to any machine, and a request that waits too long for it fails.
+/// Checks that the infrastructure provider has set the machine's provider ID. Until then, the claimed provider ID does
+/// not belong to any machine. A request that waits too long for it fails.
 pub(crate) fn is_named(machine: &Machine) -> Result<(), Deferral> {
     ensure!(!machine.unnamed, Deferral::MachineNotFound);
     Ok(())
 }
 
-/// Checks that the evidence identifies the located machine, which must be the claimed machine.
+/// Checks that the evidence identifies the located machine, which must also be the claimed machine.
 pub(crate) fn is_attested(
     machine: &Machine,
     claimed: &ProviderId,
@@ -107,8 +107,8 @@ pub(crate) fn is_attested(
     }
 }
 
-/// Checks that an existing annotation with an endorsement key, which the controller did not write, contains the
-/// machine's endorsement key.
+/// If the object has an annotation with an endorsement key that the controller did not write, checks that the
+/// annotation contains the machine's endorsement key.
 pub(crate) fn is_annotated(
     annotation: Option<&str>,
     endorsement_key: Option<KeyDigest>,

@@ -11,10 +11,10 @@ const BOOTSTRAPPERS_GROUP: &str = "system:bootstrappers";
 /// The group of all authenticated users.
 const AUTHENTICATED_GROUP: &str = "system:authenticated";
 
-/// The requester of a certificate, as the API server authenticated it.
+/// The requester of a certificate, as authenticated by the API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Requester {
-    /// A machine without a certificate, with its bootstrap token.
+    /// A machine without a certificate, which uses its bootstrap token.
     First {
         /// The token's ID.
         token: TokenId,
@@ -28,11 +28,11 @@ pub enum Requester {
     Unmarked,
 }
 
-/// Accepts a bootstrap token, or the node itself with a certificate. The ledger decides whether it accepts a
-/// certificate that does not identify a node identity.
+/// Accepts a bootstrap token, or the node's own certificate. The ledger decides whether to accept a certificate that
+/// does not identify a node identity.
 ///
-/// The proposal requires `CN == spec.username`. A joining machine has no certificate yet, so this check applies only to
-/// renewals.
+/// The proposal requires `CN == spec.username`. A machine that joins has no certificate yet, so this check applies only
+/// to renewals.
 pub(crate) fn accepted(
     username: &str,
     groups: &[String],
@@ -58,8 +58,8 @@ pub(crate) fn accepted(
 
 /// Accepts the node itself, with any certificate.
 ///
-/// The proposal's serving checks: `spec.username` is `system:node:<nodeName>`, and `spec.groups` contains
-/// `system:nodes`.
+/// The checks that the proposal requires for serving certificates: `spec.username` is `system:node:<nodeName>`, and
+/// `spec.groups` contains `system:nodes`.
 pub(crate) fn is_node(
     username: &str,
     groups: &[String],
@@ -77,8 +77,8 @@ pub(crate) fn is_node(
     }
 }
 
-/// Checks that `groups` contains all `required` groups. The only other permitted groups are the group of all
-/// authenticated users and the groups that `may_be` accepts.
+/// Checks that `groups` contains all `required` groups. Apart from them, it can contain only the group of all
+/// authenticated users, and the groups that `may_be` accepts.
 fn has_groups(
     groups: &[String],
     required: &[&str],

@@ -7,8 +7,8 @@ use crate::inventory::{Machine, MachineState};
 use crate::refusal::{Deferral, Denial, Refusal};
 use crate::serving::ServingPolicy;
 
-/// Checks that the name is the node's own name, or is reported for its machine. The report can come from the
-/// infrastructure, or from another source in the sorted list `reported`: the machine's platform, or the node itself.
+/// Checks that the name is the node's own name, or is reported for its machine. Either the infrastructure reports it,
+/// or another source in the sorted list `reported`: the machine's platform, or the node itself.
 pub(crate) fn is_reported(
     name: &ServingName,
     node_name: &NodeName,
@@ -30,7 +30,7 @@ pub(crate) fn is_reported(
 }
 
 /// Returns the refusal for a name that is not reported for its machine. A machine gets its addresses at the end of its
-/// provisioning, so its request waits until then.
+/// provisioning, so the request waits until the machine is provisioned.
 pub(crate) fn not_reported(denial: Denial, machine: &Machine) -> Refusal {
     if machine.provisioning {
         Deferral::MachineNotProvisioned(machine.name.clone()).into()
@@ -39,13 +39,13 @@ pub(crate) fn not_reported(denial: Denial, machine: &Machine) -> Refusal {
     }
 }
 
-/// Whether an address among the names can be a Service address, because the Service ranges are not known.
+/// Whether one of the addresses could be a Service address, because the Service ranges are not known.
 pub(crate) fn may_be_services(names: &[ServingName], policy: &ServingPolicy) -> bool {
     !policy.service_ranges.are_known() && names.iter().any(is_address)
 }
 
-/// Checks that the machine's platform reports each address among the names. An infrastructure provider can relay
-/// addresses from inside the machine, which include Service addresses (`kube-ipvs0`). A platform does not.
+/// Checks that the machine's platform reports each of the addresses. An infrastructure provider can relay addresses
+/// from inside the machine, including Service addresses (`kube-ipvs0`). A platform does not relay them.
 pub(crate) fn is_the_platforms(
     names: &[ServingName],
     by_platform: Option<&[ServingName]>,
@@ -63,7 +63,7 @@ fn is_address(name: &ServingName) -> bool {
     matches!(name, ServingName::Ip(_))
 }
 
-/// Checks that no machine except `machine` has the name.
+/// Checks that only `machine` has the name.
 pub(crate) fn is_nobody_elses(
     name: &ServingName,
     machine: &Machine,

@@ -1,4 +1,4 @@
-//! The names in a request for a serving certificate. These checks do not determine the machine of a name.
+//! The names in a request for a serving certificate. These checks do not determine which machine has a name.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -13,11 +13,11 @@ use crate::identifiers::ServingName;
 use crate::refusal::Denial;
 use crate::serving::ServingPolicy;
 
-/// The maximum number of names. Each name is looked up. A kubelet requests every address of its Node. If a network
-/// plugin assigns addresses of the machine's interfaces to pods, these are also addresses of the Node.
+/// The maximum number of names, each of which is looked up. A kubelet requests all addresses of its Node. These include
+/// pod addresses if a network plugin assigns them to the machine's interfaces.
 const MAX_NAMES: usize = 1024;
 
-/// Parses the value of the extension: DNS names and addresses, each in its only form and once.
+/// Parses the value of the extension: DNS names and addresses, in canonical form and without duplicates.
 pub(crate) fn parse(value: &[u8]) -> Result<Vec<ServingName>, Denial> {
     let malformed = |_| Denial::ServingNameKind("unknown");
     let extension = SubjectAltName::from_der(value).map_err(malformed)?;
@@ -51,8 +51,8 @@ fn serving_name(name: &GeneralName) -> Result<ServingName, Denial> {
     Err(Denial::ServingNameKind(kind))
 }
 
-/// Parses a DNS name, which has the form of a node name: no wildcard, no upper case, no final dot. An address as text
-/// is rejected.
+/// Parses a DNS name, which has the form of a node name: no wildcard, no upper case, no final dot. An address in text
+/// form is rejected.
 fn dns_name(text: &str) -> Result<ServingName, Denial> {
     if NodeName::parse(text).is_ok() && text.parse::<IpAddr>().is_err() {
         Ok(ServingName::Dns(text.to_owned()))
@@ -64,7 +64,7 @@ fn dns_name(text: &str) -> Result<ServingName, Denial> {
 fn address(octets: &[u8]) -> Result<ServingName, Denial> {
     let v4 = <[u8; 4]>::try_from(octets).map(IpAddr::from);
     match v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)) {
-        // An IPv4-mapped address is a second form of an address with 4 bytes (RFC 4291 section 2.5.5.2).
+        // An IPv4-mapped address is an alternative form of an IPv4 address (RFC 4291 section 2.5.5.2).
         Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => {
             Err(Denial::ServingNameMalformed(address.to_string()))
         }
@@ -75,7 +75,7 @@ fn address(octets: &[u8]) -> Result<ServingName, Denial> {
     }
 }
 
-/// Rejects names that cannot belong to a machine, regardless of reports.
+/// Rejects names that cannot belong to a machine, regardless of any reports.
 pub(crate) fn not_reserved(name: &ServingName, policy: &ServingPolicy) -> Result<(), Denial> {
     let reserved = match name {
         ServingName::Dns(name) => is_reserved_name(name) || is_endpoint_name(name, policy),
@@ -92,7 +92,8 @@ pub(crate) fn not_reserved(name: &ServingName, policy: &ServingPolicy) -> Result
     }
 }
 
-/// Rejects an address outside the ranges that the operator set, if there are any. DNS names are not limited.
+/// Rejects an address outside the ranges that an operator configured. Without ranges, every address is accepted. DNS
+/// names are not limited.
 pub(crate) fn in_range(name: &ServingName, policy: &ServingPolicy) -> Result<(), Denial> {
     let ranges = &policy.address_ranges;
     match name {
@@ -105,8 +106,8 @@ pub(crate) fn in_range(name: &ServingName, policy: &ServingPolicy) -> Result<(),
     }
 }
 
-/// `localhost` and its subdomains (RFC 6761 section 6.3), `kubernetes` and names that begin with this label, and the
-/// names of Services.
+/// `localhost` and its subdomains (RFC 6761 section 6.3), `kubernetes` and names whose first label is `kubernetes`, and
+/// the names of Services.
 fn is_reserved_name(name: &str) -> bool {
     let mut labels = name.split('.');
     let first = labels.next();
@@ -127,7 +128,7 @@ fn is_endpoint_address(address: IpAddr, policy: &ServingPolicy) -> bool {
     })
 }
 
-/// Loopback, unspecified, multicast, broadcast and link-local addresses.
+/// Addresses that cannot belong to a host: loopback, unspecified, multicast, broadcast and link-local addresses.
 fn is_no_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -139,7 +140,7 @@ fn is_no_host(address: IpAddr) -> bool {
                 || address.octets().first() == Some(&0)
         }
         IpAddr::V6(address) => {
-            // The IPv4-compatible addresses (RFC 4291 section 2.5.5.1), which include the unspecified and the loopback
+            // The IPv4-compatible addresses (RFC 4291 section 2.5.5.1), including the unspecified and the loopback
             // address.
             address.to_bits() <= u128::from(u32::MAX)
                 || address.is_multicast()

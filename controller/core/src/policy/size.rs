@@ -1,4 +1,4 @@
-//! Size limits, which are checked before anything is parsed.
+//! Size limits, which are checked before parsing.
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use kubelet_attestation::csr::envelope::MAX_REQUEST_LEN;
@@ -6,11 +6,11 @@ use kubelet_attestation::ensure;
 
 use crate::refusal::Denial;
 
-/// The maximum length of a user name. `system:node:` and the longest node name have 265 bytes.
+/// The maximum length of a user name. `system:node:` with the longest node name has 265 bytes.
 const MAX_USERNAME_LEN: usize = 512;
 
-/// The maximum length of a user's UID. The UIDs in the controller's certificates have at most 53 bytes. Service
-/// accounts and identity providers have longer UIDs.
+/// The maximum length of a user's UID. UIDs in the controller's certificates have at most 53 bytes. Service accounts
+/// and identity providers use longer UIDs.
 const MAX_UID_LEN: usize = 256;
 
 /// The maximum number of groups. A bootstrap token has only a few extra groups.
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
     use crate::testing::valid;
 
-    /// The result of the check for the valid request with this change.
+    /// Checks the valid request after this change to it.
     fn checked(change: impl FnOnce(&mut CertificateSigningRequestSpec)) -> Result<(), Denial> {
         let mut spec = valid().spec;
         change(&mut spec);

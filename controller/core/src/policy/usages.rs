@@ -12,7 +12,7 @@ pub(crate) fn exact(usages: &[String]) -> Result<(), Denial> {
 }
 
 /// Accepts exactly the usages of a kubelet serving certificate, in any order. The proposal also lists key encipherment,
-/// but only for RSA keys, which are not accepted.
+/// but only for RSA keys, which the controller does not accept.
 pub(crate) fn exact_serving(usages: &[String]) -> Result<(), Denial> {
     ensure!(are(usages, &SERVING_USAGES), Denial::ServingUsagesNotExact);
     Ok(())

@@ -133,13 +133,14 @@ crate::reasons! {
     }
 }
 
-/// The end of a wait for the previous certificate of a machine.
+/// The event that ends the wait for a machine's previous certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitEnd {
-    /// The expiry of the certificate, because the machine has no evidence that it is the same one.
+    /// The expiry of the certificate, because the claimant has no evidence that it is the same machine.
     Expiry(SystemTime),
-    /// The machine is the same one, and waits until its Node is down, or until its certificate has expired. `None` if
-    /// the known certificate has expired: the kubelet has renewed its Lease since, so it has a later certificate.
+    /// The machine is the same, and waits until its Node is down, or until its certificate has expired. `None` if the
+    /// known certificate has expired, but the kubelet has renewed its Lease since then, so that it must have a later
+    /// certificate.
     NodeDown(Option<SystemTime>),
 }
 
@@ -159,13 +160,13 @@ impl Display for WaitEnd {
     }
 }
 
-/// An outage, which is not caused by the request.
+/// An outage, which the request did not cause.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct Unavailable(Box<dyn Error + Send + Sync>);
 
 impl Unavailable {
-    /// An outage with this cause.
+    /// Creates an outage with this cause.
     pub fn new(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self(cause.into())
     }

@@ -19,7 +19,7 @@ pub trait EvidenceReason: Error + Send + Sync + 'static {
 pub struct EvidenceDenial(Arc<dyn EvidenceReason>);
 
 impl EvidenceDenial {
-    /// A denial with this reason.
+    /// Creates a denial with this reason.
     pub(super) fn new(reason: impl EvidenceReason) -> Self {
         Self(Arc::new(reason))
     }
@@ -34,14 +34,14 @@ impl EvidenceDenial {
         self.0.message()
     }
 
-    /// The provider's own type, if it is `D`.
+    /// The provider's own denial type. `None` if that type is not `D`.
     pub fn downcast_ref<D: EvidenceReason>(&self) -> Option<&D> {
         let error: &(dyn Error + 'static) = &*self.0;
         error.downcast_ref()
     }
 }
 
-/// Two denials are equal if their log texts are equal.
+/// Two denials are equal if their log messages are equal.
 impl PartialEq for EvidenceDenial {
     fn eq(&self, other: &Self) -> bool {
         self.reason() == other.reason() && self.to_string() == other.to_string()

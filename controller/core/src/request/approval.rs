@@ -6,7 +6,7 @@ use super::{ApprovalReason, Asked, CorroboratedCsr, ExemptRenewal};
 use crate::ledger::GrantReason;
 use crate::refusal::{Denial, Refusal};
 
-/// A request that passed every check, for kube-controller-manager to sign. The approval is not written yet.
+/// A request that passed every check and that kube-controller-manager must sign. The approval is not written yet.
 #[derive(Debug)]
 pub struct Approval {
     basis: ApprovalReason,
@@ -16,11 +16,11 @@ pub struct Approval {
 }
 
 impl CorroboratedCsr {
-    /// Approves the request, for kube-controller-manager to sign.
+    /// Approves the request, so that kube-controller-manager signs it.
     ///
     /// # Errors
     ///
-    /// Denies a request to this controller's signers, because kube-controller-manager does not sign such a request.
+    /// Denies a request to this controller's signers, because kube-controller-manager does not sign it.
     pub fn approve(self) -> Result<Approval, Refusal> {
         if self.request().asked != Asked::BuiltInServing {
             return Err(Denial::SignerPurpose.into());
@@ -35,7 +35,7 @@ impl CorroboratedCsr {
 }
 
 impl ExemptRenewal {
-    /// Approves the request, for kube-controller-manager to sign.
+    /// Approves the request, so that kube-controller-manager signs it.
     pub fn approve(self) -> Approval {
         Approval {
             basis: self.basis(),
@@ -47,7 +47,7 @@ impl ExemptRenewal {
 }
 
 impl Approval {
-    /// The reason of the approval.
+    /// The reason for the approval.
     pub fn basis(&self) -> ApprovalReason {
         self.basis
     }
@@ -57,12 +57,13 @@ impl Approval {
         &self.node_name
     }
 
-    /// The provider ID of the node's machine. `None` only for a listed exempt Node without a machine.
+    /// The provider ID of the node's machine. `None` only for an exempt Node that `exemptNodes` lists by name, and that
+    /// has no machine.
     pub fn provider_id(&self) -> Option<&ProviderId> {
         self.provider_id.as_ref()
     }
 
-    /// The reason of the grant of a client certificate; `None` for a serving certificate.
+    /// The reason for the grant of a client certificate. `None` for a serving certificate.
     pub fn opening(&self) -> Option<&GrantReason> {
         self.opening.as_ref()
     }

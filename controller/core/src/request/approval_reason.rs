@@ -1,6 +1,6 @@
 //! The reasons on the `Approved` condition.
 
-/// The reason of an approval.
+/// The reason for an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApprovalReason {
     /// The name in the certificate has a node identity, and the requesting machine holds it.

@@ -70,7 +70,7 @@ impl ClaimedCsr {
         self.csr.request()
     }
 
-    /// The identity, attested or only claimed.
+    /// The identity, either attested or only claimed.
     pub fn identity(&self) -> &Identity {
         self.csr.identity()
     }

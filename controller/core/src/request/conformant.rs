@@ -1,4 +1,4 @@
-//! A request for a client certificate with a content that is valid for a kubelet.
+//! A request for a client certificate with content that is valid for a kubelet.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -34,22 +34,22 @@ pub struct ClientRequest {
     pub spki: Vec<u8>,
     /// The evidence. `None` if the provider does not require evidence.
     pub evidence: Option<Vec<u8>>,
-    /// The maximum validity of the certificate, from now.
+    /// The maximum validity of the certificate, starting now.
     pub lifetime: Duration,
-    /// The time at which the API server received the request. `None` without an API server.
+    /// The time at which the API server created the request. `None` without an API server.
     pub created: Option<SystemTime>,
-    /// The annotation with an endorsement key. The requester can have written it.
+    /// The annotation with an endorsement key, possibly written by the requester.
     pub(super) annotated_key: Option<String>,
 }
 
 impl ParsedCsr {
     /// Checks the content of the request, and the requester. These checks require no calls to other services.
     ///
-    /// `verifier` is the verifier of the request's provider. A later step lets it appraise the evidence.
+    /// `verifier` is the verifier for the request's provider. A later step uses it to appraise the evidence.
     ///
     /// # Errors
     ///
-    /// Fails for a version of evidence that `verifier` does not support. All other errors are denials.
+    /// Fails if `verifier` does not support the evidence version. All other errors are denials.
     pub fn conform_client(
         self,
         verifier: &Arc<dyn Verifier>,
@@ -90,7 +90,7 @@ impl ConformantClientCsr {
         &self.request
     }
 
-    /// The verifier of the request's provider.
+    /// The verifier for the request's provider.
     pub(super) fn verifier(&self) -> &dyn Verifier {
         &*self.verifier
     }

@@ -1,4 +1,4 @@
-//! A request for a serving certificate with a content that is valid for a kubelet.
+//! A request for a serving certificate with content that is valid for a kubelet.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::policy::{extensions, lifetime, requester, serving_names, subject, usa
 use crate::refusal::{Denial, Refusal};
 use crate::serving::ServingPolicy;
 
-/// A request for a kubelet serving certificate, from the node itself, for names that can belong to a machine.
+/// A request for a kubelet serving certificate. The node itself sent it, and all names can belong to a machine.
 #[derive(Debug)]
 pub struct ConformantServingCsr {
     request: ServingRequest,
@@ -24,9 +24,9 @@ pub struct ServingRequest {
     pub asked: Asked,
     /// The requesting node.
     pub node_name: NodeName,
-    /// The UID in the certificate of the requester.
+    /// The UID in the requester's certificate.
     pub uid: CertificateUid,
-    /// The names and addresses for the certificate, each once.
+    /// The names and addresses for the certificate, without duplicates.
     pub names: Vec<ServingName>,
     /// DER of the key's `SubjectPublicKeyInfo`.
     pub spki: Vec<u8>,

@@ -1,4 +1,4 @@
-//! A request for names that belong to the machine.
+//! A request for names that belong to the requesting machine.
 
 use super::{ConformantServingCsr, ServingRequest};
 use crate::identifiers::{CertificateUid, ServingName};
@@ -10,11 +10,12 @@ use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
 use crate::serving::ServingPolicy;
 use crate::verifier::{Assurance, AttestedIdentity, Identity, Verifiers};
 
-/// The number of lookups of names between two pauses. A request can have 1,024 names, and a tenant can have many such
-/// requests.
+/// The number of name lookups between two pauses. A request can contain 1,024 names, and a tenant can create many
+/// requests of this size.
 const LOOKUPS: usize = 16;
 
-/// A request for a serving certificate, from an attested machine to which all requested names and addresses belong.
+/// A request for a serving certificate from an attested machine. All requested names and addresses belong to this
+/// machine.
 #[derive(Debug)]
 pub struct CorroboratedCsr {
     csr: ConformantServingCsr,
@@ -27,10 +28,10 @@ impl ConformantServingCsr {
     /// Finds the machine through the node's node identity, and compares the requested names with the reported names of
     /// this machine and of all other machines.
     ///
-    /// The node name comes from the node identity. This name was determined when the machine joined. If the platform
-    /// reports a name, the verifier determined it, so it can differ from the name in the inventory. The platform is
-    /// queried for names and addresses that no other source reports, because the inventory has none for the members of
-    /// a pool.
+    /// The node name comes from the node identity, which stores the name with which the machine joined. If the platform
+    /// reports a name, the verifier determined that name, and it can differ from the name in the inventory. The
+    /// platform is queried for names and addresses that no other source reports, because the inventory does not contain
+    /// names and addresses for pool members.
     ///
     /// According to the proposal, a serving certificate "only has IP and DNS subjectAltNames that belong to the
     /// requesting node". An insecure provider does not allow serving certificates.
@@ -69,14 +70,14 @@ impl ConformantServingCsr {
                 .await
                 .map_err(Deferral::VerifierUnavailable)?;
             reported = match (&by_platform, &policy.guest_reported) {
-                // If the platform reports names, the node's own report does not count.
+                // If the platform reports names, the node's own report is ignored.
                 (Some(names), _) => names.clone(),
                 (None, Some(guest)) => {
                     guest.names(&request.node_name).await.map_err(unavailable)?
                 }
                 (None, None) => Vec::new(),
             };
-            // The names are sorted, because a node can report as many names as it requests.
+            // The list is sorted for fast lookups, because a node can report as many names as it requests.
             reported.sort_unstable();
         }
         for name in names {
@@ -121,7 +122,7 @@ impl CorroboratedCsr {
         self.csr.request()
     }
 
-    /// The certificate UID of the requesting node.
+    /// The UID in the requesting node's certificate.
     pub fn uid(&self) -> CertificateUid {
         self.uid
     }

@@ -9,9 +9,9 @@ use crate::ledger::RecordLedger;
 use crate::policy::{extensions, machine, requester, subject, usages};
 use crate::refusal::{Deferral, Denial, Refusal};
 
-/// A request without evidence to the built-in client signer, from an exempt Node for itself.
+/// A request without evidence to the built-in client signer, which an exempt Node sent for itself.
 ///
-/// It is an exception to [`Denial::UnattestedBuiltInRequest`].
+/// This request is the exception to [`Denial::UnattestedBuiltInRequest`].
 #[derive(Debug)]
 pub struct ExemptRenewal {
     node_name: NodeName,
@@ -21,8 +21,8 @@ pub struct ExemptRenewal {
 }
 
 impl ParsedCsr {
-    /// Checks that the request is exactly the renewal of a kubelet without the plugin, and that the node is `exempt`,
-    /// without a node identity. A node with a node identity renews with evidence.
+    /// Checks that a kubelet without the plugin would send exactly this request for a renewal, and that the node is
+    /// `exempt` and has no node identity. A node with a node identity must renew with evidence.
     pub async fn renew_exempt(
         self,
         inventory: &dyn Inventory,
@@ -48,7 +48,8 @@ impl ParsedCsr {
 
         let machines = inventory.by_name(node_name.as_str()).await;
         let machines = machines.map_err(Deferral::InventoryUnavailable)?;
-        // The Node name of such a machine can be in its bootstrap configuration, which must therefore be readable.
+        // The Node name of these machines can come from their bootstrap configurations, which must therefore be
+        // readable.
         let are_known = machines.iter().try_for_each(machine::is_read);
         let mut machines = machines
             .into_iter()
@@ -56,7 +57,7 @@ impl ParsedCsr {
         let (machine, is_only) = (machines.next(), machines.next().is_none());
         let is_control_plane = is_only && machine.as_ref().is_some_and(|one| one.control_plane);
         let basis = match exempt.of(&node_name, is_control_plane) {
-            // Such a Node can have no Machine.
+            // A Node of this kind does not necessarily have a Machine.
             Some(Exemption::Listed) => ApprovalReason::ExemptRenewal,
             Some(Exemption::ControlPlane) => {
                 if let Some(machine) = &machine {
@@ -103,17 +104,17 @@ impl ExemptRenewal {
         &self.node_name
     }
 
-    /// The provider ID of its machine. `None` only for a listed Node.
+    /// The provider ID of the node's machine. `None` only for a Node that `exemptNodes` lists by name.
     pub fn provider_id(&self) -> Option<&ProviderId> {
         self.provider_id.as_ref()
     }
 
-    /// The reason of the approval, which is the reason of the exemption.
+    /// The reason for the approval, which depends on the reason for the exemption.
     pub fn basis(&self) -> ApprovalReason {
         self.basis
     }
 
-    /// The machine, from the inventory. `None` only for a listed Node.
+    /// The machine, from the inventory. `None` only for a Node that `exemptNodes` lists by name.
     pub fn machine(&self) -> Option<&Machine> {
         self.machine.as_ref()
     }

@@ -1,4 +1,4 @@
-//! The certificate.
+//! The issued certificate.
 
 use std::time::SystemTime;
 
@@ -11,32 +11,32 @@ use crate::refusal::{Denial, Refusal};
 use crate::signer::{CertificateContents, Purpose, Signer};
 use crate::verifier::TpmBoot;
 
-/// A certificate for a machine that passed every check. The request is not approved and the certificate is not
-/// published yet.
+/// A certificate for a machine that passed every check. The request has not been approved, and the certificate has not
+/// been published.
 #[derive(Debug, derive_more::Deref)]
 pub struct IssuedCertificate {
     issued: Issued,
 }
 
-/// The certificate, and its machine.
+/// A certificate, and data about its machine.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Issued {
-    /// The reason of the approval.
+    /// The reason for the approval.
     pub basis: ApprovalReason,
     /// The node of the certificate.
     pub node_name: NodeName,
     /// The provider ID of the node's machine.
     pub provider_id: ProviderId,
-    /// The UID of the node identity and its generation. A client certificate contains it.
+    /// The UID and the generation of the node identity. A client certificate contains both.
     pub uid: CertificateUid,
     /// The certificate as PEM, for `status.certificate`.
     pub pem: String,
-    /// Its serial number in lower-case hexadecimal.
+    /// The certificate's serial number in lower-case hexadecimal.
     pub serial: String,
-    /// The expiry.
+    /// The expiry time.
     pub not_after: SystemTime,
-    /// The reason of the grant of a client certificate; `None` for a serving certificate.
+    /// The reason for the grant of a client certificate. `None` for a serving certificate.
     pub opening: Option<GrantReason>,
     /// The endorsement key of the TPM that attested the key of a client certificate.
     pub endorsement_key: Option<KeyDigest>,
@@ -45,8 +45,8 @@ pub struct Issued {
 }
 
 impl ClaimedCsr {
-    /// Signs a certificate with the cluster's CA. Its content comes from verified data. Only the key comes from the
-    /// request.
+    /// Signs a certificate with the cluster's CA. Only the key comes from the request. All other fields come from
+    /// verified data.
     ///
     /// # Errors
     ///
@@ -87,8 +87,8 @@ impl CorroboratedCsr {
     ///
     /// # Errors
     ///
-    /// As [`ClaimedCsr::sign`]. Also denies a request to kube-controller-manager's signer, because only that signer can
-    /// sign such a request.
+    /// Like [`ClaimedCsr::sign`]. Also denies a request to kube-controller-manager's signer, because only
+    /// kube-controller-manager can sign it.
     pub async fn sign(
         self,
         signer: &Signer,

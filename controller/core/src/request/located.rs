@@ -9,7 +9,8 @@ use crate::policy::machine;
 use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
 use crate::verifier::Verifier;
 
-/// A request that claims to be a machine of this cluster, and does not contradict the known facts about this machine.
+/// A request that claims to come from a machine of this cluster. It does not contradict the known facts about this
+/// machine.
 #[derive(Debug)]
 pub struct LocatedCsr {
     csr: ConformantClientCsr,
@@ -17,10 +18,10 @@ pub struct LocatedCsr {
 }
 
 impl ConformantClientCsr {
-    /// Finds the machine. With evidence, this uses the provider ID, which the evidence must confirm. Without evidence,
-    /// or if no Machine has this provider ID, this uses the bootstrap token. A node with the certificate of another
-    /// signer and without evidence claims its machine with the provider ID. The node name must then belong to that
-    /// machine.
+    /// Finds the machine. With evidence, the machine is found by its provider ID, which the evidence must confirm.
+    /// Without evidence, or if no Machine has this provider ID, the machine is found by the bootstrap token. A node
+    /// that has no evidence, but a certificate from another signer, claims its machine by the provider ID. The node
+    /// name must then belong to that machine.
     pub async fn locate(self, inventory: &dyn Inventory) -> Result<LocatedCsr, Refusal> {
         let machine = match (&self.request().requester, &self.request().evidence) {
             (Requester::First { token }, Some(_)) => {
@@ -28,8 +29,8 @@ impl ConformantClientCsr {
                 match claimed.map_err(unavailable)? {
                     Some(machine) => {
                         machine::is_read(&machine)?;
-                        // This order avoids a lookup of the token, which can read the bootstrap configurations of all
-                        // machines.
+                        // This order avoids looking up the token, which can require reading the bootstrap
+                        // configurations of all machines.
                         let owner = match machine.token_id {
                             Some(_) => None,
                             None => inventory.by_token(token).await.map_err(unavailable)?,
@@ -37,8 +38,8 @@ impl ConformantClientCsr {
                         machine::owns_token(&machine, token, owner.as_ref())?;
                         machine
                     }
-                    // The InfraMachine can have its provider ID before the Machine has it, or can get it after the Node
-                    // exists.
+                    // The infrastructure machine can have its provider ID before the Machine has it. The Machine can
+                    // also get its provider ID only after the Node exists.
                     None => self.of_token(token, inventory).await?,
                 }
             }
@@ -56,7 +57,7 @@ impl ConformantClientCsr {
         Ok(LocatedCsr { csr: self, machine })
     }
 
-    /// Returns the machine of the token or, for the token of a pool, the claimed machine in this pool.
+    /// Returns the machine that owns the token. If a pool owns the token, returns the claimed machine in this pool.
     async fn of_token(
         &self,
         token: &TokenId,
@@ -76,8 +77,8 @@ impl ConformantClientCsr {
                     None
                 };
                 machine::may_have_provider_id(&machine, claimed, holder.as_ref())?;
-                // Cluster API's Docker provider sets the provider ID of a machine after its Node exists. The node
-                // identity stores the claimed provider ID, and is retired if the machine gets a different one.
+                // Cluster API's Docker provider sets a machine's provider ID after its Node exists. The node identity
+                // stores the claimed provider ID, and is retired if the machine gets a different one.
                 machine.provider_id.get_or_insert_with(|| claimed.clone());
                 Ok(*machine)
             }
@@ -93,7 +94,7 @@ impl ConformantClientCsr {
 
 impl ConformantClientCsr {
     /// The reason why a request waits if its token has no owner. If the bootstrap configuration of the claimed machine
-    /// cannot be read, the token can belong to this machine. So the request does not fail after some time.
+    /// cannot be read, the token could belong to this machine, so the request must not fail after a time limit.
     async fn without_owner(&self, inventory: &dyn Inventory) -> Deferral {
         // With evidence, the caller has already looked up the claimed machine.
         if self.request().evidence.is_some() {
@@ -121,7 +122,7 @@ impl LocatedCsr {
     }
 }
 
-/// Finds the machine of a node that already has a certificate.
+/// Finds the machine for a node that already has a certificate.
 pub(crate) async fn existing_machine(
     provider_id: &ProviderId,
     inventory: &dyn Inventory,

@@ -10,16 +10,16 @@ use crate::policy::machine;
 use crate::refusal::{Deferral, Refusal};
 use crate::verifier::{Assurance, Identity};
 
-/// A request whose node name was verified for this identity, not only chosen by it.
+/// A request whose node name was verified for this identity, and not only chosen by the requester.
 #[derive(Debug)]
 pub struct NamedCsr {
     csr: AttestedCsr,
 }
 
 impl AttestedCsr {
-    /// Compares the requested name with the name from the evidence. If the evidence contains no name, compares it with
-    /// the names that `inventory` has for the machine. An attested machine keeps the name of its node identity in
-    /// `ledger`, even if its reported names have changed since then.
+    /// Compares the requested name with the name from the evidence or, if the evidence contains no name, with the names
+    /// of the machine in `inventory`. An attested machine keeps the name in its node identity in `ledger`, even if its
+    /// reported names have changed since then.
     pub async fn check_node_name(
         self,
         inventory: &dyn Inventory,
@@ -36,12 +36,12 @@ impl AttestedCsr {
         Ok(NamedCsr { csr: self })
     }
 
-    /// Whether this machine holds the node identity of the requested name, and was attested for it.
+    /// Whether this machine holds the node identity for the requested name, and was attested when it claimed the name.
     async fn is_recorded(&self, ledger: &RecordLedger) -> Result<bool, Deferral> {
         let uid = match self.standing() {
             ClaimOrRenewal::Renewing(_, uid) => Some(*uid),
             ClaimOrRenewal::Claiming(Assurance::Attested(_), _) => None,
-            // Without evidence, the provider ID is possibly only a claim.
+            // Without evidence, the provider ID can be an unverified claim.
             ClaimOrRenewal::Claiming(Assurance::None(_), _) => return Ok(false),
         };
         let provider_id = &self.identity().provider_id;
@@ -50,7 +50,7 @@ impl AttestedCsr {
     }
 }
 
-/// Whether the machine's Node can have the name `asked`. A name from the evidence decides.
+/// Whether the machine's Node can have the name `asked`. If the evidence contains a name, only that name is possible.
 pub(crate) async fn naming(
     machine: &Machine,
     of_evidence: Option<&NodeName>,
@@ -75,7 +75,7 @@ impl NamedCsr {
         self.csr.machine()
     }
 
-    /// The identity, attested or only claimed.
+    /// The identity, either attested or only claimed.
     pub fn identity(&self) -> &Identity {
         self.csr.identity()
     }

@@ -19,7 +19,7 @@ pub struct ParsedCsr {
 }
 
 impl RawRequest {
-    /// Parses the request in its only encoding, and checks its key and its signature.
+    /// Parses the request, which must be in canonical encoding, and checks its key and its signature.
     pub fn parse(self) -> Result<ParsedCsr, Denial> {
         let request = &self.contents().request;
         let envelope =
@@ -37,8 +37,8 @@ impl RawRequest {
 }
 
 impl ParsedCsr {
-    /// The provider of the requested client signer. For the built-in client signer, the provider in the provider block.
-    /// `None` for serving signers.
+    /// The provider that the requested client signer belongs to. For the built-in client signer, the provider in the
+    /// provider block. `None` for serving signers.
     pub fn provider(&self) -> Option<&Provider> {
         match self.raw.asked() {
             Asked::Client(provider) => Some(provider),

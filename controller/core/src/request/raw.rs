@@ -1,4 +1,4 @@
-//! A request that is not parsed yet.
+//! A request that has not been parsed yet.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,7 +14,8 @@ use crate::policy::size;
 use crate::refusal::{Deferral, Denial, Ignored};
 use crate::verifier::Verifiers;
 
-/// An open request to a signer of this controller or of Kubernetes, within the size limits, which is not parsed yet.
+/// An open request, within the size limits, to a signer of this controller or of Kubernetes. It has not been parsed
+/// yet.
 #[derive(Debug)]
 pub struct RawRequest {
     contents: RawContents,
@@ -30,7 +31,7 @@ pub(super) struct RawContents {
     pub(super) groups: Vec<String>,
     pub(super) uid: Option<String>,
     pub(super) expiration: Option<Duration>,
-    /// The time at which the API server received the request.
+    /// The time at which the API server created the request.
     pub(super) created: Option<SystemTime>,
     /// The annotation with an endorsement key.
     pub(super) annotated_key: Option<String>,
@@ -50,7 +51,7 @@ pub enum Asked {
 }
 
 impl Asked {
-    /// Returns the kind of the signer with this name, if the controller decides about its requests.
+    /// Returns the kind of the signer with this name. `None` if the controller does not decide on its requests.
     fn of(signer: &str, verifiers: &Verifiers) -> Option<Self> {
         let admitted = |provider: &Provider| verifiers.admits(provider);
         let attests = |provider: &Provider| match verifiers.of(provider) {
@@ -89,14 +90,14 @@ pub(crate) fn signers(verifiers: &Verifiers) -> Vec<String> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TriageError {
-    /// The controller does not decide about the request.
+    /// The controller does not decide on the request.
     #[error(transparent)]
     Ignore(#[from] Ignored),
     /// The request exceeds a size limit.
     #[error(transparent)]
     Deny(#[from] Denial),
-    /// The request is for a verifier that is unavailable. The controller does not parse such a request, because it
-    /// cannot determine whether the request is valid.
+    /// The request needs a verifier that is unavailable. The controller does not parse this request, because it cannot
+    /// determine whether the request is valid.
     #[error(transparent)]
     Retry(#[from] Deferral),
 }
@@ -104,9 +105,9 @@ pub enum TriageError {
 impl RawRequest {
     /// Accepts an open request to a signer of these verifiers, or to a built-in kubelet signer of Kubernetes.
     ///
-    /// A request that is approved but not issued passes through the whole chain, because the approval by another
-    /// approver is not a verification. Only requests that this controller approved, and that kube-controller-manager
-    /// signs, are complete.
+    /// A request that is approved but not issued passes through the whole chain, because an approval by another
+    /// approver is not a verification. The exception is a request that this controller approved and that
+    /// kube-controller-manager signs: its checks are complete.
     pub fn triage(
         csr: &CertificateSigningRequest,
         verifiers: &Verifiers,

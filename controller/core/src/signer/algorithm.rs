@@ -11,11 +11,11 @@ use x509_cert::spki::AlgorithmIdentifierOwned;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-/// The length of an RSA modulus, in bytes: from the shortest secure length up to the length that Cluster API uses.
-/// Longer keys slow down signing, and make chains longer.
+/// The accepted lengths of an RSA modulus, in bytes: from the shortest secure length to the length that Cluster API
+/// uses. Longer keys slow down signing, and make chains longer.
 pub(super) const RSA_MODULUS_LEN: RangeInclusive<usize> = 256..=512;
 
-/// The algorithm of a CA's signatures, which the CA key determines: each curve has the hash of the same strength.
+/// The signature algorithm of a CA, which the CA key determines: each curve is used with the hash of the same strength.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_enums,
@@ -54,7 +54,7 @@ impl SignatureAlgorithm {
         }
     }
 
-    /// The signature algorithm for keys on the curve with this object identifier. `None` if it is not supported.
+    /// The signature algorithm for keys on the curve with this object identifier. `None` if the curve is not supported.
     pub(super) fn of_curve(curve: &str) -> Option<Self> {
         match curve {
             "1.2.840.10045.3.1.7" => Some(Self::EcdsaP256Sha256),
@@ -79,7 +79,7 @@ impl SignatureAlgorithm {
         }
     }
 
-    /// Whether the signature of the message verifies with this public key.
+    /// Whether this public key verifies the signature of the message.
     pub(super) fn is_signed_by(self, public_key: &[u8], message: &[u8], signature: &[u8]) -> bool {
         let algorithm: &dyn VerificationAlgorithm = match self {
             Self::EcdsaP256Sha256 => &ECDSA_P256_SHA256_ASN1,

@@ -26,13 +26,13 @@ pub enum InvalidCa {
         "the certificate is not a CA certificate: it lacks CA:TRUE or the key usage to sign certificates"
     )]
     NotACa,
-    /// The form of the key is not supported.
+    /// The format of the key is not supported.
     #[error("the CA key is not one unencrypted PEM block of PKCS#8, PKCS#1 or SEC1")]
     KeyForm,
     /// The kind of the key is not supported.
     #[error("the CA key is neither RSA of 2048 to 4096 bits nor ECDSA on P-256, P-384 or P-521")]
     KeyKind,
-    /// The key is refused.
+    /// The key is rejected.
     #[error("the CA key is not accepted")]
     Key(#[from] InvalidPrivateKey),
     /// The key does not match the certificate.
@@ -48,15 +48,15 @@ pub struct CaCertificate {
     pub spki: Vec<u8>,
     /// DER of the subject, byte for byte as in the certificate.
     pub(super) subject: Vec<u8>,
-    /// The subject key identifier, if it exists.
+    /// The subject key identifier, if the certificate contains one.
     pub(super) key_id: Option<Vec<u8>>,
-    /// The public key in the encoding of its kind: DER of an RSA key, or the point of a curve.
+    /// The public key in the encoding for its kind: the DER of an RSA key, or a point on a curve.
     pub(super) public_key: Vec<u8>,
-    /// The algorithm of the CA's signatures. `None` if the kind of the key is not supported.
+    /// The signature algorithm of the CA. `None` if the kind of its key is not supported.
     pub(super) algorithm: Option<SignatureAlgorithm>,
-    /// The start of the validity.
+    /// The start of the validity period.
     pub not_before: SystemTime,
-    /// The end of the validity.
+    /// The end of the validity period.
     pub not_after: SystemTime,
 }
 
@@ -97,8 +97,8 @@ impl CaCertificate {
     }
 }
 
-/// The common name and the end of the validity of the first certificate in a PEM text, without a verification. `None` if
-/// it is malformed.
+/// The common name and the expiry time of the first certificate in a PEM text, without verifying it. `None` if the
+/// certificate is malformed.
 pub fn name_and_end(text: &[u8]) -> Option<(String, SystemTime)> {
     let block = pem::parse(text).ok()?;
     let (_, certificate) = X509Certificate::from_der(block.contents()).ok()?;

@@ -45,12 +45,12 @@ const CLIENT_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.
 /// TLS server authentication (RFC 5280 section 4.2.1.12).
 const SERVER_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.1");
 
-/// The length of a serial number: 128 random bits. RFC 5280 permits 20 octets, and serial numbers must be
-/// unpredictable.
+/// The length of a serial number: 128 random bits, because serial numbers must be unpredictable. RFC 5280 permits 20
+/// octets.
 const SERIAL_LEN: usize = 16;
 
-/// The contents of one certificate. All fields except the key are verified. Only the last links of the chain of types
-/// in [`request`](crate::request) create this type: tests/tests/layering checks this.
+/// The contents of one certificate. All fields except the key are verified. Only the last links in the chain of types
+/// in [`request`](crate::request) create this type, which tests/tests/layering checks.
 pub(crate) struct CertificateContents<'a> {
     pub(crate) node_name: &'a NodeName,
     pub(crate) spki: &'a [u8],
@@ -123,8 +123,8 @@ impl Unsigned {
     }
 }
 
-/// `O=system:nodes, CN=system:node:<name>` and, for a client certificate, the UID that the API server copies into the
-/// user info.
+/// Returns `O=system:nodes, CN=system:node:<name>` and, for a client certificate, the UID that the API server copies
+/// into the user info.
 fn subject(contents: &CertificateContents<'_>) -> der::Result<RdnSequence> {
     let uid = match &contents.purpose {
         Purpose::Client { uid, .. } => Some(uid.to_string()),

@@ -11,19 +11,19 @@ use crate::refusal::{Deferral, Unavailable};
 
 /// A CA key that another program holds, such as a PKCS #11 token or a KMS.
 ///
-/// The signer verifies each signature with the CA certificate's key before it issues a certificate. So an
-/// implementation can delay certificates, but cannot cause invalid certificates. An implementation has its own
+/// The signer verifies each signature with the CA certificate's public key before it issues a certificate. Therefore an
+/// implementation can delay certificates, but cannot cause invalid certificates. An implementation enforces its own
 /// deadlines.
 #[async_trait::async_trait]
 pub trait ExternalKey: Debug + Send + Sync {
-    /// Checks that the program can sign now. The controller claims a node name only after this check.
+    /// Checks that the program can sign now. The controller claims a node name only if this check passes.
     async fn check(&self) -> Result<(), ExternalKeyError>;
 
     /// Signs one certificate.
     async fn sign(&self, request: &SigningRequest<'_>) -> Result<Vec<u8>, ExternalKeyError>;
 }
 
-/// The inputs of a signature.
+/// The inputs to a signature.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct SigningRequest<'a> {
@@ -56,7 +56,7 @@ impl From<ExternalKeyError> for Deferral {
     }
 }
 
-/// Requests a signature from `key`, and verifies it with the key of `ca`.
+/// Requests a signature from `key`, and verifies it with the public key in `ca`.
 pub(super) async fn sign(
     key: &Arc<dyn ExternalKey>,
     ca: &CaCertificate,

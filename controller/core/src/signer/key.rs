@@ -56,7 +56,7 @@ impl CaKey {
         let mut keys = pem::parse_many(text)
             .map_err(|_| InvalidCa::KeyForm)?
             .into_iter()
-            // `openssl ecparam -genkey` writes a block with the curve before the key.
+            // `openssl ecparam -genkey` writes the curve in a separate block before the key.
             .filter(|block| block.tag() != "EC PARAMETERS");
         let (Some(block), None) = (keys.next(), keys.next()) else {
             return Err(InvalidCa::KeyForm);
@@ -68,7 +68,7 @@ impl CaKey {
         Self::parse(&key)
     }
 
-    /// Parses the key, with one call to the library.
+    /// Parses the key with a single call to the library.
     #[expect(clippy::disallowed_methods, reason = "this is the door")]
     fn parse(key: &PrivateKey) -> Result<Self, InvalidCa> {
         let (der, form) = (key.der(), key.form());
@@ -100,7 +100,7 @@ impl CaKey {
         }
     }
 
-    /// The algorithm of the key's signatures.
+    /// The signature algorithm that the key uses.
     pub(super) fn algorithm(&self) -> SignatureAlgorithm {
         match self {
             Self::Ecdsa(_, algorithm) => *algorithm,

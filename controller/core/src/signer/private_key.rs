@@ -1,8 +1,8 @@
 //! Private keys that tenants write.
 //!
-//! A library that parses a key also checks its numbers, which takes seconds if they are long. Any user who can write a
-//! Secret could keep the controller busy with such keys. So the controller first checks the kind of a key and the
-//! lengths of its numbers, and a library parses only a [`PrivateKey`].
+//! A library that parses a key also checks the key's numbers. This check takes seconds if the numbers are long, so any
+//! user who can write a Secret could keep the controller busy. Therefore the controller first checks the kind of a key
+//! and the lengths of its numbers, and a library parses only a [`PrivateKey`].
 
 use kubelet_attestation::ensure;
 use x509_cert::der::asn1::{AnyRef, ObjectIdentifier, OctetStringRef};
@@ -11,10 +11,10 @@ use zeroize::Zeroizing;
 
 use super::algorithm::{RSA_MODULUS_LEN, SignatureAlgorithm};
 
-/// The maximum length in DER, in bytes. An RSA key of 4096 bits has 2400 bytes.
+/// The maximum length of a key in DER, in bytes. A 4096-bit RSA key has 2400 bytes.
 const MAX_DER_LEN: usize = 4096;
 
-/// The bits of an RSA modulus.
+/// The minimum length of an RSA modulus, in bits.
 const MIN_RSA_BITS: usize = *RSA_MODULUS_LEN.start() * 8;
 const MAX_RSA_BITS: usize = *RSA_MODULUS_LEN.end() * 8;
 
@@ -22,7 +22,7 @@ const RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1
 const ECDSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.2.1");
 const ED25519: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.101.112");
 
-/// The curve in a SEC1 key: the context-specific, constructed tag 0.
+/// The tag of the curve in a SEC1 key: context-specific, constructed, number 0.
 const CURVE: Tag = Tag::ContextSpecific {
     constructed: true,
     number: TagNumber(0),
@@ -51,7 +51,7 @@ pub enum InvalidPrivateKey {
         MAX_DER_LEN
     )]
     TooLong,
-    /// The content of the PEM block does not have the form in the label of the block.
+    /// The content of the PEM block does not have the format that the block's label names.
     #[error(
         "the content of the PEM block is not a key in the form that its label names: write the key again, for \
          example with \"openssl pkey\""
@@ -69,12 +69,12 @@ pub enum InvalidPrivateKey {
     /// A number of an RSA key is longer than the modulus.
     #[error("the {0} of the RSA key is longer than its modulus: create another key")]
     RsaNumber(&'static str),
-    /// The library refuses the key.
+    /// The library rejects the key.
     #[error("the numbers of the key do not match each other: create another key")]
     Inconsistent,
 }
 
-/// The form of a private key, which is the label of its PEM block.
+/// The format of a private key, which the label of its PEM block names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "no other form is read")]
 pub enum PrivateKeyForm {
@@ -95,7 +95,7 @@ pub(super) enum PrivateKeyKind {
     Ed25519,
 }
 
-/// A private key of a supported kind, whose numbers are short enough for a library.
+/// A private key of a supported kind, whose numbers are short enough for a library to parse.
 ///
 /// The consistency of the numbers is not checked. `Debug` does not show the key, and its memory is zeroed on drop.
 #[derive(derive_more::Debug)]
@@ -107,7 +107,7 @@ pub struct PrivateKey {
 }
 
 impl PrivateKeyForm {
-    /// The form with this label of a PEM block.
+    /// The format that this PEM label names.
     pub(super) fn of_label(label: &str) -> Option<Self> {
         let all = [Self::Pkcs8, Self::Pkcs1, Self::Sec1];
         all.into_iter().find(|form| form.label() == label)
@@ -123,11 +123,11 @@ impl PrivateKeyForm {
 }
 
 impl PrivateKey {
-    /// Checks the kind and the lengths, without arithmetic.
+    /// Checks the kind of the key and the lengths of its numbers, without arithmetic.
     ///
     /// # Errors
     ///
-    /// The first reason to refuse the key.
+    /// Returns the first reason to reject the key.
     pub fn new(form: PrivateKeyForm, der: Zeroizing<Vec<u8>>) -> Result<Self, InvalidPrivateKey> {
         ensure!(der.len() <= MAX_DER_LEN, InvalidPrivateKey::TooLong);
         let kind = match form {
@@ -218,7 +218,7 @@ fn check_rsa(der: &[u8]) -> Result<(), InvalidPrivateKey> {
     let [_version, modulus, others @ ..] = numbers.as_slice() else {
         return Err(InvalidPrivateKey::Malformed);
     };
-    // A different count means a key with more than two primes, which is not supported.
+    // A different count means that the key has more than two primes, which is not supported.
     ensure!(
         others.len() == RSA_NUMBERS.len(),
         InvalidPrivateKey::Malformed
@@ -234,7 +234,7 @@ fn check_rsa(der: &[u8]) -> Result<(), InvalidPrivateKey> {
     Ok(())
 }
 
-/// The numbers in a sequence that contains only numbers.
+/// Parses a sequence that contains only numbers, and returns the numbers.
 fn numbers(der: &[u8]) -> der::Result<Vec<&[u8]>> {
     AnyRef::from_der(der)?.sequence(|elements| {
         let mut numbers = Vec::new();
@@ -284,7 +284,7 @@ fn ecdsa(curve: Option<AnyRef<'_>>) -> Result<PrivateKeyKind, InvalidPrivateKey>
     Ok(PrivateKeyKind::Ecdsa(algorithm))
 }
 
-/// Counts the keys that a library parses.
+/// Counts the keys that a library parses, for tests.
 #[cfg(any(test, feature = "testing"))]
 pub mod testing {
     use std::cell::Cell;
@@ -293,7 +293,7 @@ pub mod testing {
         static PARSED: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// The number of calls to a library that parses private keys, by this thread during `run`.
+    /// The number of library calls that this thread made during `run` to parse private keys.
     pub fn parsed_keys(run: impl FnOnce()) -> usize {
         let before = PARSED.get();
         run();

@@ -1,32 +1,32 @@
-//! Findings of verifiers about the machines of a cluster.
+//! Findings from verifiers about the machines of a cluster.
 
 use std::time::SystemTime;
 
 use crate::crd::conditions::ConditionReport;
 
-/// Findings about the machines of a cluster: conditions, and values for the metrics.
+/// Findings about the machines of a cluster: conditions, and metric values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Conditions of the `KubeletAuthentication`.
+    /// Conditions for the `KubeletAuthentication`.
     pub conditions: Vec<ConditionReport>,
-    /// The certificate that expires first, among the certificates that expire soon and that machines require for their
-    /// evidence.
+    /// The certificate that expires first. Only certificates that expire soon, and that machines need for their
+    /// evidence, are considered.
     pub expiring: Option<Expiring>,
-    /// The number of machines whose firmware does not measure their boot. `None` if no verifier checks it.
+    /// The number of machines whose firmware does not measure the boot. `None` if no verifier checks it.
     pub unmeasured: Option<usize>,
 }
 
 /// A certificate that expires soon, or has expired.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Expiring {
-    /// The expiry.
+    /// The expiry time.
     pub at: SystemTime,
     /// The subject, for operators.
     pub subject: String,
 }
 
 impl Findings {
-    /// Combines the findings of two verifiers.
+    /// Merges the findings from two verifiers.
     #[must_use]
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.conditions.extend(other.conditions);

@@ -8,8 +8,8 @@ use kubelet_attestation::version::EvidenceVersion;
 use super::{Appraisal, Assurance, Identity, Verifier};
 use crate::refusal::Refusal;
 
-/// The verifier for machines without evidence. It accepts the machine of the bootstrap token, or the machine of an
-/// existing Node that sends its certificate. The result is always [`Assurance::None`].
+/// The verifier for machines without evidence. It accepts the machine that owns the bootstrap token, or the machine of
+/// an existing Node that sends its certificate. The result is always [`Assurance::None`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct InsecureVerifier;
 
@@ -28,7 +28,7 @@ impl Verifier for InsecureVerifier {
         appraisal: Appraisal<'_>,
         _now: SystemTime,
     ) -> Result<Assurance, Refusal> {
-        // A machine with a bootstrap token was located by the token. The machine of an existing Node was located by its
+        // A machine with a bootstrap token was found by its token. The machine of an existing Node was found by its
         // provider ID, and its name is checked later.
         let identity = Identity::of(appraisal.provider_id.clone());
         Ok(Assurance::None(identity))

@@ -1,6 +1,6 @@
 //! Platforms that report facts about machines with TPMs.
 //!
-//! A platform does not use any part of the request: the inventory determines the machine.
+//! A platform does not use any part of the request: the inventory identifies the machine.
 
 use std::fmt::Debug;
 use std::time::SystemTime;
@@ -12,11 +12,12 @@ use crate::refusal::{Reason, Refusal, Unavailable};
 
 /// A platform that creates machines with TPMs.
 ///
-/// An implementation has its own deadlines.
+/// An implementation enforces its own deadlines.
 #[async_trait::async_trait]
 pub trait Platform: Debug + Send + Sync {
-    /// Returns the digest of a machine's endorsement key of this kind: SHA-256 of the DER of its `SubjectPublicKeyInfo`
-    /// ([`KeyDigest::of`]). `None` if the platform does not have the machine, or the TPM has no such key.
+    /// Returns the digest of the machine's endorsement key of this kind: SHA-256 of the DER of its
+    /// `SubjectPublicKeyInfo` ([`KeyDigest::of`]). `None` if the platform does not have the machine, or its TPM has no
+    /// endorsement key of this kind.
     ///
     /// # Errors
     ///
@@ -27,8 +28,8 @@ pub trait Platform: Debug + Send + Sync {
         kind: KeyKind,
     ) -> Result<Option<KeyDigest>, Unavailable>;
 
-    /// Checks with the platform's own rules whether the machine with this provider ID can belong to this cluster. The
-    /// default implementation accepts it.
+    /// Checks, with the rules of the platform, whether the machine with this provider ID can belong to this cluster.
+    /// The default implementation accepts every machine.
     ///
     /// # Errors
     ///
@@ -37,13 +38,13 @@ pub trait Platform: Debug + Send + Sync {
         Ok(())
     }
 
-    /// The denial reasons of [`check`](Self::check).
+    /// The reasons for denials by [`check`](Self::check).
     fn denials(&self) -> &'static [Reason] {
         &[]
     }
 
-    /// Returns the name of the Node of the machine with this provider ID, as its infrastructure set it. `None` if the
-    /// platform does not report a name, so that the inventory determines it.
+    /// Returns the Node name for the machine with this provider ID, as set by its infrastructure. `None` if the
+    /// platform does not report a name, so that the inventory determines the name.
     ///
     /// # Errors
     ///
@@ -66,18 +67,18 @@ pub trait Platform: Debug + Send + Sync {
     }
 }
 
-/// A kind of endorsement key. Each kind has a template, and a TPM can have a key of each kind.
+/// A kind of endorsement key. Each kind has a template, and a TPM can have one key of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyKind {
-    /// RSA with 2048 bits (L-1).
+    /// RSA with 2048 bits (template L-1).
     Rsa2048,
-    /// ECC on P-256 (L-2).
+    /// ECC on P-256 (template L-2).
     P256,
-    /// ECC on P-384 (H-3).
+    /// ECC on P-384 (template H-3).
     P384,
 }
 
-/// A platform without machines.
+/// A platform that has no machines.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoPlatform;
 

@@ -12,10 +12,10 @@ pub enum VerifierUnavailable {
     /// This controller does not have a verifier for the provider.
     #[error("this controller has no verifier for the attestor {0:?}")]
     Unknown(String),
-    /// Machines without evidence are admitted only with a flag of the controller.
+    /// The controller admits machines without evidence only with a command-line flag, which is not set.
     #[error("insecure is authorized, but this controller runs without --allow-insecure")]
     InsecureNotAllowed,
-    /// The attestation provider is unavailable with the settings of this controller.
+    /// The controller's settings make the attestation provider unusable.
     #[error("the attestor {attestor} is authorized, but this controller cannot use it: {why}")]
     Unusable {
         /// The name of the attestation provider.
@@ -26,7 +26,7 @@ pub enum VerifierUnavailable {
 }
 
 impl VerifierUnavailable {
-    /// The condition's reason.
+    /// The reason for the condition.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Unknown(_) => reason::ATTESTOR_UNKNOWN,
@@ -35,7 +35,7 @@ impl VerifierUnavailable {
         }
     }
 
-    /// Whether the message of the condition `AttestorsAvailable` contains this attestation provider.
+    /// Whether the message of the condition `AttestorsAvailable` names this attestation provider.
     pub fn is_in(message: &str, attestor: &str) -> bool {
         let unknown = Self::Unknown(attestor.to_owned()).to_string();
         let unusable =
@@ -48,7 +48,7 @@ impl VerifierUnavailable {
             || is_insecure && message.contains(&not_allowed)
     }
 
-    /// The name of the attestation provider, as in the resource.
+    /// The name of the attestation provider, as written in the custom resource.
     pub(super) fn attestor(&self) -> &str {
         match self {
             Self::Unknown(attestor) => attestor,
@@ -57,7 +57,7 @@ impl VerifierUnavailable {
         }
     }
 
-    /// The attestation provider. `None` if the name is not valid as a provider name.
+    /// The attestation provider. `None` if the name is not a valid provider name.
     pub(super) fn provider(&self) -> Option<Provider> {
         Provider::parse(self.attestor()).ok()
     }

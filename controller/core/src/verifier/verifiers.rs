@@ -12,8 +12,8 @@ use crate::crd::conditions::{ATTESTORS_AVAILABLE, ConditionReport, ConditionStat
 use crate::identifiers::ServingName;
 use crate::refusal::{Deferral, Denial, Unavailable};
 
-/// The verifiers of a cluster, one for each authorized attestation provider. Requests to the signers of a provider wait
-/// while its verifier is unavailable.
+/// The verifiers of a cluster, one for each authorized attestation provider. While a provider's verifier is
+/// unavailable, requests to the provider's signers wait.
 #[derive(Debug, Clone, Default)]
 pub struct Verifiers {
     available: BTreeMap<Provider, Arc<dyn Verifier>>,
@@ -21,11 +21,12 @@ pub struct Verifiers {
     settings: Option<ParsedSettings>,
 }
 
-/// The parsed settings of a cluster's providers.
+/// The parsed settings for a cluster's providers.
 pub type ParsedSettings = Arc<dyn Any + Send + Sync>;
 
 impl Verifiers {
-    /// Returns the verifiers with their source: the settings, parsed or refused.
+    /// Returns the verifiers together with the settings that they were created from. The settings can be valid or
+    /// rejected.
     #[must_use]
     pub fn with_settings(self, settings: ParsedSettings) -> Self {
         Self {
@@ -35,12 +36,12 @@ impl Verifiers {
     }
 
     /// The parsed settings. The owner of the cluster keeps the settings until it creates the next verifiers, even if it
-    /// does not use the current verifiers. So settings are parsed only after a change.
+    /// does not use the current verifiers. Therefore settings are parsed only after a change.
     pub fn settings(&self) -> Option<&ParsedSettings> {
         self.settings.as_ref()
     }
 
-    /// The verifier of this provider, if it is available.
+    /// The verifier for this provider, if it is available.
     pub fn of(&self, provider: &Provider) -> Option<&Arc<dyn Verifier>> {
         self.available.get(provider)
     }
@@ -66,7 +67,7 @@ impl Verifiers {
         }
     }
 
-    /// Returns an error if the verifier of this provider is unavailable, so that requests to its signers wait.
+    /// Returns an error if this provider's verifier is unavailable, so that requests to the provider's signers wait.
     pub(crate) fn is_available(&self, provider: &Provider) -> Result<(), Deferral> {
         let mut unavailable = self.unavailable.iter();
         let why = unavailable.find(|why| why.attestor() == provider.as_str());
@@ -106,7 +107,7 @@ impl Verifiers {
                 why.attestor() == attestor.as_str()
                     || scheme.is_some_and(|(scheme, _)| scheme == why.attestor())
             };
-            // Without this error, the node's own report would decide, although its platform reports names.
+            // Without this error, the node's own report would be used, although its platform reports names.
             if let Some(why) = self.unavailable.iter().find(may_report) {
                 return Err(Unavailable::new(why.clone()));
             }
@@ -114,7 +115,7 @@ impl Verifiers {
         Ok(names)
     }
 
-    /// The verifiers' conditions of the cluster.
+    /// The verifiers' conditions for the cluster.
     pub fn reports(&self) -> impl Iterator<Item = ConditionReport> {
         let verifiers = self.available.values();
         let reports = verifiers.flat_map(|verifier| verifier.reports());
@@ -150,7 +151,7 @@ impl Verifiers {
         }
     }
 
-    /// Returns the verifiers with each available verifier replaced.
+    /// Returns the verifiers after applying `replace` to each available verifier.
     #[must_use]
     pub fn map(self, replace: impl Fn(Arc<dyn Verifier>) -> Arc<dyn Verifier>) -> Self {
         let available = self.available.into_values().map(replace);

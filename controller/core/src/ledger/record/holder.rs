@@ -11,16 +11,16 @@ use crate::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
 pub struct RecordHolder {
     /// The provider ID.
     pub provider_id: ProviderId,
-    /// The attestation provider of its evidence. [`Provider::INSECURE`] for a machine without evidence.
+    /// The attestation provider that verified the machine. [`Provider::INSECURE`] for a machine without evidence.
     pub attestor: Provider,
     /// The ID of the instance, if its cloud has separate instance IDs.
     pub instance: Option<String>,
-    /// The name of the Machine at the time of the claim. The name is for operators, and identifies the machine while it
-    /// has no provider ID.
+    /// The name of the Machine at the time of the claim, for operators. It also identifies the machine until the
+    /// machine has a provider ID.
     pub machine_name: Option<String>,
-    /// The endorsement key of its TPM, if the evidence contained one.
+    /// The endorsement key of the machine's TPM, if the evidence contained one.
     pub endorsement_key: Option<KeyDigest>,
-    /// The boot of that TPM at the time of the claim.
+    /// The boot of the TPM at the time of the claim.
     pub boot: Option<TpmBoot>,
 }
 
@@ -60,7 +60,7 @@ impl RecordHolder {
         }
     }
 
-    /// Whether a record of this holder is relevant to the identity: the machine or the TPM is the same.
+    /// Whether this holder's record is relevant to the identity: its machine or TPM is the same.
     pub(in crate::ledger) fn concerns(&self, identity: &Identity) -> bool {
         self.provider_id == identity.provider_id || self.has_tpm_of(identity)
     }
@@ -71,21 +71,21 @@ impl RecordHolder {
         key.is_some() && key == identity.endorsement_key
     }
 
-    /// Whether the holder has this identity, and was attested when the record was opened.
+    /// Whether the holder has this identity, and was attested with it when the record was opened.
     pub(in crate::ledger) fn was_proved(&self, attested: &AttestedIdentity) -> bool {
         let identity = attested.identity();
         self.is_attested() && self.provider_id == identity.provider_id && self.is(identity)
     }
 
-    /// Whether the identity of this machine is stronger than the record: the record has no evidence, or no TPM.
+    /// Whether the machine's identity is stronger than the record: the record has no evidence, or no TPM.
     pub(in crate::ledger) fn is_weaker_than(&self, identity: &Identity) -> bool {
         let pins = self.endorsement_key.is_none() && identity.endorsement_key.is_some();
         !self.is_attested() || pins
     }
 
-    /// Whether an identity with this provider ID belongs to this holder. The instance must be the same. If the holder
-    /// was attested with a TPM, the TPM must also be the same. Other evidence does not cover the TPM and the boot
-    /// state.
+    /// Whether this holder has the identity, given that their provider IDs match. The instance must be the same. If the
+    /// holder was attested with a TPM, the TPM must also be the same. Other evidence does not cover the TPM and the
+    /// boot state.
     pub(in crate::ledger) fn is(&self, identity: &Identity) -> bool {
         let instances = self.instance.as_ref().zip(identity.instance.as_ref());
         instances.is_none_or(|(one, other)| one == other)

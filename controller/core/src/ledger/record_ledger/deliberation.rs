@@ -15,10 +15,10 @@ use crate::ledger::rules::{self, Facts, HolderState, Question, Step};
 use crate::ledger::{Claim, Grant, GrantReason, Record};
 use crate::refusal::Refusal;
 
-/// A claim, with the facts that are known for it.
+/// A claim, with the facts that have been read for it.
 ///
-/// The rules decide on the next step from the facts. A step reads one fact, or makes one write. After it, the rules are
-/// applied again, so the order of the steps has no meaning here.
+/// The rules select the next step from the facts. A step reads one fact, or makes one write. Then the rules are applied
+/// again, so this module does not define the order of the steps.
 pub(super) struct Deliberation<'a> {
     ledger: &'a RecordLedger,
     claim: &'a Claim,
@@ -26,23 +26,23 @@ pub(super) struct Deliberation<'a> {
     /// The UID for a new record.
     uid: RecordUid,
     revoked: Arc<KnownRevocations>,
-    /// The record of the name.
+    /// The record for the claimed name.
     own: Option<Stored>,
-    /// Whether `own` comes from the store. Otherwise, the cache has no record.
+    /// Whether `own` was read from the store. Otherwise, the cache has no record.
     is_read: bool,
     nodes: BTreeMap<NodeName, Option<OwnedNode>>,
-    /// The holder of `own`, and its state.
+    /// The holder of `own`, and the holder's state.
     holder: Option<(ProviderId, HolderState)>,
-    /// The former name of the machine, if this claim retired its record.
+    /// The previous name of the machine, if this claim retired the record for that name.
     renamed: Option<NodeName>,
-    /// The reason of the grant, if this claim opened the generation.
+    /// The reason for the grant, if this claim opened the generation.
     opening: Option<GrantReason>,
-    /// The record of the name before this claim replaced it.
+    /// The record for the name before this claim replaced it.
     former: Option<Record>,
 }
 
 impl<'a> Deliberation<'a> {
-    /// Starts with the record of the name, without the other facts.
+    /// Starts with only the record for the name.
     pub(super) async fn of(
         ledger: &'a RecordLedger,
         claim: &'a Claim,
@@ -73,15 +73,15 @@ impl<'a> Deliberation<'a> {
         })
     }
 
-    /// Takes one step. Returns the grant after the last one.
+    /// Takes one step. Returns the grant after the last step.
     ///
     /// # Errors
     ///
-    /// The refusal by the rules, or an outage.
+    /// Returns the refusal from the rules, or an outage.
     pub(super) async fn step(&mut self) -> Result<Option<Grant>, Refusal> {
         let step = self.next_step().await?;
-        // The cache can lack a record. A creation then fails, and reads it. A refusal or a replacement needs the read
-        // before.
+        // The cache can lack a record. In this case, a creation fails and then reads the record. A refusal or a
+        // replacement must read the record first.
         let needs_read = matches!(step, Step::Refuse(_) | Step::Replace { .. });
         if needs_read && !self.is_read {
             let own = self.ledger.read(&self.claim.node_name).await?;
@@ -117,7 +117,7 @@ impl<'a> Deliberation<'a> {
         Ok(rules::claimed(self.claim, &facts, &self.ledger.policy))
     }
 
-    /// Sets the record of the name, after a read or a write. The known state of a holder belongs only to this holder.
+    /// Sets the record for the name, after a read or a write. Drops the known holder state if the holder changed.
     fn set_own(&mut self, own: Option<Stored>) {
         let held_by = own.as_ref().map(|own| &own.record.holder.provider_id);
         let holder = self.holder.take();
@@ -150,7 +150,7 @@ impl<'a> Deliberation<'a> {
         Ok(())
     }
 
-    /// Replaces the record of this name, or retires the record of another name of the machine.
+    /// Replaces the record for this name, or retires the record for another name of the machine.
     async fn replace(&mut self, record: &Record, read: Stored) -> Result<(), Refusal> {
         let (ledger, claim) = (self.ledger, self.claim);
         match ledger.records.replace(record, &read.version).await {
@@ -169,7 +169,7 @@ impl<'a> Deliberation<'a> {
         Ok(())
     }
 
-    /// The reason of a grant with the generation that this claim opened.
+    /// The reason for a grant that uses the generation opened by this claim.
     fn reason(&self, before: Option<&Record>) -> GrantReason {
         GrantReason::of(self.claim, before, &self.nodes, self.renamed.as_ref())
     }

@@ -10,14 +10,14 @@ use crate::refusal::{Deferral, Refusal};
 use crate::verifier::Assurance;
 
 impl RecordLedger {
-    /// Returns the holder of the name, for a request with a certificate with this `uid`. `None` means that the
-    /// cluster's certificates contain no UID: then the name decides. With a certificate of the current generation, this
-    /// also ends the validity of the previous generation.
+    /// Returns the holder of the name, for a request with a certificate that has this `uid`. `None` means that
+    /// certificates in this cluster contain no UID, so only the name is checked. A certificate of the current
+    /// generation also ends the validity of the previous generation.
     ///
     /// # Errors
     ///
-    /// Denies a certificate without a record, of another record or a previous generation, and a record that must not
-    /// get certificates any more.
+    /// Denies a certificate that has no record, or that belongs to another record or a previous generation. Also denies
+    /// a record that is no longer allowed to get certificates.
     pub async fn holder(
         &self,
         node_name: &NodeName,
@@ -33,7 +33,7 @@ impl RecordLedger {
         Ok(holder)
     }
 
-    /// Returns the holder of the name from the store. `None` if the name has no record, or a retired one.
+    /// Returns the holder of the name from the store. `None` if the name has no record, or a retired record.
     ///
     /// # Errors
     ///
@@ -46,8 +46,8 @@ impl RecordLedger {
         Ok(holder.transpose()?)
     }
 
-    /// Whether the machine with this provider ID holds the name, and was attested for it. `uid` is the UID in the
-    /// certificate of the requester, if the certificate contains one.
+    /// Whether the machine with this provider ID holds the name, and was attested when it claimed the name. `uid` is
+    /// the UID in the requester's certificate, if the certificate contains one.
     ///
     /// # Errors
     ///
@@ -67,7 +67,8 @@ impl RecordLedger {
                 Assurance::None(_) => false,
             })
         };
-        // The caller denies the request of a machine that does not hold the name, so the cache is not sufficient.
+        // If the machine does not hold the name, the caller denies the request. A denial must not be based only on the
+        // cache.
         Ok(is_held(self.known(node_name).await?) || is_held(self.read(node_name).await?))
     }
 }

@@ -1,4 +1,4 @@
-//! The Nodes of the cluster: their owners, and their deletion by the rules of `node_removal`.
+//! The Nodes of the cluster: their owners, and their deletion according to the rules in `node_removal`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(in crate::ledger) struct ClusterNodes {
     nodes: Arc<dyn Nodes>,
     /// Whether attestation is enforced in the cluster.
     pub(super) enforcement: Enforcement,
-    /// Only the sweep of this cluster uses it.
+    /// Not shared: only the sweep of this cluster uses this state.
     overdue: Unshared<OverdueNodes>,
 }
 
@@ -56,8 +56,8 @@ impl RecordLedger {
         Ok(Some(OwnedNode { node, owner, read }))
     }
 
-    /// The number of Ready Nodes among those whose certificates are overdue for renewal. One call reads
-    /// at most 100, and the next calls continue with the others. `None` if no Node could be read.
+    /// The number of Ready Nodes among the Nodes whose certificates are overdue for renewal. One call reads at most 100
+    /// Nodes, and the next call continues with the others. `None` if no Node could be read.
     pub(in crate::ledger) async fn count_overdue(
         &self,
         overdue: &BTreeSet<&NodeName>,
@@ -80,8 +80,8 @@ impl RecordLedger {
         if machine.map_err(Deferral::InventoryUnavailable)?.is_some() {
             return Ok(NodeOwner::Present(provider_id));
         }
-        // No record has this key, so the index finds only the records of the provider ID. A sweep calls this function
-        // for each Node, so a scan would be too slow.
+        // No record has this placeholder key, so the index finds only the records with the provider ID. A sweep calls
+        // this function for each Node, so a scan of all records would be too slow.
         let (identity, key) = (Identity::of(provider_id), KeyDigest::of(&[]));
         let known = self.records.known_of_machine(&identity, key).await;
         let known = known.map_err(Deferral::LedgerUnavailable)?;
@@ -99,8 +99,8 @@ impl RecordLedger {
         })
     }
 
-    /// Deletes the Node with this name if the rules permit it. With a UID, deletes only the Node with this UID. Returns
-    /// whether a Node was deleted.
+    /// Deletes the Node with this name if the rules permit it. If a UID is given, deletes only the Node with this UID.
+    /// Returns whether a Node was deleted.
     pub(in crate::ledger) async fn remove_node(
         &self,
         name: &NodeName,
@@ -116,7 +116,7 @@ impl RecordLedger {
             return Ok(false);
         }
         if let Removal::Retired(stored) = removal {
-            // A machine claims the name before it creates its Node. So the record is read after the Node, because the
+            // A machine claims the name before it creates its Node. Therefore the record is read after the Node: the
             // cache can lag, and a sweep takes time.
             let fresh = self.records.read(name).await;
             let fresh = fresh.map_err(Deferral::LedgerUnavailable)?;

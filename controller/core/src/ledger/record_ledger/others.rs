@@ -9,13 +9,13 @@ use crate::ledger::{Adoption, Claim, Claimant, Record};
 use crate::refusal::{Refusal, Unavailable};
 use crate::verifier::Assurance;
 
-/// The limit of other live records of one machine, TPM or key. Each step of a claim reads the stored version of each
-/// such record. A machine with a new name has one such record.
+/// The maximum number of other live records for one machine, TPM or key. Each step of a claim reads the stored version
+/// of each of these records. A renamed machine has one such record.
 pub(super) const MAX_LIVE: usize = 64;
 
 impl RecordLedger {
-    /// Returns the other records that are relevant to the claim. With `own`, this includes all records that were
-    /// written before `own`.
+    /// Returns the other records that are relevant to the claim. If `own` is given, the result includes all records
+    /// that were written before `own`.
     pub(super) async fn others(
         &self,
         claim: &Claim,
@@ -56,7 +56,7 @@ impl RecordLedger {
         };
         ensure!(live.len() <= MAX_LIVE, unavailable(too_many()).into());
         for (name, was_own) in live {
-            // The ledger does not act on cached data about a holder, so the stored record must agree.
+            // The ledger does not act on a cached holder, so the stored record must have the same holder.
             let fresh = self.read(&name).await?;
             let agrees = |fresh: &Record| fresh.is_live() && is_own(fresh) == was_own;
             let Some(fresh) = fresh.filter(|fresh| agrees(&fresh.record)) else {

@@ -7,20 +7,20 @@ use kubelet_attestation::names::NodeName;
 /// The maximum number of Nodes that a sweep reads.
 const MAX_READ: usize = 100;
 
-/// The Nodes that the last sweep read.
+/// The Nodes that previous sweeps read.
 ///
-/// Most overdue Nodes belong to machines that are off. With more of them than one sweep reads, the same machines would
-/// otherwise hide all others.
+/// Most overdue Nodes belong to machines that are switched off. If there are more of them than one sweep reads, reading
+/// the same Nodes in each sweep would hide all other Nodes.
 #[derive(Debug, Default)]
 pub(super) struct OverdueNodes {
-    /// The Nodes that were Ready, at most [`MAX_READ`].
+    /// The Nodes that were Ready. At most [`MAX_READ`] Nodes.
     ready: BTreeSet<NodeName>,
-    /// The last of the other Nodes.
+    /// The Node at which the last sweep stopped, among the Nodes that are not in `ready`.
     last: Option<NodeName>,
 }
 
 impl OverdueNodes {
-    /// The Nodes that the next sweep reads: those that were Ready, then the others in turn.
+    /// Returns the Nodes that the next sweep reads: first the Nodes that were Ready, then the other Nodes in rotation.
     pub(super) fn choose(&mut self, overdue: &BTreeSet<&NodeName>) -> Vec<NodeName> {
         self.ready.retain(|name| overdue.contains(name));
         let last = self.last.as_ref();
@@ -36,7 +36,7 @@ impl OverdueNodes {
         next
     }
 
-    /// Notes which Nodes are Ready, and returns their number.
+    /// Records which Nodes are Ready, and returns the number of Ready Nodes.
     pub(super) fn note(&mut self, read: Vec<(NodeName, bool)>) -> usize {
         let ready = read.into_iter().filter(|(_, is_ready)| *is_ready);
         self.ready = ready.map(|(name, _)| name).collect();

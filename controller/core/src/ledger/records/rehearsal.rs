@@ -29,7 +29,7 @@ impl Rehearsal {
         }
     }
 
-    /// Returns the record in the overlay if there is one, and otherwise `actual`.
+    /// Returns the record from the overlay if it has one, and `actual` otherwise.
     async fn over_it(&self, actual: Option<Stored>, name: &NodeName) -> Option<Stored> {
         let written = self.written.read(name).await.ok().flatten();
         written.map(rehearsed).or(actual)

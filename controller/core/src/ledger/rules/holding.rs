@@ -49,8 +49,8 @@ pub(in crate::ledger) fn renewed(
     }))
 }
 
-/// Whether the record comes from a backup. In this case, its holder renews with a certificate of a later generation
-/// that is not revoked.
+/// Whether the record comes from a backup. If so, its holder renews with a certificate of a later generation, which is
+/// not revoked.
 pub(in crate::ledger) fn is_from_backup(
     record: &Record,
     revoked: &RevokedNodeCredentialsSpec,
@@ -66,7 +66,7 @@ pub(in crate::ledger) fn is_from_backup(
         && record.holder.is(identity)
 }
 
-/// Returns the holder of a name, for a requester with a certificate with this `uid`. `None` if the certificate contains
+/// Returns the holder of a name, for a requester whose certificate has this `uid`. `None` if the certificate contains
 /// no UID.
 pub(in crate::ledger) fn holder(
     own: Option<&Record>,
@@ -90,7 +90,7 @@ pub(in crate::ledger) fn holder(
     }
 }
 
-/// Returns the record of this name. A missing record is a denial.
+/// Returns the record for this name. Denies the request if the record is missing.
 fn held<'a>(own: Option<&'a Record>, node_name: &NodeName) -> Result<&'a Record, Denial> {
     own.ok_or_else(|| record_missing(node_name))
 }

@@ -1,4 +1,4 @@
-//! The inputs and the outcomes of the rules.
+//! The inputs to the rules, and their outcomes.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -13,10 +13,10 @@ use crate::ledger::records::Stored;
 use crate::ledger::revocations::KnownRevocations;
 use crate::refusal::Refusal;
 
-/// The inputs of the decision on a claim.
+/// The inputs to the decision on a claim.
 #[derive(Debug)]
 pub(in crate::ledger) struct Facts<'a> {
-    /// The record of the name.
+    /// The record for the claimed name.
     pub(in crate::ledger) own: Option<&'a Stored>,
     /// The other records with the same machine, TPM or key.
     pub(in crate::ledger) others: &'a Others,
@@ -24,7 +24,7 @@ pub(in crate::ledger) struct Facts<'a> {
     pub(in crate::ledger) nodes: &'a BTreeMap<NodeName, Option<OwnedNode>>,
     /// The state of the record's holder, if it was read.
     pub(in crate::ledger) holder: Option<HolderState>,
-    /// The certificates and machines that are rejected regardless of the records.
+    /// The revoked certificates and machines, which are rejected regardless of the records.
     pub(in crate::ledger) revoked: &'a KnownRevocations,
     /// Whether attestation is enforced in the cluster.
     pub(in crate::ledger) is_enforced: bool,
@@ -43,7 +43,7 @@ pub(in crate::ledger) struct Others {
     pub(in crate::ledger) tpm_of: Vec<(Stored, HolderState)>,
     /// Live records of other machines with the key of the claim.
     pub(in crate::ledger) key_of: Vec<Stored>,
-    /// Whether another name has a record of the claimant's identity, live or retired, so that the claim renames the
+    /// Whether another name has a live or retired record for the claimant's identity, so that the claim renames the
     /// machine. This field can only prevent a denial, so cached data is sufficient.
     pub(in crate::ledger) was_known: bool,
     /// Whether another name has a record with the UID of the certificate that recovers a record.
