@@ -1,4 +1,4 @@
-//! Cluster API: its objects for a cluster, its machines and its API server.
+//! Cluster API: the objects of a Cluster, its machines, and its API server.
 
 mod api_discovery;
 mod ca;

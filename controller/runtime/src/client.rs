@@ -2,7 +2,7 @@
 //!
 //! # Guarantees
 //!
-//! - No response of an API server takes more than a few megabytes, or more than a few minutes.
+//! - No response from an API server takes more than a few megabytes, or more than a few minutes.
 
 use std::time::Duration;
 
@@ -49,10 +49,11 @@ pub use server_time::ServerTime;
 
 use crate::object_key::ObjectKey;
 
-/// The read timeout. It is longer than the silence of a watch: the API server sends a bookmark each minute.
+/// The read timeout. It is longer than the longest pause in a watch, because the API server sends a bookmark every
+/// minute.
 const READ_TIMEOUT: Duration = Duration::from_secs(150);
 
-/// The longest watch to request from an API server, as in client-go.
+/// The maximum duration of a watch to request from an API server, as in client-go.
 pub(crate) const LONGEST_WATCH: Duration = Duration::from_mins(10);
 
 /// The length of the call buffer, as in kube.
@@ -61,23 +62,23 @@ const CALLS_WAITING: usize = 1024;
 /// The name of this controller in audit logs.
 const USER_AGENT: &str = concat!("node-attestation-controller/", env!("CARGO_PKG_VERSION"));
 
-/// The deadline for a TCP connection to an API server that the operator configured.
+/// The deadline for a TCP connection to an API server that an operator configured.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A service that sends calls.
 type Calls = BoxCloneService<Request<Body>, Response<Answer>, BoxError>;
 
-/// The used processor time of the namespace's API servers, without the part that is available again.
+/// The processor time that the namespace's API servers used, except the part that is available again.
 #[cfg(test)]
 pub(crate) fn taken_processor_time(namespace: &str) -> Duration {
     processor::Processor::of(namespace).missing()
 }
 
-/// Creates a client for an operator's `config`, which can have a proxy. `time` observes its responses.
+/// Creates a client for an operator's `config`, which can contain a proxy. `time` observes the responses.
 fn of_operator(config: Config, time: &ServerTime) -> Result<Client, kube::Error> {
     let config = prepared(config);
     if config.proxy_url.is_some() {
-        // kube's service, which uses HTTP/1.1. Retries require a service that can be cloned.
+        // Here kube's service, with HTTP/1.1, sends the calls. The buffer makes it cloneable, which retries require.
         let shared = BufferLayer::new(CALLS_WAITING);
         let builder = ClientBuilder::try_from(config)?.with_layer(&shared);
         return Ok(repeated(builder, time));
@@ -115,8 +116,8 @@ where
         .build()
 }
 
-/// Creates a client that connects only to hosts in `reach`. It does not use a proxy, because the addresses to which a
-/// proxy connects cannot be checked.
+/// Creates a client that connects only to hosts that `reach` allows. It does not use a proxy, because the addresses
+/// that a proxy connects to cannot be checked.
 fn of_tenant(
     config: Config,
     reach: EgressPolicy,
@@ -136,13 +137,13 @@ pub fn is_fips() -> bool {
     rustls::crypto::aws_lc_rs::default_provider().fips()
 }
 
-/// Creates calls to the API server of `config` over connections from `dial`.
+/// Creates a service that sends calls to the API server in `config` over connections from `dial`.
 fn direct(
     config: Config,
     dial: Dial,
     of: (NamedBy, &str),
 ) -> Result<ClientBuilder<Calls>, kube::Error> {
-    // All callers install the same process-wide provider.
+    // All callers install the same process-wide provider, so a second installation can fail.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     let tls = config.rustls_client_config()?;
     let server_name = config.tls_server_name.clone();
@@ -158,7 +159,7 @@ fn direct(
 fn prepared(mut config: Config) -> Config {
     config.read_timeout = Some(READ_TIMEOUT);
     config.reset_reader_on_write = true;
-    // The queue retries with the state at that time.
+    // The queue retries the request with its state at that time.
     config.default_retry = false;
     // Neither conversion can fail: both constants contain only valid header characters.
     if let (Ok(name), Ok(value)) = ("user-agent".parse(), USER_AGENT.parse()) {

@@ -1,4 +1,4 @@
-//! The clocks. Decisions take the time as an argument, and their callers read it here.
+//! The clocks. Decisions get the time as an argument, and their callers read it here.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime};
@@ -14,7 +14,7 @@ pub fn now() -> SystemTime {
     SystemTime::now()
 }
 
-/// The period plus a random addition of up to 10 %, which separates tasks that start together.
+/// The period plus a random addition of up to 10 %, so that tasks that start together run at different times.
 pub fn jittered(period: Duration) -> Duration {
     let mut random = [0];
     // Without random bytes, there is no jitter.
@@ -22,7 +22,7 @@ pub fn jittered(period: Duration) -> Duration {
     period + period / 10 * u32::from(random[0]) / 256
 }
 
-/// A monotonic clock: the time since its first use.
+/// The time since this function was first called, from a monotonic clock.
 pub fn elapsed() -> Duration {
     START.elapsed()
 }

@@ -3,7 +3,7 @@
 //!
 //! # Guarantees
 //!
-//! - Every check runs, independently of the results of the others, and has a deadline.
+//! - Every check runs regardless of the results of other checks, and has a deadline.
 //! - The command does not write anything.
 //! - Findings do not contain secrets.
 
@@ -32,10 +32,10 @@ pub use predictions::predict;
 /// The deadline for one check.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The maximum length of a finding. A tenant can operate a workload API server, and a finding is for a terminal.
+/// The maximum length of a finding. Findings are printed on a terminal, and a tenant can operate a workload API server.
 const MAX_LEN: usize = 16 * 1024;
 
-/// The page about the checks. Each check has an anchor with its name.
+/// The page that describes the checks. Each check has an anchor with its name.
 const PAGE: &str = page_url!("cluster-check.md#check-");
 
 /// The result of a check.
@@ -44,7 +44,7 @@ const PAGE: &str = page_url!("cluster-check.md#check-");
 pub enum State {
     /// No problem was found.
     Pass,
-    /// The cluster works now, but the state can cause a failure later. It can also be intended.
+    /// The cluster works now, but its state can cause a failure later. The state can also be intended.
     Warn,
     /// Nodes cannot join or renew, or can join without evidence.
     Fail,
@@ -68,7 +68,7 @@ impl State {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Checked {
-    /// The Cluster. `None` for the management cluster, or for the only cluster.
+    /// The Cluster. `None` for the management cluster, or if there is only one cluster.
     pub cluster: Option<String>,
     /// The name of the check.
     pub name: &'static str,
@@ -119,7 +119,7 @@ impl Finding {
         }
     }
 
-    /// The finding for a failed call, with the required permission.
+    /// The finding for a failed call that requires this permission.
     fn failed(error: &dyn std::error::Error, right: &str) -> Self {
         let cure = format!(
             "your user needs the permission to {right}; if it has the permission, see the error"
@@ -151,7 +151,7 @@ fn within<'a>(check: impl Future<Output = Finding> + 'a) -> LocalBoxFuture<'a, F
     checked.boxed_local()
 }
 
-/// The first names of a list, and the number of the remaining names.
+/// The first names in a list, and the number of remaining names.
 fn some(names: &[String]) -> String {
     const MAX: usize = 5;
     let first: Vec<_> = names.iter().take(MAX).map(String::as_str).collect();
@@ -161,7 +161,8 @@ fn some(names: &[String]) -> String {
     }
 }
 
-/// Checks the management cluster, and this Cluster or all Clusters, with the permissions of `management`'s user.
+/// Checks the management cluster, and either this Cluster or all Clusters, with the permissions of the user in
+/// `management`.
 pub async fn check(
     management: &ClusterAccess,
     only: Option<&ObjectKey>,
@@ -204,8 +205,8 @@ pub async fn check(
     checked
 }
 
-/// Checks the settings of a controller without a management cluster and, with the permissions of the kubeconfig's user,
-/// its workload cluster.
+/// Checks the settings of a controller without a management cluster. If a kubeconfig is given, also checks its workload
+/// cluster with the permissions of the kubeconfig's user.
 pub async fn check_settings(file: &Path, workload: Option<ClusterAccess>) -> Vec<Checked> {
     let authentication = match settings_file::read(file) {
         Ok(authentication) => authentication,
@@ -221,7 +222,8 @@ pub async fn check_settings(file: &Path, workload: Option<ClusterAccess>) -> Vec
     if let Some(access) = workload {
         let of_workload = one_cluster::of_workload(Ok(access), spec, None, None);
         let of_workload = Box::pin(of_workload).await;
-        // These checks require a controller with a management cluster, which keeps records and installs the policies.
+        // These checks require a controller with a management cluster, because only this controller keeps records and
+        // installs the policies.
         let is_of_management = |name| ["admission-policy", "nodes"].contains(&name);
         findings.extend(
             of_workload

@@ -12,7 +12,7 @@ use crate::capi::{ObjectKey, cluster_resource};
 use crate::client::{CallError, ClusterAccess, call};
 use crate::watch::{Custom, Lenient, NoFields, all_metadata_of, all_of};
 
-/// A Cluster, and the resource that defines which machines can join it.
+/// A Cluster, and the resource that defines which machines are allowed to join it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -37,7 +37,7 @@ pub enum ClusterStatesError {
         "the management cluster does not serve a supported version of Cluster: is Cluster API installed?"
     )]
     NoClusterApi,
-    /// A list was refused or failed.
+    /// A list was rejected or failed.
     #[error("cannot list {of}")]
     List {
         /// The kind.
@@ -47,11 +47,11 @@ pub enum ClusterStatesError {
     },
 }
 
-/// All Clusters, or the Clusters of one namespace, sorted.
+/// All Clusters, or only the Clusters in one namespace, sorted.
 ///
 /// # Errors
 ///
-/// The Clusters or the `KubeletAuthentication`s could not be read.
+/// Returns an error if the Clusters or the `KubeletAuthentication`s could not be read.
 pub async fn list(
     management: &ClusterAccess,
     namespace: Option<&str>,

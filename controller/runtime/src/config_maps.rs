@@ -1,11 +1,11 @@
-//! `ConfigMaps` of the management cluster that many requests need at the same time.
+//! `ConfigMaps` in the management cluster that many requests need at the same time.
 //!
 //! # Guarantees
 //!
-//! - Concurrent callers share one read. Its result, or its error, is valid for five seconds.
+//! - Concurrent callers share one read. Its result, which can be an error, is valid for five seconds.
 //! - A `ConfigMap` is fetched completely only after a change.
-//! - All clusters together run only a few fetches at a time, with turns by namespace. Each cluster runs one fetch at a
-//!   time. The memory of each cluster is limited, and other clusters cannot use its share.
+//! - All clusters together run only a few fetches at a time, and take turns by namespace. Each cluster runs one fetch
+//!   at a time. The memory of each cluster is limited, and other clusters cannot use its share.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -26,14 +26,14 @@ use crate::shared::Turnstile;
 use crate::turns::{FairTurns, Line, TurnLimits};
 use crate::watch::{metadata_of_one, readable_one_of};
 
-/// The maximum age of a result. Users do not notice this delay. If 1,000 machines join together, only a few calls are
+/// The maximum age of a result. The delay is not noticeable, and if 1,000 machines join together, only a few calls are
 /// necessary.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// The deadline for all `ConfigMaps` of one cluster: 64 calls, or more after changes.
+/// The deadline for reading all `ConfigMaps` of one cluster: 64 calls, or more after changes.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The limit of concurrent fetches for all clusters. Each fetch can hold several megabytes of JSON until it is parsed.
+/// The limit on concurrent fetches for all clusters. Each fetch can hold several megabytes of JSON until it is parsed.
 const FETCHES: TurnLimits = TurnLimits {
     all: 4,
     of_cluster: 1,
@@ -44,11 +44,11 @@ static PROCESS: LazyLock<FairTurns> = LazyLock::new(|| FairTurns::new(FETCHES));
 /// The bytes of an entry in addition to its texts: two pointers with their lengths, and an allocation.
 const ENTRY_LEN: usize = 64;
 
-/// Parses the entries of a `ConfigMap`. Binary entries are empty texts. The API server limits keys to 253 letters,
-/// digits, `-`, `_` and `.`.
+/// Parses the entries of a `ConfigMap`. The text of a binary entry is empty. The API server limits keys to 253
+/// characters: letters, digits, `-`, `_` and `.`.
 pub type Parse<T> = fn(&ObjectKey, BTreeMap<String, String>) -> T;
 
-/// The `ConfigMaps` of one namespace, with a delay of a few seconds.
+/// The `ConfigMaps` in one namespace. The contents can be a few seconds old.
 #[derive(derive_more::Debug)]
 #[debug("ConfigMaps({keys:?})")]
 pub struct ConfigMaps<T> {
@@ -59,7 +59,7 @@ pub struct ConfigMaps<T> {
     line: Line,
     /// The lock is held during a read. Only the clusters of one namespace use the lock.
     kept: Turnstile<BTreeMap<ObjectKey, Kept<T>>>,
-    /// Only the clusters of one namespace use the lock.
+    /// Not shared: only the clusters in one namespace use this lock.
     last: Unshared<Option<(Instant, Outcome<T>)>>,
 }
 
@@ -115,7 +115,7 @@ impl<T> ConfigMaps<T> {
     ///
     /// # Errors
     ///
-    /// The first `ConfigMap` that could not be read.
+    /// Returns the error for the first `ConfigMap` that could not be read.
     pub async fn read(&self) -> Outcome<T> {
         let mut kept = self.kept.lock().await;
         let last = self.last.lock().clone();
@@ -171,7 +171,7 @@ impl<T> ConfigMaps<T> {
                 return Ok(known.content.clone());
             }
         }
-        // The previous content is no longer needed, and the new content can use its memory.
+        // The previous content is not needed any more. Its memory becomes available for the new content.
         kept.remove(key);
         let found = readable_one_of(&api, &key.name).await.map_err(failed)?;
         let found = found.ok_or_else(absent)?;
@@ -200,7 +200,7 @@ fn version(metadata: &ObjectMeta) -> Version {
     (metadata.uid.clone(), metadata.resource_version.clone())
 }
 
-/// The approximate memory of the entries.
+/// The approximate memory that the entries use.
 fn len(data: &BTreeMap<String, String>) -> usize {
     data.iter()
         .map(|(key, value)| key.len() + value.len() + ENTRY_LEN)

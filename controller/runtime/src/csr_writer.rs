@@ -10,12 +10,12 @@
 //!
 //! # Guarantees
 //!
-//! - Every write contains the `resourceVersion` of the request on which the decision is based. The write changes
-//!   exactly that version or fails (409), and then the caller must decide again with the current object.
+//! - Every write contains the `resourceVersion` of the request on which the decision is based. Either the write changes
+//!   exactly that version, or it fails (409). After a 409, the caller must decide again with the current object.
 //! - Every step can be repeated. After a crash between two steps, the request is approved but not issued, and every
 //!   check runs again.
-//! - No request for this controller's signers stays approved but not issued. Such a request gets its certificate or
-//!   `Failed`, even if the decision is deferred repeatedly
+//! - A request for this controller's signers never stays approved but not issued. It gets its certificate or the
+//!   condition `Failed`, even if the decision is deferred repeatedly
 //!   ([`Failure::UndecidedTooLong`](node_attestation_core::refusal::Failure::UndecidedTooLong)) or the API server
 //!   rejects the certificate ([`Answered::Rejected`]).
 
@@ -35,7 +35,7 @@ use crate::client::{CONTROLLER, CallError, Excess, call, post};
 use crate::queue::{allowance, lean, memory};
 use crate::watch::readable_one_of;
 
-/// The memory limit for data that an API server adds to an approved request. The memory is held until the answer is
+/// The limit on memory for data that an API server adds to an approved request. The memory is held until the answer is
 /// written.
 const MAX_ADDED: usize = 4096;
 
@@ -43,13 +43,13 @@ const APPROVED_MESSAGE: &str = "approved by node-attestation-controller";
 
 /// A store for the requests of one cluster.
 ///
-/// A test, or an infrastructure provider with special needs, can wrap [`KubeStore`].
+/// A test, or an infrastructure provider with special requirements, can wrap [`KubeStore`].
 #[async_trait::async_trait]
 pub trait RequestStore: Debug + Send + Sync {
     /// Reads the request with this name. Returns `None` if it does not exist.
     async fn get(&self, name: &str) -> Result<Option<CertificateSigningRequest>, CallError>;
 
-    /// Replaces the request through this subresource, if its resource version is unchanged. Returns the new version.
+    /// Replaces the request through this subresource, if its resource version has not changed. Returns the new version.
     async fn update(
         &self,
         subresource: &'static str,
@@ -80,7 +80,7 @@ impl RequestStore for KubeStore {
 const APPROVAL: &str = "approval";
 const STATUS: &str = "status";
 
-/// The types of conditions of a request.
+/// The condition types of a request.
 const APPROVED: &str = "Approved";
 pub(crate) const DENIED: &str = "Denied";
 pub(crate) const FAILED: &str = "Failed";
@@ -94,9 +94,9 @@ pub enum Answered {
     Written,
     /// The API server rejected the answer as invalid, and would reject it again.
     Rejected {
-        /// The current request, which can be approved by now.
+        /// The current request, which can already be approved.
         request: Box<CertificateSigningRequest>,
-        /// The error of the API server.
+        /// The error from the API server.
         error: CallError,
     },
 }
@@ -105,7 +105,8 @@ pub enum Answered {
 ///
 /// # Errors
 ///
-/// After any error except 409, the written state is unknown. The caller must decide again with the current object.
+/// After any error except 409, it is unknown whether the answer was written. The caller must decide again with the
+/// current object.
 pub async fn answer(
     store: &dyn RequestStore,
     mut request: CertificateSigningRequest,
@@ -113,7 +114,7 @@ pub async fn answer(
 ) -> Result<Answered, CallError> {
     match decision {
         Decision::Ignore(_) | Decision::Retry(_) => Ok(Answered::Written),
-        // An approval cannot be removed, and a denial cannot follow it.
+        // An approval cannot be removed, and a denial is not allowed after it.
         Decision::Deny(denial) if is_approved(&request) => {
             let (reason, message) = (denial.reason(), denial.message());
             let fail = |request: &mut _| add_condition(request, FAILED, reason, message);
@@ -193,7 +194,7 @@ async fn write_status(
     }
 }
 
-/// Whether the request is approved, by this controller or by another client.
+/// Whether the request is approved, either by this controller or by another client.
 pub(crate) fn is_approved(request: &CertificateSigningRequest) -> bool {
     has_condition(request, APPROVED)
 }

@@ -2,9 +2,9 @@
 //!
 //! # Guarantees
 //!
-//! - A client cannot hold resources: a connection serves one request within a few seconds. If there are too many
-//!   connections, the oldest are closed. Request bodies are not read.
-//! - Metrics are encoded at most once per second. All requests within that second get the same bytes.
+//! - A client cannot hold resources, because a connection serves one request within a few seconds. If there are too
+//!   many connections, the oldest ones are closed. Request bodies are not read.
+//! - Metrics are encoded at most once per second. All requests within this second get the same bytes.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -25,17 +25,17 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::metrics::{Format, Metrics, NotWell};
 
-/// The limit of connections, which is more than probes and Prometheus need. A new connection replaces the oldest, so
-/// idle connections do not block others.
+/// The limit on connections, which is more than probes and Prometheus need. A new connection replaces the oldest one,
+/// so idle connections do not block others.
 const MAX_CONNECTIONS: usize = 64;
 
-/// The deadline for a request's header.
+/// The deadline for reading a request's header.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The deadline for a connection. Prometheus cancels a scrape after ten seconds.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// The maximum length of a request's header.
+/// The maximum length of a request's header, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 
 /// The maximum number of header fields.
@@ -51,7 +51,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// The pages of a server.
+/// The pages that a server serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pages {
     /// `/metrics`.
@@ -98,14 +98,14 @@ async fn connection(stream: TcpStream, site: Arc<Site>) {
         .max_buf_size(MAX_HEAD)
         .max_headers(MAX_FIELDS)
         .serve_connection(TokioIo::new(stream), service);
-    // A client can disconnect or send an invalid request. Neither needs handling.
+    // A client can disconnect or send an invalid request. Both are ignored.
     drop(timeout(DEADLINE, connection).await);
 }
 
 struct Site {
     pages: Pages,
     metrics: Metrics,
-    /// The last encoded metrics in each format. Only scrapers use the lock.
+    /// Not shared with tenants: only metrics scrapers use this lock.
     scraped: Unshared<[Option<(Instant, Bytes)>; 2]>,
 }
 

@@ -1,9 +1,9 @@
 //! Events about requests and machines.
 //!
-//! An answer creates an Event on the machine's object if the inventory has one, and otherwise on the request. A refusal
-//! also creates an Event on the request. A join therefore creates one Event, which includes the history of the name's
-//! record ([`GrantReason`]). Renewals and serving certificates create no Events. A challenge fails its request. It is a
-//! part of a join or a renewal, so it creates no Event either.
+//! An answer creates an Event on the machine's object if the inventory has one, or on the request otherwise. A refusal
+//! also creates an Event on the request. Therefore a join creates one Event, which includes the history of the name's
+//! record ([`GrantReason`]). Renewals and serving certificates do not create Events. A challenge fails its request, but
+//! it is a part of a join or a renewal, so it does not create an Event either.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,55 +45,57 @@ use waiting::{Memory, Waiting};
 /// The deadline for writing one Event.
 const EVENT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The limit of concurrent writes. It is lower than the limit for answers, which have priority.
+/// The limit on concurrent writes. It is lower than the limit for answers, which have priority.
 const WRITES_AT_ONCE: usize = 4;
 
-/// The limit of waiting Events: Events of a few thousand machines that join together, at 1 kB each.
+/// The limit on waiting Events: the Events for a few thousand machines that join together, at 1 kB each.
 const MAX_WAITING: usize = 2048;
 
-/// The rate of Events on the machines and records of all clusters together: a join of 1,000 machines at the same time.
-/// Kubernetes keeps Events for one hour, so at most 73,000 Events of 1 kB each exist.
+/// The shared rate of Events on the machines and records of all clusters: enough for 1,000 machines that join at the
+/// same time. Kubernetes keeps Events for one hour, so at most 73,000 Events of 1 kB each exist.
 pub(crate) const RATE: Rate = Rate {
     burst: 1000,
     every: Duration::from_millis(50),
 };
 
-/// The deadline for waiting Events when the controller stops, after all answers. A Pod has 30 s in total.
+/// The deadline for writing the waiting Events when the controller stops, after all answers were written. A Pod has 30
+/// s in total.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(2);
 
-/// The API's limit for a note (`k8s.io/api/events/v1`: 1 kB).
+/// The API's limit on the length of a note (`k8s.io/api/events/v1`: 1 kB).
 const MAX_NOTE_LEN: usize = 1000;
 
-/// The namespace of Events about cluster-scoped objects, as in Kubernetes' event recorder and `kubectl describe`.
+/// The namespace for Events about cluster-scoped objects, as in Kubernetes' event recorder and `kubectl describe`.
 const NAMESPACE: &str = "default";
 
-/// Accepts Events for an [`EventWriter`]. It never waits or fails: if too many Events are waiting, it drops an Event.
+/// Accepts Events for an [`EventWriter`]. It never waits and never fails: if too many Events are waiting, it drops the
+/// Event.
 ///
-/// Each Event is an object. The numbers of Events for one machine, and for all machines of one cluster, are limited.
-/// Without these limits, any user who can create requests could fill the management cluster. A later Event on the
-/// machine contains the number of dropped Events. The Events on the machines of all clusters are written in turn, by
+/// Each Event is stored as an object. The number of Events is limited for each machine, and for all machines of one
+/// cluster. Without these limits, any user who can create requests could fill the management cluster. A later Event on
+/// the machine contains the number of dropped Events. Events on machines take turns across all clusters: first by
 /// namespace, then by cluster.
 #[derive(Debug, Clone)]
 pub struct Events {
-    // Boxed, because each cluster's channel allocates space for 32 entries at the start.
+    // Boxed, because each cluster's channel allocates space for 32 entries immediately.
     waiting: mpsc::Sender<Box<Waiting>>,
-    /// Only one cluster uses it.
+    /// Not shared: only one cluster uses this lock.
     memory: Arc<Unshared<Memory>>,
     left_out: Arc<AtomicU64>,
     lines: ClusterLines,
 }
 
-/// The limits for the Events of one cluster, some of which it shares with other clusters.
+/// The limits on the Events of one cluster. The cluster shares some of them with other clusters.
 #[derive(Debug)]
 pub(crate) struct EventLimits {
-    /// The rate of Events on the machines and records of all clusters.
+    /// The shared rate of Events on the machines and records of all clusters.
     pub(crate) rate: Arc<FairRate>,
     pub(crate) cluster: ObjectKey,
     pub(crate) lines: ClusterLines,
 }
 
 impl EventLimits {
-    /// The limits of the only cluster.
+    /// The limits for a controller with a single cluster.
     fn alone() -> Self {
         let cluster = ObjectKey::new("", "");
         Self {
@@ -104,18 +106,18 @@ impl EventLimits {
     }
 }
 
-/// An Event, and its cluster.
+/// An Event, and the cluster to write it to.
 type Addressed = (Cluster, Event);
 
 /// The type, action, reason and note of an Event.
 pub(crate) type Words<'a> = (&'a str, &'a str, &'a str, String);
 
-/// The cluster of an Event's object.
+/// The cluster that contains an Event's object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cluster {
-    /// The cluster with the requests.
+    /// The workload cluster, which contains the requests.
     Workload,
-    /// The cluster with the machines.
+    /// The management cluster, which contains the machines.
     Management,
 }
 
@@ -131,13 +133,13 @@ pub struct EventWriter {
 impl Events {
     /// Starts a writer.
     ///
-    /// It writes Events on requests with `workload`, and Events on machines with `management`, or with `workload` if
-    /// that cluster has the machines' objects.
+    /// It writes Events on requests with `workload`. It writes Events on machines with `management`, or with `workload`
+    /// if that cluster contains the machines' objects.
     pub fn start(workload: Client, management: Option<Client>) -> (Self, EventWriter) {
         Self::start_within(workload, management, EventLimits::alone())
     }
 
-    /// Starts a writer with the limits of one of many clusters.
+    /// Starts a writer for one of several clusters, with these limits.
     pub(crate) fn start_within(
         workload: Client,
         management: Option<Client>,
@@ -183,7 +185,7 @@ impl Events {
         self.send((Cluster::Management, event(regarding, None, words, now)));
     }
 
-    /// Adds an Event about a machine's request that has been waiting for `age`.
+    /// Adds an Event about a machine's request that has been pending for `age`.
     pub(crate) fn waits(
         &self,
         machine: ObjectReference,
@@ -225,7 +227,7 @@ impl Events {
 }
 
 impl EventWriter {
-    /// Waits for a short time until the Events are written.
+    /// Waits for a short time until all Events are written.
     ///
     /// All [`Events`] must be dropped before this call.
     pub async fn finish(mut self) {
@@ -261,14 +263,14 @@ async fn write_all(
                 Cluster::Workload => &workload,
                 Cluster::Management => management,
             };
-            // Boxed, because the writer of each cluster reserves space for one more write than it runs.
+            // Boxed, because each cluster's writer reserves space for one more write than it runs.
             write(client.clone(), event).map(drop).boxed()
         })
         .await;
 }
 
-/// Applies the limits to Events, and counts dropped Events. An Event on a machine waits for its turn among the Events
-/// of all clusters, and does not delay Events on requests.
+/// Applies the limits to Events, and counts dropped Events. Events on machines wait for their turn among the Events of
+/// all clusters, without delaying Events on requests.
 fn limited(
     waiting: mpsc::Receiver<Box<Waiting>>,
     limits: EventLimits,
@@ -279,10 +281,10 @@ fn limited(
     })
 }
 
-/// Writes an Event about an object of the management cluster, with this type, action, reason and note. Returns whether
-/// it was written.
+/// Writes an Event about an object in the management cluster, with this type, action, reason and note. Returns whether
+/// the Event was written.
 ///
-/// The caller limits the number of Events. A failure is logged.
+/// The caller must limit the number of Events. A failure is logged.
 pub(crate) async fn write_one(
     management: Client,
     regarding: ObjectReference,
@@ -334,7 +336,7 @@ fn is_news(opening: Option<&GrantReason>) -> bool {
     opening.is_some_and(GrantReason::is_news)
 }
 
-/// The reason of a decision.
+/// The reason for a decision.
 pub(crate) fn reason(decision: &Decision) -> &'static str {
     match decision {
         Decision::Ignore(ignored) => ignored.reason(),
@@ -352,7 +354,7 @@ pub(crate) fn reason(decision: &Decision) -> &'static str {
     }
 }
 
-/// The history of a name's record, after `separator`.
+/// The history of the name's record, preceded by `separator`.
 pub(crate) fn told(opening: Option<&GrantReason>, separator: &str) -> String {
     opening.map_or_else(String::new, |opening| format!("{separator}{opening}"))
 }
@@ -383,7 +385,7 @@ fn words(decision: &Decision) -> Words<'_> {
     (kind, action, reason(decision), note)
 }
 
-/// The note, truncated to the limit of the API.
+/// The note, truncated to the API's limit.
 fn cut(mut note: String) -> String {
     note.truncate(note.floor_char_boundary(MAX_NOTE_LEN));
     note
@@ -391,8 +393,9 @@ fn cut(mut note: String) -> String {
 
 /// Creates an Event.
 ///
-/// kube's `Recorder` merges all Events with the same reason into one object and patches it. It drops the notes,
-/// although each note contains the names of one join. It also keeps every object of the last minutes in memory.
+/// kube's `Recorder` is not suitable. It merges all Events with the same reason into one object and patches that
+/// object, so it drops the notes, although each note contains the names for one join. It also keeps all objects from
+/// the last minutes in memory.
 pub(crate) fn event(
     regarding: ObjectReference,
     related: Option<ObjectReference>,
@@ -401,7 +404,7 @@ pub(crate) fn event(
 ) -> Event {
     Event {
         metadata: ObjectMeta {
-            // The name of a request can be invalid as an Event name.
+            // A request name is not always valid as an Event name.
             generate_name: Some(format!("{CONTROLLER}-")),
             // The API requires the object's namespace.
             namespace: Some(

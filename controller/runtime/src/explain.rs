@@ -1,11 +1,11 @@
-//! The command `explain`: runs a request through the checks of the controller, and shows the input of each check.
+//! The command `explain`: runs a request through the controller's checks, and shows the input of each check.
 //!
 //! # Guarantees
 //!
-//! - The checks are the checks of the controller: [`explain`](decide::explain) runs them.
+//! - The command runs the same checks as the controller, with [`explain`](decide::explain).
 //! - The command does not write anything: no record, no answer, no Node.
-//! - The command calls only the API servers. A check that needs another service is skipped, and the explanation reports
-//!   it.
+//! - The command calls only API servers. If a check needs another service, the command skips the check, and the
+//!   explanation reports this.
 
 use std::error::Error;
 use std::time::Duration;
@@ -48,16 +48,17 @@ use unasked::Unasked;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The reason of an undecided request, if a service was not called.
+/// The reason for an undecided request if a service was not called.
 const NOT_ASKED: &str = "NotAsked";
 
 /// The deadline for all checks.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// The maximum length of a text. A tenant can operate the workload API server, and an explanation is for a terminal.
+/// The maximum length of a text. An explanation is printed on a terminal, and a tenant can operate the workload API
+/// server.
 const MAX_TEXT_LEN: usize = 4096;
 
-/// Truncates a text of the workload API server.
+/// Truncates a text that comes from the workload API server.
 fn bounded(text: &str) -> String {
     shortened(text, MAX_TEXT_LEN).to_owned()
 }
@@ -93,7 +94,7 @@ pub enum ExplainError {
         /// The reason.
         source: CallError,
     },
-    /// Data of the cluster that the checks need are missing.
+    /// Cluster data that the checks need is missing.
     #[error("cannot explain the requests of Cluster {cluster}")]
     Cluster {
         /// The Cluster.
@@ -113,7 +114,7 @@ pub enum ExplainError {
 pub struct Explanation {
     /// The name of the request.
     pub name: String,
-    /// The Cluster; `None` without a management cluster.
+    /// The Cluster. `None` without a management cluster.
     pub cluster: Option<String>,
     /// The requested signer.
     pub signer_name: String,
@@ -123,23 +124,23 @@ pub struct Explanation {
     pub node: Option<String>,
     /// The creation time.
     pub created: Option<String>,
-    /// The seconds since the creation. `None` if the request is answered, or its creation time is unknown.
+    /// The seconds since the creation. `None` if the request has been answered, or if its creation time is unknown.
     pub pending_seconds: Option<u64>,
     /// The signer of the certificate.
     pub signed_by: String,
-    /// The time that the checks use: the time of the answer or, for a pending request, the current time.
+    /// The time that the checks use: the time of the answer or, if the request is pending, the current time.
     pub as_of: String,
-    /// The checks in their order. The last check decides.
+    /// The checks in the order in which they ran. The last check determined the decision.
     pub checks: Vec<Check>,
     /// The decision: `issued`, `approved`, `denied`, `failed`, `deferred`, `ignored` or `undecided`.
     pub outcome: &'static str,
-    /// The reason of the decision.
+    /// The reason for the decision.
     pub reason: &'static str,
     /// The reason for the approval, or the cause of the refusal.
     pub message: String,
     /// The conditions of the request, from the controller or other clients.
     pub conditions: Vec<Condition>,
-    /// Whether the request has its certificate.
+    /// Whether the request has a certificate.
     pub issued: bool,
     /// The Events about the request.
     pub events: Vec<ToldEvent>,
@@ -163,7 +164,7 @@ impl Explainer {
     ///
     /// # Errors
     ///
-    /// The request does not exist or cannot be read.
+    /// Returns an error if the request does not exist or cannot be read.
     pub async fn request(&self, name: &str) -> Result<CertificateSigningRequest, ExplainError> {
         let Some(workload) = &self.workload else {
             return Err(ExplainError::NotFound(name.to_owned()));
@@ -177,7 +178,7 @@ impl Explainer {
         found.ok_or_else(|| ExplainError::NotFound(name.to_owned()))
     }
 
-    /// Explains the request. An answered request is explained in its state before the answer, at the time of the
+    /// Explains the request. If the request has been answered, explains its state before the answer, at the time of the
     /// answer.
     pub async fn explain(&self, request: &CertificateSigningRequest) -> Explanation {
         let now = clock::now();
@@ -249,11 +250,11 @@ impl Explainer {
     }
 }
 
-/// Parses requests from a text: one object or a list, as YAML or JSON.
+/// Parses requests from YAML or JSON text, which contains one object or a list.
 ///
 /// # Errors
 ///
-/// The text is neither a request nor a list of requests.
+/// Returns an error if the text is neither a request nor a list of requests.
 pub fn requests(text: &str) -> Result<Vec<CertificateSigningRequest>, ExplainError> {
     #[derive(Deserialize)]
     struct Kind {
@@ -282,7 +283,7 @@ pub fn requests(text: &str) -> Result<Vec<CertificateSigningRequest>, ExplainErr
     }
 }
 
-/// The request without its answer.
+/// Returns the request without its answer.
 fn open(request: &CertificateSigningRequest) -> CertificateSigningRequest {
     let mut open = request.clone();
     if answers::time(request).is_some() || is_answered(request) {
@@ -332,7 +333,7 @@ fn checks(decided: &Decided, not_asked: Option<NotAsked>) -> Vec<Check> {
             saw,
         });
     }
-    // The settings of the cluster can refuse the request between two checks.
+    // Between two checks, the settings of the cluster can also refuse the request.
     if !is_granted && decided.steps.last().is_none_or(|step| step.saw.is_some()) {
         checks.push(Check {
             name: "settings",
@@ -343,7 +344,7 @@ fn checks(decided: &Decided, not_asked: Option<NotAsked>) -> Vec<Check> {
     checks
 }
 
-/// The outcome, the reason and the message of a decision.
+/// The outcome, the reason and the message for a decision.
 fn decision(
     decision: &Decision,
     not_asked: Option<NotAsked>,
@@ -366,7 +367,7 @@ fn decision(
     (outcome(decision), reason(decision), message)
 }
 
-/// The service that was not called, if this is the cause of the deferral.
+/// The service that was not called, if that caused the deferral.
 fn unasked_by(deferral: &Deferral) -> Option<NotAsked> {
     let (Deferral::InventoryUnavailable(source)
     | Deferral::VerifierUnavailable(source)

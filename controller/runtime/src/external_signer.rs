@@ -5,7 +5,7 @@
 //! - A signer that is unavailable, slow, overloaded or broken only delays certificates. Each call has a deadline, and
 //!   each response has a size limit.
 //! - The number of concurrent calls is limited for each cluster. The calls of all clusters take turns by namespace, so
-//!   slow keys do not block the keys of other clusters.
+//!   that slow keys do not block other clusters' keys.
 //! - Error messages from the signer are truncated and sanitized before they are logged.
 
 mod client;
@@ -41,16 +41,17 @@ struct ClusterKey {
 }
 
 impl ExternalSigner {
-    /// Creates a client for the signer at this endpoint. It connects at the first call, and reconnects after a failure.
+    /// Creates a client for the signer at this endpoint. The client connects when it makes the first call, and
+    /// reconnects after a failure.
     ///
     /// # Panics
     ///
-    /// Panics if the caller is outside of a tokio runtime.
+    /// Panics if it is called outside a tokio runtime.
     pub fn new(endpoint: SignerEndpoint, metrics: Metrics) -> Self {
         Self(Arc::new(Client::new(endpoint, metrics)))
     }
 
-    /// The CA key of the Cluster with this namespace and name. Both are empty without a management cluster.
+    /// The CA key for the Cluster with this namespace and name. Both are empty without a management cluster.
     pub fn key(&self, namespace: &str, name: &str) -> Arc<dyn ExternalKey> {
         Arc::new(ClusterKey {
             client: self.0.clone(),

@@ -1,4 +1,4 @@
-//! The inventory of a cluster without Cluster API: a file that an operator writes.
+//! The inventory for a cluster without Cluster API: a file that an operator writes.
 //!
 //! ```yaml
 //! apiVersion: attestation.cluster.x-k8s.io/v1alpha1
@@ -44,14 +44,15 @@ const API_VERSION: &str = "attestation.cluster.x-k8s.io/v1alpha1";
 /// The only supported kind.
 const KIND: &str = "MachineInventory";
 
-/// The maximum file size: more than 10,000 machines. The limit prevents reading a wrong file completely.
+/// The maximum file size, which is enough for more than 10,000 machines. The limit prevents reading all of a large file
+/// that was specified by mistake.
 const MAX_FILE_LEN: u64 = 4 * 1024 * 1024;
 
 /// An inventory file could not be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct MachineListError {
-    /// The file, and the error in it.
+    /// The file, and the error that was found in it.
     message: String,
     source: Option<BoxError>,
 }
@@ -79,23 +80,24 @@ struct Document {
     service_ranges: Vec<String>,
 }
 
-/// The inventory of a cluster without a management cluster.
+/// The inventory for a cluster without a management cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterInventory {
-    /// The machines. `None` if the file has `awsInstances: true`; a program with an EC2 client then sets them.
+    /// The machines. `None` if the file contains `awsInstances: true`. In this case, a program with an EC2 client must
+    /// set them.
     pub machines: Option<Arc<dyn Inventory>>,
-    /// The hosts of the control plane endpoint, in lower case, in addition to the host in the kubeconfig.
+    /// The control-plane endpoint's hosts, in lower case, in addition to the host in the kubeconfig.
     pub endpoint_hosts: Vec<String>,
     /// The addresses of the cluster's Services.
     pub service_ranges: Vec<AddressRange>,
 }
 
 impl ClusterInventory {
-    /// Reads the file. When the file changes, its machines are read again, but not the other fields.
+    /// Reads the file. After the file changes, its machines are read again, but its other fields are not.
     ///
     /// # Errors
     ///
-    /// The file cannot be read, or is invalid.
+    /// Returns an error if the file cannot be read or is invalid.
     pub fn open(path: &Path) -> Result<Self, MachineListError> {
         let (version, read) = read(path)?;
         let machines = read.machines.map(|machines| {
@@ -117,7 +119,7 @@ impl ClusterInventory {
     }
 }
 
-/// The content of a file.
+/// The content of an inventory file.
 #[derive(Debug)]
 struct Read {
     /// The machines. `None` if they are AWS instances.
@@ -125,7 +127,7 @@ struct Read {
     fixed: Fixed,
 }
 
-/// The fields of a file that apply only at startup.
+/// The fields in a file that apply only at startup.
 #[derive(Debug, Clone, PartialEq)]
 struct Fixed {
     endpoint_hosts: Vec<String>,
@@ -149,7 +151,7 @@ struct Entry {
     token_id: Option<String>,
 }
 
-/// The machines of a file, which is read again after each change.
+/// The machines in a file. The file is read again after each change.
 ///
 /// # Guarantees
 ///
@@ -158,9 +160,9 @@ struct Entry {
 #[derive(Debug)]
 struct MachineList {
     path: PathBuf,
-    /// The other fields of the file, as they were at startup.
+    /// The other fields of the file, as read at startup.
     fixed: Fixed,
-    /// A process with an inventory file has one cluster, so no other cluster uses the lock.
+    /// Not shared: a process with an inventory file serves only one cluster.
     current: Unshared<Current>,
 }
 
@@ -170,11 +172,11 @@ struct Current {
     machines: Arc<StaticInventory>,
 }
 
-/// The inode, length and modification time of a file. They change with every replacement and every write.
+/// The inode, length and modification time of a file. Every replacement and every write changes them.
 type FileVersion = (u64, u64, i64, i64);
 
 impl MachineList {
-    /// The machines of the current file.
+    /// The machines in the current file.
     fn machines(&self) -> Arc<StaticInventory> {
         let mut current = self.current.lock();
         let version = fs::metadata(&self.path).ok().map(|meta| version_of(&meta));
@@ -197,7 +199,7 @@ impl MachineList {
         Arc::clone(&current.machines)
     }
 
-    /// The machines of a changed file. Fails if a field that applies only at startup has changed.
+    /// The machines in a changed file. Returns an error if a field that applies only at startup has changed.
     fn listed(
         &self,
         (version, read): (FileVersion, Read),
@@ -311,7 +313,7 @@ fn parse(path: &Path, text: &str) -> Result<Read, MachineListError> {
     })
 }
 
-/// The fields of the document other than the machines, or the invalid field.
+/// The fields in the document other than the machines. Otherwise, the invalid field.
 fn fixed(document: &Document) -> Result<Fixed, (String, BoxError)> {
     let hosts = document.endpoint_hosts.iter().enumerate();
     let hosts = hosts.map(|(index, host)| {
@@ -339,7 +341,7 @@ fn fixed(document: &Document) -> Result<Fixed, (String, BoxError)> {
 }
 
 impl Entry {
-    /// The machine, or the invalid field.
+    /// The machine. Otherwise, the invalid field.
     fn into_machine(self) -> Result<Machine, (&'static str, BoxError)> {
         ensure!(!self.name.is_empty(), ("name", "empty".into()));
         let (field, node_name) = match &self.node_name {

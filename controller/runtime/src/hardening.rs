@@ -16,10 +16,11 @@
 //!
 //! # Guarantees
 //!
-//! - Every part can be repeated, and does not write if the state is already correct.
-//! - No part decides on a node. A failure is an outage or a missing permission.
-//! - A failed part does not stop the others.
-//! - All parts need only the permissions in `packaging/rbac/workload-cluster.yaml`. An operator applies the floor.
+//! - Every part can be repeated. It does not write anything if the state is already correct.
+//! - No part decides on a node. A failure means an outage or a missing permission.
+//! - If a part fails, the other parts continue.
+//! - All parts together need only the permissions in `packaging/rbac/workload-cluster.yaml`. An operator applies the
+//!   floor.
 
 mod access;
 pub mod admission;

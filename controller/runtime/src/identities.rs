@@ -1,7 +1,7 @@
-//! Commands for operators on the records of a management cluster: show, reset, revoke, and recover after a restore.
+//! Operator commands for the records in a management cluster: show, reset, revoke, and recover after a restore.
 //!
-//! Each command writes to the record or to the `KubeletAuthentication`, and the controller acts on the change. The
-//! command also creates an Event with the name of the operator. A failure to create the Event does not undo the write.
+//! Each command writes to the record or to the `KubeletAuthentication`, and the controller reacts to the change. The
+//! command also creates an Event with the operator's name. If the Event cannot be created, the write is kept.
 
 use std::time::SystemTime;
 
@@ -38,7 +38,7 @@ pub struct Identities {
 pub struct Changed {
     /// The record after the change.
     pub identity: NodeIdentity,
-    /// The error of the Event, if it was not created.
+    /// The error, if the Event could not be created.
     pub event_error: Option<CallError>,
 }
 
@@ -54,25 +54,25 @@ pub enum IdentitiesError {
         /// The name of the record.
         name: String,
     },
-    /// The Cluster has no `KubeletAuthentication`.
+    /// The Cluster does not have a `KubeletAuthentication`.
     #[error("Cluster {0} has no KubeletAuthentication")]
     NoAuthentication(ObjectKey),
-    /// The certificates of the record are revoked.
+    /// The certificates for the record are revoked.
     #[error(
         "the certificates of node {0} are revoked: to allow its machine to join again, set --revoked"
     )]
     Revoked(String),
-    /// The new floor is lower than the current floor.
+    /// The requested lowest valid generation is lower than the current one.
     #[error(
         "generation {floor} is lower than the current floor, {before}, which can only increase"
     )]
     FloorFalls {
-        /// The requested floor.
+        /// The requested lowest valid generation.
         floor: u64,
-        /// The current floor.
+        /// The current lowest valid generation.
         before: u64,
     },
-    /// The floor is in the future, and would also refuse new certificates.
+    /// The lowest valid generation is in the future, and would also reject new certificates.
     #[error("generation {0} is in the future")]
     FloorInFuture(u64),
     /// A call failed.
@@ -96,18 +96,18 @@ fn is_revoked(identity: &NodeIdentity) -> bool {
 }
 
 impl Identities {
-    /// Creates access to the records of this management cluster.
+    /// Creates access to the records in this management cluster.
     pub fn new(management: &ClusterAccess) -> Self {
         Self {
             management: management.clone(),
         }
     }
 
-    /// All records, or the records of one namespace and one Cluster. Records that cannot be decoded are logged.
+    /// All records, or only the records for one namespace or Cluster. Logs records that cannot be decoded.
     ///
     /// # Errors
     ///
-    /// The records could not be read.
+    /// Returns an error if the records could not be read.
     pub async fn list(
         &self,
         namespace: Option<&str>,
@@ -133,11 +133,11 @@ impl Identities {
         Ok(records)
     }
 
-    /// The live records of a Cluster whose Machines have these labels, in the form of a selector.
+    /// The live records in a Cluster whose Machines have these labels. The labels are a label selector.
     ///
     /// # Errors
     ///
-    /// The Machines or the records could not be read.
+    /// Returns an error if the Machines or the records could not be read.
     pub async fn of_machines(
         &self,
         cluster: &ObjectKey,
@@ -154,11 +154,11 @@ impl Identities {
         Ok(records)
     }
 
-    /// The record of a node name.
+    /// The record for a node name.
     ///
     /// # Errors
     ///
-    /// The object does not exist, or cannot be read.
+    /// Returns an error if the object does not exist or cannot be read.
     pub async fn of_node(
         &self,
         namespace: &str,
@@ -175,8 +175,8 @@ impl Identities {
     ///
     /// # Errors
     ///
-    /// The certificates of the record are revoked, or the record has changed since it was read, or could not be
-    /// written.
+    /// Returns an error if the record's certificates are revoked, if the record has changed since it was read, or if it
+    /// could not be written.
     pub async fn reset(
         &self,
         identity: &NodeIdentity,
@@ -190,11 +190,12 @@ impl Identities {
         self.reset_revoked(identity, now).await
     }
 
-    /// Resets the record even if its certificates are revoked. Its machine must be [released](Self::release) first.
+    /// Resets the record even if its certificates are revoked. The caller must [release](Self::release) its machine
+    /// first.
     ///
     /// # Errors
     ///
-    /// The record has changed since it was read, or could not be written.
+    /// Returns an error if the record has changed since it was read, or if it could not be written.
     pub async fn reset_revoked(
         &self,
         identity: &NodeIdentity,
@@ -219,7 +220,7 @@ impl Identities {
     ///
     /// # Errors
     ///
-    /// The record has changed since it was read, or could not be written.
+    /// Returns an error if the record has changed since it was read, or if it could not be written.
     pub async fn revoke(
         &self,
         identity: &NodeIdentity,
@@ -237,8 +238,8 @@ impl Identities {
         let generation = *generation;
         let revoked = Revoked {
             generation,
-            // The expiry of the entry depends on this time. If the clock of this machine is slow, the entry would
-            // expire too early.
+            // The expiry time of the entry depends on this time. With this machine's clock, which can be slow, the
+            // entry could expire too early.
             at: whole_seconds(self.management.server_time().later(now)),
         };
         let patch = json!({
@@ -255,7 +256,7 @@ impl Identities {
         self.write(identity, patch, "Revoked", note, now).await
     }
 
-    /// Patches the version of the record that the operator has read.
+    /// Patches the record, if it still has the version that the operator has read.
     async fn write(
         &self,
         identity: &NodeIdentity,
@@ -276,7 +277,7 @@ impl Identities {
         })
     }
 
-    /// Creates the Event of a write, with the name of the operator.
+    /// Creates the Event for a write, with the operator's name.
     async fn tell(
         &self,
         namespace: &str,
@@ -292,7 +293,7 @@ impl Identities {
         call(events.create(&PostParams::default(), &event)).await
     }
 
-    /// The username of the requester, from the API server.
+    /// The requester's user name, as reported by the API server.
     async fn who(&self) -> String {
         let reviews: Api<SelfSubjectReview> = Api::all(self.management.client().clone());
         let review = SelfSubjectReview::default();
@@ -330,7 +331,7 @@ mod tests {
         serde_json::from_value(object).unwrap()
     }
 
-    /// A management cluster that accepts writes of records, and rejects Events.
+    /// A management cluster that accepts writes to records and rejects Events.
     fn without_events() -> Identities {
         let management = ClusterAccess::in_memory(|request: Request<Body>| async move {
             let (status, answer) = if request.uri().path().contains("nodeidentities") {

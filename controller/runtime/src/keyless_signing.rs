@@ -1,12 +1,12 @@
-//! The signer of a Cluster whose CA Secret has no key, according to the status that the controller wrote.
+//! The signer for a Cluster whose CA Secret has no key, according to the status that the controller wrote.
 //!
-//! No object contains the flags of the controller, but the status shows their effect.
+//! The status is used because no object contains the controller's flags.
 
 use kubelet_attestation::names::BUILT_IN_CLIENT_SIGNER;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::crd::conditions::{self, READY, reason};
 
-/// The message of the condition `Ready` if the controller has an external signer and the Secret has the CA key.
+/// The message of the condition `Ready` if the controller has an external signer, but the Secret contains the CA key.
 pub(crate) const SIGNER_UNUSED: &str =
     "the controller signs with the tls.key of the Secret, instead of its external signer";
 
@@ -35,7 +35,7 @@ impl KeylessSigning {
         if ready.reason == reason::CA_KEY_NOT_FOUND {
             return Self::Absent;
         }
-        // If the Cluster is not served, the signer in the status can be outdated.
+        // If the Cluster is not served, the status can name an outdated signer.
         if ready.status != "True" {
             return Self::Unknown;
         }
@@ -43,7 +43,7 @@ impl KeylessSigning {
             return Self::Unused;
         }
         match status.kubelet_client_certificate_signer.as_deref() {
-            // A controller of an earlier version left signing to kube-controller-manager.
+            // In earlier versions, kube-controller-manager signed.
             Some(BUILT_IN_CLIENT_SIGNER) | None => Self::Unknown,
             Some(_) => Self::External,
         }

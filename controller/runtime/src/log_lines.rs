@@ -15,25 +15,25 @@ use crate::object_key::ObjectKey;
 
 static PROCESS: LazyLock<Arc<LineBudget>> = LazyLock::new(Arc::default);
 
-/// The log lines that the tenant of one Cluster can cause, within the budget of its namespace. The clusters of this
+/// The log lines that one Cluster's tenant can cause, limited by the budget of its namespace. All clusters of this
 /// process share the budgets.
 #[derive(Debug, Clone)]
 pub struct ClusterLines {
     budget: Arc<LineBudget>,
     cluster: ObjectKey,
     kind: LineKind,
-    /// The cluster in the lines.
+    /// The cluster name in the lines.
     shown: Option<String>,
     clock: fn() -> Instant,
 }
 
 impl ClusterLines {
-    /// The lines of this Cluster. Without a management cluster, namespace and name are empty.
+    /// The lines about this Cluster. Without a management cluster, its namespace and name are empty.
     pub fn of(cluster: &ObjectKey) -> Self {
         Self::within(&PROCESS, cluster)
     }
 
-    /// The lines about other objects of this namespace.
+    /// The lines about other objects in this namespace.
     pub fn of_namespace(namespace: &str) -> Self {
         Self::of(&ObjectKey::new(namespace, ""))
     }
@@ -48,7 +48,7 @@ impl ClusterLines {
         }
     }
 
-    /// The lines about requests of the Cluster without an answer.
+    /// The lines about the Cluster's requests that get no answer.
     pub(crate) fn of_refusals(&self) -> Self {
         let kind = LineKind::Refusal;
         Self {
@@ -57,7 +57,7 @@ impl ClusterLines {
         }
     }
 
-    /// The lines about valid evidence in requests of the Cluster.
+    /// The lines about valid evidence in the Cluster's requests.
     #[must_use]
     pub fn of_evidence(self) -> Self {
         let kind = LineKind::Grant;
@@ -69,13 +69,13 @@ impl ClusterLines {
         &self.cluster.namespace
     }
 
-    /// Counts the cluster as served until the result is dropped. While clusters of several namespaces are served, the
+    /// Counts the cluster as served until the result is dropped. While clusters in several namespaces are served, the
     /// lines of each namespace are limited.
     pub(crate) fn served(&self) -> Served {
         self.budget.serve(&self.cluster.namespace)
     }
 
-    /// Takes a line of this kind, as [`take`](LogLines::take) does.
+    /// Takes a line of this kind from the budget, like [`take`](LogLines::take).
     pub(crate) fn take_of(&self, kind: LineKind) -> Option<u64> {
         self.budget.take(kind, &self.cluster, (self.clock)())
     }

@@ -1,4 +1,4 @@
-//! The log lines of decisions. Text from a requester is always the value of a field, which the formatter escapes.
+//! The log lines about decisions. Text from a requester is always the value of a field, which the formatter escapes.
 
 use std::error::Error;
 use std::mem;
@@ -19,10 +19,10 @@ use crate::events::{reason, told};
 use crate::log_lines::{ClusterLines, LineKind};
 use crate::metrics;
 
-/// The maximum length of a name in a line, in bytes: the limit in Kubernetes.
+/// The maximum length of a name in a line, in bytes, which is the limit in Kubernetes.
 const MAX_NAME_LEN: usize = 253;
 
-/// The fields of a request that are in every line.
+/// The request fields that every line contains.
 #[derive(Debug)]
 pub(crate) struct Subject<'a> {
     name: &'a str,
@@ -32,14 +32,14 @@ pub(crate) struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    /// The provider of the request's signer, if the signer is in `signers`.
+    /// The provider that the request's signer belongs to, if the signer is in `signers`.
     pub(crate) fn provider_of(&self, signers: &[String]) -> Option<&str> {
         let provider = self.provider.as_ref()?;
         let signer = provider.client_signer();
         signers.contains(&signer).then(|| provider.as_str())
     }
 
-    /// Creates the fields. The node name is the name in the request, if it is valid.
+    /// Creates the fields. Includes the node name in the request if it is valid.
     pub(crate) fn of(request: &'a CertificateSigningRequest) -> Self {
         Self {
             name: shown(request.metadata.name.as_ref()),
@@ -61,13 +61,13 @@ fn claimed_node(request: &[u8]) -> Option<NodeName> {
     subject::node_name(csr.subject()).ok()
 }
 
-/// Milliseconds with microsecond precision, because most checks take less than one millisecond.
+/// Converts to milliseconds with microsecond precision, because most checks take less than one millisecond.
 fn millis(duration: Duration) -> f64 {
     let micros = u32::try_from(duration.as_micros()).unwrap_or(u32::MAX);
     f64::from(micros) / 1000.0
 }
 
-/// The failures of a task that is retried until it succeeds. The first failure is logged as a warning, and further
+/// The failures of a task that is retried until it succeeds. The first failure is logged as a warning, and later
 /// failures at debug level.
 #[derive(Debug, Default)]
 pub struct Failures(bool);
@@ -78,8 +78,7 @@ impl Failures {
         !mem::replace(&mut self.0, true)
     }
 
-    /// Logs the records that the sweep of a cluster could not update. During an outage, only the first line is a
-    /// warning.
+    /// Logs the records that a cluster's sweep could not update. During an outage, only the first line is a warning.
     pub(crate) fn of_sweep(&mut self, lines: &dyn LogLines, failed: Option<&FailedUpdates>) {
         const MESSAGE: &str = "cannot update node identities; the next sweep retries";
         let Some(failed) = failed else {
@@ -101,7 +100,7 @@ impl Failures {
     }
 }
 
-/// Logs that a decision was not written. `repeated` is set if it was not the first failure.
+/// Logs that an answer could not be written. `repeated` is set if it was not the first failure.
 pub(crate) fn unanswered(lines: &dyn LogLines, csr: &str, error: &dyn Error, repeated: bool) {
     const MESSAGE: &str = "the request was not answered";
     let (csr, error) = (shortened(csr, MAX_NAME_LEN), error_chain(error));
@@ -123,7 +122,7 @@ pub(crate) fn rejected(lines: &dyn LogLines, subject: &Subject<'_>, error: &dyn 
     );
 }
 
-/// Logs that the checks of a request did not end by their deadline.
+/// Logs that the checks of a request did not finish before their deadline.
 pub(crate) fn unchecked(
     lines: &dyn LogLines,
     request: &CertificateSigningRequest,
@@ -138,7 +137,7 @@ pub(crate) fn unchecked(
     );
 }
 
-/// Logs the checks of a decision, one line each, in order.
+/// Logs the checks that led to a decision, one line for each check, in order.
 pub(crate) fn checks(subject: &Subject<'_>, decided: &Decided) {
     for step in &decided.steps {
         tracing::debug!(
@@ -150,7 +149,7 @@ pub(crate) fn checks(subject: &Subject<'_>, decided: &Decided) {
     }
 }
 
-/// The word for the kind of a decision in the log and in metrics.
+/// The name for the kind of a decision, in the log and in metrics.
 pub(crate) fn outcome(decision: &Decision) -> &'static str {
     match decision {
         Decision::Ignore(_) => "ignored",
@@ -162,9 +161,9 @@ pub(crate) fn outcome(decision: &Decision) -> &'static str {
     }
 }
 
-/// Logs a written decision in one line.
+/// Logs a written decision as one line.
 ///
-/// `repeated` is set for a deferral that was already logged. Without a budget for a further line, the line is logged at
+/// `repeated` is set for a deferral that was already logged. If the log-line budget is exhausted, the line is logged at
 /// debug level.
 pub(crate) fn decision(
     subject: &Subject<'_>,

@@ -1,18 +1,18 @@
-//! The condition [`NODE_ATTESTED`] of Machines: whether the machine has a certificate from this controller and, if not,
+//! The condition [`NODE_ATTESTED`] on Machines: whether the machine has a certificate from this controller and, if not,
 //! why its requests are refused.
 //!
 //! # Contract
 //!
-//! - The condition is `True` after the machine gets its certificate. The reason shows whether the machine proved its
-//!   identity. Afterwards, it becomes `False` only if the node's own renewal is denied, or if its certificates are
-//!   revoked. A request with a bootstrap token does not change it: otherwise, an attacker with the token could cause
-//!   the replacement of the Machine. Neither does a node that claims another node's machine.
-//! - Before that, it is `False` after a denial, and `Unknown` while a request waits or after it failed. So an outage of
-//!   a service that the controller asks never makes it `False`.
-//! - If a restart prevents the write of an outcome, the next round finds the outcome from the record and the Node of
-//!   the Machine. At the latest, the next renewal writes it. The next request reports a refusal again.
-//! - A refusal that is already in the condition is not written again. A different refusal of the same machine is
-//!   written after one minute at the earliest.
+//! - The condition is `True` after the machine gets its certificate. The reason shows whether the machine was attested.
+//!   After that, it becomes `False` only if the node's own renewal is denied, or if its certificates are revoked. A
+//!   request with a bootstrap token does not change it: otherwise, an attacker with the token could cause the
+//!   replacement of the Machine. A node that claims another node's machine does not change it either.
+//! - Before that, it is `False` after a denial, and `Unknown` while a request is pending or after a request failed. An
+//!   outage of a service that the controller calls therefore never makes it `False`.
+//! - If a restart prevents writing an outcome, the next round determines the outcome from the record and the Machine's
+//!   Node. If that is not possible, the next renewal writes the outcome. The next request reports a refusal again.
+//! - A refusal that the condition already contains is not written again. A different refusal for the same machine is
+//!   written after at least one minute.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -45,20 +45,20 @@ use crate::watch::{Custom, NoFields};
 /// The type of the condition.
 pub use crate::capi::NODE_ATTESTED;
 
-/// The deadline for one write, with the lookup of the kind.
+/// The deadline for one write, including the lookup of the kind.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
 
-/// The rate of writes for all clusters together: 1,000 machines that join together have the condition within 30
-/// seconds.
+/// The shared rate of writes for all clusters: if 1,000 machines join together, all of them have the condition within
+/// 30 seconds.
 pub(crate) const RATE: Rate = Rate {
     burst: 200,
     every: Duration::from_millis(25),
 };
 
-/// The limit of machines of one cluster whose condition is waiting to be written.
+/// For each cluster, the maximum number of machines whose condition is waiting to be written.
 const MAX_WAITING: usize = 4096;
 
-/// The maximum length of a message, which is truncated.
+/// The maximum length of a message. A longer message is truncated.
 const MAX_MESSAGE_LEN: usize = 512;
 
 /// The outcome of a machine's requests.
@@ -66,16 +66,16 @@ const MAX_MESSAGE_LEN: usize = 512;
 pub(crate) enum Outcome {
     /// The machine has its certificate.
     Granted {
-        /// Whether the machine proved its identity. `false` with `insecure`.
+        /// Whether the machine was attested. `false` with `insecure`.
         evidence: bool,
     },
     /// The certificates of the machine were revoked.
     Revoked,
-    /// A request of the machine was refused or deferred.
+    /// A request from the machine was refused or deferred.
     Refused {
         reason: &'static str,
         message: String,
-        /// The node that sent the request with its certificate. `None` if the request used a bootstrap token.
+        /// The node that sent the request with its own certificate. `None` if the request used a bootstrap token.
         node: Option<NodeName>,
         /// Whether the request was denied.
         denied: bool,
@@ -92,8 +92,8 @@ pub(crate) struct Condition {
 }
 
 impl Outcome {
-    /// The outcome of a decision on a request for a client certificate. `None` if the decision is not a statement about
-    /// the machine.
+    /// The outcome of a decision on a request for a client certificate. `None` if the decision does not concern the
+    /// machine.
     pub(crate) fn of(request: &CertificateSigningRequest, decision: &Decision) -> Option<Self> {
         let granted = |basis| {
             let evidence = request.spec.signer_name != Provider::INSECURE.client_signer();
@@ -120,9 +120,9 @@ impl Outcome {
         })
     }
 
-    /// The outcome from a live record and the Machine, if the condition differs from it.
+    /// The outcome according to a live record and the Machine. `None` if the condition already has it.
     ///
-    /// This covers a machine that has joined with the node name of the record, and a machine whose certificates were
+    /// This covers a machine that has joined with the record's node name, and a machine whose certificates were
     /// revoked.
     pub(crate) fn of_record(record: &Record, machine: KnownMachine<'_>) -> Option<Self> {
         if !record.is_live() || record.holder.provider_id != *machine.provider_id {
@@ -146,7 +146,7 @@ impl Outcome {
         (has_joined && untold).then_some(Self::Granted { evidence })
     }
 
-    /// The condition that follows from `known`. `None` if the condition does not change.
+    /// The condition to write, based on the `known` condition. `None` if the condition does not change.
     pub(crate) fn condition(&self, known: Option<Attested>, now: SystemTime) -> Option<Condition> {
         use ConditionStatus::{False, True, Unknown};
         let held = known.is_some_and(is_true);
@@ -162,8 +162,8 @@ impl Outcome {
             Self::Refused { node, denied, .. } if held && (node.is_none() || !denied) => {
                 return None;
             }
-            // Otherwise, a denied machine could prevent its replacement with a request that fails: with each change of
-            // the status, the timeout of a MachineHealthCheck begins again.
+            // Otherwise, a denied machine could prevent its replacement by sending a request that fails, because each
+            // change of the status restarts the timeout of a MachineHealthCheck.
             Self::Refused { denied: false, .. }
                 if known.is_some_and(|known| known.status == False) =>
             {
@@ -191,8 +191,8 @@ impl Outcome {
         })
     }
 
-    /// Whether this outcome must not replace `other`, which is already waiting. A request with a token must not hide a
-    /// granted certificate or a denied renewal.
+    /// Whether this outcome must not replace `other`, which is already waiting. A request with a token must not hide an
+    /// issued certificate or a denied renewal.
     fn yields_to(&self, other: &Self) -> bool {
         let is_by_token = |one: &Self| matches!(one, Self::Refused { node: None, .. });
         is_by_token(self) && !is_by_token(other)
@@ -204,7 +204,7 @@ fn is_true(known: Attested) -> bool {
     known.status == ConditionStatus::True
 }
 
-/// The reason and the message of the condition of a machine that has its certificate.
+/// The reason and the message of the condition for a machine that has a certificate.
 fn granted(evidence: bool) -> (&'static str, &'static str) {
     if evidence {
         let message = "the evidence of the machine was verified, and its certificate was granted";
@@ -224,16 +224,16 @@ fn cut(mut message: String) -> String {
     message
 }
 
-/// The outcomes of one cluster that are not written yet: the last outcome of each machine, by UID.
+/// The outcomes in one cluster that have not been written yet: the last outcome for each machine, by UID.
 ///
-/// Only Machines of the inventory are added. So all clusters together have at most one outcome per Machine, which takes
-/// less memory than the Machine object.
+/// Only Machines in the inventory are added. Therefore all clusters together have at most one outcome for each Machine,
+/// which takes less memory than the Machine object.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes(Unshared<BTreeMap<String, (ObjectReference, Outcome)>>);
 
 impl Outcomes {
-    /// Adds an outcome, and replaces an earlier one of the machine. Outcomes of objects other than Machines are
-    /// dropped, and so are refusals if too many outcomes are waiting.
+    /// Adds an outcome, and replaces the machine's earlier outcome. Drops outcomes for objects other than Machines. If
+    /// too many outcomes are waiting, also drops refusals.
     pub(crate) fn add(&self, machine: &ObjectReference, outcome: Outcome) {
         let Some(uid) = uid_of(machine) else { return };
         let mut waiting = self.0.lock();
@@ -251,7 +251,7 @@ impl Outcomes {
         waiting.insert(uid.to_owned(), (machine.clone(), outcome));
     }
 
-    /// Adds an outcome, unless a later outcome is waiting.
+    /// Adds an outcome, unless a later outcome for the machine is waiting.
     pub(crate) fn add_former(&self, machine: &ObjectReference, outcome: Outcome) {
         let Some(uid) = uid_of(machine) else { return };
         if !self.0.lock().contains_key(uid) {
@@ -259,7 +259,7 @@ impl Outcomes {
         }
     }
 
-    /// Removes and returns all outcomes, refusals last.
+    /// Removes and returns all outcomes. Refusals are last.
     pub(crate) fn take_all(&self) -> Vec<(ObjectReference, Outcome)> {
         let waiting = mem::take(&mut *self.0.lock());
         let mut waiting: Vec<_> = waiting.into_values().collect();
@@ -277,9 +277,9 @@ pub(crate) fn uid_of(machine: &ObjectReference) -> Option<&str> {
     machine.uid.as_deref().filter(|_| is_machine)
 }
 
-/// Writes the condition of a Machine. An object with the same name and another UID is not changed.
+/// Writes the condition of a Machine. An object with the same name and a different UID is not changed.
 ///
-/// In API version v1beta1, the condition is in `status.v1beta2`, where Cluster API keeps such conditions.
+/// In API version v1beta1, the condition is in `status.v1beta2`, where Cluster API stores conditions in this format.
 pub(crate) async fn write(
     management: &Client,
     resource: &ApiResource,

@@ -1,7 +1,8 @@
 //! The command `tokens recreate`: recreates the bootstrap tokens of Machines whose nodes need them to rejoin.
 //!
-//! A node has only the token of its Machine's `KubeadmConfig`. Kubernetes deletes an expired token, and no component
-//! creates it again. So a node whose certificate has expired, or whose record was reset, can be locked out.
+//! A node has only the token in its Machine's `KubeadmConfig`. Kubernetes deletes an expired token, and no component
+//! creates it again. Therefore a node whose certificate has expired, or whose record was reset, can be unable to
+//! rejoin.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -32,9 +33,9 @@ pub struct MachineTokens {
 pub struct MachineToken {
     /// The Machine.
     pub machine: String,
-    /// The ID of the Machine's own token. `None` if its `KubeadmConfig` has none.
+    /// The ID of the Machine's own token. `None` if its `KubeadmConfig` does not contain a token.
     pub token_id: Option<String>,
-    /// The expiry of the token, in RFC 3339. `None` also for a token without an expiry.
+    /// The expiry time of the token, as RFC 3339. `None` also if the token does not expire.
     pub expires: Option<String>,
     /// The reason why the token was not recreated.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,7 +46,7 @@ pub struct MachineToken {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MachineTokensError {
-    /// Attestation is not enforced. Without enforcement, a token allows its holder to join as any node.
+    /// Attestation is not enforced, so that the holder of a token can join as any node.
     #[error(
         "attestation is not enforced in Cluster {0}: any machine with a bootstrap token can join there as any node; to \
          recreate tokens nevertheless, set --without-enforcement"
@@ -88,12 +89,12 @@ pub enum MachineTokensError {
 impl MachineTokens {
     /// Creates access to the tokens of this Cluster's Machines.
     ///
-    /// Without `workload`, Cluster API's kubeconfig determines the API server, if the policy `reach` allows its
-    /// address.
+    /// Without `workload`, Cluster API's kubeconfig determines the API server, if the policy `reach` allows the
+    /// server's address.
     ///
     /// # Errors
     ///
-    /// The kubeconfig cannot be used.
+    /// Returns an error if the kubeconfig cannot be used.
     pub async fn of_cluster(
         management: &ClusterAccess,
         cluster: &ObjectKey,
@@ -114,16 +115,16 @@ impl MachineTokens {
         })
     }
 
-    /// Recreates the own tokens of these Machines or of all Machines, or extends the expiry of the tokens.
+    /// Recreates the own tokens of these Machines, or of all Machines, or extends their expiry times.
     ///
-    /// Each token is valid for at least `life` from `now`. The command can be repeated. A Machine whose token cannot be
-    /// read or written has an [error](MachineToken::error), and does not affect the others.
+    /// Each token is valid for at least `life` from `now`. The command can be repeated. If a Machine's token cannot be
+    /// read or written, its result has an [error](MachineToken::error), and other Machines are not affected.
     ///
     /// # Errors
     ///
-    /// Attestation is not enforced and this is not `permitted`, a Machine does not exist, or a cluster does not answer.
-    /// It is also an error if a permission for all Machines or for all tokens is missing. The tokens before the failure
-    /// are recreated.
+    /// Returns an error if attestation is not enforced and this is not `permitted`, if a Machine does not exist, if a
+    /// cluster does not respond, or if a permission for all Machines or for all tokens is missing. The tokens before
+    /// the failure are recreated.
     pub async fn recreate(
         &self,
         machines: &BTreeSet<String>,
@@ -153,7 +154,7 @@ impl MachineTokens {
                 machine: missing.clone(),
             });
         }
-        // The Secret contains whole seconds.
+        // The Secret stores whole seconds.
         let end = Timestamp::try_from(now + life).map_or(Timestamp::MAX, |end| {
             Timestamp::from_second(end.as_second()).unwrap_or(end)
         });

@@ -1,6 +1,6 @@
-//! Serves many clusters: for each [`KubeletAuthentication`] of a management cluster, the requests of its Cluster.
+//! Serves many clusters: the requests in each Cluster that has a [`KubeletAuthentication`] in the management cluster.
 //!
-//! An infrastructure provider can embed it with its own verifiers:
+//! An infrastructure provider can embed the controller with its own verifiers:
 //!
 //! ```no_run
 //! # use std::sync::Arc;
@@ -17,9 +17,9 @@
 //!
 //! # Guarantees
 //!
-//! - Each cluster has separate tasks, a separate queue and separate budgets. An unavailable, hostile or misconfigured
-//!   cluster does not delay others. A panic does not delay them either.
-//! - If a cluster is not served, a condition contains the reason, without secrets.
+//! - Each cluster has separate tasks, a separate queue and separate budgets. Therefore an unavailable, hostile or
+//!   misconfigured cluster does not delay other clusters. A panic does not delay them either.
+//! - If a cluster is not served, a condition states the reason, without secrets.
 //! - A replaced kubeconfig or CA takes effect immediately, and no request is lost.
 
 use std::num::NonZeroUsize;
@@ -73,8 +73,8 @@ use infra_cluster::Definitions;
 use leader::{Candidate, TermEnd};
 use places::Places;
 
-/// The kinds in the management cluster that a replica must list before it is ready. The kinds that only a leader needs
-/// are listed when the replica becomes the leader.
+/// The kinds in the management cluster that a replica must list before it is ready. Kinds that only the leader needs
+/// are listed after the replica becomes the leader.
 const LISTS: [&str; 4] = ["Cluster", "Machine", "MachinePool", "NodeIdentity"];
 
 /// The default of [`Settings::sync_period`].
@@ -83,41 +83,42 @@ pub const SYNC_PERIOD: Duration = Duration::from_mins(30);
 /// The default of [`Settings::max_clusters_per_namespace`].
 pub const MAX_CLUSTERS_PER_NAMESPACE: NonZeroUsize = NonZeroUsize::MIN.saturating_add(999);
 
-/// The part of a management cluster that the controller serves, and the options.
+/// The options, including which part of the management cluster the controller serves.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Settings {
     /// The objects to serve.
     pub selection: Selection,
-    /// The name of this replica. One replica is the leader and holds a Lease. The holder identity is this name with a
-    /// random suffix.
+    /// The name of this replica. One replica is the leader and holds a Lease. The Lease's holder identity is this name
+    /// with a random suffix.
     pub candidate: String,
     /// The addresses that API servers of workload clusters are allowed to have.
     pub reach: EgressPolicy,
     /// The time for which a Machine must be missing before its record is retired, its certificates are revoked and its
-    /// Node is deleted. `None`: [`MISSING_MACHINE_TIMEOUT`](node_attestation_core::ledger::MISSING_MACHINE_TIMEOUT).
+    /// Node is deleted. If `None`, [`MISSING_MACHINE_TIMEOUT`](node_attestation_core::ledger::MISSING_MACHINE_TIMEOUT)
+    /// applies.
     pub missing_machine_timeout: Option<Duration>,
     /// The interval between inspections of a workload cluster without problems. An inspection checks the version, the
-    /// Nodes, the list of revoked certificates, the admission policies, and the bindings that approve requests. Every
-    /// other inspection also checks the controller's permissions. A cluster with a problem is inspected every minute,
-    /// and a cluster whose watches fail or recover is inspected immediately. `None`: [`SYNC_PERIOD`].
+    /// Nodes, the revocation list, the admission policies, and the bindings that approve requests. Every second
+    /// inspection also checks the controller's permissions. A cluster with a problem is inspected every minute, and a
+    /// cluster whose watches fail or recover is inspected immediately. If `None`, [`SYNC_PERIOD`] applies.
     pub sync_period: Option<Duration>,
-    /// The limit of served clusters in one namespace. The oldest clusters are served. `None`:
-    /// [`MAX_CLUSTERS_PER_NAMESPACE`].
+    /// The maximum number of served clusters in one namespace. The oldest clusters are served. If `None`,
+    /// [`MAX_CLUSTERS_PER_NAMESPACE`] applies.
     pub max_clusters_per_namespace: Option<NonZeroUsize>,
     /// The metrics and the health of the controller.
     pub metrics: Metrics,
-    /// The signer for clusters whose CA Secret has no key. `None`: such a cluster is not served.
+    /// The signer for clusters whose CA Secret has no key. If `None`, these clusters are not served.
     pub external_signer: Option<ExternalSigner>,
-    /// An observer that follows the watch of Clusters.
+    /// An observer of the Cluster watch.
     pub cluster_observer: Option<Arc<dyn ClusterObserver>>,
 }
 
-/// Creates the verifiers of a cluster's authorized attestors. The text is the UID of the Cluster, which changes when
-/// the Cluster is moved.
+/// Creates the verifiers for a cluster's authorized attestation providers. The text is the Cluster's UID, which changes
+/// when the Cluster is moved.
 pub type VerifierFactory = dyn Fn(&KubeletAuthentication, &str) -> Verifiers + Send + Sync;
 
-/// A controller for all clusters of a management cluster, or for a part of them.
+/// A controller for all clusters in a management cluster, or for some of them.
 #[derive(derive_more::Debug, Clone)]
 #[debug("Controller({settings:?})")]
 pub struct Controller {
@@ -146,17 +147,17 @@ struct Shared {
     machine_conditions: Arc<FairRate>,
     /// The rate of status writes.
     status_writes: Arc<FairRate>,
-    /// The definitions of infrastructure kinds.
+    /// The definitions of infrastructure provider kinds.
     definitions: Arc<Definitions>,
     /// The turns of requests.
     requests: FairTurns,
-    /// The turns of parsing the objects of a cluster.
+    /// The turns for parsing a cluster's objects.
     parsing: FairTurns,
     places: Places,
 }
 
 impl Controller {
-    /// Creates a controller for this management cluster. It makes no calls before [`run`](Self::run).
+    /// Creates a controller for this management cluster. The controller makes no calls before [`run`](Self::run).
     pub fn new(
         management: &ClusterAccess,
         settings: Settings,
@@ -180,14 +181,14 @@ impl Controller {
         self
     }
 
-    /// Serves requests while this replica is the leader, until `stop` is ready. Afterwards, it releases the Lease.
+    /// Serves requests while this replica is the leader, until `stop` is ready. Then releases the Lease.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        // All replicas watch, so a new leader already has all objects.
+        // All replicas watch, so that a new leader already has all objects.
         let (shared, mut watching) = self.watching();
         tokio::select! {
             () = self.lead(&shared, stop) => {}
             // A watch ends only with a panic. Without the watch, this replica would miss all changes but keep the
-            // Lease. So the process ends, and another replica becomes the leader.
+            // Lease. Therefore the process stops, and another replica becomes the leader.
             Some(ended) = watching.join_next() => resume_panic(ended),
         }
     }
@@ -212,7 +213,7 @@ impl Controller {
         }
     }
 
-    /// Creates the shared state, and the tasks of its watches.
+    /// Creates the shared state, and the tasks that run its watches.
     fn watching(&self) -> (Arc<Shared>, JoinSet<()>) {
         let Settings {
             selection,
@@ -265,7 +266,7 @@ impl Controller {
     }
 }
 
-/// Serves the clusters in a separate task, so that the renewal of the Lease never waits for a cluster.
+/// Serves the clusters in a separate task, so that renewing the Lease never waits for a cluster.
 async fn work(shared: Arc<Shared>, stop: impl Future<Output = ()> + Send + 'static) {
     let mut work = JoinSet::new();
     work.spawn(async move { cluster_registry::supervise_all(&shared, stop).await });

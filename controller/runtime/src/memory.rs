@@ -1,5 +1,5 @@
-//! Limits for the memory that clusters share, so that neither one cluster nor the clusters of one namespace can use all
-//! of it.
+//! Limits on the memory that clusters share, so that neither a single cluster nor all clusters in a namespace together
+//! can use all of it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,11 +14,11 @@ pub(crate) use limit::KeptLimit;
 
 use limit::Limit;
 
-/// The part of the container's limit that all clusters share for data from their API servers, in addition to their own
-/// shares: 64 MiB of 1 GiB.
+/// The divisor of the container's limit for the memory that all clusters share for data from their API servers, in
+/// addition to their own shares: 64 MiB of 1 GiB.
 const COMMON_PART: usize = 16;
 
-/// The part for the own shares of all clusters together: 128 MiB of 1 GiB.
+/// The divisor for the own shares of all clusters together: 128 MiB.
 const OWN_PART: usize = 8;
 
 static PROCESS: LazyLock<Common> = LazyLock::new(|| {
@@ -26,20 +26,20 @@ static PROCESS: LazyLock<Common> = LazyLock::new(|| {
     Common::new(limit / OWN_PART, limit / COMMON_PART)
 });
 
-/// The part for connections in own shares: 256 MiB, half of which is sufficient for 1,024 connections. By default, a
-/// namespace has up to 1,000 clusters, each with a connection that remains open.
+/// The divisor for connections in own shares: 256 MiB, half of which is sufficient for 1,024 connections. By default, a
+/// namespace has up to 1,000 clusters, each with one connection that remains open.
 const CONNECTIONS_PART: usize = 4;
 
-/// The part for connections beyond the own shares: 32 MiB.
+/// The divisor for connections that exceed their own shares: 32 MiB.
 const MORE_CONNECTIONS_PART: usize = 32;
 
-/// The memory for connections is separate, so that other uses of memory do not close or prevent connections.
+/// Connections have separate memory, so that other uses of memory do not close or prevent connections.
 static CONNECTIONS: LazyLock<Common> = LazyLock::new(|| {
     let limit = container::limit();
     Common::of_kept(limit / CONNECTIONS_PART, limit / MORE_CONNECTIONS_PART)
 });
 
-/// The part for `ConfigMaps`, once for the own shares and once for the shared memory: 128 MiB each.
+/// The divisor for `ConfigMaps`, used for both the own shares and the shared memory: 128 MiB each.
 const LISTS_PART: usize = 8;
 
 static LISTS: LazyLock<Common> = LazyLock::new(|| {
@@ -47,22 +47,22 @@ static LISTS: LazyLock<Common> = LazyLock::new(|| {
     Common::new(bytes, bytes)
 });
 
-/// The part for responses of the management cluster to calls that a tenant causes: 64 MiB of 1 GiB. A watch holds the
-/// memory of its longest event until it ends. Each served Cluster has two watches of Secrets, with up to 3 MiB.
+/// The divisor for management cluster responses to calls that a tenant causes: 64 MiB of 1 GiB. A watch holds the
+/// memory for its longest event until it ends. Each served Cluster has two watches of Secrets, with up to 3 MiB.
 const CALLS_PART: usize = 16;
 
 /// The memory that is reserved for each of these calls. Most responses are shorter.
 const OWN_CALL: usize = STEP;
 
 static CALLS: LazyLock<Common> = LazyLock::new(|| {
-    // Other namespaces can make calls at any time, so a single namespace leaves half of the memory.
+    // Other namespaces can make calls at any time, so a single namespace can use at most half of the memory.
     Common::of_kept(usize::MAX, container::limit() / CALLS_PART)
 });
 
-/// The memory that is reserved for the `ConfigMaps` of a cluster: more than 10,000 hosts.
+/// The memory that is reserved for a cluster's `ConfigMaps`, which is enough for more than 10,000 hosts.
 const OWN_LISTS: usize = 2 * 1024 * 1024;
 
-/// The unit of counting, so that not every byte changes a counter.
+/// The unit in which memory is counted, so that not every byte changes a counter.
 const STEP: usize = 16 * 1024;
 
 /// The number of free bytes.
@@ -74,7 +74,7 @@ impl Pool {
         Self(AtomicUsize::new(bytes))
     }
 
-    /// Takes up to `bytes`.
+    /// Takes up to `bytes`, and returns the number of bytes taken.
     fn take_some(&self, bytes: usize) -> usize {
         let taken = |left: usize| left.checked_sub(bytes.min(left));
         let before = self
@@ -88,19 +88,19 @@ impl Pool {
     }
 }
 
-/// The memory that the clusters of all namespaces share.
+/// The memory that all namespaces share.
 #[derive(Debug)]
 struct Common {
     own: Limit,
     rest: Limit,
-    /// The minimum number of namespaces to reserve memory for, even if fewer have a share.
+    /// The minimum number of namespaces for which memory is reserved, even if fewer namespaces have a share.
     least: usize,
     taken: Shared<Taken>,
 }
 
 #[derive(Debug)]
 struct Taken {
-    /// The bytes of all tenants' own shares.
+    /// The number of bytes in the own shares of all tenants.
     own: usize,
     common: usize,
     /// The namespaces with a share.
@@ -108,18 +108,18 @@ struct Taken {
 }
 
 impl Taken {
-    /// The number of namespaces without the operator's.
+    /// The number of namespaces, without the operator's namespace.
     fn tenants(&self) -> usize {
         self.namespaces.len() - usize::from(self.namespaces.contains_key(""))
     }
 }
 
-/// The memory that the clusters of one namespace use together.
+/// The memory that all clusters in one namespace use together.
 #[derive(Debug, Default)]
 struct OfNamespace {
     /// The number of shares.
     shares: usize,
-    /// The bytes of the clusters' own shares.
+    /// The number of bytes in the own shares of the clusters.
     own: usize,
     common: usize,
 }
@@ -129,8 +129,8 @@ impl Common {
         Self::for_at_least(1, own, common)
     }
 
-    /// Memory that is in use as long as clusters are served. A single namespace can take half of it, because another
-    /// namespace can get only unused memory.
+    /// Creates memory that stays in use as long as clusters are served. A single namespace can use at most half of it,
+    /// because other namespaces can get only unused memory.
     const fn of_kept(own: usize, common: usize) -> Self {
         Self::for_at_least(2, own, common)
     }
@@ -151,8 +151,8 @@ impl Common {
         }
     }
 
-    /// Takes bytes of own shares and of the shared memory for this namespace. Returns `false` without a change if there
-    /// are not enough.
+    /// Takes bytes from own shares and from the shared memory for this namespace. If there are not enough bytes,
+    /// returns `false` and does not change anything.
     fn take(&self, namespace: &str, own: usize, common: usize) -> bool {
         self.taken.write(|taken| {
             let is_operator = namespace.is_empty();
@@ -199,11 +199,11 @@ impl Common {
     }
 }
 
-/// A share of the common memory. It counts for its namespace until it is dropped.
+/// A share in the common memory. It counts for its namespace until it is dropped.
 #[derive(Debug)]
 struct Member {
     common: &'static Common,
-    /// The namespace. Empty for the operator, whose share has no other limit.
+    /// The namespace. Empty for the operator, whose share is not limited further.
     namespace: String,
 }
 
@@ -237,11 +237,11 @@ impl Drop for Member {
 ///
 /// # Guarantees
 ///
-/// - Other clusters of its namespace never use its own share.
-/// - The own shares of all tenants have a common limit, and so does the shared memory.
-/// - While another namespace has a share, the clusters of one namespace can take at most half of each. For connections
+/// - Other clusters in the namespace never use a cluster's own share.
+/// - The own shares of all tenants together are limited. The shared memory is also limited.
+/// - While another namespace has a share, the clusters in one namespace can use at most half of each. For connections
 ///   and calls, this limit always applies. The last quarter is divided equally among at least three namespaces, so that
-///   a new namespace has memory while the others use all that they can.
+///   a new namespace gets memory even while the other namespaces use as much as they can.
 #[derive(Debug, Clone)]
 pub(crate) struct Share {
     own: Arc<Pool>,
@@ -249,23 +249,23 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Creates a share for a cluster of this namespace, with `own` reserved bytes. The operator's namespace is empty.
+    /// Creates a share for a cluster in this namespace, with `own` reserved bytes. The operator's namespace is empty.
     pub(crate) fn new(namespace: &str, own: usize) -> Self {
         Self::of(&PROCESS, namespace, own)
     }
 
-    /// Creates a share for the connections to the API server of a cluster of this namespace, with `own` reserved bytes.
-    /// The operator's namespace is empty.
+    /// Creates a share for connections to the API server of a cluster in this namespace, with `own` reserved bytes. The
+    /// operator's namespace is empty.
     pub(crate) fn of_connections(namespace: &str, own: usize) -> Self {
         Self::of(&CONNECTIONS, namespace, own)
     }
 
-    /// Creates a share for the `ConfigMaps` of a cluster of this namespace.
+    /// Creates a share for the `ConfigMaps` of a cluster in this namespace.
     pub(crate) fn of_lists(namespace: &str) -> Self {
         Self::of(&LISTS, namespace, OWN_LISTS)
     }
 
-    /// Creates a share for the response of the management cluster to one call that this namespace causes.
+    /// Creates a share for the management cluster's response to one call that this namespace causes.
     pub(crate) fn of_call(namespace: &str) -> Self {
         Self::of(&CALLS, namespace, OWN_CALL)
     }
@@ -277,7 +277,7 @@ impl Share {
         }
     }
 
-    /// An empty holding.
+    /// Creates an empty holding.
     pub(crate) fn holding(&self) -> Holding {
         Holding {
             share: self.clone(),
@@ -287,7 +287,7 @@ impl Share {
     }
 }
 
-/// Bytes that are in use until this is dropped.
+/// Bytes that are in use until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Holding {
     share: Share,
@@ -296,7 +296,8 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
-    /// Grows or shrinks to at least `bytes`. Returns `false` without a change if there are not enough.
+    /// Grows or shrinks to at least `bytes`. If there are not enough bytes, returns `false` and does not change the
+    /// size.
     pub(crate) fn resize(&mut self, bytes: usize) -> bool {
         let Some(wanted) = bytes.checked_next_multiple_of(STEP) else {
             return false;

@@ -1,6 +1,6 @@
 //! The metrics and the health of a controller.
 //!
-//! Each component that counts gets a [`Metrics`]. The default is off, and does not store anything.
+//! Each component that counts events gets a [`Metrics`]. By default, metrics are off, and no values are stored.
 //!
 //! # Guarantees
 //!
@@ -44,8 +44,8 @@ use watches::Watch;
 
 use crate::clock::now;
 
-/// The bucket bounds for the duration of a decision, in seconds. Most decisions take milliseconds, a decision that
-/// calls AWS takes a few seconds, and the deadline is two minutes.
+/// The bucket bounds for the duration of a decision, in seconds. Most decisions take milliseconds, and a decision that
+/// calls AWS takes a few seconds. The deadline is two minutes.
 const DURATIONS: [f64; 11] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0,
 ];
@@ -71,7 +71,7 @@ struct Inner {
     watch_failures: Family<Labels<1>, Counter>,
     terms: Family<Labels<1>, Counter>,
     clusters: Live<Cluster>,
-    /// The number of clusters that are left out.
+    /// The number of clusters that are not served because of memory limits.
     left_out: AtomicUsize,
     watches: Live<Watch>,
     leases: Live<Lease>,
@@ -98,7 +98,7 @@ pub(crate) enum Written {
     Ok,
     /// Another client had changed or created the object.
     Conflict,
-    /// The API server did not respond, or refused.
+    /// The API server did not respond, or rejected the write.
     Failed,
 }
 
@@ -119,7 +119,7 @@ pub enum CloudResult {
     Ok,
     /// The cloud throttled the call.
     Throttled,
-    /// The cloud refused the call, or did not confirm the claim.
+    /// The cloud rejected the call, or did not confirm the claim.
     Refused,
     /// The cloud did not respond in time.
     TimedOut,
@@ -170,8 +170,8 @@ impl Metrics {
             .map_or_else(String::new, |inner| encode::text(inner, format))
     }
 
-    /// Initializes the denial counters of these providers to 0. Prometheus does not detect an increase in a series that
-    /// starts at 1. The first denial would then not trigger an alert.
+    /// Initializes the denial counters for these providers to 0. Prometheus does not detect an increase in a series
+    /// that starts at 1, so the first denial would not trigger an alert.
     pub(crate) fn serves(&self, verifiers: &Verifiers) {
         let Some(inner) = &self.0 else { return };
         for (provider, reason) in verifiers.denials() {
@@ -184,7 +184,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a decision on a request. `provider` is one of the served providers.
+    /// Counts a decision on a request. `provider` must be one of the served providers.
     pub(crate) fn decided(
         &self,
         (outcome, reason): (&'static str, &'static str),
@@ -235,7 +235,7 @@ impl Metrics {
         inner.cloud_requests.get_or_create(&labels).inc();
     }
 
-    /// Counts a call of the external signer, with the name of its gRPC code.
+    /// Counts a call to the external signer, with the name of its gRPC status code.
     pub(crate) fn signer_called(
         &self,
         operation: &'static str,
@@ -252,14 +252,15 @@ impl Metrics {
         durations.observe(took.as_secs_f64());
     }
 
-    /// Sets the number of clusters that are left out, because their namespace or all namespaces use too much memory.
+    /// Sets the number of clusters that are not served because their namespace, or all namespaces together, use too
+    /// much memory.
     pub(crate) fn left_out_clusters(&self, count: usize) {
         if let Some(inner) = &self.0 {
             inner.left_out.store(count, Ordering::Relaxed);
         }
     }
 
-    /// The metrics of a cluster. They end when the last clone is dropped.
+    /// The metrics for a cluster. They are removed when the last clone is dropped.
     pub(crate) fn cluster(&self, namespace: &str, name: &str) -> ClusterMetrics {
         let added = self.0.as_ref().map(|inner| {
             let cluster = Cluster::new(namespace, name);
@@ -268,7 +269,7 @@ impl Metrics {
         ClusterMetrics::new(self.clone(), added)
     }
 
-    /// The metrics of a watch of this kind. They end when the last clone is dropped.
+    /// The metrics for a watch of this kind. They are removed when the last clone is dropped.
     pub(crate) fn watch(&self, kind: &'static str) -> WatchMetrics {
         self.watch_in(kind, None)
     }
@@ -281,7 +282,7 @@ impl Metrics {
         }))
     }
 
-    /// The metrics of the Lease with this name. They end when they are dropped.
+    /// The metrics for the Lease with this name. They are removed when the result is dropped.
     pub(crate) fn lease(&self, name: &str) -> LeaseMetrics {
         LeaseMetrics(self.0.as_ref().map(|inner| {
             let terms = inner
@@ -291,7 +292,7 @@ impl Metrics {
         }))
     }
 
-    /// The heartbeat of a loop, which must beat at least once per `limit`. It ends when it is dropped.
+    /// A loop's heartbeat, which the loop must send at least once per `limit`. It ends when the result is dropped.
     pub(crate) fn heartbeat(&self, of: &'static str, limit: Duration) -> Heartbeat {
         Heartbeat(self.0.as_ref().map(|inner| {
             let beat = health::Beat::new(of, limit, Instant::now());
@@ -299,7 +300,7 @@ impl Metrics {
         }))
     }
 
-    /// Sets the kinds that must be listed once before this process is ready.
+    /// Sets the kinds that must be listed before this process is ready.
     pub(crate) fn require_lists(&self, kinds: &[&'static str]) {
         if let Some(inner) = &self.0 {
             inner.requirements.set(kinds);
@@ -310,18 +311,18 @@ impl Metrics {
     ///
     /// # Errors
     ///
-    /// A loop has not sent a heartbeat for too long.
+    /// Returns an error if a loop has not sent a heartbeat for too long.
     pub fn live(&self) -> Result<(), NotWell> {
         let mut beats = self.0.iter().flat_map(|inner| inner.beats.all());
         beats.try_for_each(|beat| beat.check())
     }
 
-    /// Whether the required kinds have been listed once. Afterwards, the process stays ready, because an outage is not
+    /// Whether the required kinds have been listed once. After that, the process stays ready, because an outage is not
     /// a reason to redirect traffic.
     ///
     /// # Errors
     ///
-    /// A required kind has not been listed.
+    /// Returns an error if a required kind has not been listed.
     pub fn ready(&self) -> Result<(), NotWell> {
         self.0.as_ref().map_or(Ok(()), |inner| {
             let listed = inner.watches.all();

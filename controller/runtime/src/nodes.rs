@@ -1,4 +1,4 @@
-//! The Nodes of a workload cluster, in its API server.
+//! Access to the Nodes of a workload cluster through its API server.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,19 +20,19 @@ use tokio::time::sleep;
 use crate::client::{CallError, ServerTime, call};
 use crate::watch::{Lenient, Unreadable, all_of, one_of, read_alone};
 
-/// The maximum number of addresses of a Node. An honest Node has a few.
+/// The maximum number of addresses of a Node. A normal Node has only a few.
 const MAX_ADDRESSES: usize = 1024;
 
 /// The maximum length of an address, a UID or a provider ID.
 const MAX_TEXT_LEN: usize = 2048;
 
-/// The number of concurrent reads of the Nodes of a cluster.
+/// The maximum number of concurrent reads of a cluster's Nodes.
 const READS: usize = 8;
 
-/// The deadline for the reads of many Nodes. The rounds of the cluster wait for it, and with them its revocations.
+/// The deadline for reading many Nodes. The cluster's rounds, including its revocations, wait for these reads.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
-/// A field of a Node is too long. The Node is kept in memory while a request is checked.
+/// A field of a Node is too long. The length is limited because the Node is kept in memory while a request is checked.
 #[derive(Debug, thiserror::Error)]
 #[error("the Node's {0} is longer than {MAX_TEXT_LEN} bytes")]
 struct TooLong(&'static str);
@@ -50,8 +50,8 @@ pub struct KubeNodes {
     time: ServerTime,
 }
 
-/// The fields of a Node to decode. The node itself writes the status with the times. It also writes the provider ID
-/// when it creates the Node.
+/// The required fields of a Node. The node itself writes the status, including its timestamps. It also writes the
+/// provider ID when it creates the Node.
 #[derive(Debug, Clone, Deserialize)]
 struct ReadNode {
     spec: Option<ReadSpec>,
@@ -77,7 +77,7 @@ struct ReadCondition {
     status: String,
 }
 
-/// The fields of a node's Lease to decode. The node itself writes the Lease.
+/// The required fields of a node's Lease, which the node itself writes.
 #[derive(Debug, Clone, Deserialize)]
 struct ReadLease {
     spec: Option<ReadLeaseSpec>,
@@ -95,7 +95,7 @@ read_alone! {
 }
 
 impl KubeNodes {
-    /// Creates access to the Nodes of `client`'s API server.
+    /// Creates access to the Nodes in `client`'s API server.
     pub fn new(client: Client) -> Self {
         Self {
             nodes: Api::all(client.clone()),
@@ -104,17 +104,17 @@ impl KubeNodes {
         }
     }
 
-    /// Sets the time of an API server that the operator configured, for the ages of Nodes and Leases.
+    /// Sets an operator-configured API server as the time source for the ages of Nodes and Leases.
     #[must_use]
     pub fn with_time(self, time: ServerTime) -> Self {
         Self { time, ..self }
     }
 
-    /// The names of all Nodes, each with its provider ID, if it has one.
+    /// The names of all Nodes, with their provider IDs if they have one.
     ///
     /// # Errors
     ///
-    /// The Nodes could not be listed.
+    /// Returns an error if the Nodes could not be listed.
     pub(crate) async fn provider_ids(&self) -> Result<Vec<(String, Option<String>)>, CallError> {
         let all = all_of(&self.nodes, ListParams::default()).await?;
         let provider_id = |node: Result<ReadNode, Unreadable>| node.ok()?.spec?.provider_id;
@@ -132,11 +132,11 @@ impl Nodes for KubeNodes {
         let Some(node) = call(one_of(&self.nodes, name.as_str())).await? else {
             return Ok(None);
         };
-        // The Node is reduced now, because a tenant's API server can return a large object and then not answer the next
-        // call.
+        // Only the used fields are kept, because a tenant's API server can return a large object and then never answer
+        // the next call.
         let node = used(node)?;
-        // The Lease is also read for a ready Node. kube-controller-manager would mark the Node as not ready, but can be
-        // unavailable.
+        // The Lease is also read for a ready Node, because kube-controller-manager, which marks a Node as not ready,
+        // can be unavailable.
         let lease = call(one_of(&self.leases, name.as_str())).await?;
         let lease = lease.map(|lease| lease.object).transpose();
         let lease = lease.map_err(Unavailable::new)?;
@@ -187,7 +187,7 @@ impl NodeReportedAddresses for KubeNodes {
     }
 }
 
-/// The used fields of a Node, without the fields of its Lease.
+/// The used fields of a Node, not including the fields from its Lease.
 fn used(node: Lenient<ReadNode, KubeNode>) -> Result<Node, Unavailable> {
     let uid = node.meta().uid.clone().unwrap_or_default();
     let created = node.meta().creation_timestamp.as_ref();

@@ -22,7 +22,7 @@ impl ObjectKey {
         }
     }
 
-    /// The key of the object with this metadata.
+    /// The key of the object with this metadata. `None` if the name or the namespace is missing.
     pub(crate) fn of(metadata: &ObjectMeta) -> Option<Self> {
         Some(Self {
             namespace: metadata.namespace.clone()?,

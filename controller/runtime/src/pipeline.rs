@@ -33,15 +33,15 @@ use crate::object_key::ObjectKey;
 use crate::queue::{self, Work, lean, memory};
 use crate::turns::{FairTurns, Line};
 
-/// The deadline for all checks of one request. Verifiers have shorter deadlines. This deadline protects the queue from
-/// a verifier without a deadline.
+/// The deadline for all checks of one request. Verifiers have shorter deadlines. This deadline protects the queue if a
+/// verifier has no deadline.
 const DECISION_DEADLINE: Duration = Duration::from_mins(2);
 
-/// The age at which a request without a machine fails. No run of the plugin waits for a request of this age, so the
-/// failure does not end a run.
+/// The age at which a request without a machine fails. The plugin never waits for a request of this age, so the failure
+/// does not stop a run of the plugin.
 const MAX_WITHOUT_MACHINE: Duration = Duration::from_mins(20);
 
-/// The maximum number of decisions on a request that keeps changing, before other requests have their turn.
+/// The maximum number of decisions on a request that keeps changing, before other requests get their turn.
 const MAX_ROUNDS: usize = 4;
 
 /// Decides on the requests of one cluster, and answers them.
@@ -51,12 +51,12 @@ pub struct Pipeline {
     store: Arc<dyn RequestStore>,
     events: Events,
     clock: fn() -> SystemTime,
-    /// The time of an API server, for the ages of requests.
+    /// The time source for the ages of requests.
     server_time: ServerTime,
     metrics: ClusterMetrics,
-    /// The outcomes for the conditions of Machines, if there are Machines.
+    /// The outcomes for the conditions of Machines. `None` if there are no Machines.
     outcomes: Option<Arc<Outcomes>>,
-    /// The cluster's line in the turns of all clusters.
+    /// The cluster's queue for the turns that all clusters share.
     turns: Line,
     /// The cluster's log lines.
     lines: ClusterLines,
@@ -67,11 +67,11 @@ pub struct Pipeline {
 pub(crate) enum Next {
     /// No further processing.
     Done,
-    /// Another try later.
+    /// The request is retried later.
     Retry,
-    /// Another try later. The request belongs to another controller until attestation is enforced.
+    /// The request is retried later. It belongs to another controller until attestation is enforced.
     NotOursYet,
-    /// Another try after the request has changed. The API server rejected the answer.
+    /// The request is retried after it has changed, because the API server rejected the answer.
     GiveUp,
 }
 
@@ -97,7 +97,7 @@ impl Pipeline {
         }
     }
 
-    /// Sets the time for the ages of requests. The default is the clock of this machine.
+    /// Sets the time source for the ages of requests. By default, it is this machine's clock.
     #[must_use]
     pub(crate) fn with_server_time(self, server_time: ServerTime) -> Self {
         Self {
@@ -106,7 +106,7 @@ impl Pipeline {
         }
     }
 
-    /// Sets the cluster's line in the turns of all clusters, and its log lines.
+    /// Sets the cluster's queue for the turns that all clusters share, and its log lines.
     #[must_use]
     pub(crate) fn in_turn(self, turns: Line, lines: ClusterLines) -> Self {
         Self {
@@ -121,7 +121,7 @@ impl Pipeline {
         &self.lines
     }
 
-    /// The cluster's line.
+    /// The cluster's queue for turns.
     pub(crate) fn turns(&self) -> Line {
         self.turns.clone()
     }
@@ -152,14 +152,14 @@ impl Pipeline {
         self.context.signers()
     }
 
-    /// The signers, without the signers of unavailable attestors.
+    /// The signers, except the signers of unavailable attestation providers.
     pub(crate) fn available_signers(&self) -> Vec<String> {
         self.context.available_signers()
     }
 
     /// Decides on the request and answers it.
     ///
-    /// Another object with the same name is ignored, because that object has a separate turn.
+    /// A different object with the same name is ignored, because it has a separate turn.
     pub(crate) async fn process(&self, mut work: Work) -> Next {
         for _ in 0..MAX_ROUNDS {
             let error = match self.round(&mut work).boxed().await {
@@ -174,7 +174,7 @@ impl Pipeline {
                 logs::unanswered(&self.lines.of_refusals(), csr, &error, work.attempts > 0);
                 return Next::Retry;
             }
-            // Another client changed the request at the same time, so the request is read again for a new decision.
+            // Another client changed the request concurrently, so the request is read again and decided again.
             tracing::debug!(csr, "changed meanwhile");
         }
         Next::Retry
@@ -188,7 +188,7 @@ impl Pipeline {
             let found = self.store.get(csr).await?.map(lean);
             match found.filter(|found| found.metadata.uid.as_ref() == Some(&work.uid)) {
                 None => return Ok(deleted(csr)),
-                // The queue reserves more memory for the next try, or delays it until enough memory is free.
+                // The queue reserves more memory for the next try, or delays the try until enough memory is available.
                 Some(found) if memory(&found) > work.max_len => {
                     tracing::debug!(csr, "the request is larger than its watched version");
                     return Ok(Next::Retry);
@@ -217,7 +217,7 @@ impl Pipeline {
         let whole = begun.elapsed();
         logs::decision(&subject, &decided, (whole, repeated), &self.lines);
         if !repeated || !is_waiting(&decided.decision) {
-            // A tenant controls the names of unavailable attestors, which would create an unlimited number of labels.
+            // A tenant controls the names of unavailable attestation providers, so they are not used as label values.
             let provider = subject.provider_of(&self.available_signers());
             let decision = (logs::outcome(&decided.decision), reason(&decided.decision));
             self.metrics.decided(decision, provider, whole);
@@ -243,8 +243,8 @@ impl Pipeline {
         Ok(next)
     }
 
-    /// Writes an Event on the Machine if its request still waits for Cluster API or for a verifier. An action by an
-    /// operator could be necessary. If the provider ID of a request is unknown, its token identifies the Machine.
+    /// Writes an Event on the Machine if its request still waits for Cluster API or for a verifier, because an operator
+    /// could need to act. If a request's provider ID is unknown, its token identifies the Machine.
     async fn tell_of_wait(
         &self,
         request: &CertificateSigningRequest,
@@ -320,7 +320,7 @@ impl Pipeline {
         }
     }
 
-    /// Writes the decision. If the API server rejects the certificate, the decision becomes `Failed`.
+    /// Writes the decision. If the API server rejects the certificate, writes `Failed` instead.
     async fn answer(
         &self,
         request: &CertificateSigningRequest,
@@ -349,15 +349,15 @@ impl Pipeline {
     }
 }
 
-/// The decision, or a failure for a request that has waited for too long. `decided` is `None` if the checks did not
-/// complete in time.
+/// Returns the decision, or a failure if the request has waited too long. `decided` is `None` if the checks did not
+/// finish in time.
 pub(crate) fn concluded(
     request: &CertificateSigningRequest,
     decided: Option<Decided>,
     now: SystemTime,
 ) -> Option<Decided> {
     let (obstacle, waits_for_a_machine) = match &decided {
-        // The built-in signer can be responsible for the request.
+        // The built-in signer can still be responsible for the request.
         Some(Decided {
             decision: Decision::Retry(Deferral::EnforcementUnknown),
             ..
@@ -394,8 +394,8 @@ fn deleted(csr: &str) -> Next {
     Next::Done
 }
 
-/// Whether this try of a waiting request creates an Event. The waits between tries double, up to one minute. The fifth
-/// retry, 31 seconds after the first try, creates the first Event. The next Events follow after 2, 6, 14 and 30
+/// Whether this retry of a waiting request creates an Event. The delays between retries double, up to one minute. The
+/// fifth retry, 31 seconds after the first try, creates the first Event. Further Events follow after 2, 6, 14 and 30
 /// minutes.
 fn is_told_again(attempts: u32) -> bool {
     let since = attempts.saturating_sub(3);

@@ -8,12 +8,12 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 use kubelet_attestation::errors::shortened;
 
-/// The first version that forwards the UID in a certificate, which renewals need (`AllowParsingUserUIDFromCertAuth`, on
-/// by default since this version).
+/// The first Kubernetes version that forwards the UID in a certificate, which renewals need
+/// (`AllowParsingUserUIDFromCertAuth`, enabled by default since this version).
 const FIRST_WITH_UIDS: (u32, u32) = (1, 33);
 
-/// The maximum length of a version's name, which is stored, also in a condition. A vendor appends a few characters to
-/// `v1.36.0`.
+/// The maximum length of a version name, because it is stored, also in a condition. A vendor appends a few characters
+/// to `v1.36.0`.
 const MAX_NAME_LEN: usize = 128;
 
 const GROUP: &str = "certificates.k8s.io";
@@ -21,7 +21,7 @@ const GROUP: &str = "certificates.k8s.io";
 /// The version of an API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerVersion {
-    /// The name that the API server reports, truncated.
+    /// The name that the API server reports. Long names are truncated.
     pub name: String,
     /// The major and minor version, if they are valid.
     pub number: Option<(u32, u32)>,
@@ -36,7 +36,7 @@ impl ServerVersion {
 
 impl From<Info> for ServerVersion {
     fn from(info: Info) -> Self {
-        // A vendor can append a plus sign: `33+`.
+        // A vendor can append a plus sign, as in `33+`.
         let minor = info.minor.trim_end_matches(|c: char| !c.is_ascii_digit());
         let number = info.major.parse().ok().zip(minor.parse().ok());
         Self {
@@ -50,10 +50,10 @@ impl From<Info> for ServerVersion {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Right(ResourceAttributes);
 
-/// The verb, group, resource and namespace of a permission. No namespace means all namespaces.
+/// The verb, group, resource and namespace of a permission. Without a namespace, the permission is for all namespaces.
 type Rule<'a> = [&'a str; 4];
 
-/// The permissions for answering requests, except permissions on signers.
+/// The permissions for answering requests, not including permissions for signers.
 const RULES: [Rule<'static>; 8] = [
     ["get", GROUP, "certificatesigningrequests", ""],
     ["list", GROUP, "certificatesigningrequests", ""],
@@ -71,8 +71,8 @@ const OURS: &str = "attestation.cluster.x-k8s.io";
 /// The group of Cluster API.
 const CLUSTER_API: &str = "cluster.x-k8s.io";
 
-/// The permissions in the management cluster, except permissions on Leases and permissions that only some providers
-/// need: verbs, group and resources.
+/// The permissions in the management cluster: verbs, group and resources. Does not include permissions for Leases, and
+/// permissions that only some providers need.
 const MANAGEMENT_RULES: [(&[&str], &str, &[&str]); 8] = [
     (
         &["get", "list", "watch", "create", "patch"],
@@ -126,7 +126,7 @@ impl Right {
 }
 
 impl std::fmt::Display for Right {
-    /// The form in which an operator would write it: `approve signers.certificates.k8s.io/<signer>`.
+    /// Writes the permission like an operator would: `approve signers.certificates.k8s.io/<signer>`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (verb, resource) = (self.0.verb.as_deref(), self.0.resource.as_deref());
         write!(
@@ -181,7 +181,7 @@ pub fn optional_rights() -> Vec<Right> {
 ///
 /// # Errors
 ///
-/// The API server did not respond.
+/// Returns an error if the API server did not respond.
 pub async fn version(client: &Client) -> Result<ServerVersion, kube::Error> {
     Ok(client.apiserver_version().await?.into())
 }
@@ -190,7 +190,7 @@ pub async fn version(client: &Client) -> Result<ServerVersion, kube::Error> {
 ///
 /// # Errors
 ///
-/// The API server did not respond.
+/// Returns an error if the API server did not respond.
 pub async fn missing(client: &Client, rights: Vec<Right>) -> Result<Vec<Right>, kube::Error> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let mut missing = Vec::new();

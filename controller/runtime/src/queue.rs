@@ -28,60 +28,60 @@ use crate::memory::{Holding, Share};
 use crate::metrics::Pending;
 use crate::turns::TurnLimits;
 
-/// The limits of concurrent requests. The limit for all clusters together is four times the limit for one cluster.
+/// The limits on concurrent requests. The limit for all clusters together is four times the limit for one cluster.
 pub(crate) const TURNS: TurnLimits = TurnLimits {
     all: 4 * MAX_RUNNING,
     of_cluster: MAX_RUNNING,
 };
 
-/// The delay after which a turn is charged again. So no requester exceeds its burst after a stall.
+/// The delay after which a turn is charged again, so that a requester cannot exceed its burst after a stall.
 const LATE: Duration = Duration::from_secs(10);
 
-/// The pause before the next turn of a request for which there is not enough memory.
+/// The pause before the next turn of a request for which there was not enough memory.
 const WITHOUT_MEMORY: Duration = Duration::from_secs(1);
 
-/// The maximum length of the name of an object or a requester (RFC 1123).
+/// The maximum length of an object or requester name (RFC 1123).
 const MAX_NAME_LEN: usize = 253;
 
 /// The maximum length of a UID or a resource version. Kubernetes UIDs have 36 characters.
 const MAX_ID_LEN: usize = 64;
 
-/// The memory of an entry in addition to its texts. It was measured in all maps that refer to the entry, for a
-/// requester with a single entry.
+/// The memory for an entry in addition to its texts. It was measured for a requester with a single entry, and includes
+/// all maps that refer to the entry.
 const ENTRY_LEN: usize = 800;
 
-/// An upper bound for the time between two turns: a requester has up to 1,000 requests, at intervals of 10 s.
+/// An upper bound for the time between two turns: a requester has up to 1,000 requests, and their turns are 10 s apart.
 const LATEST: Duration = Duration::from_hours(24);
 
-/// The memory that is reserved for the requests of one cluster: requests of 1,000 machines.
+/// The memory that is reserved for one cluster's requests, which is enough for the requests of 1,000 machines.
 const SHARE: usize = 4 * 1024 * 1024;
 
 /// The known requests of one cluster, with their states.
 ///
-/// An entry is one object, identified by its UID. Another object with the same name has a separate entry. Two workers
-/// never process the same object. Answers are final, so an answered request is not processed again.
+/// An entry represents one object, which its UID identifies. A different object with the same name has a separate
+/// entry. Two workers never process the same object. Answers are final, so an answered request is not processed again.
 ///
 /// # Guarantees
 ///
 /// A flood of requests does not displace requests from other requesters. If the queue is full, it drops the newest
-/// request of the requester with the most requests.
+/// request from the requester that has the most requests.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    /// Like all maps here, a `BTreeMap` releases memory as it shrinks. A `HashMap` does not.
+    /// A `BTreeMap`, like all maps here, because it releases memory when it shrinks, unlike a `HashMap`.
     entries: BTreeMap<Arc<str>, Entry>,
     /// The UIDs of the waiting requests, in order.
     turns: BTreeMap<Turn, Arc<str>>,
-    /// The turns that are charged to the budgets of their requesters, by requester.
+    /// The turns that are charged to the budgets of their requesters, sorted by requester.
     charged: BTreeSet<(Arc<str>, Turn)>,
     budgets: Budgets,
     room: Room,
     requesters: Requesters,
     last_arrival: Arrival,
-    /// The memory of the entries, without the budgets.
+    /// The memory that the entries use, not including the budgets.
     entry_bytes: usize,
     memory: Holding,
     left_out: Option<LeftOut>,
-    /// Whether dropped requests were logged. A list that drops no request resets it.
+    /// Whether dropped requests have been logged. Reset after a list that drops no request.
     is_told: bool,
     /// The arrival number at which answered requests are next removed.
     purged_at: Arrival,
@@ -92,8 +92,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Creates an empty queue of the cluster with these log lines. Its memory counts against the clusters of the
-    /// cluster's namespace.
+    /// Creates an empty queue for the cluster with these log lines. Its memory is charged to the cluster's namespace.
     pub(crate) fn new(lines: &ClusterLines) -> Self {
         let share = Share::new(lines.namespace(), SHARE);
         Self {
@@ -129,14 +128,14 @@ struct Entry {
     version: Option<String>,
     /// The size in memory.
     bytes: usize,
-    /// Whether the object is in the current list so far.
+    /// Whether the current list has returned the object so far.
     listed: bool,
     attempts: u32,
     state: State,
 }
 
 impl Entry {
-    /// The memory of the entry, including the maps that refer to it.
+    /// The memory that the entry uses, including the maps that refer to it.
     fn len(&self, uid: &str) -> usize {
         let version = self.version.as_ref().map_or(0, String::len);
         ENTRY_LEN + self.name.len() + self.requester.len() + uid.len() + version
@@ -150,7 +149,7 @@ enum State {
         due: Instant,
         /// Whether the turn is also in `charged`.
         is_charged: bool,
-        /// The object, if there was memory for its `bytes`.
+        /// The object, if there was enough memory for its `bytes`.
         object: Option<Box<CertificateSigningRequest>>,
     },
     /// A worker processes the request.
@@ -161,7 +160,7 @@ enum State {
     GivenUp,
 }
 
-/// The change of an object while it is processed.
+/// A change to an object while a worker processes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChangedWhileRunning {
     Nothing,
@@ -177,9 +176,9 @@ pub(crate) struct Work {
     pub(crate) name: String,
     /// The UID of the object.
     pub(crate) uid: String,
-    /// The request from the watch, without unused fields. `None` if it must be read.
+    /// The request from the watch, without unused fields. `None` if the request must be read.
     pub(crate) object: Option<Box<CertificateSigningRequest>>,
-    /// The memory limit for a request that is read. A larger request waits for a turn with enough memory.
+    /// The memory limit for reading the request. A larger request waits for a turn with enough memory.
     pub(crate) max_len: usize,
     /// The number of earlier attempts.
     pub(crate) attempts: u32,
@@ -196,7 +195,7 @@ impl Queue {
         self.pending.clone()
     }
 
-    /// Starts a list.
+    /// Records the start of a list.
     pub(crate) fn listing(&mut self) {
         self.left_out = None;
         self.is_listing = true;
@@ -205,7 +204,7 @@ impl Queue {
         }
     }
 
-    /// Ends a list. Requests that were not in the list no longer exist.
+    /// Records the end of a list. Requests that the list did not return no longer exist.
     pub(crate) fn listed(&mut self) {
         self.is_listing = false;
         self.is_told = self.left_out.is_some();
@@ -233,7 +232,7 @@ impl Queue {
         };
         let version = given(&metadata.resource_version, MAX_ID_LEN);
         let Some(entry) = self.entries.get_mut(&*uid) else {
-            // The checks refuse requesters with longer names, so these requesters can share a budget.
+            // The checks reject requesters with longer names, so these requesters can share a budget.
             let requester = csr.spec.username.as_deref().unwrap_or_default();
             let requester: String = requester.chars().take(MAX_NAME_LEN).collect();
             let entry = Entry {
@@ -299,16 +298,16 @@ impl Queue {
         self.forget(uid);
     }
 
-    /// Whether a request can be processed at `now`, if there is a turn for it.
+    /// Whether a request could be processed at `now`, provided that it gets a turn.
     pub(crate) fn is_ready(&self, now: Instant) -> bool {
         let first = self.turns.first_key_value();
         !self.room.is_busy() && first.is_some_and(|((due, _), _)| *due <= now)
     }
 
-    /// The next request to process at `now`.
+    /// Returns the next request to process at `now`.
     ///
-    /// A request that exceeds its requester's budget gets a later turn, and does not delay other requesters. At the
-    /// limit of concurrent work, all requests wait.
+    /// A request that exceeds its requester's budget gets a later turn, and does not delay other requesters. If the
+    /// limit on concurrent work is reached, all requests wait.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Work> {
         while !self.room.is_busy() {
             let first = self.turns.first_entry();
@@ -346,7 +345,7 @@ impl Queue {
         None
     }
 
-    /// Gives the charged turn of a deleted request to its requester's last request, whose own turn is refunded.
+    /// Gives a deleted request's charged turn to its requester's last request, and refunds that request's own turn.
     fn give_turn_back(&mut self, uid: &str, due: Instant) {
         let Some(requester) = self.entries.get(uid).map(|entry| entry.requester.clone()) else {
             return;
@@ -372,7 +371,7 @@ impl Queue {
         }
     }
 
-    /// The time of the next turn. `None` if it depends on other events.
+    /// The time of the next turn. `None` if the next turn depends on other events.
     pub(crate) fn next_turn(&self) -> Option<Instant> {
         if self.room.is_busy() {
             return None;
@@ -381,7 +380,7 @@ impl Queue {
         turn.into_iter().chain(self.relistable()).min()
     }
 
-    /// Ends the processing of a request that was answered, or does not belong to this controller.
+    /// Ends processing a request that was answered, or that does not belong to this controller.
     pub(crate) fn settled(&mut self, uid: &str) {
         if let Some((entry, _)) = self.worked_on(uid) {
             entry.state = State::Settled;
@@ -392,12 +391,12 @@ impl Queue {
         }
     }
 
-    /// Ends the processing of a request whose answer was rejected, until the request changes.
+    /// Ends processing a request whose answer was rejected, until the request changes.
     pub(crate) fn given_up(&mut self, uid: &str) {
         self.unanswered(uid, |_| None);
     }
 
-    /// Ends the processing of a request that must be retried.
+    /// Ends processing a request that must be retried.
     pub(crate) fn retry(&mut self, uid: &str, now: Instant) {
         self.unanswered(uid, |attempts| Some(now + RETRY.after(attempts)));
         if let Some(entry) = self.entries.get(uid) {
@@ -405,8 +404,8 @@ impl Queue {
         }
     }
 
-    /// Ends the processing of a request that belongs to another controller until attestation is enforced. It is
-    /// retried, and does not count as pending.
+    /// Ends processing a request that belongs to another controller until attestation is enforced. The request is
+    /// retried, but does not count as pending.
     pub(crate) fn not_ours_yet(&mut self, uid: &str, now: Instant) {
         self.retry(uid, now);
         if let Some(entry) = self.entries.get(uid) {
@@ -414,15 +413,15 @@ impl Queue {
         }
     }
 
-    /// Ends the processing of a request without an answer. If the request has changed, it is next. Otherwise, it waits
-    /// `until` the time for its number of attempts.
+    /// Ends processing a request without an answer. If the request has changed, it is processed next. Otherwise, it
+    /// waits until the time that `until` returns for its number of attempts.
     fn unanswered(&mut self, uid: &str, until: impl FnOnce(u32) -> Option<Instant>) {
         let Some((entry, meanwhile)) = self.worked_on(uid) else {
             return;
         };
         let until = until(entry.attempts);
         entry.attempts = entry.attempts.saturating_add(1);
-        // The decision was about the previous version. The change can be the one for which it waited.
+        // The decision was based on the previous version, and the request can have waited for this change.
         if let ChangedWhileRunning::Changed(_) = meanwhile {
             return self.wait(uid, Instant::now(), None);
         }
@@ -432,7 +431,7 @@ impl Queue {
         }
     }
 
-    /// The entry that was processed. If its object was deleted, the entry is removed.
+    /// Returns the entry that was processed. If its object was deleted, removes the entry.
     fn worked_on(&mut self, uid: &str) -> Option<(&mut Entry, ChangedWhileRunning)> {
         let entry = self.entries.get(uid)?;
         let State::Running(meanwhile) = entry.state else {
@@ -450,7 +449,7 @@ impl Queue {
         Some((entry, meanwhile))
     }
 
-    /// Adds a turn for the request, not before `due`.
+    /// Adds a turn for the request, at `due` or later.
     fn wait(&mut self, uid: &str, due: Instant, csr: Option<CertificateSigningRequest>) {
         let key = self.entries.get_key_value(uid).map(|(uid, _)| uid.clone());
         if let (Some(uid), Some(entry)) = (key, self.entries.get_mut(uid)) {
@@ -464,7 +463,7 @@ impl Queue {
         }
     }
 
-    /// Removes the turn of an entry. Returns the time of a charged turn, and the object if it was kept.
+    /// Removes the turn of an entry. Returns the time of the turn if it was charged, and the object if it was kept.
     fn end_wait(
         &mut self,
         uid: &str,

@@ -2,10 +2,10 @@
 //!
 //! # Guarantees
 //!
-//! - A file has the same meaning as in an API server: the schema of the custom resource provides the defaults and
-//!   checks the values, including its CEL rules. So no second list of checks is necessary.
-//! - An unknown field is an error. An API server drops such a field with a warning. In a file, a misspelled policy
-//!   would silently have no effect.
+//! - A file has the same meaning as an object in an API server: the schema of the custom resource provides the defaults
+//!   and checks the values, including its CEL rules. Therefore no second list of checks is necessary.
+//! - An unknown field is an error. An API server drops an unknown field with a warning, but in a file, a misspelled
+//!   policy would silently have no effect.
 //! - A field that requires a management cluster is an error ([`read`]).
 
 use std::fs::File;
@@ -30,7 +30,8 @@ pub mod testing;
 /// The kind of the object.
 const KIND: &str = "KubeletAuthentication";
 
-/// The maximum file size: the size limit of an object in etcd. The limit prevents reading a wrong file completely.
+/// The maximum file size, which equals etcd's size limit for an object. The limit prevents reading all of a large file
+/// that was specified by mistake.
 const MAX_FILE_LEN: u64 = 1536 * 1024;
 
 /// An invalid value in the file.
@@ -40,7 +41,7 @@ const MAX_FILE_LEN: u64 = 1536 * 1024;
 pub struct Fault {
     /// The path of the field, such as `spec.tpm.endorsementKeys.allowList[0].ekSha256`.
     pub field: String,
-    /// The fault, and the value to use instead.
+    /// A description of the fault, and the value to use instead.
     pub message: String,
 }
 
@@ -87,11 +88,12 @@ pub enum SettingsFileError {
     },
 }
 
-/// Reads the settings of a cluster without a management cluster.
+/// Reads the settings for a cluster without a management cluster.
 ///
 /// # Errors
 ///
-/// The file cannot be read, an API server would refuse the object, or a field requires a management cluster.
+/// Returns an error if the file cannot be read, if an API server would reject the object, or if a field requires a
+/// management cluster.
 pub fn read(path: &Path) -> Result<KubeletAuthentication, SettingsFileError> {
     let text = text(path).map_err(|source| SettingsFileError::Read {
         path: path.to_owned(),
@@ -111,7 +113,7 @@ fn text(path: &Path) -> Result<String, io::Error> {
     let mut text = String::new();
     let mut file = File::open(path)?.take(MAX_FILE_LEN);
     file.read_to_string(&mut text)?;
-    // Reads one more byte, which only a file that is too long has.
+    // Reads one more byte, to detect a file that is too long.
     file.set_limit(1);
     if file.read(&mut [0])? > 0 {
         let what = format!("longer than {MAX_FILE_LEN} bytes");
@@ -120,11 +122,12 @@ fn text(path: &Path) -> Result<String, io::Error> {
     Ok(text)
 }
 
-/// Parses the text (YAML or JSON) as an API server does with strict field validation: with its defaults and its checks.
+/// Parses the text (YAML or JSON) like an API server with strict field validation, including its defaults and its
+/// checks.
 ///
 /// # Errors
 ///
-/// An API server would refuse the object.
+/// Returns an error if an API server would reject the object.
 pub fn parse(text: &str) -> Result<KubeletAuthentication, InvalidSettings> {
     let options = serde_saphyr::options! { with_snippet: false };
     let mut object: Value = serde_saphyr::from_str_with_options(text, options)
@@ -132,15 +135,15 @@ pub fn parse(text: &str) -> Result<KubeletAuthentication, InvalidSettings> {
     let schema = schema::of_authentication();
     let mut faults = identity(&object);
     ensure!(faults.is_empty(), InvalidSettings::Faults(faults));
-    // The API server also drops the status from a new object.
+    // The API server also drops the status when an object is created.
     if let Value::Object(fields) = &mut object {
         fields.remove("status");
     }
     schema::drop_nulls(&schema, &mut object);
     schema::fill_defaults(&schema, &mut object);
     schema::check(&schema, &object, &mut faults);
-    // As in the API server, the rules are checked only if all types are valid, because a rule relies on the types of
-    // its fields.
+    // Like in the API server, the rules are evaluated only if all types are valid, because a rule relies on the types
+    // of its fields.
     if faults.is_empty() {
         rules::check(&schema, &object, &mut faults);
     }
@@ -154,14 +157,15 @@ pub fn parse(text: &str) -> Result<KubeletAuthentication, InvalidSettings> {
 #[error("{0}. Until it is corrected, the controller does not answer requests of the Cluster")]
 pub(crate) struct Contradiction(Fault);
 
-/// Checks the rules on combinations of settings for a stored object, which an earlier schema could have accepted.
+/// Checks the rules about combinations of settings for a stored object, because it could have been accepted with an
+/// earlier schema.
 ///
 /// # Errors
 ///
-/// The API server would refuse a change of the object.
+/// Returns an error if the API server would reject a change to the object.
 pub(crate) fn check_stored(spec: &KubeletAuthenticationSpec) -> Result<(), Contradiction> {
     static SCHEMA: LazyLock<Value> = LazyLock::new(schema::of_authentication);
-    // Each change of a Cluster is checked, so the rules are compiled only once.
+    // The rules are compiled only once, because they are evaluated for every change to a Cluster.
     static RULES: LazyLock<Vec<Compiled<'static>>> = LazyLock::new(|| {
         let schema = SCHEMA.pointer("/properties/spec").unwrap_or(&Value::Null);
         rules::of(schema).map(Rule::compiled).collect()
@@ -171,7 +175,7 @@ pub(crate) fn check_stored(spec: &KubeletAuthenticationSpec) -> Result<(), Contr
     fault.map_or(Ok(()), |fault| Err(Contradiction(fault)))
 }
 
-/// The faults in the fields that every object has.
+/// The faults in the fields that all objects have.
 fn identity(object: &Value) -> Vec<Fault> {
     let version = format!("{GROUP}/v1alpha1");
     let mut faults = Vec::new();
@@ -210,17 +214,17 @@ fn of_management(authentication: &KubeletAuthentication) -> Vec<Fault> {
     faults
 }
 
-/// Example settings as YAML: a valid `KubeletAuthentication` for this cluster and attestor.
+/// Example settings as YAML: a valid `KubeletAuthentication` for this cluster and attestation provider.
 ///
 /// # Errors
 ///
-/// The result would be invalid, for example because of an invalid cluster name.
+/// Returns an error if the result would be invalid, for example because of an invalid cluster name.
 pub fn example(cluster_name: &str, attestor: &str) -> Result<String, InvalidSettings> {
     let mut authentication = KubeletAuthentication::new(
         cluster_name,
         KubeletAuthenticationSpec::new(cluster_name, &[attestor]),
     );
-    // Labels for clusterctl have no effect in a file.
+    // clusterctl's labels have no effect in a file.
     authentication.metadata.labels = None;
     let spec = &mut authentication.spec;
     match attestor {

@@ -1,7 +1,7 @@
-//! The controller for one cluster without a management cluster. Its configuration is in files, and its records are in
-//! memory.
+//! The controller for one cluster without a management cluster. It reads its configuration from files, and keeps its
+//! records in memory.
 //!
-//! An infrastructure provider can embed it with its own verifiers:
+//! An infrastructure provider can embed the controller with its own verifiers:
 //!
 //! ```no_run
 //! # use std::error::Error;
@@ -64,25 +64,25 @@ mod testing;
 pub use assembly::UnusableSettings;
 pub(crate) use assembly::{ClusterInFiles, certificates, uid};
 
-/// The maximum size of a PEM file: hundreds of certificates, or any key. The limit prevents reading a wrong file
-/// completely.
+/// The maximum size of a PEM file, which is enough for hundreds of certificates, or any key. The limit prevents reading
+/// all of a large file that was specified by mistake.
 const MAX_PEM_LEN: u64 = 256 * 1024;
 
-/// The wait before another call to an API server that did not respond.
+/// The delay before the next call to an API server that did not respond.
 const EXAMINE_RETRY: Duration = Duration::from_secs(5);
 
-/// The settings of an operator.
+/// The settings that an operator provides.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The workload cluster.
     pub workload_kubeconfig: PathBuf,
-    /// The certificate of the CA for client certificates of the API server.
+    /// The certificate of the CA that the API server accepts for client certificates.
     pub ca_cert: PathBuf,
     /// The private key of the CA.
     pub ca_key: CaKey,
     /// The machines.
     pub inventory: ClusterInventory,
-    /// The other settings, as in a management cluster ([`settings_file`](crate::settings_file)).
+    /// The other settings, which are the same as in a management cluster ([`settings_file`](crate::settings_file)).
     pub authentication: KubeletAuthentication,
 }
 
@@ -105,10 +105,10 @@ pub enum StandaloneError {
     /// A setting is invalid.
     #[error(transparent)]
     Settings(#[from] UnusableSettings),
-    /// None of the authorized attestors is available.
+    /// None of the authorized attestation providers is available.
     #[error(transparent)]
     Verifier(#[from] VerifierUnavailable),
-    /// A file of the CA cannot be read.
+    /// A CA file cannot be read.
     #[error("cannot read the CA's {what} {}", path.display())]
     ReadCa {
         /// `certificate` or `key`.
@@ -126,12 +126,12 @@ pub enum StandaloneError {
         /// The reason.
         source: InvalidCa,
     },
-    /// The CA cannot sign.
+    /// The CA cannot be used for signing.
     #[error("cannot use the CA in {} and {}", cert.display(), key.display())]
     Ca {
-        /// The file of the certificate.
+        /// The certificate file.
         cert: PathBuf,
-        /// The file of the key.
+        /// The key file.
         key: PathBuf,
         /// The reason.
         source: InvalidCa,
@@ -150,14 +150,14 @@ pub struct Standalone {
 }
 
 impl Standalone {
-    /// Reads and checks all files, without calls to the cluster.
+    /// Reads and checks all files, without calling the cluster.
     ///
-    /// For `verifiers`, see [`management::Controller`](crate::management::Controller). Its text argument is a digest of
-    /// the CA certificates.
+    /// For `verifiers`, see [`management::Controller`](crate::management::Controller). Their text argument is a digest
+    /// of the CA certificates.
     ///
     /// # Errors
     ///
-    /// A file or a setting cannot be used.
+    /// Returns an error if a file or a setting cannot be used.
     pub async fn load(
         settings: Settings,
         verifiers: impl Fn(&KubeletAuthentication, &str) -> Verifiers,
@@ -265,7 +265,7 @@ impl Standalone {
 }
 
 impl CaKey {
-    /// The signer with this key. `certificate` is the content of the file `cert`.
+    /// Creates the signer with this key. `certificate` is the content of the file `cert`.
     fn signer(&self, certificate: &[u8], cert: &Path) -> Result<Arc<Signer>, StandaloneError> {
         let signer = match self {
             Self::File(path) => {
@@ -313,7 +313,7 @@ async fn examine(client: &kube::Client, signers: &[String]) {
     }
 }
 
-/// Reads the addresses of Services, in addition to the addresses in the inventory.
+/// Reads the Service addresses, in addition to the addresses in the inventory.
 async fn read_service_ranges(client: &kube::Client, services: &ServiceRanges) {
     loop {
         let error = match service_ranges::read(client).await {
@@ -375,7 +375,7 @@ fn read_pem(what: &'static str, path: &Path) -> Result<Zeroizing<Vec<u8>>, Stand
     let mut file = File::open(path).map_err(failed)?.take(MAX_PEM_LEN);
     let mut bytes = Zeroizing::new(Vec::new());
     file.read_to_end(&mut bytes).map_err(failed)?;
-    // Reads one more byte, which only a file that is too long has.
+    // Reads one more byte, to detect a file that is too long.
     file.set_limit(1);
     if file.read(&mut [0]).map_err(failed)? > 0 {
         let too_long = format!("longer than {MAX_PEM_LEN} bytes");

@@ -1,10 +1,10 @@
-//! A table of objects by name, with an index by their values. The cost of a lookup does not grow with the number of
+//! A table of objects by name, with an index of their values. The cost of a lookup does not grow with the number of
 //! objects.
 //!
-//! kube's `reflector::Store` is not used, for three reasons. It finds an object only by name or with a scan, so the
-//! cost of a request would grow with the number of Machines. It replaces each kind separately, so an
-//! answer would not be a consistent snapshot. It also drops an object that can no longer be decoded, although the last
-//! known state must stay.
+//! kube's `reflector::Store` is not used, for three reasons. It finds an object only by name or with a scan, so that
+//! the cost of a request would grow with the number of Machines. It replaces each kind separately, so that an answer
+//! would not be a consistent snapshot. It also drops an object that can no longer be decoded, although the last known
+//! state must be kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, Hash, RandomState};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::shared::visited;
 
-/// An object with index values.
+/// An object that has index values.
 pub(crate) trait Indexed {
     /// The index values of the object with this name, in addition to the name.
     fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = impl Hash>;
@@ -22,14 +22,14 @@ pub(crate) trait Indexed {
 /// Objects by name and by index values.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
-    /// The objects are boxed, because a node of the map has space for 11 objects, and contains only six if objects
-    /// arrive in order.
+    /// The objects are boxed, because a map node has space for 11 objects, but contains only six if objects arrive in
+    /// order.
     objects: BTreeMap<Arc<str>, Box<T>>,
-    /// The digest of each value, with the name of the object. A digest of 8 bytes is sufficient, because callers
-    /// compare the values.
+    /// The digest of each value, with the object's name. A digest of 8 bytes is sufficient, because callers compare the
+    /// values themselves.
     values: BTreeSet<(u64, Arc<str>)>,
     digest: RandomState,
-    /// The number of values that were written to or removed from the index.
+    /// The number of values that were added to or removed from the index.
     #[cfg(test)]
     pub(crate) indexed: usize,
 }
@@ -71,8 +71,8 @@ impl<T: Indexed> Table<T> {
 
     /// Inserts an object, and returns the previous object with this name.
     ///
-    /// Only changed values are written to the index: a pool has thousands of values, and a change affects a few of
-    /// them.
+    /// Only changed values are written to the index, because a pool has thousands of values, and a change affects only
+    /// a few of them.
     pub(crate) fn put(&mut self, name: &str, object: T) -> Option<Box<T>> {
         let known = self.objects.get_key_value(name);
         let before = known.map(|(_, before)| self.digests(name, before));
@@ -108,7 +108,7 @@ impl<T: Indexed> Table<T> {
         }
     }
 
-    /// The digests of an object's values, sorted, each once.
+    /// The sorted digests of an object's values, without duplicates.
     fn digests(&self, name: &str, object: &T) -> Vec<u64> {
         let values = object.values(name);
         let mut digests: Vec<u64> = values.map(|value| self.digest.hash_one(value)).collect();
@@ -117,10 +117,10 @@ impl<T: Indexed> Table<T> {
         digests
     }
 
-    /// All objects with this value, by name. The result can include others.
+    /// All objects with this value, by name. The result can contain other objects.
     pub(crate) fn with(&self, value: impl Hash) -> impl Iterator<Item = (&str, &T)> {
         let digest = self.digest.hash_one(value);
-        // The empty name sorts first.
+        // The empty string sorts first.
         let found = self.values.range((digest, Arc::from(""))..);
         let found = found.take_while(move |(one, _)| *one == digest);
         visited(found).filter_map(|(_, name)| Some((&**name, self.get(name)?)))

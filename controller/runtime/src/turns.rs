@@ -20,17 +20,17 @@ impl Owner for ObjectKey {
     }
 }
 
-/// A rate that the Clusters of all namespaces share. They take tokens in turn.
+/// A rate that the Clusters in all namespaces share. They take tokens in turn.
 #[derive(Debug)]
 pub struct FairRate {
     turns: FairTurns,
     rate: Rate,
-    /// The time at which the token bucket is full.
+    /// The time at which the token bucket will be full.
     full_at: Shared<Instant>,
 }
 
 impl FairRate {
-    /// Creates a full bucket.
+    /// Creates a full token bucket.
     pub fn new(rate: Rate) -> Self {
         let limits = TurnLimits {
             all: 1,
@@ -43,16 +43,16 @@ impl FairRate {
         }
     }
 
-    /// Waits for a token, in turn.
+    /// Waits for a token, when this Cluster's turn comes.
     pub async fn take(&self, cluster: &ObjectKey) {
         let Ok(()) = self.take_if(cluster, |_| Ok::<_, Infallible>(())).await;
     }
 
-    /// Waits for a token, in turn. `check` runs before each check of the bucket.
+    /// Waits for a token, when this Cluster's turn comes. Calls `check` each time before it checks the bucket.
     ///
     /// # Errors
     ///
-    /// The error of `check`. No token is taken.
+    /// Returns the error from `check`. No token is taken.
     pub async fn take_if<E>(
         &self,
         cluster: &ObjectKey,
@@ -70,7 +70,7 @@ impl FairRate {
         }
     }
 
-    /// Takes a token if one is available now, and no other caller waits for one. Returns whether it was taken.
+    /// Takes a token if one is available now and no other caller waits. Returns whether a token was taken.
     pub fn try_take(&self, cluster: &ObjectKey) -> bool {
         let turn = self.turns.line(cluster).try_turn();
         let take = |full_at: &mut Instant| self.rate.take(full_at, Instant::now());

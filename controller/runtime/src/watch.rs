@@ -1,8 +1,8 @@
 //! Watches that use little memory, restart after failures, and tolerate invalid objects.
 //!
 //! Only this module reads, lists and watches with kube, and handles objects whose kind is known only at run time. kube
-//! decodes a page or an event as a whole, so one undecodable object hides all others. Here, each object is a
-//! [`Lenient`]. `controller/clippy.toml` forbids kube's own functions in other modules.
+//! decodes a page or an event as a whole, so an object that cannot be decoded hides all other objects. This module
+//! decodes each object as a [`Lenient`]. `controller/clippy.toml` forbids kube's own functions in other modules.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -51,20 +51,20 @@ use steps::steps;
 #[expect(clippy::disallowed_types, reason = "this is the door")]
 pub type Custom<K> = Lenient<K, kube::core::DynamicObject>;
 
-/// The waits before a failed watch restarts.
+/// The delays before a failed watch restarts.
 const WATCH_RETRY: Backoff = Backoff {
     first: Duration::from_millis(250),
     longest: Duration::from_secs(15),
 };
 
-/// The time without a failure after which the wait is reset.
+/// The time without a failure after which the delay is reset.
 const WATCH_HELD: Duration = Duration::from_mins(1);
 
-/// A watch that reads a part of its list in smaller pages if a page is too long, down to one object. An API server can
-/// store requests that are far larger than honest requests. `relist` restarts the watch.
+/// A watch that reads a part of its list in smaller pages if a page is too long, down to one object. This is necessary
+/// because an API server can store requests that are far larger than normal requests. `relist` restarts the watch.
 ///
-/// A failed or silent watch also lists again (see [`steps()`]). After an outage, etcd could have been
-/// restored from a backup.
+/// A watch also lists again after it has failed or was silent (see [`steps()`]), because etcd could have been restored
+/// from a backup during an outage.
 pub(crate) fn in_smaller_pages<K, R>(
     api: Api<Lenient<K, R>>,
     config: watcher::Config,
@@ -107,7 +107,7 @@ where
 /// A watch, and the time of its next call after a failure.
 struct Watching<K> {
     events: BoxStream<'static, watcher::Result<Event<K>>>,
-    /// The start of `events`.
+    /// The time at which `events` started.
     began: Instant,
     waits: ExponentialBackoff,
     next: Instant,
@@ -123,7 +123,8 @@ impl<K> Watching<K> {
         self.next = Instant::now() + self.waits.next_wait();
     }
 
-    /// Waits after a silent watch that the API server ended early. A longer watch needs no additional wait.
+    /// Waits after a silent watch that the API server ended early. After a longer watch, no additional wait is
+    /// necessary.
     fn wait_if_short(&mut self) {
         if self.began.elapsed() < WATCH_RETRY.longest {
             self.wait();
@@ -136,7 +137,7 @@ impl<K> Watching<K> {
     }
 }
 
-/// A random part of `whole`. Without random bytes, the part is 0, and watches end and start together.
+/// A random part of `whole`. If no random bytes are available, it is 0, so that watches end and start together.
 fn random_part(whole: Duration) -> Duration {
     let mut random = [0];
     let _ = aws_lc_rs::rand::fill(&mut random);
@@ -148,10 +149,10 @@ pub fn is_gone(error: &watcher::Error) -> bool {
     cause::<Box<Status>>(error).is_some_and(|status| status.code == 404)
 }
 
-/// The configuration of a watch with a timeout of 8 to 10 minutes. It is random, so that many watches do not end
-/// together.
+/// The configuration of a watch, with a timeout of 8 to 10 minutes. The timeout is random, so that many watches do not
+/// end together.
 ///
-/// Pings and TCP keepalive detect a dead connection much earlier.
+/// A dead connection is detected much earlier, with pings and TCP keepalive.
 pub fn watch_config() -> watcher::Config {
     let timeout = LONGEST_WATCH.saturating_sub(random_part(LONGEST_WATCH / 5));
     watcher::Config::default().timeout(timeout.as_secs().try_into().unwrap_or(u32::MAX))
@@ -169,9 +170,9 @@ where
     in_smaller_pages(api, config, MANAGEMENT_PAGE_SIZE, Arc::default())
 }
 
-/// Waits that double up to a limit, and start again after a watch has worked for some time.
+/// Delays that double up to a limit, and start again after a watch has worked for some time.
 ///
-/// Up to half of each wait is random, so that watches that failed together do not restart together.
+/// Up to half of each delay is random, so that watches that failed together do not restart together.
 #[derive(Debug, Default)]
 pub struct ExponentialBackoff {
     failures: u32,
@@ -179,7 +180,7 @@ pub struct ExponentialBackoff {
 }
 
 impl ExponentialBackoff {
-    /// The wait after a failure at the current time.
+    /// The delay after a failure at the current time.
     pub fn next_wait(&mut self) -> Duration {
         let now = Instant::now();
         if self.last.is_some_and(|last| now - last > WATCH_HELD) {

@@ -1,9 +1,10 @@
-//! The worker of one workload cluster: it watches the requests, and processes them in turn.
+//! The worker for one workload cluster. It watches the requests, and processes them in turn.
 //!
 //! # Guarantees
 //!
-//! - An unavailable API server only causes delays: the watches restart on their own.
-//! - A request that panics or is slow does not stop the others. A request is never processed twice at the same time.
+//! - An unavailable API server only causes delays, because the watches restart on their own.
+//! - A request that panics or is slow does not stop other requests. Two tasks never process the same request
+//!   concurrently.
 //! - When the worker stops, it first completes the answers in progress.
 
 use std::collections::BTreeSet;
@@ -33,7 +34,8 @@ use crate::queue::Queue;
 use crate::turns::{Line, Turn};
 use crate::watch::{Lenient, Skipped, WatchLog, in_smaller_pages, measured, watch_config};
 
-/// The deadline for answers in progress when the worker stops. It is shorter than the 30 s that a Pod has.
+/// The deadline for completing the answers in progress when the worker stops. It is shorter than the 30 s that a Pod
+/// has.
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
 
 /// The interval between heartbeats.
@@ -42,10 +44,10 @@ const BEAT: Duration = Duration::from_secs(5);
 /// The maximum time without a heartbeat.
 const SILENCE: Duration = Duration::from_mins(1);
 
-/// The wait if no request is waiting. An event ends the wait.
+/// The maximum wait if no request is ready. An event ends the wait.
 const IDLE: Duration = Duration::from_hours(1);
 
-/// Serves the requests of `client`'s API server until `stop` is ready. Sets `watches` when a watch fails or recovers.
+/// Serves the requests in `client`'s API server until `stop` is ready. Sets `watches` when a watch fails or recovers.
 pub async fn run(
     client: Client,
     pipeline: Pipeline,
@@ -94,17 +96,18 @@ struct Worker {
     signers: BTreeSet<String>,
     pipeline: Pipeline,
     queue: Queue,
-    /// The cluster's line in the turns of all clusters. A request holds its turn from its start to its answer.
+    /// The cluster's queue for the turns that all clusters share. A request holds its turn from its start until its
+    /// answer.
     line: Line,
-    /// The wait for a turn, while a request is ready but has no turn.
+    /// The wait for a turn. Set if a request is ready but has no turn.
     waiting: Option<BoxFuture<'static, Turn>>,
-    /// The requests in progress, each with its UID. `None` for a request whose task panicked.
+    /// The requests in progress, with their UIDs. The result is `None` if the request's task panicked.
     tasks: JoinSet<(String, Option<Next>)>,
     skipped: Skipped,
 }
 
 impl Worker {
-    /// Starts the requests that are ready, while there are turns for them.
+    /// Starts the requests that are ready, as long as there are turns for them.
     fn start_ready(&mut self) {
         while self.waiting.is_none() && self.queue.is_ready(Instant::now()) {
             if let Some(turn) = self.line.try_turn() {
@@ -119,7 +122,7 @@ impl Worker {
         }
     }
 
-    /// The time at which a request is ready, or a list is due. This time has no effect during the wait for a turn.
+    /// The time at which a request is ready, or a list is due. It has no effect while the worker waits for a turn.
     fn due(&self) -> Instant {
         let turn = self.queue.next_turn().filter(|_| self.waiting.is_none());
         turn.unwrap_or_else(|| Instant::now() + IDLE)
@@ -134,11 +137,11 @@ impl Worker {
             let lines = pipeline.lines().clone();
             self.tasks.spawn(async move {
                 let _turn = turn;
-                // A panic does not leave shared state inconsistent, because each lock is held for one step.
+                // A panic does not leave shared state inconsistent, because each lock is held only for a single step.
                 let processed = pipeline.process(work).boxed();
                 let next = AssertUnwindSafe(processed).catch_unwind().await;
                 if next.is_err() {
-                    // The payload of a panic can contain anything, including secrets.
+                    // The payload of a panic is not logged, because it can contain secrets.
                     cluster_line!(
                         &lines,
                         ERROR,
@@ -158,7 +161,7 @@ impl Worker {
                 Ok(csr) if self.signers.contains(&csr.spec.signer_name) => {
                     self.queue.seen(csr);
                 }
-                // The request belongs to another controller.
+                // The request belongs to a different controller.
                 Ok(_) => {}
                 Err(ref error) => self.skipped.note(seen.meta(), error),
             },
@@ -172,7 +175,7 @@ impl Worker {
     }
 
     fn ended(&mut self, ended: Result<(String, Option<Next>), JoinError>) {
-        // An error does not occur, because no task is cancelled during this wait.
+        // An error cannot occur, because no task is cancelled during this wait.
         let Ok((uid, next)) = ended else {
             return;
         };
@@ -209,8 +212,8 @@ async fn granted(waiting: &mut Option<BoxFuture<'static, Turn>>) -> Turn {
 /// A request from the watch.
 type ReadRequest = Lenient<CertificateSigningRequest>;
 
-/// Watches all requests. Never ends. One watch costs less than a watch for each signer, and there are few requests for
-/// other signers.
+/// Watches all requests. Never ends. One watch is cheaper than a separate watch for each signer, and there are few
+/// requests for other signers.
 fn watch(
     client: Client,
     signers: &[String],
@@ -254,7 +257,7 @@ mod tests {
     use crate::object_key::ObjectKey;
     use crate::turns::{FairTurns, TurnLimits};
 
-    /// A worker of this cluster, with requests from this number of requesters.
+    /// A worker for this cluster, with requests from this number of requesters.
     fn worker(turns: &FairTurns, namespace: &str, name: &str, requests: usize) -> Worker {
         let store = Arc::new(MemoryStore::new(valid()));
         let pipeline = Pipeline::new(cluster(), store, Events::none(), now);
@@ -328,7 +331,7 @@ mod tests {
         assert_eq!(victim.tasks.len(), 1);
     }
 
-    /// A tenant's API server with this number of requests of this length. Each page has as many requests as the
+    /// A tenant's API server with this number of requests of this length. Each page contains as many requests as the
     /// controller requests.
     fn client(requests: usize, len: usize) -> Client {
         client_with(requests, move |_| json!({"a": "x".repeat(len)}))

@@ -1,4 +1,4 @@
-//! API servers in memory that answer after a latency, in simulated time.
+//! In-memory API servers that answer after a latency, in simulated time.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -47,7 +47,7 @@ pub(crate) enum Answer {
     /// A list with this number of items, in pages.
     Items(usize, Box<dyn Fn(usize) -> Value + Send>),
     Status(u16),
-    /// A watch that receives the events for watches of this path.
+    /// A watch that receives the events for all watches on this path.
     Watch,
 }
 
@@ -55,17 +55,17 @@ pub(crate) enum Answer {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Network {
     pub(crate) latency: Duration,
-    /// One call in `failing` calls fails. Zero means that no call fails.
+    /// One in `failing` calls fails. If zero, no call fails.
     pub(crate) failing: u64,
 }
 
-/// An API server without its responses.
+/// An API server, without the code that creates its responses.
 #[derive(Debug)]
 pub(crate) struct ApiServer {
     network: Network,
     calls: AtomicU64,
     watches: AtomicU64,
-    /// Watches that are open, by their paths.
+    /// The open watches, by path.
     watching: Mutex<BTreeMap<String, Vec<UnboundedSender<Bytes>>>>,
     /// The number of calls so far, by operation.
     by_path: Mutex<BTreeMap<String, u64>>,
@@ -82,12 +82,12 @@ impl ApiServer {
         }
     }
 
-    /// The calls so far, including watches.
+    /// The number of calls so far, including watches.
     pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Sends an event to every watch of this path.
+    /// Sends an event to every watch on this path.
     pub(crate) fn send(&self, path: &str, kind: &str, object: &Value) {
         let event = json!({"type": kind, "object": object}).to_string() + "\n";
         let mut watching = self.watching.lock().unwrap();

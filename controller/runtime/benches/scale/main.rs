@@ -1,8 +1,8 @@
-//! A controller with many clusters and in-memory API servers, in simulated time. The latency of calls counts. Processor
-//! time counts only in the measurements of processor time.
+//! Benchmarks a controller with many clusters and in-memory API servers, in simulated time. Results include the latency
+//! of calls. They include processor time only where the benchmark measures processor time.
 //!
-//! Arguments select the measurements whose names contain them. `SCALE_CLUSTERS` and `SCALE_MACHINES` set the numbers
-//! of clusters and machines. `SCALE_LOG` prints the controller's log and the calls of an idle cluster.
+//! Arguments select the measurements: each selects those whose names contain it. `SCALE_CLUSTERS` and `SCALE_MACHINES`
+//! set the numbers of clusters and machines. `SCALE_LOG` prints the controller's log and the calls of an idle cluster.
 //!
 //! Prints the results, and writes `target/bench/scale.json`: a list of `{name, value, unit, limit}`. Exit code 1 means
 //! that a value exceeds its limit.
@@ -32,7 +32,7 @@ use self::management::Cas;
 use self::results::{Results, float, resident};
 use self::world::{World, simulate};
 
-/// One call in this number of calls fails.
+/// One in this number of calls fails.
 const FAILING: u64 = 100;
 
 /// The deadline for each awaited result.
@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_mins(5);
 /// The number of clusters in the measurement of idle clusters.
 const IDLE_CLUSTERS: usize = 20;
 
-/// The number in this environment variable, or the default.
+/// The number in this environment variable, or the default if it is not set.
 fn number(variable: &str, default: usize) -> usize {
     let set = std::env::var(variable);
     set.map_or(default, |set| set.parse().unwrap())
@@ -116,7 +116,7 @@ impl Bench {
             }
             results.add(name("terms"), float(terms), "", Some(1.0));
             if latency == 5 {
-                // Later simulations reuse freed memory, so their growth would be too small.
+                // Later simulations reuse freed memory, so their memory growth would be too small.
                 let memory = resident().saturating_sub(before) / 1024 / 1024;
                 let name = "resident memory of controller and simulation, without sockets";
                 results.add(name, float(memory), "MiB", None);
@@ -124,7 +124,7 @@ impl Bench {
         });
     }
 
-    /// Measures the time from the death of a replica to the first certificate that another replica issues.
+    /// Measures the time from the crash of a replica to the first certificate that another replica issues.
     fn fail_over(&self, results: &mut Results) {
         simulate(async {
             let world = self.world(network(30, FAILING));
@@ -143,7 +143,7 @@ impl Bench {
         });
     }
 
-    /// Measures the calls of an idle cluster.
+    /// Measures the number of calls for an idle cluster.
     fn idle(&self, results: &mut Results) {
         simulate(async {
             let (clusters, machines) = (IDLE_CLUSTERS, 100 * IDLE_CLUSTERS);
@@ -169,7 +169,7 @@ impl Bench {
         });
     }
 
-    /// Measures the processor time of an event, which must not grow with the number of clusters.
+    /// Measures the processor time per event, which must not grow with the number of clusters.
     fn events(&self, clusters: usize, results: &mut Results) {
         simulate(async {
             let world = World::new(clusters, 1000, self.cas.clone(), network(5, 0));

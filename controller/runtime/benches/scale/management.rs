@@ -1,4 +1,4 @@
-//! A management cluster of many Clusters and Machines.
+//! A management cluster with many Clusters and Machines.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::api_server::{Answer, ApiServer, Call, Network};
 
-/// The path of all node identities.
+/// The path for listing all node identities.
 const IDENTITIES: &str = "/apis/attestation.cluster.x-k8s.io/v1alpha1/nodeidentities";
 
 /// CA certificates and their keys, in base64.
@@ -26,7 +26,7 @@ pub(crate) struct Management {
     cas: Arc<Cas>,
     statuses: Mutex<HashMap<usize, Value>>,
     lease: Mutex<Lease>,
-    /// By namespace.
+    /// The node identities, by namespace.
     identities: Arc<Mutex<BTreeMap<String, Value>>>,
 }
 
@@ -40,7 +40,7 @@ struct Lease {
     holders: Vec<String>,
 }
 
-/// CAs for this number of clusters.
+/// Creates CAs for this number of clusters.
 pub(crate) fn cas(count: usize) -> Arc<Cas> {
     let ca = |_| {
         let key = KeyPair::generate().unwrap();
@@ -388,7 +388,7 @@ fn metadata(cluster: usize, name: &str) -> Value {
     })
 }
 
-/// The sent object, as the API server stores it.
+/// Returns the sent object as the API server stores it.
 pub(crate) fn written(call: &Call) -> Value {
     let mut object = call.body.clone();
     object["metadata"]["resourceVersion"] = json!("2");

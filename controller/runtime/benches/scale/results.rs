@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-/// The values so far.
+/// The values that have been measured so far.
 #[derive(Debug, Default)]
 pub(crate) struct Results(Vec<Value>);
 
@@ -50,7 +50,7 @@ impl Results {
     }
 }
 
-/// Bytes of this process in memory.
+/// The resident memory of this process, in bytes.
 pub(crate) fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -58,7 +58,7 @@ pub(crate) fn resident() -> u64 {
     kib * 1024
 }
 
-/// The number as a float. It must be small enough to be exact.
+/// Converts the number to a float. It must be small enough for an exact conversion.
 pub(crate) fn float(number: impl TryInto<u32>) -> f64 {
     number.try_into().map_or(f64::INFINITY, f64::from)
 }

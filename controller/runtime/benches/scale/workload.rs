@@ -23,7 +23,7 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    /// A cluster in which a request already waits. `progress` is notified when the request is answered.
+    /// Creates a cluster that already has a pending request. `progress` is notified when the request is answered.
     pub(crate) fn new(network: Network, progress: Arc<Notify>) -> Self {
         Self {
             server: Arc::new(ApiServer::new(network)),
@@ -81,7 +81,7 @@ impl Workload {
     }
 }
 
-/// Whether the path ends with a resource, instead of the name of an object or a subresource.
+/// Whether the path ends with a resource, and not with the name of an object or a subresource.
 fn is_list(parts: &[&str]) -> bool {
     let (["api", _, rest @ ..] | ["apis", _, _, rest @ ..]) = parts else {
         return false;

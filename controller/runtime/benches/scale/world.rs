@@ -21,7 +21,7 @@ use crate::api_server::Network;
 use crate::management::{Cas, Management};
 use crate::workload::Workload;
 
-/// All simulated components except the controller.
+/// All simulated components, without the controller.
 pub(crate) struct World {
     pub(crate) management: Arc<Management>,
     workloads: Mutex<HashMap<ObjectKey, Arc<Workload>>>,
@@ -73,7 +73,7 @@ impl World {
         })
     }
 
-    /// Starts a replica of this name.
+    /// Starts a replica with this name.
     pub(crate) fn start(self: &Arc<Self>, name: &str) -> Replica {
         let management = self.management.clone();
         let access = ClusterAccess::in_memory(move |request: Request<Body>| {
@@ -117,7 +117,7 @@ impl World {
         workloads.values().filter(|one| holds(one)).count()
     }
 
-    /// Seconds from the start until every request was answered. Infinite if this takes longer than `at_most`.
+    /// The seconds from the start until all requests are answered. Infinite if this takes longer than `at_most`.
     pub(crate) async fn all_issued(&self, at_most: Duration) -> f64 {
         let waiting = async {
             while self.count(|one| one.issued().is_none()) > 0 {
@@ -132,7 +132,7 @@ impl World {
         f64::INFINITY
     }
 
-    /// A machine sends a request in every cluster, through new API servers. The current leader does not receive the
+    /// Adds a request from a machine to every cluster, through new API servers. The current leader does not receive the
     /// requests.
     pub(crate) fn join_again(&self) {
         for workload in self.workloads.lock().unwrap().values_mut() {
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// Waits until a replica other than the first is the leader.
+    /// Waits until the leader is a replica other than the first one.
     pub(crate) async fn other_leader(&self, at_most: Duration) -> Instant {
         let waiting = async {
             while self.management.leaders().len() < 2 {
@@ -151,7 +151,7 @@ impl World {
         Instant::now()
     }
 
-    /// Seconds from `since` until the first request is answered.
+    /// The seconds from `since` until the first request is answered.
     pub(crate) async fn first_issued(&self, since: Instant, at_most: Duration) -> f64 {
         let waiting = async {
             while self.count(|one| one.issued().is_some()) == 0 {
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// The numbers of calls to all workload clusters, of calls for the Secrets of clusters, and of other calls to the
+    /// The numbers of calls: to all workload clusters, to the management cluster for Secrets, and other calls to the
     /// management cluster.
     pub(crate) fn calls(&self) -> [u64; 3] {
         let workloads = self.workloads.lock().unwrap();
@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    /// Microseconds of processor time per event, for this number of events of Machines.
+    /// Processor time per event, in microseconds, measured with this number of Machine events.
     pub(crate) async fn events(&self, count: usize) -> f64 {
         let before = processor_time();
         for number in 0..count {

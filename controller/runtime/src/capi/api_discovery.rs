@@ -10,7 +10,8 @@ use crate::watch::document;
 /// The supported contracts, newest first.
 const CONTRACTS: [&str; 2] = ["v1beta2", "v1beta1"];
 
-/// The API server does not serve a kind in the required version. This is an outage: the objects can exist.
+/// The API server does not serve a kind in the required version. This is an outage, because objects of this kind can
+/// still exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the API server does not serve the kind in the required version")]
 pub(crate) struct NotServed;
@@ -35,31 +36,31 @@ impl From<FetchError> for Error {
     }
 }
 
-/// The resource of Clusters in the newest contract that serves it.
+/// The Cluster resource in the newest contract that the API server serves.
 ///
 /// # Errors
 ///
-/// The call failed, or no supported contract is served.
+/// Returns an error if the call failed, or if no supported contract is served.
 pub(crate) async fn required_cluster_resource(client: &Client) -> Result<ApiResource, Error> {
     required(client, Cluster::KIND).await
 }
 
-/// The resource of this Cluster API core kind in the newest contract that serves it.
+/// The resource for this Cluster API core kind in the newest contract that the API server serves.
 ///
 /// # Errors
 ///
-/// The call failed, or no supported contract is served.
+/// Returns an error if the call failed, or if no supported contract is served.
 pub(super) async fn required(client: &Client, kind: &str) -> Result<ApiResource, Error> {
     let resource = served(client, kind).await?;
     resource.ok_or_else(|| Error::Service(NotServed.into()))
 }
 
-/// The resource of Clusters in the newest contract that serves it. `None` if no supported contract is served.
+/// The Cluster resource in the newest contract that the API server serves. `None` if no supported contract is served.
 pub(crate) async fn cluster_resource(client: &Client) -> Result<Option<ApiResource>, Error> {
     served(client, Cluster::KIND).await
 }
 
-/// The resource of this Cluster API core kind in the newest contract that serves it.
+/// The resource for this Cluster API core kind in the newest contract that the API server serves.
 pub(super) async fn served(client: &Client, kind: &str) -> Result<Option<ApiResource>, Error> {
     for version in CONTRACTS {
         if let Some(resource) = in_version((client, ""), CORE_GROUP, version, kind).await? {
@@ -69,8 +70,8 @@ pub(super) async fn served(client: &Client, kind: &str) -> Result<Option<ApiReso
     Ok(None)
 }
 
-/// The resource of a reference in the namespace. If the reference has no version, the version is the first one in which
-/// the API server lists the kind.
+/// The resource that a reference names, in the namespace. If the reference has no version, the first version in which
+/// the API server lists the kind is used.
 pub(super) async fn referred(
     (client, namespace): (&Client, &str),
     reference: &Reference,
@@ -109,7 +110,7 @@ async fn in_version(
         Err(Error::Api(status)) if status.code == 404 => return Ok(None),
         Err(error) => return Err(error),
     };
-    // A subresource has the kind of its resource, and its name contains a slash.
+    // A subresource has the same kind as its resource, but its name contains a slash.
     let resource = resources
         .into_iter()
         .find(|resource| resource.kind == kind && !resource.name.contains('/'));

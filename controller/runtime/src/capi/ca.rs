@@ -9,17 +9,17 @@ use kubelet_attestation::names::Audience;
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::signer::{CaCertificate, ExternalKey, InvalidCa, Signer};
 
-/// The maximum length of the certificates, in bytes. During a rotation, a CA has several certificates of a few
-/// kilobytes each.
+/// The maximum length of the certificates, in bytes. During a rotation, a CA has several certificates, each with a few
+/// kilobytes.
 pub(super) const MAX_CERTIFICATE_LEN: usize = 64 * 1024;
 
-/// The maximum length of the key, in bytes. The longest supported RSA key takes 4 kilobytes.
+/// The maximum length of the key, in bytes. The longest supported RSA key has 4 kilobytes.
 pub(super) const MAX_KEY_LEN: usize = 16 * 1024;
 
-/// The CA for client certificates of a workload cluster's API server.
+/// The CA that a workload cluster's API server accepts for client certificates.
 ///
-/// The Secret can have more than one certificate. The first certificate signs, as in kube-controller-manager. Evidence
-/// can be bound to any of them.
+/// The Secret can contain several certificates. As in kube-controller-manager, the first certificate is used for
+/// signing. Evidence can be bound to any of the certificates.
 #[derive(Debug)]
 pub struct ClusterCa {
     certificates: Vec<Vec<u8>>,
@@ -29,7 +29,7 @@ pub struct ClusterCa {
     not_after: SystemTime,
 }
 
-/// The Secret of a CA cannot be used.
+/// The reason why the CA Secret cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaRefused {
@@ -66,8 +66,8 @@ impl ClusterCa {
     ///
     /// # Errors
     ///
-    /// A certificate is not a CA certificate, or the key does not match the certificate. A missing key is not an error:
-    /// see [`ClusterCa::signer`].
+    /// Returns an error if a certificate is not a CA certificate, or if the key does not match the certificate. A
+    /// missing key is not an error: see [`ClusterCa::signer`].
     pub fn from_secret(secret: &Secret) -> Result<Self, CaRefused> {
         let pem = value(secret, "tls.crt", MAX_CERTIFICATE_LEN)?.ok_or(CaRefused::NoCertificate)?;
         let blocks = pem::parse_many(pem).map_err(|_| InvalidCa::Certificate)?;
@@ -88,11 +88,11 @@ impl ClusterCa {
         })
     }
 
-    /// Adds a signer with this key if the Secret has no key.
+    /// If the Secret has no key, adds a signer that uses this key.
     ///
     /// # Errors
     ///
-    /// The certificate has a key type that is not supported for signing.
+    /// Returns an error if the certificate's key type is not supported for signing.
     pub fn or_signed_by(self, key: Arc<dyn ExternalKey>) -> Result<Self, CaRefused> {
         let (None, Some(der)) = (&self.signer, self.certificates.first()) else {
             return Ok(self);
@@ -110,30 +110,30 @@ impl ClusterCa {
         self.signer.as_ref()
     }
 
-    /// The certificates as DER. The first certificate signs.
+    /// The certificates as DER. The first certificate is used for signing.
     pub fn certificates(&self) -> &[Vec<u8>] {
         &self.certificates
     }
 
-    /// The audiences of evidence for this cluster.
+    /// The audiences that evidence for this cluster can have.
     pub fn audiences(&self) -> impl Iterator<Item = Audience> {
         self.certificates.iter().map(|der| Audience::of_ca(der))
     }
 
-    /// The digest of the CA key. If two clusters have the same digest, a client certificate for one cluster is valid
-    /// for the other, regardless of the evidence.
+    /// The digest of the CA key. If two clusters have the same digest, a client certificate for one cluster is valid in
+    /// the other, regardless of the evidence.
     pub fn key_digest(&self) -> KeyDigest {
         self.key_digest
     }
 
-    /// The expiry of the signing certificate.
+    /// The expiry time of the signing certificate.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
     }
 
-    /// Reports why the CA cannot sign at `now`.
+    /// Returns the reason why the CA cannot sign at `now`.
     ///
-    /// The result is for information only: a request at that time waits for another CA
+    /// The result is only informational: a request at that time waits for a valid CA
     /// ([`Deferral::CaNotValid`](node_attestation_core::refusal::Deferral::CaNotValid)).
     pub fn out_of_time(&self, now: SystemTime) -> Option<CaOutOfTime> {
         if now > self.not_after {
@@ -146,7 +146,7 @@ impl ClusterCa {
     }
 }
 
-/// A value of the Secret. An empty value counts as missing.
+/// A value from the Secret. An empty value counts as missing.
 fn value<'a>(
     secret: &'a Secret,
     field: &'static str,

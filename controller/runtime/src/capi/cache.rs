@@ -30,7 +30,7 @@ use crate::watch::{Heard, ReadAlone, required_one_of};
 ///
 /// - The cache does not answer before it has listed each kind once. After that, a missing object does not exist.
 /// - If the API server is unavailable, the cache keeps the last known objects. Before a decision that depends on them,
-///   a caller must check for kinds without recent events.
+///   the caller must check that every kind has received recent events.
 /// - The cache keeps only the fields that are used, and no secrets.
 #[derive(derive_more::Debug, Clone)]
 #[debug("Objects")]
@@ -43,23 +43,23 @@ struct Inner {
     departures: Departures,
     observer: Option<Arc<dyn ClusterObserver>>,
     state: Shared<State>,
-    /// The state of the watches of [`KINDS`].
+    /// The state of the watch for each of [`KINDS`].
     heard: [Heard; 3],
     resources: Lookups<ApiResource>,
     changes: watch::Sender<()>,
     cluster_changes: watch::Sender<()>,
-    /// The senders for each Cluster's waiters.
+    /// For each Cluster, the sender that notifies the waiting tasks.
     of_cluster: Shared<Swept<ObjectKey, watch::Sender<()>>>,
     slow_reads: FairTurns,
 }
 
-/// The limit of concurrent [slow reads](Objects::read_slowly), in clusters.
+/// The limit on the number of clusters that run [slow reads](Objects::read_slowly) at the same time.
 const SLOW_READS: TurnLimits = TurnLimits {
     all: 4,
     of_cluster: 1,
 };
 
-/// The deadline for the slow reads of one turn. They wait in the line of their namespace, and all clusters share the
+/// The deadline for the slow reads in one turn. The reads wait in their namespace's queue, and all clusters share the
 /// turns. 50 reads take about a second.
 const SLOW_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -67,7 +67,7 @@ const SLOW_DEADLINE: Duration = Duration::from_secs(30);
 struct State {
     /// The kinds that were listed.
     listed: BTreeSet<&'static str>,
-    /// The version in which Clusters are watched, with its group.
+    /// The API version, with its group, in which Clusters are watched.
     cluster_version: Option<String>,
 }
 
@@ -75,7 +75,7 @@ struct State {
 const KINDS: [&str; 3] = [Cluster::KIND, Machine::KIND, MachinePool::KIND];
 
 impl Objects {
-    /// A cache that no watch fills yet. `observer` follows the watch of Clusters.
+    /// Creates a cache that no watch has filled yet. `observer` observes the Cluster watch.
     pub(super) fn empty(
         client: Client,
         selection: Selection,
@@ -89,7 +89,7 @@ impl Objects {
             observer,
             state: Shared::new(Lock::Kinds, State::default()),
             heard: Default::default(),
-            // A version that is no longer served is noticed by the next call.
+            // If a version is no longer served, the next call detects it.
             resources: Lookups::new(Duration::MAX),
             changes: watch::Sender::default(),
             cluster_changes: watch::Sender::default(),
@@ -103,7 +103,7 @@ impl Objects {
         self.read(State::is_ready)
     }
 
-    /// A kind without a watch event for one minute.
+    /// Returns a kind that has received no watch event for one minute.
     pub(super) fn unheard(&self) -> Option<&'static str> {
         let mut kinds = KINDS.iter().zip(&self.0.heard);
         let unheard = kinds.find(|(_, heard)| !heard.is_recent());
@@ -128,7 +128,7 @@ impl Objects {
         }
     }
 
-    /// The observer of the watch of Clusters.
+    /// The observer of the Cluster watch.
     pub(super) fn cluster_observer(&self) -> Option<&dyn ClusterObserver> {
         self.0.observer.as_deref()
     }
@@ -173,7 +173,7 @@ impl Objects {
             let next = self.0.of_cluster.read(|waiting| {
                 let next = page(waiting.entries(), last.as_ref());
                 let told = next.map(|(cluster, sender)| {
-                    // The send fails if no waiter exists any more.
+                    // The send fails only if no task waits any more.
                     sender.send_replace(());
                     cluster
                 });
@@ -193,7 +193,7 @@ impl Objects {
         clusters
     }
 
-    /// Calls `look` for each selected Cluster, in order. Has no effect before [`Objects::is_ready`].
+    /// Calls `look` for each selected Cluster, in sorted order. Has no effect before [`Objects::is_ready`].
     pub(crate) fn each_cluster(&self, mut look: impl FnMut(&ObjectKey, &Cluster)) {
         let mut last = None;
         while self.is_ready() {
@@ -224,14 +224,14 @@ impl Objects {
             .filter(|cluster| self.selects(cluster))
     }
 
-    /// A Cluster, selected or not. `None` if it does not exist, or before [`Objects::is_ready`].
+    /// A Cluster, regardless of the selection. `None` if it does not exist, or before [`Objects::is_ready`].
     pub(crate) fn any_cluster(&self, key: &ObjectKey) -> Option<Cluster> {
         let cluster = self.is_ready().then(|| self.0.store.cluster(key))??;
         Some(Cluster::clone(&cluster))
     }
 
-    /// The API version, with its group, in which Clusters are watched. This version is served: an owner reference with
-    /// a version that is not served blocks the deletion of its object.
+    /// The API version, with its group, in which Clusters are watched. Owner references use it because it is served: an
+    /// owner reference with an unserved version blocks the deletion of its object.
     pub(crate) fn cluster_version(&self) -> Option<String> {
         self.read(|state| state.cluster_version.clone())
     }
@@ -257,19 +257,21 @@ impl Objects {
         self.is_ready().then(|| self.0.store.look(cluster, look))
     }
 
-    /// Whether this Cluster exists, and no version of it could be read.
+    /// Whether this Cluster exists, but none of its versions could be read.
     pub(crate) fn is_unreadable(&self, cluster: &ObjectKey) -> bool {
         let store = &self.0.store;
         store.has_unreadable(cluster) && store.cluster(cluster).is_none()
     }
 
-    /// This Cluster, and its Machines and pools, as far as they cannot be read. `None` also before [`Objects::is_ready`].
+    /// This Cluster and its Machines and pools, limited to those that cannot be read. `None` also before
+    /// [`Objects::is_ready`].
     pub(super) fn unreadable_members(&self, cluster: &ObjectKey) -> Option<Unread> {
         self.is_ready()
             .then(|| self.0.store.unreadable_members(cluster))?
     }
 
-    /// Stores the result of reading a `KubeadmConfig` for this cluster. `None` means that it does not exist.
+    /// Stores the result of reading a `KubeadmConfig` for this cluster. `None` means that the `KubeadmConfig` does not
+    /// exist.
     pub(super) fn read_config(
         &self,
         cluster: &ObjectKey,
@@ -281,7 +283,7 @@ impl Objects {
         self.0.changes.send_replace(());
     }
 
-    /// Runs low-priority reads for this Cluster. Only a few clusters run them concurrently. `None` after
+    /// Runs low-priority reads for this Cluster. Only a few clusters run them at the same time. Returns `None` after
     /// [`SLOW_DEADLINE`].
     pub(super) async fn read_slowly<T>(
         &self,
@@ -300,8 +302,9 @@ impl Objects {
     ///
     /// # Errors
     ///
-    /// The read failed, or the API server does not serve the kind: the object can then exist. A tenant who can write
-    /// the reference can cause an unserved kind, so this error must affect only the referring object.
+    /// Returns an error if the read failed, or if the API server does not serve the kind. In the second case, the
+    /// object can still exist. A tenant who can write the reference can name an unserved kind, so this error must
+    /// affect only the object with the reference.
     pub(super) async fn fetch<K: Kept>(
         &self,
         namespace: &str,
@@ -324,15 +327,15 @@ impl Objects {
         Ok(found.kept().map_err(kube::Error::from)?)
     }
 
-    /// Makes a call about an object that is referenced from `namespace`, with the resource of the reference.
+    /// Makes a call about an object that is referenced from `namespace`, with the resource that the reference names.
     ///
-    /// This is the only access to the resource. So no caller mistakes an unserved kind for a missing object. `call` is
-    /// an ordinary closure, because the future of an `AsyncFnOnce` cannot be spawned.
+    /// This is the only access to the resource, so no caller can mistake an unserved kind for a missing object. `call`
+    /// is an ordinary closure, because the future of an `AsyncFnOnce` cannot be spawned.
     ///
     /// # Errors
     ///
-    /// The call failed, or the API server does not serve the kind, or no longer serves its version. A later call looks
-    /// up the kind again.
+    /// Returns an error if the call failed, if the API server does not serve the kind, or if it no longer serves the
+    /// kind's version. The next call then looks up the kind again.
     pub(crate) async fn call_served<T, C>(
         &self,
         namespace: &str,
@@ -344,7 +347,8 @@ impl Objects {
     {
         let resource = self.resource(namespace, reference).await?;
         match call(resource.ok_or(NotServed)?).await {
-            // The API server no longer serves the version. Such a 404 does not refer to an object.
+            // The API server no longer serves the version. In this case, the 404 does not mean that the object is
+            // missing.
             Err(kube::Error::Api(status))
                 if status.code == 404 && status.reason != reason::NOT_FOUND =>
             {
@@ -355,7 +359,7 @@ impl Objects {
         }
     }
 
-    /// The resource of this reference from `namespace`. `None` if the API server does not serve it.
+    /// The resource that this reference from `namespace` names. `None` if the API server does not serve it.
     async fn resource(
         &self,
         namespace: &str,
@@ -371,18 +375,18 @@ impl Objects {
         self.0.state.read(look)
     }
 
-    /// The objects, also before readiness.
+    /// The objects, even before the cache is ready.
     pub(super) fn store(&self) -> &Store {
         &self.0.store
     }
 
-    /// The Machines whose deletion was seen.
+    /// The Machines whose deletion was observed.
     pub(super) fn departures(&self) -> &Departures {
         &self.0.departures
     }
 
-    /// Stores an object, or removes it. An object that equals the stored object does not cause a notification.
-    /// Returns the limit that prevents the storage of a part of the object.
+    /// Stores an object, or removes it. If the object equals the stored object, no task is notified. Returns the limit
+    /// that prevented storing a part of the object, if any.
     pub(super) fn put<W: Stored>(&self, key: &ObjectKey, object: Option<W>) -> Option<MemberLimit> {
         let Effect { is_change, cut } = W::put(&self.0.store, key, object);
         if is_change {

@@ -1,7 +1,7 @@
-//! Machines whose deletion was seen in a watch.
+//! Machines whose deletion was observed in a watch.
 //!
-//! The sweep of records reads the Machines once a minute, and the deletion of a Machine can take less time. A deletion
-//! in a watch is intended. A Machine that is only missing from a list does not count as deleted.
+//! The sweep of the records reads the Machines only once a minute, and a Machine can be deleted in less time. A
+//! deletion in a watch is intended. A Machine that is only missing from a list does not count as deleted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,32 +12,32 @@ use super::objects::ObjectKey;
 use crate::memory::KeptLimit;
 use crate::shared::{Lock, Shared, Swept};
 
-/// The time for which a deletion is kept. The next sweep reads the deletion, and keeps it as long as the Machine is
-/// missing. So this time must only be longer than the pause between two sweeps.
+/// The time for which a deletion is kept. The next sweep reads the deletion, and remembers it as long as the Machine is
+/// missing. Therefore this time only needs to be longer than the pause between two sweeps.
 const KEPT: Duration = Duration::from_hours(1);
 
-/// The maximum number of deletions in one namespace: the largest cluster that Kubernetes supports. The Machines of
-/// further deletions count as missing.
+/// The maximum number of deletions in one namespace: the number of nodes in the largest cluster that Kubernetes
+/// supports. After that, deleted Machines count as missing.
 const MAX_OF_NAMESPACE: usize = 5_000;
 
-/// The maximum number of all deletions, with names of at most 253 bytes.
+/// The maximum number of deletions in all namespaces. Each has a name of at most 253 bytes.
 const MAX: usize = 50_000;
 
-/// Several namespaces together leave a part of [`MAX`] to another one.
+/// The limit for all namespaces. The largest namespaces together leave a part of [`MAX`] to other namespaces.
 const ALL: KeptLimit = KeptLimit::new(MAX);
 
-/// The number of entries that each addition checks for removal.
+/// The number of entries that each addition checks for expiry.
 const CHECKED: usize = 8;
 
-/// The Machines whose deletion was seen.
+/// The Machines whose deletion was observed.
 #[derive(Debug)]
 pub(super) struct Departures(Shared<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The time at which each deletion was last seen.
+    /// The time at which each deletion was last observed.
     seen: Swept<ObjectKey, Instant>,
-    /// The number of entries of each namespace.
+    /// The number of entries in each namespace.
     of_namespace: BTreeMap<String, usize>,
 }
 
@@ -48,7 +48,7 @@ impl Default for Departures {
 }
 
 impl Departures {
-    /// Notes that the deletion of this Machine was seen.
+    /// Records that the deletion of this Machine was observed.
     pub(super) fn note(&self, machine: &ObjectKey) {
         let now = Instant::now();
         self.0.write(|State { seen, of_namespace }| {
@@ -74,9 +74,9 @@ impl Departures {
         });
     }
 
-    /// Forgets the deletion, because a Machine with this name exists.
+    /// Discards the deletion, because a Machine with this name exists.
     pub(super) fn forget(&self, machine: &ObjectKey) {
-        // Most Machines were never noted.
+        // Fast path without the write lock: for most Machines, no deletion is recorded.
         if self.0.read(|state| state.seen.get(machine).is_none()) {
             return;
         }
@@ -87,7 +87,7 @@ impl Departures {
         });
     }
 
-    /// Whether the deletion of this Machine was seen.
+    /// Whether the deletion of this Machine was observed.
     pub(super) fn has(&self, machine: &ObjectKey) -> bool {
         let at = self.0.read(|state| state.seen.get(machine).copied());
         at.is_some_and(|at| at.elapsed() < KEPT)
@@ -140,14 +140,14 @@ mod tests {
         note("a", MAX_OF_NAMESPACE + 1);
         assert!(departures.has(&key("a", MAX_OF_NAMESPACE - 1)));
         assert!(!departures.has(&key("a", MAX_OF_NAMESPACE)));
-        // A removed deletion leaves space for another deletion.
+        // Discarding a deletion makes room for another deletion.
         departures.forget(&key("a", 0));
         departures.forget(&key("a", 0));
         note("a", MAX_OF_NAMESPACE + 1);
         assert!(departures.has(&key("a", 0)));
         assert!(!departures.has(&key("a", MAX_OF_NAMESPACE)));
 
-        // Expired deletions leave space, also the deletions of other namespaces.
+        // Expired deletions make room, including the deletions in other namespaces.
         advance(KEPT).await;
         note("c", 1);
         assert!(departures.has(&key("c", 0)));

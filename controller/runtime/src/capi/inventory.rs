@@ -34,19 +34,19 @@ use view::{Need, Needed, View, waiting};
 ///
 /// # Guarantees
 ///
-/// - Each answer about one machine is a consistent snapshot that is at most one minute old. A paused Cluster has no
-///   answers.
-/// - The cost of such an answer does not grow with the number of objects. Iteration over all Machines is paged.
+/// - Each answer about one machine is a consistent snapshot that is at most one minute old. For a paused Cluster, the
+///   inventory is unavailable.
+/// - The cost of an answer about one machine does not grow with the number of objects. Iteration over all Machines is
+///   paged.
 /// - If two machines have the same provider ID, the result is an error.
-/// - If a limit truncates a pool, the result for a value without a known machine is an error. It does not mean that the
-///   machine is missing.
+/// - If a limit truncates a pool, a lookup without a result is an error, because the pool has unknown members.
 #[derive(Debug, Clone)]
 pub struct CapiInventory {
     objects: Objects,
     cluster: ObjectKey,
-    /// Whether a pool's provider creates Machines for its members, by `InfraMachinePool`.
+    /// Whether a pool's infrastructure provider creates Machines for the members, by `InfraMachinePool`.
     makes_machines: Arc<Recent<bool>>,
-    /// Held while `KubeadmConfig`s are read, so that concurrent requests of the Cluster share one read.
+    /// Held while `KubeadmConfig`s are read, so that concurrent requests for the Cluster share one read.
     reading: Arc<Turnstile<()>>,
 }
 
@@ -71,20 +71,21 @@ pub(crate) struct TokenMachine {
     pub(crate) has_node: bool,
 }
 
-/// The limit of concurrent reads for one cluster.
+/// The maximum number of concurrent reads for one cluster.
 const READS: usize = 8;
 
 /// The maximum number of `KubeadmConfig`s in one batch of reads.
 const UNREAD_AT_ONCE: usize = 64;
 
-/// The limit of such batches for one answer. The batches together cover more `KubeadmConfig`s than any cluster has.
+/// The maximum number of read batches for one answer. Together, the batches cover more `KubeadmConfig`s than any
+/// cluster has.
 const MAX_READS: usize = 1024;
 
-/// The limit of reads in one call of [`CapiInventory::tokens`], which has low priority.
+/// The maximum number of reads in one call to [`CapiInventory::tokens`], which has low priority.
 const READS_FOR_TOKENS: usize = 50;
 
-/// The limit of lookups for one answer. Each lookup reads the objects that the previous lookup lacked. Several lookups
-/// are necessary, because a Machine can appear in the meantime.
+/// The maximum number of lookups for one answer. After each lookup, the objects that it lacked are read. Several
+/// lookups are necessary, because new Machines can appear between them.
 const MAX_LOOKS: usize = 4;
 
 impl CapiInventory {
@@ -98,15 +99,15 @@ impl CapiInventory {
         }
     }
 
-    /// A `MachinePool` with unknown members, and the limit that caused this. `None` also while the inventory
-    /// is unavailable.
+    /// A `MachinePool` with unknown members, and the limit that truncated it. `None` also while the inventory is
+    /// unavailable.
     pub(crate) fn unknown_members(&self) -> Option<String> {
         let cut = self.look(|view| Ok(view.knows_all_members().err()));
         cut.ok()?.map(|cut| cut.to_string())
     }
 
-    /// The first Cluster, Machine or `MachinePool` that cannot be read, and the number of the others. An object whose
-    /// Cluster is unknown counts for each Cluster of its namespace.
+    /// The first Cluster, Machine or `MachinePool` that cannot be read, and the number of other objects that cannot be
+    /// read. An object whose Cluster is unknown counts for each Cluster in its namespace.
     pub(crate) fn unreadable_members(&self) -> Option<String> {
         let unread = self.objects.unreadable_members(&self.cluster);
         unread.map(|unread| unread.to_string())
@@ -117,11 +118,11 @@ impl CapiInventory {
         self.objects.cluster_version()
     }
 
-    /// The bootstrap tokens of the machines that are not being deleted.
+    /// The bootstrap tokens of all machines, except machines that are being deleted.
     ///
-    /// `None` while the inventory is unavailable, or until enough calls have read the `KubeadmConfig`s of all machines,
-    /// a few per call. Tokens of pools are not included: the bootstrap provider replaces a pool's token when less than
-    /// half of its lifetime is left, and an extended token would not be replaced.
+    /// `None` while the inventory is unavailable, or while the `KubeadmConfig`s of some machines have not been read.
+    /// Each call reads only a few. Pool tokens are not included: the bootstrap provider replaces a pool's token when
+    /// less than half of its lifetime is left, and it would not replace a token whose lifetime was extended.
     pub async fn tokens(&self) -> Option<BTreeSet<TokenId>> {
         let now = Instant::now();
         let unread = self.needed((READS_FOR_TOKENS + 1, now), |view| {
@@ -133,7 +134,7 @@ impl CapiInventory {
         let reads = async {
             for config in unread.into_iter().take(READS_FOR_TOKENS) {
                 let _reading = self.reading.lock().await;
-                // Another answer could have read it in the meantime.
+                // Another call could have read it since then.
                 if self.look(|view| Ok(view.is_unread(&config.name)))? {
                     self.read([config]).await?;
                 }
@@ -152,8 +153,7 @@ impl CapiInventory {
         Some(tokens.await.ok()?.into_iter().collect())
     }
 
-    /// The [tokens](Self::tokens) of the machines that have not joined: Cluster API has not found their Nodes. Machines can
-    /// share a token.
+    /// The [tokens](Self::tokens) of machines whose Nodes Cluster API has not found yet. Machines can share a token.
     pub(crate) async fn joining_tokens(&self) -> Option<BTreeSet<TokenId>> {
         Box::pin(self.tokens()).await?;
         let joining = self.each(|view, _, machine| {
@@ -163,10 +163,10 @@ impl CapiInventory {
         Some(joining.await.ok()?.into_iter().collect())
     }
 
-    /// The Machines whose nodes rejoin with their own bootstrap token.
+    /// The Machines whose nodes need their own bootstrap token to rejoin.
     ///
-    /// `None` while the inventory is unavailable. A pool member rejoins with the pool's token, and is not included. A
-    /// Machine with a token that an operator assigned rejoins with that token, and is not included either.
+    /// `None` while the inventory is unavailable. Excludes pool members, because they rejoin with the pool's token.
+    /// Also excludes Machines with a token that an operator assigned, because they rejoin with that token.
     pub(crate) async fn token_machines(&self) -> Option<Vec<TokenMachine>> {
         let of = |view: View<'_>, name: &str, machine: &objects::Machine| {
             let is_own = machine.pool.is_none() && machine.assigned_token.is_none();
@@ -190,10 +190,10 @@ impl CapiInventory {
         Some(names.into_iter().collect())
     }
 
-    /// The Nodes of Machines, if `is_without` is true for every name that the Node can have.
+    /// The Nodes of those Machines for which `is_without` is true for every possible Node name.
     ///
-    /// `None` while the inventory is unavailable. The names are the Node that Cluster API has found for the Machine
-    /// and, for a control-plane Machine, also the expected Node.
+    /// `None` while the inventory is unavailable. The possible names are the name of the Node that Cluster API has
+    /// found for the Machine and, for a control-plane Machine, also the expected Node name.
     pub async fn nodes_without(
         &self,
         is_without: impl Fn(&str) -> bool,
@@ -229,8 +229,8 @@ impl CapiInventory {
         self.each(of).await.ok()
     }
 
-    /// The result of `next` for the condition of the Machine with this name and UID. `None` if the Machine does not
-    /// exist, or while the inventory is unavailable.
+    /// Applies `next` to this Machine's condition. `None` if the Machine does not exist, or if the inventory is
+    /// unavailable.
     pub(crate) fn by_condition<T>(
         &self,
         machine: &ObjectReference,
@@ -245,7 +245,7 @@ impl CapiInventory {
         self.look(of).ok()?
     }
 
-    /// Makes a call about a Machine, as [`Objects::call_served`] does.
+    /// Makes a call about a Machine, like [`Objects::call_served`].
     pub(crate) async fn call_about_machine<T, C>(
         &self,
         call: impl FnOnce(ApiResource) -> C,
@@ -265,7 +265,7 @@ impl CapiInventory {
         called.await.map_err(kube::Error::from)
     }
 
-    /// The results of `of` for all Machines, page by page. First reads the `KubeadmConfig`s that they need.
+    /// Applies `of` to each Machine, page by page. First reads the `KubeadmConfig`s that `of` needs.
     async fn find_each<T>(
         &self,
         of: impl Fn(View<'_>, &str, &objects::Machine) -> Option<T>,
@@ -283,7 +283,7 @@ impl CapiInventory {
         }
     }
 
-    /// The results of `of` for all Machines from the objects in the cache. Other tasks run after each page.
+    /// Applies `of` to each Machine in the cache, and returns the results. Other tasks run after each page.
     async fn each<T>(
         &self,
         of: impl Fn(View<'_>, &str, &objects::Machine) -> Option<T>,
@@ -301,7 +301,7 @@ impl CapiInventory {
         }
     }
 
-    /// The result of `look`, after reading the `KubeadmConfig`s that it needs.
+    /// Returns the result of `look`, after reading the `KubeadmConfig`s that `look` needs.
     async fn find<T>(
         &self,
         look: impl Fn(View<'_>) -> Result<T, Unavailable>,
@@ -312,7 +312,7 @@ impl CapiInventory {
                 return Ok(found);
             }
             let _reading = self.reading.lock().await;
-            // Reads each due config once, unless another answer has read it in the meantime.
+            // Reads each config that is due, unless another call has already read it.
             let now = Instant::now();
             for _ in 0..MAX_READS {
                 let (unread, _) = self.needed((UNREAD_AT_ONCE, now), &look)?;
@@ -334,7 +334,8 @@ impl CapiInventory {
                 .await
             {
                 Ok(found) => Ok(found),
-                // A tenant can name any version, so this affects only the referring machines.
+                // A tenant can write any version into a reference, so this error affects only the machines that have
+                // the reference.
                 Err(FetchError::NotServed(error)) => Err(error),
                 Err(error @ FetchError::Call(_)) => return Err(unread(&config, &error)),
             };
@@ -344,7 +345,7 @@ impl CapiInventory {
         reads.buffer_unordered(READS).try_collect().await
     }
 
-    /// The result of `look` from the objects in the cache.
+    /// Applies `look` to the objects in the cache.
     fn look<T>(
         &self,
         look: impl FnOnce(View<'_>) -> Result<T, Unavailable>,
@@ -352,7 +353,7 @@ impl CapiInventory {
         Ok(self.needed((1, Instant::now()), look)?.1)
     }
 
-    /// The result of `look`, and the unread `KubeadmConfig`s that it needs at this time, up to a limit.
+    /// Applies `look`, and also returns the unread `KubeadmConfig`s that it currently needs, up to a limit.
     fn needed<T>(
         &self,
         (limit, now): (usize, Instant),
@@ -386,8 +387,8 @@ impl CapiInventory {
         Ok((needed.configs.into_inner(), found))
     }
 
-    /// Whether the provider of this `InfraMachinePool` creates a Machine for each member. The result is cached, because
-    /// a sweep calls this for each member.
+    /// Whether the provider of this `InfraMachinePool` creates Machines. Cached, because a sweep calls this for each
+    /// member.
     async fn makes_machines(&self, reference: &Reference) -> Result<bool, Unavailable> {
         if let Some(makes) = self.makes_machines.get(reference) {
             return Ok(makes);
@@ -417,8 +418,8 @@ fn unread(reference: &Reference, error: &FetchError) -> Unavailable {
 
 #[async_trait::async_trait]
 impl Inventory for CapiInventory {
-    /// If the pool's provider creates Machines, a member without its Machine is pending. Such a member exists: a pool
-    /// gets Machines as soon as a newer version of its provider supports them.
+    /// If the pool's infrastructure provider creates Machines, a member without a Machine is pending. These members
+    /// exist: after an upgrade, the provider can start to create Machines for an existing pool.
     async fn by_provider_id(&self, id: &ProviderId) -> Result<Option<Machine>, Unavailable> {
         let found = self.find(|view| view.by_provider_id(id)).await?;
         let Some((mut machine, makes_machines)) = found else {
@@ -432,7 +433,7 @@ impl Inventory for CapiInventory {
         Ok(Some(machine))
     }
 
-    /// For a machine without a provider ID, the ID of its `InfraMachine` is used, if it has one.
+    /// If the machine has no provider ID, its `InfraMachine` is read for the ID.
     async fn by_token(&self, token: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
         let owner = |need| {
             self.find(move |view| {
@@ -443,8 +444,8 @@ impl Inventory for CapiInventory {
                 Ok(owner)
             })
         };
-        // Most tokens belong to a joining machine. After a reset, the token can belong to any machine. A pool's token
-        // can be new.
+        // Most tokens belong to a machine that is joining. After a reset, the token can belong to any machine. A pool
+        // can have a new token.
         let mut found = None;
         for need in [Need::Joining, Need::All, Need::Pools] {
             if found.is_none() {

@@ -1,11 +1,11 @@
 //! The kubeconfig of a workload cluster: Secret `<cluster>-kubeconfig`, key `value`.
 //!
-//! A tenant can write this Secret. The kubeconfig is allowed to specify only an API server and a credential. The
-//! kubeconfig is refused if any part of it would make the controller run a program, read a file, or skip the
-//! verification of the server. It is also refused for an address that only the controller can reach.
+//! A tenant can write this Secret. The kubeconfig is allowed to contain only an API server and a credential. The
+//! controller rejects a kubeconfig that would make it run a program, read a file, or skip the verification of the
+//! server. It also rejects an address that only the controller can reach.
 //!
-//! The controller does not use a proxy, not even the proxy of the environment, because it cannot check the addresses to
-//! which a proxy connects.
+//! The controller does not use a proxy, and ignores proxy variables in its environment, because it cannot check the
+//! addresses that a proxy connects to.
 
 use std::net::IpAddr;
 
@@ -22,19 +22,19 @@ use zeroize::Zeroizing;
 use super::ObjectKey;
 use crate::client::{ClusterAccess, EgressPolicy, LocalRange};
 
-/// The name of the document in errors: its key in the Secret.
+/// The name of the document in error messages: the key of the kubeconfig in the Secret.
 const DOCUMENT: &str = "value";
 
-/// The first reason to refuse a tenant's kubeconfig.
+/// The first reason to reject a tenant's kubeconfig.
 ///
 /// `Display` contains only an address from the kubeconfig, so it is safe in a condition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KubeconfigRefused {
-    /// The kubeconfig has a field that is not allowed for tenants, or a required field is missing.
+    /// The kubeconfig contains a field that tenants are not allowed to use, or a required field is missing.
     #[error(transparent)]
     Invalid(#[from] InvalidKubeconfig),
-    /// The server's address is reachable only for the controller.
+    /// Only the controller can reach the server's address.
     #[error("server address {address} is not accepted: it is {neighbourhood}")]
     Address {
         /// The address.
@@ -42,7 +42,7 @@ pub enum KubeconfigRefused {
         /// The address range.
         neighbourhood: LocalRange,
     },
-    /// The client key is refused.
+    /// The client key is rejected.
     #[error("{}: user: client-key-data is not accepted", DOCUMENT)]
     ClientKey(#[from] InvalidPrivateKey),
     /// The client certificate does not match the key, or a certificate or the URL cannot be used.
@@ -63,11 +63,11 @@ impl TenantKubeconfig {
     ///
     /// # Errors
     ///
-    /// The first reason to refuse it. No error repeats any part of the text except an address.
+    /// Returns the first reason to reject it. The error does not contain any part of the text except an address.
     pub fn parse(text: &[u8], reach: EgressPolicy) -> Result<Self, KubeconfigRefused> {
         let kubeconfig = Kubeconfig::parse(DOCUMENT, text, Policy::Tenant)?;
         let endpoint = kubeconfig.endpoint(no_files)?;
-        // A host name is checked when it is resolved.
+        // If the server is a host name, its addresses are checked when the name is resolved.
         if let Some(address) = endpoint.address()
             && let Some(neighbourhood) = reach.refuses(address)
         {
@@ -89,14 +89,14 @@ impl TenantKubeconfig {
         self.config.root_cert.as_deref().unwrap_or_default()
     }
 
-    /// Creates a client for the cluster, with this Cluster's share of turns and memory.
+    /// Creates a client for the cluster, with this Cluster's turns and memory limits.
     ///
-    /// The client connects directly and does not follow redirects. It never connects to a refused address, even if the
-    /// server's name resolves to it.
+    /// The client connects directly and does not follow redirects. It never connects to a rejected address, even if the
+    /// server's name resolves to that address.
     ///
     /// # Errors
     ///
-    /// The key does not match the certificate, or a CA certificate is invalid.
+    /// Returns an error if the key does not match the certificate, or if a CA certificate is invalid.
     pub fn access(&self, cluster: &ObjectKey) -> Result<ClusterAccess, KubeconfigRefused> {
         #[cfg(test)]
         tests::CLIENTS.set(tests::CLIENTS.get() + 1);
@@ -115,8 +115,8 @@ fn auth_info(login: &Login) -> Result<AuthInfo, KubeconfigRefused> {
         Login::ClientCertificate { chain_pem, key_pem } => {
             let read = identity(chain_pem, key_pem, Policy::Tenant);
             let (chain, key) = read.map_err(|(field, why)| refused(field, why))?;
-            // The library uses the last key in the two texts, so it gets only the certificates and the key that were
-            // checked here.
+            // The library uses the last key that it finds in both texts. Therefore it gets only the certificates and
+            // the key that were checked here.
             let chain: String = chain.iter().map(certificate_pem).collect();
             let key = checked(&key)?.to_pem();
             let key = Zeroizing::new(BASE64.encode(key.as_bytes()));
@@ -137,7 +137,7 @@ fn certificate_pem(der: &CertificateDer<'_>) -> String {
     pem::encode(&pem::Pem::new("CERTIFICATE", der.to_vec()))
 }
 
-/// The client key, before a library parses it.
+/// Checks the client key before a library parses it.
 fn checked(key: &PrivateKeyDer<'_>) -> Result<PrivateKey, KubeconfigRefused> {
     let form = match key {
         PrivateKeyDer::Pkcs8(_) => PrivateKeyForm::Pkcs8,

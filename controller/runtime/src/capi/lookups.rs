@@ -1,10 +1,11 @@
-//! Lookups of facts about kinds, such as their resources, whose results all namespaces share.
+//! Lookups of facts about kinds, such as their resources. All namespaces share the results.
 //!
 //! # Guarantees
 //!
-//! - Only callers of the same namespace wait for a lookup in progress. A namespace can have so many that they take
-//!   long.
-//! - The number of lookups of a namespace that are in progress or found nothing is limited. A tenant can name any kind.
+//! - Only callers from the same namespace wait for a lookup in progress, because a namespace can cause so many lookups
+//!   that they take long.
+//! - For each namespace, the number of lookups that are in progress or found nothing is limited, because a tenant can
+//!   name any kind.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,14 +17,14 @@ use tokio::time::Instant;
 
 use crate::shared::{Lock, Shared, Swept, visit};
 
-/// A group, the version if it is known, and the kind or its plural.
+/// The group, the version if it is known, and the kind or its plural.
 pub(crate) type Kind = (String, Option<String>, String);
 
-/// The time for which a lookup that found nothing is not repeated. Each takes a few calls.
+/// The time for which a lookup that found nothing is not repeated. Each lookup takes a few calls.
 pub(super) const NOT_FOUND: Duration = Duration::from_secs(30);
 
-/// The limit of lookups of one namespace that are in progress or found nothing. The references of honest objects name
-/// fewer kinds.
+/// For each namespace, the maximum number of lookups that are in progress or found nothing. The references in ordinary
+/// objects name fewer kinds.
 pub(super) const MAX_OF_NAMESPACE: usize = 64;
 
 /// The results of lookups, and the lookups in progress.
@@ -31,7 +32,7 @@ pub(super) const MAX_OF_NAMESPACE: usize = 64;
 pub(crate) struct Lookups<V> {
     /// The time for which a result is kept.
     kept: Duration,
-    /// The results. Only the API server determines their number.
+    /// The results. Their number depends only on the API server.
     found: Shared<Swept<Kind, Dated<V>>>,
     /// The lookups that are in progress or found nothing, by namespace.
     unfound: Shared<Swept<String, OfNamespace<V>>>,
@@ -54,7 +55,7 @@ struct OfNamespace<V> {
 }
 
 impl<V: Clone> Lookups<V> {
-    /// Creates an empty set, which keeps a result for this time.
+    /// Creates an empty set that keeps each result for this time.
     pub(crate) fn new(kept: Duration) -> Self {
         Self {
             kept,
@@ -63,12 +64,12 @@ impl<V: Clone> Lookups<V> {
         }
     }
 
-    /// The result about this kind, from an earlier lookup or from `look_up`. `None` if there is no result, or if the
-    /// namespace has too many other lookups. A later call then repeats the lookup.
+    /// The result for this kind, from an earlier lookup or from `look_up`. `None` if the lookup found nothing, or if
+    /// the namespace has too many other lookups. In both cases, a later call repeats the lookup.
     ///
     /// # Errors
     ///
-    /// The error of the lookup. The next call repeats it.
+    /// Returns the lookup's error. The next call repeats the lookup.
     pub(crate) async fn get<F>(
         &self,
         namespace: &str,
@@ -88,7 +89,7 @@ impl<V: Clone> Lookups<V> {
         let Some(shared) = self.lookup(namespace, kind) else {
             return Ok(None);
         };
-        // Concurrent callers of the namespace share one lookup.
+        // Concurrent callers from the same namespace share one lookup.
         let looked_up = shared.get_or_try_init(|| async move {
             let value = look_up().await?;
             let at = Instant::now();
@@ -104,7 +105,7 @@ impl<V: Clone> Lookups<V> {
         result
     }
 
-    /// Removes the result about this kind, so that the next caller looks it up again.
+    /// Removes the result for this kind, so that the next caller looks it up again.
     pub(crate) fn forget(&self, kind: &Kind) {
         drop(self.found.write(|found| found.remove(kind)));
     }
@@ -118,11 +119,11 @@ impl<V: Clone> Lookups<V> {
         drop(self.found.write(put));
     }
 
-    /// The lookup of a namespace. `None` if the namespace has too many others.
+    /// The lookup for a namespace. `None` if the namespace has too many other lookups.
     fn lookup(&self, namespace: &str, kind: &Kind) -> Option<Lookup<V>> {
         let is_over = |lookup: &Lookup<V>| match lookup.get() {
             Some(found) => found.at.elapsed() >= NOT_FOUND,
-            // It was abandoned.
+            // The caller abandoned the lookup.
             None => Arc::strong_count(lookup) == 1,
         };
         let is_idle = |_: &_, one: &mut OfNamespace<V>| one.last.elapsed() >= NOT_FOUND;
@@ -152,7 +153,7 @@ impl<V: Clone> Lookups<V> {
         })
     }
 
-    /// Removes a lookup that has a result, or failed.
+    /// Removes a lookup that has a result or has failed.
     fn end(&self, namespace: &str, kind: &Kind, lookup: &Lookup<V>) {
         self.unfound.write(|namespaces| {
             let Some(of_namespace) = namespaces.get_mut(namespace) else {
@@ -165,7 +166,7 @@ impl<V: Clone> Lookups<V> {
         });
     }
 
-    /// The number of lookups of this namespace that are in progress or found nothing.
+    /// The number of lookups for this namespace that are in progress or found nothing.
     #[cfg(test)]
     pub(super) fn unfound_of(&self, namespace: &str) -> usize {
         self.unfound.read(|namespaces| {
@@ -201,7 +202,7 @@ mod tests {
         let found = lookups.get("other", &kind, || ready(Ok(Some(7))));
         assert_eq!(found.now_or_never().unwrap().unwrap(), Some(7));
 
-        // The result is for all namespaces.
+        // All namespaces share the result.
         let found = lookups.get("flood", &kind, pending);
         assert_eq!(found.now_or_never().unwrap().unwrap(), Some(7));
     }

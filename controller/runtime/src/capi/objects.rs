@@ -1,7 +1,7 @@
-//! Cluster API objects of the contracts v1beta1 and v1beta2, reduced to the fields that are used.
+//! Cluster API objects in the contracts v1beta1 and v1beta2, reduced to the required fields.
 //!
-//! An invalid value of a field (such as an invalid provider ID) counts as missing. Only this machine is then not ready.
-//! The secret part of a bootstrap token is dropped during decoding.
+//! An invalid field value, such as an invalid provider ID, counts as missing, so that only the affected machine is not
+//! ready. The secret part of a bootstrap token is dropped during decoding.
 
 use std::fmt::Debug;
 
@@ -33,23 +33,23 @@ pub(super) use pool::{MachinePool, MemberLimit, label_value, last_segment};
 /// The group of Cluster, Machine and `MachinePool`.
 pub(super) const CORE_GROUP: &str = "cluster.x-k8s.io";
 
-/// The API version in references: the version that will be served the longest. Readers look up the served version by
-/// kind.
+/// The API version for references: the version that Cluster API will serve the longest. Readers look up the served
+/// version by kind.
 pub(crate) const CORE_API_VERSION: &str = "cluster.x-k8s.io/v1beta2";
 
-/// The longest name of an object (RFC 1123).
+/// The maximum length of an object name (RFC 1123).
 const MAX_NAME_LEN: usize = 253;
 
-/// The maximum length of a stored kind: the limit of a kind's name in Kubernetes.
+/// The maximum length of a stored kind: the limit that Kubernetes sets.
 const MAX_KIND_LEN: usize = 63;
 
-/// The label of a Cluster that selects one of several controllers.
+/// The label on a Cluster that selects one of several controllers.
 pub(crate) const WATCH_FILTER_LABEL: &str = "cluster.x-k8s.io/watch-filter";
 
-/// The annotation that pauses reconciliation of an object by Cluster API. Its value is ignored.
+/// The annotation that pauses Cluster API's reconciliation of an object. Its value is ignored.
 pub(crate) const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
 
-/// A kind of object that is read: the parts to decode, and the fields to keep.
+/// A kind that the controller reads: the parts to decode, and the fields to keep.
 pub(super) trait Kept: Clone + Debug + Send + 'static {
     /// The part of the spec to decode.
     type Spec: Clone + Debug + Default + DeserializeOwned + Send + Sync + 'static;
@@ -66,14 +66,14 @@ pub(super) trait Watched: Kept {
     const KIND: &'static str;
     /// Whether Cluster API can run without this kind.
     const MAY_BE_ABSENT: bool;
-    /// Whether other tasks wait for each change of this kind.
+    /// Whether other tasks wait for changes to objects of this kind.
     const IS_CLUSTER: bool = false;
 
     /// Notifies the observer of Clusters, if the object is a Cluster.
     ///
     /// # Errors
     ///
-    /// The observer cannot read the object.
+    /// Returns an error if the observer cannot read the object.
     fn tell(
         _observer: &dyn ClusterObserver,
         _key: &ObjectKey,
@@ -103,21 +103,21 @@ read_alone! {
     "MachinePool" => Fields<MachinePool>,
 }
 
-/// The content of an object without any fields to decode.
+/// The content of an object that has no fields to decode.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct Nothing {}
 
 impl<W: Kept> Raw<W> {
-    /// The key of the object. `None` for an object that no API server would return.
+    /// The key of the object. `None` if the object has no name or namespace, which no API server returns.
     pub(super) fn key(&self) -> Option<ObjectKey> {
         ObjectKey::of(&self.metadata)
     }
 
-    /// The object in its stored form.
+    /// Converts the object to its stored form.
     ///
     /// # Errors
     ///
-    /// A field that is used has an invalid type.
+    /// Returns an error if a required field has an invalid type.
     pub(super) fn kept(self) -> Result<Option<W>, Unreadable> {
         let Fields { spec, status } = self.object?;
         let (spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
@@ -150,11 +150,11 @@ struct RawReference {
 }
 
 impl Reference {
-    /// The reference from an object in `namespace`. `None` if it points to another namespace, which can belong to
+    /// The reference from an object in `namespace`. `None` if it refers to another namespace, which can belong to
     /// another tenant.
     ///
-    /// The parts of the reference become URL path segments, so a part that is not a valid segment makes the reference
-    /// invalid.
+    /// Parts of the reference become URL path segments, so the reference is invalid if one of them is not a valid
+    /// segment.
     fn within(namespace: &str, raw: Option<RawReference>) -> Option<Self> {
         let raw = raw?;
         let is_inside = |own: &String| own == namespace || own.is_empty();
@@ -181,8 +181,8 @@ impl Reference {
     }
 }
 
-/// The `KubeadmConfig` of a Machine or a pool in the same namespace, without the group and the kind, which are always the
-/// same.
+/// The `KubeadmConfig` of a Machine or a pool in the same namespace. The group and the kind are omitted, because they
+/// are always the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ConfigReference {
     version: Option<String>,
@@ -204,7 +204,7 @@ impl ConfigReference {
     }
 }
 
-/// The initialization status of v1beta2. Its fields never become false again.
+/// The initialization status in v1beta2. Its fields never become false again.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Initialization {
@@ -212,7 +212,7 @@ struct Initialization {
     infrastructure_provisioned: Option<bool>,
 }
 
-/// Whether bootstrap data were created, as v1beta1 (`bootstrapReady`) or v1beta2 reports it.
+/// Whether the bootstrap data was created, as reported in v1beta1 (`bootstrapReady`) or v1beta2.
 fn was_bootstrapped(ready: Option<bool>, initialization: Option<&Initialization>) -> bool {
     let created = initialization.and_then(|one| one.bootstrap_data_secret_created);
     created == Some(true) || ready == Some(true)
@@ -227,13 +227,13 @@ struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// Whether the Secret with the bootstrap data is set, by any provider or user.
+    /// Whether a provider or a user has set the Secret with the bootstrap data.
     fn has_data(&self) -> bool {
         let name = self.data_secret_name.as_ref();
         name.is_some_and(|name| !name.is_empty())
     }
 
-    /// The `KubeadmConfig`. Configurations of other bootstrap providers are not read.
+    /// The reference to the `KubeadmConfig`. Configurations for other bootstrap providers are not read.
     fn config(self, namespace: &str) -> Option<ConfigReference> {
         let found = Reference::within(namespace, self.config_ref)?;
         let is_config =
@@ -245,7 +245,7 @@ impl Bootstrap {
     }
 }
 
-/// The cluster of an object: from its spec, where Cluster API requires it, or from its label.
+/// The cluster that an object belongs to: from its spec, where Cluster API requires it, or else from its label.
 pub(super) fn cluster_of(spec: Option<String>, metadata: &ObjectMeta) -> Option<String> {
     let given = |name: &String| !name.is_empty() && name.len() <= MAX_NAME_LEN;
     let labelled = || label(metadata, CLUSTER_NAME_LABEL).cloned().filter(given);

@@ -1,6 +1,6 @@
-//! The bootstrap tokens of Machines with their secrets, from their `KubeadmConfig`s.
+//! The Machines' bootstrap tokens with their secrets, from their `KubeadmConfig`s.
 //!
-//! Only a command for operators uses this. The controller never reads the secret part.
+//! Only an operator command uses this module. The controller never reads the secret part.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ pub(crate) enum TokenUnread {
     /// The Machine is invalid.
     #[error("the Machine cannot be decoded")]
     Machine(#[from] Unreadable),
-    /// Its `KubeadmConfig` does not exist, is of a kind that is not served, or must not be read.
+    /// The `KubeadmConfig` does not exist, is of a kind that is not served, or is not allowed to be read.
     #[error("cannot read {kind} {name}")]
     Config {
         /// The kind in the reference.
@@ -43,16 +43,16 @@ pub(crate) enum TokenUnread {
     },
 }
 
-/// A Machine with its token. The token is missing if the `KubeadmConfig` has none: another bootstrap provider created
-/// the data, or the Machine was the first of its control plane.
+/// A Machine with its token. The token is missing if the `KubeadmConfig` has none, because another bootstrap provider
+/// created the data, or because the Machine was the first one in its control plane.
 pub(crate) type TokenOfMachine = (String, Result<Option<OwnToken>, TokenUnread>);
 
-/// The Machines of a Cluster that are not being deleted, each with its own token. `only` restricts the list to these
-/// names.
+/// The Machines of a Cluster with their own tokens, except Machines that are being deleted. `only` restricts the list
+/// to these names.
 ///
 /// # Errors
 ///
-/// The management cluster does not answer, or its Machines cannot be listed.
+/// Returns an error if the management cluster does not respond, or if its Machines cannot be listed.
 pub(crate) async fn own_tokens(
     management: &Client,
     cluster: &ObjectKey,
@@ -81,8 +81,8 @@ pub(crate) async fn own_tokens(
     Ok(tokens)
 }
 
-/// Whether the API server did not answer. Any other error is about one reference, which a user who can write Machines
-/// can make invalid.
+/// Whether the API server did not respond. All other errors concern a single reference, which any user who can write
+/// Machines can make invalid.
 fn is_outage(error: &CallError) -> bool {
     match error {
         CallError::Deadline(_) => true,
@@ -97,7 +97,7 @@ fn is_outage(error: &CallError) -> bool {
 /// A Machine with the reference to its `KubeadmConfig`.
 type ConfigOfMachine = (String, Result<Option<Reference>, Unreadable>);
 
-/// The Machines of a Cluster that are not being deleted, each with its `KubeadmConfig`.
+/// The Machines of a Cluster with their `KubeadmConfig`s, except Machines that are being deleted.
 async fn machines(
     management: &Client,
     cluster: &ObjectKey,
@@ -123,11 +123,11 @@ async fn machines(
     Ok(found)
 }
 
-/// The names of a Cluster's Machines with these labels, in the form of a selector.
+/// The names of a Cluster's Machines that have these labels. The labels are a label selector.
 ///
 /// # Errors
 ///
-/// The Machines cannot be listed.
+/// Returns an error if the Machines cannot be listed.
 pub(crate) async fn machine_names(
     management: &Client,
     cluster: &ObjectKey,
@@ -144,8 +144,8 @@ pub(crate) async fn machine_names(
         .collect())
 }
 
-/// The token of an existing `KubeadmConfig`, if it has one. The object is read as text, which is wiped after use, because the
-/// client logs responses that it cannot decode.
+/// The token in an existing `KubeadmConfig`, if it has one. The object is read as text, and the text is wiped after
+/// use, because the client logs responses that it cannot decode.
 async fn own_token(
     management: &Client,
     namespace: &str,

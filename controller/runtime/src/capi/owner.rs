@@ -1,6 +1,7 @@
 //! Owner references to a Cluster.
 //!
-//! Kubernetes deletes an object with its owner only if the API version in the reference is served.
+//! Kubernetes garbage-collects an object after its owner's deletion only if it serves the API version in the owner
+//! reference.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
@@ -12,7 +13,7 @@ pub(crate) fn is_cluster(owner: &OwnerReference) -> bool {
     owner.kind == Cluster::KIND && group == Some(CORE_GROUP)
 }
 
-/// Whether both references refer to the same Cluster, in different API versions.
+/// Whether the references refer to the same Cluster, but in different API versions.
 pub(crate) fn has_former_version(owner: &OwnerReference, now: &OwnerReference) -> bool {
     is_cluster(owner) && owner.uid == now.uid && owner.api_version != now.api_version
 }

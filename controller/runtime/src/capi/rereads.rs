@@ -1,7 +1,7 @@
-//! Reads of single objects of which a limit has cut a part that now fits.
+//! Reads of single objects that a limit truncated, and whose omitted part now fits.
 //!
-//! A list of the kind would find the parts, too. But the watch of all namespaces stops during a list, and a tenant with
-//! large objects determines how long the list takes, and when it is due.
+//! A list of the kind would also return the omitted parts. But the watch of all namespaces stops during a list, and a
+//! tenant with large objects would control how long the list takes, and when it is necessary.
 
 use std::future::pending;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use tokio::time::{Instant, sleep_until};
 use super::objects::ObjectKey;
 use crate::client::{CallError, in_time};
 
-/// The shortest time between two reads. A tenant can cause them.
+/// The minimum time between two reads, because a tenant can cause reads.
 const BETWEEN_READS: Duration = Duration::from_millis(250);
 
-/// The shortest time between two reads of one object, if no other one is due. The first read did not help.
+/// The minimum time between two reads of the same object if no other object is due, because the first read did not
+/// help.
 const BETWEEN_SAME: Duration = Duration::from_mins(1);
 
-/// The deadline of a read. The call waits for its turn in the line of its namespace, and further reads wait for the
-/// call.
+/// The deadline for a read. The call waits for its turn in its namespace's queue, and further reads wait for this call.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// The reads of one watch: one at a time, in turn by namespace.
+/// The reads for one watch. They run one at a time, and rotate through the namespaces.
 pub(super) struct Rereads<T> {
     reading: Option<Reading<T>>,
-    /// The object of the last read, and the time of its end.
+    /// The object of the last read, and the time at which that read ended.
     last: Option<(ObjectKey, Instant)>,
 }
 
@@ -45,7 +45,8 @@ impl<T> Default for Rereads<T> {
 }
 
 impl<T: Send + 'static> Rereads<T> {
-    /// Plans the read of the object that `due` selects, after a namespace. Another planned read stays.
+    /// Plans a read of the object that `due` selects. `due` gets the namespace of the last read. If a read is already
+    /// planned, that read is kept.
     pub(super) fn plan<F>(
         &mut self,
         due: impl FnOnce(Option<&str>) -> Option<ObjectKey>,
@@ -74,7 +75,7 @@ impl<T: Send + 'static> Rereads<T> {
         });
     }
 
-    /// Waits until the planned read ends. Never returns without one.
+    /// Waits until the planned read ends. Without a planned read, never returns.
     pub(super) async fn next(&mut self) -> Result<T, CallError> {
         let object = match &mut self.reading {
             Some(reading) => reading.object.as_mut().await,
@@ -85,14 +86,14 @@ impl<T: Send + 'static> Rereads<T> {
         object
     }
 
-    /// Abandons the read of this object, because the watch has a later state of it.
+    /// Abandons the read of this object, because the watch has received a later state.
     pub(super) fn abandon(&mut self, key: &ObjectKey) {
         if self.reading.as_ref().is_some_and(|own| own.key == *key) {
             self.reading = None;
         }
     }
 
-    /// Abandons the read of any object, because the watch lists all of them.
+    /// Abandons the read of any object, because the watch lists all objects.
     pub(super) fn abandon_all(&mut self) {
         self.reading = None;
     }

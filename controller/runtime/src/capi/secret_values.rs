@@ -1,4 +1,4 @@
-//! The values of a Cluster's Secrets that the controller reads.
+//! The values that the controller reads from a Cluster's Secrets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,19 +15,19 @@ use super::ca::{MAX_CERTIFICATE_LEN, MAX_KEY_LEN};
 /// The key of the kubeconfig in its Secret (Cluster API's contract).
 pub(crate) const KUBECONFIG_KEY: &str = "value";
 
-/// The keys of the certificate and the private key in the Secret of a CA.
+/// The keys of the certificate and the private key in a CA Secret.
 pub(crate) const CA_KEYS: [&str; 2] = ["tls.crt", "tls.key"];
 
 /// A Secret of a Cluster, with only the values that the controller reads.
 ///
-/// A Secret is kept as long as its Cluster exists, and a tenant can write any number of keys into it. Other keys
-/// are skipped during decoding, because 1 MB of empty values would take ten times as much memory. A value that is too
-/// long is truncated one byte after its limit, so that its reader refuses it.
+/// A Secret is kept as long as its Cluster exists, and a tenant can write any number of keys into it. Other keys are
+/// skipped during decoding, because 1 MB of empty values would take ten times as much memory. A value that is too long
+/// is truncated to one byte more than its limit, so that its reader rejects it.
 #[derive(Clone)]
 pub(crate) struct SecretValues(Secret);
 
 impl SecretValues {
-    /// A Secret with only these values.
+    /// Returns a Secret with only these values.
     pub(crate) fn only(self, keys: &[&str]) -> Secret {
         let Self(mut secret) = self;
         if let Some(data) = &mut secret.data {
@@ -85,9 +85,9 @@ impl<'de> Deserialize<'de> for SecretValues {
     }
 }
 
-/// The decoded value, up to one byte more than `max`. `None` if it is not base64.
+/// The decoded value, truncated to one byte more than `max`. `None` if it is not base64.
 fn decoded(text: &str, max: usize) -> Option<Vec<u8>> {
-    // In base64, four letters represent three bytes.
+    // In base64, four characters represent three bytes.
     let enough = text.get(..(max / 3 + 1) * 4).unwrap_or(text);
     let mut bytes = BASE64.decode(enough.as_bytes()).ok()?;
     bytes.truncate(max + 1);

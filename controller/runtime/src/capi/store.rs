@@ -1,10 +1,11 @@
-//! The watched objects by cluster, with an index by machine identity.
+//! The watched objects by cluster, with an index of machine identities.
 //!
-//! This module does no input or output. Objects can arrive in any order, for example a Machine before its Cluster.
+//! This module performs no input or output. Objects can arrive in any order, for example a Machine before its Cluster.
 //!
 //! # Guarantees
 //!
-//! - The lock that all clusters share is held only to find an object. The objects of each cluster have a separate lock.
+//! - All clusters share one lock, which is held only to find an object. The objects of each cluster have a separate
+//!   lock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
@@ -36,7 +37,7 @@ pub(super) use values::Ground;
 #[derive(Debug)]
 pub(super) struct Store(
     Shared<Places>,
-    /// Only the watch of pools uses it.
+    /// Not shared: only the pool watch uses it.
     Unshared<PoolMemory>,
 );
 
@@ -44,9 +45,9 @@ pub(super) struct Store(
 #[derive(Debug, Default)]
 struct Places {
     clusters: BTreeMap<ObjectKey, Arc<Cluster>>,
-    /// The members by Cluster. The Cluster itself can be missing.
+    /// The members by Cluster. A Cluster can have members before its own object is stored.
     members: BTreeMap<ObjectKey, Arc<Place>>,
-    /// The places of Machines, to find the members of their Cluster after a deletion.
+    /// The places of Machines, used to find a Machine's Cluster after the Machine is deleted.
     machines: BTreeMap<ObjectKey, Arc<Place>>,
     /// The places of pools.
     pools: BTreeMap<ObjectKey, Arc<Place>>,
@@ -68,7 +69,7 @@ static NO_MEMBERS: LazyLock<Members> = LazyLock::new(Members::default);
 pub(super) struct Effect {
     /// Whether the stored object differs from the previous object.
     pub(super) is_change: bool,
-    /// The limit because of which a part of the object is not stored.
+    /// The limit that prevented storing a part of the object.
     pub(super) cut: Option<MemberLimit>,
 }
 
@@ -80,8 +81,8 @@ pub(super) trait Stored: Watched {
     /// The sorted keys of the next objects after this key.
     fn keys_after(store: &Store, after: Option<&ObjectKey>) -> Vec<ObjectKey>;
 
-    /// Records that the object with this key cannot be read. The stored object stays unchanged. `labelled` is the
-    /// cluster in its label.
+    /// Records that the object with this key cannot be read. The stored object does not change. `labelled` is the
+    /// cluster that the object's label names.
     fn note_unreadable(store: &Store, key: &ObjectKey, labelled: Option<&str>);
 
     /// Whether this Machine is being deleted. `None` for an object of another kind.
@@ -89,8 +90,8 @@ pub(super) trait Stored: Watched {
         None
     }
 
-    /// An object of which a part was not stored, and for which there is now memory, in the next namespace after this
-    /// one.
+    /// An object that was stored only partly, and for which there is now enough memory. It is in the next namespace
+    /// after this one.
     fn next_that_fits(_store: &Store, _after: Option<&str>) -> Option<ObjectKey> {
         None
     }
@@ -109,18 +110,18 @@ trait Member: Watched + Indexed + PartialEq {
         None
     }
 
-    /// Truncates the object to the memory that its namespace has left, and counts the rest. Returns the limit that
-    /// caused it.
+    /// Truncates the object to the memory that is left for its namespace, and counts the omitted part. Returns the
+    /// limit that required it.
     fn fit(_store: &Store, _key: &ObjectKey, _member: Option<&mut Self>) -> Option<MemberLimit> {
         None
     }
 
-    /// The same as [`Stored::next_that_fits`].
+    /// Like [`Stored::next_that_fits`].
     fn next_with_room(_store: &Store, _after: Option<&str>) -> Option<ObjectKey> {
         None
     }
 
-    /// Notes that the present version of this object cannot be read, so that it is not read again alone.
+    /// Records that the current version of this object cannot be read, so that the object is not read again separately.
     fn forget_missing(_store: &Store, _key: &ObjectKey) {}
 
     fn table(members: &mut Members) -> &mut Table<Self>;
@@ -169,7 +170,7 @@ impl Store {
         })
     }
 
-    /// The result of `look` for a consistent snapshot of a Cluster and its objects.
+    /// Applies `look` to a consistent snapshot of a Cluster and its objects.
     pub(super) fn look<T>(
         &self,
         key: &ObjectKey,
@@ -187,7 +188,8 @@ impl Store {
         }
     }
 
-    /// Stores the result of reading a `KubeadmConfig` of this cluster. `None` means that it does not exist.
+    /// Stores the result of reading a `KubeadmConfig` in this cluster. `None` means that the `KubeadmConfig` does not
+    /// exist.
     pub(super) fn read_config(
         &self,
         cluster: &ObjectKey,
@@ -209,13 +211,13 @@ impl Store {
         self.0.read(|places| !places.members.contains_key(cluster))
     }
 
-    /// Whether no pool's members are counted.
+    /// Whether the memory count contains no pool members.
     #[cfg(test)]
     pub(super) fn has_no_pool_memory(&self) -> bool {
         self.1.lock().is_empty()
     }
 
-    /// Sets the limit for the members of all pools. There are no pools yet.
+    /// Sets the limit for the members of all pools. Must be called before any pool is stored.
     #[cfg(test)]
     pub(super) fn limit_pools(&self, limit: crate::memory::KeptLimit) {
         *self.1.lock() = PoolMemory::new(limit);
@@ -254,7 +256,7 @@ impl Stored for Cluster {
             Some(cluster) => places.clusters.insert(key.clone(), cluster),
             None => places.clusters.remove(key),
         });
-        // Dropped without the lock, because the Cluster can have many labels.
+        // Dropped after the lock is released, because the Cluster can have many labels.
         drop(former);
         Effect {
             is_change: true,

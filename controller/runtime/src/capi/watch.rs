@@ -50,7 +50,7 @@ impl Objects {
         Self::observed(client, selection, metrics, None)
     }
 
-    /// Creates a cache as [`Objects::new`] does. `observer` follows the watch of Clusters.
+    /// Creates a cache like [`Objects::new`]. `observer` observes the Cluster watch.
     pub fn observed(
         client: Client,
         selection: Selection,
@@ -62,7 +62,7 @@ impl Objects {
         (objects, watches)
     }
 
-    /// Watches one kind in its currently served version. Never returns.
+    /// Watches one kind in the version that is currently served. Never returns.
     async fn watch<W: Stored>(&self, selection: &Selection, metrics: &Metrics)
     where
         Fields<W>: ReadAlone,
@@ -124,7 +124,7 @@ impl Objects {
         loop {
             let event = tokio::select! {
                 read = rereads.next() => {
-                    // After a failure, the object stays due.
+                    // If the read failed, the object remains due.
                     if let Ok(object) = read {
                         self.seen::<W>(object, &mut skipped);
                     }
@@ -149,7 +149,7 @@ impl Objects {
                             rereads.abandon_all();
                         }
                     }
-                    // A list that is in progress can find the objects.
+                    // The current list can still return the objects.
                     let is_in_list = matches!(event, Event::Init | Event::InitApply(_));
                     self.apply(event, &mut listing, &mut skipped);
                     if !is_in_list {
@@ -166,7 +166,7 @@ impl Objects {
         }
     }
 
-    /// Plans the read of an object of which a part was not stored, if the part now fits.
+    /// Plans a read of an object that was stored only partly, if the omitted part now fits.
     fn plan_reread<W: Stored>(&self, resource: &ApiResource, rereads: &mut Rereads<Raw<W>>)
     where
         Fields<W>: ReadAlone,
@@ -188,7 +188,7 @@ impl Objects {
         match event {
             Event::Init => listing.clear(),
             Event::InitApply(object) => listing.extend(self.seen(object, skipped)),
-            // Until the list is complete, a missing object can be on the next page.
+            // Until the list is complete, a missing object can still be on the next page.
             Event::InitDone => {
                 let listed = std::mem::take(listing);
                 retain::<W>(self.store(), &listed);
@@ -225,8 +225,8 @@ impl Objects {
         }
     }
 
-    /// Stores an object from a watch event and returns its key. If the object cannot be decoded, the stored object
-    /// stays unchanged.
+    /// Stores an object from a watch event and returns its key. If the object cannot be decoded, the stored object does
+    /// not change.
     pub(super) fn seen<W: Stored>(
         &self,
         object: Raw<W>,

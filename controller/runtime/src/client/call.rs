@@ -14,14 +14,14 @@ use tokio::time::timeout;
 use super::decoding::Decoding;
 use super::response_limits::{Excess, MANAGEMENT_PAGE_SIZE};
 
-/// The name of this controller as field manager and as reporter of Events.
+/// The name of this controller as a field manager and as the reporter of Events.
 pub(crate) const CONTROLLER: &str = "node-attestation-controller";
 
-/// The deadline for a call about one small object. The API server's limit is 60 s.
+/// The deadline for a call about one small object. The API server's own limit is 60 s.
 pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(20);
 
-/// The maximum length of a text in a refusal. A caller can hold the error during its next call, and a tenant's API
-/// server can delay the answer to that call.
+/// The maximum length of a text in a rejection. A caller can hold the error during its next call, and a tenant's API
+/// server can delay the response to that call.
 const MAX_REFUSAL_LEN: usize = 4096;
 
 /// A call failed.
@@ -31,7 +31,7 @@ pub enum CallError {
     /// The API server did not respond in time.
     #[error("the API server did not answer within {} s", .0.as_secs())]
     Deadline(Duration),
-    /// The API server refused the call. It did not write anything.
+    /// The API server rejected the call, and did not write anything.
     #[error("the API server rejected the call with {} {}: {}", .0.code, .0.reason, .0.message)]
     Refused(Box<Status>),
     /// There was no response, or the response was invalid.
@@ -44,7 +44,7 @@ impl CallError {
         matches!(self, Self::Refused(status) if status.code == code)
     }
 
-    /// Whether the object exists already, or has changed since it was read.
+    /// Whether the object already exists, or has changed since it was read.
     pub(crate) fn is_conflict(&self) -> bool {
         self.has(StatusCode::CONFLICT)
     }
@@ -54,13 +54,13 @@ impl CallError {
         self.has(StatusCode::NOT_FOUND)
     }
 
-    /// Whether the object is invalid, so that the same write always fails.
+    /// Whether the object is invalid, so that a repeated write would also fail.
     pub(crate) fn is_invalid(&self) -> bool {
         self.has(StatusCode::UNPROCESSABLE_ENTITY)
     }
 }
 
-/// The first error of this type in the chain of causes of `error`.
+/// The first error of this type among the causes of `error`.
 pub(crate) fn cause<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
     let mut causes = iter::successors(Some(error), |&error| error.source());
     causes.find_map(|cause| cause.downcast_ref())
@@ -72,17 +72,17 @@ impl From<CallError> for Unavailable {
     }
 }
 
-/// Makes a call, within [`CALL_DEADLINE`].
+/// Makes a call with the deadline [`CALL_DEADLINE`].
 pub(crate) fn call<T>(
     call: impl Future<Output = Result<T, kube::Error>>,
 ) -> impl Future<Output = Result<T, CallError>> {
     in_time(CALL_DEADLINE, call)
 }
 
-/// Makes a call, within `deadline`.
+/// Makes a call with this deadline.
 ///
-/// kube's future takes 5 KiB, and a task reserves space for each future that it can await. The future is therefore
-/// boxed here. An `async fn` would first store the future in its own state.
+/// The future is boxed here, because kube's future takes 5 KiB, and a task reserves space for every future that it can
+/// await. An `async fn` would store the future in its own state before boxing it.
 pub(crate) fn in_time<T>(
     deadline: Duration,
     call: impl Future<Output = Result<T, kube::Error>>,
@@ -102,7 +102,7 @@ pub(crate) fn in_time<T>(
     }
 }
 
-/// Removes the unused parts of a refusal. A cause of three bytes of JSON takes 72 bytes of memory.
+/// Removes the unused parts of a rejection. Three bytes of JSON for a cause take 72 bytes of memory.
 fn reduce(status: &mut Status) {
     status.metadata = None;
     status.details = None;
@@ -111,8 +111,8 @@ fn reduce(status: &mut Status) {
     }
 }
 
-/// All pages of `list`, each read completely. If a page is too long, it is requested again with fewer objects, as in
-/// watches.
+/// Returns all pages of `list`. Each page is read completely. If a page is too long, it is requested again with fewer
+/// objects, as in watches.
 ///
 /// The parameter is an ordinary closure, because the future of an `AsyncFn` cannot be spawned.
 pub(crate) async fn pages<T, F>(
@@ -130,20 +130,20 @@ where
     Ok(all)
 }
 
-/// The number of objects to request in the next page of a list.
+/// The number of objects to request in a list's next page.
 ///
-/// A page that is too long is requested again with fewer objects. After these objects, the pages grow again, so that a
-/// few large objects of one tenant do not slow down the lists of all tenants.
+/// A page that is too long is requested again with fewer objects. After these objects, the page size grows again, so
+/// that a few large objects of one tenant do not slow down the lists of all tenants.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PageSize {
     most: u32,
     size: u32,
-    /// The number of objects until the end of the last page that was too long.
+    /// The number of objects that remain until the end of the last page that was too long.
     rest: u32,
 }
 
 impl PageSize {
-    /// Begins with the largest size.
+    /// Starts with the maximum size.
     pub(crate) fn new(most: u32) -> Self {
         Self {
             most,
@@ -160,7 +160,7 @@ impl PageSize {
         }
     }
 
-    /// Continues after a page that was read.
+    /// Records that a page was read, and determines the size of the next page.
     pub(crate) fn read(&mut self) {
         self.rest = self.rest.saturating_sub(self.limit());
         if self.rest == 0 {
@@ -168,7 +168,7 @@ impl PageSize {
         }
     }
 
-    /// Shrinks after a failure. Returns whether a smaller page could be read.
+    /// Reduces the size after a failure. Returns whether reading a smaller page could succeed.
     pub(crate) fn shrink(&mut self, error: &(dyn Error + 'static)) -> bool {
         let limit = self.limit();
         let is_too_large = cause::<Excess>(error).is_some_and(|excess| excess.is_of_size());
@@ -184,7 +184,7 @@ impl PageSize {
 /// The pages of a list, so that a caller can process each page before the next page is read.
 #[derive(Debug)]
 pub(crate) struct Pages {
-    /// The parameters of the next page. `None` after the last page.
+    /// The parameters for the next page. `None` after the last page.
     next: Option<ListParams>,
     size: PageSize,
 }
@@ -222,7 +222,7 @@ impl Pages {
     }
 }
 
-/// The parameters for writing a whole object as `manager`.
+/// The parameters for writing a whole object, with `manager` as the field manager.
 pub(crate) fn post(manager: &str) -> PostParams {
     PostParams {
         field_manager: Some(manager.to_owned()),
@@ -230,7 +230,7 @@ pub(crate) fn post(manager: &str) -> PostParams {
     }
 }
 
-/// The parameters for a merge patch as `manager`.
+/// The parameters for a merge patch, with `manager` as the field manager.
 pub(crate) fn merge(manager: &str) -> PatchParams {
     PatchParams {
         field_manager: Some(manager.to_owned()),

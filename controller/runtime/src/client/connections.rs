@@ -1,14 +1,17 @@
-//! The connections to an API server. Their number is as low as the server allows, with HTTP/2 if it is supported.
+//! The connections to an API server. Uses as few connections as the server allows, with HTTP/2 if the server supports
+//! it.
 //!
 //! # Guarantees
 //!
 //! - A call does not wait for another call. It can wait for a new connection, because connections are opened one at a
 //!   time.
-//! - A broken connection is detected, even without traffic. After a call without a timely response, a connection
-//!   gets no further calls. If a call to an operator's API server is dropped early, other calls are not affected.
-//! - For each call and each connection, the number of received bytes that are not read yet is limited. Memory for these
-//!   bytes is reserved as long as the connection is open, and connections of one namespace take at most half of it.
-//! - The processor time of connections to a tenant's API server is limited for its namespace.
+//! - A broken connection is detected even without traffic. A connection is not used for further calls after a call on
+//!   it without a timely response. If a call to an operator's API server is dropped early, other calls are not
+//!   affected.
+//! - The number of received bytes that have not been read is limited for each call and each connection. Memory for
+//!   these bytes is reserved while the connection is open. The connections of one namespace use at most half of this
+//!   memory.
+//! - The processor time for connections to tenants' API servers is limited for each namespace.
 
 use std::future::poll_fn;
 use std::io;
@@ -42,14 +45,14 @@ use super::response_limits::{Excess, NamedBy};
 use crate::memory::{Holding, Share};
 use crate::shared::{Lock, Shared, Turnstile, visit};
 
-/// The protocol names of ALPN (RFC 7301 section 6).
+/// The protocol names for ALPN (RFC 7301 section 6).
 const HTTP_2: &[u8] = b"h2";
 const HTTP_1: &[u8] = b"http/1.1";
 
-/// The deadline for a connection including its TLS handshake, as in kube.
+/// The deadline for opening a connection, including its TLS handshake, as in kube.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(30);
 
-/// The idle time after which the API server is pinged: client-go's `ReadIdleTimeout`.
+/// The idle time after which the connection sends a ping to the API server: client-go's `ReadIdleTimeout`.
 const PING_AFTER: Duration = Duration::from_secs(30);
 
 /// The deadline for the response to a ping: client-go's `PingTimeout`.
@@ -58,33 +61,34 @@ const PING_DEADLINE: Duration = Duration::from_secs(15);
 /// The maximum number of unanswered TCP keepalive probes.
 const PROBES: u32 = 3;
 
-/// The limit of calls and watches on one connection, even if the API server allows more, because they share its window.
+/// The maximum number of calls and watches on one connection, even if the API server allows more, because they share
+/// the connection's window.
 const MAX_CALLS: usize = 100;
 
-/// The maximum number of attempts to send a call, if connections close before it is sent.
+/// The maximum number of attempts to send a call if connections close before the call is sent.
 const MAX_ATTEMPTS: usize = 3;
 
-/// The time for a response from an operator's API server, after which a dropped call shows that its connection could be
-/// broken. It is shorter than the deadlines of all calls. A tenant can cause dropped calls at any time, for example by
-/// the deletion of a Cluster whose Secrets are listed. Without this limit, all tenants would then wait for a new
-/// connection.
+/// The time without a response from an operator's API server after which a dropped call counts as a sign that its
+/// connection could be broken. It is shorter than the deadlines of all calls. A tenant can cause dropped calls at any
+/// time, for example by deleting a Cluster while its Secrets are being listed. Without this minimum time, all tenants
+/// would then wait for a new connection.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The limits of received bytes that are not read yet.
+/// The limits on received bytes that have not been read.
 #[derive(Debug, Clone, Copy)]
 struct Windows {
     /// The limit for one response.
     answer: u32,
-    /// The limit for all responses on a connection.
+    /// The limit for all responses on one connection.
     connection: u32,
-    /// The limit for all connections, reserved for this API server.
+    /// The limit for all connections to this API server, whose memory is reserved.
     own: usize,
 }
 
 impl Windows {
     const fn of(named_by: NamedBy) -> Self {
         match named_by {
-            // A page of 500 Machines takes a few megabytes, and the connection can have a high latency.
+            // A page of 500 Machines has a few megabytes, and the connection can have a high latency.
             NamedBy::Operator => Self {
                 answer: 1024 * 1024,
                 connection: 8 * 1024 * 1024,
@@ -98,7 +102,7 @@ impl Windows {
         }
     }
 
-    /// The memory for connections to an API server of this namespace.
+    /// The memory share for connections to an API server in this namespace.
     fn share(self, namespace: &str) -> Share {
         Share::of_connections(namespace, self.own)
     }
@@ -115,18 +119,19 @@ pub(super) struct Connections {
     server_name: Option<String>,
     windows: Windows,
     share: Share,
-    /// The budget of processor time, if the API server belongs to a tenant.
+    /// The processor time budget, if the API server belongs to a tenant.
     processor: Option<Processor>,
-    /// The time without a response after which a dropped call ends the use of its connection.
+    /// The time without a response after which a dropped call makes its connection unusable for further calls.
     patience: Duration,
     open: Shared<Vec<Connection>>,
-    /// Each API server has a separate lock. Tenants do not choose the address of the management cluster.
+    /// Not shared between API servers: each has a separate lock. Tenants do not choose the management cluster's
+    /// address.
     dialling: Turnstile<()>,
 }
 
 impl Connections {
-    /// Creates a service that sends calls over connections from `dial`. The operator or a tenant configured the API
-    /// server. The memory for a tenant's server counts against this namespace.
+    /// Creates a service that sends calls over connections from `dial`. `named_by` states whether an operator or a
+    /// tenant configured the API server. The memory for a tenant's server counts against this namespace.
     pub(super) fn service(
         dial: Dial,
         mut tls: ClientConfig,
@@ -137,8 +142,8 @@ impl Connections {
     + Send
     + use<> {
         tls.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
-        // Connections are long-lived, so resumption saves little. The state of a session takes more memory than a
-        // connection.
+        // Connections are long-lived, so session resumption saves little, and a session's state takes more memory than
+        // a connection.
         tls.resumption = Resumption::disabled();
         let windows = Windows::of(named_by);
         let connections = Arc::new(Self {
@@ -186,12 +191,12 @@ impl Connections {
             Err(request) => request,
         };
         let _dialling = self.dialling.lock().await;
-        // Another call could have opened a connection in the meantime.
+        // Another call could have opened a connection since then.
         let request = match self.begin_on_open(request) {
             Ok(call) => return Ok(call),
             Err(request) => request,
         };
-        // Boxed: a call reserves space for each future that it can await, and few calls make a connection.
+        // Boxed, because a call reserves space for every future that it can await, and few calls open a connection.
         let connecting = self.connect(server).boxed();
         let mut connection = timeout(HANDSHAKE_DEADLINE, connecting).await??;
         let call = connection.begin(*request);
@@ -201,7 +206,7 @@ impl Connections {
 
     fn begin_on_open(&self, request: Box<Request<Body>>) -> Result<Call, Box<Request<Body>>> {
         self.open.write(|open| {
-            // The calls of a dropped connection continue.
+            // Calls on a dropped connection continue.
             open.retain(|connection| {
                 visit();
                 !connection.is_over()
@@ -242,7 +247,7 @@ impl Connections {
         })
     }
 
-    /// Reserves memory for the bytes of a connection that are not read yet.
+    /// Reserves memory for a connection's received bytes that have not been read.
     fn reserve(&self, is_http2: bool) -> Result<Holding, Excess> {
         let window = if is_http2 {
             self.windows.connection
@@ -258,7 +263,8 @@ impl Connections {
 
 type Call = BoxFuture<'static, Result<Response<Answer>, TrySendError<Request<Body>>>>;
 
-/// Enables TCP keepalive (RFC 9293 section 3.8.4). HTTP/1.1 has no pings, and a watch can be silent for a long time.
+/// Enables TCP keepalive (RFC 9293 section 3.8.4), because HTTP/1.1 has no pings, and a watch can be silent for a long
+/// time.
 fn probe_while_idle(tcp: &TcpStream) -> io::Result<()> {
     let probes = TcpKeepalive::new()
         .with_time(PING_AFTER)
@@ -267,7 +273,7 @@ fn probe_while_idle(tcp: &TcpStream) -> io::Result<()> {
     SockRef::from(tcp).set_tcp_keepalive(&probes)
 }
 
-/// Limits the processor time of this future, if the API server is a tenant's.
+/// Limits the processor time of this future, if the API server belongs to a tenant.
 fn limited<'a, F>(processor: Option<&Processor>, future: F) -> BoxFuture<'a, F::Output>
 where
     F: Future + Send + 'a,
@@ -316,8 +322,8 @@ async fn http2(
     Ok(Sender::Http2 { sender, allowed })
 }
 
-/// The memory of a connection, which each running call keeps. No other value can keep it, so the number of calls is the
-/// number of references.
+/// The memory of a connection. Only running calls keep a reference to it, so the number of references is the number of
+/// calls.
 struct Calls(Arc<Holding>);
 
 /// A call, until its response is read.
@@ -343,17 +349,17 @@ struct Connection {
     calls: Calls,
     /// Whether a call was dropped before its response arrived.
     is_silent: Arc<AtomicBool>,
-    /// The time without a response before such a call counts.
+    /// The minimum time without a response after which a dropped call counts.
     patience: Duration,
 }
 
-/// A call, with the flag of its connection until the response arrives.
+/// A call that waits for its response, with the flag of its connection.
 ///
-/// If the call is dropped before that, and has waited for some time, no other call uses the connection. So other calls
-/// do not need to wait until pings fail.
+/// If the call is dropped after it has waited for some time, no other call uses the connection. Therefore other calls
+/// do not need to wait until a ping fails.
 struct Unanswered {
     is_silent: Option<Arc<AtomicBool>>,
-    /// The time after which the response is late.
+    /// The time at which the response counts as late.
     late: Instant,
 }
 
@@ -371,7 +377,7 @@ enum Sender {
     Http1(http1::SendRequest<Body>),
     Http2 {
         sender: http2::SendRequest<Body>,
-        /// The API server's limit of concurrent calls (RFC 9113 section 6.5.2).
+        /// The API server's limit on concurrent calls (RFC 9113 section 6.5.2).
         allowed: Arc<AtomicUsize>,
     },
 }
@@ -422,7 +428,7 @@ impl Connection {
     }
 }
 
-/// Moves the host to a header, because an HTTP/1.1 request line does not contain it (RFC 9112 section 3.2).
+/// Copies the host into a header, because an HTTP/1.1 request line does not contain the host (RFC 9112 section 3.2).
 fn name_host(request: &mut Request<Body>) {
     let uri = request.uri();
     let host = uri.authority().map(|host| host.as_str().parse());

@@ -1,11 +1,11 @@
-//! The processor time for decoding responses of tenants' API servers.
+//! The processor time for decoding responses from tenants' API servers.
 //!
-//! kube decodes a response in the task of its caller, in the poll that reads the last chunk. The limits of bytes do not
-//! cover that, because some JSON takes many times as long as other JSON of its length. The body of a response therefore
-//! notes its budget for the current poll, and [`Decoding`] charges the rest of the poll to it. When nothing is left, the
-//! connections of the namespace wait.
+//! kube decodes a response in its caller's task, in the poll that reads the last chunk. Byte limits do not limit the
+//! processor time, because some JSON takes many times longer to decode than other JSON of the same length. Therefore
+//! the body of a response registers its budget for the current poll, and [`Decoding`] charges the rest of the poll to
+//! this budget. If the budget is exhausted, the namespace's connections wait.
 //!
-//! The body of a call that is not in a [`Decoding`] charges its length instead, so that no response is free of charge.
+//! If a call is not wrapped in a [`Decoding`], the body charges its length instead, so that every response is charged.
 
 use std::cell::RefCell;
 use std::mem;
@@ -23,16 +23,16 @@ thread_local! {
     static CURRENT: RefCell<Current> = const { RefCell::new(Current::None) };
 }
 
-/// The poll of a [`Decoding`], if there is one.
+/// The poll of a [`Decoding`], if such a poll is in progress.
 #[derive(Debug, Default)]
 enum Current {
     #[default]
     None,
-    /// The response that the poll reads, if it reads one.
+    /// The response that the poll reads, if any.
     Poll(Option<Reading>),
 }
 
-/// The poll that contains the current one. It is current again afterwards, also after a panic.
+/// The enclosing poll. It becomes the current poll again afterwards, even after a panic.
 struct Outer(Current);
 
 impl Drop for Outer {
@@ -41,7 +41,7 @@ impl Drop for Outer {
     }
 }
 
-/// A budget, and the processor time of this thread at which the charge begins.
+/// A budget, and this thread's processor time at which charging starts.
 #[derive(Debug)]
 struct Reading {
     processor: Processor,
@@ -55,8 +55,8 @@ impl Reading {
     }
 }
 
-/// Notes that the current poll reads a response with this budget. Returns `false` if it is not the poll of a
-/// [`Decoding`], so that nothing charges the decoding.
+/// Registers that the current poll reads a response with this budget. Returns `false` outside a poll of a [`Decoding`],
+/// where decoding is not charged.
 #[must_use]
 pub(super) fn reading(processor: &Processor) -> bool {
     CURRENT.with_borrow_mut(|current| match current {
@@ -68,11 +68,11 @@ pub(super) fn reading(processor: &Processor) -> bool {
     })
 }
 
-/// A call or a watch, whose decoding takes processor time of the namespace of its API server.
+/// A call or a watch. Its decoding is charged to the namespace of its API server.
 #[derive(Debug)]
 pub(crate) struct Decoding<F> {
     inner: F,
-    /// The budget, which is set with the first chunk.
+    /// The budget, which the first chunk sets.
     processor: Option<Processor>,
 }
 
@@ -85,7 +85,7 @@ impl<F> Decoding<F> {
     }
 
     fn charged<T>(&mut self, poll: impl FnOnce(&mut F) -> T) -> T {
-        // A chunk of a watch has several events, and only the poll for the first one reads the body.
+        // A chunk of a watch can contain several events, and only the poll for the first event reads the body.
         let known = self.processor.take().map(Reading::begin);
         let outer = Outer(CURRENT.replace(Current::Poll(known)));
         let polled = poll(&mut self.inner);
@@ -124,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    /// The time that each charge takes with [`Processor::slow`].
+    /// The time of each charge with [`Processor::slow`].
     const CHARGE: Duration = Duration::from_secs(2);
 
     #[tokio::test(start_paused = true)]
@@ -159,7 +159,7 @@ mod tests {
         let read = Decoding::new(events).count().await;
 
         assert_eq!(read, 3);
-        // The last charge is for the end of the response.
+        // The last charge is for the end of the response body.
         assert_eq!(processor.missing(), CHARGE * 4);
     }
 

@@ -1,7 +1,7 @@
-//! Connections to the API server of a tenant.
+//! Connections to a tenant's API server.
 //!
-//! The policy applies to the resolved address of each connection. A name that resolves to different addresses later
-//! therefore cannot bypass it.
+//! The policy is applied to the resolved address of each connection. Therefore a name cannot bypass it by resolving to
+//! a different address later.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,42 +19,42 @@ use crate::object_key::ObjectKey;
 use crate::shared::{Lock, Shared, Swept};
 use crate::turns::{FairTurns, Line, TurnLimits};
 
-/// The deadline for one address. A name can have several addresses, and a handshake follows.
+/// The deadline for connecting to one address. A name can have several addresses, and a handshake follows.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The maximum number of addresses. An API server has one address per replica, or the address of a load balancer.
+/// The maximum number of addresses. An API server has one address for each replica, or the address of a load balancer.
 const MAX_ADDRESSES: usize = 16;
 
 const HTTPS_PORT: u16 = 443;
 
-/// The time after which a lookup counts as slow, and delays only other slow lookups. The system's resolver retries
-/// after 5 s.
+/// The time after which a lookup counts as slow. A slow lookup delays only other slow lookups. The system's resolver
+/// retries after 5 s.
 const SLOW_LOOKUP: Duration = Duration::from_secs(2);
 
-/// The limit of concurrent lookups in this process. The system's resolver cannot be interrupted, and each lookup
+/// The limit on concurrent lookups in this process. The system's resolver cannot be interrupted, and each lookup
 /// occupies one of tokio's 512 blocking threads.
 const LOOKUPS: TurnLimits = TurnLimits {
     all: 128,
     of_cluster: 1,
 };
 
-/// The limit for namespaces with a recent slow lookup. The name servers of such a namespace can fail to respond.
+/// The limit for namespaces that recently had a slow lookup, because their name servers can fail to respond.
 const SLOW_LOOKUPS: TurnLimits = TurnLimits {
     all: 32,
     of_cluster: 1,
 };
 
-/// The time for which a namespace counts as slow after a slow lookup. This applies to all of its Clusters.
+/// The time for which a namespace counts as slow after a slow lookup. This affects all Clusters in the namespace.
 const SLOW_FOR: Duration = Duration::from_mins(1);
 
 static PROCESS: LazyLock<Arc<Lookups>> = LazyLock::new(Arc::default);
 
-/// The lookups of the API servers of all tenants.
+/// The lookups for the API servers of all tenants.
 #[derive(Debug)]
 struct Lookups {
     quick: FairTurns,
     slow: FairTurns,
-    /// The namespaces with a slow lookup, and the time until which they count as slow.
+    /// The namespaces that had a slow lookup, and the time until which they count as slow.
     slow_until: Shared<Swept<String, Instant>>,
 }
 
@@ -88,7 +88,7 @@ impl Lookups {
     }
 }
 
-/// Address ranges of this host or its network. Services in these ranges often trust their clients.
+/// Address ranges on this host or its network. Services in these ranges often trust all clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[non_exhaustive]
 pub enum LocalRange {
@@ -107,10 +107,10 @@ pub enum LocalRange {
     Multicast,
 }
 
-/// The policy on the addresses of connections.
+/// The policy for connection addresses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EgressPolicy {
-    /// Whether loopback addresses are allowed. For tests.
+    /// Whether loopback addresses are allowed. Only for tests.
     pub insecure_allow_loopback: bool,
 }
 
@@ -120,14 +120,14 @@ impl EgressPolicy {
         insecure_allow_loopback: false,
     };
 
-    /// The local range for which the policy refuses this address. `None` if the policy allows the address.
+    /// The local range because of which the policy rejects this address. `None` if the policy allows the address.
     pub fn refuses(self, address: IpAddr) -> Option<LocalRange> {
         let refused = neighbourhood(address)?;
         (refused != LocalRange::Loopback || !self.insecure_allow_loopback).then_some(refused)
     }
 }
 
-/// The range that contains this address, or the IPv4 address that is embedded in it.
+/// The local range that contains this address, or the IPv4 address that is embedded in it.
 fn neighbourhood(address: IpAddr) -> Option<LocalRange> {
     let (is_unspecified, is_link_local, carried) = match address {
         IpAddr::V4(v4) => (v4.octets().starts_with(&[0]), v4.is_link_local(), None),
@@ -149,8 +149,8 @@ fn neighbourhood(address: IpAddr) -> Option<LocalRange> {
         .or_else(|| neighbourhood(carried?.into()))
 }
 
-/// The IPv4 address that is embedded in this address: mapped or compatible (RFC 4291 section 2.5.5), translated (RFC
-/// 6052 section 2.1, RFC 8215), or 6to4 (RFC 3056).
+/// The IPv4 address that is embedded in this address: IPv4-mapped or IPv4-compatible (RFC 4291 section 2.5.5),
+/// translated (RFC 6052 section 2.1, RFC 8215), or 6to4 (RFC 3056).
 fn carried_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let v4 = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
     match address.segments() {
@@ -174,7 +174,8 @@ pub(super) struct Dialler {
 }
 
 impl Dialler {
-    /// Creates a dialer for the API server of this Cluster. Its lookups share the turns of all Clusters.
+    /// Creates a dialer for the API server of this Cluster. Its lookups compete for turns with the lookups of all
+    /// Clusters.
     pub(super) fn new(reach: EgressPolicy, cluster: &ObjectKey) -> Self {
         Self::among(PROCESS.clone(), reach, cluster)
     }
@@ -225,7 +226,7 @@ impl Dialler {
         let turn = line.turn().await;
         let (lookup, lookups) = (self.lookup, self.lookups.clone());
         let (host, namespace) = (host.to_owned(), self.namespace.clone());
-        // The caller can be dropped long before the lookup ends. The lookup therefore holds the turn until its end.
+        // The caller can be dropped long before the lookup ends. Therefore the lookup itself holds the turn.
         let found = spawn_blocking(move || {
             let begun = Instant::now();
             let found = lookup(&host);
@@ -240,8 +241,8 @@ impl Dialler {
     }
 }
 
-/// Returns the addresses if the policy allows all of them. An API server never has a name with both local and other
-/// addresses.
+/// Returns the addresses if the policy allows all of them. One rejected address rejects the whole name, because the
+/// name of an API server never has both local and other addresses.
 fn screened(addresses: Vec<SocketAddr>, reach: EgressPolicy) -> Result<Vec<SocketAddr>, BoxError> {
     for address in addresses.iter().map(SocketAddr::ip) {
         if let Some(range) = reach.refuses(address) {
@@ -256,7 +257,7 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = timeout(CONNECT_DEADLINE, TcpStream::connect(address))
         .await
         .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    // Requests are small, and the sender waits for the response.
+    // No delay for small packets: requests are small, and the sender waits for the response.
     stream.set_nodelay(true)?;
     Ok(stream)
 }
@@ -409,7 +410,7 @@ mod tests {
     static HANGING: AtomicUsize = AtomicUsize::new(0);
     static RELEASED: AtomicBool = AtomicBool::new(false);
 
-    /// Ends the hanging lookups, also if the test fails: a runtime waits for its threads.
+    /// Ends the hanging lookups, even if the test fails, because a runtime waits for its threads.
     struct Release;
 
     impl Drop for Release {
@@ -467,7 +468,7 @@ mod tests {
         assert!(one.is_err() && other.is_err() && later.is_err());
         assert_eq!(HANGING.load(Ordering::Relaxed), 1);
 
-        // Neither a new kubeconfig nor another Cluster takes the turns of another namespace.
+        // Neither a new kubeconfig nor another Cluster in the same namespace takes turns from another namespace.
         let lookups = hanging.lookups.clone();
         let of = |namespace: &str, name: &str| Dialler {
             lookup: hang,

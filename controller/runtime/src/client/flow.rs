@@ -1,5 +1,6 @@
-//! The rate limit for responses of tenants' API servers. Reading responses takes processor time that other clusters
-//! need. The work after decoding, such as adding an object to a queue, is not in the budget of [`super::decoding`].
+//! The rate limit for responses from tenants' API servers. Processing responses takes processor time that other
+//! clusters need. The budget in [`super::decoding`] does not cover the work after decoding, such as adding an object to
+//! a queue.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -10,40 +11,41 @@ use tokio::time::Instant;
 
 use crate::shared::{Lock, Shared};
 
-/// The rate of each API server: about 25 joins per second, with bursts of 100.
+/// The rate for each API server: about 25 joins per second, with bursts of 100.
 const OWN: Rate = Rate {
     bytes_a_second: 1024 * 1024,
     burst: Duration::from_secs(4),
 };
 
-/// The shared rate of all API servers above their own rates: about 200 joins per second, with bursts of 1,000.
+/// The rate that all API servers share in addition to their own rates: about 200 joins per second, with bursts of
+/// 1,000.
 const COMMON: Rate = Rate {
     bytes_a_second: 8 * 1024 * 1024,
     burst: Duration::from_secs(4),
 };
 
-/// The rate of all API servers of one namespace while other namespaces exist: half of the shared rate.
+/// The share of one namespace's API servers while other namespaces exist: half of the shared rate.
 const NAMESPACE: Rate = Rate {
     bytes_a_second: COMMON.bytes_a_second / 2,
     burst: COMMON.burst,
 };
 
-/// The minimum number of bytes that a chunk counts for. In a smaller chunk, the fixed work takes longer than the bytes.
-/// An honest event is longer.
+/// The minimum number of bytes for which a chunk is charged. For a smaller chunk, the fixed work takes longer than the
+/// bytes. A normal event is longer.
 const MIN_PIECE: usize = 2048;
 
-/// The number of bytes that a page of a list counts for, in addition to its length. Each API server therefore gets 64
-/// pages per second, with bursts of 256.
+/// The number of bytes for which a list page is charged, in addition to its length. Therefore each API server can send
+/// 64 pages per second, with bursts of 256.
 const PAGE: usize = 16 * 1024;
 
 static PROCESS: Common = Common::new();
 
-/// The shared traffic of all API servers.
+/// The traffic that all API servers share.
 #[derive(Debug)]
 struct Common {
-    /// The time at which the shared budget is full again.
+    /// The time at which the shared budget will be full again.
     whole_at: Shared<Option<Instant>>,
-    /// The namespaces of the API servers.
+    /// The namespaces that have API servers.
     namespaces: Shared<BTreeMap<String, Weak<OfNamespace>>>,
 }
 
@@ -56,7 +58,7 @@ impl Common {
     }
 }
 
-/// The traffic of the API servers of one namespace.
+/// The traffic of one namespace's API servers.
 #[derive(Debug)]
 struct OfNamespace {
     common: &'static Common,
@@ -84,7 +86,7 @@ impl OfNamespace {
 impl Drop for OfNamespace {
     fn drop(&mut self) {
         self.common.namespaces.write(|namespaces| {
-            // A new entry for the namespace can exist by now.
+            // The namespace can have a new entry already.
             let is_gone = |known: &Weak<Self>| known.strong_count() == 0;
             if namespaces.get(&self.name).is_some_and(is_gone) {
                 namespaces.remove(&self.name);
@@ -100,9 +102,9 @@ struct Rate {
 }
 
 impl Rate {
-    /// Takes this number of bytes from the budget that is full at `whole_at`.
+    /// Takes this number of bytes from the budget that will be full at `whole_at`.
     ///
-    /// If the bytes exceed the burst, takes them only with `must`, and returns the time to wait.
+    /// If the number of bytes exceeds the burst, takes them only if `must` is set, and returns the time to wait.
     fn take(self, whole_at: &mut Option<Instant>, bytes: u32, must: bool) -> Result<(), Duration> {
         let now = Instant::now();
         let missing = whole_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
@@ -115,16 +117,16 @@ impl Rate {
     }
 }
 
-/// The traffic of the responses of one API server.
+/// The response traffic of one API server.
 #[derive(Debug, Clone)]
 pub(super) struct Flow {
-    /// Only the calls of this API server use it.
+    /// Not shared: only the calls to this API server use it.
     own: Arc<Unshared<Option<Instant>>>,
     namespace: Arc<OfNamespace>,
 }
 
 impl Flow {
-    /// Creates the flow of an API server in this namespace.
+    /// Creates the flow for an API server in this namespace.
     pub(super) fn new(namespace: &str) -> Self {
         Self::among(&PROCESS, namespace)
     }
@@ -136,20 +138,20 @@ impl Flow {
         }
     }
 
-    /// Counts a page of a list, without its bytes.
+    /// Charges a list page, without its bytes.
     ///
     /// # Errors
     ///
-    /// The time to wait before the page can be read.
+    /// Returns the time to wait before the page can be read.
     pub(super) fn count_page(&self) -> Result<(), Duration> {
         self.count(PAGE)
     }
 
-    /// Counts a chunk that was read.
+    /// Charges a chunk that was read.
     ///
     /// # Errors
     ///
-    /// The time to wait before the next chunk can be read.
+    /// Returns the time to wait before the next chunk can be read.
     pub(super) fn count(&self, bytes: usize) -> Result<(), Duration> {
         let bytes = u32::try_from(bytes.max(MIN_PIECE)).unwrap_or(u32::MAX);
         let take = |whole_at: &Shared<_>, rate: Rate, must| {
@@ -188,7 +190,7 @@ mod tests {
         Flow::among(common, "tenant-a")
     }
 
-    /// Reads for this duration, as fast as the rate permits. Returns the number of read bytes.
+    /// Reads for this duration, as fast as the rate permits. Returns the number of bytes.
     async fn flood(flow: &Flow, time: Duration) -> usize {
         let end = Instant::now() + time;
         let mut read = 0;
@@ -208,7 +210,7 @@ mod tests {
 
         let minute = Duration::from_mins(1);
         let read = flood(&greedy, minute).await;
-        // The two bursts, the server's own rate, and the whole shared rate while no other server uses it.
+        // The two bursts, the server's own rate, and the whole shared rate, because no other server uses it.
         let most = 4 + 32 + 60 * (1 + 8) + 1;
         assert!((most * 9 / 10..=most).contains(&read), "{read}");
 

@@ -1,7 +1,7 @@
 //! Access to a cluster.
 //!
-//! This module reads kubeconfigs from the controller's operator, which can use every feature: files, `exec` and
-//! proxies. For a tenant's kubeconfig, see [`TenantKubeconfig`](crate::capi::TenantKubeconfig).
+//! This module reads kubeconfigs from the controller's operator, who can use every feature: files, `exec` and proxies.
+//! For a tenant's kubeconfig, see [`TenantKubeconfig`](crate::capi::TenantKubeconfig).
 
 use std::env;
 use std::error::Error;
@@ -16,18 +16,18 @@ use super::egress::EgressPolicy;
 use super::server_time::ServerTime;
 use crate::object_key::ObjectKey;
 
-/// The maximum file size: hundreds of clusters with their certificates. The limit prevents reading a wrong file
-/// completely.
+/// The maximum file size, which is enough for hundreds of clusters with their certificates. The limit prevents reading
+/// all of a large file that was specified by mistake.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
 
-/// A kubeconfig could not be used.
+/// A kubeconfig cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterAccessError {
-    /// The server does not use https, is not verified, or has no CA.
+    /// The kubeconfig does not use https, disables the server's verification, or has no CA.
     #[error(transparent)]
     Refused(#[from] InvalidKubeconfig),
-    /// The file cannot be read, is too long or incomplete, or its credentials cannot be used.
+    /// The file cannot be read, is too long, is incomplete, or contains credentials that cannot be used.
     #[error("cannot use the kubeconfig {}", path.display())]
     Unusable {
         /// The file.
@@ -37,7 +37,7 @@ pub enum ClusterAccessError {
     },
 }
 
-/// The process does not run in a cluster, or not in a Pod.
+/// The process does not run in a Pod.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InClusterAccessError {
@@ -68,12 +68,12 @@ impl ClusterAccess {
         Self::from_kubeconfigs(&[path.to_owned()], None).await
     }
 
-    /// Reads kubeconfigs and merges them as kubectl does with `KUBECONFIG`: the first file that defines a name or the
+    /// Reads kubeconfigs and merges them like kubectl does with `KUBECONFIG`: the first file that defines a name or the
     /// current context takes precedence.
     ///
     /// `context` overrides the current context.
     ///
-    /// The client has the properties that [`from_kubeconfig`](Self::from_kubeconfig) describes.
+    /// The client has the same properties as in [`from_kubeconfig`](Self::from_kubeconfig).
     pub async fn from_kubeconfigs(
         paths: &[PathBuf],
         context: Option<&str>,
@@ -89,7 +89,7 @@ impl ClusterAccess {
         };
         let mut kubeconfig = Kubeconfig::default();
         for path in paths {
-            // A missing file causes an error below.
+            // A missing file causes an error later.
             if fs::metadata(path).is_ok_and(|file| !file.is_file() || file.len() > MAX_FILE_LEN) {
                 let why = format!("it is not a regular file of at most {MAX_FILE_LEN} bytes");
                 return Err(unusable(why.into()));
@@ -134,8 +134,8 @@ impl ClusterAccess {
         })
     }
 
-    /// Creates access to a cluster from its tenant's description, if the policy `reach` allows its API server. The
-    /// client uses the turns and memory of this Cluster.
+    /// Creates access to a cluster that a tenant described, if the policy `reach` allows its API server. The client
+    /// uses the turns and memory of this Cluster.
     pub(crate) fn of_tenant(
         config: Config,
         reach: EgressPolicy,
@@ -164,13 +164,13 @@ impl ClusterAccess {
         &self.client
     }
 
-    /// A client that is reserved for the Lease, with separate connections and calls. Other calls therefore never delay
-    /// a renewal.
+    /// A client that is reserved for the Lease. It has separate connections and call limits, so that other calls never
+    /// delay a renewal.
     pub(crate) fn lease_client(&self) -> &Client {
         self.lease_client.as_ref().unwrap_or(&self.client)
     }
 
-    /// The time of the API server. It is unknown for a tenant's API server, because that server can send any time.
+    /// The time on the API server. It is unknown for a tenant's API server, because that server can report any time.
     pub fn server_time(&self) -> &ServerTime {
         &self.server_time
     }
@@ -180,7 +180,7 @@ impl ClusterAccess {
         &self.server
     }
 
-    /// The certificates of the kubeconfig's CA data, as DER.
+    /// The certificates in the kubeconfig's CA data, as DER.
     pub fn ca_certificates(&self) -> &[Vec<u8>] {
         &self.ca_certificates
     }

@@ -1,4 +1,4 @@
-//! Resolves names from the operator's configuration, for example of an API server or a cloud service.
+//! Resolves names from the operator's configuration, for example the names of an API server or a cloud service.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,18 +10,18 @@ use tower::{Service, service_fn};
 
 use crate::turns::Turn;
 
-/// The addresses of a host, with port 0. Each address family is resolved separately, so one succeeds even if the name
-/// server refuses the other.
+/// The addresses of a host, with port 0. Each address family is resolved separately, so that one lookup can succeed
+/// even if the name server rejects the other.
 async fn addresses(host: String) -> io::Result<Vec<SocketAddr>> {
     spawn_blocking(move || kubelet_attestation_resolver::addresses(&host)).await?
 }
 
-/// Like `addresses`, for a host that a tenant can influence. The turn is held until the end of the lookup, also if the
-/// caller is dropped before.
+/// Like `addresses`, for a host that a tenant can influence. The turn is held until the lookup ends, even if the caller
+/// is dropped earlier.
 ///
 /// # Errors
 ///
-/// The host has no address of either family.
+/// Returns an error if the host has no address in either family.
 pub async fn addresses_in(turn: Turn, host: String) -> io::Result<Vec<SocketAddr>> {
     let found = spawn_blocking(move || {
         let found = kubelet_attestation_resolver::addresses(&host);

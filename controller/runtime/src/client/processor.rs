@@ -1,18 +1,18 @@
 //! The processor time for connections to tenants' API servers, and for decoding their responses.
 //!
-//! An API server determines what its handshake and its frames cost: it can send a chain that takes a hundred signature
-//! checks, close each connection after one response, or send control frames at the full speed of the network. No limit
-//! of calls or of response lengths covers that. The decoding of its responses also counts (see [`super::decoding`]).
-//! Where it cannot be measured, it counts by its length.
+//! An API server determines the cost of its handshakes and frames. It can send a certificate chain that takes a hundred
+//! signature checks, close each connection after one response, or send control frames as fast as the network allows.
+//! Limits on calls or response lengths do not cover this cost. Decoding the server's responses is also charged (see
+//! [`super::decoding`]). If decoding cannot be measured, the length of the response is charged.
 //!
 //! # Guarantees
 //!
-//! - After a burst of [`BURST`], all connections of a namespace and the decoding of their responses together take at
-//!   most a quarter of one processor. Chunks that are already received are an exception.
-//! - After a burst of [`BURST_OF_ALL`], the connections of all namespaces together take half of one processor on
-//!   average. The more they exceed this share, the more of its budget a namespace spends for the same work. So the
+//! - After a burst of [`BURST`], all connections of a namespace and the decoding of their responses together use at
+//!   most a quarter of one processor, not counting chunks that have already been received.
+//! - After a burst of [`BURST_OF_ALL`], the connections of all namespaces together use half of one processor on
+//!   average. The more they exceed this share, the more a namespace is charged for the same work. Therefore the
 //!   namespaces with the most work wait.
-//! - Only connections to the API servers of tenants wait.
+//! - Only connections to tenants' API servers wait.
 
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
@@ -24,30 +24,31 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::shared::{Lock, Shared, Swept};
 
-/// The processor time that a namespace can take in one burst. A thousand handshakes take about two seconds.
+/// The processor time that a namespace can use in one burst. A thousand handshakes take about two seconds.
 const BURST: Duration = Duration::from_secs(5);
 
 /// The divisor for a namespace's share of one processor.
 const PARTS: u32 = 4;
 
-/// The processor time that all namespaces can take in one burst: more than the handshakes of 2,000 clusters.
+/// The processor time that all namespaces together can use in one burst, which is more than the handshakes of 2,000
+/// clusters take.
 const BURST_OF_ALL: Duration = Duration::from_secs(20);
 
-/// The divisor for the share of one processor that all namespaces get together.
+/// The divisor for the share of one processor that all namespaces together get.
 const PARTS_OF_ALL: u32 = 2;
 
-/// The maximum number of times that the price doubles. It doubles for each second of processor time beyond the burst of
-/// all namespaces. The maximum corresponds to the share of 2,000 namespaces.
+/// The maximum number of times that the price doubles. It doubles for each second of processor time beyond the burst
+/// for all namespaces. The maximum corresponds to the share of 2,000 namespaces.
 const MAX_DOUBLINGS: u64 = 10;
 
-/// The processor time that a byte counts for if its decoding is not measured: as much as JSON with many values takes. A
-/// namespace can read 150 MiB at once.
+/// The processor time that is charged for a byte if its decoding is not measured: the time that JSON with many values
+/// takes. In one burst, a namespace can read 150 MiB.
 const OF_BYTE: Duration = Duration::from_nanos(32);
 
-/// The shortest wait. Otherwise, all connections of a namespace would wake up for each short poll of one of them.
+/// The minimum wait. Otherwise, all connections of a namespace would wake up after each short poll of one of them.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// The time between two log lines about a namespace.
+/// The minimum time between two log lines about a namespace.
 const TOLD_EVERY: Duration = Duration::from_hours(1);
 
 static PROCESS: LazyLock<Arc<Spent>> = LazyLock::new(Arc::default);
@@ -59,13 +60,13 @@ struct Spent(Shared<Budgets>);
 #[derive(Debug, Default)]
 struct Budgets {
     namespaces: Swept<String, Budget>,
-    /// The time at which the complete burst of all namespaces is available again.
+    /// The time at which the complete burst for all namespaces will be available again.
     whole_at: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Budget {
-    /// The time at which the whole burst is available again.
+    /// The time at which the whole burst will be available again.
     whole_at: Instant,
     /// The earliest time of the next log line about a wait.
     told_from: Instant,
@@ -93,7 +94,7 @@ impl Budgets {
     }
 }
 
-/// The processor time of the connections of one namespace.
+/// The processor time for the connections of one namespace.
 #[derive(Debug, Clone)]
 pub(super) struct Processor {
     spent: Arc<Spent>,
@@ -112,7 +113,7 @@ impl Processor {
         }
     }
 
-    /// Limits this future to the processor time of this budget. The future waits while no time is left.
+    /// Limits this future to the processor time in this budget. The future waits while the budget is exhausted.
     pub(super) fn limited<F>(&self, future: F) -> Limited<F> {
         Limited {
             processor: self.clone(),
@@ -121,7 +122,7 @@ impl Processor {
         }
     }
 
-    /// The time of the next attempt, if no time is left.
+    /// The time of the next attempt. `None` if the budget is not exhausted.
     fn next(&self) -> Option<Instant> {
         let now = Instant::now();
         let over = |budget: &Budget| {
@@ -189,7 +190,7 @@ impl Processor {
         }
     }
 
-    /// The processor time that is missing from the whole burst.
+    /// The processor time that is missing from a full burst.
     #[cfg(test)]
     pub(super) fn missing(&self) -> Duration {
         let budget = self
@@ -210,7 +211,7 @@ fn thread_time() -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), nanoseconds)
 }
 
-/// A future that waits while its namespace has no processor time left.
+/// A future that waits while its namespace's budget is exhausted.
 pub(super) struct Limited<F> {
     processor: Processor,
     future: Pin<Box<F>>,

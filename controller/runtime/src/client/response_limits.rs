@@ -1,7 +1,7 @@
-//! Limits for the calls and responses of an API server.
+//! Limits for calls to an API server, and for its responses.
 //!
-//! A busy API server gets few concurrent calls, and a hostile API server cannot use unlimited memory or time. kube's
-//! client has no such limits.
+//! The limits protect a busy API server from many concurrent calls, and protect the controller's memory and time from a
+//! hostile API server. kube's client has no such limits.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -30,43 +30,43 @@ pub(super) mod sieve;
 
 use sieve::{Limits, Sieve};
 
-/// The page size for lists of a tenant's API server, in objects. Each page is read completely.
+/// The page size for lists from a tenant's API server, in objects. Each page is read completely.
 pub(crate) const PAGE_SIZE: u32 = 16;
 
-/// The page size for the management cluster, as in client-go: 100,000 Machines take 200 pages.
+/// The page size for the management cluster, as in client-go. 100,000 Machines need 200 pages.
 pub(crate) const MANAGEMENT_PAGE_SIZE: u32 = 500;
 
-/// The maximum JSON length of an object or an event. etcd accepts 1.5 MiB (`--max-request-bytes`). In JSON, bytes
-/// become base64, and annotations (up to 256 KiB) can be escaped with six bytes per byte.
+/// The maximum JSON length of an object or an event. etcd accepts 1.5 MiB (`--max-request-bytes`). In JSON, bytes are
+/// encoded as base64, and each byte of an annotation (up to 256 KiB) can be escaped as six bytes.
 const MAX_OBJECT_LEN: usize = 4 * 1024 * 1024;
 
 /// The maximum JSON length of a page from an operator's API server: seven of the largest objects that etcd accepts.
 /// Tenants of a management cluster write these objects, and a schema limits neither labels nor the total length.
 const MAX_PAGE_LEN: usize = 12 * 1024 * 1024;
 
-/// The maximum number of values in a page from an operator's API server, each of which takes up to 100 bytes: twice the
-/// number in 500 honest objects.
+/// The maximum number of values in a page from an operator's API server. A value takes up to 100 bytes. The limit is
+/// twice the number of values in 500 normal objects.
 const MAX_PAGE_VALUES: usize = 256 * 1024;
 
 /// The number of objects that always fit into a page, regardless of their content.
 const FEW: usize = 4;
 
-/// The maximum number of values of an object in a list or a watch of an operator's API server. The rest of a larger
-/// object is removed, and the object is unreadable. A `MachinePool` with 10,000 members has about 60,000 values.
+/// The maximum number of values in one object in a list or a watch from an operator's API server. The rest of a larger
+/// object is removed, and the object counts as unreadable. A `MachinePool` with 10,000 members has about 60,000 values.
 ///
-/// The reserve is for the fields that are never removed, and for the list itself.
+/// The subtracted reserve is for fields that are never removed, and for the list itself.
 const MAX_VALUES_OF_OBJECT: usize = MAX_PAGE_VALUES / FEW - 512;
 
-/// The maximum JSON length of a page from a tenant's API server: several times the length of honest requests. If a page
-/// is longer, smaller pages are requested, down to one object.
+/// The maximum JSON length of a page from a tenant's API server, which is several times the length of normal requests.
+/// If a page is longer, smaller pages are requested, with at least one object.
 const MAX_TENANT_PAGE_LEN: usize = 2 * 1024 * 1024;
 
-/// The maximum number of values in an object from a tenant's API server: five for each entry of the largest list of
-/// revoked credentials.
+/// The maximum number of values in an object from a tenant's API server: five for each entry in the largest revocation
+/// list.
 const MAX_VALUES: usize = 64 * 1024;
 
-/// The maximum average number of values per object in a page from a tenant's API server. An honest request has about
-/// 100.
+/// The maximum average number of values per object in a page from a tenant's API server. A normal request has about 100
+/// values.
 const VALUES_AN_ITEM: usize = 256;
 
 /// The lowest limit of values for a page or an event from a tenant's API server.
@@ -75,40 +75,41 @@ const MIN_VALUES: usize = 16 * 1024;
 /// The resource path of CSRs.
 const REQUESTS: &str = "/certificatesigningrequests";
 
-/// The maximum number of values of a CSR in a list or a watch: half of the limit for a page or an event, so that a page
+/// The maximum number of values in a CSR in a list or a watch: half of the limit for a page or an event, so that a page
 /// with one CSR can always be read.
 const MAX_VALUES_OF_REQUEST: usize = MIN_VALUES / 2;
 
-/// The maximum JSON length of a CSR in a response to a single call, and of an error, from a tenant's API server. A
-/// request has up to 64 KiB, which becomes 88 KiB of base64, and its certificate has a few kilobytes.
+/// The maximum JSON length of a CSR in the response to a single call to a tenant's API server, and of an error from
+/// this server. A request has up to 64 KiB, which is 88 KiB in base64, and its certificate has a few kilobytes.
 const MAX_LEN_OF_REQUEST: usize = 256 * 1024;
 
-/// The maximum JSON length of another object in a response to a single call of a tenant's API server. A list of revoked
-/// credentials, the largest honest object, has up to the 1.5 MiB that etcd accepts.
+/// The maximum JSON length of any other object in the response to a single call to a tenant's API server. The largest
+/// normal object, a revocation list, has at most the 1.5 MiB that etcd accepts.
 const MAX_LEN_OF_SINGLE: usize = 2 * 1024 * 1024;
 
-/// The memory that is reserved for undecoded responses of one tenant's API server: a page of honest CSRs for each
+/// The memory that is reserved for undecoded responses from one tenant's API server: a page of normal CSRs for each
 /// signer.
 const TENANT_SHARE: usize = 1024 * 1024;
 
-/// The memory that is reserved for an API server that the operator configured, with lists of many kinds. Responses to
+/// The memory that is reserved for an API server that an operator configured, with lists of many kinds. Responses to
 /// calls that a tenant causes do not use this memory.
 const OPERATOR_SHARE: usize = 64 * 1024 * 1024;
 
-/// The limit of concurrent calls, each until its response is read. Watches are not counted. kube-controller-manager's
-/// signer makes five concurrent calls.
+/// The limit on concurrent calls. A call counts until its response is read. Watches are not counted.
+/// kube-controller-manager's signer makes five concurrent calls.
 const CALLS_AT_ONCE: usize = 16;
 
-/// The limit of concurrent calls to an API server that the operator configured. These calls serve all clusters.
+/// The limit on concurrent calls to an API server that an operator configured. These calls serve all clusters.
 pub(super) const MANAGEMENT_CALLS_AT_ONCE: usize = 64;
 
-/// The maximum number of pages of one list from a tenant's API server: 20,000 CSRs, even if each has a separate page.
+/// The maximum number of pages in one list from a tenant's API server. This is enough for 20,000 CSRs, even if each
+/// page has only one CSR.
 const MAX_PAGES: usize = 25_000;
 
-/// The deadline for the last byte of a response, except for watches.
+/// The deadline for the last byte of a response that is not a watch.
 const ANSWER_DEADLINE: Duration = super::READ_TIMEOUT;
 
-/// The deadline for a watch. The API server ends it earlier.
+/// The deadline for a watch. The API server normally ends the watch earlier.
 const WATCH_DEADLINE: Duration = super::LONGEST_WATCH.saturating_add(Duration::from_secs(30));
 
 /// A response exceeds a limit, and reading stops.
@@ -148,7 +149,7 @@ pub(crate) enum NamedBy {
     Tenant,
 }
 
-/// The value of a query parameter of this call.
+/// The value of a query parameter in this call.
 fn parameter<'a>(asked: &'a Uri, key: &str) -> Option<&'a str> {
     let mut pairs = asked.query().unwrap_or_default().split('&');
     pairs.find_map(|pair| pair.strip_prefix(key))
@@ -220,7 +221,7 @@ fn limits_of_error(named_by: NamedBy) -> Limits {
     }
 }
 
-/// The namespace of the tenant that causes a call, in the extensions of its request.
+/// The namespace of the tenant that causes a call. It is stored in the extensions of the request.
 #[derive(Debug, Clone)]
 struct OnBehalfOf(Arc<str>);
 
@@ -245,21 +246,21 @@ pub(crate) struct Bounded<S> {
     named_by: NamedBy,
     turns: FairTurns,
     share: Share,
-    /// The flow of responses, if the API server is a tenant's.
+    /// The flow of responses, if the API server belongs to a tenant.
     flow: Option<Flow>,
-    /// The processor time for decoding the responses of a tenant's API server.
+    /// The processor time budget for decoding responses, if the API server belongs to a tenant.
     processor: Option<Processor>,
     pages: Pages,
     cuts: Arc<Cuts>,
 }
 
-/// The number of requested pages of each list in progress, by path. Each API server of a tenant has a separate map.
+/// The number of pages that each list in progress has requested, by path. Each tenant API server has a separate map.
 type Pages = Arc<Unshared<BTreeMap<String, usize>>>;
 
-/// The log of truncated CSRs of an API server.
+/// The log of truncated CSRs from an API server.
 #[derive(Debug)]
 struct Cuts {
-    /// The earliest time of the next log line about a truncated CSR.
+    /// The earliest time for the next log line about a truncated CSR.
     next: Unshared<Instant>,
     lines: ClusterLines,
 }
@@ -271,7 +272,7 @@ const CUTS_TOLD: Rate = Rate {
 };
 
 impl<S> Bounded<S> {
-    /// Limits the calls and responses of this service, whose API server belongs to the operator or to a tenant with
+    /// Limits the calls to this service, and its responses. The API server belongs to the operator, or to a tenant with
     /// this namespace.
     pub(crate) fn new(service: S, named_by: NamedBy, namespace: &str) -> Self {
         let (own, calls) = match named_by {
@@ -296,7 +297,7 @@ impl<S> Bounded<S> {
         }
     }
 
-    /// Counts a page of a list from a tenant's API server. All pages except the first have a continue token.
+    /// Counts a page of a list from a tenant's API server. Every page except the first has a continue token.
     fn count_page(&self, asked: &Uri) -> Result<(), Excess> {
         let mut pages = self.pages.lock();
         if parameter(asked, "continue=").is_none_or(str::is_empty) {
@@ -330,7 +331,7 @@ where
         let deadline = Instant::now() + ANSWER_DEADLINE;
         let named_by = self.named_by;
         let limits = limits(request.uri(), named_by);
-        // The tenants of a management cluster take turns. All calls to a tenant's API server wait in one line.
+        // Calls to the management cluster take turns by tenant. All calls to a tenant's API server wait in one queue.
         let caller = request.extensions().get::<OnBehalfOf>();
         let tenant = match (named_by, caller) {
             (NamedBy::Operator, Some(OnBehalfOf(namespace))) => namespace,
@@ -338,7 +339,8 @@ where
             (NamedBy::Tenant, _) => "",
         };
         let line = self.turns.line(&ObjectKey::new(tenant, ""));
-        // Without a separate share, a tenant with large objects could use up the memory for the watches of all tenants.
+        // Without a separate share, a tenant with large objects could exhaust the memory for the watches of all
+        // tenants.
         let holding = if tenant.is_empty() {
             self.share.holding()
         } else {
@@ -346,7 +348,7 @@ where
         };
         let is_page = !limits.lines && parameter(request.uri(), "limit=").is_some();
         let (flow, processor) = (self.flow.clone(), self.processor.clone());
-        // With an operator's API server, the watch logs the object.
+        // For an operator's API server, the watch logs the object.
         let cuts = flow.is_some().then(|| self.cuts.clone());
         if is_page
             && flow.is_some()
@@ -371,7 +373,7 @@ where
                 limits_of_error(named_by)
             };
             let (turn, deadline) = if limits.lines {
-                // The turn is not held until a watch ends.
+                // A watch does not hold the turn until it ends.
                 (None, Instant::now() + WATCH_DEADLINE)
             } else {
                 (Some(turn), deadline)
@@ -406,7 +408,7 @@ pub(crate) struct BoundedBody<B> {
     flow: Option<Flow>,
     processor: Option<Processor>,
     pause: Option<Pin<Box<Sleep>>>,
-    /// The log of truncated CSRs, if the API server is a tenant's.
+    /// The log of truncated CSRs, if the API server belongs to a tenant.
     cuts: Option<Arc<Cuts>>,
     _turn: Option<Turn>,
 }
@@ -432,7 +434,7 @@ impl Cuts {
 }
 
 impl<B> BoundedBody<B> {
-    /// The part of this chunk to forward. A reader of lines keeps the buffer for the longest line.
+    /// The part of this chunk that must be forwarded. A line reader keeps a buffer for the longest line.
     fn pass(&mut self, piece: Bytes) -> Result<Bytes, Excess> {
         let wait = self
             .flow

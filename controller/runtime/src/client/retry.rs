@@ -1,4 +1,4 @@
-//! Retries for pages of lists.
+//! Retries for list pages.
 
 use hyper::{Method, Request, Response};
 use kube::client::Body;
@@ -7,8 +7,8 @@ use tokio::time::Sleep;
 use tower::BoxError;
 use tower::retry::Policy;
 
-/// Retries only requests for a page of a list, if the API server is too busy. Without retries, a watch would restart
-/// its list after one failed page. A list with hundreds of pages would never complete.
+/// Retries only requests for a list page, if the API server is too busy. Without retries, a watch would restart its
+/// list after one failed page, and a list with hundreds of pages would never complete.
 #[derive(Clone, Default)]
 pub(crate) struct RetryLists(RetryPolicy);
 
@@ -27,7 +27,7 @@ impl<B> Policy<Request<Body>, Response<B>, BoxError> for RetryLists {
         let is_page = |query: &str| query.split('&').any(|pair| pair.starts_with("limit="));
         let is_list = request.method() == Method::GET && request.uri().query().is_some_and(is_page);
         let cloned = is_list.then(|| {
-            // The type of the response has no effect, because every request is cloned in the same way.
+            // The response type does not matter, because every request is cloned in the same way.
             Policy::<_, Response<B>, _>::clone_request(&mut self.0, request)
         });
         cloned.flatten()
@@ -51,7 +51,7 @@ mod tests {
 
     use crate::client::ClusterAccess;
 
-    /// An API server that answers its first two calls with this status, and the number of calls.
+    /// Creates an API server that answers its first two calls with this status. Also returns the number of calls.
     fn failing_twice(code: u16) -> (Api<ConfigMap>, Arc<AtomicUsize>) {
         let calls = Arc::new(AtomicUsize::new(0));
         let counted = calls.clone();

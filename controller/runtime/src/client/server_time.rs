@@ -1,4 +1,4 @@
-//! The time of an API server.
+//! The time on an API server.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -11,10 +11,10 @@ use node_attestation_core::time::age;
 use crate::clock::elapsed;
 use crate::shared::{Lock, Shared};
 
-/// The tolerated clock difference. Synchronized clocks of machines differ by seconds.
+/// The tolerated clock difference. Synchronized clocks differ by at most seconds.
 const TOLERATED: Duration = Duration::from_mins(5);
 
-/// The time of an API server, from the `Date` header of its responses. Clones share their state.
+/// The time on an API server, from the `Date` header in its responses. Clones share their state.
 #[derive(Debug, Clone)]
 pub struct ServerTime(Arc<Shared<Option<Heard>>>);
 
@@ -32,7 +32,7 @@ impl Default for ServerTime {
 }
 
 impl ServerTime {
-    /// Creates the time of an API server that responds with this time.
+    /// Creates a value as if the API server had responded with this time.
     #[cfg(test)]
     pub(crate) fn at(date: SystemTime) -> Self {
         let at = elapsed();
@@ -42,7 +42,7 @@ impl ServerTime {
         )))
     }
 
-    /// Records a response. If it has no date, the previous date stays valid.
+    /// Records a response. If it has no date, the previous date remains valid.
     pub(super) fn heard(&self, headers: &HeaderMap) {
         let date = headers.get(DATE).and_then(|date| date.to_str().ok());
         // HTTP's date format is a subset of the e-mail format.
@@ -56,13 +56,13 @@ impl ServerTime {
         }
     }
 
-    /// The time of the API server. `None` before the first response with a date.
+    /// The time on the API server. `None` before the first response with a date.
     fn now(&self) -> Option<SystemTime> {
         let heard = self.0.read(|heard| *heard)?;
         heard.date.checked_add(elapsed().saturating_sub(heard.at))
     }
 
-    /// The message about the work that [`earlier`](Self::earlier) delays. `None` if `now` is not more than a few
+    /// The message about the work that [`earlier`](Self::earlier) delays. `None` unless `now` is more than a few
     /// minutes ahead.
     pub fn ahead(&self, now: SystemTime) -> Option<String> {
         let ahead = age(self.now()?, now)?;
@@ -75,19 +75,19 @@ impl ServerTime {
         })
     }
 
-    /// The API server's time, for the ages of objects. A change of this machine's clock does not affect it. Before the
-    /// first response with a date, the result is `now`, from this machine's clock.
+    /// The API server's time, for computing the age of objects. A change of this machine's clock does not affect it.
+    /// Before the first response with a date, the result is `now`, which comes from this machine's clock.
     pub fn now_or(&self, now: SystemTime) -> SystemTime {
         self.now().unwrap_or(now)
     }
 
-    /// The later of `now`, from this machine's clock, and the API server's time.
+    /// The later of the API server's time and `now`, which comes from this machine's clock.
     pub fn later(&self, now: SystemTime) -> SystemTime {
         self.now().map_or(now, |server| server.max(now))
     }
 
-    /// The earlier of `now`, from this machine's clock, and the API server's time. An object that has expired at this
-    /// time has expired by both clocks.
+    /// The earlier of the API server's time and `now`, which comes from this machine's clock. An object that has
+    /// expired at this time has expired according to both clocks.
     pub fn earlier(&self, now: SystemTime) -> SystemTime {
         self.now().map_or(now, |server| server.min(now))
     }

@@ -19,7 +19,7 @@ use crate::clock;
 use crate::preflight;
 use crate::watch::{Lenient, MetadataOf, all_metadata_of, all_of, one_of};
 
-/// The duration of a Lease that does not specify one.
+/// The assumed duration of a Lease that does not specify one.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 
 /// Runs all checks of the management cluster.
@@ -45,7 +45,7 @@ pub(super) async fn checks(management: &ClusterAccess) -> Vec<Checked> {
 async fn definitions(management: &ClusterAccess) -> Finding {
     const CURE: &str = "run: node-attestation-controller crds | kubectl apply -f -";
     let api: Api<Lenient<CustomResourceDefinition>> = Api::all(management.client().clone());
-    // The controller installs the definition for workload clusters.
+    // Excluded, because the controller installs the definition for workload clusters.
     let workload = crd::workload_manifest().name_any();
     let ours = crd::manifests().into_iter();
     let ours: Vec<_> = ours.filter(|one| one.name_any() != workload).collect();
@@ -59,7 +59,7 @@ async fn definitions(management: &ClusterAccess) -> Finding {
             Err(error) => return Finding::failed(&error, "get customresourcedefinitions"),
             Ok(None) => missing.push(own.name_any()),
             Ok(Some(there)) => {
-                // A definition that cannot be decoded is not the definition of this version.
+                // A definition that cannot be decoded does not match this version.
                 let is_own = there
                     .object
                     .is_ok_and(|there| schemas(&there) == schemas(own));
@@ -79,7 +79,7 @@ async fn definitions(management: &ClusterAccess) -> Finding {
     }
 }
 
-/// The schemas of all versions.
+/// The schemas for all versions.
 fn schemas(definition: &CustomResourceDefinition) -> Vec<(String, Option<Value>)> {
     let versions = definition.spec.versions.iter();
     versions
@@ -133,8 +133,8 @@ async fn leader(management: &ClusterAccess) -> Finding {
     }
 }
 
-/// The namespaces with a `KubeletAuthentication`. A tenant can write Leases in its namespace, with the `ClusterRole`
-/// `edit` of Kubernetes.
+/// The namespaces that contain a `KubeletAuthentication`. In these namespaces, a tenant with Kubernetes' `ClusterRole`
+/// `edit` can write Leases.
 async fn namespaces_of_tenants(management: &ClusterAccess) -> BTreeSet<String> {
     let api: Api<MetadataOf<KubeletAuthentication>> = Api::all(management.client().clone());
     // Another check reports the error.
@@ -143,9 +143,9 @@ async fn namespaces_of_tenants(management: &ClusterAccess) -> BTreeSet<String> {
     all.filter_map(|one| one.metadata.namespace).collect()
 }
 
-/// Whether a controller renews its Lease at `now`. A controller that was removed from a fleet leaves its Lease behind.
-/// So a Lease without renewals is only a warning in a namespace with another Lease that is held. Leases in the namespaces
-/// of tenants count only if there are no others.
+/// Whether a controller renews its Lease at `now`. A removed controller leaves its Lease behind. Therefore a Lease
+/// without renewals is only a warning if its namespace has another Lease that is held. Leases in tenants' namespaces
+/// count only if there are no other Leases.
 fn leadership(
     all: impl Iterator<Item = Lease>,
     tenants: &BTreeSet<String>,

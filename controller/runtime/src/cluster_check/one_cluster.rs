@@ -65,8 +65,8 @@ pub(super) async fn checks(
         .collect()
 }
 
-/// Runs the checks that call the workload cluster. `named` is the set of names in its records, or `None` if they could
-/// not be read.
+/// Runs the checks that call the workload cluster. `named` contains the node names in the Cluster's records, or is
+/// `None` if the records could not be read.
 pub(super) async fn of_workload(
     access: Result<ClusterAccess, Finding>,
     spec: &KubeletAuthenticationSpec,
@@ -119,7 +119,7 @@ pub(super) async fn of_workload(
     all
 }
 
-/// The condition about attestors that the controller does not have.
+/// The condition about attestation providers for which the controller has no verifier.
 fn unavailable(authentication: &KubeletAuthentication) -> Option<&Condition> {
     let status = authentication.status.as_ref()?;
     let available = conditions::find(&status.conditions, ATTESTORS_AVAILABLE)?;
@@ -183,7 +183,7 @@ async fn machines(
         Err(error) => return Finding::failed(&error, "list machines"),
     };
     let without = live.iter().filter(|one| {
-        // A pool member without a Machine has its provider ID as its name.
+        // If a pool member has no Machine, its provider ID is its name.
         let machine = one.spec.machine_name.as_deref();
         machine.is_some_and(|name| !name.contains("://") && !machines.contains(name))
     });
@@ -198,7 +198,7 @@ async fn machines(
     }
 }
 
-/// Checks that the attestor of each live record is authorized, so that its node can renew.
+/// Checks that each live record's attestation provider is authorized, so that the node can renew.
 fn attestors(spec: &KubeletAuthenticationSpec, live: &[NodeIdentity]) -> Finding {
     let is_revoked = |one: &NodeIdentity| {
         let revoked = one.spec.revoked.as_ref();
@@ -247,7 +247,7 @@ mod tests {
     use super::super::State;
     use super::*;
 
-    /// A live node identity with this attestor.
+    /// A live node identity from this attestation provider.
     fn identity(node: &str, attestor: &str, revoked: Value) -> NodeIdentity {
         let mut spec = json!({
             "clusterName": "prod-1", "nodeName": node, "uid": "07".repeat(16),

@@ -16,10 +16,10 @@ use crate::explain::{Explainer, NodePrediction};
 /// The name of the check.
 const NAME: &str = "predictions";
 
-/// The check that precedes all checks of a workload cluster.
+/// The check that precedes all other checks of a workload cluster.
 const KUBECONFIG: &str = "kubeconfig";
 
-/// The deadline for the Nodes of one Cluster, which can be thousands.
+/// The deadline for all Nodes of one Cluster, because it can have thousands of Nodes.
 const DEADLINE: Duration = Duration::from_mins(2);
 
 /// Predicts the answer to the first request from each existing Node of the checked Clusters, and adds a check to each
@@ -56,7 +56,7 @@ pub async fn predict(
     all
 }
 
-/// The Clusters with a `KubeletAuthentication`, each with the result of its check `kubeconfig`.
+/// The Clusters that have a `KubeletAuthentication`, each with the result of its check `kubeconfig`.
 fn managed(checks: &[Checked]) -> Vec<(ObjectKey, State)> {
     let of_kubeconfig = checks.iter().filter(|one| one.name == KUBECONFIG);
     let key = |one: &Checked| one.cluster.as_deref()?.parse::<ObjectKey>().ok();
@@ -78,7 +78,8 @@ async fn nodes(
     nodes.map(Some).map_err(|error| error_chain(&*error))
 }
 
-/// The finding about the Nodes. A Node has a prediction for each attestation provider, and the best one counts.
+/// The finding about the Nodes. A Node has a prediction for each attestation provider, and only the best prediction
+/// counts.
 fn finding(predictions: &[NodePrediction]) -> Finding {
     const CURE: &str = "look up the reason of each Node in the list of predictions";
     let mut nodes: BTreeMap<&str, State> = BTreeMap::new();

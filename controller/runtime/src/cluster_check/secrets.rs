@@ -14,7 +14,7 @@ use crate::clock;
 use crate::keyless_signing::KeylessSigning;
 use crate::watch::readable_one_of;
 
-/// A CA that expires within this time shortens the validity of every certificate.
+/// The remaining validity below which a CA causes a warning, because it shortens the validity of every certificate.
 const SOON: Duration = Duration::from_hours(30 * 24);
 
 /// The suggested fix for a CA without its key.

@@ -41,18 +41,18 @@ pub(super) const CHECKS: [&str; 8] = [
     "evidence-versions",
 ];
 
-/// The age from which a pending CSR counts as slow. A CSR is usually answered within seconds, or within minutes if the
+/// The age at which a pending CSR counts as slow. A CSR is usually answered within seconds, or within minutes if the
 /// machine is not known yet.
 const SLOW: Duration = Duration::from_mins(2);
 
-/// The label of control-plane Nodes from kubeadm.
+/// The label that kubeadm sets on control-plane Nodes.
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 
 /// A workload cluster whose API server responds.
 pub(super) struct Workload<'a> {
     pub(super) client: &'a Client,
     pub(super) spec: &'a KubeletAuthenticationSpec,
-    /// The message of the condition about attestors that the controller does not have.
+    /// The message of the condition about attestation providers for which the controller has no verifier.
     pub(super) unavailable: Option<&'a str>,
 }
 
@@ -67,12 +67,13 @@ impl Workload<'_> {
         Finding::pass(name.clone())
     }
 
-    /// The signers of the CSRs that the controller answers, including attestors that are currently unavailable.
+    /// The signers whose CSRs the controller answers, including the signers of attestation providers that are currently
+    /// unavailable.
     fn signers(&self) -> Vec<String> {
         self.signers_of(|_| true)
     }
 
-    /// Whether this attestor is currently unavailable.
+    /// Whether this attestation provider is currently unavailable.
     fn is_unavailable(&self, attestor: &str) -> bool {
         let message = self.unavailable.unwrap_or_default();
         VerifierUnavailable::is_in(message, attestor)
@@ -96,7 +97,7 @@ impl Workload<'_> {
         const CURE: &str = "grant them to the kubeconfig's user: kubectl apply -f packaging/rbac/workload-cluster.yaml";
         let available = self.signers_of(|attestor| !self.is_unavailable(attestor));
         let required = preflight::required_rights(&available);
-        // The controller does not use them until the attestor is available.
+        // The controller does not use these permissions until the attestation provider is available.
         let mut optional = preflight::required_rights(&self.signers());
         optional.retain(|right| !required.contains(right));
         optional.extend(preflight::optional_rights());
@@ -171,7 +172,8 @@ impl Workload<'_> {
         }
     }
 
-    /// Checks that no Node loses its renewal with enforcement: each has a record or an exemption. `recorded` is `None` if the records could not be read.
+    /// Checks that every Node can renew after attestation is enforced, because it has a record or an exemption.
+    /// `recorded` is `None` if the records could not be read.
     pub(super) async fn nodes(&self, recorded: Option<&BTreeSet<String>>) -> Finding {
         let Some(recorded) = recorded else {
             return Finding::skip("cannot read the node identities");
@@ -234,7 +236,7 @@ impl Workload<'_> {
         Ok(all)
     }
 
-    /// Checks that no CSR has been pending for long.
+    /// Checks that no CSR has been pending for a long time.
     pub(super) async fn requests(&self) -> Finding {
         let all = match self.all_requests().await {
             Ok(all) => all,
@@ -264,7 +266,7 @@ impl Workload<'_> {
         }
     }
 
-    /// Checks that no node sends evidence with a version that the controller does not support.
+    /// Checks that no node sends evidence in a version that the controller does not support.
     pub(super) async fn evidence_versions(&self) -> Finding {
         let all = match self.all_requests().await {
             Ok(all) => all,
@@ -291,7 +293,7 @@ impl Workload<'_> {
     }
 }
 
-/// The known expiry of the certificates of these Nodes. They cannot renew under enforcement.
+/// The known expiry times of these Nodes' certificates. These Nodes cannot renew after attestation is enforced.
 fn expiry_of(nodes: &[String], known: &BTreeMap<String, SystemTime>) -> String {
     if nodes.iter().all(|node| !known.contains_key(node)) {
         return "the expiry of their certificates is unknown".to_owned();

@@ -12,7 +12,7 @@ use super::limiter::Limiter;
 use super::waiting::Waiting;
 use super::{Addressed, Cluster, EventLimits};
 
-/// The limit of Events that wait for their turn. The limiter summarizes further Events by machine.
+/// The limit on Events that wait for their turn. Beyond it, the limiter summarizes the Events for each machine.
 const MAX_IN_LINE: usize = 64;
 
 /// The interval between reports about dropped Events.
@@ -21,13 +21,14 @@ const LEFT_OUT_TOLD: Duration = Duration::from_mins(1);
 /// The Events of one cluster that are waiting to be written.
 pub(super) struct InLine {
     waiting: mpsc::Receiver<Box<Waiting>>,
-    /// Whether the channel can deliver further Events.
+    /// Whether the channel can deliver more Events.
     is_open: bool,
     limiter: Limiter,
     /// The Events that wait for a turn.
     due: VecDeque<Event>,
-    /// The wait for the turn of the first one. It keeps its place in the queue of all clusters. It is a task, because
-    /// nothing polls this line while the writes of the cluster hang. All clusters would wait for a turn that is not used.
+    /// Waits for the turn of the first Event, which keeps its place in the queue of all clusters. It is a separate
+    /// task, because this queue is not polled while the cluster's writes hang. Otherwise, all clusters would wait for a
+    /// turn that is not used.
     turn: JoinSet<()>,
     look: Interval,
     limits: EventLimits,
@@ -48,7 +49,7 @@ impl InLine {
         }
     }
 
-    /// The next Event to write. `None` after the last Event.
+    /// Returns the next Event to write. `None` after the last Event.
     pub(super) async fn next(&mut self) -> Option<Addressed> {
         loop {
             if self.due.is_empty() && !self.is_open {

@@ -11,23 +11,23 @@ use tokio::time::Instant;
 use super::cut;
 use crate::log_lines::ClusterLines;
 
-/// The rate of Events on one machine: a join and a few failed attempts.
+/// The rate of Events on one machine: enough for a join and a few failed attempts.
 const OF_MACHINE: Rate = Rate {
     burst: 10,
     every: Duration::from_mins(1),
 };
 
-/// The rate of Events on all machines of a cluster: a join of 1,000 machines at the same time. Kubernetes keeps Events
-/// for one hour, so at most 4,600 Events of a flood exist.
+/// The rate of Events on all machines of a cluster: enough for 1,000 machines that join at the same time. Kubernetes
+/// keeps Events for one hour, so a flood creates at most 4,600 Events.
 const OF_CLUSTER: Rate = Rate {
     burst: 1000,
     every: Duration::from_secs(1),
 };
 
-/// The limit of machines with a budget.
+/// The maximum number of machines with their own budget.
 const MAX_MACHINES: usize = 5000;
 
-/// The time at which a budget is full again.
+/// The time at which a budget will be full again.
 type WholeAt = Option<Instant>;
 
 /// Takes one Event from the budgets of a machine and of the cluster, if neither is exhausted.
@@ -41,13 +41,13 @@ fn take(machine: &mut WholeAt, cluster: &mut WholeAt, now: Instant) -> bool {
     taken
 }
 
-/// Limits Events by the budgets of their machines and of the cluster.
+/// Limits Events with the budgets of their machines and of the cluster.
 #[derive(Debug)]
 pub(super) struct Limiter {
     lines: ClusterLines,
     cluster: WholeAt,
     machines: HashMap<(String, String), Machine>,
-    /// The number of dropped Events for machines without a budget.
+    /// The number of dropped Events for machines without their own budget.
     left_out: u64,
 }
 
@@ -59,7 +59,7 @@ struct Machine {
 }
 
 impl Limiter {
-    /// Creates full budgets. `lines` are the log lines of the cluster.
+    /// Creates full budgets. `lines` is the cluster's log-line budget.
     pub(super) fn new(lines: ClusterLines) -> Self {
         Self {
             lines,
@@ -69,7 +69,7 @@ impl Limiter {
         }
     }
 
-    /// Returns the Event if `has_room` is set and the Event is within the budgets.
+    /// Returns the Event if `has_room` is set and the budgets allow the Event.
     pub(super) fn admit(&mut self, event: Event, has_room: bool, now: Instant) -> Option<Event> {
         let regarding = event.regarding.as_ref();
         let field = |text: Option<&String>| text.cloned().unwrap_or_default();
@@ -102,8 +102,8 @@ impl Limiter {
         Some(event)
     }
 
-    /// The last dropped Event of each machine, with the number of dropped Events, within the budgets and the limit
-    /// `room`.
+    /// Returns the last dropped Event for each machine, with the number of dropped Events. The number of results is
+    /// limited by the budgets and by `room`.
     pub(super) fn left_out(&mut self, now: Instant, room: usize) -> Vec<Event> {
         let mut told = Vec::new();
         for machine in self.machines.values_mut() {
@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    /// The number of written events out of this number of events on a machine.
+    /// Adds this number of Events on a machine, and returns the number that the budgets allow.
     fn admitted(limiter: &mut Limiter, machine: &str, count: usize, now: Instant) -> usize {
         let events = (0..count).map(|number| event(machine, &number.to_string()));
         events

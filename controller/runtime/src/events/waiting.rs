@@ -1,4 +1,4 @@
-//! The memory of the Events that wait for their writer.
+//! The memory for Events that wait for their writer.
 
 use std::mem;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use node_attestation_core::unshared::Unshared;
 use super::{Addressed, Cluster};
 use crate::memory::{Holding, Share};
 
-/// The memory that is reserved for the waiting Events of one cluster.
+/// The memory that is reserved for one cluster's waiting Events.
 const OWN_MEMORY: usize = 256 * 1024;
 
-/// The memory of an Event in addition to its note and the names of its objects.
+/// The memory for an Event in addition to its note and the names of its objects.
 const EVENT_LEN: usize = 2 * 1024;
 
 /// A waiting Event, with its memory.
@@ -21,11 +21,11 @@ pub(super) struct Waiting {
     cluster: Cluster,
     event: Event,
     bytes: usize,
-    /// Only one cluster uses the lock.
+    /// Not shared: only one cluster uses this lock.
     memory: Arc<Unshared<Memory>>,
 }
 
-/// The memory of the waiting Events of one cluster.
+/// The memory for one cluster's waiting Events.
 #[derive(Debug)]
 pub(super) struct Memory {
     pub(super) bytes: usize,
@@ -40,7 +40,7 @@ impl Memory {
         }
     }
 
-    /// Changes the size. Returns `false` without a change if there is not enough memory.
+    /// Changes the size. If there is not enough memory, returns `false` and does not change the size.
     fn resize(&mut self, bytes: usize) -> bool {
         let has_room = self.held.resize(bytes);
         if has_room {
@@ -51,7 +51,7 @@ impl Memory {
 }
 
 impl Waiting {
-    /// Takes memory for the Event. `None` if there is not enough.
+    /// Takes memory for the Event. `None` if there is not enough memory.
     pub(super) fn new((cluster, event): Addressed, memory: &Arc<Unshared<Memory>>) -> Option<Self> {
         let (mut taken, bytes) = (memory.lock(), len(&event));
         let all = taken.bytes + bytes;
@@ -63,7 +63,7 @@ impl Waiting {
         })
     }
 
-    /// The Event, without its memory.
+    /// Returns the Event, and releases its memory.
     pub(super) fn take(mut self) -> Addressed {
         (self.cluster, mem::take(&mut self.event))
     }
@@ -77,7 +77,7 @@ impl Drop for Waiting {
     }
 }
 
-/// An upper bound for the memory of an Event.
+/// An upper bound for the memory that an Event uses.
 fn len(event: &Event) -> usize {
     let objects = [&event.regarding, &event.related];
     let named = objects.into_iter().flatten().flat_map(|object| {

@@ -1,5 +1,5 @@
-//! Explains requests of a cluster without a management cluster. The machines of such a cluster are in a file, and its
-//! records are in the memory of its controller.
+//! Explains requests in a cluster without a management cluster. The machines of this cluster are listed in a file, and
+//! its records are in its controller's memory.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -23,26 +23,26 @@ use crate::file_inventory::ClusterInventory;
 use crate::nodes::KubeNodes;
 use crate::standalone::{ClusterInFiles, certificates, uid};
 
-/// The settings of a cluster whose controller uses files.
+/// The settings for a cluster whose controller uses files.
 #[derive(Debug)]
 pub struct AloneSettings {
-    /// The workload cluster. With `None`, requests can come only from files.
+    /// The workload cluster. If `None`, requests can only be read from files.
     pub workload: Option<ClusterAccess>,
-    /// The CA certificates of the cluster as PEM. The first certificate signs. If empty, the certificates of the
-    /// kubeconfig are used.
+    /// The CA certificates of the cluster, as PEM. The first certificate is used for signing. If empty, the
+    /// certificates in the kubeconfig are used.
     pub ca_certificates: Vec<u8>,
     /// The machines.
     pub inventory: ClusterInventory,
-    /// The other settings of that controller.
+    /// The other settings of the cluster's controller.
     pub authentication: KubeletAuthentication,
 }
 
 impl Explainer {
-    /// Creates an explainer from files and the API server of the cluster. `verifiers` must not call a service.
+    /// Creates an explainer from files and from the cluster's API server. `verifiers` must not call a service.
     ///
     /// # Errors
     ///
-    /// A file cannot be used, or there is no CA certificate.
+    /// Returns an error if a file cannot be used, or if there is no CA certificate.
     pub fn alone(
         settings: AloneSettings,
         verifiers: impl Fn(&KubeletAuthentication, &str) -> Verifiers,
@@ -92,7 +92,7 @@ impl Explainer {
     }
 }
 
-/// The records, which are unknown because another process has them in memory.
+/// The records, which are unknown because they are in another process's memory.
 #[derive(Debug)]
 struct Unknown;
 
@@ -147,7 +147,7 @@ impl Records for Unknown {
     }
 }
 
-/// The Nodes, without write access.
+/// Read-only access to the Nodes.
 #[derive(Debug)]
 struct SeenNodes(
     /// The Nodes. `None` without a kubeconfig.

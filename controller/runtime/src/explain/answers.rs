@@ -1,4 +1,4 @@
-//! The conditions and the Events of a request.
+//! The conditions on a request, and its Events.
 
 use std::time::SystemTime;
 
@@ -14,7 +14,7 @@ use super::{Explainer, bounded, is_answered};
 use crate::client::{CallError, call};
 use crate::watch::{Lenient, page_of};
 
-/// The namespace of Events about cluster-scoped objects.
+/// The namespace for Events about cluster-scoped objects.
 const NAMESPACE: &str = "default";
 
 /// The maximum number of Events to read for one object.
@@ -51,7 +51,7 @@ pub struct ToldEvent {
     pub note: String,
 }
 
-/// The maximum number of conditions. A request has at most one of each of three types.
+/// The maximum number of conditions. A valid request has at most one condition of each of the three types.
 const MAX_CONDITIONS: usize = 16;
 
 pub(super) fn conditions(request: &CertificateSigningRequest) -> Vec<Condition> {
@@ -69,7 +69,7 @@ pub(super) fn conditions(request: &CertificateSigningRequest) -> Vec<Condition> 
         .collect()
 }
 
-/// The time of the answer. `None` for a pending request.
+/// The time of the answer. `None` if the request is pending.
 pub(super) fn time(request: &CertificateSigningRequest) -> Option<SystemTime> {
     if !is_answered(request) {
         return None;
@@ -82,7 +82,7 @@ pub(super) fn time(request: &CertificateSigningRequest) -> Option<SystemTime> {
 }
 
 impl Explainer {
-    /// The Events on the request, and the Events on its machine about the request, oldest first.
+    /// The Events on the request, and the Events on its machine that refer to the request, oldest first.
     pub(super) async fn events(
         &self,
         request: &CertificateSigningRequest,

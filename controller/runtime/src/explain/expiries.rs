@@ -1,7 +1,7 @@
-//! The expiry of kubelet client certificates, while the API server has their requests.
+//! The expiry times of kubelet client certificates, as far as the API server still has the requests for them.
 //!
-//! The API server does not store certificates. kube-controller-manager deletes an issued request after 1 hour. So the
-//! expiry of most certificates is known only on their nodes.
+//! The API server does not store certificates, and kube-controller-manager deletes an issued request after 1 hour.
+//! Therefore the expiry times of most certificates are known only on their nodes.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -15,11 +15,11 @@ use node_attestation_core::signer::name_and_end;
 use crate::client::CallError;
 use crate::watch::{Lenient, all_of};
 
-/// Finds a certificate's expiry on its node.
+/// The instruction for finding a certificate's expiry time on its node.
 pub(crate) const ON_THE_NODE: &str =
     "openssl x509 -noout -enddate -in /var/lib/kubelet/pki/kubelet-client-current.pem";
 
-/// The latest known expiry of the certificates from the built-in signer, by Node name.
+/// The latest known expiry times of certificates from the built-in signer, by Node name.
 pub(crate) async fn expiries(client: &Client) -> Result<BTreeMap<String, SystemTime>, CallError> {
     let api: Api<Lenient<CertificateSigningRequest>> = Api::all(client.clone());
     let wanted = ListParams::default().fields(&format!("spec.signerName={BUILT_IN_CLIENT_SIGNER}"));
@@ -56,7 +56,7 @@ mod tests {
 
     use super::*;
 
-    /// A request with a certificate for this user, which expires on the first day of this year.
+    /// A request with a certificate for this user. The certificate expires on the first day of this year.
     fn issued(user: &str, year: i32) -> CertificateSigningRequest {
         let mut parameters = CertificateParams::default();
         parameters.distinguished_name.push(DnType::CommonName, user);

@@ -17,7 +17,7 @@ use crate::clock;
 use crate::metrics::DENIED;
 use crate::nodes::KubeNodes;
 
-/// The number of Nodes that are predicted at the same time. Their calls of a cloud share requests.
+/// The number of Nodes whose predictions run at the same time, so that their calls to a cloud API can be combined.
 const AT_ONCE: usize = 64;
 
 /// The deadline for the expiries of certificates. The deadline for all predictions is longer.
@@ -26,13 +26,13 @@ const EXPIRIES_WITHIN: Duration = Duration::from_secs(30);
 /// The outcome for a Node that has a node identity.
 const RECORDED: &str = "recorded";
 
-/// The outcome if all checks pass that do not need evidence.
+/// The outcome if all checks that do not need evidence pass.
 const ACCEPTED: &str = "accepted";
 
-/// The outcome if these checks pass, and a service has more facts about the machine.
+/// The outcome if these checks pass, but a service that was not called has more facts about the machine.
 const UNDECIDED: &str = "undecided";
 
-/// The predicted answer to the first request from an existing Node, with one attestation provider.
+/// The predicted answer to the first request from an existing Node, for one attestation provider.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -41,9 +41,9 @@ pub struct NodePrediction {
     pub cluster: Option<String>,
     /// The Node.
     pub node: String,
-    /// The attestation provider. `None` for a Node with a node identity, or with an invalid name.
+    /// The attestation provider. `None` if the Node has a node identity or an invalid name.
     pub attestor: Option<String>,
-    /// The name that the platform or the machine's objects give to the Node, if it is known.
+    /// The Node name according to the platform or the machine's objects, if it is known.
     pub node_name: Option<String>,
     /// The Machine, if it was found.
     pub machine: Option<String>,
@@ -54,18 +54,18 @@ pub struct NodePrediction {
     pub instance: Option<String>,
     /// The endorsement key that is registered for the machine.
     pub endorsement_key: Option<String>,
-    /// The expiry of the kubelet's certificate. `None` if the management side does not know it.
+    /// The expiry time of the kubelet's certificate, as RFC 3339. `None` if neither cluster has it.
     pub certificate_expiry: Option<String>,
     /// `recorded`, `accepted`, `undecided`, `deferred`, `denied` or `failed`.
     pub outcome: &'static str,
-    /// The reason that the request would get. Empty if it would be accepted.
+    /// The reason that the request would get. Empty if the request would be accepted.
     pub reason: &'static str,
-    /// The cause of the refusal, or the omitted calls.
+    /// The cause of the refusal, or the calls that were omitted.
     pub message: String,
 }
 
 impl NodePrediction {
-    /// Whether the request would be refused for a reason that does not end by itself.
+    /// Whether the request would be refused for a reason that does not resolve itself.
     pub(crate) fn is_refused(&self) -> bool {
         [DENIED, "failed"].contains(&self.outcome)
     }
@@ -138,7 +138,7 @@ impl Explainer {
     ///
     /// # Errors
     ///
-    /// The Nodes or the node identities could not be read.
+    /// Returns an error if the Nodes or the node identities could not be read.
     pub(crate) async fn nodes(&self) -> Result<Vec<NodePrediction>, BoxError> {
         let Some(workload) = &self.workload else {
             return Err("the workload cluster is unknown".into());

@@ -1,4 +1,4 @@
-//! Explains requests of a Cluster in a management cluster, with the data that its controller uses.
+//! Explains requests in a Cluster of a management cluster, with the data that the Cluster's controller uses.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,21 +35,21 @@ use crate::records::KubeRecords;
 use crate::settings_file::check_stored;
 use crate::watch::readable_one_of;
 
-/// The deadline for the reads before the checks.
+/// The deadline for reading the data before the checks run.
 const READ_DEADLINE: Duration = Duration::from_secs(30);
 
-/// The interval between two checks for loaded records.
+/// The interval for checking whether the records are loaded.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Explainer {
-    /// Creates an explainer for the Cluster, with the permissions of `management`'s user.
+    /// Creates an explainer for the Cluster, with the permissions of the user in `management`.
     ///
-    /// Without `workload`, Cluster API's kubeconfig determines the API server, if the policy `reach` allows its
-    /// address. `verifiers` must not call a service.
+    /// Without `workload`, Cluster API's kubeconfig determines the API server, if the policy `reach` allows the
+    /// server's address. `verifiers` must not call a service.
     ///
     /// # Errors
     ///
-    /// Data that every check needs cannot be read.
+    /// Returns an error if data that every check needs cannot be read.
     pub async fn of_cluster(
         management: &ClusterAccess,
         key: &ObjectKey,
@@ -177,8 +177,8 @@ async fn read(
     })
 }
 
-/// A note about attestors that the controller does not have, from its condition. This command does not know the
-/// controller's options.
+/// A note about attestation providers for which the controller has no verifier. The note is based on the controller's
+/// condition, because this command does not know the controller's options.
 fn unavailable_attestors(authentication: &KubeletAuthentication) -> Option<String> {
     let conditions = &authentication.status.as_ref()?.conditions;
     let condition = conditions::find(conditions, ATTESTORS_AVAILABLE)?;
@@ -191,7 +191,7 @@ fn unavailable_attestors(authentication: &KubeletAuthentication) -> Option<Strin
     })
 }
 
-/// The revoked certificates, from the list in the workload cluster and from operators.
+/// The revoked certificates, from the list in the workload cluster and from operators' decisions.
 async fn revocations(
     access: &ClusterAccess,
     authentication: &KubeletAuthentication,
@@ -212,7 +212,7 @@ async fn revocations(
     revocations
 }
 
-/// Reads the addresses of Services, as the controller does. Returns a note if they cannot be read.
+/// Reads the Service addresses like the controller does. Returns a note if they cannot be read.
 async fn read_service_ranges(context: &Context, access: &ClusterAccess) -> Option<String> {
     match service_ranges::read(access.client()).await {
         Ok(read) => {
@@ -260,7 +260,7 @@ fn signing_of(
     Ok((who, signer))
 }
 
-/// The context, with a ledger that does not write.
+/// Returns the context with a ledger that does not write.
 fn rehearsed(context: Context, access: &ClusterAccess) -> Context {
     let ledger = RecordLedger::new(
         Arc::new(Rehearsal::over(context.ledger.records().clone())),
@@ -276,13 +276,13 @@ fn rehearsed(context: Context, access: &ClusterAccess) -> Context {
     }
 }
 
-/// A signer with the CA of this certificate and a throwaway key.
+/// Creates a signer with the name of this CA and a random key.
 pub(super) fn rehearsed_signer(der: &[u8]) -> Result<Arc<Signer>, BoxError> {
     let pem = pem::encode(&pem::Pem::new("CERTIFICATE", der));
     Ok(Arc::new(Signer::rehearsal(pem.as_bytes())?))
 }
 
-/// The providers whose platform reports the names of Nodes. The platform is not called here.
+/// The providers whose platform reports Node names. This command does not call the platform.
 pub(super) fn named_by_platform(spec: &KubeletAuthenticationSpec) -> Vec<Provider> {
     let tpm = spec.tpm.as_ref();
     let asks = tpm.is_some_and(|tpm| tpm.endorsement_keys.platform == EndorsementKeyPlatform::Aws);
@@ -299,7 +299,7 @@ async fn secret(
     call(readable_one_of(&api, name)).await
 }
 
-/// Access to the workload cluster with Cluster API's kubeconfig.
+/// Creates access to the workload cluster with Cluster API's kubeconfig.
 pub(crate) async fn by_secret(
     management: &ClusterAccess,
     key: &ObjectKey,
@@ -345,7 +345,7 @@ mod tests {
     use super::*;
     use crate::capi::ca_secret_without_key;
 
-    /// The name of the program that signs with a CA without its key, and the notes.
+    /// The name of the program that signs with a CA whose key is not in its Secret, and notes about it.
     fn signed_by(signing: KeylessSigning) -> (String, Vec<String>) {
         let ca = ClusterCa::from_secret(&ca_secret_without_key()).unwrap();
         let mut notes = Vec::new();

@@ -12,7 +12,7 @@ use crate::capi::{Cluster, ObjectKey, Objects, Selection};
 use crate::metrics::Metrics;
 use crate::watch::readable_one_of;
 
-/// The settings and objects of the management cluster.
+/// The settings and objects that were read from the management cluster.
 pub(super) struct Said {
     pub(super) authentication: KubeletAuthentication,
     pub(super) cluster: Cluster,

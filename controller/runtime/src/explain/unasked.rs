@@ -19,14 +19,14 @@ use node_attestation_core::verifier::{
 /// The check that verifies evidence.
 pub(super) const CHECK: &str = "attest";
 
-/// The services that were not called for the evidence of the last request. The command explains one request at a time.
+/// The services that were not called for the current request's evidence. The command explains one request at a time.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Unasked(Arc<Unshared<State>>);
 
 #[derive(Debug, Default)]
 struct State {
     not_asked: Option<NotAsked>,
-    /// The endorsement key in the annotation of the request.
+    /// The endorsement key in the request's annotation.
     annotated: Option<KeyDigest>,
 }
 
@@ -44,8 +44,8 @@ impl Unasked {
         self.0.lock().not_asked
     }
 
-    /// Wraps the verifiers. If the appraisal depends on a service that is not called, the wrapped verifiers accept the
-    /// evidence. `names_nodes` lists the providers whose platform reports the name of a machine's Node.
+    /// Wraps the verifiers. If an appraisal depends on a service that is not called, the wrapped verifier accepts the
+    /// evidence. `names_nodes` lists the providers whose platform reports the names of Nodes.
     pub(super) fn verifiers(&self, verifiers: Verifiers, names_nodes: &[Provider]) -> Verifiers {
         verifiers.map(|verifier| {
             Arc::new(Unproved {
@@ -57,8 +57,8 @@ impl Unasked {
     }
 }
 
-/// Accepts evidence that was not refuted. This type is private to the module, because a certificate must never be based
-/// on its result.
+/// Accepts evidence that was not refuted. This type is private to the module, because a certificate must never be
+/// issued based on its result.
 #[derive(Debug)]
 struct Unproved {
     verifier: Arc<dyn Verifier>,
@@ -90,7 +90,7 @@ impl Verifier for Unproved {
         };
         let mut state = self.unasked.0.lock();
         let endorsement_key = state.annotated;
-        // Without the key, the TPM cannot be compared with the machine's record.
+        // Without the endorsement key, the TPM cannot be compared with the machine's record.
         if *self.provider() == Provider::TPM && endorsement_key.is_none() {
             return appraised;
         }

@@ -20,32 +20,33 @@ use crate::metrics::Metrics;
 use crate::shared::Turnstile;
 use crate::turns::{FairTurns, Line, TurnLimits};
 
-/// The limits of concurrent calls. The total matches the number of sessions of a network HSM.
+/// The limits on concurrent calls. The total is a typical number of sessions for a network HSM.
 pub(super) const CALLS: TurnLimits = TurnLimits {
     all: 64,
     of_cluster: 8,
 };
 
-/// The deadline for a signature, including the wait for a turn. A KMS needs less than one second. The deadline of a
-/// decision is two minutes.
+/// The deadline for a signature, including the wait for a turn. A KMS needs less than one second, and the deadline for
+/// a decision is two minutes.
 const SIGN_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The deadline for a status call. Other requests wait for the same response.
+/// The deadline for a status call. Concurrent requests share its response.
 const STATUS_DEADLINE: Duration = Duration::from_secs(3);
 
-/// The time for which a good status is valid.
+/// The time for which a successful status is reused.
 const GOOD_FOR: Duration = Duration::from_secs(5);
 
-/// The time for which a bad status is valid. So the next attempt of a request detects a recovered signer.
+/// The time for which a failed status is reused. It is short, so that the next attempt for a request detects that the
+/// signer has recovered.
 const BAD_FOR: Duration = Duration::from_secs(1);
 
-/// The maximum length of a response. An RSA-4096 signature has 512 bytes.
+/// The maximum length of a response, in bytes. An RSA-4096 signature has 512 bytes.
 const MAX_ANSWER_LEN: usize = 4 * 1024;
 
 /// The maximum length of the headers, which include the error message.
 const MAX_HEADERS_LEN: u32 = 8 * 1024;
 
-/// The maximum length of an error message to keep.
+/// The maximum length of an error message. A longer message is truncated.
 const MAX_MESSAGE_LEN: usize = 256;
 
 #[derive(derive_more::Debug)]
@@ -54,8 +55,8 @@ pub(super) struct Client {
     #[debug(skip)]
     rpc: ExternalSignerClient<Channel>,
     pub(super) calls: FairTurns,
-    /// The last status, with its time. The lock is held for at most one status call, which has the same deadline for
-    /// all clusters.
+    /// The last status, with its time. The lock is held for at most one status call, whose deadline is the same for all
+    /// clusters.
     status: Turnstile<Option<(Instant, Result<(), CallError>)>>,
     metrics: Metrics,
 }
@@ -73,7 +74,7 @@ pub(super) struct CallError {
 impl Client {
     pub(super) fn new(endpoint: SignerEndpoint, metrics: Metrics) -> Self {
         let path = endpoint.path().to_owned();
-        // The client does not resolve this name, because it connects to the socket.
+        // This host name is never resolved, because the client connects to the socket.
         let channel = Endpoint::from_static("http://localhost")
             .connect_timeout(STATUS_DEADLINE)
             .http2_max_header_list_size(MAX_HEADERS_LEN)
@@ -121,7 +122,7 @@ impl Client {
         Ok(())
     }
 
-    /// Requests a signature. Waits for a turn in this line.
+    /// Requests a signature, after waiting for a turn in this queue.
     pub(super) async fn sign(
         &self,
         line: &Line,
@@ -167,7 +168,7 @@ impl Client {
     }
 }
 
-/// The name of a code in the gRPC specification.
+/// The name of a status code in the gRPC specification.
 fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",

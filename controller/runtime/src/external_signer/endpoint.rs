@@ -5,12 +5,12 @@ use std::str::FromStr;
 
 use kubelet_attestation::ensure;
 
-/// The longest path that the kernel accepts for a socket (`sun_path`), without the terminating zero.
+/// The maximum length of a socket path that the kernel accepts (`sun_path`), without the terminating zero.
 const MAX_PATH_LEN: usize = 107;
 
 /// The Unix socket of an external signer: `unix:///run/signer/signer.sock`.
 ///
-/// Remote signers are not supported, because only the permissions of the file restrict which programs can sign.
+/// Remote signers are not supported, because only file permissions restrict which programs can sign.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignerEndpoint(PathBuf);
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::client::{CALL_DEADLINE, CONTROLLER, CallError, in_time, post};
 use crate::watch::{Lenient, ReadAlone, one_of, readable_one_of};
 
-/// A call to the workload cluster failed. The variants are not statements about a node.
+/// The error from a call to the workload cluster. It never depends on a node.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HardeningError {
@@ -21,19 +21,19 @@ pub enum HardeningError {
     Forbidden {
         /// The verb and the object.
         call: String,
-        /// The response of the API server.
+        /// The response from the API server.
         status: Box<Status>,
     },
-    /// The API server refused the call for another reason: the server is too old, the object is invalid, or the object
+    /// The API server rejected the call for another reason: the server is too old, the object is invalid, or the object
     /// has changed since it was read.
     #[error("cannot {call}: the API server returned {}: {}", status.code, status.message)]
     Refused {
         /// The verb and the object.
         call: String,
-        /// The response of the API server.
+        /// The response from the API server.
         status: Box<Status>,
     },
-    /// There was no response, or it was unreadable, or the API server reported an internal error.
+    /// The API server did not respond, its response was unreadable, or it reported an internal error.
     #[error("cannot {call}")]
     Unavailable {
         /// The verb and the object.
@@ -41,7 +41,7 @@ pub enum HardeningError {
         /// The reason.
         source: CallError,
     },
-    /// There are more objects than the limit.
+    /// The number of objects exceeds the limit.
     #[error("there are more than {limit} {object}")]
     TooMany {
         /// The kind.
@@ -61,7 +61,7 @@ impl HardeningError {
         };
         match StatusCode::from_u16(status.code) {
             Ok(StatusCode::FORBIDDEN) => Self::Forbidden { call, status },
-            // The error refers to the request, not to the state of the API server.
+            // These codes refer to the request, and not to the state of the API server.
             Ok(code) if !code.is_server_error() && code != StatusCode::TOO_MANY_REQUESTS => {
                 Self::Refused { call, status }
             }
@@ -87,7 +87,7 @@ pub(super) async fn call<T>(
     answer.map_err(|error| HardeningError::of(what.into(), error))
 }
 
-/// A cluster-scoped object of the workload cluster.
+/// A cluster-scoped object in the workload cluster.
 pub(super) trait Object:
     Resource<DynamicType = (), Scope = ClusterResourceScope> + ReadAlone + Serialize
 {
@@ -98,12 +98,12 @@ impl<K> Object for K where
 {
 }
 
-/// The verb and the object, for messages.
+/// The verb and the object, for error messages.
 fn named<K: Object>(verb: &str, name: &str) -> String {
     format!("{verb} {}/{name}", K::plural(&()))
 }
 
-/// The object with this name.
+/// Reads the object with this name.
 pub(super) async fn get<K: Object>(
     client: &Client,
     name: &str,
@@ -112,7 +112,7 @@ pub(super) async fn get<K: Object>(
     call(named::<K>("get", name), readable_one_of(&api, name)).await
 }
 
-/// The object, if it exists and can be decoded.
+/// Reads the object. `None` if it does not exist or cannot be decoded.
 pub(super) async fn get_readable<K: Object>(
     client: &Client,
     name: &str,
@@ -122,12 +122,13 @@ pub(super) async fn get_readable<K: Object>(
     Ok(found.and_then(|found| found.object.ok()))
 }
 
-/// Creates or replaces the object, unless it is the `same` as `wanted`. Returns whether it was written.
+/// Creates or replaces the object, unless the existing object is the `same` as `wanted`. Returns whether it was
+/// written.
 ///
-/// A new object is created with server-side apply, because that permission can be limited to a name, unlike the
-/// permission for `POST`. An existing object is replaced in the version that was read. Server-side apply would keep
-/// list items from another manager, such as a match condition that disables a policy. (kube's `Api::entry`
-/// creates with `POST`, and cannot read an object that another client made invalid.)
+/// A new object is created with server-side apply, because the permission for it can be limited to a name, unlike the
+/// permission for `POST`. An existing object is replaced, in the version that was read, because server-side apply would
+/// keep list items from another manager, such as a match condition that disables a policy. (kube's `Api::entry` creates
+/// with `POST`, and cannot read an object that another client made invalid.)
 pub(super) async fn put<K: Object>(
     client: &Client,
     wanted: &K,
@@ -143,12 +144,12 @@ pub(super) async fn put<K: Object>(
         call(named::<K>("create", &name), made).await?;
         return Ok(true);
     };
-    // An object that cannot be decoded counts as different.
+    // An object that cannot be decoded counts as different from `wanted`.
     if found.object.as_ref().is_ok_and(|found| same(found, wanted)) {
         return Ok(false);
     }
     let version = found.resource_version();
-    // A tenant's API server can return a large object, and then not answer the write.
+    // Frees memory before the write: a tenant's API server can return a large object, and then never answer the write.
     drop(found);
     let mut replacement = wanted.clone();
     replacement.meta_mut().resource_version = version;
@@ -158,8 +159,7 @@ pub(super) async fn put<K: Object>(
     Ok(true)
 }
 
-/// Creates the definition, or replaces the definition of an earlier version, with all fields that this controller
-/// manages.
+/// Creates the definition, or replaces an earlier version's definition. Sets all fields that this controller manages.
 pub(super) async fn apply_definition(
     client: &Client,
     wanted: &CustomResourceDefinition,
@@ -172,7 +172,7 @@ pub(super) async fn apply_definition(
     Ok(())
 }
 
-/// Deletes the object with this name, if it exists. With a UID, deletes only the object with that UID.
+/// Deletes the object with this name, if it exists. If a UID is given, deletes only the object with this UID.
 pub(super) async fn delete<K: Object>(
     client: &Client,
     name: &str,
@@ -185,7 +185,7 @@ pub(super) async fn delete<K: Object>(
     };
     let parameters = DeleteParams::default().preconditions(only);
     match call(named::<K>("delete", name), api.delete(name, &parameters)).await {
-        // Without the permission, the API server does not report whether the object exists.
+        // If the permission is missing, the API server does not report whether the object exists.
         Err(error @ HardeningError::Forbidden { .. }) => match get::<K>(client, name).await? {
             Some(_) => Err(error),
             None => Ok(()),
@@ -212,11 +212,11 @@ mod tests {
     use crate::client::ClusterAccess;
 
     thread_local! {
-        /// The number of decoded objects that exist.
+        /// The number of decoded objects that currently exist.
         static DECODED: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// An object that is counted as long as it exists, if it was decoded.
+    /// A decoded object of this type is counted as long as it exists.
     #[derive(Debug, Clone, Default, Serialize, Resource)]
     #[resource(inherit = "ClusterRole")]
     struct Counted {
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(compared.get(), 1);
     }
 
-    /// Deletes an object on an API server that forbids the deletion and answers a read with `read`.
+    /// Deletes an object on an API server that forbids the deletion and answers the following read with `read`.
     async fn deleted_without_the_right(read: u16) -> Result<(), HardeningError> {
         let access = ClusterAccess::in_memory(move |request| async move {
             let code = match *request.method() {

@@ -1,9 +1,9 @@
-//! The requests that bootstrap tokens and nodes are allowed to create: a `ValidatingAdmissionPolicy` on the creation
-//! and the update of certificate signing requests.
+//! Restricts the requests that bootstrap tokens and nodes are allowed to create: a `ValidatingAdmissionPolicy` for
+//! creating and updating certificate signing requests.
 //!
-//! The policy blocks requests that the controller would deny anyway. Without it, a leaked token could fill the storage
-//! of the API server (1.5 MB per request on a stock cluster). It could also get a certificate from another signer while
-//! a binding is open.
+//! The policy blocks requests that the controller would deny anyway. Without the policy, an attacker with a leaked
+//! token could fill the API server's storage (1.5 MB per request on a default cluster). While an auto-approval binding
+//! exists, the attacker could also get a certificate from another signer.
 //!
 //! | Requester | Signers | Request name |
 //! | --- | --- | --- |
@@ -12,7 +12,7 @@
 //! | exempt node | also the built-in client signer | any |
 //!
 //! The prefix is [`CSR_NAME_PREFIX`]. `spec.request` has at most 64 KiB. The rest of the stored object is also limited,
-//! because an API server stores up to 1.5 MB in any field. The API server itself sets or validates the other fields of
+//! because an API server accepts up to 1.5 MB in any field. The API server itself sets or validates the other fields in
 //! `spec`.
 //!
 //! | Metadata field | Allowed content |
@@ -23,7 +23,7 @@
 //! | `managedFields` | two entries with the fields of a request. A requester can send its own, and the API server keeps
 //! them |
 //!
-//! The policy does not check evidence. It sees the request as base64 text, which CEL in a policy cannot decode.
+//! The policy does not check evidence, because it gets the request as base64 text, which CEL in a policy cannot decode.
 
 use std::collections::BTreeSet;
 
@@ -48,20 +48,20 @@ pub const POLICY_NAME: &str = "node-attestation-requests";
 /// The requests that are allowed in one cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The attestors whose client signers are allowed.
+    /// The attestation providers whose client signers are allowed.
     pub attestors: BTreeSet<Provider>,
-    /// The exempt Nodes, which renew with the built-in signer. Empty, unless an operator configures it.
+    /// The exempt Nodes, which renew with the built-in signer. Empty, unless an operator configures exempt Nodes.
     pub exempt: BTreeSet<NodeName>,
-    /// Whether other requests are refused. If this is false, the requester gets a warning, and the audit log gets an
-    /// entry.
+    /// Whether requests that are not allowed are rejected. Otherwise, the requester only gets a warning, and the audit
+    /// log gets an entry.
     pub enforced: bool,
 }
 
-/// Applies the policy for `settings` to the workload cluster. Returns whether anything was written.
+/// Applies the policy with `settings` to the workload cluster. Returns whether anything was written.
 ///
 /// # Errors
 ///
-/// The policy could not be read or written. The previous policy stays in force.
+/// Returns an error if the policy could not be read or written. The previous policy then remains in effect.
 pub async fn apply(client: &Client, settings: &Settings) -> Result<bool, HardeningError> {
     policy(settings).apply(client).boxed().await
 }
@@ -70,7 +70,7 @@ pub async fn apply(client: &Client, settings: &Settings) -> Result<bool, Hardeni
 ///
 /// # Errors
 ///
-/// The policy could not be read or written.
+/// Returns an error if the policy could not be read or written.
 pub async fn remove(client: &Client) -> Result<(), HardeningError> {
     delete::<ValidatingAdmissionPolicyBinding>(client, POLICY_NAME, None).await?;
     delete::<ValidatingAdmissionPolicy>(client, POLICY_NAME, None).await
@@ -80,7 +80,7 @@ pub async fn remove(client: &Client) -> Result<(), HardeningError> {
 ///
 /// # Errors
 ///
-/// The policy could not be read.
+/// Returns an error if the policy could not be read.
 pub async fn is_enforced(client: &Client) -> Result<bool, HardeningError> {
     let found: Option<ValidatingAdmissionPolicyBinding> = get(client, POLICY_NAME).await?;
     let enforced = binding(POLICY_NAME, None, ENFORCED);
@@ -90,7 +90,7 @@ pub async fn is_enforced(client: &Client) -> Result<bool, HardeningError> {
 /// The actions on a request that is not allowed, while the policy is enforced.
 const ENFORCED: &[&str] = &["Deny"];
 
-/// The policy for these settings, with its binding.
+/// The policy with these settings, and its binding.
 fn policy(settings: &Settings) -> Policy {
     let by_either = format!("{IS_NODE} || {IS_TOKEN}");
     Policy {
@@ -120,7 +120,7 @@ fn variables(settings: &Settings) -> Vec<(&'static str, String)> {
     let clients = settings.attestors.iter().map(Provider::client_signer);
     let exempt = settings.exempt.iter().map(NodeName::user_name);
     let (clients, exempt) = (list(clients), list(exempt));
-    // A policy sees bytes as base64 text.
+    // A policy gets bytes as base64 text.
     let request_length = "size(string(object.spec.request)) / 4 * 3 \
         - (string(object.spec.request).endsWith('==') ? 2 \
         : string(object.spec.request).endsWith('=') ? 1 : 0)";
@@ -186,7 +186,7 @@ fn validations() -> Vec<(String, &'static str, String)> {
     all
 }
 
-/// The limits of the metadata, each with its message.
+/// The limits on the metadata, each with its message.
 fn metadata_bounds() -> [(String, &'static str, String); 4] {
     let nothing_in = |field: &str| {
         format!("(!has(object.metadata.{field}) || size(object.metadata.{field}) == 0)")
@@ -223,19 +223,19 @@ fn metadata_bounds() -> [(String, &'static str, String); 4] {
     ]
 }
 
-/// A validation with a constant message.
+/// A validation whose message is constant.
 fn bound(expression: String, message: &'static str) -> (String, &'static str, String) {
     (expression, message, format!("'{message}'"))
 }
 
-/// The maximum length of a request's name, as for most objects.
+/// The maximum length of a request name, which is the limit for most objects.
 const MAX_NAME_LEN: usize = 253;
 
-/// The maximum length of an annotation: a digest of 64 digits, and a reserve for another format.
+/// The maximum length of an annotation: a digest of 64 digits, with a reserve for a different format.
 const MAX_ANNOTATION_LEN: usize = 128;
 
-/// The limits for `managedFields`, which has a key for each field, such as `f:spec` and `f:request`, but no values. The
-/// number and the length of the keys are limited at each level. The third level is the last.
+/// The limits on `managedFields`, which has a key for each field, such as `f:spec` and `f:request`, but no values. At
+/// each of the three levels, the number and the length of the keys are limited.
 const MANAGED_FIELDS: &str = "!has(object.metadata.managedFields) \
     || (size(object.metadata.managedFields) <= 2 && object.metadata.managedFields.all(entry, \
     (!has(entry.apiVersion) || size(entry.apiVersion) <= 128) \
@@ -244,7 +244,7 @@ const MANAGED_FIELDS: &str = "!has(object.metadata.managedFields) \
     && size(entry.fieldsV1[a][b]) <= 4 && entry.fieldsV1[a][b].all(c, size(c) <= 128 \
     && size(entry.fieldsV1[a][b][c]) == 0)))))))";
 
-/// A list of CEL string literals. The names of signers and nodes contain no characters that need escaping.
+/// A list of CEL string literals. Signer names and node names contain no characters that need escaping.
 fn list(texts: impl Iterator<Item = String>) -> String {
     let quoted: Vec<_> = texts.map(|text| format!("'{text}'")).collect();
     format!("[{}]", quoted.join(", "))

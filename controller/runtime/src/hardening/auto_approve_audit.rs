@@ -1,8 +1,8 @@
 //! Finds the open paths that bypass attestation.
 //!
-//! There are two checks, because each misses cases that the other finds. A `SubjectAccessReview` covers all authorizers
-//! of the API server, but only for groups. The review does not find a binding to the single user
-//! `system:bootstrap:abcdef`. A scan of bindings finds that binding, but covers only RBAC.
+//! There are two checks, because each of them misses cases that the other one finds. A `SubjectAccessReview` covers all
+//! authorizers of the API server, but it can only be made for groups, so it does not find a binding to the single user
+//! `system:bootstrap:abcdef`. A scan of the bindings finds that binding, but covers only RBAC.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -22,18 +22,18 @@ use super::bindings::{
     UNAUTHENTICATED,
 };
 
-/// The time for which a review can contradict the scan, because the authorizer watches bindings separately, and detects
-/// a removal later.
+/// The time for which a review can contradict the scan, because the authorizer watches bindings separately and can
+/// detect a removal later.
 const SETTLING: Duration = Duration::from_secs(3);
 
-/// The interval between two such reviews.
+/// The interval between two reviews during this time.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The maximum number of paths in the message.
 const MAX_NAMED: usize = 10;
 
-/// The maximum length of a path in the message, which is stored, also in a condition: three names of Kubernetes'
-/// maximum length. A tenant's API server can send longer names.
+/// The maximum length of a path in the message, which is also stored in a condition. The limit allows three names with
+/// the maximum length in Kubernetes. A tenant's API server can send longer names.
 const MAX_PATH_LEN: usize = 1024;
 
 /// A path that bypasses attestation.
@@ -42,7 +42,7 @@ const MAX_PATH_LEN: usize = 1024;
 pub enum AutoApprovePath {
     /// A binding.
     Binding(OpenBinding),
-    /// A permission that no `ClusterRoleBinding` explains. A webhook or another authorizer grants it.
+    /// A permission for which the scan found no `ClusterRoleBinding`. A webhook or another authorizer grants it.
     Authorizer {
         /// The subject that has the permission.
         holder: Holder,
@@ -81,7 +81,7 @@ impl fmt::Display for AutoApprovePath {
     }
 }
 
-/// The message of the condition `AutoApprovePathsClosed`: each open path, with its remedy.
+/// The message for the condition `AutoApprovePathsClosed`, with each open path and its fix.
 pub fn message(open: &[AutoApprovePath]) -> String {
     if open.is_empty() {
         return "no binding or authorizer approves requests without evidence".to_owned();
@@ -95,12 +95,12 @@ pub fn message(open: &[AutoApprovePath]) -> String {
     named.chain(more).collect::<Vec<_>>().join("; ")
 }
 
-/// Finds the open paths that bypass attestation. `scan` must be a recent scan of the bindings. If the result is empty,
-/// all paths are closed.
+/// Finds the open paths that bypass attestation. `scan` must be a recent scan of the bindings. An empty result means
+/// that all paths are closed.
 ///
 /// # Errors
 ///
-/// A call to the API server failed, so the state is unknown.
+/// Returns an error if a call to the API server failed, so that the state is unknown.
 pub async fn examine(client: &Client, scan: &Scan) -> Result<Vec<AutoApprovePath>, HardeningError> {
     let open = scan.open.iter().cloned();
     let mut ways: Vec<_> = open.map(AutoApprovePath::Binding).collect();
@@ -116,7 +116,7 @@ pub async fn examine(client: &Client, scan: &Scan) -> Result<Vec<AutoApprovePath
     Ok(ways)
 }
 
-/// The question of a review: whether a member of these groups has a permission.
+/// A query for a review: whether a member of these groups has a permission.
 struct Question {
     of: &'static str,
     /// A set, because a tenant's API server can have thousands of groups, and each open binding is looked up.
@@ -142,7 +142,7 @@ fn questions(scan: &Scan) -> [Question; 4] {
 }
 
 impl Question {
-    /// Whether a binding from the scan grants the permission.
+    /// Whether a binding in the scan grants the permission.
     fn is_explained(&self, scan: &Scan) -> bool {
         scan.open.iter().any(|open| {
             open.grant == self.grant
@@ -168,7 +168,7 @@ impl Question {
                 groups: Some(self.groups.iter().cloned().collect()),
                 resource_attributes: Some(ResourceAttributes {
                     group: some("certificates.k8s.io"),
-                    // Uses the same attributes as kube-controller-manager.
+                    // The same attributes as in kube-controller-manager's reviews.
                     version: some("*"),
                     resource: some("certificatesigningrequests"),
                     subresource: some(self.grant.subresource()),

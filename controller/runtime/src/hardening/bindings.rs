@@ -1,10 +1,10 @@
-//! The bindings that make kube-controller-manager approve kubelet certificates without evidence.
+//! The bindings because of which kube-controller-manager approves kubelet certificates without evidence.
 //!
 //! kube-controller-manager approves requests for `kubernetes.io/kube-apiserver-client-kubelet` if the requester is
-//! allowed to `create` a subresource of certificate signing requests: `nodeclient` (any node's certificate) or
-//! `selfnodeclient` (its own certificate again). This permission does not allow an API call. It exists only for a
-//! review, which does not specify a namespace. So only `ClusterRoleBindings` grant the permission. A `RoleBinding`
-//! applies only to reviews for its namespace, and no such review exists. So `RoleBindings` are not read.
+//! allowed to `create` a subresource of certificate signing requests: `nodeclient` (a certificate for any node) or
+//! `selfnodeclient` (a new certificate for itself). This permission does not allow an API call: it only affects the
+//! result of an access review. This review does not specify a namespace, so only `ClusterRoleBindings` grant the
+//! permission. A `RoleBinding` affects only reviews for its namespace. Therefore `RoleBindings` are not read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -24,31 +24,31 @@ mod returns;
 
 pub(crate) use returns::report_returns;
 
-/// The page size for lists of bindings, which have a few hundred bytes each.
+/// The page size for lists of bindings. Each binding has a few hundred bytes.
 const PAGE_SIZE: u32 = 100;
 
-/// The page limit, against a hostile cluster. A cluster has about 60 built-in bindings.
+/// The maximum number of pages, to limit a hostile cluster. A cluster has about 60 built-in bindings.
 const MAX_PAGES: usize = 100;
 
-/// The memory limit for bindings to holders: about 5,000 subjects. A cluster has about 10.
+/// The maximum memory for bindings to holders, which is enough for about 5,000 subjects. A cluster has about 10.
 const MAX_CANDIDATE_BYTES: usize = 8 * 1024 * 1024;
 
-/// The memory that is reserved for the bindings of one cluster: about 50 subjects.
+/// The memory that is reserved for one cluster's bindings, which is enough for about 50 subjects.
 const OWN_MEMORY: usize = 64 * 1024;
 
-/// The memory of a text in addition to its bytes: its place in a set, and its allocation.
+/// The memory for a text in addition to its bytes: its place in a set, and its allocation.
 const TEXT_LEN: usize = 48;
 
 /// The number of copies of an open binding: in the scan, and as a path.
 const COPIES: usize = 2;
 
-/// The number of copies of a group of tokens: in the scan, in a question, and in a call.
+/// The number of copies of a token group: in the scan, in a review query, and in a call.
 const GROUP_COPIES: usize = 3;
 
-/// The limit of the roles of such bindings. A cluster has about 5.
+/// The maximum number of roles in these bindings. A cluster has about 5.
 const MAX_ROLES: usize = 200;
 
-/// The group of kubeadm's tokens.
+/// The group of kubeadm's bootstrap tokens.
 pub const KUBEADM_TOKENS: &str = "system:bootstrappers:kubeadm:default-node-token";
 
 pub(super) const BOOTSTRAPPERS: &str = "system:bootstrappers";
@@ -56,20 +56,20 @@ pub(super) const NODES: &str = "system:nodes";
 pub(super) const AUTHENTICATED: &str = "system:authenticated";
 pub(super) const UNAUTHENTICATED: &str = "system:unauthenticated";
 
-/// The permission that kube-controller-manager requires of a requester before it approves.
+/// The permission that a requester needs, so that kube-controller-manager approves its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Grant {
-    /// The certificate of any node.
+    /// A certificate for any node.
     NodeClient,
-    /// The certificate of the requesting node, again.
+    /// A new certificate for the requesting node.
     SelfNodeClient,
 }
 
 impl Grant {
     const ALL: [Self; 2] = [Self::NodeClient, Self::SelfNodeClient];
 
-    /// The subresource of the permission.
+    /// The subresource that the permission refers to.
     pub fn subresource(self) -> &'static str {
         match self {
             Self::NodeClient => "nodeclient",
@@ -77,7 +77,7 @@ impl Grant {
         }
     }
 
-    /// The grant of Kubernetes' built-in role with this name. The API server restores these roles when it starts.
+    /// The grant of the built-in Kubernetes role with this name. The API server restores these roles at startup.
     fn of_cluster_role(name: &str) -> Option<Self> {
         let subresource =
             name.strip_prefix("system:certificates.k8s.io:certificatesigningrequests:")?;
@@ -85,7 +85,7 @@ impl Grant {
         all.find(|grant| grant.subresource() == subresource)
     }
 
-    /// The grants of a role with these rules.
+    /// The grants in a role with these rules.
     fn all_of(rules: &[PolicyRule]) -> Vec<Self> {
         let granted = |grant: &Self| grant.is_granted_by(rules);
         Self::ALL.into_iter().filter(granted).collect()
@@ -111,7 +111,7 @@ impl Grant {
     }
 }
 
-/// A subject that authenticates with only a token or a certificate.
+/// A subject that needs only a bootstrap token or a node certificate to authenticate.
 #[derive(derive_more::Display, Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Holder {
@@ -124,7 +124,7 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// The holder for this subject. `None` for an administrator or a service account.
+    /// The holder that this subject represents. `None` for an administrator or a service account.
     fn of(subject: &Subject) -> Option<Self> {
         let name = subject.name.as_str();
         let is_group =
@@ -156,8 +156,8 @@ pub(super) fn is_bootstrappers(group: &str) -> bool {
 }
 
 /// kubeadm's two bindings that approve kubelets without evidence: the name of the `ClusterRoleBinding`, the grant, and
-/// the group. With the first binding, a token is sufficient for any node's certificate. With the second binding, a
-/// node's certificate is sufficient for its next one.
+/// the group. With the first binding, a token is sufficient to get a certificate for any node. With the second binding,
+/// a node's certificate is sufficient to get the next one.
 const KUBEADM: [(&str, Grant, &str); 2] = [
     (
         "kubeadm:node-autoapprove-bootstrap",
@@ -171,7 +171,7 @@ const KUBEADM: [(&str, Grant, &str); 2] = [
     ),
 ];
 
-/// Whether the binding is one of kubeadm's, exactly as kubeadm writes it.
+/// Whether the binding is one of kubeadm's bindings, exactly as kubeadm writes it.
 fn is_kubeadms(binding: &ClusterRoleBinding) -> bool {
     let [subject] = binding.subjects.as_deref().unwrap_or_default() else {
         return false;
@@ -192,13 +192,13 @@ fn is_kubeadms(binding: &ClusterRoleBinding) -> bool {
 pub struct OpenBinding {
     /// The `ClusterRoleBinding`.
     pub name: String,
-    /// The `ClusterRole` of the binding.
+    /// The `ClusterRole` that the binding refers to.
     pub role: String,
     /// The subject whose requests are approved.
     pub holder: Holder,
     /// The permission.
     pub grant: Grant,
-    /// Whether the binding is one of kubeadm's, unchanged.
+    /// Whether the binding is an unchanged kubeadm binding.
     pub is_kubeadms: bool,
     uid: Option<String>,
 }
@@ -209,27 +209,27 @@ pub struct OpenBinding {
 pub struct Scan {
     /// The bindings that approve requests without evidence, sorted.
     pub open: Vec<OpenBinding>,
-    /// The groups of bootstrap tokens that appear in any binding.
+    /// The bootstrap token groups that occur in any binding.
     pub(super) token_groups: BTreeSet<String>,
 }
 
-/// Reads the `ClusterRoleBindings`, and the referenced `ClusterRoles` whose rules are needed.
+/// Reads the `ClusterRoleBindings`, and the `ClusterRoles` in them whose rules are needed.
 ///
 /// # Errors
 ///
-/// The objects could not be read.
+/// Returns an error if the objects could not be read.
 pub async fn scan(client: &Client) -> Result<Scan, HardeningError> {
     let lines = ClusterLines::of_namespace("");
     scan_of(client, &lines, &mut memory_of(&lines)).await
 }
 
-/// The memory for a scan of the cluster with these log lines. A tenant's API server can slow down the calls of an
-/// inspection, so the memory is held until the scan and its result are dropped.
+/// The memory for scanning the cluster with these log lines. It is held until the scan and its result are dropped,
+/// because a tenant's API server can slow down the calls of an inspection.
 pub(crate) fn memory_of(lines: &ClusterLines) -> Holding {
     Share::new(lines.namespace(), OWN_MEMORY).holding()
 }
 
-/// Reads the bindings of the cluster with these log lines, as [`scan`] does, within this memory.
+/// Reads the bindings of the cluster with these log lines, like [`scan`], and uses this memory.
 pub(crate) async fn scan_of(
     client: &Client,
     lines: &ClusterLines,
@@ -252,7 +252,7 @@ pub(crate) async fn scan_of(
     Ok(evaluate(&candidates, &grants_of))
 }
 
-/// The relevant fields of a binding to holders.
+/// The relevant fields of a binding that has a holder among its subjects.
 #[derive(Debug)]
 struct Candidate {
     name: String,
@@ -263,7 +263,7 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// The candidate for this binding, if a subject is a holder.
+    /// The candidate for this binding. `None` if none of its subjects is a holder.
     fn of(binding: &ClusterRoleBinding) -> Option<Self> {
         let holders: Vec<Holder> = binding
             .subjects
@@ -280,8 +280,8 @@ impl Candidate {
         })
     }
 
-    /// The memory of the candidate, and of the bindings, paths and groups that are created from it, if its role has both
-    /// permissions.
+    /// The memory for the candidate, and for the bindings, paths and groups that are created from it if its role has
+    /// both permissions.
     fn len(&self) -> usize {
         let of_text = |text: &str| text.len() + TEXT_LEN;
         let uid = self.uid.as_deref().map_or(0, of_text);
@@ -299,7 +299,7 @@ impl Candidate {
         size_of::<Self>() + names + uid + holders
     }
 
-    /// The grants that the holder can use. A role that is not built-in can have each of them.
+    /// The grants that the holder can use. A role that is not built in can have each of them.
     fn grants_of(&self, holder: &Holder) -> impl Iterator<Item = Grant> {
         let built_in = Grant::of_cluster_role(&self.role);
         let all = Grant::ALL.into_iter();
@@ -308,7 +308,7 @@ impl Candidate {
     }
 }
 
-/// Lists the bindings to holders. The other bindings of each page are dropped.
+/// Lists the bindings that have a holder. The other bindings on each page are dropped.
 async fn list(
     client: &Client,
     lines: &ClusterLines,
@@ -353,7 +353,7 @@ fn without_memory(object: &str) -> HardeningError {
     }
 }
 
-/// The roles of holders that are not built-in roles.
+/// The roles of holders, except built-in roles.
 fn roles_to_read(candidates: &[Candidate]) -> BTreeSet<String> {
     let roles = candidates.iter().map(|candidate| &candidate.role);
     let unknown = roles.filter(|role| Grant::of_cluster_role(role).is_none());
@@ -382,7 +382,8 @@ fn evaluate(candidates: &[Candidate], grants_of: &BTreeMap<String, Vec<Grant>>) 
                 holder: holder.clone(),
                 grant: *grant,
                 is_kubeadms: candidate.is_kubeadms,
-                // Only bindings to remove need the UID. So a text from the cluster is not copied for each holder.
+                // Only bindings that must be removed need the UID. Therefore the UID, which is a text from the cluster,
+                // is not copied for every holder.
                 uid: candidate.uid.clone().filter(|_| candidate.is_kubeadms),
             }));
         }
@@ -397,19 +398,20 @@ fn evaluate(candidates: &[Candidate], grants_of: &BTreeMap<String, Vec<Grant>>) 
 pub struct Removed {
     /// The names of the removed bindings.
     pub names: Vec<String>,
-    /// The refusals of the API server to delete a binding.
+    /// The errors with which the API server rejected deleting a binding.
     pub refusals: Vec<HardeningError>,
 }
 
-/// Removes kubeadm's two bindings if `scan` found them exactly as kubeadm writes them, and removes them from the scan.
+/// Removes kubeadm's two bindings, if `scan` found them exactly as kubeadm writes them. Also removes them from the
+/// scan.
 ///
-/// A binding stays in [`Scan::open`] if an operator wrote it, regardless of its name, or if the API server refuses to
-/// delete it. An operator must then remove it. `kubeadm upgrade apply` and `kubeadm init phase bootstrap-token` write
-/// kubeadm's bindings again, so scan and remove periodically.
+/// If an operator wrote a binding, it stays in [`Scan::open`] regardless of its name, and the operator must remove it.
+/// The same applies if the API server rejects the deletion. `kubeadm upgrade apply` and `kubeadm init phase
+/// bootstrap-token` create kubeadm's bindings again, so the caller must scan and remove periodically.
 ///
 /// # Errors
 ///
-/// The API server is unavailable. The scan is then incomplete.
+/// Returns an error if the API server is unavailable. The scan is then incomplete.
 pub async fn remove(client: &Client, scan: &mut Scan) -> Result<Removed, HardeningError> {
     let mut removed = Removed::default();
     // Each of the two bindings opens one path.
@@ -420,7 +422,7 @@ pub async fn remove(client: &Client, scan: &mut Scan) -> Result<Removed, Hardeni
         }
         match delete::<ClusterRoleBinding>(client, &open.name, open.uid.clone()).await {
             Ok(()) => removed.names.push(open.name),
-            // An admission webhook can protect one of the bindings, for example.
+            // For example, an admission webhook can protect one of the bindings.
             Err(error @ (HardeningError::Refused { .. } | HardeningError::Forbidden { .. })) => {
                 removed.refusals.push(error);
                 scan.open.push(open);

@@ -6,7 +6,7 @@ use cel::{Context, Program};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use serde_json::Value;
 
-/// A CEL value. All numbers are integers.
+/// Converts a JSON value to a CEL value. All numbers are integers.
 fn to_cel(value: &Value) -> cel::Value {
     match value {
         Value::Null => cel::Value::Null,
@@ -24,8 +24,8 @@ fn to_cel(value: &Value) -> cel::Value {
     }
 }
 
-/// The messages of the validations that refuse a write. `given` has the objects that expressions can name, such as
-/// `request` and `object`. All match conditions must be true.
+/// Returns the messages of the validations that reject a write. `given` contains the objects that expressions can use,
+/// such as `request` and `object`. All match conditions must be true.
 pub(super) fn refused(policy: ValidatingAdmissionPolicy, given: &Value) -> Vec<String> {
     let spec = policy.spec.unwrap();
     let evaluate = |expression: &str, variables: &HashMap<String, cel::Value>| {

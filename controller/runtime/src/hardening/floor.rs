@@ -1,7 +1,7 @@
-//! The floor: admission policies of a management cluster that its tenants cannot go below.
+//! The floor: admission policies in a management cluster that set minimum requirements for its tenants' settings.
 //!
-//! A tenant writes the `KubeletAuthentication`s of its namespace. An operator applies these policies, and labels the
-//! namespaces in which they apply with [`FLOOR_LABEL`].
+//! A tenant writes the `KubeletAuthentication`s in its namespace. An operator applies these policies, and sets the
+//! label [`FLOOR_LABEL`] on the namespaces in which they apply.
 //!
 //! | Policy | Refuses |
 //! | --- | --- |
@@ -9,15 +9,17 @@
 //! | [`DELETION_POLICY`] | the deletion of a `KubeletAuthentication` while a Cluster of its name exists |
 //! | [`IDENTITIES_POLICY`] | writes of `NodeIdentity` objects by other users than the controller and responders |
 //!
-//! The policies also apply to what the controller writes on behalf of a tenant: the settings that come from a Cluster.
-//! Exempt subjects, such as the user of `clusterctl move`, are exempt from all policies. No annotation exempts a user.
+//! The policies also apply to settings that the controller copies from a Cluster on behalf of a tenant. Exempt
+//! subjects, such as the user that runs `clusterctl move`, are exempt from all policies. No annotation exempts a user.
 //!
 //! # Guarantees
 //!
-//! - Settings that were stored before the floor was applied stay. Each change of them must reach the floor.
-//! - The deletion policy reads the Clusters of the namespace as its parameters. So Kubernetes' garbage collector deletes
-//!   a `KubeletAuthentication` after its Cluster, and no owner reference that a tenant writes deletes it earlier.
-//! - A policy that cannot be evaluated refuses the write.
+//! - Settings that were stored before the floor was applied stay unchanged. Every later change must satisfy the
+//!   policies.
+//! - The deletion policy gets the Clusters in the namespace as parameters. Therefore Kubernetes' garbage collector can
+//!   delete a `KubeletAuthentication` after its Cluster is deleted, and an owner reference that a tenant writes does
+//!   not cause an earlier deletion.
+//! - If a policy cannot be evaluated, the write is rejected.
 
 use k8s_openapi::api::admissionregistration::v1::{
     ParamKind, ParamRef, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
@@ -30,7 +32,7 @@ use serde_json::json;
 
 use super::policies::{Policy, binding};
 
-/// The label of the namespaces in which the floor applies.
+/// The label on namespaces in which the floor applies.
 pub const FLOOR_LABEL: &str = "attestation.cluster.x-k8s.io/floor";
 
 /// The value of [`FLOOR_LABEL`].
@@ -45,31 +47,31 @@ pub const DELETION_POLICY: &str = "node-attestation-floor-deletion";
 /// The name of the policy for node identities.
 pub const IDENTITIES_POLICY: &str = "node-attestation-floor-identities";
 
-/// The kind of Clusters, whose objects are the parameters of the deletion policy.
+/// The API version and the kind of the deletion policy's parameters.
 const CLUSTER: [&str; 2] = ["cluster.x-k8s.io/v1beta2", "Cluster"];
 
-/// The users of Kubernetes' own controllers that delete node identities with their owner or namespace. The first one is
-/// the user of a kube-controller-manager without service accounts.
+/// The users of Kubernetes controllers that delete node identities together with their owner or namespace. The first
+/// user is kube-controller-manager without separate service accounts.
 const KUBERNETES: [&str; 3] = [
     "system:kube-controller-manager",
     "system:serviceaccount:kube-system:generic-garbage-collector",
     "system:serviceaccount:kube-system:namespace-controller",
 ];
 
-/// The parameters of the floor. A subject is a user or a group, as `user:NAME` or `group:NAME`.
+/// The parameters of the floor. A subject is a user or a group, written as `user:NAME` or `group:NAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Floor {
-    /// The attestors that a `KubeletAuthentication` can authorize.
+    /// The attestation providers that a `KubeletAuthentication` is allowed to authorize.
     pub attestors: Vec<String>,
-    /// The controller, which writes node identities.
+    /// The subjects of the controller, which writes node identities.
     pub controllers: Vec<String>,
-    /// The subjects that revoke and reset node identities.
+    /// The subjects that are allowed to revoke and reset node identities.
     pub responders: Vec<String>,
-    /// The subjects to which no policy applies, such as operators and the user of `clusterctl move`.
+    /// The subjects to which no policy applies, such as operators and the user that runs `clusterctl move`.
     pub exempt: Vec<String>,
 }
 
-/// The policies for the labeled namespaces, each with its binding, as YAML documents.
+/// The policies for the labeled namespaces with their bindings, as YAML documents.
 ///
 /// # Errors
 ///
@@ -89,10 +91,10 @@ pub fn yaml(floor: &Floor) -> Result<String, serde_saphyr::ser::Error> {
     Ok(documents)
 }
 
-/// The policies for the labeled namespaces, each with its binding.
+/// The policies for the labeled namespaces, with their bindings.
 ///
-/// The policy has the selector, and not the binding: a policy whose parameters the API server cannot read refuses all
-/// writes that it matches, before its bindings are evaluated.
+/// The selector is in the policy, and not in its binding: if the API server cannot read a policy's parameters, it
+/// rejects all writes that match the policy, before it evaluates the bindings.
 fn objects(floor: &Floor) -> [(ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding); 3] {
     [settings(floor), deletion(floor), identities(floor)].map(|policy| {
         let param_ref = policy.params.as_ref().map(|(_, object)| object.clone());
@@ -139,7 +141,7 @@ fn settings(floor: &Floor) -> Policy {
                  + variables.attestors.join(', ')"
                     .to_owned(),
             ),
-            // A missing value means the default, which other versions of the definition can change.
+            // A missing value means the default, which can differ in other versions of the definition.
             constant(
                 "has(object.spec.autoApproveBindings) \
                  && object.spec.autoApproveBindings in ['Remove', 'RemoveNow']",
@@ -156,7 +158,7 @@ fn settings(floor: &Floor) -> Policy {
     }
 }
 
-/// The validation for the annotations about revocations.
+/// The validation for the annotations with decisions about revocations.
 fn decisions() -> (String, &'static str, String) {
     const MESSAGE: &str =
         "only the controller and responders can change the annotations about revocations";
@@ -171,7 +173,7 @@ fn decisions() -> (String, &'static str, String) {
              ? {object}.metadata.annotations[key] : '')"
         )
     };
-    // A creation has no old object.
+    // For a creation, there is no old object.
     let (now, before) = (value("object"), value("oldObject"));
     let unchanged = format!(
         "{}.all(key, {now} == (request.operation == 'UPDATE' ? {before} : ''))",
@@ -185,7 +187,7 @@ fn decisions() -> (String, &'static str, String) {
     )
 }
 
-/// The policy for deletions. Each Cluster of the namespace is evaluated, and all must pass.
+/// The policy for deletions. It is evaluated for each Cluster in the namespace, and all evaluations must pass.
 fn deletion(floor: &Floor) -> Policy {
     let [version, kind] = CLUSTER.map(|text| Some(text.to_owned()));
     let clusters = ParamKind {
@@ -194,7 +196,7 @@ fn deletion(floor: &Floor) -> Policy {
     };
     let all = ParamRef {
         selector: Some(LabelSelector::default()),
-        // A namespace without Clusters.
+        // If the namespace contains no Clusters, the deletion is allowed.
         parameter_not_found_action: Some("Allow".to_owned()),
         ..ParamRef::default()
     };
@@ -213,7 +215,8 @@ fn deletion(floor: &Floor) -> Policy {
     }
 }
 
-/// The policy for node identities. A responder revokes and resets, but neither creates nor deletes.
+/// The policy for node identities. A responder is allowed to revoke and reset node identities, but not to create or
+/// delete them.
 fn identities(floor: &Floor) -> Policy {
     const MESSAGE: &str = "only the controller and responders can write NodeIdentities";
     let kubernetes = KUBERNETES.map(str::to_owned);
@@ -233,7 +236,7 @@ fn identities(floor: &Floor) -> Policy {
     }
 }
 
-/// A policy of this name, which matches nothing yet.
+/// A policy with this name that does not match anything yet.
 fn policy(name: &'static str) -> Policy {
     Policy {
         name,
@@ -249,8 +252,8 @@ fn policy(name: &'static str) -> Policy {
     }
 }
 
-/// The variables about the user of a request. The lists are the parameters that an operator can also change in the
-/// rendered policies.
+/// The variables about the user who sends the request. The lists are the parameters that an operator can also edit in
+/// the rendered policies.
 fn subjects(floor: &Floor) -> Vec<(&'static str, String)> {
     let is_in = |name: &str| {
         format!(
@@ -268,7 +271,7 @@ fn subjects(floor: &Floor) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// A list of CEL string literals: a JSON list, whose escapes CEL has, too.
+/// A list of CEL string literals. A JSON list is valid, because CEL supports the same escape sequences.
 fn list(texts: &[String]) -> String {
     json!(texts).to_string()
 }

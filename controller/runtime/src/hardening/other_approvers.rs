@@ -3,7 +3,7 @@
 //! A request does not contain the user that approved it. The API server stores only the reason and the message that the
 //! approver wrote. So the requests show that another approver works, and bindings show the users that have the permission.
 //!
-//! kube-controller-manager deletes an issued request after 1 hour, so the requests cover the last hour.
+//! kube-controller-manager deletes an issued request after 1 hour, so the requests cover only the last hour.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,13 +21,13 @@ use super::access::{HardeningError, Object, call};
 use crate::client::{CONTROLLER, PAGE_SIZE};
 use crate::watch::{Lenient, page_of};
 
-/// The type of the condition of an approved request.
+/// The condition type of an approved request.
 const APPROVED: &str = "Approved";
 
-/// The page size for roles and bindings, which have a few hundred bytes each.
+/// The page size for roles and bindings. Each of them has a few hundred bytes.
 const ROLES_A_PAGE: u32 = 100;
 
-/// The page limit, against a hostile cluster: 1,600 requests, or 10,000 roles or bindings.
+/// The maximum number of pages, to limit a hostile cluster: 1,600 requests, or 10,000 roles or bindings.
 const MAX_PAGES: usize = 100;
 
 /// The number of roles or bindings on these pages.
@@ -40,22 +40,22 @@ const KNOWN: [&str; 4] = ["AutoApproved", "KubectlApprove", "NodeCSRApprove", NO
 /// The maximum number of reasons that are counted separately in the condition.
 const MAX_REASONS: usize = 5;
 
-/// The label value of all other reasons.
+/// The label value for all other reasons.
 const OTHER: &str = "other";
 
-/// The label value of an approval without a reason.
+/// The label value for an approval without a reason.
 const NONE: &str = "none";
 
 /// The maximum length of a reason.
 const MAX_REASON_LEN: usize = 64;
 
-/// The maximum number of bindings, and of the subjects of a binding, in the result.
+/// The maximum number of bindings in the result, and of subjects for each binding.
 const MAX_NAMED: usize = 5;
 
-/// The maximum length of a binding in the result: three names of Kubernetes' maximum length.
+/// The maximum length of a binding in the result: three names with the maximum length in Kubernetes.
 const MAX_BINDING_LEN: usize = 768;
 
-/// The maximum number of roles with the permission.
+/// The maximum number of roles that grant the permission.
 const MAX_ROLES: usize = 200;
 
 /// The maximum length of the name of such a role. A hostile cluster can name a role in megabytes, and the names are kept
@@ -69,13 +69,13 @@ const ADMINISTRATORS: &str = "cluster-admin";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OtherApprovers {
-    /// The numbers of requests that others approved in the last hour, by the reason that the approver wrote.
+    /// The number of requests that other approvers approved in the last hour, by the reason that the approver wrote.
     pub approved: BTreeMap<String, usize>,
-    /// The first bindings that permit approvals.
+    /// The first few bindings that permit approvals.
     pub permitted: Vec<String>,
-    /// The number of bindings that are not in [`permitted`](Self::permitted).
+    /// The number of further bindings, which are not in [`permitted`](Self::permitted).
     pub more: usize,
-    /// The error, if the controller is not allowed to list roles.
+    /// The error message, if the controller is not allowed to list roles.
     pub unread: Option<String>,
 }
 
@@ -126,7 +126,7 @@ impl OtherApprovers {
 }
 
 impl fmt::Display for OtherApprovers {
-    /// The message of the condition.
+    /// Writes the message for the condition.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         if !self.approved.is_empty() {
@@ -156,11 +156,11 @@ impl fmt::Display for OtherApprovers {
     }
 }
 
-/// Reads the requests, the roles and the bindings of the cluster.
+/// Reads the requests, the roles and the bindings in the cluster.
 ///
 /// # Errors
 ///
-/// A call to the API server failed. A missing permission to list roles is not an error.
+/// Returns an error if a call to the API server failed. A missing permission to list roles is not an error.
 pub async fn read(client: &Client) -> Result<OtherApprovers, HardeningError> {
     let mut found = OtherApprovers::default();
     let of_signer = format!("spec.signerName={BUILT_IN_SERVING_SIGNER}");
@@ -223,7 +223,7 @@ fn too_many(object: &'static str, limit: usize) -> HardeningError {
     HardeningError::TooMany { object, limit }
 }
 
-/// Passes each readable object to `take`. Returns whether all pages were read.
+/// Calls `take` with each readable object. Returns whether all pages were read.
 async fn each<K: Object>(
     client: &Client,
     object: &'static str,
@@ -244,8 +244,8 @@ async fn each<K: Object>(
     Ok(false)
 }
 
-/// Whether a role with these rules permits to approve requests for serving certificates. The API server reviews the verb
-/// `approve` on the signer, or on all signers of its domain.
+/// Whether a role with these rules permits approving requests for serving certificates. The API server checks the verb
+/// `approve` for the signer, or for all signers in its domain.
 fn permits(rules: &[PolicyRule]) -> bool {
     rules.iter().any(|rule| {
         let has = |list: &Option<Vec<String>>, wanted: &[&str]| {
@@ -269,7 +269,7 @@ fn permits(rules: &[PolicyRule]) -> bool {
     })
 }
 
-/// A reason as a label value. An approver can write any text.
+/// The label value for a reason. It is limited, because an approver can write any text.
 fn label(reason: &str) -> String {
     let letters = reason.chars().take(MAX_REASON_LEN);
     let is_kept = |letter: &char| letter.is_ascii_graphic() || *letter == ' ';

@@ -11,35 +11,36 @@ use kube::Client;
 
 use super::access::{HardeningError, put};
 
-/// A policy, and the binding with the same name.
+/// A policy, and its binding, which has the same name.
 #[expect(
     clippy::struct_field_names,
     reason = "failurePolicy is Kubernetes' name"
 )]
 pub(super) struct Policy {
     pub(super) name: &'static str,
-    /// The group that the policy matches, in any version.
+    /// The API group that the policy matches, in any version.
     pub(super) group: &'static str,
     /// The resources that the policy matches, in any scope.
     pub(super) resources: &'static [&'static str],
     /// The operations that the policy matches.
     pub(super) operations: &'static [&'static str],
-    /// The failure policy, for a request that cannot be evaluated.
+    /// The failure policy, which applies to a request that cannot be evaluated.
     pub(super) failure_policy: &'static str,
-    /// The kind of the parameters, and a reference to the object that contains them.
+    /// The kind of the parameters, and a reference to the parameter objects.
     pub(super) params: Option<(ParamKind, ParamRef)>,
-    /// Names and expressions.
+    /// The match conditions: names and expressions.
     pub(super) conditions: Vec<(&'static str, String)>,
-    /// Names and expressions.
+    /// The variables: names and expressions.
     pub(super) variables: Vec<(&'static str, String)>,
-    /// Expressions, the messages for requests that violate them, and expressions for more detailed messages.
+    /// The validations: each has an expression, the message for a request that violates it, and an expression for a
+    /// more detailed message.
     pub(super) validations: Vec<(String, &'static str, String)>,
     /// The actions on a request that fails a validation.
     pub(super) actions: &'static [&'static str],
 }
 
 impl Policy {
-    /// Applies the policy, and then its binding. Returns whether either was written.
+    /// Applies the policy, and then its binding. Returns whether one of them was written.
     pub(super) async fn apply(self, client: &Client) -> Result<bool, HardeningError> {
         let param_ref = self.params.as_ref().map(|(_, object)| object.clone());
         let binding = binding(self.name, param_ref, self.actions);
@@ -51,7 +52,7 @@ impl Policy {
         Ok(policy || binding)
     }
 
-    /// The object with the API server's defaults, because it is compared with the stored object.
+    /// Returns the policy object, including the API server's defaults, because it is compared with the stored object.
     pub(super) fn policy(self) -> ValidatingAdmissionPolicy {
         let resources = self.resources.iter().map(ToString::to_string);
         let operations = self.operations.iter().map(ToString::to_string);
@@ -86,7 +87,7 @@ impl Policy {
             expression,
             message: Some(message.to_owned()),
             message_expression: Some(better),
-            // The default reason reports that the object is invalid.
+            // The default reason would report that the object is invalid.
             reason: Some("Forbidden".to_owned()),
         });
         let spec = ValidatingAdmissionPolicySpec {
@@ -106,7 +107,7 @@ impl Policy {
     }
 }
 
-/// The binding of the policy with the same name.
+/// Returns the binding for the policy, with the same name.
 pub(super) fn binding(
     name: &str,
     param_ref: Option<ParamRef>,

@@ -1,14 +1,14 @@
 //! A limit for the work that one requester can cause.
 //!
-//! Each requester has a token bucket, so a flood delays only its sender. A request that exceeds the budget stays
-//! pending until its turn. An exceeded budget never causes a denial.
+//! Each requester has a token bucket, so that a flood delays only its own requests. A request that exceeds the budget
+//! stays pending until its turn. It is never denied because of the budget.
 //!
 //! # Guarantees
 //!
-//! - Memory is limited: 64 bytes per requester, for up to [`MAX_REQUESTERS`] requesters, regardless of the length of
-//!   their names. The memory is released when the budgets are full again.
-//! - No requester gains from the removal of its budget, because only full budgets are removed. While all budgets are in
-//!   use, unknown requesters share one budget.
+//! - Memory is limited to 64 bytes per requester, for up to [`MAX_REQUESTERS`] requesters, regardless of the length of
+//!   their names. The memory is released when a budget is full again.
+//! - A requester does not benefit from the removal of its budget, because only full budgets are removed. While all
+//!   budgets are in use, new requesters share one budget.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,16 +18,17 @@ use kubelet_attestation::names::NODE_USER_PREFIX;
 use node_attestation_core::rate_limit::Rate;
 use tokio::time::Instant;
 
-/// The limit of requesters with a separate budget: three for each node of the largest cluster that Kubernetes supports.
+/// The maximum number of requesters with a separate budget: three for each node in the largest cluster that Kubernetes
+/// supports.
 pub const MAX_REQUESTERS: usize = 15_000;
 
-/// The rate for a bootstrap token. Machines of a pool that start together share a token.
+/// The rate for a bootstrap token. Machines in a pool that start together share a token.
 pub const TOKEN_RATE: Rate = Rate {
     burst: 100,
     every: Duration::from_millis(100),
 };
 
-/// The rate for a node. A node renews once in several days, and requests two certificates.
+/// The rate for a node. A node renews rarely, and requests two certificates.
 pub const NODE_RATE: Rate = Rate {
     burst: 10,
     every: Duration::from_secs(10),
@@ -39,20 +40,20 @@ const BUDGET_LEN: usize = 64;
 /// The minimum time between two searches for full budgets, which visit all budgets.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// The first bytes of the digest of a requester's name.
+/// The first bytes of a digest of the requester's name.
 type Key = [u8; 16];
 
 /// The budgets of one cluster's requesters.
 #[derive(Debug)]
 pub struct Budgets {
-    /// The rate for a bootstrap token or any other requester that is not a node.
+    /// The rate for a bootstrap token, or for another requester that is not a node.
     tokens: Rate,
     nodes: Rate,
     capacity: usize,
-    /// The times at which the budgets are full again. Full budgets can be missing.
+    /// The times at which the budgets will be full again. Full budgets can be omitted.
     whole_at: BTreeMap<Key, Instant>,
     shared: Option<Instant>,
-    /// The earliest time of the next search for full budgets.
+    /// The earliest time for the next search for full budgets.
     sweep_at: Option<Instant>,
 }
 
@@ -70,8 +71,8 @@ impl Default for Budgets {
 }
 
 impl Budgets {
-    /// Takes one unit of work from the requester's budget. Returns the earliest time to do it: `now`, or later if the
-    /// budget is exhausted.
+    /// Takes one unit of work from the requester's budget. Returns the earliest time for this work: `now`, or a later
+    /// time if the budget is exhausted.
     pub fn reserve(&mut self, requester: &str, now: Instant) -> Instant {
         let (rate, whole_at) = self.budget(requester, now);
         match rate.take(whole_at, now) {
@@ -112,7 +113,7 @@ impl Budgets {
         self.sweep_at = Some(now + SWEEP);
     }
 
-    /// The memory of the budgets.
+    /// The memory that the budgets use.
     pub(crate) fn memory(&self) -> usize {
         self.whole_at.len() * BUDGET_LEN
     }

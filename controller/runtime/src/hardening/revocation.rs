@@ -1,27 +1,28 @@
-//! Revocation: refuses writes with revoked certificates.
+//! Revocation: rejects writes that use revoked certificates.
 //!
 //! Kubernetes cannot revoke client certificates. Instead, a cluster-scoped `RevokedNodeCredentials` object contains the
-//! lowest valid generation for each record. A `ValidatingAdmissionPolicy` refuses every write by a `system:node:*` user
-//! whose UID (`<record>.<generation>`) has a lower generation. The UID is inside the signed part of the certificate. A
-//! certificate of the next generation for the same node stays valid.
+//! lowest valid generation for each record. A `ValidatingAdmissionPolicy` rejects every write from a `system:node:*`
+//! user whose UID (`<record>.<generation>`) has a lower generation. The UID is in the signed part of the certificate. A
+//! certificate for the same node with a later generation stays valid.
 //!
-//! The list has one entry per record, for all of its generations. So no generation is removed while one of its
-//! certificates can be valid. A floor refuses all lower generations of all records. Only the controller uses the
-//! revoked keys and machines in the list, because its records can be older than the list.
+//! The list has one entry for each record, which covers all revoked generations. Therefore no generation is removed
+//! while one of its certificates can be valid. The lowest valid generation for all records rejects all earlier
+//! generations of every record. The list also contains revoked keys and machines. Only the controller uses them,
+//! because its records can be older than the list.
 //!
-//! Revocation does not stop reads, token reviews and access reviews, because admission policies do not see them.
-//! Revocation does not apply to certificates without a UID, such as certificates from kube-controller-manager.
+//! Revocation does not affect reads, token reviews and access reviews, because admission policies do not apply to them.
+//! It does not affect certificates without a UID either, such as certificates from kube-controller-manager.
 //!
 //! # When something is missing
 //!
-//! - The object, or the definition of its kind: writes are not refused until the next [`apply`] restores it
-//!   (`parameterNotFoundAction: Allow`). `Deny` would stop every node of the cluster.
-//! - A policy that cannot be evaluated allows the write (`failurePolicy: Ignore`). With `Fail`, a missing definition
-//!   would refuse all writes by *all* users after the next start of the API server, including the write that restores
-//!   the definition. A requester cannot cause this, because the expression reads only the user's name and UID from a
-//!   request.
-//! - If no certificate is revoked and there is no floor, the binding does not exist. The definition and the unbound
-//!   policy stay.
+//! - If the object or the definition of its kind is missing, writes are not rejected until the next [`apply`] restores
+//!   it (`parameterNotFoundAction: Allow`). `Deny` would stop every node in the cluster.
+//! - If the policy cannot be evaluated, the write is allowed (`failurePolicy: Ignore`). With `Fail`, a missing
+//!   definition would reject all writes from *all* users after the next start of the API server, including the write
+//!   that restores the definition. A requester cannot cause an evaluation error, because the expression reads only the
+//!   user's name and UID from a request.
+//! - If no certificate is revoked and there is no lowest valid generation, the binding does not exist. The definition
+//!   and the unbound policy are kept.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -48,7 +49,7 @@ use super::policies::Policy;
 /// The name of the policy and of its binding.
 pub const POLICY_NAME: &str = "node-attestation-revocation";
 
-/// The maximum time until the API server accepts objects of a new definition. The usual time is one second.
+/// The maximum time until the API server accepts objects for a new definition. It usually takes one second.
 const ESTABLISHING: Duration = Duration::from_secs(15);
 
 /// The interval between two attempts.
@@ -58,22 +59,22 @@ const PAUSE: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Revocation {
-    /// The number of records in the list, whose certificates cannot write.
+    /// The number of records in the list. Their revoked certificates cannot write.
     pub listed: usize,
     /// The number of records and keys that are omitted because the list is full ([`MAX_REVOKED`],
-    /// [`MAX_REVOKED_KEYS`]). The omitted entries have the certificates that expire first. If any are omitted,
+    /// [`MAX_REVOKED_KEYS`]). Entries with the earliest expiry time are omitted first. If any entry is omitted,
     /// operators must be informed.
     pub left_out: usize,
 }
 
-/// Refuses every write to the workload cluster with a certificate that the records or the existing list revoke.
+/// Rejects every write to the workload cluster that uses a certificate revoked by the records or by the existing list.
 ///
-/// An entry leaves the list only when it has expired. After a backup is restored, records can be older than the list,
-/// and do not contain all revocations. Afterwards, `revocations` contains the list.
+/// An entry is removed from the list only after it has expired, because records that were restored from a backup can
+/// lack revocations that the list contains. Afterwards, `revocations` contains the list.
 ///
 /// # Errors
 ///
-/// The list could not be read or written. The previous list stays in force.
+/// Returns an error if the list could not be read or written. The previous list then remains in effect.
 pub async fn apply(
     client: &Client,
     revocations: &Revocations,
@@ -88,7 +89,7 @@ pub async fn apply(
 ///
 /// # Errors
 ///
-/// The list could not be read.
+/// Returns an error if the list could not be read.
 pub(crate) async fn merged(
     client: &Client,
     revocations: &Revocations,
@@ -100,17 +101,17 @@ pub(crate) async fn merged(
     Ok(revocations.merged(listed, records.clone(), bounded, now))
 }
 
-/// Writes the merged list. Afterwards, `revocations` contains it.
+/// Writes the merged list. Afterwards, `revocations` contains the list.
 ///
 /// # Errors
 ///
-/// The list could not be written. The previous list stays in force.
+/// Returns an error if the list could not be written. The previous list then remains in effect.
 pub(crate) async fn write(
     client: &Client,
     revocations: &Revocations,
     merged: RevokedNodeCredentialsSpec,
 ) -> Result<Revocation, HardeningError> {
-    // Decisions use the list immediately, before the workload cluster has it.
+    // Decisions use the list immediately, before it is written to the workload cluster.
     revocations.read(merged.clone());
     let (spec, revocation) = select(merged);
     if spec == RevokedNodeCredentialsSpec::default() {
@@ -121,24 +122,24 @@ pub(crate) async fn write(
     Ok(revocation)
 }
 
-/// The existing list, without entries that this controller cannot have written.
+/// Reads the existing list, without entries that this controller cannot have written.
 ///
-/// A list that cannot be decoded is replaced, like every object of this controller.
+/// A list that cannot be decoded counts as empty and is replaced, like every object that this controller owns.
 ///
 /// # Errors
 ///
-/// The list could not be read.
+/// Returns an error if the list could not be read.
 pub async fn read(client: &Client) -> Result<RevokedNodeCredentialsSpec, HardeningError> {
     match get_readable::<RevokedNodeCredentials>(client, REVOKED_NODE_CREDENTIALS).await {
         Ok(list) => Ok(list.map(|list| ours(list.spec)).unwrap_or_default()),
-        // Without its definition, the list does not exist.
+        // If the definition is missing, the list does not exist either.
         Err(error) if error.is_not_found() => Ok(RevokedNodeCredentialsSpec::default()),
         Err(error) => Err(error),
     }
 }
 
-/// The entries that a controller can have written, up to its limits. A tenant's API server can return any other
-/// entries, which would be kept in memory.
+/// Keeps the entries that a controller can have written, up to its limits. A tenant's API server can return arbitrary
+/// other entries, which would be kept in memory.
 fn ours(mut list: RevokedNodeCredentialsSpec) -> RevokedNodeCredentialsSpec {
     list.revoked.retain(|uid, _| RecordUid::parse(uid).is_ok());
     list.revoked_keys.retain(|key, entry| {
@@ -150,7 +151,7 @@ fn ours(mut list: RevokedNodeCredentialsSpec) -> RevokedNodeCredentialsSpec {
     select(list).0
 }
 
-/// The list that fits into an object, and its extent.
+/// Returns the part of the list that fits into an object, and the extent of the revocation.
 pub(crate) fn select(
     wanted: RevokedNodeCredentialsSpec,
 ) -> (RevokedNodeCredentialsSpec, Revocation) {
@@ -179,8 +180,8 @@ pub(crate) fn select(
     (spec, revocation)
 }
 
-/// The entries that expire last, up to `most`. Times are truncated to whole seconds, as in the written list, so that
-/// the two can be compared. The entries are not sorted, because a tenant determines their number.
+/// Returns up to `most` entries with the latest expiry times. Times are truncated to whole seconds, as in the written
+/// list, so that the lists can be compared. The entries are not sorted, because a tenant determines their number.
 fn last_to_end<T>(
     mut entries: BTreeMap<String, T>,
     most: usize,
@@ -201,11 +202,11 @@ fn last_to_end<T>(
     entries.map(|(_, name, entry)| (name, entry)).collect()
 }
 
-/// Writes the list before the binding, so that an enforced list is always complete.
+/// Writes the list before the binding, so that the list is always complete when it is enforced.
 async fn enforce(client: &Client, spec: RevokedNodeCredentialsSpec) -> Result<(), HardeningError> {
     let wanted = RevokedNodeCredentials::new(REVOKED_NODE_CREDENTIALS, spec);
     match put_list(client, &wanted).await {
-        // A definition of an earlier version drops fields that it does not contain.
+        // An earlier version of the definition drops fields that it does not contain.
         Ok(true) if read(client).await? != wanted.spec => {
             apply_definition(client, &workload_manifest()).await?;
             write_until_served(client, &wanted).boxed().await?;
@@ -222,7 +223,7 @@ async fn enforce(client: &Client, spec: RevokedNodeCredentialsSpec) -> Result<()
     Ok(())
 }
 
-/// Writes the list under a new definition, which the API server serves shortly after it has accepted the definition.
+/// Writes the list for a new definition. The API server serves the definition shortly after it accepts it.
 async fn write_until_served(
     client: &Client,
     wanted: &RevokedNodeCredentials,
@@ -239,7 +240,7 @@ async fn write_until_served(
     }
 }
 
-/// Empties the list, if the binding shows that the list was in force.
+/// Empties the list, if the binding shows that the list was enforced.
 async fn release(client: &Client) -> Result<(), HardeningError> {
     let binding: Option<ValidatingAdmissionPolicyBinding> = get(client, POLICY_NAME).await?;
     if binding.is_none() {
@@ -248,7 +249,7 @@ async fn release(client: &Client) -> Result<(), HardeningError> {
     let spec = RevokedNodeCredentialsSpec::default();
     let nothing = RevokedNodeCredentials::new(REVOKED_NODE_CREDENTIALS, spec);
     if let Err(error) = put_list(client, &nothing).await {
-        // Without its definition, the list does not exist.
+        // If the definition is missing, the list does not exist either.
         ensure!(error.is_not_found(), error);
     }
     delete::<ValidatingAdmissionPolicyBinding>(client, POLICY_NAME, None).await
@@ -279,7 +280,7 @@ fn policy() -> Policy {
             "by-a-node",
             "request.userInfo.username.startsWith('system:node:')",
         ),
-        // Any UID that matches can be converted below, so no expression fails.
+        // Every UID that matches can be converted below, so no expression fails.
         (
             "with-the-uid-of-a-record",
             "has(request.userInfo.uid) \
@@ -290,7 +291,7 @@ fn policy() -> Policy {
         ("record", "request.userInfo.uid.substring(0, 32)"),
         ("generation", "int(request.userInfo.uid.substring(33))"),
     ];
-    // A list of an earlier version has no floor.
+    // A list from an earlier version has no lowest valid generation.
     let is_valid = "!has(params.spec) || ((!has(params.spec.lowestValidGeneration) \
         || variables.generation >= params.spec.lowestValidGeneration) \
         && (!has(params.spec.revoked) \
@@ -305,7 +306,7 @@ fn policy() -> Policy {
     );
     Policy {
         name: POLICY_NAME,
-        // All resources and their subresources.
+        // Matches all resources and their subresources.
         group: "*",
         resources: &["*/*"],
         operations: &["*"],

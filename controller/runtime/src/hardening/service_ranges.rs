@@ -1,4 +1,4 @@
-//! The addresses of a workload cluster's Services. Nodes never get a serving certificate for such an address.
+//! The Service addresses of a workload cluster. Nodes never get a serving certificate for one of them.
 
 use std::net::IpAddr;
 
@@ -13,10 +13,10 @@ use node_attestation_core::serving::AddressRange;
 use super::access::{HardeningError, call};
 use crate::watch::{Lenient, one_of, page_of};
 
-/// The maximum number of objects. A cluster has fewer: one object, and one more for each extension of the range.
+/// The maximum number of objects. A cluster has fewer objects: one, and another one for each extension of the range.
 const MAX_RANGES: u32 = 500;
 
-/// The maximum number of ranges in an object and of addresses of a Service: one per address family.
+/// The maximum number of ranges in an object, and of addresses of a Service: one for each address family.
 const FAMILIES: usize = 2;
 
 /// The Service addresses that the API server reports.
@@ -25,17 +25,17 @@ pub struct ServiceAddresses {
     /// The ranges, and the addresses of the Service `kubernetes`.
     pub ranges: Vec<AddressRange>,
     /// Whether all ranges are known. `false` if the API server has no objects with ranges (before Kubernetes 1.33), or
-    /// one of them cannot be decoded.
+    /// if one of the objects cannot be decoded.
     pub are_all: bool,
 }
 
-/// Reads the Service `kubernetes` and all objects with ranges, in two calls.
+/// Reads the Service `kubernetes` and all objects that contain ranges, with two calls.
 pub async fn read(client: &Client) -> Result<ServiceAddresses, HardeningError> {
     let kubernetes: Api<Lenient<Service>> = Api::namespaced(client.clone(), "default");
     let kubernetes = one_of(&kubernetes, "kubernetes");
     let kubernetes = call("get services/kubernetes", kubernetes).await?;
-    // The object is reduced immediately, because a tenant's API server can return a large object and then not answer
-    // the next call.
+    // Only the addresses are kept, because a tenant's API server can return a large object and then never answer the
+    // next call.
     let addresses: Vec<IpAddr> = kubernetes.into_iter().flat_map(addresses_of).collect();
 
     let objects: Api<Lenient<ServiceCIDR>> = Api::all(client.clone());
@@ -46,7 +46,7 @@ pub async fn read(client: &Client) -> Result<ServiceAddresses, HardeningError> {
             let listed = listed?;
             let most = usize::try_from(MAX_RANGES).unwrap_or(usize::MAX);
             let more = listed.metadata.continue_.as_ref();
-            // A tenant's API server can exceed the page size.
+            // A tenant's API server can return more objects than requested.
             let is_all = more.is_none_or(String::is_empty) && listed.items.len() <= most;
             ensure!(
                 is_all,

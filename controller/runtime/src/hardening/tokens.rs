@@ -1,26 +1,27 @@
 //! The lifetime of bootstrap tokens (`bootstrapTokens: Manage`).
 //!
-//! Cluster API's bootstrap provider extends a Machine's token until the Machine has a Node. A Machine needs its token
-//! for its whole life, to enroll again after the loss of its disk. While attestation is enforced, this module extends
-//! tokens that are needed, and expires them some time after their Machine is deleted. It does not manage pool tokens:
-//! the provider replaces a pool's token, but only shortly before its expiry.
+//! Cluster API's bootstrap provider extends a Machine's token only until the Machine has a Node. But a Machine needs
+//! its token as long as it exists, to enroll again after it loses its disk. While attestation is enforced, this module
+//! extends the tokens that are needed, and expires them some time after their Machine is deleted. It does not manage
+//! pool tokens: the bootstrap provider replaces a pool's token, but only shortly before the token expires.
 //!
-//! Without enforcement, a token is enough to join as any node. So the module then extends no token, and expires the
-//! extended ones, except those of Machines without a Node: the bootstrap provider keeps these valid itself.
+//! While attestation is not enforced, a token is sufficient to join as any node. Therefore the module does not extend
+//! tokens. It expires the tokens that it extended before, except for Machines without a Node, because the bootstrap
+//! provider keeps these tokens valid.
 //!
 //! The Secret of an extended token has the label [`EXTENDED`]. After a restart, the controller uses the label to find
-//! the tokens of Machines that were deleted in the meantime.
+//! the tokens whose Machines were deleted while it was not running.
 //!
 //! # Guarantees
 //!
-//! - The controller does not create or delete tokens, and does not add an expiry to a token without one. It expires
-//!   only tokens that it has extended. So it needs no permission to create or delete Secrets in `kube-system`. Only an
-//!   operator's command creates tokens.
-//! - The secret part is in the response of a read, as in every read of a Secret, but it is never decoded: the type has
+//! - The controller does not create or delete tokens, and does not set an expiry time on a token that has none. It
+//!   expires only tokens that it has extended. Therefore it does not need permission to create or delete Secrets in
+//!   `kube-system`. Only an operator command creates tokens.
+//! - Reading a token returns its secret part, as for every Secret, but the secret part is never decoded: the type has
 //!   no field for it. Writes return only metadata.
-//! - A missing token is read at increasing intervals, up to one day.
-//! - A token is read when it is first needed, when half of its lifetime has passed, and when it must expire, but not in
-//!   between. Labeled tokens are listed once, without their contents.
+//! - A missing token is read again at increasing intervals, up to one day.
+//! - A token is read only when it is first needed, when half of its lifetime has passed, and when it must expire.
+//!   Labeled tokens are listed once, without their contents.
 
 mod recreate;
 #[cfg(feature = "testing")]
@@ -52,36 +53,36 @@ use crate::watch::{MetadataOf, metadata_page_of, text_of_one};
 /// night.
 pub const TTL: Duration = Duration::from_hours(6);
 
-/// The label of a Secret whose token was extended and has not been expired yet.
+/// The label on a Secret whose token was extended and has not been expired since then.
 pub const EXTENDED: &str = "attestation.cluster.x-k8s.io/extended";
 
 /// The page size for lists of Secrets.
 const PAGE: u32 = 500;
 
-/// The maximum number of pages. Together, they contain more Secrets than a cluster has Machines.
+/// The maximum number of pages. All pages together contain more Secrets than a cluster has Machines.
 const MAX_PAGES: usize = 20;
 
-/// The limit of tokens from such lists. A list that fails after a few pages is read again, and can then contain other
-/// tokens.
+/// The maximum number of tokens from these lists. A list that fails after a few pages is read again, and can then
+/// contain other tokens.
 const MAX_FORMER: usize = 10_000;
 
-/// The memory that is reserved for the tokens of each cluster: 256 tokens.
+/// The memory that is reserved for the tokens of each cluster, which is enough for 256 tokens.
 const OWN_MEMORY: usize = 32 * 1024;
 
-/// An upper bound for the memory of a token: its ID, its state, and its place in a map.
+/// An upper bound for the memory that a token uses: its ID, its state, and its place in a map.
 const TOKEN_LEN: usize = 128;
 
-/// The time in which a round can start to read tokens. The rest of the round's deadline is for the calls in progress.
+/// A round can start reading tokens during this time. The rest of its deadline is for the calls in progress.
 const ROUND: Duration = Duration::from_secs(30);
 
-/// The waits before a missing token is read again.
+/// The delays before a missing token is read again.
 const WAIT: Backoff = Backoff {
     first: Duration::from_mins(1),
     longest: Duration::from_hours(24),
 };
 
-/// The wait after which a missing token counts as deleted: the token was missing four times in seven minutes. A new
-/// token can be missing once.
+/// The delay from which a missing token counts as deleted: it was missing four times within seven minutes. A new token
+/// can be missing once.
 const WAIT_IF_GONE: Duration = Duration::from_mins(8);
 
 const NAMESPACE: &str = "kube-system";
@@ -95,33 +96,33 @@ const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 /// The managed tokens of one cluster.
 #[derive(Debug)]
 pub struct Tokens {
-    /// The time between the last round that needed an extended token and the expiry of the token.
+    /// An extended token expires this long after the last round that needed it.
     grace: Duration,
-    /// The needed tokens, and the extended tokens that have not been expired yet.
+    /// The tokens that are needed, and the extended tokens that have not been expired yet.
     known: BTreeMap<TokenId, Known>,
     /// Whether the map includes the tokens that a previous process extended.
     has_former: bool,
-    /// The memory of the map.
+    /// The memory that the map uses.
     memory: Holding,
 }
 
 #[derive(Debug)]
 struct Known {
     life: Life,
-    /// The time since which the token is not needed, by a monotonic clock, because the wall clock can be set ahead.
+    /// The time since which the token has not been needed. Monotonic, because the wall clock can be set forward.
     unwanted_since: Option<Duration>,
 }
 
 /// The state of a token when it was last read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
-    /// The expiry was set by another client. [`Timestamp::MAX`] means no expiry.
+    /// Another client set the expiry time. [`Timestamp::MAX`] means that the token does not expire.
     Ends(Timestamp),
-    /// The expiry was set by an extension of this controller.
+    /// This controller set the expiry time.
     Extended(Timestamp),
-    /// The token could not be extended. This rarely changes, because new tokens get new IDs.
+    /// The token could not be extended. This state rarely changes, because new tokens have new IDs.
     Missing {
-        /// The time of the next read, by a monotonic clock.
+        /// The time of the next read, on a monotonic clock.
         next: Duration,
         wait: Duration,
     },
@@ -133,12 +134,12 @@ enum Life {
 pub struct Kept {
     /// The extended tokens.
     pub extended: Vec<TokenId>,
-    /// The tokens that were expired, or had already expired.
+    /// The tokens that the controller expired, or that had already expired.
     pub ended: Vec<TokenId>,
 }
 
 impl Tokens {
-    /// Creates an empty set. An extended token is expired when it has not been needed for `grace`.
+    /// Creates an empty set. An extended token is expired after it has not been needed for `grace`.
     pub fn new(grace: Duration) -> Self {
         Self {
             grace,
@@ -148,7 +149,7 @@ impl Tokens {
         }
     }
 
-    /// Counts the memory of the tokens against the clusters of this namespace.
+    /// Charges the memory for the tokens to this namespace.
     pub(crate) fn of_namespace(self, namespace: &str) -> Self {
         self.within(&Share::new(namespace, OWN_MEMORY))
     }
@@ -158,19 +159,21 @@ impl Tokens {
         Self { memory, ..self }
     }
 
-    /// Reserves the memory of this number of tokens. Returns `false` without a change if there is not enough.
+    /// Reserves memory for this number of tokens. If there is not enough memory, returns `false` and does not change
+    /// the reservation.
     fn hold(&mut self, tokens: usize) -> bool {
         self.memory.resize(tokens.saturating_mul(TOKEN_LEN))
     }
 
-    /// Extends the `wanted` tokens that have less than half of [`TTL`] left, and expires extended tokens that have not
-    /// been needed for a while.
+    /// Extends those `wanted` tokens for which less than half of [`TTL`] is left. Expires extended tokens that have not
+    /// been needed for the grace period.
     ///
-    /// Tokens whose change the API server refuses are retried in the next round.
+    /// If the API server rejects the change of a token, the next round retries it.
     ///
     /// # Errors
     ///
-    /// The API server is unavailable, or a permission is missing. The changes before the failure are complete.
+    /// Returns an error if the API server is unavailable, or if a permission is missing. Changes before the failure are
+    /// complete.
     pub async fn keep(
         &mut self,
         client: &Client,
@@ -181,12 +184,12 @@ impl Tokens {
         self.round(client, wanted, (now, elapsed), true).await
     }
 
-    /// Extends no token, and expires extended tokens that have not been among the `wanted` for a while. Used while
-    /// attestation is not enforced.
+    /// Expires extended tokens that have not been `wanted` for the grace period, and does not extend any token. Used
+    /// while attestation is not enforced.
     ///
     /// # Errors
     ///
-    /// The same set as in [`Tokens::keep`].
+    /// Like [`Tokens::keep`].
     pub async fn release(
         &mut self,
         client: &Client,
@@ -197,7 +200,7 @@ impl Tokens {
         self.round(client, wanted, (now, elapsed), false).await
     }
 
-    /// Expires tokens that are not needed and, if `extends` is set, first extends the `wanted` ones.
+    /// Expires tokens that are not needed. If `extends` is set, first extends the `wanted` tokens.
     async fn round(
         &mut self,
         client: &Client,
@@ -216,7 +219,7 @@ impl Tokens {
             if before.is_some_and(|life| !life.is_due(now, elapsed)) {
                 continue;
             }
-            // The next round continues with the tokens that are still unknown.
+            // The next round continues with the tokens that have not been read.
             if begin.elapsed() >= ROUND {
                 break;
             }
@@ -235,7 +238,7 @@ impl Tokens {
         Ok(kept)
     }
 
-    /// Notes the time since which each token is not needed, and forgets other clients' tokens that are not needed.
+    /// Records since when each token has not been needed. Drops other clients' tokens that are not needed.
     fn mark(&mut self, wanted: &BTreeSet<TokenId>, elapsed: Duration) {
         self.known.retain(|token, known| {
             let is_wanted = wanted.contains(token);
@@ -262,7 +265,7 @@ impl Tokens {
                 kept.ended.push(token);
             }
         }
-        // The needed tokens belong to known Machines, and are stored even if the reserved memory is exhausted.
+        // Needed tokens belong to known Machines, so they are stored even if the reserved memory is exhausted.
         self.hold(self.known.len());
         Ok(())
     }
@@ -275,17 +278,17 @@ impl Tokens {
         gone.map(|(token, _)| token).collect()
     }
 
-    /// Finds the tokens that a previous process extended, once, in the first call that succeeds.
+    /// Finds the tokens that a previous process extended. The first successful call does this, and later calls do
+    /// nothing.
     ///
     /// Tokens that are not in `wanted` count as not needed from now on.
     ///
-    /// The search is a separate step, because it needs the permission to list Secrets, and must not delay the other
-    /// steps. If there are more than 10,000 tokens, or too many for the memory, the other tokens expire without a
-    /// change.
+    /// The search is a separate step, because it needs permission to list Secrets, and must not delay other steps. If
+    /// there are more than 10,000 tokens, or too many for the memory, the remaining tokens expire without a change.
     ///
     /// # Errors
     ///
-    /// As in [`Tokens::keep`].
+    /// Like [`Tokens::keep`].
     pub async fn find_former(
         &mut self,
         client: &Client,
@@ -329,7 +332,7 @@ impl Tokens {
     }
 }
 
-/// Returns `None` for a failure that affects only this token. The token is retried in the next round.
+/// Returns `None` for a failure that affects only this token, which the next round retries.
 fn unless_of_one_token<T>(outcome: Result<T, HardeningError>) -> Result<Option<T>, HardeningError> {
     match outcome {
         Err(HardeningError::Refused { .. }) => Ok(None),
@@ -337,8 +340,8 @@ fn unless_of_one_token<T>(outcome: Result<T, HardeningError>) -> Result<Option<T
     }
 }
 
-/// Reads a token, and extends it if less than half of its lifetime is left. Returns its state, and whether it was
-/// extended.
+/// Reads a token, and extends it if less than half of its lifetime is left. Returns its state, and whether the token
+/// was extended.
 async fn extend(
     client: &Client,
     token: &TokenId,
@@ -356,12 +359,12 @@ async fn extend(
     Ok((Life::Extended(end), true))
 }
 
-/// Expires the token now, if it exists and would stay valid. A token with a later expiry than this controller can set
-/// is not changed, because another client has extended it.
+/// Makes the token expire now, if it exists and has not expired. If its expiry time is later than this controller can
+/// set, the token is not changed, because another client has extended it.
 async fn end(client: &Client, token: &TokenId, now: Timestamp) -> Result<(), HardeningError> {
     let name = format!("{NAME_PREFIX}{token}");
     let found = read(client, &name).await?;
-    // The Secret contains whole seconds.
+    // The Secret stores whole seconds.
     let ends = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let ours = now..=now.saturating_add(TTL).unwrap_or(now);
     if let Some((found, Life::Ends(end) | Life::Extended(end))) = found
@@ -373,10 +376,10 @@ async fn end(client: &Client, token: &TokenId, now: Timestamp) -> Result<(), Har
 }
 
 /// Reads a Secret as text, which is wiped after use, because the client logs responses that it cannot decode. Returns
-/// `None` if the Secret does not exist, or is not a token.
+/// `None` if the Secret does not exist or is not a token.
 async fn read(client: &Client, name: &str) -> Result<Option<(TokenSecret, Life)>, HardeningError> {
     let path = Secret::url_path(&(), Some(NAMESPACE));
-    // The text is parsed within the call, so that the processor time counts for the namespace.
+    // The text is parsed within the call, so that the processor time is charged to the namespace.
     let read = async {
         let text = text_of_one(client, path, name).await;
         text.map(|text| TokenSecret::parse(&text))
@@ -397,7 +400,7 @@ async fn write(client: &Client, name: &str, patch: &Value) -> Result<(), Hardeni
 }
 
 impl Life {
-    /// The state of a token that was missing or unusable at this monotonic time.
+    /// The state of a token that was missing or unusable at this time, which is monotonic.
     fn missing(before: Option<Self>, elapsed: Duration) -> Self {
         let wait = match before {
             Some(Self::Missing { wait, .. }) => WAIT.following(wait),
@@ -409,7 +412,7 @@ impl Life {
         }
     }
 
-    /// Whether less than half of the lifetime is left, or a missing token is due for another read.
+    /// Whether less than half of the lifetime is left, or a missing token must be read again.
     fn is_due(self, now: Timestamp, elapsed: Duration) -> bool {
         match self {
             Self::Ends(end) | Self::Extended(end) => is_half_over(end, now),
@@ -417,13 +420,13 @@ impl Life {
         }
     }
 
-    /// The new expiry, if the token is due for an extension.
+    /// The new expiry time, if the token must be extended.
     fn extended(self, now: Timestamp) -> Option<Timestamp> {
         let (Self::Ends(end) | Self::Extended(end)) = self else {
             return None;
         };
         let later = now.saturating_add(TTL).unwrap_or(Timestamp::MAX);
-        // The Secret contains whole seconds.
+        // The Secret stores whole seconds.
         let later = Timestamp::from_second(later.as_second()).ok()?;
         (is_half_over(end, now) && later > end).then_some(later)
     }
@@ -434,8 +437,8 @@ fn is_half_over(end: Timestamp, now: Timestamp) -> bool {
     end < now.saturating_add(TTL / 2).unwrap_or(Timestamp::MAX)
 }
 
-/// The Secret of a bootstrap token, without the secret part, and without annotations, because kubectl stores a copy of
-/// the secret in one of them.
+/// The Secret of a bootstrap token, without the secret part. Annotations are also omitted, because kubectl stores a
+/// copy of the secret in an annotation.
 #[derive(Debug, Deserialize)]
 struct TokenSecret {
     metadata: Metadata,
@@ -458,12 +461,12 @@ struct TokenData {
 }
 
 impl TokenSecret {
-    /// The Secret and the state of its token. `None` if it is not a token, or cannot be decoded.
+    /// The Secret, and the state of its token. `None` if it is not a token or cannot be decoded.
     fn parse(text: &str) -> Option<(Self, Life)> {
         let mut secret: Self = serde_json::from_str(text).ok()?;
-        // A tenant's API server can send thousands of labels, and then not answer the write.
+        // Frees memory: a tenant's API server can send thousands of labels, and then never answer the write.
         let labels = secret.metadata.labels.take();
-        // The label includes extensions by a previous controller process, whose tokens this controller also expires.
+        // The label also shows extensions by a previous process, whose tokens this process must expire.
         let is_extended = labels.is_some_and(|labels| labels.contains_key(EXTENDED));
         let life = match &secret.data.expiration {
             None => Life::Ends(Timestamp::MAX),
@@ -480,8 +483,8 @@ impl TokenSecret {
         (secret.kind == SECRET_TYPE).then_some((secret, life))
     }
 
-    /// The patch that sets this expiry, if the Secret is unchanged since the read. The label marks a token that this
-    /// controller must still expire.
+    /// The patch that sets this expiry time, if the Secret has not changed since it was read. The label marks a token
+    /// that the controller must still expire.
     fn ending_at(&self, end: Timestamp, is_extended: bool) -> Value {
         json!({
             "metadata": {

@@ -1,4 +1,4 @@
-//! The identity of a workload cluster, which distinguishes clusters that have used the same name.
+//! The identity of a workload cluster, which distinguishes it from earlier clusters with the same name.
 
 use std::time::SystemTime;
 
@@ -7,10 +7,10 @@ use kube::Client;
 
 use super::access::{HardeningError, get};
 
-/// A namespace that exists as long as its cluster. The API server creates this namespace and never deletes it.
+/// A namespace that exists as long as the cluster: the API server creates it and never deletes it.
 const NAMESPACE: &str = "kube-system";
 
-/// The maximum length of a UID, which is stored in memory and written to the management cluster. Kubernetes UIDs have
+/// The maximum length of a UID. The UID is stored in memory and written to the management cluster. Kubernetes UIDs have
 /// 36 characters.
 const MAX_UID_LEN: usize = 64;
 
@@ -23,11 +23,11 @@ pub struct WorkloadIdentity {
     pub began: SystemTime,
 }
 
-/// The identity of the workload cluster, if it already exists.
+/// Reads the identity of the workload cluster. `None` if the namespace does not exist yet.
 ///
 /// # Errors
 ///
-/// The namespace could not be read.
+/// Returns an error if the namespace could not be read.
 pub async fn read(client: &Client) -> Result<Option<WorkloadIdentity>, HardeningError> {
     let namespace: Option<Namespace> = get(client, NAMESPACE).await?;
     Ok(namespace.and_then(|namespace| {

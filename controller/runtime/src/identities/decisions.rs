@@ -1,4 +1,4 @@
-//! Decisions that apply to all records of a Cluster, in annotations of its `KubeletAuthentication`.
+//! Decisions that apply to all records of a Cluster, stored in annotations on its `KubeletAuthentication`.
 
 use std::time::SystemTime;
 
@@ -19,12 +19,13 @@ use crate::client::{CallError, call};
 use crate::watch::readable_one_of;
 
 impl Identities {
-    /// Refuses all generations of the Cluster below this floor, in seconds since 1970. Returns the error of the Event,
-    /// if it was not created.
+    /// Sets the lowest valid generation of the Cluster to `floor`, in seconds since 1970. Returns the error if the
+    /// Event could not be created.
     ///
     /// # Errors
     ///
-    /// The floor is lower than the current one or in the future, or the object could not be written.
+    /// Returns an error if `floor` is lower than the current value or in the future, or if the object could not be
+    /// written.
     pub async fn raise_floor(
         &self,
         cluster: &ObjectKey,
@@ -50,12 +51,12 @@ impl Identities {
             .await
     }
 
-    /// Allows this machine to claim names again, regardless of all revocations until now. Returns the error of the
-    /// Event, if it was not created.
+    /// Allows this machine to claim names again, regardless of all revocations up to now. Returns the error if the
+    /// Event could not be created.
     ///
     /// # Errors
     ///
-    /// The object could not be written.
+    /// Returns an error if the object could not be written.
     pub async fn release(
         &self,
         cluster: &ObjectKey,
@@ -78,7 +79,7 @@ impl Identities {
         machine: &str,
     ) -> Result<(), IdentitiesError> {
         let found = match self.authentication(cluster).await {
-            // Without the object, no machine is released. A missing permission for the object must not delay a
+            // If the object is missing, no machine is released. A missing permission for the object must not delay a
             // revocation.
             Err(
                 IdentitiesError::NoAuthentication(_) | IdentitiesError::Call(CallError::Refused(_)),
@@ -106,7 +107,7 @@ impl Identities {
         found.ok_or_else(|| IdentitiesError::NoAuthentication(cluster.clone()))
     }
 
-    /// Writes an annotation to the version that was read.
+    /// Writes an annotation, if the object still has the version that was read.
     async fn annotate(
         &self,
         found: &KubeletAuthentication,
@@ -126,7 +127,7 @@ impl Identities {
         call(api.patch(&found.name_any(), &parameters, &patch)).await
     }
 
-    /// Writes the annotation that `change` returns, and its Event.
+    /// Writes the annotation that `change` returns, and creates an Event.
     async fn decide(
         &self,
         cluster: &ObjectKey,

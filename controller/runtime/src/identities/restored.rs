@@ -1,4 +1,4 @@
-//! The records of a Cluster after a backup is restored.
+//! Recovers the records of a Cluster after a backup was restored.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -9,32 +9,32 @@ use super::{Changed, Identities, IdentitiesError, is_revoked};
 use crate::capi::ObjectKey;
 use crate::client::CallError;
 
-/// The outcome of [`Identities::restored`].
+/// The result of [`Identities::restored`].
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Restored {
     /// The records that were reset.
     pub reset: Vec<NodeIdentity>,
-    /// The number of other live records, whose nodes did not present a later generation.
+    /// The number of other live records. Their nodes did not present a later generation.
     pub unchanged: usize,
     /// The nodes whose records were not reset, with the reason.
     pub failed: Vec<(String, CallError)>,
-    /// The error of an Event that was not created.
+    /// The error, if an Event could not be created.
     pub event_error: Option<CallError>,
 }
 
 impl Identities {
-    /// Resets the records of the Cluster that come from a backup: records whose node presented a certificate of a later
-    /// generation with evidence, and records of `nodes`, which the operator specifies.
+    /// Resets the records of the Cluster that come from a backup. These are the records whose node presented a
+    /// certificate of a later generation with evidence, and the records for `nodes`, which the operator specifies.
     ///
     /// A denial is not a reason for a reset, because an attacker can cause a denial for any name and then claim the
-    /// name. The command can be repeated, and does not change revoked records. A record that changes at the same time,
-    /// or that is invalid, does not affect the others.
+    /// name. The command can be repeated, and does not change revoked records. A record that changes concurrently, or
+    /// that is invalid, does not affect other records.
     ///
     /// # Errors
     ///
-    /// If one of `nodes` has no live record, or its certificates are revoked, no record is reset. If the API server
-    /// does not answer, or a permission is missing, the records before the failure are reset.
+    /// If one of `nodes` has no live record, or if its certificates are revoked, no record is reset. If the API server
+    /// does not respond, or a permission is missing, the records before the failure are reset.
     pub async fn restored(
         &self,
         cluster: &ObjectKey,
@@ -76,7 +76,7 @@ impl Identities {
         Ok(restored)
     }
 
-    /// Resets the record if it comes from a backup, or if the operator specified its node. `None` if it is not reset.
+    /// Resets the record if it comes from a backup, or if the operator specified its node. Otherwise, returns `None`.
     async fn reset_if_due(
         &self,
         record: NodeIdentity,
@@ -95,10 +95,10 @@ impl Identities {
             Err(IdentitiesError::Call(error)) if error.is_conflict() => {}
             changed => return changed.map(Some),
         }
-        // A renewal or a sweep has changed the record since it was listed.
+        // A renewal or a sweep changed the record after it was listed.
         let namespace = record.metadata.namespace.as_deref().unwrap_or_default();
         let (cluster, node) = (&record.spec.cluster_name, &record.spec.node_name);
-        // A different generation has a different holder, which the operator did not specify.
+        // If the generation is different, the holder is different, and the operator did not specify that holder.
         let generation = record.spec.generation;
         match self.of_node(namespace, cluster, node).await {
             Ok(fresh) if is_due(&fresh) && fresh.spec.generation == generation => {

@@ -1,4 +1,5 @@
-//! The limit of log lines per namespace. A tenant can repeat almost every event, and can have any number of Clusters.
+//! The limit on log lines for each namespace. A tenant can repeat almost every event, and can have any number of
+//! Clusters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,14 +10,14 @@ use node_attestation_core::rate_limit::Rate;
 use crate::object_key::ObjectKey;
 use crate::shared::{Lock, Shared, Swept};
 
-/// The rate of lines of one kind and namespace: enough for 1,000 machines that join together.
+/// The rate of lines of one kind in one namespace: enough for 1,000 machines that join together.
 const OF_NAMESPACE: Rate = Rate {
     burst: 2000,
     every: Duration::from_millis(20),
 };
 
-/// The rate of lines about certificates: enough for all nodes of the largest cluster that Kubernetes supports, which
-/// renew together after an outage.
+/// The rate of lines about certificates: enough for all nodes of the largest cluster that Kubernetes supports to renew
+/// together after an outage.
 const GRANTS_OF_NAMESPACE: Rate = Rate {
     burst: 10_000,
     ..OF_NAMESPACE
@@ -25,8 +26,8 @@ const GRANTS_OF_NAMESPACE: Rate = Rate {
 /// The time after which the number of dropped lines is discarded if its cluster does not log another line.
 const REMEMBERED: Duration = Duration::from_hours(1);
 
-/// The kind of a line. Each kind has a separate budget. Any holder of a bootstrap token can send requests, and lines
-/// about them must not displace other lines.
+/// The kind of a line. Each kind has a separate budget, because any holder of a bootstrap token can send requests, and
+/// lines about requests must not displace other lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LineKind {
     /// A request that gets no certificate, or no answer.
@@ -38,7 +39,7 @@ pub(crate) enum LineKind {
 }
 
 impl LineKind {
-    /// The rates of a namespace and of a cluster. The rate of a cluster is half the rate of its namespace.
+    /// The rates for a namespace and for a cluster. The cluster's rate is half of the namespace's rate.
     fn rates(self) -> (Rate, Rate) {
         let of_namespace = match self {
             Self::Grant => GRANTS_OF_NAMESPACE,
@@ -54,15 +55,15 @@ impl LineKind {
 
 /// The log lines that each namespace, and each cluster in it, can write.
 ///
-/// The lines of a namespace are unlimited while no other namespace has a served cluster.
+/// A namespace's lines are unlimited while no other namespace has a served cluster.
 #[derive(Debug)]
 pub(crate) struct LineBudget {
     buckets: Shared<Buckets>,
-    /// The number of served clusters of each namespace.
+    /// The number of served clusters in each namespace.
     served: Shared<BTreeMap<String, usize>>,
 }
 
-/// A cluster that is served until this is dropped.
+/// A cluster that counts as served until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Served {
     budget: Arc<LineBudget>,
@@ -71,7 +72,7 @@ pub(crate) struct Served {
 
 #[derive(Debug, Default)]
 struct Buckets {
-    /// The times at which the budgets are full.
+    /// The times at which the budgets will be full again.
     namespaces: Swept<(LineKind, String), Instant>,
     clusters: Swept<(LineKind, ObjectKey), OfCluster>,
 }
@@ -103,7 +104,7 @@ impl Default for LineBudget {
 }
 
 impl LineBudget {
-    /// Counts a served cluster of this namespace.
+    /// Counts a served cluster in this namespace.
     pub(crate) fn serve(self: &Arc<Self>, namespace: &str) -> Served {
         self.served.write(|served| {
             *served.entry(namespace.to_owned()).or_default() += 1;
@@ -119,8 +120,8 @@ impl LineBudget {
             .read(|served| served.len() == usize::from(served.contains_key(namespace)))
     }
 
-    /// Takes a line from the budget of this cluster. Returns the number of dropped lines before it, or `None` if this
-    /// line is also dropped, because the budget is exhausted.
+    /// Takes a line from this cluster's budget. Returns the number of lines that were dropped before it, or `None` if
+    /// the budget is exhausted, so that this line is also dropped.
     pub(crate) fn take(&self, kind: LineKind, cluster: &ObjectKey, now: Instant) -> Option<u64> {
         let is_alone = self.is_alone(&cluster.namespace);
         self.buckets
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
     use crate::shared::testing::most_visited;
 
-    /// A budget while a cluster of another namespace is served.
+    /// A budget, while a cluster in another namespace is served.
     fn budget() -> (Arc<LineBudget>, Served) {
         let budget: Arc<LineBudget> = Arc::default();
         let other = budget.serve("other");

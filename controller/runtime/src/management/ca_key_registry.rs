@@ -12,21 +12,22 @@ use tokio::time::sleep;
 use crate::capi::{ClusterCa, ObjectKey};
 use crate::shared::{Lock, Shared, visited};
 
-/// The shortest time between two checks of a holder. A tenant can have a thousand Clusters with one key. A change of
-/// one Cluster would wake the tasks of all of them.
+/// The minimum time between two checks by a holder. A tenant can have a thousand Clusters with one key, and changing
+/// one Cluster would otherwise wake the tasks of all of them.
 const BETWEEN_CHECKS: Duration = Duration::from_secs(1);
 
 /// The CA keys of all clusters of this controller.
 ///
-/// Certificates of two clusters with the same CA key are valid in both. So a cluster is not served while another
-/// cluster has proved that it has the same key.
+/// If two clusters have the same CA key, their certificates are valid in both. Therefore a cluster is not served while
+/// another cluster has proved possession of the same key.
 ///
-/// Only a Secret with the private key is a proof. A CA certificate is public: a tenant who uses another tenant's
-/// certificate stops only their own cluster. Two clusters with the private key stop each other. The owner of a CA key
-/// can issue certificates for its cluster anyway. The creation time and the namespace have no effect.
+/// Only a Secret that contains the private key proves possession. A CA certificate is public: a tenant who uses another
+/// tenant's certificate stops only their own cluster. Two clusters that have the private key stop each other. This
+/// gives no additional power to the owner of the key, who can issue certificates for the other cluster anyway. The
+/// creation time and the namespace have no effect.
 ///
-/// Clusters without the private key do not stop each other. An external signer identifies the cluster of each CA, and
-/// refuses to sign for another cluster.
+/// Clusters without the private key do not stop each other. An external signer identifies the cluster of each CA,
+/// and refuses to sign for a different cluster.
 #[derive(Debug, Clone)]
 pub(super) struct CaKeys(Arc<Shared<Keys>>);
 
@@ -42,19 +43,19 @@ struct Keys {
     digests: BTreeMap<KeyDigest, OfDigest>,
 }
 
-/// The clusters with one CA key.
+/// The clusters that have one CA key.
 #[derive(Debug, Default)]
 struct OfDigest {
     /// The number of clusters.
     count: usize,
-    /// The clusters that have proved that they have the key.
+    /// The clusters that have proved possession of the key.
     proved: BTreeSet<ObjectKey>,
-    /// Notifies the holders of this key. A tenant can change its keys at any rate, so the holders of other keys are not
-    /// woken.
+    /// Notifies the holders of this key. The holders of other keys are not woken, because a tenant can change its keys
+    /// at any rate.
     changes: watch::Sender<()>,
 }
 
-/// The key of a cluster's CA.
+/// A cluster's CA key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CaKey {
     digest: KeyDigest,
@@ -67,7 +68,7 @@ pub(super) struct CaKey {
 pub(super) struct CaKeyHolder {
     all: CaKeys,
     cluster: ObjectKey,
-    /// The changes of the key. `None` without a key.
+    /// Notifies about changes to the key's holders. `None` without a key.
     changes: Option<watch::Receiver<()>>,
     key: Option<CaKey>,
     /// The last result of [`CaKeyHolder::hold`].
@@ -94,10 +95,10 @@ impl CaKeys {
         }
     }
 
-    /// Sets the key of a cluster. Returns the changes of the key.
+    /// Sets a cluster's key. Returns the receiver for changes to the key's holders.
     fn set(&self, cluster: &ObjectKey, key: Option<CaKey>) -> Option<watch::Receiver<()>> {
         let (changes, senders) = self.0.write(|keys| keys.set(cluster, key));
-        // The senders are notified without the lock, because many clusters can have one key.
+        // The senders are notified after the lock is released, because many clusters can have the same key.
         for sender in senders {
             sender.send_replace(());
         }
@@ -106,7 +107,7 @@ impl CaKeys {
 }
 
 impl Keys {
-    /// Sets the key of a cluster. Returns the changes of the key, and the senders to notify.
+    /// Sets a cluster's key. Returns the receiver for changes to the key's holders, and the senders to notify.
     fn set(
         &mut self,
         cluster: &ObjectKey,
@@ -133,7 +134,7 @@ impl Keys {
         is_new.then(|| own.changes.clone())
     }
 
-    /// Removes a cluster from the holders of its former key. Returns the sender to notify.
+    /// Removes a cluster from the holders of its previous key. Returns the sender to notify.
     fn leave(&mut self, cluster: &ObjectKey, former: CaKey) -> Option<watch::Sender<()>> {
         let own = self.digests.get_mut(&former.digest)?;
         own.count -= 1;
@@ -145,8 +146,8 @@ impl Keys {
         Some(changes)
     }
 
-    /// Another cluster that has proved that it has the same CA key. The result is the next cluster by name, so that a
-    /// change affects only a few of the clusters with one key.
+    /// Another cluster that has proved possession of the same CA key. The result is the next cluster by name, so that a
+    /// change affects only a few of the clusters that have the key.
     fn other(&self, cluster: &ObjectKey) -> Option<ObjectKey> {
         let own = self.clusters.get(cluster)?;
         let proved = &self.digests.get(&own.digest)?.proved;
@@ -157,7 +158,7 @@ impl Keys {
 }
 
 impl CaKeyHolder {
-    /// Sets the cluster's key. Returns another cluster that has proved that it has the same key.
+    /// Sets the cluster's key. Returns another cluster that has proved possession of the same key.
     pub(super) fn hold(&mut self, key: Option<CaKey>) -> Option<ObjectKey> {
         self.key = key;
         self.changes = self.all.set(&self.cluster, key);
@@ -177,7 +178,7 @@ impl CaKeyHolder {
     /// Waits until [`Self::hold`] would return a different result.
     pub(super) async fn changed(&mut self) {
         while let Some(changes) = &mut self.changes {
-            // The sender is dropped with the last holder of the key, which is then a predecessor of this holder.
+            // The last holder of the key drops the sender. In this case, the last holder is this holder's predecessor.
             let is_last = changes.changed().await.is_err();
             if !self.is_as_told() {
                 return;
@@ -185,14 +186,14 @@ impl CaKeyHolder {
             if is_last {
                 break;
             }
-            // During this wait, further changes do not wake the task.
+            // Further changes during this wait do not wake the task.
             sleep(BETWEEN_CHECKS).await;
         }
         std::future::pending::<()>().await;
     }
 
-    /// Whether the last result is still valid. The cluster's own entry is also compared, because a predecessor of this
-    /// holder can be dropped late.
+    /// Whether the last result is still valid. The cluster's own entry is also compared, because this holder's
+    /// predecessor can be dropped late.
     fn is_as_told(&self) -> bool {
         self.all.0.read(|keys| {
             let own = keys.clusters.get(&self.cluster).copied();
@@ -225,7 +226,7 @@ mod tests {
         }
     }
 
-    /// The key of a certificate, without the private key.
+    /// The key in a certificate, without the private key.
     fn shown(byte: u8) -> CaKey {
         CaKey {
             is_proved: false,

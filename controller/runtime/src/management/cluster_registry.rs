@@ -1,4 +1,4 @@
-//! The served clusters, each with its supervisor.
+//! The served clusters. Each cluster has a supervisor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
@@ -33,21 +33,22 @@ use crate::watch::{
     pages_of, watch_config,
 };
 
-/// The interval between heartbeats of a loop that waits for events.
+/// The interval between heartbeats from a loop that waits for events.
 const BEAT: Duration = Duration::from_secs(5);
 
 /// The maximum time without a heartbeat. A loop iteration takes milliseconds.
 const SILENCE: Duration = Duration::from_mins(1);
 
-/// The wait before a supervisor restarts after a panic, and before a failed Event is written again.
+/// The delay before a supervisor restarts after a panic, and before a failed Event is written again.
 const RESTART: Duration = Duration::from_secs(30);
 
-/// The deadline for an Event about an unreadable object. Its turn comes after one Event of each other namespace, and its
-/// Cluster can be read later. Until then, a namespace has a task for each of about 100 log lines.
+/// The deadline for an Event about an unreadable object. Its turn comes after one Event from every other namespace, and
+/// its Cluster can be read later. Until the deadline, a namespace can have about 100 tasks, because its log lines limit
+/// their number.
 const REPORTED_WITHIN: Duration = Duration::from_mins(10);
 
-/// The limit for the time in which the tasks of all clusters end. Until then, the Lease is held, and no other replica
-/// serves any cluster. So a cluster whose API server does not answer must not delay the others.
+/// The maximum time for ending the tasks of all clusters. During this time, this replica holds the Lease, and no other
+/// replica serves any cluster. Therefore a cluster whose API server does not respond must not delay other clusters.
 const HANDOVER: Duration = Duration::from_secs(5);
 
 /// Serves every cluster until `stop` is ready, and then waits for their tasks.
@@ -86,8 +87,8 @@ pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output
     end(registry.tasks).await;
 }
 
-/// Waits until the tasks of all clusters have ended, up to [`HANDOVER`]. The next leader continues the work of the
-/// others.
+/// Waits at most [`HANDOVER`] until the tasks of all clusters have ended. The next leader continues the work of tasks
+/// that have not ended.
 async fn end(mut tasks: JoinSet<ObjectKey>) {
     let ending = async { while tasks.join_next().await.is_some() {} };
     if timeout(HANDOVER, ending).await.is_err() {
@@ -102,22 +103,24 @@ async fn end(mut tasks: JoinSet<ObjectKey>) {
 
 struct ClusterRegistry {
     shared: Arc<Shared>,
-    /// All keys with a task, including clusters of other controllers, because their labels can change.
+    /// All keys that have a task. They include clusters that belong to other controllers, because the clusters' labels
+    /// can change.
     ///
     /// A key stays until its task ends. If an object is created again, its service starts in the same task or after
-    /// that task. So the release of the previous service does not remove the new admission policy. Dropping a channel
-    /// ends the service of its cluster.
+    /// that task, so that releasing the previous service does not remove the new admission policy. Dropping a channel
+    /// stops the service of its cluster.
     clusters: BTreeMap<ObjectKey, watch::Sender<Authentication>>,
-    /// The keys whose tasks are ending, because their objects are left out.
+    /// The keys whose tasks are ending, because their objects are not kept.
     ending: BTreeSet<ObjectKey>,
-    /// The memory of the objects. Objects beyond its limit are left out.
+    /// The memory for the objects. Objects that exceed its limit are not kept.
     memory: KeptMemory,
-    /// The lists that find objects that were left out.
+    /// The lists that find objects that were not kept.
     recovery: Recovery<Lenient<KubeletAuthentication>>,
-    /// The digests of the keys of the current list, as far as it is complete.
+    /// The digests of the keys in the current list, as far as the list has been read.
     listed: BTreeSet<u64>,
     tasks: JoinSet<ObjectKey>,
-    /// The Events about unreadable objects that are being written. The log lines of a namespace limit their number.
+    /// The Events about unreadable objects that are being written. The log-line budget of a namespace limits their
+    /// number.
     reports: JoinSet<()>,
     skipped: Skipped,
     enablement: Enablement,
@@ -128,7 +131,7 @@ struct ClusterRegistry {
 impl ClusterRegistry {
     fn apply(&mut self, event: Event<Lenient<KubeletAuthentication>>) {
         self.enablement.something_changed();
-        // A list in progress can find the objects that were left out.
+        // A list in progress can return the objects that were not kept.
         let is_in_list = matches!(event, Event::Init | Event::InitApply(_));
         match event {
             Event::Init => {
@@ -143,7 +146,7 @@ impl ClusterRegistry {
                 self.listed.insert(self.memory.digest(&key));
                 match seen.object {
                     Ok(authentication) => self.put(key, KeptAuthentication::new(authentication)),
-                    // The last decoded state stays in use.
+                    // The last decoded state remains in use.
                     Err(ref error) => {
                         if self.skipped.noted(seen.meta(), error) {
                             let labels = seen.meta().labels.clone();
@@ -182,7 +185,7 @@ impl ClusterRegistry {
     }
 
     /// Writes an Event on an object that cannot be read. The task waits until this controller selects the cluster, and
-    /// then for its turn.
+    /// then until its turn.
     fn report(
         &mut self,
         key: ObjectKey,
@@ -216,12 +219,12 @@ impl ClusterRegistry {
         });
     }
 
-    /// Plans the list of a namespace if there is now memory for an object that was not kept.
+    /// Plans to list a namespace, if there is now memory for one of its objects that was not kept.
     fn plan_list(&mut self) {
         self.recovery.plan(self.memory.due());
     }
 
-    /// Continues the list of a namespace.
+    /// Continues the list for a namespace.
     fn recover(&mut self, step: RecoveryStep<Lenient<KubeletAuthentication>>) {
         match step {
             RecoveryStep::Due(namespace) => {
@@ -240,7 +243,7 @@ impl ClusterRegistry {
         }
     }
 
-    /// Keeps an object of a list that was left out. The watch has the current state of all others.
+    /// Keeps a listed object that was not kept before. The watch has the current state of all other objects.
     fn recovered(&mut self, seen: Lenient<KubeletAuthentication>) {
         let Some(key) = ObjectKey::of(seen.meta()) else {
             return;
@@ -254,7 +257,7 @@ impl ClusterRegistry {
         }
     }
 
-    /// Creates and updates the `KubeletAuthentication`s of Clusters that authorize attestors themselves.
+    /// Creates and updates the `KubeletAuthentication`s for Clusters that authorize attestation providers themselves.
     fn enable(&mut self) {
         let (clusters, memory) = (&self.clusters, &self.memory);
         let known = |key: &ObjectKey| match clusters.get(key) {
@@ -277,7 +280,7 @@ impl ClusterRegistry {
             return;
         }
         if self.ending.contains(&key) {
-            // A list finds the object after its previous task has ended.
+            // A list finds the object after the previous task has ended.
             self.memory.postpone(&key);
             return;
         }
@@ -291,14 +294,14 @@ impl ClusterRegistry {
         self.clusters.insert(key, sender);
     }
 
-    /// Ends the task of an object that is not stored. The object still exists, so its cluster is not released.
+    /// Ends the task for an object that is not kept. The object still exists, so its cluster is not released.
     fn leave_out(&mut self, key: ObjectKey) {
         if self.clusters.remove(&key).is_some() {
             self.ending.insert(key);
         }
     }
 
-    /// Forgets a released cluster, or serves it again if its object was created again in the meantime.
+    /// Removes a released cluster. If its object was created again since then, serves the cluster again.
     fn ended(&mut self, ended: Result<ObjectKey, JoinError>) {
         let Ok(key) = ended else { return };
         if self.ending.remove(&key) {
@@ -325,7 +328,7 @@ impl ClusterRegistry {
                 if AssertUnwindSafe(supervised).catch_unwind().await.is_ok() {
                     return key;
                 }
-                // The payload of a panic can contain anything, including secrets.
+                // The payload of a panic is not logged, because it can contain secrets.
                 cluster_line!(
                     &ClusterLines::of(&key),
                     ERROR,
@@ -340,7 +343,7 @@ impl ClusterRegistry {
     }
 }
 
-/// A watch of all `KubeletAuthentication`s. It never ends.
+/// Watches all `KubeletAuthentication`s. Never ends.
 fn authentications(
     controller: &Controller,
 ) -> impl Stream<Item = Event<Lenient<KubeletAuthentication>>> + Send + use<> {

@@ -1,4 +1,4 @@
-//! The state of a workload cluster at its last inspection.
+//! The state of a workload cluster at the last inspection.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -13,37 +13,38 @@ use crate::preflight::ServerVersion;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Health {
     pub(super) answers: ApiReachability,
-    /// The missing permissions, in the form of a Role.
+    /// The missing permissions, written as rules of a Role.
     pub(super) missing: Vec<String>,
-    /// The open paths that bypass attestation, with the message of the condition. `None` before the first inspection.
+    /// The open paths that bypass attestation, with the message for the condition. `None` before the first inspection.
     pub(super) paths: Option<(AutoApprove, String)>,
-    /// The other approvers of serving certificates, or the error. `None` before the first inspection.
+    /// The other approvers of serving certificates, or the error from searching for them. `None` before the first
+    /// inspection.
     pub(super) approvers: Option<Result<OtherApprovers, String>>,
     pub(super) identities: Option<IdentityCounts>,
-    /// The earliest expiry of a certificate.
+    /// The earliest expiry time of a certificate.
     pub(super) earliest_expiry: Option<SystemTime>,
     /// The number of Ready Nodes whose certificates are overdue for renewal. `None` if unknown.
     pub(super) overdue: Option<usize>,
     /// The number of exempt Nodes without a record. `None` before the first inspection.
     pub(super) exempt: Option<usize>,
-    /// The number of live records whose machines are gone, but are too many to retire together without an operator's
-    /// permission.
+    /// The number of live records whose machines are gone. Set if there are too many to retire them together without an
+    /// operator's permission.
     pub(super) held_back: Option<usize>,
-    /// The attestors that have live records but are not authorized, with the number of their records. `None` if
-    /// unknown.
+    /// The attestation providers that have live records but are not authorized, with the number of their records.
+    /// `None` if unknown.
     pub(super) unauthorized: Option<BTreeMap<String, usize>>,
     /// The Machines whose nodes cannot rejoin. `None` if unknown.
     pub(super) locked_out: Option<LockedOut>,
-    /// Whether the addresses of Services are known. `None` before the first inspection.
+    /// Whether the Service addresses are known. `None` before the first inspection.
     pub(super) services: Option<ServiceAddresses>,
-    /// Whether the controller has an external signer, and signs with the key in the Secret.
+    /// Whether the controller has an external signer, but signs with the key in the Secret.
     pub(super) signer_unused: bool,
     /// The failed parts of the periodic work, with their errors.
     pub(super) undone: Vec<String>,
 }
 
 impl Health {
-    /// The result of a part. An error is recorded.
+    /// Returns the result of a part of the work. Records an error.
     pub(super) fn note<T>(&mut self, what: &str, done: Result<T, String>) -> Option<T> {
         match done {
             Ok(done) => Some(done),
@@ -58,27 +59,28 @@ impl Health {
 /// The result of the last call to the API server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) enum ApiReachability {
-    /// No call was made yet.
+    /// No call has been made yet.
     #[default]
     Unknown,
     /// The API server responds, and has this version.
     Yes(ServerVersion),
     /// The API server does not respond.
     No(String),
-    /// The API server refuses the controller's user.
+    /// The API server rejects the controller's user.
     Refused(String),
 }
 
 /// The Machines whose nodes need a bootstrap token to rejoin, but have no valid one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LockedOut {
-    /// Not checked: attestation is not enforced, so any token is sufficient, or the controller does not manage tokens.
+    /// Not checked, either because attestation is not enforced, so that any token is sufficient, or because the
+    /// controller does not manage tokens.
     NotChecked,
     /// The first names, and the total number.
     Machines { named: Vec<String>, count: usize },
 }
 
-/// Whether the addresses of Services are known.
+/// Whether the Service addresses are known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServiceAddresses {
     pub(super) are_known: bool,
@@ -93,11 +95,11 @@ pub(super) enum AutoApprove {
     Unasked,
     /// Requests cannot be approved without evidence.
     Closed,
-    /// Only through kubeadm's bindings.
+    /// Only kubeadm's bindings approve them.
     Bindings,
-    /// Through kubeadm's bindings, which stay until every Node has a record.
+    /// kubeadm's bindings approve them until every Node has a record.
     Waiting,
-    /// Through other bindings or approvers.
+    /// Other bindings or approvers approve them.
     Open,
 }
 

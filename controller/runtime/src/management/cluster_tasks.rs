@@ -29,10 +29,10 @@ use crate::pipeline::Pipeline;
 use crate::records::KubeRecords;
 use crate::worker;
 
-/// The interval between two checks for newly revoked certificates. These checks make no calls.
+/// The interval for checking whether certificates were revoked. These checks make no calls.
 const REVOCATIONS: Duration = Duration::from_secs(3);
 
-/// The interval between rounds. A round makes no calls if nothing has changed.
+/// The interval between rounds. A round makes no calls if there was no change.
 const ROUND: Duration = Duration::from_mins(1);
 
 /// A cluster whose requests are served.
@@ -44,7 +44,7 @@ pub(super) struct Running {
     /// The health of the cluster.
     pub(super) health: watch::Receiver<Health>,
     tasks: JoinSet<()>,
-    /// Dropping this ends the tasks.
+    /// Dropping this value ends the tasks.
     quit: oneshot::Sender<()>,
     _served: Served,
 }
@@ -54,7 +54,7 @@ impl Running {
     ///
     /// # Errors
     ///
-    /// The kubeconfig cannot be used for a client.
+    /// Returns an error if no client can be created from the kubeconfig.
     pub(super) fn start(
         shared: &Shared,
         key: &ObjectKey,
@@ -88,7 +88,7 @@ impl Running {
             Events::start_within(access.client().clone(), Some(management.clone()), limits);
         let store = Arc::new(KubeStore::all(access.client().clone()));
         let inventory = CapiInventory::new(shared.objects.clone(), key.clone());
-        // The cluster can differ from the previous cluster with the same name.
+        // A cluster can differ from the previous cluster with the same name.
         revocations.forget();
         let builder = ContextBuilder {
             spec: &service.spec,
@@ -129,7 +129,7 @@ impl Running {
         )
         .of_cluster(&service.cluster, known)
         .with_server_time(server_time.clone());
-        // Boxed, because a task reserves space for each place to which it moves a value.
+        // Boxed, because a task reserves space for every place to which it moves a value.
         let upkeep = Box::new(upkeep);
         let returns = report_returns(
             access.client().clone(),
@@ -162,7 +162,7 @@ impl Running {
         })
     }
 
-    /// Waits until the health of the cluster changes. Returns whether a task panicked instead.
+    /// Waits until the cluster's health changes. Returns whether a task panicked instead.
     pub(super) async fn has_broken(&mut self) -> bool {
         tokio::select! {
             changed = self.health.changed() => changed.is_err(),
@@ -170,7 +170,7 @@ impl Running {
         }
     }
 
-    /// Stops the tasks after the requests in progress are answered.
+    /// Stops the tasks after they have answered the requests in progress.
     pub(super) async fn stop(mut self) {
         drop(self.quit);
         while self.tasks.join_next().await.is_some() {}
@@ -195,7 +195,7 @@ async fn keep_up(mut upkeep: Box<Upkeep>, said: watch::Sender<Health>) {
             *known = health;
             changed
         });
-        // The jitter separates the rounds of clusters that started together.
+        // The random delay separates the rounds of clusters that started together.
         let next = Instant::now() + jittered(period);
         while Instant::now() < next && !upkeep.is_inspection_urgent() {
             sleep(REVOCATIONS).await;

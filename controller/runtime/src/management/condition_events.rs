@@ -1,4 +1,4 @@
-//! Events on `KubeletAuthentication` objects about the conditions that attestors report.
+//! Events on `KubeletAuthentication` objects about the conditions that verifiers report.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,19 +16,21 @@ use crate::events;
 use crate::object_key::ObjectKey;
 use crate::turns::FairRate;
 
-/// The minimum interval between two Events about one condition. The condition can change with each write of a tenant.
+/// The minimum interval between two Events about one condition, because every write by a tenant can change the
+/// condition.
 const PAUSE: Duration = Duration::from_mins(1);
 
-/// The maximum wait for a turn. After that, the Event or the write is due again at the next check of the cluster.
+/// The maximum wait for a turn. If there is no turn, the Event or the write is due again at the next check of the
+/// cluster.
 const TURN: Duration = Duration::from_secs(1);
 
-/// The rate of Events for all clusters together. Thousands of clusters can share one identity.
+/// The shared rate of Events for all clusters. Thousands of clusters can share one identity.
 pub(super) const RATE: Rate = Rate {
     burst: 100,
     every: Duration::from_millis(200),
 };
 
-/// Waits for the turn of an Event or a write about this cluster. Returns `false` if there was none in time.
+/// Waits for a turn to write an Event or an object of this cluster. Returns `false` if there was no turn in time.
 pub(super) async fn in_turn(rate: &FairRate, cluster: &ObjectKey) -> bool {
     timeout(TURN, rate.take(cluster)).await.is_ok()
 }
@@ -39,7 +41,7 @@ pub(super) struct ConditionEvents {
     told: BTreeMap<&'static str, Told>,
 }
 
-/// The state of a condition in the last Event, or in the object if there was no Event yet.
+/// The state of a condition in the last Event. If there was no Event yet, its state in the object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Told {
     status: ConditionStatus,
@@ -49,7 +51,7 @@ struct Told {
 }
 
 impl ConditionEvents {
-    /// Writes an Event for each condition that changed. A failed Event is due again at the next call.
+    /// Writes an Event for each condition that has changed. A failed Event is due again at the next call.
     pub(super) async fn write(
         &mut self,
         (management, rate): (&Client, &FairRate),
@@ -83,8 +85,8 @@ impl ConditionEvents {
         self.told.insert(report.of, told);
     }
 
-    /// The reports that need an Event, because the status or the reason has changed or, for an identity, the message. A
-    /// new condition that is `True` needs no Event, except for an identity.
+    /// The reports that need an Event, because the status or the reason has changed. For an identity, a changed message
+    /// also needs an Event. A new condition that is `True` needs no Event, except for an identity.
     fn due<'a>(
         &mut self,
         authentication: &KubeletAuthentication,
@@ -108,7 +110,7 @@ impl ConditionEvents {
                     let status = told.status.to_string();
                     now >= told.not_before && differs(&status, &told.reason, &told.message)
                 }
-                // A restart does not report old conditions again.
+                // After a restart, old conditions are not reported again.
                 None => match written(authentication, report.of) {
                     Some([status, reason, message]) => differs(status, reason, message),
                     None => is_identity || report.holds != ConditionStatus::True,
@@ -124,7 +126,7 @@ impl ConditionEvents {
     }
 }
 
-/// The status, reason and message of a condition in the object.
+/// The status, reason and message of the object's condition.
 fn written<'a>(authentication: &'a KubeletAuthentication, of: &str) -> Option<[&'a str; 3]> {
     let status = authentication.status.as_ref()?;
     let found = conditions::find(&status.conditions, of)?;

@@ -1,4 +1,4 @@
-//! Computes the status of a `KubeletAuthentication`, without input or output.
+//! Determines the status of a `KubeletAuthentication`, without input or output.
 
 pub(super) mod control_plane;
 pub(super) mod not_ready;
@@ -32,21 +32,21 @@ pub(super) enum ClusterPhase {
     Stopped(NotReady),
     /// The controller serves the cluster's requests.
     Serving {
-        /// The reason why the CA cannot sign, if any.
+        /// The reason why the CA cannot sign. `None` if it can sign.
         ca: Option<CaOutOfTime>,
         /// The findings of the last inspection.
         health: Box<Health>,
         /// The conditions that the verifiers report.
         attestors: Vec<ConditionReport>,
-        /// The numbers that the verifiers report.
+        /// The findings that the verifiers report.
         findings: Box<Findings>,
     },
 }
 
-/// The status of a cluster in this phase.
+/// The status of a cluster that is in this phase.
 ///
-/// Conditions of other types stay unchanged. Conditions with an unknown value also stay, because the cluster does not
-/// change with a restart or a new leader.
+/// Conditions that belong to other controllers do not change. Conditions whose value is unknown do not change either,
+/// because a restart or a new leader does not affect the cluster.
 pub(super) fn status(
     authentication: &KubeletAuthentication,
     phase: &ClusterPhase,
@@ -58,7 +58,7 @@ pub(super) fn status(
     if ready.is_some() {
         status.observed_generation = observed_generation;
     }
-    // Only a broken clock shows a time before the year -9999. The epoch replaces such a time.
+    // Only a wrong clock shows a time before the year -9999. It is replaced with the Unix epoch.
     let now = Time(Timestamp::try_from(now).unwrap_or_default());
     let [reachable, closed] = of_workload_cluster(phase);
     for (of, report) in [
@@ -95,8 +95,8 @@ pub(super) fn status(
         }
         if health.identities.is_some() {
             status.identities = health.identities;
-            // The API server stores whole seconds. With fractions, the status would always differ from the stored
-            // status.
+            // The API server stores whole seconds. With fractions of a second, the status would always differ from the
+            // stored status.
             let seconds = |time| Timestamp::from_second(Timestamp::try_from(time)?.as_second());
             let earliest = health.earliest_expiry.map(seconds);
             status.earliest_expiry = earliest.and_then(Result::ok).map(Time);
@@ -111,13 +111,13 @@ pub(super) fn status(
     status
 }
 
-/// The state of a cluster for its metrics, from this phase and status.
+/// The state of a cluster for its metrics, based on this phase and status.
 pub(super) fn report_of(
     phase: &ClusterPhase,
     status: &KubeletAuthenticationStatus,
 ) -> ClusterReport {
     if let ClusterPhase::Stopped(NotReady::TooManyClusters(_)) = phase {
-        // A tenant can create any number of such objects, so they are only counted.
+        // A tenant can create any number of these objects, so they are only counted.
         return ClusterReport {
             phase: "stopped",
             ..ClusterReport::default()
@@ -178,7 +178,7 @@ pub(super) fn report_of(
     }
 }
 
-/// The conditions of the attestors in this phase.
+/// The conditions that the verifiers report in this phase.
 fn of_attestors(phase: &ClusterPhase) -> &[ConditionReport] {
     match phase {
         ClusterPhase::Serving { attestors, .. } => attestors,
@@ -189,14 +189,14 @@ fn of_attestors(phase: &ClusterPhase) -> &[ConditionReport] {
     }
 }
 
-/// The initial condition, before any value is known.
+/// The initial condition, until its value is known.
 fn pending(of: &'static str, status: &KubeletAuthenticationStatus) -> Option<ConditionReport> {
     let first = conditions::find(&status.conditions, of).is_none();
     let message = "the controller has not checked the cluster yet";
     first.then(|| report(of, ConditionStatus::Unknown, reason::PENDING, message))
 }
 
-/// The condition `Ready`. `None` while it is unknown.
+/// The condition `Ready`. `None` if its value is unknown.
 fn ready(phase: &ClusterPhase) -> Option<ConditionReport> {
     let (reason, message) = match phase {
         ClusterPhase::Waiting => return None,
@@ -267,7 +267,7 @@ fn not_ready(reason: &'static str, message: String) -> ConditionReport {
 }
 
 /// Whether the workload cluster is reachable, and whether all paths that bypass attestation are closed. Each condition
-/// is `None` while it is unknown.
+/// is `None` if its value is unknown.
 fn of_workload_cluster(phase: &ClusterPhase) -> [Option<ConditionReport>; 2] {
     use ConditionStatus::{False, True, Unknown};
     const REACHABLE: &str = conditions::WORKLOAD_CLUSTER_REACHABLE;
@@ -306,7 +306,7 @@ fn of_workload_cluster(phase: &ClusterPhase) -> [Option<ConditionReport>; 2] {
     [reachable, closed]
 }
 
-/// Whether the attestors of all live records are authorized.
+/// Whether the attestation providers of all live records are authorized.
 fn of_record_attestors(unauthorized: &BTreeMap<String, usize>) -> ConditionReport {
     const AUTHORIZED: &str = conditions::RECORD_ATTESTORS_AUTHORIZED;
     if unauthorized.is_empty() {
@@ -383,7 +383,7 @@ fn of_approvers(approvers: &Result<OtherApprovers, String>) -> ConditionReport {
     )
 }
 
-/// Whether the addresses of Services are known.
+/// Whether the Service addresses are known.
 fn of_services(services: &ServiceAddresses) -> ConditionReport {
     const KNOWN: &str = conditions::SERVICE_RANGES_KNOWN;
     const WAITING: &str = "requests for serving certificates with addresses stay pending, unless EC2 reports the addresses";

@@ -1,4 +1,4 @@
-//! Computes the desired state of one cluster from the objects of the management cluster, without input or output.
+//! Determines the desired state of one cluster from the management cluster's objects, without input or output.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -26,7 +26,7 @@ mod parsed;
 pub(super) use parsed::Parsed;
 use parsed::{ParsedCa, ParsedKubeconfig, ParsedSpec, digest};
 
-/// The objects of the management cluster that configure one cluster.
+/// The management cluster's objects that configure one cluster.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     pub(super) cluster: Observed<Cluster>,
@@ -35,7 +35,7 @@ pub(super) struct Sources {
     pub(super) outdated: Outdated,
 }
 
-/// The reasons why the last versions of the Secrets cannot be read. Their previous versions stay in use.
+/// The reasons why the last versions of the Secrets cannot be read. Their previous versions remain in use.
 #[derive(Debug, Default)]
 pub(super) struct Outdated {
     pub(super) kubeconfig: Option<Unreadable>,
@@ -43,7 +43,7 @@ pub(super) struct Outdated {
 }
 
 impl Outdated {
-    /// The messages about the Secrets of this cluster.
+    /// The messages about this cluster's Secrets.
     pub(super) fn messages(&self, cluster: &str) -> Vec<String> {
         let secrets = [("kubeconfig", &self.kubeconfig), ("ca", &self.ca)];
         let messages = secrets.into_iter().filter_map(|(suffix, why)| {
@@ -65,7 +65,7 @@ pub(super) struct Service {
     pub(super) ca: Arc<ClusterCa>,
     /// The signer that uses this CA.
     pub(super) signer: Arc<Signer>,
-    /// Whether the controller has an external signer, and the Secret has the key.
+    /// Whether the controller has an external signer, but the Secret contains the key.
     pub(super) signer_unused: bool,
     pub(super) verifiers: Verifiers,
     pub(super) audiences: Vec<Audience>,
@@ -73,16 +73,16 @@ pub(super) struct Service {
     pub(super) fingerprint: Fingerprint,
 }
 
-/// A value that is equal for equal services. It is a digest, so that the comparison does not store secrets.
+/// A value that is equal for equal services. It is a digest, so that secrets are not stored for the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fingerprint([u8; 32]);
 
-/// The desired configuration of the cluster. `None` while not all objects have been read. `ca_key` compares the
-/// cluster's key with the keys of other clusters. `parsed` contains the results of the last call.
+/// The desired configuration of the cluster. `None` until all objects have been read. `ca_key` compares the cluster's
+/// key with the keys of other clusters. `parsed` contains the results from the last call.
 ///
 /// # Errors
 ///
-/// The reason why the cluster is not served.
+/// Returns the reason why the cluster is not served.
 pub(super) fn service(
     authentication: &Arc<KeptAuthentication>,
     sources: &Sources,
@@ -96,14 +96,14 @@ pub(super) fn service(
     if authentication.metadata.name.as_deref() != Some(name) {
         return Err(NotReady::Misnamed(name.to_owned()));
     }
-    // If the Cluster does not exist, its Secrets are not read, and its CA does not block other clusters.
+    // If the Cluster does not exist, its Secrets are ignored, and its CA does not block other clusters.
     if let Some(missing) = missing(sources, name) {
         drop(ca_key.hold(None));
         parsed.of_attestors = None;
         ensure!(!is_paused(&authentication.metadata), NotReady::Paused);
         return Err(missing);
     }
-    // The CA is checked first, because a paused or broken cluster also blocks other clusters with its CA.
+    // The CA is checked first, because a paused or broken cluster also blocks other clusters that have its CA key.
     let ca_name = format!("{name}-ca");
     let ca = match &sources.ca {
         Observed::Unknown => return Ok(None),
@@ -155,7 +155,7 @@ pub(super) fn service(
     })?;
     let of_ca = ca?;
     let signer_unused = settings.external_signer.is_some() && of_ca.has_own_key;
-    // Only a readable CA can be shared.
+    // Only a readable CA can be compared with the CAs of other clusters.
     if let Some(other) = shared {
         let name = ca_key.is_neighbor(&other).then_some(other.name);
         return Err(NotReady::SharedCa(name));
@@ -193,7 +193,7 @@ pub(super) fn service(
     }))
 }
 
-/// The reason why there is no Cluster with this name.
+/// The reason why no Cluster with this name can be served.
 fn missing(sources: &Sources, name: &str) -> Option<NotReady> {
     let name = name.to_owned();
     match &sources.cluster {
@@ -219,7 +219,7 @@ impl Parsed {
         parsed.kubeconfig.clone().ok()
     }
 
-    /// Drops the Secrets that the supervisor does not have.
+    /// Drops the Secrets that the supervisor no longer has.
     fn forget_gone(&mut self, sources: &Sources) {
         if sources.ca.present().is_none() {
             self.forget_ca();
@@ -247,7 +247,7 @@ fn value<'a>(secret: &'a Secret, key: &str) -> &'a [u8] {
     value.map(|bytes| bytes.0.as_slice()).unwrap_or_default()
 }
 
-/// The fields of a Cluster that affect its service. A change of another field, such as a label, must not interrupt
+/// The fields of a Cluster that affect its service. A change to another field, such as a label, must not interrupt the
 /// requests in progress.
 fn inputs_of_service(cluster: &Cluster) -> impl Debug {
     let Cluster {

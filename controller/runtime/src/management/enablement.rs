@@ -1,15 +1,17 @@
-//! `KubeletAuthentication`s for the Clusters that authorize attestors themselves.
+//! `KubeletAuthentication`s for the Clusters that authorize attestation providers themselves.
 //!
 //! For a Cluster with the annotation, or with the variable enabled, the controller creates a `KubeletAuthentication`,
-//! and its `spec.authorizedAttestors` follows the Cluster. The controller never changes a `KubeletAuthentication` that
-//! a user created. Removing the annotation has no effect: enforcement ends when the resource is deleted.
+//! and keeps its `spec.authorizedAttestors` equal to the Cluster's value. The controller never changes a
+//! `KubeletAuthentication` that a user created. Removing the annotation has no effect: attestation is enforced until
+//! the resource is deleted.
 //!
 //! # Guarantees
 //!
-//! - Only a few writes run concurrently, each with a deadline. Namespaces take turns, and within a namespace the
-//!   Cluster that has waited the longest is first. So a Cluster with constant changes does not delay others.
-//! - If the API server refuses, the controller creates an Event on the Cluster. The step is retried when the Cluster
-//!   changes, and otherwise at long intervals.
+//! - Only a few writes run concurrently, each with a deadline. Namespaces take turns, and within a namespace, the
+//!   Cluster that has waited longest is first. Therefore a Cluster that changes constantly does not delay other
+//!   Clusters.
+//! - If the API server rejects a step, the controller creates an Event on the Cluster. The step is retried after the
+//!   Cluster changes, and otherwise at long intervals.
 
 mod step;
 
@@ -30,29 +32,29 @@ use super::Shared;
 use super::kept_authentications::KeptAuthentication;
 use crate::capi::{Cluster, ObjectKey, OwnAttestors};
 
-/// The limit of concurrent steps.
+/// The limit on concurrent steps.
 const AT_ONCE: usize = 4;
 
-/// The wait after a change, because objects change in bursts. Also the shortest interval between two searches.
+/// The delay after a change, because objects change in bursts. Also the minimum interval between two searches.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// The interval between two checks if there are no changes.
+/// The interval between two checks if no object changes.
 const LOOK_AGAIN: Duration = Duration::from_mins(10);
 
-/// The first wait between two steps for a Cluster.
+/// The first delay between two steps for a Cluster.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// The longest wait if the API server does not respond.
+/// The maximum delay if the API server does not respond.
 const LONGEST_OUTAGE: Duration = Duration::from_mins(1);
 
-/// The wait before a refused step is retried and reported again. Kubernetes keeps Events for one hour. The same wait is
-/// the longest before the controller restores a field that another client keeps changing.
+/// The delay before a rejected step is retried and reported again. Kubernetes keeps Events for one hour. It is also the
+/// maximum delay before the controller restores a field that another client keeps changing.
 const REFUSED: Duration = Duration::from_mins(10);
 
-/// The wait between a refusal, which created an Event, and a different step.
+/// The delay between a rejection, which created an Event, and a different step.
 const ANOTHER: Duration = Duration::from_secs(30);
 
-/// The steps for the Clusters that authorize attestors themselves.
+/// The steps for the Clusters that authorize attestation providers themselves.
 pub(super) struct Enablement {
     shared: Arc<Shared>,
     changes: watch::Receiver<()>,
@@ -65,12 +67,12 @@ pub(super) struct Enablement {
 pub(super) struct LeftOut;
 
 /// The order of the steps. A search visits all Clusters, so searches are at least [`GATHER`] apart, and steps do not
-/// cause searches.
+/// trigger searches.
 #[derive(Debug)]
 struct Schedule {
     /// The time of the next search for steps.
     search_at: Instant,
-    /// The Clusters with a step that was due in the last search, in order.
+    /// The Clusters whose step was due in the last search, in order.
     queue: VecDeque<ObjectKey>,
     /// The last step for each Cluster.
     last: HashMap<ObjectKey, Last>,
@@ -84,7 +86,7 @@ struct Last {
     wanted: Wanted,
     /// The number of attempts of this step.
     tries: u32,
-    /// The time of the start while the step is running, and of the end afterwards.
+    /// The start time if the step is running, and otherwise its end time.
     at: Instant,
     /// The outcome. `None` while the step is running.
     outcome: Option<Outcome>,
@@ -126,7 +128,7 @@ impl Enablement {
         }
     }
 
-    /// Starts the steps that are due, within the limit. `known` returns the `KubeletAuthentication` of a Cluster.
+    /// Starts the steps that are due, up to the limit. `known` returns the `KubeletAuthentication` of a Cluster.
     pub(super) fn look(
         &mut self,
         known: impl Fn(&ObjectKey) -> Result<Option<Arc<KeptAuthentication>>, LeftOut>,
@@ -159,7 +161,7 @@ impl Enablement {
         }
         let mut due = Vec::new();
         while let Some(key) = self.schedule.next() {
-            // The Cluster can have changed since the search.
+            // The Cluster can have changed after the search.
             let next = objects.with_cluster(&key, |cluster| step(&key, cluster));
             if let Some((wanted, step)) = next.flatten()
                 && let Some(is_repeated) = self.schedule.begin(&key, wanted.clone(), now)
@@ -181,7 +183,7 @@ impl Enablement {
             is_repeated,
         );
         self.tasks.spawn(async move {
-            // The payload of a panic can contain anything, including secrets.
+            // The payload of a panic is not logged, because it can contain secrets.
             let taken = AssertUnwindSafe(taken).catch_unwind().await;
             (key, taken.unwrap_or(Outcome::Unavailable))
         });
@@ -198,12 +200,12 @@ impl Schedule {
         }
     }
 
-    /// Schedules the next search for this time at the latest.
+    /// Schedules the next search for this time or earlier.
     fn search_by(&mut self, at: Instant) {
         self.search_at = self.search_at.min(at);
     }
 
-    /// Replaces the queue by the steps that a search found.
+    /// Replaces the queue with the steps that a search found.
     fn found(&mut self, wanted: Vec<(ObjectKey, Wanted)>, now: Instant) {
         self.search_at = now + LOOK_AGAIN;
         let mut due = Vec::new();
@@ -227,7 +229,7 @@ impl Schedule {
         self.queue = in_turn(due, &namespaces).into();
     }
 
-    /// Forgets the Clusters that do not exist.
+    /// Removes the Clusters that no longer exist.
     fn forget(&mut self, is_gone: impl Fn(&ObjectKey) -> bool) {
         self.last.retain(|key, _| !is_gone(key));
     }
@@ -237,12 +239,12 @@ impl Schedule {
         self.running < AT_ONCE && !self.queue.is_empty()
     }
 
-    /// The Cluster of the next step, if another step can start.
+    /// The Cluster whose step is next, if another step can start.
     fn next(&mut self) -> Option<ObjectKey> {
         self.has_next().then(|| self.queue.pop_front())?
     }
 
-    /// Begins this step if it is due. Returns whether it is a repetition.
+    /// Starts this step if it is due. Returns whether the step is a repetition.
     fn begin(&mut self, key: &ObjectKey, wanted: Wanted, now: Instant) -> Option<bool> {
         let last = self.last.get(key);
         match due_at(last, &wanted, now) {
@@ -272,7 +274,7 @@ impl Schedule {
             (last.at, last.outcome) = (now, Some(outcome));
         }
         self.running = self.running.saturating_sub(1);
-        // The Cluster can have changed in the meantime. Its next step is not due before this search.
+        // The Cluster can have changed since the step started. Its next step is not due before this search.
         self.search_by(now + PAUSE);
     }
 }
@@ -315,7 +317,7 @@ fn in_turn(mut due: Vec<DueStep>, namespaces: &HashMap<String, LastOfNamespace>)
     in_turn.into_iter().map(|(_, _, one)| one.key).collect()
 }
 
-/// The time at which a step is due. `None` while the current step is running.
+/// The time at which a step is due. `None` if a step is running.
 fn due_at(last: Option<&Last>, wanted: &Wanted, now: Instant) -> Option<Instant> {
     let Some(last) = last else {
         return Some(now);

@@ -1,4 +1,4 @@
-//! A namespace that floods the turns of Events, for tests.
+//! A namespace that floods the turns for Events, for tests.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -15,16 +15,17 @@ use node_attestation_core::unshared::Unshared;
 use crate::object_key::ObjectKey;
 use crate::turns::FairRate;
 
-/// The result of 1,000 writes of one namespace, and of a later write of another namespace.
+/// The results of 1,000 writes in one namespace, and of a later write in another namespace.
 pub(super) struct Flooded<T> {
     pub(super) flood: Vec<T>,
     pub(super) victim: T,
-    /// The number of calls with the namespace of the flood in their path, and with the other one.
+    /// The number of calls whose path contains the flooding namespace, and of calls whose path contains the other
+    /// namespace.
     pub(super) calls: [usize; 2],
 }
 
-/// Makes 1,000 writes in one namespace, and then one in another. All share this rate, and an API server with these
-/// responses by path.
+/// Makes 1,000 writes in one namespace, and then one write in another namespace. All writes share this rate, and an API
+/// server with these responses by path.
 pub(super) async fn flooded<T, F: Future<Output = T>>(
     rate: Rate,
     answer: impl Fn(&str) -> Bytes + Send + 'static,

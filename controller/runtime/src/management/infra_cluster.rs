@@ -1,4 +1,4 @@
-//! Writes the names of the signers to the status of the `InfraCluster`, if its kind has the fields of the proposal.
+//! Writes the signer names to the status of the `InfraCluster`, if its kind has the fields from the proposal.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,34 +24,34 @@ use crate::watch::{Custom, Lenient, NoFields, one_on_behalf_of, read_alone};
 /// The deadline for all four calls together.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The time for which the definition of a kind counts as unchanged.
+/// The time for which the definition of a kind is assumed to be unchanged.
 const DEFINITION_KEPT: Duration = Duration::from_mins(10);
 
-/// The fields of the proposal ("Kubelet authentication: `InfraCluster`").
+/// The fields from the proposal ("Kubelet authentication: `InfraCluster`").
 const CLIENT_SIGNER: &str = "kubeletClientCertificateSigner";
 const SERVING_SIGNER: &str = "kubeletServingCertificateSigner";
 
-/// Whether each kind has the fields, by its version and its plural. All clusters share it: a definition can have a
-/// megabyte, and a tenant can name each kind in each of its Clusters.
+/// Whether each kind has the fields, by its version and plural. All clusters share the results, because a definition
+/// can have a megabyte, and a tenant can name a different kind in each of its Clusters.
 pub(super) type Definitions = Lookups<bool>;
 
-/// No definitions yet.
+/// Creates an empty set of definitions.
 pub(super) fn definitions() -> Definitions {
     Definitions::new(DEFINITION_KEPT)
 }
 
-/// A tenant names many kinds at the same time.
+/// The Clusters of a tenant refer to too many kinds at the same time.
 #[derive(Debug, thiserror::Error)]
 #[error("the namespace reads too many definitions of kinds at the same time")]
 struct TooManyDefinitions;
 
-/// The writer of one cluster's `InfraCluster`.
+/// Writes the `InfraCluster` status of one cluster.
 pub(super) struct InfraCluster {
     management: Client,
     objects: Objects,
     cluster: ObjectKey,
     definitions: Arc<Definitions>,
-    /// The rate of status writes of all clusters.
+    /// The shared rate of status writes for all clusters.
     rate: Arc<FairRate>,
     written: Option<(Reference, Value)>,
 }
@@ -73,8 +73,8 @@ impl InfraCluster {
         }
     }
 
-    /// Writes the signers of `status`, if they differ from the last written ones. The next call repeats a write that
-    /// failed or had no turn.
+    /// Writes the signer names in `status`, if they differ from the names that were last written. If a write failed or
+    /// had no turn, the next call repeats it.
     pub(super) async fn write(
         &mut self,
         reference: &Reference,
@@ -123,7 +123,7 @@ impl InfraCluster {
     }
 }
 
-/// Whether this kind has the fields.
+/// Whether this kind has the fields from the proposal.
 async fn is_with_fields(
     (client, namespace): (&Client, &str),
     definitions: &Definitions,
@@ -150,7 +150,7 @@ async fn is_with_fields(
     has.ok_or_else(|| kube::Error::Service(TooManyDefinitions.into()))
 }
 
-/// The fields of a `CustomResourceDefinition` to decode. The decoder of kube's type would refuse a schema with deep
+/// The required fields of a `CustomResourceDefinition`. The decoder for kube's type would reject a schema with deep
 /// nesting.
 #[derive(Debug, Clone, Deserialize)]
 struct Definition {

@@ -1,6 +1,6 @@
-//! The kept `KubeletAuthentication`s: their fields in use, and the limit for their memory.
+//! The `KubeletAuthentication`s in memory, reduced to the required fields, and the limit on their memory.
 //!
-//! Each object stays in memory as long as it exists, and has a task. Without any Cluster, a tenant can create any
+//! Each object stays in memory as long as it exists, and has a task. Even without a Cluster, a tenant can create any
 //! number of objects, each with up to 1.5 MB.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,34 +18,33 @@ use super::places::created;
 use crate::capi::{ObjectKey, PAUSED_ANNOTATION, WATCH_FILTER_LABEL};
 use crate::memory::KeptLimit;
 
-/// The prefix of the annotations to keep.
+/// The prefix of the annotations that are kept.
 const OWN_ANNOTATIONS: &str = "attestation.cluster.x-k8s.io/";
 
-/// The maximum number of these annotations, and of owners, to keep from an object. Honest objects have a few.
+/// The maximum number of these annotations, and of owners, to keep from an object. Normal objects have only a few.
 const MAX_METADATA: usize = 64;
 
-/// The maximum length of each text of an owner: the longest name of an object.
+/// The maximum length of each text in an owner reference: the maximum length of an object name.
 const MAX_OWNER_TEXT: usize = 253;
 
-/// The maximum length of an annotation's value. Longer values are truncated. Such a value is invalid with or without
-/// the truncation. The list of released machines can be longer, because without a part of it, machines would stay
-/// revoked.
+/// The maximum length of an annotation's value. A longer value is truncated, which has no effect because it is invalid
+/// anyway. The list of released machines can be longer: if a part of it were missing, machines would stay revoked.
 const MAX_ANNOTATION: usize = 512;
 
-/// The part of the container's memory for all `KubeletAuthentication`s: 128 MiB of 1 GiB. A namespace has at most half:
-/// 4,096 objects without lists of authorities or keys.
+/// The divisor of the container's memory for all `KubeletAuthentication`s: 128 MiB of 1 GiB. One namespace uses at most
+/// half of this memory, which is enough for 4,096 objects without lists of authorities or keys.
 const PART: usize = 8;
 
-/// The memory of an object in addition to its values, with its task.
+/// The memory for an object and its task, in addition to the object's values.
 const OBJECT_LEN: usize = 6 * 1024;
 
-/// The unit of the count. It is large enough that an object with its conditions counts like a new object.
+/// The unit in which memory is counted. It is large enough that an object's conditions do not change its count.
 const STEP: usize = 16 * 1024;
 
-/// The memory of a value in addition to its text.
+/// The memory for a value in addition to its text.
 const VALUE_LEN: usize = 32;
 
-/// The copies of the spec in the tasks and the verifiers of a served cluster.
+/// The number of copies of the spec in the tasks and the verifiers of a served cluster.
 const SPEC_COPIES: usize = 2;
 
 /// The reason why an object is not kept.
@@ -53,17 +52,17 @@ pub(super) const TOO_MUCH_MEMORY: &str = "the controller does not serve it: the 
      the KubeletAuthentications of all namespaces use 1/8. Delete the KubeletAuthentications of Clusters that no \
      longer exist";
 
-/// A `KubeletAuthentication` with the fields in use.
+/// A `KubeletAuthentication`, reduced to the required fields.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct KeptAuthentication {
     object: KubeletAuthentication,
-    /// Whether the object has conditions from other controllers. These are not kept in memory, and must not be removed
-    /// from the object.
+    /// Whether the object has conditions from other controllers. These conditions are not kept in memory, and must not
+    /// be removed from the object.
     pub(super) has_other_conditions: bool,
 }
 
-/// The `KubeletAuthentication` of a cluster, or `None` after its deletion. The channel is closed when this replica
-/// stops being the leader.
+/// A cluster's `KubeletAuthentication`, or `None` after it is deleted. The channel is closed when this replica is no
+/// longer the leader.
 pub(super) type Authentication = Option<Arc<KeptAuthentication>>;
 
 impl Deref for KeptAuthentication {
@@ -75,7 +74,8 @@ impl Deref for KeptAuthentication {
 }
 
 impl KeptAuthentication {
-    /// Removes the fields that are not used. The messages of own conditions have the length that the controller writes.
+    /// Removes the fields that are not used, and shortens the messages of own conditions to the length that the
+    /// controller writes.
     pub(super) fn new(mut object: KubeletAuthentication) -> Self {
         object.metadata = lean(object.metadata);
         let mut has_other_conditions = false;
@@ -94,7 +94,7 @@ impl KeptAuthentication {
         }
     }
 
-    /// The approximate memory of the object, with the copies of its spec.
+    /// The approximate memory for the object, including the copies of its spec.
     fn memory(&self) -> usize {
         let copies = weight(&self.object.spec).saturating_mul(SPEC_COPIES);
         let memory = weight(&self.object).saturating_add(copies);
@@ -124,7 +124,8 @@ fn lean(metadata: ObjectMeta) -> ObjectMeta {
         });
         used.collect()
     });
-    // Either all owners are kept or none, because they are written again when the API version of one owner changes.
+    // Either all owners are kept or none, because all of them are written again when the API version of one owner
+    // changes.
     let owners = metadata.owner_references;
     let owner_references =
         owners.filter(|owners| owners.len() <= MAX_METADATA && owners.iter().all(is_short));
@@ -155,7 +156,7 @@ fn is_short(owner: &OwnerReference) -> bool {
     texts.all(|text| text.len() <= MAX_OWNER_TEXT)
 }
 
-/// The approximate memory of a value: its length as JSON, and the memory of each value in it.
+/// The approximate memory for a value: its length as JSON, and the memory for each nested value.
 fn weight(value: &impl Serialize) -> usize {
     let mut weight = Weight(0);
     match serde_json::to_writer(&mut weight, value) {
@@ -170,7 +171,7 @@ struct Weight(usize);
 
 impl io::Write for Weight {
     fn write(&mut self, json: &[u8]) -> io::Result<usize> {
-        // Each element of a list and each field begins with one of these characters.
+        // Each list element and each field begins with one of these characters.
         let is_value = |byte: &&u8| matches!(byte, b',' | b'[' | b'{');
         let values = json.iter().filter(is_value).count();
         self.0 += json.len() + values * VALUE_LEN;
@@ -182,21 +183,21 @@ impl io::Write for Weight {
     }
 }
 
-/// The memory of the kept objects, by namespace. The oldest objects of a namespace are kept.
+/// The memory for the kept objects, by namespace. In each namespace, the oldest objects are kept.
 #[derive(Debug)]
 pub(super) struct KeptMemory {
     limit: KeptLimit,
     namespaces: BTreeMap<String, OfNamespace>,
-    /// The memory of all kept objects.
+    /// The memory for all kept objects.
     all: usize,
-    /// The number of objects that are left out.
+    /// The number of objects that are not kept.
     left_out: usize,
     digest: RandomState,
 }
 
 #[derive(Debug, Default)]
 struct OfNamespace {
-    /// The kept objects by name, each with its creation time and its memory.
+    /// The kept objects by name, with their creation times and their memory.
     kept: BTreeMap<String, (i64, usize)>,
     /// The kept objects by age.
     by_age: BTreeSet<(i64, String)>,
@@ -204,7 +205,8 @@ struct OfNamespace {
     left_out: LeftOut,
 }
 
-/// The objects that are left out: the digests of their names, and their memory. A tenant can create any number of them.
+/// The objects that are not kept, as digests of their names, with the memory that they need. A tenant can create any
+/// number of them.
 #[derive(Debug, Default)]
 struct LeftOut {
     by_digest: BTreeMap<u64, usize>,
@@ -214,9 +216,9 @@ struct LeftOut {
 /// The result of [`KeptMemory::put`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Put {
-    /// Whether the object is within the limits.
+    /// Whether the limits allow keeping the object.
     pub(super) is_kept: bool,
-    /// The younger objects of the namespace that are left out instead.
+    /// The younger objects in the namespace that are no longer kept, because this object replaces them.
     pub(super) displaced: Vec<ObjectKey>,
 }
 
@@ -242,8 +244,8 @@ impl KeptMemory {
         self.digest.hash_one(key)
     }
 
-    /// Counts this object. If there is not enough memory, drops younger objects of its namespace, or the object itself.
-    /// An object that does not grow is not dropped.
+    /// Counts this object. If there is not enough memory, drops younger objects in its namespace, or the object itself.
+    /// An object that does not grow is never dropped.
     pub(super) fn put(&mut self, key: &ObjectKey, object: &KeptAuthentication) -> Put {
         let (created, bytes) = (created(object), object.memory());
         let former = self.remove(key);
@@ -288,7 +290,7 @@ impl KeptMemory {
         Put { is_kept, displaced }
     }
 
-    /// Drops a kept object, although there is memory for it.
+    /// Drops a kept object, even though there is memory for it.
     pub(super) fn postpone(&mut self, key: &ObjectKey) {
         let bytes = self.remove(key);
         self.leave_out(key, bytes);
@@ -302,7 +304,7 @@ impl KeptMemory {
         self.left_out += 1;
     }
 
-    /// Forgets an object. Returns its memory if it was kept.
+    /// Removes an object. Returns its memory if it was kept.
     pub(super) fn remove(&mut self, key: &ObjectKey) -> usize {
         let digest = self.digest(key);
         let Some(namespace) = self.namespaces.get_mut(&key.namespace) else {
@@ -324,7 +326,7 @@ impl KeptMemory {
         bytes
     }
 
-    /// Forgets left-out objects that no longer exist.
+    /// Removes objects that were not kept and that no longer exist.
     pub(super) fn retain_left_out(&mut self, exists: impl Fn(u64) -> bool) {
         for namespace in self.namespaces.values_mut() {
             let digests = namespace.left_out.by_digest.keys().copied();
@@ -337,20 +339,20 @@ impl KeptMemory {
         self.namespaces.retain(|_, namespace| !namespace.is_empty());
     }
 
-    /// Whether this object exists and is left out.
+    /// Whether this object exists but is not kept.
     pub(super) fn has_left_out(&self, key: &ObjectKey) -> bool {
         let namespace = self.namespaces.get(&key.namespace);
         let digest = self.digest(key);
         namespace.is_some_and(|one| one.left_out.by_digest.contains_key(&digest))
     }
 
-    /// The number of objects that are left out.
+    /// The number of objects that are not kept.
     pub(super) const fn left_out(&self) -> usize {
         self.left_out
     }
 
-    /// The namespaces with an object that was dropped, and for which there is now memory. The objects of one namespace
-    /// can use the memory that another namespace needs.
+    /// The namespaces with a dropped object for which there is now enough memory. This can occur after a change in a
+    /// different namespace, because all namespaces share memory.
     pub(super) fn due(&self) -> impl Iterator<Item = &str> {
         let namespaces = self.namespaces.len();
         let is_due = move |namespace: &OfNamespace| {
@@ -376,7 +378,7 @@ impl OfNamespace {
 }
 
 impl LeftOut {
-    /// Removes an object. Returns whether it was left out.
+    /// Removes an object. Returns whether it was one of the objects that are not kept.
     fn remove(&mut self, digest: u64) -> bool {
         let Some(bytes) = self.by_digest.remove(&digest) else {
             return false;

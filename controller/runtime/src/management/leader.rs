@@ -2,10 +2,10 @@
 //!
 //! # Guarantees
 //!
-//! - Correctness does not depend on a single leader: if two replicas both act as leaders, the preconditions of every
-//!   write stop one of them. The Lease only prevents duplicate work.
-//! - Clocks of different hosts are not compared. A Lease has expired when this replica has seen no change of it for the
-//!   duration of the Lease.
+//! - Correctness does not depend on a single leader: if two replicas both act as the leader, the precondition of every
+//!   write stops one of them. The Lease only prevents duplicate work.
+//! - Clocks on different hosts are not compared. A Lease has expired if this replica has not seen a change to the Lease
+//!   for the Lease's duration.
 
 use std::future::pending;
 use std::pin::pin;
@@ -28,30 +28,30 @@ use crate::watch::readable_one_of;
 /// The duration of the Lease, as in client-go's recommended defaults.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 
-/// The time without a renewal after which a leader stops. The deadline is shorter than the Lease, so the leader stops
-/// before another leader starts.
+/// The time without a renewal after which a leader stops. It is shorter than the Lease's duration, so that the leader
+/// stops before another leader starts.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The interval between two renewals of the Lease, and between failed attempts to acquire it.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// The interval between two reads of a Lease that another replica holds. So a released Lease has a new holder within
-/// one second.
+/// The interval between two reads of a Lease that another replica holds. It is short, so that a released Lease has a
+/// new holder within one second.
 const POLL: Duration = Duration::from_millis(400);
 
 /// The deadline for one call. Several calls fit into [`RENEW_DEADLINE`].
 const CALL_DEADLINE: Duration = Duration::from_secs(3);
 
-/// The maximum time without a heartbeat: a few calls with their deadlines.
+/// The maximum time without a heartbeat, which allows a few calls with their deadlines.
 const SILENCE: Duration = Duration::from_mins(1);
 
-/// The limit for the duration that another replica writes into its Lease.
+/// The maximum duration that is accepted from another replica's Lease.
 const MAX_LEASE_DURATION: Duration = Duration::from_mins(2);
 
 /// A unique identity that contains the name of this replica.
 pub(super) fn identity(name: &str) -> String {
     let mut random = [0; 8];
-    // Without random bytes, the name of the Pod is sufficiently unique.
+    // If no random bytes are available, the Pod name is sufficiently unique.
     let _ = aws_lc_rs::rand::fill(&mut random);
     format!("{name}_{}", data_encoding::HEXLOWER.encode(&random))
 }
@@ -67,7 +67,7 @@ pub(super) struct Candidate {
     pub(super) metrics: Metrics,
 }
 
-/// A term: the time in which a candidate holds the Lease.
+/// A term: the time during which a candidate holds the Lease.
 #[derive(Debug)]
 pub(super) struct Term<'a> {
     candidate: &'a Candidate,
@@ -77,20 +77,20 @@ pub(super) struct Term<'a> {
     heartbeat: Heartbeat,
 }
 
-/// The reason why the work of a term ended.
+/// The reason for the end of a term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TermEnd {
-    /// This replica stops.
+    /// This replica is stopping.
     Stopped,
     /// Another replica has the Lease, or the Lease was not renewed in time.
     Lost,
 }
 
 impl Candidate {
-    /// Waits until this replica is the leader. Returns `None` if `stop` is ready before that.
+    /// Waits until this replica is the leader. Returns `None` if `stop` is ready first.
     ///
-    /// A write in progress is completed. Otherwise, a stopping replica could hold the Lease without a term, and the
-    /// other replicas would wait for the expiry of the Lease.
+    /// A write in progress is always completed. Otherwise, a stopping replica could hold the Lease without a term, and
+    /// other replicas would have to wait until the Lease expires.
     pub(super) async fn lead(&self, stop: impl Future<Output = ()>) -> Option<Term<'_>> {
         let mut stop = pin!(stop);
         let mut seen = Observed::default();
@@ -125,7 +125,7 @@ impl Candidate {
         }
     }
 
-    /// Takes the Lease, unless another replica holds it.
+    /// Acquires the Lease, unless another replica holds it.
     async fn attempt(
         &self,
         read: Result<Option<Lease>, CallError>,
@@ -137,7 +137,7 @@ impl Candidate {
         {
             return Ok(None);
         }
-        // The time before the write, because this replica holds the Lease from some later time.
+        // The time before the write, because the Lease is valid from a later time.
         let renewed = Instant::now();
         let lease = self.put(&self.taken(current)).await?;
         let metrics = self.metrics.lease(&self.name);
@@ -175,7 +175,7 @@ impl Candidate {
         in_time(CALL_DEADLINE, readable_one_of(&self.api, &self.name)).await
     }
 
-    /// Writes the Lease without a holder.
+    /// Writes the Lease with no holder.
     async fn release(&self, mut lease: Lease) -> Result<(), CallError> {
         let spec = lease.spec.get_or_insert_default();
         spec.lease_duration_seconds = Some(1);
@@ -183,7 +183,7 @@ impl Candidate {
         self.put(&lease).await.map(drop)
     }
 
-    /// Creates the Lease, or replaces it if its version is unchanged.
+    /// Creates the Lease, or replaces it if its version has not changed.
     async fn put(&self, lease: &Lease) -> Result<Lease, CallError> {
         let options = PostParams::default();
         if lease.metadata.resource_version.is_none() {
@@ -198,8 +198,8 @@ impl Candidate {
 impl Term<'_> {
     /// Runs `work` while this replica is the leader and `stop` is not ready.
     ///
-    /// `work` must end when the future that it receives is ready. This function waits for it, and renews the Lease
-    /// during this time.
+    /// `work` must end when the future that it receives is ready. This function waits until `work` ends, and renews the
+    /// Lease until then.
     pub(super) async fn during<W: Future<Output = ()>>(
         &mut self,
         stop: impl Future<Output = ()>,
@@ -244,7 +244,7 @@ impl Term<'_> {
             };
             let lease = self.candidate.name.as_str();
             if error.is_some() && self.renewed.elapsed() >= RENEW_DEADLINE {
-                // Another replica can become the leader after this.
+                // From now on, another replica can become the leader.
                 tracing::warn!(lease, error, "no longer leading");
                 return;
             }
@@ -268,7 +268,7 @@ impl Term<'_> {
             }
             Err(error) => error,
         };
-        // Another replica wrote the Lease, or the response to this replica's write was lost.
+        // Either another replica wrote the Lease, or the response to this replica's write was lost.
         if let Some(lease) = self.candidate.get().await?
             && holder(&lease) == self.candidate.identity
         {
@@ -278,13 +278,13 @@ impl Term<'_> {
         Ok(false)
     }
 
-    /// Releases the Lease, so that the next leader does not wait for its expiry.
+    /// Releases the Lease, so that the next leader does not need to wait until it expires.
     pub(super) async fn release(self) {
         let Self {
             candidate, lease, ..
         } = self;
         let mut released = candidate.release(lease).await;
-        // A renewal in progress at the end of the term can have changed the Lease.
+        // A renewal that was in progress when the term ended can have changed the Lease.
         if released.as_ref().is_err_and(CallError::is_conflict)
             && let Ok(Some(lease)) = candidate.get().await
             && holder(&lease) == candidate.identity
@@ -298,7 +298,7 @@ impl Term<'_> {
     }
 }
 
-/// The last observed spec of another replica's Lease, and the time of its last change.
+/// The last observed spec of another replica's Lease, and the time at which a change to it was last observed.
 #[derive(Debug, Default)]
 struct Observed(Option<(Option<LeaseSpec>, Instant)>);
 

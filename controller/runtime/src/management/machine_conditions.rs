@@ -22,17 +22,17 @@ use crate::machine_conditions::{
 };
 use crate::turns::FairRate;
 
-/// The time in which a turn can start writes. The update of the revocation list waits for the end of the turn.
+/// The time during which a turn can start writes. The next update of the revocation list waits until the turn ends.
 const TURN: Duration = Duration::from_secs(2);
 
-/// The pause after a failed write: the permission can be missing, or the API server is unavailable.
+/// The pause after a failed write, because a permission is missing or the API server is unavailable.
 const PAUSE: Duration = Duration::from_mins(1);
 
-/// The interval between two written refusals of one machine.
+/// The minimum interval between two written refusals for one machine.
 const BETWEEN_REFUSALS: Duration = Duration::from_mins(1);
 
-/// The time for which a condition is not written again, although the Machine does not have it. Another version of
-/// Cluster API can lack the field for the condition.
+/// The time for which a condition is not written again, even if the Machine does not have it, because an older or newer
+/// version of Cluster API can lack the field for the condition.
 const REPEAT: Duration = Duration::from_mins(10);
 
 /// The conditions of the Machines of one cluster.
@@ -40,7 +40,7 @@ const REPEAT: Duration = Duration::from_mins(10);
 pub(super) struct MachineConditions {
     #[debug(skip)]
     management: Client,
-    /// The write rate that all clusters share.
+    /// The shared write rate for all clusters.
     rate: Arc<FairRate>,
     cluster: ObjectKey,
     lines: ClusterLines,
@@ -50,9 +50,9 @@ pub(super) struct MachineConditions {
     failures: Failures,
 }
 
-/// The writes of the last [`REPEAT`], by the UIDs of the Machines.
+/// The writes within the last [`REPEAT`], by the UID of the Machine.
 ///
-/// The rate for the writes of all clusters in the process also limits their number.
+/// The shared write rate for all clusters also limits the number of entries.
 #[derive(Debug, Default)]
 struct Written(BTreeMap<String, Write>);
 
@@ -109,7 +109,7 @@ impl MachineConditions {
         }
     }
 
-    /// The log lines of the cluster.
+    /// The log-line budget of the cluster.
     pub(super) fn lines(&self) -> &ClusterLines {
         &self.lines
     }
@@ -119,8 +119,8 @@ impl MachineConditions {
         self.outcomes.clone()
     }
 
-    /// Adds the outcomes that are in records but not in conditions: decisions before a restart, and revocations by
-    /// operators.
+    /// Adds the outcomes that the records contain but the conditions do not: decisions before a restart, and operators'
+    /// revocations.
     pub(super) async fn compare(&self, inventory: &CapiInventory, records: &[Arc<Stored>]) {
         let mut pace = Pace::default();
         let mut named: BTreeMap<&str, &Record> = BTreeMap::new();
@@ -139,7 +139,8 @@ impl MachineConditions {
         }
     }
 
-    /// Writes the conditions that are due, within the time of a turn and the rate of the process. The rest waits.
+    /// Writes the conditions that are due, within the time of a turn and the shared rate. The remaining conditions
+    /// wait.
     pub(super) async fn write(
         &mut self,
         inventory: &CapiInventory,
@@ -180,8 +181,8 @@ impl MachineConditions {
         }
     }
 
-    /// Waits for the turn of this cluster among the writes of all clusters. Returns `false` if there is none within the
-    /// time from `begun`.
+    /// Waits for this cluster's turn among the writes for all clusters. Returns `false` if there is no turn in time,
+    /// starting at `begun`.
     async fn in_turn(&self, begun: Instant) -> bool {
         let turn = timeout_at(begun + TURN, self.rate.take(&self.cluster));
         begun.elapsed() < TURN && turn.await.is_ok()
@@ -198,7 +199,7 @@ impl MachineConditions {
         });
         match in_time(DEADLINE, written).await {
             Err(error) if error.is_not_found() || error.is_conflict() => {
-                // The Machine was deleted, or another one has its name.
+                // The Machine was deleted, or another Machine has its name.
                 Ok(())
             }
             written => written.map_err(Unavailable::from),
@@ -221,8 +222,7 @@ impl MachineConditions {
     }
 }
 
-/// Whether the machine belongs to the node that sent the request, if a node sent it. A node can claim another node's
-/// machine.
+/// If a node sent the request, whether the machine belongs to this node. A node can claim another node's machine.
 async fn is_of_requester(
     outcome: &Outcome,
     machine: &ObjectReference,
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(write().await, Ok(()));
         assert_eq!(kind.patches(), ["v1beta1/namespaces/a/machines/m1/status"]);
 
-        // The API server no longer serves the version that discovery found. The Machine can still exist.
+        // The API server no longer serves the version that was discovered. The Machine can still exist.
         kind.serve(&["v1beta2"]);
         let unserved = write().await.unwrap_err();
         assert!(unserved.contains("does not serve the kind"), "{unserved}");

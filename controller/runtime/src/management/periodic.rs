@@ -1,4 +1,4 @@
-//! Periodic work for one cluster, independent of the requests of its nodes.
+//! Periodic work for one cluster, which does not depend on requests from its nodes.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -45,7 +45,7 @@ use crate::logs::Failures;
 use crate::preflight::{self, required_rights};
 use crate::records::KubeRecords;
 
-/// The deadline for one part: a few small calls, each with its own deadline.
+/// The deadline for one part of the work: a few small calls, each with its own deadline.
 const PART_DEADLINE: Duration = Duration::from_mins(1);
 
 /// The deadline for the report about other approvers, which decides nothing. The revocations of the round wait for it.
@@ -66,7 +66,7 @@ pub(super) struct Upkeep {
     inventory: CapiInventory,
     /// The records, and the UID of the Cluster that owns them.
     owned: Option<(Arc<KubeRecords>, String)>,
-    /// The API version of the Cluster in the owner references of all records.
+    /// The API version of the Cluster in the owner references of its records, if all records have it.
     owned_in: Option<String>,
     /// The Service ranges of the Cluster.
     service_ranges: ServiceRangesOfCluster,
@@ -78,16 +78,16 @@ pub(super) struct Upkeep {
     /// Whether the last inspection applied the admission policy.
     is_policy_applied: bool,
     inspection: Option<Inspection>,
-    /// The names of listed Nodes without a record that garbage collection has not handled yet.
+    /// The names of listed Nodes that have no record, and that garbage collection has not handled yet.
     listed: BTreeSet<String>,
-    /// The last time at which all permissions were granted.
+    /// The time of the last check in which all permissions were granted.
     rights: Option<Instant>,
-    /// Whether the watch of requests has failed or recovered, or kubeadm's bindings have returned, since the last
-    /// inspection. The watches set it.
+    /// Whether, since the last inspection, the request watch has failed or recovered, or kubeadm's bindings have been
+    /// created again. The watches set this flag.
     pub(super) urgent: Arc<AtomicBool>,
     tokens: Tokens,
     revoked: RevocationList,
-    /// The time of the management cluster's API server.
+    /// The time on the management cluster's API server.
     server_time: ServerTime,
 }
 
@@ -132,8 +132,8 @@ impl Upkeep {
         }
     }
 
-    /// Sets the Cluster, which becomes the owner of its records. Also enables the comparison of the workload cluster
-    /// with the first workload cluster of its `KubeletAuthentication`.
+    /// Sets the Cluster, which becomes the owner of its records. Also enables comparing the workload cluster with the
+    /// first workload cluster of the `KubeletAuthentication`.
     pub(super) fn of_cluster(self, cluster: &Cluster, known: OfCluster) -> Self {
         Self {
             owned: Some((known.records.clone(), known.uid.clone())),
@@ -143,7 +143,8 @@ impl Upkeep {
         }
     }
 
-    /// Sets the time of the management cluster. Entries are removed only if they have also expired by this time.
+    /// Sets the time source of the management cluster. Entries are removed only if they have also expired according to
+    /// it.
     pub(super) fn with_server_time(self, server_time: ServerTime) -> Self {
         Self {
             server_time,
@@ -151,13 +152,13 @@ impl Upkeep {
         }
     }
 
-    /// The time for removing expired entries. A fast clock would remove revocations permanently.
+    /// The time with which expired entries are removed. With a fast clock, revocations would be removed permanently.
     fn ended_by(&self) -> SystemTime {
         self.server_time.earlier(now())
     }
 
-    /// Runs one round, without calls if nothing has changed and no inspection is due. The first round precedes all
-    /// grants.
+    /// Runs one round. It makes no calls if there was no change and no inspection is due. No certificate is granted
+    /// before the first round.
     pub(super) async fn round(&mut self) -> Health {
         if !self.context.ledger.revocations().is_read() {
             let tried = self.revoke().boxed().await;
@@ -168,7 +169,7 @@ impl Upkeep {
             let counted = self.counted().await;
             let found = self.inspect(counted.as_ref()).boxed().await;
             if !found.undone.is_empty() {
-                // A permission could have been revoked.
+                // A permission can have been revoked.
                 self.rights = None;
             }
             self.inspection = Some(Inspection {
@@ -216,7 +217,7 @@ impl Upkeep {
         health
     }
 
-    /// Writes the conditions of Machines that are due.
+    /// Writes those Machine conditions that are due.
     pub(super) async fn tell_machines(&mut self) {
         let records = self.context.ledger.records().as_ref();
         self.machine_conditions
@@ -241,7 +242,7 @@ impl Upkeep {
         self.context.enforcement.is_on()
     }
 
-    /// Whether enforcement does not wait for Nodes without a record.
+    /// Whether enforcement starts even if Nodes have no record.
     fn enforces_now(&self) -> bool {
         self.spec.auto_approve_bindings == AutoApproveBindings::RemoveNow
     }
@@ -251,7 +252,7 @@ impl Upkeep {
         records.map_err(|error| cut(error_chain(&error)))
     }
 
-    /// The inputs of the count of Nodes without a record. `None` if they are unknown.
+    /// The inputs for counting the Nodes without a record. `None` if they are unknown.
     async fn counted(&self) -> Option<Counted> {
         let records = self.records().await.ok()?;
         let live = records.iter().filter(|stored| stored.record.is_live());
@@ -267,14 +268,14 @@ impl Upkeep {
         })
     }
 
-    /// Inspects the cluster, and restores objects that were changed.
+    /// Inspects the cluster, and restores objects that another client changed.
     async fn inspect(&mut self, counted: Option<&Counted>) -> Health {
         let mut health = self.examined().await;
         if !matches!(health.answers, ApiReachability::Yes(_)) {
             return health;
         }
         if self.inspection.is_some() {
-            // Another client could have changed the list of revoked certificates, so it is written again.
+            // Another client can have changed the revocation list, so it is written again.
             self.revoked.forget();
         }
         self.read_service_ranges(&mut health).await;
@@ -318,7 +319,7 @@ impl Upkeep {
         health
     }
 
-    /// Reads the addresses of Services. After a failure, the previous addresses stay.
+    /// Reads the Service addresses. After a failure, the previous addresses remain in use.
     async fn read_service_ranges(&self, health: &mut Health) {
         let (of_cluster, known) = (&self.service_ranges, &self.context.serving.service_ranges);
         let read = part(service_ranges::read(self.access.client())).await;
@@ -332,7 +333,7 @@ impl Upkeep {
         });
     }
 
-    /// Publishes newly revoked certificates, after the first inspection.
+    /// Publishes newly revoked certificates. Must be called after the first inspection.
     pub(super) async fn revoke_what_is_new(&mut self) {
         if self.revoked.is_published() {
             let tried = self.revoke().boxed().await;
@@ -348,7 +349,7 @@ impl Upkeep {
     }
 
     async fn examined(&mut self) -> Health {
-        // If a permission was revoked in the meantime, the API server refuses the call.
+        // If the permissions have been revoked since then, the API server rejects the call.
         let rights = self.rights.take();
         let rights = rights.filter(|at| at.elapsed() < self.sync_period * 2);
         let client = self.access.client();
@@ -384,13 +385,14 @@ impl Upkeep {
         }
     }
 
-    /// Decides whether attestation is enforced from now on. If not, or if it does not wait for Nodes without a record,
-    /// returns the message about them. Once enforced, it stays enforced while the settings require it. Otherwise, anyone who can create a Node
-    /// without a record could open all paths again.
+    /// Decides whether attestation is enforced from now on. If it is not enforced, or if enforcement does not wait for
+    /// Nodes without a record, returns the message about these Nodes. After attestation is enforced, it stays enforced
+    /// while the settings require it. Otherwise, anyone who can create a Node without a record could open all
+    /// auto-approval paths again.
     ///
     /// # Errors
     ///
-    /// The previous state of enforcement is unknown. The settings then stay unchanged.
+    /// Returns an error if it is unknown whether attestation was enforced. The settings then do not change.
     async fn enforce(
         &mut self,
         without: Result<BTreeSet<String>, String>,
@@ -412,7 +414,7 @@ impl Upkeep {
         Ok(without_identity(without, enforced))
     }
 
-    /// The state of the auto-approval paths, and the message, which begins with `told`.
+    /// The state of the auto-approval paths, and the message about them. The message starts with `told`.
     async fn paths(&self, mut told: Vec<String>) -> Result<(AutoApprove, String), HardeningError> {
         let client = self.access.client();
         let lines = self.machine_conditions.lines();
@@ -441,10 +443,11 @@ impl Upkeep {
         Ok((found, told.join("; ")))
     }
 
-    /// The names of Nodes without a live record, except Nodes that are allowed to renew without one. The result
-    /// includes Nodes that only a Machine reports, and the expected Node of a control-plane Machine.
+    /// The names of Nodes that have no live record and are not allowed to renew without one. The result includes Nodes
+    /// that only a Machine reports, and the expected Nodes of control-plane Machines.
     ///
-    /// The result has at most [`nodes::MAX_WITHOUT`] listed Nodes and, if `with_retired` is set, those of all retired records.
+    /// The result contains at most [`nodes::MAX_WITHOUT`] listed Nodes. If `with_retired` is set, it also contains the
+    /// Nodes of all retired records.
     async fn without_record(&self, with_retired: bool) -> Result<BTreeSet<String>, String> {
         let records = self.records().await?;
         let exempt = self.admission.exempt.iter();
@@ -460,7 +463,7 @@ impl Upkeep {
             pace.step().await;
         }
         let unaccounted = |name: &str| !accounted_for.contains(name);
-        // A Node can be missing temporarily: when a cluster starts, and while its instance is stopped.
+        // A Node can be missing temporarily, while a cluster starts or while the Node's instance is stopped.
         let of_machines = self.inventory.nodes_without(unaccounted).await;
         let mut without = of_machines.ok_or("the Machines are unknown")?;
         let retired = with_retired.then_some(&retired);
@@ -469,14 +472,14 @@ impl Upkeep {
     }
 }
 
-/// Removes the admission policy for requests, which would block nodes that join without this controller.
+/// Removes the admission policy for requests, because it would block nodes that join without this controller.
 ///
-/// The policy for revoked certificates stays: otherwise, the deletion would make stolen certificates valid again.
+/// The policy for revoked certificates is kept, because deleting it would make stolen certificates valid again.
 pub(super) async fn release(access: &ClusterAccess) -> Result<(), String> {
     part(admission::remove(access.client())).await
 }
 
-/// Runs one part within the deadline, in a separate allocation.
+/// Runs one part of the work within its deadline, in a separate allocation.
 fn part<T, E: Error + 'static>(
     work: impl Future<Output = Result<T, E>>,
 ) -> impl Future<Output = Result<T, String>> {

@@ -1,4 +1,4 @@
-//! The places for the clusters of each namespace. The oldest clusters are served, up to a limit.
+//! The places for clusters in each namespace. The oldest clusters get a place, up to a limit.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -11,26 +11,26 @@ use tokio::sync::watch;
 use crate::capi::ObjectKey;
 use crate::shared::{Lock, Shared, visit};
 
-/// The places of all namespaces. Clones share them.
+/// The places in all namespaces. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct Places {
-    /// The limit of served clusters in one namespace.
+    /// The maximum number of served clusters in one namespace.
     limit: NonZeroUsize,
     namespaces: Arc<Shared<BTreeMap<String, Namespace>>>,
 }
 
-/// The creation time (in seconds since 1970) and the name of a `KubeletAuthentication`. So the order is the same after
-/// a restart.
+/// The creation time (in seconds since 1970) and the name of a `KubeletAuthentication`, so that the order stays the
+/// same after a restart.
 type Age = (i64, String);
 
-/// The clusters of a namespace, and the channels that report whether each has a place.
+/// The clusters in a namespace, and the channels that report whether each cluster has a place.
 #[derive(Debug, Default)]
 struct Namespace {
     placed: BTreeMap<Age, watch::Sender<bool>>,
     others: BTreeMap<Age, watch::Sender<bool>>,
 }
 
-/// The place of a cluster, if it has one. Dropping this releases the place.
+/// A cluster's claim to a place. Dropping it releases the place.
 #[derive(Debug)]
 pub(super) struct Place {
     places: Places,
@@ -72,8 +72,8 @@ impl Places {
 }
 
 impl Namespace {
-    /// Assigns free places to the oldest clusters without a place, and moves places from younger to older clusters.
-    /// Each change of a cluster affects at most one other cluster.
+    /// Assigns free places to the oldest clusters without a place, and moves places from younger to older clusters. A
+    /// change to one cluster affects at most one other cluster.
     fn settle(&mut self, limit: usize) {
         while let Some(oldest) = self.others.first_entry() {
             visit();
@@ -104,7 +104,7 @@ impl Place {
         *self.is_placed.borrow()
     }
 
-    /// The limit of clusters in the namespace.
+    /// The maximum number of clusters in the namespace.
     pub(super) fn limit(&self) -> NonZeroUsize {
         self.places.limit
     }

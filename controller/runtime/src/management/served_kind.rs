@@ -1,4 +1,4 @@
-//! A management cluster for tests, which serves one kind in changing versions.
+//! A management cluster for tests, which serves one kind in varying versions.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,7 +20,7 @@ struct State {
     kind: &'static str,
     plural: &'static str,
     versions: Vec<&'static str>,
-    /// The fields of the status, in the definition of the kind.
+    /// The status fields in the definition of the kind.
     fields: Vec<&'static str>,
     has_objects: bool,
     lookups: usize,
@@ -61,12 +61,12 @@ impl ServedKind {
         self.0.lock().unwrap().lookups
     }
 
-    /// The number of reads of the definition.
+    /// The number of times that the definition was read.
     pub(super) fn definitions(&self) -> usize {
         self.0.lock().unwrap().definitions
     }
 
-    /// The paths of the patches of existing objects since the last call.
+    /// The paths of patches to existing objects since the last call.
     pub(super) fn patches(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap().patches)
     }
@@ -122,7 +122,7 @@ impl State {
         });
         self.lookups += usize::from(object.is_none());
         if !self.versions.contains(&version) {
-            // For a path that it does not serve, the API server returns this text instead of a Status.
+            // For an unserved path, the API server returns this text instead of a Status.
             return response(404, "404 page not found\n".to_owned());
         }
         let Some(object) = object else {

@@ -22,7 +22,7 @@ pub(super) enum Observed<K> {
     Absent,
     /// The object.
     Present(K),
-    /// The object exists, and no version of it could be read.
+    /// The object exists, but none of its versions could be read.
     Unreadable(Unreadable),
 }
 
@@ -44,12 +44,12 @@ impl<K> Observed<K> {
     }
 }
 
-/// A change of a Secret.
+/// A change to a Secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change<K> {
     /// The state of the Secret.
     State(Observed<K>),
-    /// The last version cannot be read. The previous version stays valid.
+    /// The last version cannot be read. The previous version remains in use.
     Outdated(Unreadable),
 }
 
@@ -59,10 +59,10 @@ impl<K> From<Option<K>> for Observed<K> {
     }
 }
 
-/// Yields each change of the Secret with this name, with the values of these keys. The stream never ends.
+/// Returns each change to the Secret with this name, including the values of these keys. The stream never ends.
 ///
-/// Unlike `kube::runtime::watch_object`, it decodes a Secret leniently, lists in pages, and logs like all watches. The
-/// last version that could be read stays valid while later versions cannot be read, and while the API server is
+/// Unlike `kube::runtime::watch_object`, it decodes a Secret leniently, lists in pages, and logs like all other
+/// watches. The last readable version remains in use while later versions cannot be read, and while the API server is
 /// unavailable.
 pub(super) fn follow(
     api: Api<Lenient<SecretValues, Secret>>,

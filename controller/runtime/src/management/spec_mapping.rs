@@ -23,12 +23,12 @@ use node_attestation_core::verifier::Verifiers;
 
 use crate::capi::Cluster;
 
-/// The parts of a cluster's context. `N` is the type of its Nodes.
+/// The inputs for creating a cluster's context. `N` is the type that reads its Nodes.
 pub(crate) struct ContextBuilder<'a, N> {
     pub(crate) spec: &'a KubeletAuthenticationSpec,
     pub(crate) cluster: &'a Cluster,
     pub(crate) nodes: N,
-    /// The hosts of the control plane endpoint, in addition to the host in the Cluster.
+    /// The control-plane endpoint's hosts, in addition to the host in the Cluster.
     pub(crate) endpoint_hosts: Vec<String>,
     pub(crate) verifiers: Verifiers,
     pub(crate) audiences: Vec<Audience>,
@@ -43,7 +43,7 @@ pub(crate) struct ContextBuilder<'a, N> {
 }
 
 impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
-    /// Creates the context for decisions about the cluster's requests.
+    /// Creates the context for decisions on the cluster's requests.
     pub(crate) fn context(self) -> Context {
         let Self { spec, .. } = self;
         let nodes = Arc::new(self.nodes);
@@ -78,7 +78,8 @@ impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
     }
 }
 
-/// The enforcement until the periodic work has read the admission policy, which a previous process can have enforced.
+/// The enforcement state until the periodic work has read the admission policy. A previous process can have enforced
+/// attestation.
 fn enforcement(spec: &KubeletAuthenticationSpec) -> Enforcement {
     Enforcement::new(if is_to_be_enforced(spec) {
         EnforcementState::Unknown
@@ -87,19 +88,20 @@ fn enforcement(spec: &KubeletAuthenticationSpec) -> Enforcement {
     })
 }
 
-/// Whether the settings require enforcement, with `Remove` as soon as it blocks no node.
+/// Whether the settings require enforcement. With `Remove`, attestation is enforced as soon as no node would be
+/// blocked.
 pub(crate) fn is_to_be_enforced(spec: &KubeletAuthenticationSpec) -> bool {
     spec.auto_approve_bindings != AutoApproveBindings::Report
 }
 
-/// The maximum number of attestors in a message. A tenant chooses the names in its records.
+/// The maximum number of attestation providers in a message. A tenant chooses the names in its records.
 const MAX_ATTESTORS: usize = 8;
 
-/// The attestors beyond [`MAX_ATTESTORS`].
+/// The name for all attestation providers beyond [`MAX_ATTESTORS`].
 const OTHERS: &str = "others";
 
-/// The attestors of these records that `spec` does not authorize, with the number of their records. Nodes with such a
-/// record cannot renew.
+/// The attestation providers of these records that `spec` does not authorize, with the number of their records. Nodes
+/// with one of these records cannot renew.
 pub(crate) fn unauthorized<'a>(
     spec: &KubeletAuthenticationSpec,
     attestors: impl IntoIterator<Item = &'a str>,
@@ -121,7 +123,8 @@ pub(crate) fn unauthorized<'a>(
     unauthorized
 }
 
-/// The attestors of live records that `spec` does not authorize. A revoked node cannot renew with any attestor.
+/// The attestation providers of live records that `spec` does not authorize. Excludes revoked nodes, because they
+/// cannot renew with any attestation provider.
 pub(crate) fn unauthorized_of_records(
     spec: &KubeletAuthenticationSpec,
     records: &AllRecords,
@@ -131,7 +134,7 @@ pub(crate) fn unauthorized_of_records(
     unauthorized(spec, renewing.map(|record| record.holder.attestor.as_str()))
 }
 
-/// Formats these attestors with the numbers of their records, for users.
+/// Formats these attestation providers with the number of their records, for users.
 pub(crate) fn counted(attestors: &BTreeMap<String, usize>) -> String {
     let counted = attestors
         .iter()
@@ -158,11 +161,11 @@ pub(crate) struct InvalidServingAddressRange {
     why: InvalidAddressRange,
 }
 
-/// The ranges to which the addresses in serving certificates are limited.
+/// The ranges that limit the addresses in serving certificates.
 ///
 /// # Errors
 ///
-/// An entry is invalid. Ignoring the entry would change or remove the limit.
+/// Returns an error if an entry is invalid, because ignoring the entry would change or remove the limit.
 pub(crate) fn serving_address_ranges(
     spec: &KubeletAuthenticationSpec,
 ) -> Result<Vec<AddressRange>, InvalidServingAddressRange> {
@@ -202,7 +205,7 @@ impl ServiceRangesOfCluster {
         self.unreadable.is_none() && !self.ranges.is_empty()
     }
 
-    /// The ranges to use until the workload cluster reports others.
+    /// The ranges to use until the workload cluster reports its ranges.
     fn known(self) -> ServiceRanges {
         let are_all = self.are_all();
         ServiceRanges::new(self.ranges, are_all)
@@ -240,7 +243,7 @@ mod tests {
     use super::*;
     use crate::capi::OwnAttestors;
 
-    /// A live record of a machine with this attestor.
+    /// A live record for a machine with this attestation provider.
     fn record(attestor: Provider) -> Record {
         let mut claim = claim("m1", "n1", 1, 0);
         claim.provider = attestor;

@@ -1,7 +1,8 @@
 //! Writes the status of a `KubeletAuthentication` when it has changed.
 //!
 //! A tenant can change the status of each of its clusters at any time, because its objects and its API server determine
-//! it. So the writes of all clusters take turns, by namespace, then by cluster. A write that waits has the last status.
+//! the status. Therefore writes for all clusters take turns: first by namespace, then by cluster. A write that waits
+//! contains the latest status.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,25 +30,25 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// The minimum interval between two writes, even if the status changes faster.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// The rate of writes to the status of `KubeletAuthentication`s and `InfraClusters` for all clusters together: 1,000
-/// clusters write both at the same time.
+/// The shared rate of status writes to `KubeletAuthentication`s and `InfraClusters` for all clusters: enough for 1,000
+/// clusters that write both at the same time.
 pub(super) const RATE: Rate = Rate {
     burst: 2000,
     every: Duration::from_millis(20),
 };
 
-/// The waits after failed writes.
+/// The delays after failed writes.
 const RETRY: Backoff = Backoff {
     first: PAUSE,
     longest: Duration::from_mins(1),
 };
 
-/// The writer of one `KubeletAuthentication`'s status.
+/// Writes the status of one `KubeletAuthentication`.
 #[derive(Debug)]
 pub(super) struct StatusWriter {
     api: Api<KubeletAuthentication>,
     metrics: Metrics,
-    /// The rate of all clusters.
+    /// The shared rate for all clusters.
     rate: Arc<FairRate>,
     cluster: ObjectKey,
     not_before: Instant,
@@ -66,8 +67,8 @@ impl StatusWriter {
         }
     }
 
-    /// Writes `status` if it differs from the status of the object. If the write fails or must wait, returns the time
-    /// of the next attempt.
+    /// Writes `status` if it differs from the object's status. If the write fails or must wait, returns the time of the
+    /// next attempt.
     pub(super) async fn write(
         &mut self,
         known: &KeptAuthentication,
@@ -93,7 +94,7 @@ impl StatusWriter {
                 self.not_before = Instant::now() + PAUSE;
                 return Some(self.not_before);
             }
-            // The watch will deliver the other version.
+            // The watch will deliver the newer version.
             Err(error) if error.is_conflict() => {
                 let error = "the object has changed since it was read".to_owned();
                 (Written::Conflict, error)
@@ -107,8 +108,8 @@ impl StatusWriter {
         Some(self.not_before)
     }
 
-    /// Replaces the status. The conditions of other controllers, which are not kept in memory, stay in the object. If
-    /// they changed since the read, the write is a conflict.
+    /// Replaces the status. Conditions from other controllers, which are not kept in memory, stay in the object. If
+    /// they have changed since the read, the write fails with a conflict.
     async fn replace(
         &self,
         name: &str,
@@ -179,7 +180,7 @@ mod tests {
         Box::pin(writer.write(&known, status)).await
     }
 
-    /// The methods of the calls and the conditions in the write, of an object with these conditions.
+    /// The methods of the calls, and the conditions in the write, for an object with these conditions.
     async fn written(conditions: &[Value]) -> (Vec<Method>, Value) {
         let stored = stored(conditions);
         let calls: Arc<Mutex<(Vec<Method>, Value)>> = Arc::default();

@@ -44,24 +44,24 @@ use crate::records::KubeRecords;
 use crate::turns::{Line, TurnLimits};
 use crate::watch::Unreadable;
 
-/// The longest interval between two updates of the status, because a part of it depends on the time.
+/// The maximum interval between two status updates, because a part of the status depends on the time.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
-/// The rate at which one cluster is reconciled. Each reconciliation can parse the settings and Secrets, and a tenant
-/// can change its objects at any rate.
+/// The rate at which one cluster is reconciled. It is limited because each reconciliation can parse the settings and
+/// Secrets, and a tenant can change its objects at any rate.
 const RECONCILED: Rate = Rate {
     burst: 20,
     every: Duration::from_secs(1),
 };
 
-/// The limit of clusters whose objects are parsed at the same time. With a limit of one, parsing occupies at most one
-/// thread, and a cluster waits for at most one cluster of each other namespace.
+/// The maximum number of clusters whose objects are parsed at the same time. With a limit of one, parsing occupies at
+/// most one thread, and a cluster waits for at most one cluster in each other namespace.
 pub(super) const PARSED: TurnLimits = TurnLimits {
     all: 1,
     of_cluster: 1,
 };
 
-/// The waits before a cluster is served again after its tasks panicked, and between the attempts to release it.
+/// The delays before a cluster is served again after a panic in its tasks, and between attempts to release a cluster.
 const RESTART: Backoff = Backoff {
     first: Duration::from_secs(5),
     longest: Duration::from_mins(5),
@@ -73,7 +73,7 @@ pub(super) async fn supervise(
     key: ObjectKey,
     mut authentication: watch::Receiver<Authentication>,
 ) {
-    // The budget outlives the object, which a tenant can delete and create at any rate.
+    // The budget is kept when the object is deleted, because a tenant can delete and create the object at any rate.
     let mut full_at = Instant::now();
     loop {
         let served = serve_selected(&shared, &key, &mut authentication, &mut full_at);
@@ -86,7 +86,7 @@ pub(super) async fn supervise(
 }
 
 /// Serves the cluster while this controller selects it, until its `KubeletAuthentication` is deleted. `full_at` is the
-/// budget of [`RECONCILED`].
+/// state of the budget [`RECONCILED`].
 async fn serve_selected(
     shared: &Arc<Shared>,
     key: &ObjectKey,
@@ -140,7 +140,7 @@ async fn selected(
     let mut objects = shared.objects.changes_of(key);
     let mut cluster = Observed::Unknown;
     loop {
-        // The channel is closed when this replica stops being the leader.
+        // The channel is closed when this replica is no longer the leader.
         authentication.has_changed().ok()?;
         let current = authentication.borrow_and_update().clone()?;
         if is_selected(selection, &cluster, current.metadata.labels.as_ref()) {
@@ -153,7 +153,7 @@ async fn selected(
     }
 }
 
-/// Waits until this controller serves the cluster, whose `KubeletAuthentication` has these labels.
+/// Waits until this controller serves the cluster. `labels` are the labels of its `KubeletAuthentication`.
 pub(super) async fn until_selected(
     shared: &Shared,
     key: &ObjectKey,
@@ -167,10 +167,11 @@ pub(super) async fn until_selected(
     }
 }
 
-/// Whether this controller serves the cluster, whose `KubeletAuthentication` has these labels.
+/// Whether this controller serves the cluster. `labels` are the labels of its `KubeletAuthentication`.
 ///
-/// The label of the Cluster decides or, without a readable Cluster, the label of the `KubeletAuthentication`. With a
-/// watch filter, the controller does not write to a cluster of another controller, or before it has read the label.
+/// The Cluster's label decides. If the Cluster cannot be read, the label of the `KubeletAuthentication` decides. With a
+/// watch filter, the controller does not write to a cluster that belongs to another controller, or whose label it has
+/// not read.
 fn is_selected(
     selection: &Selection,
     cluster: &Observed<Cluster>,
@@ -191,9 +192,9 @@ struct Supervisor {
     metrics: ClusterMetrics,
     ca_key: CaKeyHolder,
     parsed: Parsed,
-    /// The last service for which no client could be created. So the kubeconfig is refused only once.
+    /// The last service for which no client could be created, so that its kubeconfig is rejected only once.
     no_client: Option<(Fingerprint, KubeconfigRefused)>,
-    /// The turns to parse objects, which alternate between namespaces.
+    /// The turns for parsing objects, which rotate through the namespaces.
     parsing: Line,
     place: Place,
     records: Arc<KubeRecords>,
@@ -208,10 +209,9 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    /// Runs until the `KubeletAuthentication` is deleted, or the cluster belongs to another controller.
+    /// Runs until the `KubeletAuthentication` is deleted, or until another controller selects the cluster.
     ///
-    /// The steps are boxed: a task reserves space for its largest step as long as it exists, and each cluster has a
-    /// task.
+    /// The steps are boxed, because a task always reserves space for its largest step, and each cluster has a task.
     async fn run(mut self, full_at: &mut Instant) {
         let mut secrets = None;
         let mut objects = self.shared.objects.changes_of(&self.key);
@@ -273,12 +273,12 @@ impl Supervisor {
 
     /// Waits until this time, or until the channel is closed.
     async fn pause(&mut self, until: Instant) {
-        // The caller reads the current value afterwards.
+        // The caller reads the current value later.
         let closed = async { while self.authentication.changed().await.is_ok() {} };
         drop(timeout_at(until, closed).await);
     }
 
-    /// Writes the signers to the `InfraCluster` of a served cluster.
+    /// Writes the signer names to a served cluster's `InfraCluster`.
     async fn write_infra_cluster(&mut self, status: &KubeletAuthenticationStatus) {
         let cluster = self.sources.cluster.present();
         if self.running.is_some()
@@ -339,7 +339,7 @@ impl Supervisor {
                 let started = if let Some((_, refused)) = known {
                     Err(refused)
                 } else {
-                    // A turn is necessary, because the library parses the client key and the CA certificates.
+                    // The turn is necessary because the library parses the client key and the CA certificates.
                     let _turn = self.parsing.turn().await;
                     Running::start(&self.shared, &self.key, &service, records, memory, metrics)
                 };
@@ -388,7 +388,8 @@ impl Supervisor {
     }
 }
 
-/// The number of records that an operator allows one round to retire. 0 if the annotation is not a number.
+/// The number of records that one round is allowed to retire, as set by an operator. 0 if the annotation is not a
+/// number.
 fn allowed_retirements(authentication: &KubeletAuthentication) -> usize {
     let annotations = authentication.metadata.annotations.as_ref();
     annotations
@@ -396,7 +397,7 @@ fn allowed_retirements(authentication: &KubeletAuthentication) -> usize {
         .unwrap_or_default()
 }
 
-/// Waits until the Cluster differs from `known`. A Cluster that belongs to another controller counts as unknown.
+/// Waits until the Cluster differs from `known`. A Cluster that another controller selects counts as unknown.
 async fn other_cluster(
     objects: &Objects,
     key: &ObjectKey,
@@ -415,7 +416,7 @@ async fn other_cluster(
     }
 }
 
-/// The Cluster in the cache of the watch.
+/// The Cluster in the watch's cache.
 fn cluster_now(objects: &Objects, key: &ObjectKey) -> Observed<Cluster> {
     match objects.is_ready().then(|| objects.any_cluster(key)) {
         None => Observed::Unknown,

@@ -1,4 +1,4 @@
-//! Events on `NodeIdentity` objects about the actions of garbage collection.
+//! Events on `NodeIdentity` objects about garbage collection.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -17,11 +17,11 @@ use crate::watch::metadata_of_one;
 /// The deadline for a call about one small object.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// The maximum number of Events per sweep. If all machines of a cluster are deleted together, only the log contains the
-/// other actions.
+/// The maximum number of Events per sweep. If all machines of a cluster are deleted together, the remaining actions are
+/// only logged.
 const MAX_A_SWEEP: usize = 20;
 
-/// The maximum number of remembered actions. A Node that is created repeatedly has only one Event.
+/// The maximum number of remembered actions. They prevent further Events for a Node that is created repeatedly.
 const MAX_REMEMBERED: usize = 10_000;
 
 /// The Events on the records of one cluster.
@@ -43,7 +43,7 @@ impl SweepEvents {
         }
     }
 
-    /// Writes an Event for each action, except for actions with an earlier Event.
+    /// Writes an Event for each action, except for actions that already have an Event.
     pub(super) async fn write(&mut self, done: Vec<SweepAction>, now: SystemTime) {
         if self.written.len() > MAX_REMEMBERED {
             self.written.clear();
@@ -58,8 +58,8 @@ impl SweepEvents {
         }
     }
 
-    /// The reference to the record. If the record cannot be read, it has no UID, and `kubectl describe` does not show
-    /// the Event.
+    /// The reference to the record. If the record cannot be read, the reference has no UID, so `kubectl describe` does
+    /// not show the Event.
     async fn record(&self, done: &SweepAction) -> ObjectReference {
         let name = crd::object_name(&self.cluster.name, done.node_name.as_str());
         let read = in_time(DEADLINE, metadata_of_one(&self.api, &name)).await;
@@ -74,7 +74,7 @@ impl SweepEvents {
     }
 }
 
-/// The reason and the note of the Event.
+/// The reason and the note for the Event.
 fn words(done: &SweepAction) -> (&'static str, String) {
     let SweepAction {
         node_name,

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-/// The assumed limit if none is set, as in `packaging/deploy`.
+/// The limit that is assumed if none is set. It equals the limit in `packaging/deploy`.
 const DEFAULT: usize = 1024 * 1024 * 1024;
 
-/// The file system of cgroup v2, and the file that contains the process's group.
+/// The file system of cgroup v2, and the file that contains the group of this process.
 const ROOT: &str = "/sys/fs/cgroup";
 const OWN: &str = "/proc/self/cgroup";
 
@@ -20,7 +20,7 @@ pub(super) fn limit() -> usize {
     read(Path::new(OWN)).map_or(DEFAULT, |own| limit_of(&own, read))
 }
 
-/// The lowest limit of the group in `own` and its ancestors.
+/// The lowest limit among the group in `own` and its ancestors.
 fn limit_of(own: &str, read: impl Fn(&Path) -> Option<String>) -> usize {
     // cgroup v2 has one line: `0::/group`. In a container, the group is the root.
     let group = own.lines().find_map(|line| line.strip_prefix("0::/"));

@@ -1,17 +1,19 @@
-//! Limits of the resources that namespaces share.
+//! Limits on resources that namespaces share.
 
 use super::container;
 
-/// The number of bytes for all namespaces together.
+/// The total number of bytes for all namespaces.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit(pub(super) usize);
 
 impl Limit {
-    /// The number of bytes that a namespace with `own` of `all` used bytes can still take, with this number of namespaces.
+    /// The number of bytes that a namespace can still take. It uses `own` of the `all` used bytes, and there is this
+    /// number of namespaces.
     ///
-    /// A single namespace can take three quarters. With two or more namespaces, each can take at most half. The last
-    /// quarter is divided equally among at least three namespaces. Memory in use is never taken away, so a new
-    /// namespace needs a part that no other namespace can take. Without a namespace, the operator can take the rest.
+    /// A single namespace can take three quarters. If there are two or more namespaces, each of them can take at most
+    /// half. The last quarter is divided equally among at least three namespaces, because used memory is never taken
+    /// away, and a new namespace needs a part that no other namespace can take. If there is no namespace, the operator
+    /// can take the rest.
     pub(super) fn room(self, (own, all): (usize, usize), namespaces: usize) -> usize {
         let Self(bytes) = self;
         let left = bytes.saturating_sub(all);
@@ -28,20 +30,20 @@ impl Limit {
     }
 }
 
-/// A limit for objects that the controller keeps as long as they exist, in any unit.
+/// A limit on objects that the controller keeps as long as they exist, in any unit.
 ///
-/// A single namespace can have half of the limit, so that the first objects leave space for the objects of other
-/// namespaces. The last quarter is divided equally between the namespaces.
+/// A single namespace can use at most half of the limit, so that there is space for objects in other namespaces. The
+/// last quarter is divided equally among the namespaces.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeptLimit(Limit);
 
 impl KeptLimit {
-    /// Creates a limit of this number of units for all namespaces together.
+    /// Creates a limit with this number of units for all namespaces together.
     pub(crate) const fn new(units: usize) -> Self {
         Self(Limit(units))
     }
 
-    /// The units of this number of bytes that fit into a part of the container's memory.
+    /// The number of units with this number of bytes that fit into this fraction of the container's memory.
     pub(crate) fn of_memory(part: usize, unit: usize) -> Self {
         Self::new(container::limit() / part / unit)
     }
@@ -52,8 +54,8 @@ impl KeptLimit {
         units / 2
     }
 
-    /// The number of units that a namespace with `own` of `all` used units can still take, with this number of
-    /// namespaces.
+    /// The number of units that a namespace can still take. It uses `own` of the `all` used units, and there is this
+    /// number of namespaces.
     pub(crate) fn room(self, used: (usize, usize), namespaces: usize) -> usize {
         self.0.room(used, namespaces.max(3))
     }

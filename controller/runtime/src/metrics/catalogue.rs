@@ -5,7 +5,7 @@ use prometheus_client::metrics::MetricType;
 /// A metric.
 #[derive(Debug)]
 pub(super) struct Metric {
-    /// The name without the suffix that the format adds: `_total` for a counter, `_info` for an info.
+    /// The name without the suffix that the format adds: `_total` for a counter, and `_info` for an info.
     pub(super) base: &'static str,
     pub(super) kind: MetricType,
     #[cfg_attr(not(test), expect(dead_code, reason = "the tests compare it"))]

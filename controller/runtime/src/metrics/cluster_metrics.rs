@@ -1,4 +1,4 @@
-//! The metrics of a workload cluster, for its tasks.
+//! The metrics of a workload cluster, which its tasks use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::clusters::{Cluster, ClusterReport};
 use super::{DENIED, Heartbeat, Metrics, Pending, WatchMetrics};
 
-/// The metrics of a workload cluster. Its series end when the last clone is dropped.
+/// The metrics of a workload cluster. Its time series are removed when the last clone is dropped.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ClusterMetrics {
     metrics: Metrics,
@@ -23,7 +23,7 @@ impl ClusterMetrics {
         }
     }
 
-    /// Marks the cluster as the only one of this process. The process is then live only while the cluster's requests
+    /// Marks the cluster as the only one in this process. The process is then live only while the cluster's requests
     /// are served.
     pub(crate) fn only(self) -> Self {
         Self {
@@ -46,12 +46,12 @@ impl ClusterMetrics {
         &self.metrics
     }
 
-    /// The metrics of a watch of the cluster's API server.
+    /// The metrics for a watch of the cluster's API server.
     pub(crate) fn watch(&self, kind: &'static str) -> WatchMetrics {
         self.metrics.watch_in(kind, self.cluster.clone())
     }
 
-    /// Counts a decision on a request, as [`Metrics::decided`], and a denial also for the cluster.
+    /// Counts a decision on a request, like [`Metrics::decided`]. For a denial, also increments the cluster's counter.
     pub(crate) fn decided(
         &self,
         (outcome, reason): (&'static str, &'static str),
@@ -82,7 +82,7 @@ impl ClusterMetrics {
         state.unmeasured = report.unmeasured;
     }
 
-    /// Reports the requests in `pending` until [`stopped`](Self::stopped).
+    /// Reports the number of requests in `pending` until [`stopped`](Self::stopped) is called.
     pub(crate) fn answering(&self, pending: Pending) {
         if let Some(cluster) = &self.cluster {
             cluster.state.lock().pending = Some(pending);

@@ -1,4 +1,4 @@
-//! The reported values of a workload cluster.
+//! The values that are reported about a workload cluster.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -13,7 +13,7 @@ use super::Pending;
 pub(crate) struct Cluster {
     namespace: String,
     name: String,
-    /// Only the tasks of this cluster and the page of metrics use the lock.
+    /// Not shared: only the tasks of this cluster and the metrics page use this lock.
     pub(super) state: Unshared<State>,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct Cluster {
 pub(crate) const CONDITION_STATUSES: [(&str, &str); 3] =
     [("True", "true"), ("False", "false"), ("Unknown", "unknown")];
 
-/// The reasons for denials that indicate a copy of a machine, its disk or its TPM.
+/// The denial reasons that can mean that a machine, its disk or its TPM was copied.
 pub(super) const COPIED: [&str; 5] = [
     "TpmRanBackwards",
     "TpmOfAnotherMachine",
@@ -30,7 +30,7 @@ pub(super) const COPIED: [&str; 5] = [
     "EvidenceReplayed",
 ];
 
-/// The label value of all other reasons, so that a cluster has at most six series.
+/// The label value for all other reasons, so that a cluster has at most six time series.
 const OTHER: &str = "other";
 
 /// The values of one cluster.
@@ -39,12 +39,12 @@ pub(super) struct State {
     pub(super) phase: Option<&'static str>,
     /// The condition types, each with its status.
     pub(super) conditions: Vec<(&'static str, &'static str)>,
-    /// The numbers of live records and of tombstones.
+    /// The numbers of live and retired records.
     pub(super) records: Option<(u32, u32)>,
     pub(super) earliest_expiry: Option<SystemTime>,
     pub(super) overdue: Option<usize>,
     pub(super) exempt: Option<usize>,
-    /// The numbers of serving requests that others approved, by the reason.
+    /// The numbers of requests for serving certificates that other approvers approved, by reason.
     pub(super) approvals: BTreeMap<String, usize>,
     pub(super) expiring: Option<Expiring>,
     pub(super) unmeasured: Option<usize>,
@@ -61,24 +61,24 @@ pub(crate) struct ClusterReport {
     pub(crate) phase: &'static str,
     /// The condition types, each with its status.
     pub(crate) conditions: Vec<(&'static str, &'static str)>,
-    /// The numbers of live records and of tombstones.
+    /// The numbers of live and retired records.
     pub(crate) records: Option<(u32, u32)>,
-    /// The earliest expiry of a live node's certificate.
+    /// The earliest expiry time of a live node's certificate.
     pub(crate) earliest_expiry: Option<SystemTime>,
     /// The number of Ready Nodes whose certificates are overdue for renewal.
     pub(crate) overdue: Option<usize>,
     /// The number of exempt Nodes without a record.
     pub(crate) exempt: Option<usize>,
-    /// The numbers of serving requests that others approved, by the reason.
+    /// The numbers of requests for serving certificates that other approvers approved, by reason.
     pub(crate) approvals: BTreeMap<String, usize>,
-    /// The certificate that expires first, among the certificates for endorsement keys that expire soon.
+    /// The endorsement key certificate that expires first, if it expires soon.
     pub(crate) expiring: Option<Expiring>,
     /// The number of machines whose firmware does not measure their boot.
     pub(crate) unmeasured: Option<usize>,
 }
 
 impl ClusterReport {
-    /// The state of a served cluster without further data.
+    /// The state of a served cluster, without further values.
     pub(crate) fn serving() -> Self {
         Self {
             phase: "serving",

@@ -24,7 +24,7 @@ use crate::clock::now;
 
 type Labels = Vec<(&'static str, String)>;
 
-/// The series of a gauge or a counter.
+/// The time series of a gauge or a counter.
 type Series = Vec<(Labels, f64)>;
 
 /// All metrics as text.
@@ -115,7 +115,7 @@ fn clusters(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
         phases.insert("stopped", u32::try_from(left_out).unwrap_or(u32::MAX));
     }
     let all = inner.clusters.all();
-    // A cluster that was created again can appear twice.
+    // A cluster that was created again can occur twice.
     let all: BTreeMap<_, _> = all.iter().map(|one| (one.labels(), one)).collect();
     for cluster in all.into_values() {
         let state = cluster.state();
@@ -181,7 +181,7 @@ fn clusters(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
 }
 
 fn leases(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
-    // A Lease that was just released or acquired can appear twice.
+    // A Lease that was just released or acquired can occur twice.
     let mut known: BTreeMap<String, Option<f64>> = BTreeMap::new();
     for lease in inner.leases.all() {
         let age = known.entry(lease.name().to_owned()).or_default();
@@ -197,7 +197,7 @@ fn leases(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
     series(encoder, &catalogue::LEASE_AGE, ages)
 }
 
-/// Encodes the worst state of each kind and cluster. While a term ends, a kind can have several watches.
+/// Encodes the worst state for each kind and cluster, because a kind can have several watches while a term ends.
 fn watches(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
     let mut worst: BTreeMap<Labels, (bool, f64)> = BTreeMap::new();
     for watch in inner.watches.all() {

@@ -14,7 +14,7 @@ pub enum NotWell {
     /// The process has just started.
     #[error("starting")]
     Starting,
-    /// Objects have not been listed yet.
+    /// Some objects have not been listed yet.
     #[error("not listed yet: {}", .0.join(", "))]
     NotListed(Vec<&'static str>),
     /// A loop has stopped sending heartbeats.
@@ -27,7 +27,7 @@ pub enum NotWell {
     },
 }
 
-/// The kinds that must be listed. Only the probes use the lock.
+/// The kinds that must be listed. Not shared: only the probes use this lock.
 #[derive(Debug, Default)]
 pub(crate) struct Requirements(Unshared<Option<BTreeSet<&'static str>>>);
 
@@ -36,7 +36,7 @@ impl Requirements {
         *self.0.lock() = Some(kinds.iter().copied().collect());
     }
 
-    /// Removes the listed kinds, because each kind must be listed only once.
+    /// Removes the kinds that have been listed, because each kind must be listed only once.
     pub(super) fn check(&self, listed: impl Iterator<Item = &'static str>) -> Result<(), NotWell> {
         let mut missing = self.0.lock();
         let missing = missing.as_mut().ok_or(NotWell::Starting)?;
@@ -55,7 +55,7 @@ impl Requirements {
 pub(crate) struct Beat {
     of: &'static str,
     limit: Duration,
-    /// Only the loop and the probes use the lock.
+    /// Not shared: only the loop and the probes use this lock.
     last: Unshared<Instant>,
 }
 
@@ -92,7 +92,7 @@ impl Heartbeat {
         }
     }
 
-    /// Completes after `pause`. Never completes if the health of this process is not served.
+    /// Completes after `pause`. Never completes if this process does not report its health.
     pub(crate) async fn pause(&self, pause: Duration) {
         match &self.0 {
             Some(_) => tokio::time::sleep(pause).await,

@@ -11,7 +11,8 @@ use tokio::time::Instant;
 pub(crate) struct Lease {
     name: String,
     terms: Counter,
-    /// The time of the last renewal while this replica holds the Lease. Only the election uses the lock.
+    /// The time of the last renewal, while this replica holds the Lease. Not shared: only the leader election uses this
+    /// lock.
     renewed: Unshared<Option<Instant>>,
 }
 

@@ -1,4 +1,4 @@
-//! Sources of series that end when the source is dropped.
+//! Sources of time series. A source's series are removed when the source is dropped.
 
 use std::sync::{Arc, Weak};
 

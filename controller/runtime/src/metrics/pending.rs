@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use node_attestation_core::unshared::Unshared;
 
-/// The unanswered requests, by creation time (in seconds since 1970). Clones share their state. Each
-/// cluster has a separate queue.
+/// The unanswered requests, by creation time (in seconds since 1970). Clones share their state. Not shared between
+/// clusters: each cluster has a separate queue.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pending(Arc<Unshared<BTreeSet<(i64, u64)>>>);
 
@@ -16,7 +16,7 @@ impl Pending {
         self.0.lock().insert((created, number));
     }
 
-    /// Removes a request, if it exists.
+    /// Removes a request, if the queue contains it.
     pub(crate) fn remove(&self, created: i64, number: u64) {
         self.0.lock().remove(&(created, number));
     }

@@ -5,7 +5,7 @@ use std::fs;
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 
-/// The usage of resources. Values that Linux does not report are `None`.
+/// The resource usage. Values that Linux does not report are `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Usage {
     pub(super) cpu_seconds: Option<f64>,
@@ -20,7 +20,7 @@ impl Usage {
     /// The usage of this process.
     pub(super) fn now() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The descriptor of the open directory is not counted.
+        // The descriptor of the directory itself is not counted.
         let open = fs::read_dir("/proc/self/fd").ok();
         let open = open.map(|entries| entries.count().saturating_sub(1));
         Self {
@@ -32,7 +32,7 @@ impl Usage {
 
     /// Parses a line of `/proc/PID/stat` (proc(5)).
     fn of_stat(stat: &str) -> Self {
-        // The second field is the program name in parentheses, and can contain any character. The third field follows
+        // The second field is the program name in parentheses, and can contain any character, so parsing starts after
         // it.
         let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
         let field = |number: usize| {

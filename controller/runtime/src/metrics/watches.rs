@@ -22,7 +22,7 @@ pub(crate) struct Watch {
 struct State {
     is_listed: bool,
     holds: bool,
-    /// The time of the API server's last message. Initially, the start time.
+    /// The time of the last message from the API server. Initially, the start time.
     heard: Instant,
 }
 
@@ -79,8 +79,8 @@ impl WatchMetrics {
         self.0.is_some()
     }
 
-    /// Records a message on the watch. After a failure, a message means that the watch works again if the objects are
-    /// listed, because a quiet watch has no events.
+    /// Records a message on the watch. After a failure, a message shows that the watch works again, provided that the
+    /// objects are listed. The message is necessary because a quiet watch has no events.
     pub(crate) fn heard(&self) {
         self.change(|state| {
             state.heard = Instant::now();

@@ -1,4 +1,4 @@
-//! The stored form of a request, and its size in memory.
+//! The stored form of a request, and the memory that it uses.
 
 use std::collections::BTreeMap;
 use std::mem::size_of;
@@ -10,14 +10,14 @@ use k8s_openapi::api::certificates::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kubelet_attestation::evidence::tpm::ENDORSEMENT_KEY_ANNOTATION;
 
-/// The memory of an allocation in addition to its contents.
+/// The memory for an allocation in addition to its contents.
 const ALLOCATION: usize = 16;
 
-/// The memory of a map with one entry, and of each entry, without texts.
+/// The memory for a map with one entry, and for each further entry, without texts.
 const MAP: usize = 640;
 const MAP_ENTRY: usize = 128;
 
-/// Removes the fields of a request that are never used. An update without these fields does not change them, because
+/// Removes the fields of a request that are never used. An update that omits these fields does not change them, because
 /// the API server restores `spec`.
 pub(crate) fn lean(mut csr: CertificateSigningRequest) -> CertificateSigningRequest {
     csr.metadata.managed_fields = None;
@@ -25,7 +25,8 @@ pub(crate) fn lean(mut csr: CertificateSigningRequest) -> CertificateSigningRequ
     csr
 }
 
-/// Whether the request has only metadata that are used. Other metadata would be lost if an answer did not contain them.
+/// Whether the request has only metadata that is used. An answer would delete other metadata, because it would not
+/// contain it.
 pub(super) fn has_no_other_metadata(csr: &CertificateSigningRequest) -> bool {
     let ObjectMeta {
         annotations,
@@ -41,7 +42,7 @@ pub(super) fn has_no_other_metadata(csr: &CertificateSigningRequest) -> bool {
         && owner_references.as_ref().is_none_or(Vec::is_empty)
 }
 
-/// The size of the request in memory, including all of its values.
+/// The memory that the request uses, including all of its values.
 pub(crate) fn memory(csr: &CertificateSigningRequest) -> usize {
     let status = csr.status.as_ref().map_or(0, of_status);
     size_of::<CertificateSigningRequest>()
@@ -138,7 +139,7 @@ fn text<T: AsRef<str>>(text: &T) -> usize {
     text.as_ref().len() + ALLOCATION
 }
 
-/// A list, whose reserved space can be twice its length.
+/// The memory for a list, whose capacity can be twice its length.
 fn of_list<T>(all: Option<&[T]>, of_one: impl Fn(&T) -> usize) -> usize {
     let element = |one| 2 * size_of::<T>() + of_one(one);
     all.map_or(0, |all| ALLOCATION + all.iter().map(element).sum::<usize>())

@@ -1,37 +1,37 @@
-//! Limits for the memory of one cluster's waiting and running requests.
+//! Limits on the memory for one cluster's waiting and running requests.
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
 use super::kept::has_no_other_metadata;
 use crate::memory::{Holding, Share};
 
-/// The maximum number of waiting requests to keep. For other requests, only the name is kept, so that a flood of
-/// requests does not use all memory. Such a request is read again at its turn.
+/// The maximum number of waiting requests that are kept. For further requests, only the name is kept, so that a flood
+/// of requests does not use all memory. These requests are read again at their turn.
 pub(super) const MAX_OBJECTS: usize = 2048;
 
-/// The memory limit for these requests together: 2,000 honest requests.
+/// The total memory limit for these requests, which is enough for 2,000 normal requests.
 pub(super) const MAX_OBJECT_BYTES: usize = 8 * 1024 * 1024;
 
-/// The limit of concurrent requests. A high limit has two effects: machines that join together are looked up together,
+/// The maximum number of concurrent requests. It is high so that machines that join together are looked up together,
 /// and slow requests do not delay others. The clients limit concurrent calls to an API server.
 pub(super) const MAX_RUNNING: usize = 256;
 
-/// The memory limit for concurrent requests: 256 small requests, or one of the largest requests that an API server
+/// The memory limit for concurrent requests: 256 small requests, or one request of the largest size that an API server
 /// stores.
 const MAX_RUNNING_BYTES: usize = MAX_RUNNING * COPIES * SMALL;
 
-/// The minimum reservation for a request: more than most honest requests need, with a reserve for growth while they
-/// wait.
+/// The minimum reservation for a request. Most normal requests need less, so that there is a reserve for growth while
+/// they wait.
 const SMALL: usize = 8 * 1024;
 
-/// The maximum size of a request that is processed even without memory for it, so that honest requests are always
-/// answered. Each cluster can have one such request in progress.
+/// The maximum size of a request that is processed even if there is no memory for it, so that normal requests are
+/// always answered. Each cluster can have one request like this in progress.
 const ALWAYS: usize = 2 * SMALL;
 
-/// The number of copies of a running request: as it was read, parsed, answered, and as the JSON of the answer.
+/// The number of copies of a running request: as read, as parsed, as answered, and as the JSON of the answer.
 const COPIES: usize = 4;
 
-/// The memory of a cluster's requests.
+/// The memory for a cluster's requests.
 #[derive(Debug)]
 pub(super) struct Room {
     kept: Holding,
@@ -58,10 +58,10 @@ impl Room {
         }
     }
 
-    /// Keeps the request, which has `bytes` in memory, if there is enough memory.
+    /// Keeps the request, which uses `bytes` of memory, if there is enough memory.
     ///
-    /// A request with unused metadata is not kept. Such a request is read again at its turn, so that its answer
-    /// contains the metadata.
+    /// A request with unused metadata is not kept. It is read again at its turn, so that its answer contains the
+    /// metadata.
     pub(super) fn keep(
         &mut self,
         csr: CertificateSigningRequest,
@@ -84,16 +84,15 @@ impl Room {
         self.kept.resize(self.object_bytes);
     }
 
-    /// Whether the concurrent work has reached its limit. One request can always run.
+    /// Whether the concurrent work has reached its limit. One request can always be processed.
     pub(super) fn is_busy(&self) -> bool {
         let is_full = self.running >= MAX_RUNNING || self.running_bytes >= MAX_RUNNING_BYTES;
         is_full || self.is_short
     }
 
-    /// Reserves memory to process a request with this number of bytes. Returns whether the request can start.
+    /// Reserves memory for processing a request with this number of bytes. Returns whether processing can start.
     ///
-    /// A large request waits for memory. Otherwise, the large requests of many clusters would together exceed all
-    /// limits.
+    /// A large request waits for memory. Otherwise, large requests in many clusters would together exceed all limits.
     pub(super) fn begin(&mut self, bytes: usize) -> bool {
         let all = self.running_bytes.saturating_add(charge(bytes));
         let has_memory = self.in_progress.resize(all);
@@ -132,7 +131,7 @@ impl Room {
     }
 }
 
-/// The memory to process a request with this number of bytes.
+/// The memory for processing a request with this number of bytes.
 pub(super) fn charge(bytes: usize) -> usize {
     allowance(bytes).saturating_mul(COPIES)
 }

@@ -10,15 +10,15 @@ use tokio::time::Instant;
 
 use super::{Entry, Queue, State};
 
-/// The limit of requests: several for each node of the largest cluster that Kubernetes supports. A hostile API server
-/// can list an unlimited number.
+/// The maximum number of requests: several for each node in the largest cluster that Kubernetes supports. It is
+/// necessary because a hostile API server can list an unlimited number.
 pub(super) const MAX_ENTRIES: usize = 20_000;
 
-/// The limit of open requests per requester. The machines of a pool share a token, and up to 1,000 join at the same
-/// time. Above the limit, the newest requests are dropped until some are answered.
+/// The maximum number of open requests from one requester. Machines in a pool share a token, and up to 1,000 machines
+/// join at the same time. If the limit is exceeded, the newest requests are dropped until some requests are answered.
 pub(super) const MAX_OF_REQUESTER: usize = 1000;
 
-/// The wait after a list before dropped requests are listed again.
+/// The delay after a list before dropped requests are listed again.
 pub(super) const RELIST: Duration = Duration::from_secs(10);
 
 /// The requests that were dropped from a list.
@@ -26,15 +26,15 @@ pub(super) const RELIST: Duration = Duration::from_secs(10);
 pub(super) struct LeftOut {
     /// The earliest time of the next list.
     relist: Instant,
-    /// The requesters with too many requests.
+    /// The requesters that have too many requests.
     of: BTreeSet<Arc<str>>,
-    /// Whether requests of other requesters were dropped too, because of the total limit.
+    /// Whether requests from other requesters were also dropped, because of the total limit.
     others: bool,
 }
 
 impl Queue {
-    /// Whether the queue has space for this entry. Answered requests, and requests of a requester with more requests,
-    /// are removed to make space.
+    /// Whether the queue has space for this entry. To make space, removes answered requests, and requests from a
+    /// requester that has more requests.
     pub(super) fn admit(&mut self, uid: &str, entry: &Entry) -> bool {
         let requester = entry.requester.clone();
         if self.requesters.count(&requester) >= MAX_OF_REQUESTER {
@@ -60,7 +60,7 @@ impl Queue {
         self.entries.len() < MAX_ENTRIES && self.hold(bytes)
     }
 
-    /// Removes answered requests. If the watch reports such a request again, the checks ignore it. Each call scans all
+    /// Removes answered requests. If the watch reports one of them again, the checks ignore it. Each call scans all
     /// entries, so calls are at least 1,000 arrivals apart.
     fn forget_the_settled(&mut self) {
         if self.last_arrival < self.purged_at {
@@ -76,7 +76,7 @@ impl Queue {
         }
     }
 
-    /// Drops the newest request of the requester with the most requests, if it has more than `count + 1`.
+    /// Drops the newest request from the requester with the most requests, if this requester has more than `count + 1`.
     fn displace(&mut self, count: usize) {
         let idle = |uid: &&Arc<str>| {
             let entry = self.entries.get(&***uid);
@@ -121,7 +121,7 @@ impl Queue {
         }
     }
 
-    /// Whether a new list is due: requests were dropped, and there is space now.
+    /// Whether a new list is due, because requests were dropped and there is now space.
     pub(crate) fn relist(&mut self, now: Instant) -> bool {
         let is_due = self.relistable().is_some_and(|at| at <= now);
         if is_due {
@@ -130,7 +130,7 @@ impl Queue {
         is_due
     }
 
-    /// The time of a new list, if there is space now for requests that were dropped.
+    /// The time of a new list, if there is now space for requests that were dropped.
     pub(super) fn relistable(&self) -> Option<Instant> {
         let has_few = |one: &Arc<str>| self.requesters.count(one) <= MAX_OF_REQUESTER / 2;
         let has_room = self.entries.len() <= MAX_ENTRIES / 2;
@@ -149,8 +149,8 @@ impl Queue {
         }
     }
 
-    /// Reserves the memory of the entries, of the requesters' budgets and of `more` bytes. Returns `false` without a
-    /// change if there is not enough.
+    /// Reserves memory for the entries, for the requesters' budgets, and for `more` bytes. If there is not enough
+    /// memory, returns `false` and does not change the reservation.
     fn hold(&mut self, more: usize) -> bool {
         let bytes = self.entry_bytes + self.budgets.memory() + more;
         self.memory.resize(bytes)

@@ -1,4 +1,4 @@
-//! The number of open requests of each requester.
+//! The number of open requests from each requester.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 /// The position of a request in the order of arrival.
 pub(super) type Arrival = u64;
 
-/// The open requests of each requester.
+/// The open requests from each requester.
 ///
-/// A single map contains the requests of all requesters, because a map with one request takes as much memory as a map
-/// with eleven.
+/// A single map contains the requests from all requesters, because a map with one request takes as much memory as a map
+/// with eleven requests.
 #[derive(Debug, Default)]
 pub(super) struct Requesters {
     open: BTreeMap<(Arc<str>, Arrival), Arc<str>>,
@@ -18,7 +18,7 @@ pub(super) struct Requesters {
 }
 
 impl Requesters {
-    /// The number of open requests of this requester.
+    /// The number of open requests from this requester.
     pub(super) fn count(&self, requester: &str) -> usize {
         self.counts.get(requester).copied().unwrap_or_default()
     }
@@ -48,7 +48,7 @@ impl Requesters {
         }
     }
 
-    /// The number of requests of the requester with the most requests, and the UIDs of these requests, newest first.
+    /// For the requester with the most requests, the number of its requests, and their UIDs, newest first.
     pub(super) fn largest(&self) -> Option<(usize, impl Iterator<Item = &Arc<str>>)> {
         let (count, requester) = self.by_count.last()?;
         let all = (requester.clone(), Arrival::MIN)..=(requester.clone(), Arrival::MAX);

@@ -23,31 +23,31 @@ use crate::shared::{Lock, PAGE, Shared};
 use crate::table::{Indexed, Table};
 use crate::watch::{Heard, Lenient, Skipped};
 
-/// The maximum time until the watch shows a write. This takes milliseconds while the watch works. After this time, the
-/// claim waits for its next turn, as in any other outage.
+/// The maximum time until the watch shows a write. If the watch works, this takes milliseconds. After this time, the
+/// claim waits for its next turn, like in any other outage.
 const ECHO_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The limit of records of one machine, TPM or key. A host that gets a new name every hour has a few hundred records
-/// with valid certificates.
+/// The maximum number of records for one machine, TPM or key. A host whose name changes every hour has a few hundred
+/// records with valid certificates.
 const MAX_OF_MACHINE: usize = 1024;
 
-/// The record of an object; `Err` if it is invalid.
+/// The record in an object. `Err` if the object is invalid.
 pub(super) type Entry = Result<Arc<Stored>, BrokenRecord>;
 
 /// The cached records of one cluster.
 ///
-/// The watch of all clusters waits for this lock. So records are copied in pages, and only after a change.
+/// The watch of all clusters waits for this lock. Therefore records are copied in pages, and only after a change.
 pub(super) struct Cache {
     namespace: String,
     state: Shared<State>,
-    /// The number of changes.
+    /// The number of changes so far.
     changes: watch::Sender<u64>,
     watched: Arc<Watched>,
-    /// Only this cluster uses the lock.
+    /// Not shared: only this cluster uses this lock.
     copy: Unshared<Option<Snapshot>>,
 }
 
-/// The state of the watch that all caches share.
+/// The state of the watch, which all caches share.
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) heard: Heard,
@@ -57,13 +57,13 @@ pub(super) struct Watched {
 
 /// A copy of all records.
 struct Snapshot {
-    /// The number of changes before the copy.
+    /// The number of changes when the copy was made.
     changes: u64,
     records: AllRecords,
 }
 
-/// The namespace has too many records. Decisions that lack some records could be wrong, so the requests of the
-/// namespace wait.
+/// The namespace has too many records. Decisions without all of them could be wrong, so the requests in the namespace
+/// wait.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "namespace {namespace} has more than {RECORDS} node identities, or node identities of more than {CLUSTERS} clusters, or \
@@ -77,11 +77,11 @@ struct TooManyRecords {
 /// The records by object name.
 pub(super) type State = Table<Entry>;
 
-/// An index value of a record.
+/// A value by which a record is indexed.
 #[derive(Hash)]
 enum Value<'a> {
     ProviderId(&'a ProviderId),
-    /// The key of a TPM, or the key that opened the record.
+    /// The endorsement key of a TPM, or the key that opened the record.
     Key(KeyDigest),
 }
 
@@ -151,7 +151,7 @@ impl Cache {
         }
     }
 
-    /// Returns the result of `look` for the records.
+    /// Returns the result of `look` for the cached records.
     pub(super) fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         self.state.read(look)
     }
@@ -162,7 +162,8 @@ impl Cache {
         self.complete()
     }
 
-    /// Checks that no record is left out. A list between [`synced`](Self::synced) and a lookup can leave out records.
+    /// Checks that all records are in the cache. A list that completes between [`synced`](Self::synced) and a lookup
+    /// can omit records.
     pub(super) fn complete(&self) -> Result<(), Unavailable> {
         ensure!(
             !self.watched.is_over_the_limit(&self.namespace),
@@ -173,7 +174,7 @@ impl Cache {
         Ok(())
     }
 
-    /// All valid records. They are copied only after a change. Other tasks run after a few pages.
+    /// Returns all valid records. They are copied only after a change. Other tasks run between pages.
     pub(super) async fn all(&self) -> AllRecords {
         let changes = *self.changes.borrow();
         let is_current = |copy: &&Snapshot| copy.changes == changes;
@@ -199,7 +200,7 @@ impl Cache {
             pace.steps(PAGE).await;
         }
         let records: AllRecords = records.into();
-        // The next call copies a record that changed in the meantime.
+        // If a record changed during the copy, the next call copies the records again.
         *self.copy.lock() = Some(Snapshot {
             changes,
             records: records.clone(),
@@ -228,7 +229,7 @@ impl Cache {
     pub(super) fn replace(&self, objects: State) {
         let former = self.state.write(|state| std::mem::replace(state, objects));
         self.changed();
-        // The previous objects are dropped without the lock.
+        // The previous objects are dropped after the lock is released.
         drop(former);
     }
 
@@ -242,11 +243,11 @@ impl Cache {
         self.changed();
     }
 
-    /// The records of this machine, of its TPM or of this key.
+    /// The records for this machine, its TPM or this key.
     ///
     /// # Errors
     ///
-    /// There are too many.
+    /// Returns an error if there are too many records.
     pub(super) fn of_machine(
         &self,
         identity: &Identity,
@@ -291,12 +292,12 @@ pub(super) fn entry(
 }
 
 impl State {
-    /// The records of this machine, of its TPM or of this key, and possibly others. The cost does not grow with the
-    /// number of records.
+    /// The records for this machine, its TPM or this key. The result can contain other records. The cost does not grow
+    /// with the number of records.
     ///
     /// # Errors
     ///
-    /// There are more than [`MAX_OF_MACHINE`].
+    /// Returns an error if there are more than [`MAX_OF_MACHINE`].
     fn with_values(
         &self,
         identity: &Identity,
@@ -314,7 +315,7 @@ impl State {
         Ok(found.into_values().flatten().cloned().collect())
     }
 
-    /// Whether the object is known in this version or a later version.
+    /// Whether the cache contains the object in this version or a later one.
     pub(super) fn has(&self, object: &str, version: &Version) -> bool {
         let Some(Ok(known)) = self.get(object) else {
             return false;

@@ -1,4 +1,4 @@
-//! The stored records of each namespace, and their limits.
+//! The stored records in each namespace, and their limits.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -7,27 +7,28 @@ use std::sync::Arc;
 use crate::capi::ObjectKey;
 use crate::memory::KeptLimit;
 
-/// The limits for records.
+/// The limits on records.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// The limit for one namespace.
+    /// The maximum number of records in one namespace.
     pub(super) records: usize,
-    /// The limit for the clusters of one namespace that have records.
+    /// The maximum number of clusters with records in one namespace.
     pub(super) clusters: usize,
-    /// The limit for the records of all namespaces together.
+    /// The limit on the records in all namespaces together.
     pub(super) all: KeptLimit,
 }
 
-/// The limit of records in one namespace: ten clusters of the largest size that Kubernetes supports.
+/// The maximum number of records in one namespace: ten clusters of the largest size that Kubernetes supports.
 pub(super) const RECORDS: usize = 50_000;
 
-/// The limit of clusters with records in one namespace: ten times the default of `--max-clusters-per-namespace`.
+/// The maximum number of clusters with records in one namespace: ten times the default of
+/// `--max-clusters-per-namespace`.
 pub(super) const CLUSTERS: usize = 10_000;
 
-/// The part of the container's memory for all records: 512 MiB of 1 GiB.
+/// The divisor of the container's memory for all records: 512 MiB of 1 GiB.
 const PART: usize = 2;
 
-/// The memory of a record, with the objects of its machine.
+/// The memory for a record, including the objects of its machine.
 const RECORD_LEN: usize = 2048;
 
 impl Limits {
@@ -41,12 +42,12 @@ impl Limits {
     }
 }
 
-/// The cluster of each record. Only the watch uses it, so it has no lock.
+/// The cluster of each record. It has no lock, because only the watch uses it.
 #[derive(Debug)]
 pub(super) struct Index {
     limits: Limits,
     namespaces: BTreeMap<String, OfNamespace>,
-    /// The number of kept records of all namespaces.
+    /// The number of kept records in all namespaces.
     kept: usize,
     /// The number of kept records that were also in the previous index.
     kept_again: usize,
@@ -59,30 +60,31 @@ struct OfNamespace {
     kept: BTreeMap<Box<str>, Arc<str>>,
     /// The number of kept records that were also in the previous index.
     kept_again: usize,
-    /// The number of kept records of each cluster.
+    /// The number of kept records for each cluster.
     clusters: BTreeMap<Arc<str>, usize>,
-    /// The records beyond the limits: the digest of each name, and of its cluster. A tenant can create any number of
-    /// records, so only these 16 bytes are kept.
+    /// The records that exceed the limits: the digest of each name, with the digest of its cluster. Only these 16 bytes
+    /// are kept, because a tenant can create any number of records.
     left_out: BTreeMap<u64, u64>,
-    /// The number of records of each cluster, by the digest of its name, including the records beyond the limits.
+    /// The number of records for each cluster, by the digest of the cluster's name. Includes the records that exceed
+    /// the limits.
     all_clusters: BTreeMap<u64, usize>,
 }
 
-/// The records that were kept before a list. The list reserves space for them.
+/// The records that were kept before a list. Space is reserved for them during the list.
 #[derive(Debug, Clone, Copy, Default)]
 struct Reserved {
-    /// Whether the record was kept before the list.
+    /// Whether the record was already kept before the list.
     is_kept: bool,
-    /// The places for other records in the namespace.
+    /// The number of places for other records in the namespace.
     of_namespace: usize,
-    /// The places for other records in all namespaces.
+    /// The number of places for other records in all namespaces.
     all: usize,
 }
 
 /// The result of [`Index::put`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Put {
-    /// Whether the record is within the limits.
+    /// Whether the limits allow keeping the record.
     pub(super) is_kept: bool,
     /// The previous cluster of the record, if it is different.
     pub(super) former: Option<ObjectKey>,
@@ -105,13 +107,13 @@ impl Index {
         Some(ObjectKey::new(namespace, &**cluster))
     }
 
-    /// Adds the record of this cluster, unless the namespace has reached a limit.
+    /// Adds a record for this cluster, unless the namespace has reached a limit.
     pub(super) fn put(&mut self, cluster: &ObjectKey, name: &str) -> Put {
         self.put_with(cluster, name, Reserved::default())
     }
 
-    /// Adds the record of a list. The records in `before` stay within the limits, regardless of the order of the list.
-    /// New records of other namespaces never take their places.
+    /// Adds a listed record. The records in `before` stay within the limits, regardless of the order of the list. New
+    /// records in other namespaces never take their places.
     pub(super) fn put_listed(&mut self, cluster: &ObjectKey, name: &str, before: &Self) -> Put {
         let own = self.namespaces.get(&cluster.namespace);
         let is_new = own.is_none_or(|own| !own.kept.contains_key(name));
@@ -180,21 +182,21 @@ impl Index {
         cluster.map(|cluster| ObjectKey::new(namespace, &*cluster))
     }
 
-    /// The number of records of this namespace that are not kept.
+    /// The number of records in this namespace that are not kept.
     pub(super) fn left_out(&self, namespace: &str) -> usize {
         let namespace = self.namespaces.get(namespace);
         namespace.map_or(0, |namespace| namespace.left_out.len())
     }
 
-    /// The namespaces with records that are not kept, each with their number.
+    /// The namespaces with records that are not kept, with the number of these records.
     pub(super) fn over_the_limit(&self) -> impl Iterator<Item = (&str, usize)> {
         let namespaces = self.namespaces.iter();
         let counts = namespaces.map(|(namespace, one)| (namespace.as_str(), one.left_out.len()));
         counts.filter(|(_, left_out)| *left_out > 0)
     }
 
-    /// The namespaces with records that are not kept although there is now space for all of them. The records of one
-    /// namespace can use the space that another namespace needs.
+    /// The namespaces with records that are not kept although there is now space for all of them. This can occur
+    /// because the records in one namespace can use space that another namespace needs.
     pub(super) fn due(&self) -> impl Iterator<Item = &str> {
         let is_due = |one: &OfNamespace| {
             let (kept, left_out) = (one.kept.len(), one.left_out.len());
@@ -367,7 +369,7 @@ mod tests {
         index.put(&key("a", "c4"), "c1.2");
         assert!(index.is_list_due(), "c2 and c4 remain");
 
-        // Records of known clusters count only as records.
+        // Records for known clusters only count as records.
         let mut index = Index::new(SMALL);
         for name in ["1", "2", "3", "4", "5"] {
             index.put(&key("a", "c"), name);

@@ -1,4 +1,4 @@
-//! Records as objects in the management cluster.
+//! Records as objects in a management cluster.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::client::{CONTROLLER, CallError, Pages, call, merge, post};
 use crate::metrics::{Metrics, Written};
 use crate::watch::{MetadataOf, metadata_page_of, readable_one_of};
 
-/// The `NodeIdentity` objects of one Cluster, in the namespace of the Cluster.
+/// The `NodeIdentity` objects of one Cluster, in the Cluster's namespace.
 ///
 /// A watch keeps a copy of all of them.
 #[derive(derive_more::Debug)]
@@ -37,9 +37,10 @@ pub struct KubeRecords {
     cluster: String,
     cache: Arc<Cache>,
     metrics: Metrics,
-    /// The Cluster, when it is known. New records are deleted with the Cluster. Each cluster has a separate lock.
+    /// The Cluster, if it is known. New records are deleted with the Cluster. Not shared: each cluster has a separate
+    /// lock.
     owner: Unshared<Option<OwnerReference>>,
-    /// The watch, if these records have a separate watch.
+    /// The task of the watch, if these records have a separate watch.
     watching: JoinSet<()>,
 }
 
@@ -66,20 +67,20 @@ impl KubeRecords {
     }
 
     /// Makes the Cluster with this UID the owner of the records, so that Kubernetes deletes the records with the
-    /// Cluster. Records of a previous Cluster with the same name keep their owner, and Kubernetes deletes them.
+    /// Cluster. Records of a previous Cluster with the same name keep their owner, so that Kubernetes deletes them.
     /// `clusterctl move` updates the owner.
     ///
-    /// Returns whether all records had their owner. Otherwise, the caller must repeat the call. A renewal can have
-    /// changed a record in the meantime, and a record can have been created before the owner was known.
+    /// Returns whether all records already had their owner. If not, the caller must repeat the call, because a renewal
+    /// can have changed a record concurrently, and a record can have been created before the owner was known.
     ///
     /// # Errors
     ///
-    /// The management cluster is unavailable, or refuses. The records before the failure have their owner. An invalid
-    /// record, which an earlier version can have written, does not affect the others.
+    /// Returns an error if the management cluster is unavailable or rejects a write. Records before the failure have
+    /// their owner. An invalid record, which an earlier version can have written, does not affect other records.
     pub(crate) async fn end_with(&self, cluster_uid: &str) -> Result<bool, CallError> {
         let client = self.api.clone().into_client();
         let resource = call(required_cluster_resource(&client)).await?;
-        // Does not set `blockOwnerDeletion`, which requires a permission on the owner's finalizers.
+        // `blockOwnerDeletion` is not set, because it requires a permission for the owner's finalizers.
         let owner = OwnerReference {
             api_version: resource.api_version,
             kind: resource.kind,
@@ -95,7 +96,7 @@ impl KubeRecords {
         };
         let (mut all_had_it, mut invalid) = (true, None);
         while let Some(page) = pages.next(list).await? {
-            // A collected iterator would keep the memory of the page.
+            // A collected iterator would keep the page's memory.
             let mut unowned = Vec::new();
             // The owners of a record with too many values are unknown, and are not replaced.
             let readable = page.into_iter().filter(|record| record.object.is_ok());
@@ -111,11 +112,12 @@ impl KubeRecords {
         invalid.map_or(Ok(all_had_it), Err)
     }
 
-    /// Whether a record exists, except for records of a previous Cluster with the same name, which Kubernetes deletes.
+    /// Whether a record exists. Excludes records of a previous Cluster with the same name, because Kubernetes deletes
+    /// them.
     ///
     /// # Errors
     ///
-    /// The management cluster is unavailable, or refuses.
+    /// Returns an error if the management cluster is unavailable or rejects the call.
     pub(crate) async fn has_any_of(&self, cluster_uid: &str) -> Result<bool, CallError> {
         let (records, mut pages) = self.metadata();
         let list = |page| {
@@ -135,8 +137,8 @@ impl KubeRecords {
         Ok(false)
     }
 
-    /// The API of the records' metadata, and its pages. A tenant can create any number of records, so a caller
-    /// processes each page before it reads the next one.
+    /// The client for the records' metadata, and the parameters for paged lists. A tenant can create any number of
+    /// records, so a caller must process each page before it reads the next page.
     fn metadata(&self) -> (Api<MetadataOf<NodeIdentity>>, Pages) {
         let label = format!("{CLUSTER_NAME_LABEL}={}", self.cluster);
         let namespace = self.api.namespace().unwrap_or_default();
@@ -144,8 +146,8 @@ impl KubeRecords {
         (records, Pages::new(ListParams::default().labels(&label)))
     }
 
-    /// Makes the Cluster the owner of a record that has no Cluster as owner, or updates the owner to the served API
-    /// version.
+    /// Makes the Cluster the owner of a record that has no owner of this kind. If it has one, updates the owner to the
+    /// served API version.
     async fn own(&self, record: Unowned, cluster: &OwnerReference) -> Result<(), CallError> {
         let Unowned {
             name,
@@ -163,13 +165,13 @@ impl KubeRecords {
         let (parameters, patch) = (merge(CONTROLLER), Patch::Merge(&patch));
         let patched = self.api.patch_metadata(&name, &parameters, &patch);
         match call(patched).await {
-            // The record was changed or deleted in the meantime. The next list finds it, if it still exists.
+            // The record was changed or deleted concurrently. If it still exists, the next list returns it.
             Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
             patched => patched.map(drop),
         }
     }
 
-    /// Writes the fields that `status` contains. The other fields stay unchanged.
+    /// Writes the fields in `status`. The other fields do not change.
     async fn write_status(
         &self,
         object: &str,
@@ -185,8 +187,8 @@ impl KubeRecords {
         crd::object_name(&self.cluster, node_name.as_str())
     }
 
-    /// A merge patch (RFC 7386) that applies only to this version, and does not change fields of other managers.
-    /// Missing fields of the record are null in the patch, so that fields of a previous holder are removed.
+    /// A merge patch (RFC 7386) that applies only to this version, and does not change other managers' fields. Fields
+    /// that the record lacks are null in the patch, so that fields of a previous holder are removed.
     fn patch(&self, record: &Record, read: &Version) -> Result<Value, TimeError> {
         let spec = object::spec(record, &self.cluster)?;
         let reset = record.reset.map(|reset| reset.to_string());
@@ -199,7 +201,7 @@ impl KubeRecords {
         }))
     }
 
-    /// Counts a write with this result.
+    /// Counts a write that had this result.
     fn count<T>(&self, operation: &'static str, written: &Result<T, WriteError>) {
         let written = match written {
             Ok(_) => Written::Ok,
@@ -209,7 +211,7 @@ impl KubeRecords {
         self.metrics.record_written(operation, written);
     }
 
-    /// The record as it was written. Returns `conflict` if the object exists, or has another version.
+    /// The record as it was written. Returns `conflict` if the object already exists or has a different version.
     fn written(
         &self,
         written: Result<NodeIdentity, CallError>,
@@ -227,8 +229,8 @@ impl KubeRecords {
 
 /// A record whose owner must be written.
 ///
-/// Only these fields are kept until the write, because after an upgrade, the writes for the records of all clusters
-/// wait for each other.
+/// Only these fields are kept until the write, because after an upgrade, the writes to the records of all clusters wait
+/// for each other.
 #[derive(Debug)]
 struct Unowned {
     name: String,
@@ -237,7 +239,7 @@ struct Unowned {
 }
 
 impl Unowned {
-    /// `None` if the record has a Cluster as owner, in the served API version.
+    /// Returns `None` if the record already has a Cluster as its owner, in the served API version.
     fn of(record: ObjectMeta, cluster: &OwnerReference) -> Option<Self> {
         let owners = record.owner_references.unwrap_or_default();
         let owner = owners.iter().find(|owner| is_cluster(owner));
@@ -338,8 +340,8 @@ impl Records for KubeRecords {
         let boot = issued
             .seen_boot()
             .map(|seen| object::last_tpm_boot(issued.generation, seen));
-        // A missing boot does not clear the stored boot, because a certificate that was issued without a TPM has no
-        // information about boots.
+        // If the boot is missing, the stored boot is not cleared, because a certificate that was issued without a TPM
+        // has no information about boots.
         let renewed_until = moment(issued.not_after)?;
         let spec = match boot.transpose().map_err(Unavailable::new)? {
             Some(boot) => json!({"renewedUntil": renewed_until, "lastTpmBoot": boot}),

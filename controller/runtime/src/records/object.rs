@@ -1,4 +1,4 @@
-//! Converts a record to a `NodeIdentity`, and back.
+//! Converts records to `NodeIdentity` objects, and back.
 
 use std::time::SystemTime;
 
@@ -29,7 +29,7 @@ pub(super) struct BrokenRecord {
     pub(super) field: &'static str,
 }
 
-/// The record in an object of `cluster`.
+/// The record in an object that belongs to `cluster`.
 pub(super) fn stored(object: &NodeIdentity, cluster: &str) -> Result<Stored, BrokenRecord> {
     read(object, cluster).map_err(|field| BrokenRecord {
         object: object.name_any(),
@@ -37,7 +37,7 @@ pub(super) fn stored(object: &NodeIdentity, cluster: &str) -> Result<Stored, Bro
     })
 }
 
-/// Decodes the record. The error is the invalid field.
+/// Decodes the record. The error names the invalid field.
 fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
     let NodeIdentity { spec, status, .. } = object;
     let label = object.labels().get(CLUSTER_NAME_LABEL);
@@ -51,7 +51,7 @@ fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
     ensure!(object.metadata.name == Some(name), "metadata.name");
     ensure!(spec.generation > 0, "spec.generation");
     let reset = object.annotations().get(RESET_ANNOTATION);
-    // Earlier versions wrote the last certificate only to the status, which is lost in a move.
+    // Earlier versions wrote the last certificate only to the status, which a move drops.
     let status_end = status.as_ref().and_then(|status| status.not_after.as_ref());
     let status_time = status
         .as_ref()
@@ -87,7 +87,7 @@ fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
     })
 }
 
-/// The last boot. If the boot has no time, `issued` is used.
+/// The last boot. If it has no time, `issued` is used as its time.
 fn seen_boot(last: &LastTpmBoot, issued: Option<&Time>) -> Option<SeenBoot> {
     Some(SeenBoot {
         boot: last.boot,
@@ -95,7 +95,7 @@ fn seen_boot(last: &LastTpmBoot, issued: Option<&Time>) -> Option<SeenBoot> {
     })
 }
 
-/// The boot at the time when a certificate of this generation was issued.
+/// The boot when a certificate of this generation was issued.
 pub(super) fn last_tpm_boot(generation: u64, seen: SeenBoot) -> Result<LastTpmBoot, TimeError> {
     Ok(LastTpmBoot {
         generation,
@@ -135,15 +135,15 @@ fn time(time: &Time) -> SystemTime {
     SystemTime::from(time.0)
 }
 
-/// The spec of the object for `record`.
+/// Creates the spec of the object for `record`.
 ///
 /// # Errors
 ///
-/// The record contains a time after the year 9999.
+/// Returns an error if the record contains a time after the year 9999.
 pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, TimeError> {
     let (holder, opened) = (&record.holder, &record.opened);
     let machine_name = holder.machine_name.as_deref();
-    // The name of a pool member without a Machine is its provider ID, which the object contains anyway.
+    // A pool member without a Machine has its provider ID as its name, and the object already contains the provider ID.
     let machine_name = machine_name.filter(|name| is_dns_subdomain(name));
     Ok(NodeIdentitySpec {
         cluster_name: cluster.to_owned(),
@@ -176,8 +176,8 @@ pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, T
     })
 }
 
-/// Converts the text to the form that the schema allows. A request can have a name that is not allowed in a record. It
-/// must not fail for this reason.
+/// Converts the text to a form that the schema allows. A request can have a name that a record is not allowed to
+/// contain, and the request must not fail for this reason.
 fn shown(text: &str, max: usize) -> String {
     let visible = |c: char| if c.is_ascii_graphic() { c } else { '?' };
     let shown: String = text.chars().take(max).map(visible).collect();
@@ -206,7 +206,7 @@ mod tests {
         spec(&record, "prod-1").unwrap()
     }
 
-    /// The object of the record after a move: without a status.
+    /// The object of the record after a move, which drops the status.
     fn moved(record: &Record) -> NodeIdentity {
         let name = crd::object_name("prod-1", record.node_name.as_str());
         let mut object = NodeIdentity::new(&name, spec(record, "prod-1").unwrap());

@@ -1,4 +1,4 @@
-//! A single watch of the records of many clusters.
+//! A single watch for the records of many clusters.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -33,25 +33,25 @@ pub struct RecordsWatch {
     metrics: Metrics,
 }
 
-/// The caches of clusters, by their keys.
+/// The caches of all clusters, by the clusters' keys.
 struct Caches {
     clusters: Shared<Swept<ObjectKey, Arc<Cache>>>,
     watched: Arc<Watched>,
 }
 
-/// The shortest time between two log lines about the limits of one namespace.
+/// The minimum time between two log lines about the limits of one namespace.
 const BETWEEN_LINES: Duration = Duration::from_mins(10);
 
 /// The additional state of the watch.
 struct Watching {
-    /// The objects of a list in progress, so far.
+    /// The objects that a list in progress has returned so far.
     listing: Listing,
     /// The cluster of each record.
     index: Index,
     limits: Limits,
     /// The lists that recover records.
     recovery: Recovery<Lenient<NodeIdentity>>,
-    /// The namespaces with a recent log line about the limits.
+    /// The namespaces for which a log line about the limits was written recently.
     logged: HashMap<String, Instant>,
     skipped: Skipped,
 }
@@ -63,9 +63,9 @@ struct Listing {
 }
 
 impl RecordsWatch {
-    /// Creates the records of all clusters, or of the clusters in `namespace`.
+    /// Creates the records of all clusters, or of the clusters in `namespace`, if it is set.
     ///
-    /// The returned future is the watch, which never ends. The records stay unknown until that future runs.
+    /// The returned future runs the watch, and never ends. The records are unknown until that future runs.
     ///
     /// The client's user needs the permissions to get, list, watch, create, patch and delete `nodeidentities`, and to
     /// patch their status.
@@ -77,7 +77,7 @@ impl RecordsWatch {
         Self::selected(client, namespace, CLUSTER_NAME_LABEL, metrics)
     }
 
-    /// Creates the records with these labels, as [`new`](Self::new) does.
+    /// Creates the records that have these labels, like [`new`](Self::new).
     pub(super) fn selected(
         client: Client,
         namespace: Option<&str>,
@@ -173,12 +173,12 @@ impl Watching {
         }
     }
 
-    /// Plans the list of a namespace if there is now space for its records that were dropped.
+    /// Plans to list a namespace, if there is now space for its records that were dropped.
     fn plan_list(&mut self) {
         self.recovery.plan(self.index.due());
     }
 
-    /// Logs that a namespace has too many records, at most once in [`BETWEEN_LINES`].
+    /// Logs that a namespace has too many records, at most once per [`BETWEEN_LINES`].
     fn log_limit(&mut self, namespace: &str) {
         let now = Instant::now();
         self.logged
@@ -240,13 +240,13 @@ impl Caches {
                 let Listing { mut records, index } =
                     std::mem::replace(&mut watching.listing, listing);
                 let before = std::mem::replace(&mut watching.index, index);
-                // The limits are set before the update of the caches, because a decision must not miss a known record.
+                // The limits are set before the caches are updated, because a decision must not miss a known record.
                 let over = watching.index.over_the_limit();
                 let over: Vec<_> = over.map(|(namespace, _)| namespace.to_owned()).collect();
                 for namespace in over {
                     self.set_limit(&namespace, watching);
                 }
-                // Records of a cluster can arrive before a task requests them. The cache is kept until that request.
+                // A cluster's records can arrive before a task requests them. The cache is kept until then.
                 let _used: Vec<_> = records.keys().map(|key| self.cache(key)).collect();
                 for (cluster, cache) in self.all() {
                     cache.replace(records.remove(&cluster).unwrap_or_default());
@@ -255,7 +255,7 @@ impl Caches {
                     self.set_limit(namespace, watching);
                 }
                 watching.plan_list();
-                // Waiters are notified after the update of all caches, because they then read the caches.
+                // Waiting tasks are notified after all caches are updated, because they then read the caches.
                 self.watched.heard.now();
                 self.clusters
                     .retain(Swept::entries_mut, |key, cache| !is_dead(key, cache));
@@ -277,7 +277,7 @@ impl Caches {
         }
     }
 
-    /// Stores a record, if it is within the limits.
+    /// Stores a record, if the limits allow it.
     fn put(&self, object: &Lenient<NodeIdentity>, watching: &mut Watching) {
         let Some(cluster) = watching.cluster_of(object) else {
             return;
@@ -294,7 +294,7 @@ impl Caches {
         self.set_limit(&cluster.namespace, watching);
     }
 
-    /// Stores the records of a page that were dropped. The watch has the current state of all others.
+    /// Stores those records on a page that were dropped. The watch has the current state of all other records.
     fn recovered(&self, objects: Vec<Lenient<NodeIdentity>>, watching: &mut Watching) {
         for object in objects {
             let (namespace, name) = (object.namespace().unwrap_or_default(), name_of(&object));
@@ -353,9 +353,9 @@ impl Caches {
 }
 
 impl Watching {
-    /// The cluster of this record. The spec determines it. An undecodable object belongs to the cluster whose cache
-    /// already contains it or, if there is none, to the cluster in its label. The labels of an object with
-    /// too many labels are unreadable, so the part of its name before the first dot determines the cluster.
+    /// The cluster that this record belongs to, according to its spec. If the object cannot be decoded, it belongs to
+    /// the cluster whose cache already contains it or, if there is none, to the cluster in its label. If the object has
+    /// too many labels, its labels cannot be read, so the part of its name before the first dot is the cluster.
     fn cluster_of(&self, object: &Lenient<NodeIdentity>) -> Option<ObjectKey> {
         let namespace = object.namespace()?;
         if let Ok(read) = &object.object {

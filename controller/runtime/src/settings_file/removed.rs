@@ -1,8 +1,8 @@
-//! Fields of earlier builds, with their replacements.
+//! Fields in earlier builds, with their replacements.
 
 use kubelet_attestation::page_url;
 
-/// The removed fields, each with the replacement.
+/// The removed fields, with their replacements.
 const REMOVED: &[(&str, &str)] = &[
     (
         "spec.certificate.insecureExpirationSeconds",
@@ -37,7 +37,7 @@ const REMOVED: &[(&str, &str)] = &[
     ),
 ];
 
-/// The replacement of a removed field.
+/// The replacement for a removed field.
 pub(super) fn replacement(field: &str) -> Option<&'static str> {
     REMOVED
         .iter()

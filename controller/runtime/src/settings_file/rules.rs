@@ -1,4 +1,4 @@
-//! The CEL rules of a schema (`x-kubernetes-validations`), as the API server evaluates them for a new object.
+//! The CEL rules in a schema (`x-kubernetes-validations`), evaluated like the API server does for a new object.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,15 +12,15 @@ use serde_json::Value as Json;
 
 use super::{Fault, schema};
 
-/// The name of the previous value in a rule on changes. A file has no previous value.
+/// The name of the previous value in a rule about changes. A value in a file has no previous value.
 const FORMER: &str = "oldSelf";
 
-/// A rule of a schema.
+/// A rule in a schema.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rule<'a> {
     pub(super) expression: &'a str,
     pub(super) message: &'a str,
-    /// The field of the fault, relative to the value, with a leading dot. It can be empty.
+    /// The field that the fault names, relative to the value, with a leading dot. It can be empty.
     field: &'a str,
 }
 
@@ -41,14 +41,14 @@ pub(super) struct Compiled<'a> {
 }
 
 impl Compiled<'_> {
-    /// The fault, if the value at this path violates the rule.
+    /// The fault. `None` if the value at this path satisfies the rule.
     pub(super) fn fault(&self, value: &Json, path: &str) -> Option<Fault> {
         let program = self.program.as_ref().map_err(Clone::clone);
         let message = match program.and_then(|program| holds(program, value)) {
             Ok(true) => return None,
             Ok(false) => self.rule.message.to_owned(),
-            // Tests evaluate each of this project's rules, so this error does not occur. If a value cannot be checked,
-            // it is refused.
+            // Tests evaluate all of this project's rules, so this error does not occur. If a value cannot be checked,
+            // it is rejected.
             Err(error) => format!("cannot be checked: {error}"),
         };
         let field = format!("{path}{}", self.rule.field);
@@ -83,7 +83,7 @@ fn check_at(schema: &Json, value: &Json, path: &str, faults: &mut Vec<Fault>) {
     }
 }
 
-/// Whether the rule holds for the value.
+/// Whether the value satisfies the rule.
 fn holds(program: &Program, value: &Json) -> Result<bool, String> {
     let mut context = Context::default();
     let added = [
@@ -112,7 +112,8 @@ fn matches(This(text): This<Arc<String>>, pattern: Arc<String>) -> bool {
     Regex::new(&pattern).is_ok_and(|pattern| pattern.is_match(&text))
 }
 
-/// The network in the form that Kubernetes' `isCIDR` accepts: without zones, leading zeros, and IPv4 in IPv6.
+/// Parses the network in the form that Kubernetes' `isCIDR` accepts: without zones, leading zeros, and IPv4-mapped
+/// addresses.
 fn network(text: &str) -> Option<IpNet> {
     let (address, length) = text.split_once('/')?;
     // `IpNet` itself accepts leading zeros.
@@ -122,7 +123,7 @@ fn network(text: &str) -> Option<IpNet> {
     (is_short && address.to_canonical() == address).then_some(network)
 }
 
-/// A CEL value that is equal for equal networks. It replaces the type of Kubernetes' `cidr`.
+/// A CEL value that is equal for equal networks. It is used instead of the type of Kubernetes' `cidr`.
 fn canonical(text: &str) -> String {
     network(text).map_or_else(String::new, |network| network.to_string())
 }
@@ -131,7 +132,7 @@ fn masked(This(text): This<Arc<String>>) -> String {
     network(&text).map_or_else(String::new, |network| network.trunc().to_string())
 }
 
-/// The sum of a list of integers, as Kubernetes' `sum`.
+/// The sum of a list of integers, like Kubernetes' `sum`.
 fn sum(This(list): This<Value>) -> Result<i64, ExecutionError> {
     let error = || ExecutionError::function_error("sum", "not a list of integers");
     let Value::List(items) = list else {

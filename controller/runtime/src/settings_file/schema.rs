@@ -1,4 +1,4 @@
-//! The schema of a custom resource without its rules: applies defaults and checks values, as the API server does.
+//! The schema of a custom resource without its rules: applies defaults and checks values like the API server.
 
 use node_attestation_core::crd;
 use regex_lite::Regex;
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Fault, removed};
 
-/// The keywords that this module and the rules support, or that do not restrict a value. A test checks that the schema
+/// The keywords that this module or the rules support, or that do not restrict a value. A test checks that the schema
 /// has no other keywords, so that no keyword is ignored.
 #[cfg(test)]
 pub(super) const KEYWORDS: [&str; 22] = [
@@ -45,7 +45,7 @@ pub(super) fn of_authentication() -> Value {
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
         // A new object has no status.
         properties.remove("status");
-        // Every object has these fields, so the schema of a definition does not contain them.
+        // Every object has these fields, so the schema in the definition does not contain them.
         for name in ["apiVersion", "kind"] {
             properties.insert(name.to_owned(), json!({"type": "string"}));
         }
@@ -54,8 +54,8 @@ pub(super) fn of_authentication() -> Value {
     schema
 }
 
-/// The fields of every object's metadata. Only the values of `name` and `namespace` are checked, because the API server
-/// sets the other fields.
+/// The metadata fields that all objects have. Only the values of `name` and `namespace` are checked, because the API
+/// server sets the other fields.
 fn metadata() -> Value {
     const OTHERS: [&str; 13] = [
         "annotations",
@@ -80,7 +80,7 @@ fn metadata() -> Value {
     json!({"type": "object", "required": ["name"], "properties": properties})
 }
 
-/// Removes each null, as if its field were missing. None of this project's fields can be null.
+/// Removes all nulls, as if their fields were missing. None of this project's fields can be null.
 pub(super) fn drop_nulls(schema: &Value, value: &mut Value) {
     if let Value::Object(fields) = value {
         fields.retain(|name, value| !value.is_null() || of_field(schema, name).is_none());
@@ -120,14 +120,14 @@ fn for_each_part(schema: &Value, value: &mut Value, act: fn(&Value, &mut Value))
     }
 }
 
-/// The schema of a field, or of a value in a map.
+/// The schema for a field, or for a value in a map.
 pub(super) fn of_field<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
     let properties = schema.get("properties");
     let property = properties.and_then(|properties| properties.get(name));
     property.or_else(|| schema.get("additionalProperties"))
 }
 
-/// The fields and items of a value, each with its path and its schema.
+/// The fields and items of a value, with their paths and schemas.
 pub(super) fn parts<'a>(
     schema: &'a Value,
     value: &'a Value,
@@ -269,7 +269,7 @@ fn of_size(
     }
 }
 
-/// Checks that a set has no duplicate items, and that no two items of a map have the same keys.
+/// Checks that a set has no duplicate items, and that no two items in a map have the same keys.
 fn of_list(schema: &Value, items: &[Value], path: &str, faults: &mut Vec<Fault>) {
     let keys = schema.get("x-kubernetes-list-map-keys");
     let keys = keys.and_then(Value::as_array);

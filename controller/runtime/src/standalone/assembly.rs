@@ -1,4 +1,4 @@
-//! Builds the decision context of a cluster from files, for its controller and for explanations.
+//! Creates the decision context for a cluster from files. Used by the cluster's controller, and for explanations.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use crate::management::spec_mapping::{ContextBuilder, is_to_be_enforced, serving
 #[error("{0}")]
 pub struct UnusableSettings(String);
 
-/// A cluster that is configured with files.
+/// A cluster whose configuration is in files.
 pub(crate) struct ClusterInFiles<'a> {
     pub(crate) authentication: &'a KubeletAuthentication,
     pub(crate) inventory: ClusterInventory,
     /// The CA certificates, as DER.
     pub(crate) ca_certificates: &'a BTreeSet<Vec<u8>>,
-    /// The workload cluster. With `None`, requests can come only from files.
+    /// The workload cluster. If `None`, requests can only be read from files.
     pub(crate) workload: Option<&'a ClusterAccess>,
     pub(crate) verifiers: Verifiers,
     pub(crate) records: Arc<dyn Records>,
@@ -37,7 +37,7 @@ pub(crate) struct ClusterInFiles<'a> {
 }
 
 impl ClusterInFiles<'_> {
-    /// Creates the context for decisions about the cluster's requests.
+    /// Creates the context for decisions on the cluster's requests.
     pub(crate) fn context<N>(self, nodes: N) -> Result<Context, UnusableSettings>
     where
         N: Nodes + NodeReportedAddresses + 'static,
@@ -92,18 +92,18 @@ impl ClusterInFiles<'_> {
             lines: Arc::new(Unlimited),
         };
         let context = builder.context();
-        // Enforcement does not wait for records, because the records are only in the memory of the process.
+        // Enforcement does not wait for records, because records exist only in the process's memory.
         context.enforcement.set(is_to_be_enforced(spec));
         if spec.guest_reported_addresses == GuestReportedAddresses::Refuse {
-            // The addresses of machines come only from the operator's file, and never from the machines themselves.
+            // Machine addresses come only from the operator's file, and never from the machines themselves.
             context.serving.service_ranges.add(Vec::new(), true);
         }
         Ok(context)
     }
 }
 
-/// A name for the cluster with these CA certificates, instead of a Cluster's UID. All replicas must use the same name,
-/// although their files can contain the certificates in a different order.
+/// A name for the cluster with these CA certificates, used instead of a Cluster's UID. All replicas must use the same
+/// name, although the certificates can have a different order in their files.
 pub(crate) fn uid(ca_certificates: &BTreeSet<Vec<u8>>) -> String {
     // Each DER certificate contains its length, so two different lists never result in the same bytes.
     let certificates: Vec<u8> = ca_certificates.iter().flatten().copied().collect();

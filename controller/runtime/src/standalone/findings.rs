@@ -1,4 +1,4 @@
-//! Reports the findings of the verifiers in metrics and in the log, because there is no object with conditions.
+//! Reports the verifiers' findings in metrics and in the log, because there is no object with conditions.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::metrics::{ClusterMetrics, ClusterReport};
 /// The interval between two checks of the findings.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
-/// Updates the findings in the metrics. Logs each condition that is not `True`, whenever it changes. Never returns.
+/// Updates the findings in the metrics. Logs a condition that is not `True` whenever it changes. Never returns.
 pub(super) async fn tell(verifiers: Verifiers, metrics: ClusterMetrics) {
     let mut told = Vec::new();
     loop {

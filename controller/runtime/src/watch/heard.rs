@@ -1,4 +1,4 @@
-//! The age of a watch's data.
+//! The age of the data from a watch.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use tokio::time::Instant;
 
 use super::watch_config;
 
-/// The maximum age. A store without events for this time can have missed any change, and a revoked or deleted node
-/// could get a certificate.
+/// The maximum age. A store that has received no events for this time can have missed any change, so that a revoked or
+/// deleted node could get a certificate.
 pub(crate) const HEARD_WITHIN: Duration = Duration::from_mins(1);
 
-/// The timeout of a watch, in seconds. The API server sends a bookmark just before the end. So even a quiet watch
-/// has an event within [`HEARD_WITHIN`]. Without the bookmark, the objects are listed again.
+/// The timeout of a watch, in seconds. The API server sends a bookmark just before the watch ends, so that even a quiet
+/// watch has an event within [`HEARD_WITHIN`]. Without the bookmark, the objects are listed again.
 const WATCH_SECONDS: u32 = 45;
 
 /// The configuration of a watch whose age is checked.
@@ -21,7 +21,7 @@ pub(crate) fn heard_config() -> watcher::Config {
     watch_config().timeout(WATCH_SECONDS)
 }
 
-/// The time of the API server's last event on a watch that the store has applied.
+/// The time of the last event from the API server that the store has applied.
 #[derive(Debug, Default)]
 pub(crate) struct Heard(watch::Sender<Option<Instant>>);
 
@@ -31,7 +31,7 @@ impl Heard {
         self.at(Instant::now());
     }
 
-    /// Records that the events from the API server until this time are applied.
+    /// Records that all events that the API server sent until this time have been applied.
     pub(crate) fn at(&self, read: Instant) {
         self.0.send_modify(|last| *last = (*last).max(Some(read)));
     }
@@ -47,7 +47,7 @@ impl Heard {
         last.is_some_and(|heard| heard.elapsed() < HEARD_WITHIN)
     }
 
-    /// Notifies on each event.
+    /// Notifies about each event.
     pub(crate) fn changes(&self) -> watch::Receiver<Option<Instant>> {
         self.0.subscribe()
     }

@@ -1,12 +1,12 @@
-//! Decodes objects so that one invalid object does not make all others unreadable.
+//! Decodes objects in such a way that one invalid object does not make all others unreadable.
 //!
-//! kube decodes a list completely or not at all, and k8s-openapi decodes all of `metadata`. An API server stores
-//! everything that its own types accept: `metadata.managedFields[].time` can be any RFC 3339 time, and times after
-//! 9999-12-30T22:00:00Z do not fit into the `Timestamp` of jiff. So any user who can write one object could prevent a
-//! controller from reading all objects.
+//! kube decodes a list either completely or not at all, and k8s-openapi decodes the whole `metadata`. An API server
+//! stores every value that its own types accept: `metadata.managedFields[].time` can be any RFC 3339 time, but times
+//! after 9999-12-30T22:00:00Z do not fit into jiff's `Timestamp`. Therefore any user who can write one object could
+//! prevent a controller from reading all objects.
 //!
 //! kube's `DeserializeGuard` is not sufficient. It decodes the metadata of an invalid object, including these times, or
-//! fails. It copies each object. Its error also contains the invalid value, which can be a secret.
+//! fails. It copies every object. Its error also contains the invalid value, which can be a secret.
 
 use std::borrow::Cow;
 use std::collections::btree_map::Entry;
@@ -33,17 +33,18 @@ use tokio::time::Instant;
 
 use crate::log_lines::ClusterLines;
 
-/// The rate at which undecodable objects of one namespace are logged. A hostile tenant can have an unlimited number of
-/// such objects.
+/// The rate at which undecodable objects in one namespace are logged. It is limited because a hostile tenant can have
+/// an unlimited number of them.
 const TOLD: Rate = Rate {
     burst: 100,
     every: Duration::from_mins(1),
 };
 
-/// The number of logged versions per namespace to remember, so that a list does not log them again.
+/// For each namespace, the maximum number of logged versions that are remembered, so that a list does not log them
+/// again.
 const MAX_REMEMBERED: usize = 1000;
 
-/// The limit of namespaces with a separate rate. Additional namespaces share one rate.
+/// The maximum number of namespaces with a separate rate. All further namespaces share one rate.
 const MAX_NAMESPACES: usize = 10_000;
 
 /// The maximum length of a name in the log, and of a namespace with a separate rate (RFC 1123).
@@ -54,9 +55,9 @@ const MAX_NAME_LEN: usize = 253;
 /// # Guarantees
 ///
 /// - Any JSON value can be decoded, so an object never makes a list or a watch unreadable.
-/// - An invalid object keeps each used metadata field separately. A field with an invalid type counts as
-///   missing. An invalid `deletionTimestamp` counts as present.
-/// - An object is unreadable if the client has removed its excess. It keeps its name, its namespace, its UID, its
+/// - An invalid object keeps each valid metadata field that is used. A field with an invalid type counts as missing,
+///   but an invalid `deletionTimestamp` counts as present.
+/// - An object is unreadable if the client has removed its excess data. It keeps its name, its namespace, its UID, its
 ///   versions and its times.
 #[derive(Debug, Clone)]
 pub struct Lenient<K, R = K> {
@@ -73,7 +74,7 @@ pub struct Lenient<K, R = K> {
 pub struct Unreadable(String);
 
 impl Unreadable {
-    /// Creates the error with this reason.
+    /// Creates an error with this reason.
     pub fn because(reason: &'static str) -> Self {
         Self(reason.to_owned())
     }
@@ -97,19 +98,19 @@ impl From<serde_json::Error> for Unreadable {
 
 type Fields = BTreeMap<String, Box<RawValue>>;
 
-/// The member of an object whose excess the client has removed.
+/// The member that the client adds to an object whose excess data it has removed.
 const EXCESS_REMOVED: &str = "$excessRemoved";
 
-/// The reason why such an object is unreadable. If it were readable, the remaining part would count as the complete
+/// The reason why this object is unreadable. If it were readable, the remaining part would be treated as the complete
 /// object.
 const TOO_MANY_VALUES: &str =
     "it has too many values, such as labels, annotations, owners or list entries";
 
-/// The name with which `serde_json` returns a value as text, without a depth limit.
+/// The name that makes `serde_json` return a value as text, without a depth limit.
 const RAW_VALUE: &str = "$serde_json::private::RawValue";
 
-/// Any value as text, even if another deserializer has already decoded the value. This occurs in a watch event whose
-/// type comes after its object.
+/// Any value as text, even if another deserializer has already decoded the value. This happens if the type in a watch
+/// event comes after the object.
 struct AnyText;
 
 impl<'de> Visitor<'de> for AnyText {
@@ -157,12 +158,12 @@ fn metadata_of(fields: &Fields) -> ObjectMeta {
 #[derive(Deserialize)]
 struct Metadata {
     metadata: ObjectMeta,
-    /// [`EXCESS_REMOVED`].
+    /// The member [`EXCESS_REMOVED`].
     #[serde(rename = "$excessRemoved")]
     cut: Option<IgnoredAny>,
 }
 
-/// The metadata that every object has. Other metadata can be incomplete if the excess of the object was removed.
+/// The metadata that every object has. Other metadata can be incomplete if the object's excess data was removed.
 fn identity_of(metadata: ObjectMeta) -> ObjectMeta {
     ObjectMeta {
         labels: None,
@@ -185,9 +186,9 @@ impl<'de, K: DeserializeOwned, R> Deserialize<'de> for Lenient<K, R> {
     }
 }
 
-/// The metadata of an object, and the object.
+/// Parses the metadata of an object, and the object.
 fn parsed<K: DeserializeOwned>(text: &str) -> (ObjectMeta, Result<K, Unreadable>) {
-    // Most objects are valid, and need no separate handling of their fields.
+    // Fast path: most objects are valid, so their fields do not need to be parsed separately.
     if let Ok(Metadata {
         metadata,
         cut: None,
@@ -245,29 +246,30 @@ impl<K, R: Resource> Resource for Lenient<K, R> {
 
 /// The undecodable objects of one watch.
 ///
-/// Each object is logged once. Each namespace has a separate rate, so that its objects do not suppress the log lines of
+/// Each object is logged once. Each namespace has a separate rate, so that its objects do not suppress log lines about
 /// other namespaces.
 #[derive(Debug)]
 pub struct Skipped {
     kind: &'static str,
-    /// The log lines of the cluster that contains the objects. `None` for objects in the management cluster, whose
-    /// lines belong to their namespaces.
+    /// The log lines of the cluster that contains the objects. `None` for objects in the management cluster, for which
+    /// each namespace has its own log lines.
     of_cluster: Option<ClusterLines>,
     told: BTreeMap<String, Told>,
     hashes: RandomState,
 }
 
-/// The logged objects of a namespace: hashes of UIDs and versions, because a hostile API server controls their lengths.
+/// The logged objects in a namespace, as hashes of UIDs and versions, because a hostile API server controls their
+/// lengths.
 #[derive(Debug)]
 struct Told {
     lines: ClusterLines,
     full_at: Instant,
     versions: BTreeSet<u64>,
-    /// The number of lines that were left out since the last line.
+    /// The number of lines that were omitted since the last line.
     left_out: u64,
 }
 
-/// A line that is already taken.
+/// A line that has already been taken from the budget.
 #[derive(Debug)]
 struct Taken<'a>(Option<&'a str>, Option<u64>);
 
@@ -282,7 +284,8 @@ impl LogLines for Taken<'_> {
 }
 
 impl Skipped {
-    /// Creates an empty set for objects of this kind in the management cluster, which confirms their namespaces.
+    /// Creates an empty set for objects of this kind in the management cluster. Their namespaces are used for the
+    /// rates, because the management cluster's API server validates the namespaces.
     pub fn new(kind: &'static str) -> Self {
         Self {
             kind,
@@ -292,8 +295,8 @@ impl Skipped {
         }
     }
 
-    /// Creates an empty set for objects of this kind from the API server of a cluster. Its tenant can send any
-    /// namespace, so all objects count for the cluster.
+    /// Creates an empty set for objects of this kind from a cluster's API server. Its tenant can send any namespace, so
+    /// all objects count for the cluster.
     pub(crate) fn of_cluster(kind: &'static str, lines: ClusterLines) -> Self {
         Self {
             of_cluster: Some(lines),
@@ -306,12 +309,12 @@ impl Skipped {
         self.noted(metadata, error);
     }
 
-    /// Records that this object was skipped. Returns whether the log has a new line about it.
+    /// Records that this object was skipped. Returns whether a new line about it was logged.
     pub(crate) fn noted(&mut self, metadata: &ObjectMeta, error: &dyn Error) -> bool {
         let Some((lines, left_out)) = self.take(metadata) else {
             return false;
         };
-        // A tenant's API server can send any text.
+        // The text is truncated, because a tenant's API server can send any text.
         let shown = |text: Option<&String>| {
             shortened(text.map_or("", String::as_str), MAX_NAME_LEN).to_owned()
         };
@@ -330,8 +333,8 @@ impl Skipped {
         left_out.is_some()
     }
 
-    /// Takes a line for this version. Each version has one line, at the rate of its namespace. Returns the result of
-    /// [`LogLines::take`], or `None` if the version has a line.
+    /// Takes a line for this version. Each version gets one line, at the rate of its namespace. Returns the result of
+    /// [`LogLines::take`], or `None` if the version already has a line.
     fn take(&mut self, metadata: &ObjectMeta) -> Option<(ClusterLines, Option<u64>)> {
         let version = self
             .hashes
@@ -354,7 +357,7 @@ impl Skipped {
         Some((told.lines.clone(), left_out))
     }
 
-    /// The logged objects of the namespace of this object.
+    /// The logged objects in this object's namespace.
     fn told(&mut self, metadata: &ObjectMeta) -> &mut Told {
         let namespace = match self.of_cluster {
             Some(_) => String::new(),

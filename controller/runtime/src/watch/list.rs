@@ -1,4 +1,4 @@
-//! Lists in which each object is decoded separately.
+//! Lists that decode each object separately.
 
 use std::fmt::Debug;
 
@@ -11,10 +11,10 @@ use serde::de::DeserializeOwned;
 use super::Lenient;
 use crate::client::{CallError, Decoding, pages};
 
-/// An object of which only the metadata are decoded.
+/// An object of which only the metadata is decoded.
 pub type MetadataOf<R> = Lenient<NoFields, R>;
 
-/// An object without fields to decode.
+/// An object that has no fields to decode.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub struct NoFields {}
 
@@ -22,7 +22,7 @@ pub struct NoFields {}
 ///
 /// # Errors
 ///
-/// As for [`Api::list`], except that an invalid object is not an error.
+/// Like [`Api::list`], except that an invalid object is not an error.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub async fn page_of<K, R>(
     api: &Api<Lenient<K, R>>,
@@ -35,11 +35,11 @@ where
     Decoding::new(Box::pin(api.list(page))).await
 }
 
-/// One page of a list of metadata.
+/// Returns one page of a metadata list.
 ///
 /// # Errors
 ///
-/// As for [`page_of`].
+/// Like [`page_of`].
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub(crate) async fn metadata_page_of<R: Resource + Clone + Debug>(
     api: &Api<MetadataOf<R>>,
@@ -55,7 +55,7 @@ pub(crate) async fn metadata_page_of<R: Resource + Clone + Debug>(
 ///
 /// # Errors
 ///
-/// A page was refused, or could not be read.
+/// Returns an error if a page was rejected or could not be read.
 pub(crate) async fn all_of<K, R>(
     api: &Api<Lenient<K, R>>,
     wanted: ListParams,
@@ -67,11 +67,11 @@ where
     pages(wanted, |page| async move { page_of(api, &page).await }).await
 }
 
-/// All pages of a list of metadata.
+/// Returns all pages of a metadata list.
 ///
 /// # Errors
 ///
-/// As for [`all_of`].
+/// Like [`all_of`].
 pub(crate) async fn all_metadata_of<R: Resource + Clone + Debug>(
     api: &Api<MetadataOf<R>>,
     wanted: ListParams,

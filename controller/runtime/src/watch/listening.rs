@@ -1,4 +1,4 @@
-//! Clients that report the traffic of watches.
+//! Clients that report traffic on watches.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -11,13 +11,14 @@ use tokio::time::Instant;
 
 use crate::metrics::WatchMetrics;
 
-/// Returns a client that calls `told` for each chunk of a watch, after its events are applied. The argument is the time
-/// at which the chunk was read, so that a store that applies events slowly does not count as current.
+/// Returns a client that calls `told` for each chunk of a watch, after the events in the chunk are applied. The
+/// argument is the time at which the chunk was read. Therefore a store that applies events slowly does not count as
+/// current.
 ///
-/// A quiet watch has only bookmarks, which are not events of the stream. So the bytes of the body count, which contain
-/// an event or a bookmark. The head of a response does not count, because an API server also sends the head for a
-/// version that it has not reached. A page of a list does not count, because the store stays outdated until the list is
-/// complete.
+/// A quiet watch has only bookmarks, which the stream does not return as events. Therefore the bytes of the body are
+/// reported, which contain an event or a bookmark. The head of a response is not reported, because an API server also
+/// sends the head for a version that it has not reached. A list page is not reported, because the store stays outdated
+/// until the list is complete.
 pub fn listening(
     client: Client,
     told: impl Fn(Instant) + Clone + Send + Sync + Unpin + 'static,
@@ -40,7 +41,7 @@ pub fn listening(
     Client::new(service, namespace)
 }
 
-/// The body of a response that reports its chunks.
+/// The body of a response, which reports its chunks.
 struct WatchBody<F> {
     body: Body,
     /// `None` if the response is not an open watch.
@@ -57,7 +58,7 @@ impl<F: Fn(Instant) + Unpin> hyper::body::Body for WatchBody<F> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        // The reader requests the next chunk after it has handled all events of the last chunk.
+        // The reader requests the next chunk after it has handled all events in the last chunk.
         if let Some(read) = self.read.take()
             && let Some(told) = &self.told
         {
@@ -149,7 +150,7 @@ mod tests {
         body.frame().await.unwrap().unwrap();
         assert_eq!(seen(), [0; 0], "the head");
 
-        // The processing of the events takes 90 seconds.
+        // Applying the events takes 90 seconds.
         later(90).await;
         sender.unbounded_send("second").unwrap();
         assert_eq!(seen(), [0; 0]);

@@ -10,11 +10,11 @@ use node_attestation_core::log_lines::{LogLines, Unlimited};
 use crate::log_lines::ClusterLines;
 use crate::metrics::WatchMetrics;
 
-/// Logs the failures of a watch: the first failure as a warning, and further failures at debug level.
+/// Logs the failures of a watch: the first failure as a warning, and later failures at debug level.
 #[derive(Debug)]
 pub struct WatchLog {
     kind: &'static str,
-    /// The name, if the watch is for a single object.
+    /// The name of the object, if the watch is for a single object.
     name: Option<String>,
     last: Option<State>,
     metrics: WatchMetrics,
@@ -29,7 +29,7 @@ enum State {
 }
 
 impl WatchLog {
-    /// Creates the log of a watch of this kind.
+    /// Creates the log for a watch of this kind.
     pub fn new(kind: &'static str) -> Self {
         Self {
             kind,
@@ -40,19 +40,19 @@ impl WatchLog {
         }
     }
 
-    /// Also reports to these metrics.
+    /// Also reports events and failures to these metrics.
     pub(crate) fn measured_by(self, metrics: WatchMetrics) -> Self {
         Self { metrics, ..self }
     }
 
-    /// Writes to the log lines of a cluster, whose tenant can make the watch fail.
+    /// Uses the log lines of a cluster whose tenant can make the watch fail.
     #[must_use]
     pub(crate) fn within(self, lines: ClusterLines) -> Self {
         let lines = Arc::new(lines);
         Self { lines, ..self }
     }
 
-    /// Creates the log of a watch of a single object.
+    /// Creates the log for a watch of a single object.
     pub fn of_one(kind: &'static str, name: &str) -> Self {
         Self {
             name: Some(name.to_owned()),
@@ -102,12 +102,12 @@ impl WatchLog {
         }
     }
 
-    /// Records that the management cluster does not have the kind, which is optional.
+    /// Records that the management cluster does not serve the kind, which is optional.
     pub fn none(&self) {
         self.metrics.listed();
     }
 
-    /// Logs once that the management cluster does not have the kind.
+    /// Logs once that the management cluster does not serve the kind.
     pub fn absent(&mut self) {
         if self.changes_to(State::Absent) {
             cluster_line!(

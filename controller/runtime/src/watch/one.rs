@@ -1,7 +1,7 @@
-//! Reads of one object.
+//! Reads of single objects.
 //!
-//! kube decodes all metadata, and its errors and log lines contain values of the object. Here, each object is a
-//! [`Lenient`], so a hostile value makes only its own field unreadable.
+//! kube decodes all metadata, and its errors and log lines contain values from the object. This module decodes each
+//! object as a [`Lenient`], so that a hostile value makes only its own field unreadable.
 
 use std::fmt::Debug;
 
@@ -22,12 +22,12 @@ use zeroize::Zeroizing;
 use super::{Lenient, MetadataOf, NoFields};
 use crate::client::on_behalf_of;
 
-/// A type as which single objects are decoded.
+/// A type that single objects are decoded as.
 ///
-/// Only the macro `read_alone` implements it. A test puts hostile values into each of these types.
+/// Only the macro `read_alone` implements this trait. A test puts hostile values into each of these types.
 pub trait ReadAlone: Clone + Debug + DeserializeOwned {}
 
-/// Implements [`ReadAlone`] for types, each with a name in the table of hostile values.
+/// Implements [`ReadAlone`] for types. Each type has a name in the table of hostile values.
 macro_rules! read_alone {
     ($($name:literal => $fields:ty),* $(,)?) => {
         $(impl $crate::watch::ReadAlone for $fields {})*
@@ -45,7 +45,7 @@ pub(crate) use read_alone;
 /// The rows of the table of hostile values.
 #[cfg(test)]
 pub(crate) trait Table {
-    /// A type as which single objects are decoded.
+    /// A type that single objects are decoded as.
     fn row<K: ReadAlone>(&mut self, name: &'static str);
 }
 
@@ -67,11 +67,11 @@ read_alone! {
     "ValidatingAdmissionPolicyBinding" => ValidatingAdmissionPolicyBinding,
 }
 
-/// The object with this name.
+/// Reads the object with this name.
 ///
 /// # Errors
 ///
-/// The call failed, or the object does not exist. An invalid object is not an error.
+/// Returns an error if the call failed, or if the object does not exist. An invalid object is not an error.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub(crate) async fn required_one_of<K, R>(
     api: &Api<Lenient<K, R>>,
@@ -84,11 +84,11 @@ where
     api.get(name).await
 }
 
-/// The object with this name, if it exists.
+/// Reads the object with this name. `None` if it does not exist.
 ///
 /// # Errors
 ///
-/// The call failed. An invalid object is not an error.
+/// Returns an error if the call failed. An invalid object is not an error.
 pub async fn one_of<K, R>(
     api: &Api<Lenient<K, R>>,
     name: &str,
@@ -100,12 +100,12 @@ where
     if_exists(required_one_of(api, name).await)
 }
 
-/// The cluster-scoped object with this name, if it exists. The call has its turn in the line of the namespace that
-/// causes it.
+/// Reads the cluster-scoped object with this name. `None` if it does not exist. The call waits in the queue of the
+/// namespace that causes it.
 ///
 /// # Errors
 ///
-/// The call failed. An invalid object is not an error.
+/// Returns an error if the call failed. An invalid object is not an error.
 pub(crate) async fn one_on_behalf_of<K, R>(
     namespace: &str,
     api: &Api<Lenient<K, R>>,
@@ -120,12 +120,12 @@ where
     if_exists(called(api, request).await)
 }
 
-/// A document of the API server at this path, which is not an object. The call has its turn in the line of the
+/// Reads a document from the API server at this path, which is not an object. The call waits in the queue of the
 /// namespace that causes it.
 ///
 /// # Errors
 ///
-/// The call failed, or the document is invalid.
+/// Returns an error if the call failed, or if the document is invalid.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub(crate) async fn document<T: DeserializeOwned>(
     namespace: &str,
@@ -137,11 +137,11 @@ pub(crate) async fn document<T: DeserializeOwned>(
     client.request(request).await
 }
 
-/// The object with this name, if it exists.
+/// Reads the object with this name. `None` if it does not exist.
 ///
 /// # Errors
 ///
-/// The call failed, or the object is invalid. The error does not contain the invalid value.
+/// Returns an error if the call failed, or if the object is invalid. The error does not contain the invalid value.
 pub async fn readable_one_of<K: ReadAlone + Resource>(
     api: &Api<K>,
     name: &str,
@@ -152,11 +152,11 @@ pub async fn readable_one_of<K: ReadAlone + Resource>(
     object.transpose()
 }
 
-/// The metadata of the object with this name, if it exists.
+/// Reads the metadata of the object with this name. `None` if it does not exist.
 ///
 /// # Errors
 ///
-/// The call failed.
+/// Returns an error if the call failed.
 pub async fn metadata_of_one<R: Resource + Clone>(
     api: &Api<R>,
     name: &str,
@@ -165,11 +165,11 @@ pub async fn metadata_of_one<R: Resource + Clone>(
     if_exists(called(api, request).await)
 }
 
-/// The object with this name, as text that is wiped when it is dropped. `path` is the URL path of its kind.
+/// Reads the object with this name, as text that is wiped when it is dropped. `path` is the URL path for its kind.
 ///
 /// # Errors
 ///
-/// The call failed, or the object does not exist.
+/// Returns an error if the call failed, or if the object does not exist.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub(crate) async fn text_of_one(
     client: &Client,

@@ -1,4 +1,4 @@
-//! Objects that exceed the limits of one object, for a test of each kind.
+//! Objects that exceed the limits on one object, for testing each kind.
 
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -21,7 +21,7 @@ use super::{Lenient, on_management, watch_config};
 use crate::client::{Bounded, NamedBy};
 use crate::testing::{long_text, many_values};
 
-/// A client of an API server that has these objects in a list, and then in events.
+/// A client for an API server that returns these objects in a list, and then in events.
 fn client(named_by: NamedBy, objects: [&Value; 2]) -> Client {
     let metadata = json!({"resourceVersion": "1"});
     let list = json!({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": objects});
@@ -52,7 +52,7 @@ fn named(object: &Value, name: &str) -> Value {
 }
 
 /// Asserts that an oversized object of a kind does not hide `good`, in a list and in a watch. An object with too many
-/// values is unreadable, and has its name.
+/// values must be unreadable, and have its name.
 pub(crate) async fn hides_no_other<K, R>(
     named_by: NamedBy,
     good: &Value,

@@ -1,7 +1,8 @@
-//! Lists of single namespaces that find the objects that were dropped because of a limit, and now fit.
+//! Lists of single namespaces that find objects that were dropped because of a limit and that now fit.
 //!
-//! The watch of all namespaces continues during such a list. It would stop during a list of all objects, and all requests
-//! wait if the known objects are over a minute old. A tenant determines when its list is due, and how long it takes.
+//! The watch of all namespaces continues during this list. During a list of all objects, it would stop, and all
+//! requests would wait if the known objects were over a minute old. Separate lists are necessary because a tenant
+//! controls when its list is due, and how long it takes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -17,19 +18,19 @@ use tokio::time::{Instant, sleep_until};
 use super::{Lenient, page_of};
 use crate::client::{CallError, Pages};
 
-/// The shortest time between two lists of one namespace. A tenant can cause them.
+/// The minimum time between two lists of one namespace, because a tenant can cause lists.
 const BETWEEN_LISTS: Duration = Duration::from_mins(10);
 
-/// The shortest time between two lists of one namespace after a failure.
+/// The minimum time between two lists of one namespace after a failure.
 const AFTER_FAILURE: Duration = Duration::from_secs(15);
 
-/// The limit of objects that change during a list, whose names are kept. A list takes seconds.
+/// The maximum number of objects that change during a list and whose names are kept. A list takes seconds.
 const MAX_CHANGED: usize = 10_000;
 
 /// The pages of a list.
 pub(crate) type PagesOf<T> = BoxStream<'static, Result<Vec<T>, CallError>>;
 
-/// The pages of a list with this API.
+/// The pages of a list that uses this API.
 pub(crate) fn pages_of<K, R>(api: Api<Lenient<K, R>>, wanted: ListParams) -> PagesOf<Lenient<K, R>>
 where
     K: Clone + DeserializeOwned + Debug + Send + 'static,
@@ -52,14 +53,14 @@ where
     pages.boxed()
 }
 
-/// The lists, one at a time.
+/// The lists. Only one list runs at a time.
 pub(crate) struct Recovery<T> {
     list: Option<List<T>>,
-    /// The earliest time and the namespace of the next list.
+    /// The namespace of the next list, and the earliest time for it.
     next: Option<(Instant, String)>,
-    /// The namespaces with a recent list, each with the earliest time of its next list.
+    /// The namespaces that were listed recently, with the earliest time for their next list.
     not_before: BTreeMap<String, Instant>,
-    /// The namespace of the last list. Of the namespaces that are due now, the next one after it has its turn.
+    /// The namespace of the last list. Among the namespaces that are due now, the next one after it is listed.
     last: Option<String>,
 }
 
@@ -67,7 +68,7 @@ pub(crate) struct Recovery<T> {
 struct List<T> {
     namespace: String,
     pages: PagesOf<T>,
-    /// The objects that the watch has changed since the start. The list can contain earlier states of them.
+    /// The objects that the watch has changed since the list started. The list can return earlier states of them.
     changed: BTreeSet<String>,
 }
 
@@ -77,7 +78,7 @@ pub(crate) enum RecoveryStep<T> {
     Due(String),
     /// A page of the list.
     Page(Vec<T>),
-    /// The list has ended, completely or not.
+    /// The list has ended, either completely or with a failure.
     End,
 }
 
@@ -93,7 +94,7 @@ impl<T> Default for Recovery<T> {
 }
 
 impl<T> Recovery<T> {
-    /// Plans the list of one of these namespaces, instead of the last plan.
+    /// Plans to list one of these namespaces. Replaces the last plan.
     pub(crate) fn plan<'a>(&mut self, due: impl Iterator<Item = &'a str>) {
         let now = Instant::now();
         self.not_before.retain(|_, at| *at > now);
@@ -105,7 +106,7 @@ impl<T> Recovery<T> {
         self.next = next.map(|(at, _, namespace)| (at, namespace.to_owned()));
     }
 
-    /// Waits for the next step. Never returns without a list or a plan.
+    /// Waits for the next step. If there is neither a list nor a plan, never returns.
     pub(crate) async fn step(&mut self) -> RecoveryStep<T> {
         if let Some(list) = &mut self.list {
             let page = list.pages.next().await;
@@ -123,7 +124,7 @@ impl<T> Recovery<T> {
         RecoveryStep::Due(namespace)
     }
 
-    /// Begins the list of this namespace.
+    /// Starts the list of this namespace.
     pub(crate) fn begin(&mut self, namespace: String, pages: PagesOf<T>) {
         self.last = Some(namespace.clone());
         self.list = Some(List {
@@ -147,7 +148,7 @@ impl<T> Recovery<T> {
         self.next = None;
     }
 
-    /// Notes that the watch has changed this object.
+    /// Records that the watch has changed this object.
     pub(crate) fn changed(&mut self, namespace: &str, name: &str) {
         if let Some(list) = &mut self.list
             && list.namespace == namespace
@@ -155,14 +156,14 @@ impl<T> Recovery<T> {
             list.changed.insert(name.to_owned());
             if list.changed.len() > MAX_CHANGED {
                 self.end(AFTER_FAILURE);
-                // The end of this list plans the lists of the other namespaces.
+                // When this list ends, the lists of other namespaces are planned.
                 let again = (Instant::now() + AFTER_FAILURE, namespace.to_owned());
                 self.next.get_or_insert(again);
             }
         }
     }
 
-    /// Whether the list in progress can contain the current state of this object.
+    /// Whether the state of this object in the current list can be up to date.
     pub(crate) fn is_current(&self, namespace: &str, name: &str) -> bool {
         let list = self.list.as_ref();
         list.is_some_and(|list| list.namespace == namespace && !list.changed.contains(name))
@@ -181,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    /// Waits until a list of this namespace is due, and begins it with these pages.
+    /// Waits until a list of this namespace is due, and starts it with these pages.
     async fn begin(recovery: &mut Recovery<u8>, namespace: &str, pages: PagesOf<u8>) {
         let RecoveryStep::Due(due) = recovery.step().await else {
             panic!("no list is due");

@@ -1,8 +1,8 @@
-//! A list, and the watches that continue from it.
+//! A list, and the watches that continue after it.
 //!
-//! kube's watcher is not used. It does not expose bookmarks, and continues each watch at its last resource version. After
-//! a restore of etcd from a backup, the API server accepts a version that it has not reached. It then sends no events
-//! until it has passed that version. The silence can last as long as the age of the backup.
+//! kube's watcher is not used. It does not expose bookmarks, and it continues each watch at its last resource version.
+//! After etcd is restored from a backup, the API server accepts a version that it has not reached. It then sends no
+//! events until it has passed this version, which can take as long as the age of the backup.
 
 use std::fmt::Debug;
 use std::mem;
@@ -18,22 +18,23 @@ use tokio::time::timeout;
 use super::{Lenient, page_of};
 use crate::client::{Decoding, PageSize};
 
-/// The time for which a watch can outlive its timeout, as in kube's watcher. After this time, the connection counts as
+/// The time by which a watch can exceed its timeout, as in kube's watcher. After this time, the connection counts as
 /// dead.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// The timeout of a watch without one, as in kube.
+/// The timeout for a watch without a configured timeout, as in kube.
 const DEFAULT_TIMEOUT: u32 = 290;
 
-/// The events of a list, and of the watches that continue from it. The stream ends when the objects must be listed again:
+/// The events from a list, and from the watches that continue after it. The stream ends when the objects must be listed
+/// again:
 ///
-/// - after each error;
-/// - after a watch without an event or a bookmark. An API server sends a bookmark each minute, and before the end of a
-///   watch. Without a bookmark, it is possible that it has not reached the version of the watch;
+/// - after every error;
+/// - after a watch without an event or a bookmark. An API server sends a bookmark every minute, and before a watch
+///   ends. Without a bookmark, it possibly has not reached the version of the watch;
 /// - if the first version of a continued watch is lower than the last known version.
 ///
-/// The list has pages of at most `most` objects. If a page is too long, only its objects are read in smaller pages, and
-/// the list continues. So a few large objects of one tenant do not slow down the lists of all tenants.
+/// Each page of the list has at most `most` objects. If a page is too long, only its objects are read in smaller pages,
+/// and then the list continues. Therefore a few large objects of one tenant do not slow down the lists of all tenants.
 pub(super) fn steps<K, R>(
     api: Api<Lenient<K, R>>,
     config: watcher::Config,
@@ -82,11 +83,11 @@ enum State<T> {
     /// A page of the list.
     Page {
         objects: std::vec::IntoIter<T>,
-        /// The token of the next page.
+        /// The token for the next page.
         next: Option<String>,
         version: Option<String>,
     },
-    /// A watch is due at this version.
+    /// A watch that starts at this version is due.
     Due {
         version: String,
         is_continued: bool,
@@ -102,7 +103,7 @@ struct Watch<T> {
     version: String,
     /// Whether the watch continues another watch.
     is_continued: bool,
-    /// Whether the watch had an event or a bookmark.
+    /// Whether the watch has received an event or a bookmark.
     is_heard: bool,
 }
 
@@ -155,7 +156,7 @@ where
         }
     }
 
-    /// Reads the page with this token, or the first page.
+    /// Reads the page with this token. Without a token, reads the first page.
     async fn list(&mut self, token: Option<String>) -> Step<Lenient<K, R>> {
         let wanted = ListParams {
             label_selector: self.config.label_selector.clone(),
@@ -241,7 +242,7 @@ where
         event.map_or(Step::Next, |event| Step::Event(Ok(event)))
     }
 
-    /// Continues after the end of a watch, if the API server had reached its version.
+    /// Continues after a watch has ended, if the API server had reached the watch's version.
     fn ended(&mut self, watch: Watch<Lenient<K, R>>) -> Step<Lenient<K, R>> {
         if !watch.is_heard {
             return Step::End;
@@ -262,7 +263,7 @@ fn version_of<K, R>(object: &Lenient<K, R>) -> String {
     object.metadata.resource_version.clone().unwrap_or_default()
 }
 
-/// Whether this version is lower. Versions are numbers. Other texts are not compared.
+/// Whether this version is lower than the other. Versions are numbers. Texts that are not numbers are not compared.
 fn is_lower(version: &str, than: &str) -> bool {
     let number = |text: &str| text.parse::<u128>().ok();
     number(version)

@@ -12,12 +12,12 @@ use crate::capi::store::Ground;
 impl<'a> View<'a> {
     /// Checks whether the Node of this machine can have this name.
     ///
-    /// If two machines can have the name, the machine with the stronger ground gets the name. So a name that only a
+    /// If two machines can have the name, the machine with the stronger ground gets it. Therefore a name that only a
     /// guest reports never blocks a machine whose objects contain that name.
     ///
     /// # Errors
     ///
-    /// Too many other machines can have the name, or an unknown pool member can have it.
+    /// Returns an error if too many other machines can have the name, or if an unknown pool member can have it.
     pub(super) fn naming(
         self,
         of: &'a Machine,
@@ -31,12 +31,12 @@ impl<'a> View<'a> {
             return Ok(Naming::Unknown);
         }
         let candidate = self.candidate(name, machine, asked.as_str());
-        // If several machines have the name in their `KubeadmConfig`s, the first machine gets it, because its record is
-        // in the ledger.
+        // If several machines have the name in their `KubeadmConfig`s, the first machine to claim it gets the name,
+        // because the ledger has its record.
         if candidate == Some(Ground::Written) {
             return Ok(Naming::Own);
         }
-        // The name can be in the `KubeadmConfig` of any joining machine.
+        // Any joining machine's `KubeadmConfig` could contain the name.
         self.need(Need::Joining);
         let Some(candidate) = candidate else {
             let is_anothers = || self.strongest_but(name, asked, Ground::Reported);
@@ -53,11 +53,12 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The Node name of this machine.
+    /// The name of this machine's Node.
     ///
-    /// This is the Node that Cluster API has found, if the infrastructure also reports its name, or the machine's
-    /// objects contain it. Otherwise, it is the first name that the Node can have. Cluster API finds a Node by the
-    /// provider ID that the Node reports, and that ID can belong to another machine.
+    /// This is the Node that Cluster API has found, provided that the infrastructure also reports its name, or the
+    /// machine's objects contain it. Otherwise, it is the first possible Node name. The additional check is necessary
+    /// because Cluster API finds a Node by the provider ID that the Node reports, and that provider ID can belong to
+    /// another machine.
     pub(super) fn node(self, name: &str, machine: &objects::Machine) -> Option<NodeName> {
         let is_its = |node: &&NodeName| {
             let mut reported = machine.dns_names.iter();
@@ -68,18 +69,18 @@ impl<'a> View<'a> {
         found.or_else(|| self.node_name(name, machine))
     }
 
-    /// The first name that the machine's Node can have. `None` while the `KubeadmConfig` is unknown.
+    /// The first possible Node name. `None` while the `KubeadmConfig` is unknown.
     pub(super) fn node_name(self, name: &str, machine: &objects::Machine) -> Option<NodeName> {
         let knows = self.knows_config(machine);
         knows.then(|| self.candidates(name, machine).next())?
     }
 
-    /// Whether the `KubeadmConfig` was read, if the Machine has one.
+    /// Whether the `KubeadmConfig` was read. True if the Machine has none.
     fn knows_config(self, machine: &objects::Machine) -> bool {
         machine.config.is_none() || self.config(machine).is_some()
     }
 
-    /// The ground on which the Node can have this name, if one is known.
+    /// The ground on which the Node can have this name. `None` if no ground is known.
     pub(super) fn candidate(
         self,
         name: &str,
@@ -90,7 +91,7 @@ impl<'a> View<'a> {
         names.find_map(|(ground, own)| (own == wanted).then_some(ground))
     }
 
-    /// The known names that the Node can have, strongest ground first.
+    /// The known possible Node names, strongest ground first.
     fn candidates(
         self,
         name: &'a str,
@@ -100,8 +101,8 @@ impl<'a> View<'a> {
         names.filter_map(|(_, name)| NodeName::parse(name).ok())
     }
 
-    /// The name in the `KubeadmConfig`, if it has one. Otherwise, the names of the `InfraMachine` and the Machine, and
-    /// the names that the infrastructure reports for the host.
+    /// The name in the `KubeadmConfig`, if it contains one. Otherwise, the names of the `InfraMachine` and the Machine,
+    /// and the host names that the infrastructure reports.
     fn names(
         self,
         name: &'a str,
@@ -119,7 +120,7 @@ impl<'a> View<'a> {
         written.into_iter().chain(others)
     }
 
-    /// The other machine with the strongest ground for the name, if that ground is not weaker than `weakest`.
+    /// The other machine with the strongest ground for the name, unless that ground is weaker than `weakest`.
     fn strongest_but(
         self,
         name: &str,
@@ -142,7 +143,7 @@ impl<'a> View<'a> {
                     return Ok(Some(member.name));
                 }
                 // A guest can influence these grounds, so they must not take precedence over an unknown member. The
-                // stronger grounds are names in objects of the Cluster.
+                // stronger grounds are names in the Cluster's objects, which a guest cannot influence.
                 if weakest > Ground::Machine {
                     self.knows_all_members()?;
                 }

@@ -1,4 +1,4 @@
-//! Objects that are read again after a short time, because they are not watched.
+//! Objects that are not watched, and are therefore read again after a short time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const READ_AGAIN: Duration = Duration::from_secs(30);
 pub(super) struct Recent<T>(Unshared<BTreeMap<Reference, (Instant, T)>>);
 
 impl<T: Clone> Recent<T> {
-    /// Removes old entries. The cost grows with the number of entries, so lookups do not call it.
+    /// Removes old entries. The cost grows with the number of entries, so lookups do not do this.
     pub(super) fn clean(&self) {
         let mut entries = self.0.lock();
         entries.retain(|_, (at, _)| at.elapsed() < READ_AGAIN);

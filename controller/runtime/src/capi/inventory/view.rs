@@ -19,7 +19,7 @@ use crate::capi::objects::{
 use crate::capi::store::{Ground, Members, Referrer};
 use crate::shared::PAGE;
 
-/// The maximum number of machines to visit for one name or address.
+/// The maximum number of machines that are visited for one name or address.
 pub(super) const MAX_NAMESAKES: usize = 64;
 
 /// A snapshot of one cluster.
@@ -30,10 +30,10 @@ pub(super) struct View<'a> {
     needed: &'a Needed,
 }
 
-/// The Machines or pools whose `KubeadmConfig`s can contain the answer.
+/// The Machines or pools whose `KubeadmConfig`s can affect the answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Need {
-    /// The Machines that can be joining.
+    /// The Machines that could be joining.
     Joining,
     /// All Machines.
     All,
@@ -41,7 +41,7 @@ pub(super) enum Need {
     Pools,
 }
 
-/// The unread `KubeadmConfig`s on which an answer depends.
+/// The unread `KubeadmConfig`s that an answer depends on.
 pub(super) struct Needed {
     pub(super) now: Instant,
     /// The maximum number of configs to collect.
@@ -70,8 +70,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The `KubeadmConfig` of the Machine. The config is not read before the bootstrap data exist, because it can
-    /// change until then.
+    /// The `KubeadmConfig` of the Machine. It is not read before the bootstrap data exists, because it can change until
+    /// then.
     pub(super) fn config(self, machine: &objects::Machine) -> Option<&'a BootstrapConfig> {
         let reference = machine.config.as_ref()?;
         let found = self.members.config(&reference.name);
@@ -101,13 +101,13 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether this `KubeadmConfig` is unread, and was not missing at a recent read.
+    /// Whether this `KubeadmConfig` is unread, and was not missing when it was last read.
     pub(super) fn is_unread(self, config: &str) -> bool {
         self.members.config(config).is_none() && self.members.is_due(config, self.needed.now)
     }
 
-    /// The results of `of` for the next Machines after this name, and the name of the last of these Machines. `None` if
-    /// there are no more Machines.
+    /// Applies `of` to the next Machines after this name. Returns the results, and the name of the last of these
+    /// Machines. `None` if there are no more Machines.
     pub(super) fn next_machines<T>(
         self,
         after: Option<&str>,
@@ -121,12 +121,12 @@ impl<'a> View<'a> {
         (found, last.map(ToOwned::to_owned))
     }
 
-    /// Checks that the members of all pools are known. Otherwise, a value without a machine can belong to an unknown
-    /// member. An unknown member exists: it must not lose its record, and its requests wait.
+    /// Checks that the members of all pools are known. Otherwise, a value that no known machine has could belong to an
+    /// unknown member. Unknown members exist: they must not lose their records, and their requests wait.
     ///
     /// # Errors
     ///
-    /// A limit truncated a pool.
+    /// Returns an error if a limit truncated a pool.
     pub(super) fn knows_all_members(self) -> Result<(), Unavailable> {
         match self.members.cut_pool() {
             None => Ok(()),
@@ -137,11 +137,11 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The pool members that have no Machine and whose Node must have this name.
+    /// The pool members without a Machine whose required Node name is this name.
     ///
     /// # Errors
     ///
-    /// Too many members must have the name.
+    /// Returns an error if too many members have this required name.
     pub(super) fn listed_named(self, wanted: &str) -> Result<Vec<Machine>, Unavailable> {
         if NodeName::parse(wanted).is_err() {
             return Ok(Vec::new());
@@ -159,11 +159,12 @@ impl<'a> View<'a> {
         Ok(members)
     }
 
-    /// The machine with this ID. For a pool member without a Machine, also the object that can create the Machine.
+    /// The machine with this ID. For a pool member without a Machine, also the object whose provider can create the
+    /// Machine.
     ///
     /// # Errors
     ///
-    /// Two machines have the ID, or an unknown member can have it.
+    /// Returns an error if two machines have the ID, or if an unknown member can have it.
     pub(super) fn by_provider_id(
         self,
         id: &ProviderId,
@@ -186,7 +187,7 @@ impl<'a> View<'a> {
         if holders.pools.is_empty() {
             self.knows_all_members()?;
         }
-        // A pool member without a Machine, or whose Machine does not exist yet.
+        // A pool member that has no Machine, or whose Machine has not been created yet.
         let listed = holders.pools.first().map(|(name, pool)| {
             let mut machine = self.listed_member(name, pool, id);
             if self.has_machines(name) {
@@ -198,7 +199,7 @@ impl<'a> View<'a> {
         Ok(listed)
     }
 
-    /// Checks that no other machine has this ID.
+    /// Checks that only this machine has this ID.
     pub(super) fn is_free(self, id: &ProviderId, machine: &Machine) -> Result<(), Unavailable> {
         let mut machines = self.members.with_provider_id(id).machines.into_iter();
         match machines.find(|(other, _)| *other != machine.name) {
@@ -207,7 +208,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The owner of the token, if it has one. For a machine, also its `InfraMachine`.
+    /// The owner of the token. `None` if it has none. If the owner is a machine, also its `InfraMachine`.
     pub(super) fn owner(self, token: &TokenId) -> Option<(TokenOwner, Option<Reference>)> {
         let holders = self.members.with_token(token);
         match (&*holders.machines, &*holders.pools) {
@@ -222,7 +223,7 @@ impl<'a> View<'a> {
                 };
                 Some((owner, None))
             }
-            // A token that several machines share does not identify a machine.
+            // If several machines share a token, the token does not identify a machine.
             _ => None,
         }
     }
@@ -235,11 +236,11 @@ impl<'a> View<'a> {
             .collect()
     }
 
-    /// The machines that can have this name. If many hosts only report the name, the first of them are returned.
+    /// The machines that can have this name. If many hosts only report the name, only the first ones are returned.
     ///
     /// # Errors
     ///
-    /// Too many machines have the name on another ground, or only an unknown member can have it.
+    /// Returns an error if too many machines have the name on another ground, or if only an unknown member can have it.
     pub(super) fn by_name(self, wanted: &str) -> Result<Vec<Machine>, Unavailable> {
         let mut named = BTreeMap::new();
         for ground in Ground::ALL {
@@ -294,7 +295,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The name of the pool. The label can contain a digest of it.
+    /// The name of the pool. The Machine's label can contain a digest instead of the name.
     fn pool_name(self, machine: &objects::Machine) -> Option<String> {
         let label = machine.pool.as_deref()?;
         let found = self.members.pool(label);
@@ -329,7 +330,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// The state of a machine that must wait for another object: it cannot be ready.
+/// The state of a machine that must wait for another object, and is therefore not ready.
 pub(super) fn waiting(state: MachineState) -> MachineState {
     match state {
         MachineState::Ready | MachineState::Unread | MachineState::Pending => MachineState::Pending,
@@ -347,7 +348,7 @@ fn state(deleting: bool, has_bootstrap_data: bool) -> MachineState {
     }
 }
 
-/// The error if two objects, each a kind and a name, have the same provider ID.
+/// The error if two objects have the same provider ID. Each argument is a kind and a name.
 fn ambiguous(first: (&str, &str), second: (&str, &str)) -> Unavailable {
     let [(kind, name), (other_kind, other)] = [first, second];
     Unavailable::new(format!(

@@ -1,4 +1,4 @@
-//! `KubeadmConfig`: the owner of a bootstrap token, and the name of its Node.
+//! `KubeadmConfig`: it identifies the owner of a bootstrap token, and can contain the Node name.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kubelet_attestation::names::NodeName;
@@ -9,11 +9,11 @@ use zeroize::Zeroizing;
 
 use super::{Kept, Nothing};
 
-/// The fields of a `KubeadmConfig` that are used.
+/// The required fields of a `KubeadmConfig`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::capi) struct BootstrapConfig {
     pub(in crate::capi) token: Option<TokenId>,
-    /// The literal name. Only the machine can evaluate a template.
+    /// The Node name, if it is literal. Only the machine can evaluate a template.
     pub(in crate::capi) node_name: Option<NodeName>,
     /// Whether the node is a control-plane node.
     pub(in crate::capi) control_plane: bool,
@@ -71,7 +71,7 @@ impl Kept for BootstrapConfig {
             .and_then(|discovery| discovery.bootstrap_token);
         Some(Self {
             token: token.and_then(|token| token.token),
-            // Every Machine uses the join configuration, except the first Machine of a control plane. That Machine's
+            // Every Machine uses the join configuration, except the first Machine of a control plane, whose
             // configuration has both parts.
             node_name: written_out(join.node_registration).or_else(|| written_out(init)),
             control_plane: join.control_plane.is_some(),
@@ -79,7 +79,7 @@ impl Kept for BootstrapConfig {
     }
 }
 
-/// The name in kubeadm's form (`GetHostname`: trimmed, in lower case).
+/// The name in kubeadm's canonical form (`GetHostname`: trimmed, in lower case).
 fn written_out(registration: Option<Registration>) -> Option<NodeName> {
     let name = registration?.name?;
     NodeName::parse(&name.trim().to_ascii_lowercase()).ok()

@@ -14,24 +14,23 @@ use super::{
 };
 use crate::watch::Unreadable;
 
-/// The maximum number of Service ranges to keep: the limit of Clusters in v1beta2.
+/// The maximum number of Service ranges to keep, which is the limit in v1beta2.
 const MAX_SERVICE_RANGES: usize = 100;
 
-/// The maximum length of a Service range. Longer text is not a valid range.
+/// The maximum length of a Service range. A longer text is not a valid range.
 const MAX_RANGE_LEN: usize = 64;
 
-/// The fields of a Cluster that are used.
+/// The required fields of a Cluster.
 ///
 /// # Guarantees
 ///
-/// - A value is stored as long as the object exists. Its size in memory is limited, independently of the size of the
-///   object.
+/// - A value is stored as long as the object exists. Its size in memory is limited, regardless of the object's size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cluster {
-    /// The UID. It changes when the Cluster is moved.
+    /// The UID. It changes when the Cluster is moved to another management cluster.
     pub uid: String,
-    /// Whether the Cluster is paused, by its spec or its annotation.
+    /// Whether the Cluster is paused, either by its spec or by its annotation.
     pub paused: bool,
     /// Whether the Cluster is being deleted.
     pub deleting: bool,
@@ -45,19 +44,19 @@ pub struct Cluster {
     pub infrastructure: Option<Reference>,
     /// The kind of the control plane.
     pub control_plane: Option<String>,
-    /// The attestors that the Cluster authorizes itself.
+    /// The attestation providers that the Cluster itself authorizes in an annotation.
     pub attestors: OwnAttestors,
 }
 
-/// An observer of the watch of Clusters, which is the only one in the process.
+/// An observer of the Cluster watch. The process has only one Cluster watch.
 ///
-/// Each method is called on the task of the watch and must not block.
+/// Each method runs on the watch's task and must not block.
 pub trait ClusterObserver: Debug + Send + Sync {
     /// Replaces the stored data of a Cluster. `None` means that the Cluster was deleted.
     ///
     /// # Errors
     ///
-    /// The observer cannot read the Cluster. The watch logs the error.
+    /// Returns an error if the observer cannot read the Cluster. The watch logs the error.
     fn put(
         &self,
         key: &ObjectKey,
@@ -74,7 +73,7 @@ pub trait ClusterObserver: Debug + Send + Sync {
     fn failed(&self);
 }
 
-/// The parts of a Cluster for observers, as the API server returned them.
+/// The parts of a Cluster that observers need, as returned by the API server.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ClusterReferences<'a> {
     /// The labels.
@@ -190,7 +189,7 @@ impl Kept for Cluster {
                 .map(|all| service_ranges(&all))
                 .unwrap_or_default(),
             infrastructure: Reference::within(&namespace, spec.infrastructure_ref),
-            // The CRD of v1beta1 does not limit the length of the kind.
+            // The v1beta1 definition does not limit the length of the kind.
             control_plane: control_plane.filter(|kind| kind.len() <= MAX_KIND_LEN),
             attestors: OwnAttestors::of(&metadata, spec.topology),
             watch_filter: label(&metadata, WATCH_FILTER_LABEL).cloned(),
@@ -199,8 +198,8 @@ impl Kept for Cluster {
     }
 }
 
-/// The ranges to keep. If there are more ranges than the limit, an invalid entry represents the others, so that the
-/// list does not look complete.
+/// The ranges to keep. If there are more ranges than the limit, an invalid entry replaces the remaining ones, so that
+/// the list does not appear to be complete.
 fn service_ranges(all: &[String]) -> Vec<String> {
     let has_more = all.len() > MAX_SERVICE_RANGES;
     let ranges = all.iter().take(MAX_SERVICE_RANGES);

@@ -1,4 +1,4 @@
-//! `InfraMachine` and `InfraMachinePool` of any provider, reduced to the fields of the contract.
+//! `InfraMachine` and `InfraMachinePool` of any infrastructure provider, reduced to the fields in the contract.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kubelet_attestation::names::ProviderId;
@@ -6,11 +6,11 @@ use serde::Deserialize;
 
 use super::{Kept, Nothing};
 
-/// The fields of an `InfraMachine` that are used.
+/// The required fields of an `InfraMachine`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::capi) struct InfraMachine {
     pub(in crate::capi) provider_id: Option<ProviderId>,
-    /// Whether the object has no provider ID at all. An invalid ID is not a missing ID.
+    /// Whether the provider ID is missing. An invalid provider ID does not count as missing.
     pub(in crate::capi) unnamed: bool,
 }
 
@@ -33,7 +33,7 @@ impl Kept for InfraMachine {
     }
 }
 
-/// The fields of an `InfraMachinePool` that are used.
+/// The required fields of an `InfraMachinePool`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::capi) struct InfraMachinePool {
     /// Whether the provider creates a Machine for each member.

@@ -16,13 +16,13 @@ use super::{
     Reference, Watched, cluster_of, is_deleting, label, was_bootstrapped,
 };
 
-/// The label of each control-plane Machine. Its value is ignored.
+/// The label on every control-plane Machine. Its value is ignored.
 const CONTROL_PLANE_LABEL: &str = "cluster.x-k8s.io/control-plane";
 
-/// The label with the pool of a Machine, or with a digest of the pool's name if the name is long.
+/// The label with the name of a Machine's pool, or with a digest of this name if it is long.
 const POOL_LABEL: &str = "cluster.x-k8s.io/pool-name";
 
-/// The condition of a Machine that reports whether its node is attested.
+/// The condition on a Machine that reports whether its node is attested.
 pub const NODE_ATTESTED: &str = "attestation.cluster.x-k8s.io/NodeAttested";
 
 /// The condition [`NODE_ATTESTED`] of a Machine.
@@ -36,21 +36,21 @@ pub struct Attested {
     pub told: u64,
 }
 
-/// A digest of a reason and a message. It serves only to detect changes.
+/// A digest of a reason and a message, used only to detect changes.
 pub fn told(reason: &str, message: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     (reason, message).hash(&mut hasher);
     hasher.finish()
 }
 
-/// The maximum number of addresses to keep. No infrastructure assigns more to one machine.
+/// The maximum number of addresses to keep. No infrastructure assigns more addresses to a machine.
 const MAX_ADDRESSES: usize = 64;
 
-/// The maximum length of these addresses together, so that thousands of Machines use little memory. 64 IPv6 addresses
-/// have 2,496 characters.
+/// The maximum total length of these addresses, so that thousands of Machines use little memory. 64 IPv6 addresses have
+/// 2,496 characters.
 const MAX_REPORTED_LEN: usize = 4096;
 
-/// The fields of a Machine that are used.
+/// The required fields of a Machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -61,23 +61,23 @@ pub(in crate::capi) struct Machine {
     pub(in crate::capi) cluster: String,
     pub(in crate::capi) deleting: bool,
     pub(in crate::capi) has_bootstrap_data: bool,
-    /// Whether the infrastructure has reported all values for a booting machine. The addresses appear with this state,
-    /// after the provider ID. If the addresses or names exceed their limits, the field is false, because the machine
-    /// can have more of them.
+    /// Whether the infrastructure has reported all values for a booting machine. The provider ID is reported first, and
+    /// the addresses are reported with this state. The field is also false if the addresses or names exceed their
+    /// limits, because the machine can have more of them.
     pub(in crate::capi) provisioned: bool,
     pub(in crate::capi) provider_id: Option<ProviderId>,
     /// The `KubeadmConfig`.
     pub(in crate::capi) config: Option<ConfigReference>,
     /// The name of the `InfraMachine`.
     pub(in crate::capi) infra_name: Option<String>,
-    /// The `InfraMachine`, if the Machine has no provider ID. The ID is then read from it.
+    /// The `InfraMachine`, if the Machine has no provider ID. The provider ID is then read from the `InfraMachine`.
     pub(in crate::capi) infrastructure: Option<Box<Reference>>,
     pub(in crate::capi) pool: Option<String>,
     pub(in crate::capi) control_plane: bool,
     pub(in crate::capi) node: Option<NodeName>,
     pub(in crate::capi) addresses: Vec<IpAddr>,
     pub(in crate::capi) dns_names: Vec<String>,
-    /// The names of the host that a Node can have.
+    /// The host names that a Node can have as its name.
     pub(in crate::capi) host_names: Vec<NodeName>,
     /// The bootstrap token that an operator has assigned to the Machine.
     pub(in crate::capi) assigned_token: Option<TokenId>,
@@ -104,7 +104,7 @@ pub(in crate::capi) struct Status {
     addresses: Option<Vec<Address>>,
     node_ref: Option<NodeRef>,
     conditions: Option<Vec<Condition>>,
-    /// The field of v1beta1 with conditions in the format of v1beta2.
+    /// The v1beta1 field that contains conditions in the v1beta2 format.
     v1beta2: Option<Newer>,
 }
 
@@ -222,7 +222,7 @@ fn assigned_token(metadata: &ObjectMeta) -> Option<TokenId> {
     TokenId::parse(annotations.get(BOOTSTRAP_TOKEN_ANNOTATION)?).ok()
 }
 
-/// The name of the pool: from the owner reference, if it exists, or from the label.
+/// The name of the pool: from the owner reference or, if there is none, from the label.
 fn pool_of(metadata: &ObjectMeta) -> Option<String> {
     let mut owners = metadata.owner_references.iter().flatten();
     let pool = owners.find(|owner| {
@@ -235,7 +235,7 @@ fn pool_of(metadata: &ObjectMeta) -> Option<String> {
         .cloned()
 }
 
-/// The host's internal names, without the names for external clients (`ExternalDNS`).
+/// The host's internal names. Excludes names for external clients (`ExternalDNS`).
 fn host_names(reported: &[Address]) -> Vec<NodeName> {
     let of_host = |one: &&Address| matches!(one.kind.as_deref(), Some("Hostname" | "InternalDNS"));
     let names = reported.iter().filter(of_host).filter_map(|one| {
@@ -246,7 +246,7 @@ fn host_names(reported: &[Address]) -> Vec<NodeName> {
     names.collect()
 }
 
-/// Splits the list into addresses and names. The type is ignored, because a `Hostname` can contain either.
+/// Splits the list into addresses and names. The reported type is ignored, because a `Hostname` can contain either.
 fn told_apart(reported: Vec<Address>) -> (Vec<IpAddr>, Vec<String>) {
     let (mut addresses, mut names) = (Vec::new(), Vec::new());
     for address in reported.into_iter().filter_map(|one| one.address) {
@@ -261,7 +261,7 @@ fn told_apart(reported: Vec<Address>) -> (Vec<IpAddr>, Vec<String>) {
             }
         }
     }
-    // The addresses are stored as long as the Machine exists.
+    // Frees unused capacity, because the addresses are stored as long as the Machine exists.
     addresses.shrink_to_fit();
     names.shrink_to_fit();
     (addresses, names)

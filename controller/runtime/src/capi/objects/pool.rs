@@ -13,17 +13,17 @@ use super::{
 };
 use crate::shared::visited;
 
-/// The maximum number of pool members to keep: the limit of the v1beta2 definition.
+/// The maximum number of pool members to keep, which is the limit in v1beta2.
 pub(in crate::capi) const MAX_PROVIDER_IDS: usize = 10_000;
 
-/// A limit that truncates a pool's members. The other members are unknown, and must not count as missing.
+/// A limit that truncates a pool's members. The omitted members are unknown, and must not be treated as missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::capi) enum MemberLimit {
     /// The pool has more members than its definition allows.
     Pool,
-    /// The pools of the namespace use the memory that one namespace can have.
+    /// The namespace's pools use all of the memory that one namespace is allowed to use.
     Namespace,
-    /// The pools of all namespaces use the memory for members.
+    /// The pools in all namespaces use all of the memory for members.
     Process,
 }
 
@@ -44,10 +44,10 @@ impl MemberLimit {
     }
 }
 
-/// The memory of a member in addition to its provider ID: the text's header, and two entries of the index.
+/// The memory for a member in addition to its provider ID: the string's header, and two index entries.
 const MEMBER_LEN: usize = 128;
 
-/// The fields of a `MachinePool` that are used.
+/// The required fields of a `MachinePool`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::capi) struct MachinePool {
     pub(in crate::capi) uid: String,
@@ -133,12 +133,12 @@ impl MemberIds {
         self.0.iter()
     }
 
-    /// The memory of the IDs.
+    /// The memory that the IDs use.
     pub(in crate::capi) fn memory(&self) -> usize {
         self.0.iter().map(memory_of).sum()
     }
 
-    /// Removes IDs that do not fit into this memory. The IDs in `known` were stored before, and stay.
+    /// Removes the IDs that do not fit into this memory. IDs in `known` were stored before, and are kept.
     pub(in crate::capi) fn fit(&mut self, room: usize, known: Option<&Self>) {
         let is_known = |id: &ProviderId| known.is_some_and(|known| known.contains(id));
         let stay = self.0.iter().filter(|id| is_known(id));
@@ -163,7 +163,7 @@ impl MemberIds {
         found.is_ok()
     }
 
-    /// The IDs of the members with this name.
+    /// The IDs of all members with this name.
     pub(in crate::capi) fn named<'a>(
         &'a self,
         name: &'a str,
@@ -182,7 +182,7 @@ fn order(id: &ProviderId) -> (Option<&str>, &str) {
     (last_segment(id), id.as_str())
 }
 
-/// The name of a machine without a name in its infrastructure: the last part of its provider ID.
+/// The name of a machine that has no name in its infrastructure: the last segment of its provider ID.
 pub(in crate::capi) fn last_segment(id: &ProviderId) -> Option<&str> {
     let (_, segment) = id.as_str().rsplit_once('/')?;
     Some(segment)
@@ -191,7 +191,7 @@ pub(in crate::capi) fn last_segment(id: &ProviderId) -> Option<&str> {
 /// The maximum length of a label value.
 const MAX_LABEL_LEN: usize = 63;
 
-/// A name as a label value. A name that is too long becomes its FNV-1a hash (Cluster API,
+/// Converts a name to a label value. A name that is too long is replaced with its FNV-1a hash (Cluster API,
 /// `util/labels/format.MustFormatValue`).
 pub(in crate::capi) fn label_value(name: &str) -> Cow<'_, str> {
     if name.len() <= MAX_LABEL_LEN {

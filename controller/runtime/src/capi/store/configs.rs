@@ -1,4 +1,4 @@
-//! The `KubeadmConfig`s of a cluster, and the order of their reads.
+//! The `KubeadmConfig`s of a cluster, and the order in which they are read.
 //!
 //! A config is read when an answer depends on it, and is kept as long as a Machine or a pool refers to it.
 
@@ -14,14 +14,14 @@ use crate::capi::objects::BootstrapConfig;
 use crate::shared::visited;
 use crate::table::Table;
 
-/// The interval between two reads of a `KubeadmConfig` that is missing, not served, or referenced by a pool. The token
-/// of a pool is replaced from time to time.
+/// The interval between two reads of a `KubeadmConfig` that is missing, is not served, or belongs to a pool. A pool's
+/// token is replaced from time to time.
 const READ_AGAIN: Duration = Duration::from_secs(30);
 
 /// The type of object that refers to a `KubeadmConfig`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::capi) enum Referrer {
-    /// A Machine with bootstrap data whose Node Cluster API has not found.
+    /// A Machine that has bootstrap data, but whose Node Cluster API has not found.
     Joining,
     /// A Machine with bootstrap data and a Node.
     Joined,
@@ -33,11 +33,11 @@ pub(in crate::capi) enum Referrer {
 #[derive(Debug, Default)]
 pub(super) struct Configs {
     known: Table<BootstrapConfig>,
-    /// The names of the configs to read, each with its earliest time. `None` means immediately.
+    /// The names of the configs to read, each with the earliest time for its read. `None` means immediately.
     queue: BTreeSet<(Referrer, Option<Instant>, Arc<str>)>,
     /// The earliest times for repeated reads.
     again: BTreeMap<Arc<str>, Instant>,
-    /// The configs whose version was not served at the last read. They can exist.
+    /// The configs whose version was not served at the last read. These configs can exist.
     unserved: BTreeSet<Arc<str>>,
 }
 
@@ -65,14 +65,14 @@ impl Configs {
         configs.map(|(name, _)| name)
     }
 
-    /// Whether the config is due for a read, if an answer depends on it.
+    /// Whether the config must be read if an answer depends on it.
     pub(super) fn is_due(&self, name: &str, now: Instant) -> bool {
         self.again.get(name).is_none_or(|at| *at <= now)
     }
 
     /// The names of the configs that are due for this type of referrer.
     pub(super) fn due(&self, referrer: Referrer, now: Instant) -> impl Iterator<Item = &str> {
-        // The empty name sorts first.
+        // The empty string sorts first.
         let queue = self.queue.range((referrer, None, Arc::from(""))..);
         let queue =
             queue.take_while(move |(of, at, _)| *of == referrer && at.is_none_or(|at| at <= now));
@@ -115,7 +115,7 @@ impl Configs {
         }
     }
 
-    /// Removes a config without referrers.
+    /// Removes a config to which no object refers any more.
     pub(super) fn remove(&mut self, name: &str) {
         self.unqueue(name);
         self.known.remove(name);

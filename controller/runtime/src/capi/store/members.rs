@@ -16,8 +16,8 @@ use crate::capi::objects::{
 };
 use crate::table::{Indexed, Table};
 
-/// The maximum number of objects in an answer about one value. Callers need to know only whether there is more than
-/// one. The limit is three, because one of the pools can be the pool of the Machine.
+/// The maximum number of objects in an answer about one value. Callers only need to know whether there is more than
+/// one. The limit is three, because one of the pools can be the Machine's own pool.
 const SEVERAL: usize = 3;
 
 /// The objects of a cluster.
@@ -41,12 +41,12 @@ impl Members {
         self.configs.get(name)
     }
 
-    /// Whether this `KubeadmConfig` is due for a read, if an answer depends on it.
+    /// Whether this `KubeadmConfig` must be read if an answer depends on it.
     pub(in crate::capi) fn is_due(&self, config: &str, now: Instant) -> bool {
         self.configs.is_due(config, now)
     }
 
-    /// The `KubeadmConfig`s that are due for this type of referrer.
+    /// The `KubeadmConfig`s that must be read for this type of referrer.
     pub(in crate::capi) fn due(
         &self,
         referrer: Referrer,
@@ -103,7 +103,7 @@ impl Members {
         machines.filter(move |(_, machine)| machine.addresses.contains(&address))
     }
 
-    /// All Machines whose Nodes can have this name on this ground. The result can include others.
+    /// All Machines whose Nodes can have this name on this ground. The result can also contain other Machines.
     pub(in crate::capi) fn named<'a>(
         &'a self,
         ground: Ground,
@@ -127,7 +127,7 @@ impl Members {
         self.pools.get_with_name(label).or(digested)
     }
 
-    /// The pools with members of this name.
+    /// The pools that have members with this name.
     pub(in crate::capi) fn listing(
         &self,
         member: &str,
@@ -175,8 +175,8 @@ impl Members {
         now: Instant,
     ) {
         let is_of_pool = self.pools_with_config(name).next().is_some();
-        // A config without Machines is not stored, because nothing would ever remove it. Its Machines can be deleted
-        // during the read.
+        // A config without Machines is not stored, because it would never be removed. Its Machines can be deleted while
+        // it is read.
         if is_of_pool || self.with_config(name).next().is_some() {
             self.configs.put(name, config, is_of_pool, now);
             self.queue_config(name);
@@ -193,7 +193,7 @@ impl Members {
         if let Some(config) = &config {
             self.queue_config(config);
         }
-        // The former config is released after the new object is stored, because the new object usually refers to the
+        // The previous config is released after the new object is stored, because the new object usually refers to the
         // same config.
         let before = before.as_deref().and_then(Member::config);
         if let Some(former) = before.filter(|former| config.as_deref() != Some(*former)) {
@@ -237,7 +237,7 @@ impl Members {
         self.configs.queue(config, wanted);
     }
 
-    /// The number of values that were written to or removed from the indexes of Machines and pools.
+    /// The number of values that were added to or removed from the indexes of Machines and pools.
     #[cfg(test)]
     pub(in crate::capi) fn indexed(&self) -> usize {
         self.machines.indexed + self.pools.indexed
@@ -249,8 +249,8 @@ impl Members {
 }
 
 impl Indexed for Machine {
-    /// The values without the Machine's own name, which finds the Machine anyway. Most Machines share their name with
-    /// their `KubeadmConfig` and their `InfraMachine`.
+    /// The values without the Machine's own name, because the Machine can be found by its own name without an index.
+    /// Most Machines have the same name as their `KubeadmConfig` and their `InfraMachine`.
     fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = impl Hash> {
         let id = self.provider_id.iter().map(Value::ProviderId);
         let addresses = self.addresses.iter().copied().map(Value::Address);
@@ -268,7 +268,7 @@ impl Indexed for Machine {
     }
 }
 
-/// The names that a Machine's host and Node have on other grounds than the Machine's own name.
+/// The names of a Machine's host and Node that have a ground other than the Machine's own name.
 fn names(machine: &Machine) -> impl Iterator<Item = (Ground, &str)> {
     let infrastructure = machine.infra_name.iter();
     let infrastructure = infrastructure.map(|name| (Ground::InfraMachine, name.as_str()));

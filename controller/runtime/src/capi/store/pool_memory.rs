@@ -1,4 +1,4 @@
-//! The memory of the members of `MachinePools`, by namespace.
+//! The memory for the members of `MachinePools`, by namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -6,30 +6,30 @@ use std::ops::Bound::{Excluded, Included, Unbounded};
 use crate::capi::objects::{MemberLimit, ObjectKey};
 use crate::memory::KeptLimit;
 
-/// The part of the container's memory for the members of all `MachinePools`: 128 MiB of 1 GiB. A namespace has at most
-/// half: 250,000 members with provider IDs of 140 characters, or 5,000 nodes for each of 50 clusters. Without a limit,
-/// the 500 pools of a tenant would use 1 GB.
+/// The divisor of the container's memory for the members of all `MachinePools`: 128 MiB of 1 GiB. One namespace uses at
+/// most half of this memory: 250,000 members with provider IDs of 140 characters, or 5,000 nodes for each of 50
+/// clusters. Without a limit, the 500 pools of a tenant would use 1 GB.
 const PART: usize = 8;
 
-/// The memory of the members of pools.
+/// The memory for pool members.
 #[derive(Debug)]
 pub(super) struct PoolMemory {
     limit: KeptLimit,
     pools: BTreeMap<ObjectKey, OfPool>,
-    /// The used memory of each namespace.
+    /// The memory that each namespace uses.
     namespaces: BTreeMap<String, usize>,
-    /// The used memory.
+    /// The memory that all namespaces use.
     all: usize,
-    /// The truncated pools by namespace: the memory that each pool lacks, and its name.
+    /// The truncated pools in each namespace: the missing memory, and the name of the pool.
     cut: BTreeMap<String, BTreeSet<(usize, String)>>,
 }
 
-/// The memory of a pool's members.
+/// The memory for one pool's members.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct OfPool {
-    /// The memory of the known members.
+    /// The memory that the known members use.
     pub(super) used: usize,
-    /// The memory that the other members need.
+    /// The memory that the omitted members would need.
     pub(super) missing: usize,
 }
 
@@ -50,8 +50,8 @@ impl PoolMemory {
         }
     }
 
-    /// The memory that this pool can use, including the memory that it uses now. A pool keeps its used memory
-    /// regardless of other pools. Otherwise, known members would become unknown.
+    /// The memory that this pool is allowed to use, including the memory that it already uses. A pool keeps its used
+    /// memory regardless of other pools, because known members must not become unknown.
     pub(super) fn room(&self, pool: &ObjectKey) -> usize {
         let used = self.of(pool).used;
         let of_namespace = self.of_namespace(&pool.namespace).saturating_sub(used);
@@ -60,7 +60,7 @@ impl PoolMemory {
         room.max(used)
     }
 
-    /// The limit that a pool exceeds with this memory, which is more than its [`room`](Self::room).
+    /// The limit that a pool would exceed with this memory, which is more than its [`room`](Self::room).
     pub(super) fn exceeded(&self, pool: &ObjectKey, wanted: usize) -> MemberLimit {
         let used = self.of(pool).used;
         let others = self.of_namespace(&pool.namespace).saturating_sub(used);
@@ -98,15 +98,15 @@ impl PoolMemory {
         }
     }
 
-    /// Forgets what this pool lacks, because its present version cannot be read. Otherwise, it would be the next pool of its
-    /// namespace forever.
+    /// Clears the missing memory of this pool, because its current version cannot be read. Otherwise, the pool would
+    /// always be the next pool to read in its namespace.
     pub(super) fn give_up(&mut self, pool: &ObjectKey) {
         let used = self.of(pool).used;
         self.set(pool, OfPool { used, missing: 0 });
     }
 
-    /// A truncated pool for all of whose members there is now memory, in the next namespace after this one. The pools of
-    /// one namespace can use the memory that another namespace needs.
+    /// A truncated pool for which there is now enough memory for all members. It is in the next namespace after this
+    /// one, because the pools of one namespace can use the memory that another namespace needs.
     pub(super) fn next_that_fits(&self, after: Option<&str>) -> Option<ObjectKey> {
         let (later, earlier) = match after {
             Some(after) => (Excluded(after), Included(after)),
@@ -131,7 +131,7 @@ impl PoolMemory {
         self.namespaces.get(namespace).copied().unwrap_or_default()
     }
 
-    /// The number of namespaces with members, including the one of this pool.
+    /// The number of namespaces with members, including this pool's namespace.
     fn count(&self, pool: &ObjectKey) -> usize {
         let is_new = !self.namespaces.contains_key(&pool.namespace);
         self.namespaces.len() + usize::from(is_new)

@@ -9,18 +9,17 @@ use crate::memory::KeptLimit;
 use crate::object_key::ObjectKey;
 use crate::shared::page;
 
-/// The part of the container's memory for the entries of all objects: 16 MiB of 1 GiB. A namespace has at most half:
-/// more than 10,000 objects.
+/// The divisor of the container's memory for the entries of all objects: 16 MiB of 1 GiB. One namespace uses at most
+/// half of this memory, which is enough for more than 10,000 objects.
 const PART: usize = 64;
 
-/// The memory of an entry in addition to its names.
+/// The memory for an entry in addition to its names.
 const ENTRY_LEN: usize = 320;
 
 /// The kind and the key of an object.
 type Member = (&'static str, ObjectKey);
 
-/// The objects that cannot be read. Each has one entry here, like an object that can be read, within the limit of its
-/// namespace.
+/// The objects that cannot be read. Each of them has one entry, unless the memory of its namespace is exhausted.
 #[derive(Debug)]
 pub(super) struct UnreadableMembers {
     limit: KeptLimit,
@@ -29,14 +28,14 @@ pub(super) struct UnreadableMembers {
     /// The kinds and the names of each cluster's objects.
     members: BTreeMap<ObjectKey, BTreeSet<(&'static str, String)>>,
     namespaces: BTreeMap<String, OfNamespace>,
-    /// The memory of all entries.
+    /// The memory that all entries use.
     all: usize,
     cut: Cut,
-    /// The same as `cut`, since the last complete list of each kind.
+    /// Like `cut`, but only since the last complete list of each kind.
     recently_cut: Cut,
 }
 
-/// The namespaces with objects that have no entry, because the memory was used, by kind.
+/// By kind, the namespaces with objects that have no entry, because the memory was exhausted.
 type Cut = BTreeMap<&'static str, BTreeSet<String>>;
 
 /// The entries of a namespace.
@@ -46,13 +45,13 @@ struct OfNamespace {
     count: usize,
 }
 
-/// The first object of a cluster that cannot be read, and the number of all such objects.
+/// The first object of a cluster that cannot be read, and the number of all objects that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::capi) struct Unread {
     pub(in crate::capi) kind: &'static str,
     pub(in crate::capi) name: String,
     pub(in crate::capi) count: usize,
-    /// Whether not all objects of the namespace are known. Then the count is that of the namespace.
+    /// Whether some objects in the namespace have no entry. If so, the count is for the whole namespace.
     pub(in crate::capi) is_cut: bool,
 }
 
@@ -81,7 +80,7 @@ impl fmt::Display for Unread {
     }
 }
 
-/// The memory of an entry. Its names are in both maps.
+/// The memory for an entry. Its names are in both maps.
 fn memory(key: &ObjectKey, cluster: &ObjectKey) -> usize {
     let names = 2 * (key.name.len() + cluster.name.len());
     ENTRY_LEN + names + 3 * key.namespace.len()
@@ -107,7 +106,7 @@ impl UnreadableMembers {
     }
 
     /// Adds an object of this cluster, if there is memory for it. A namespace always has memory for its first object,
-    /// and for an object that it has already.
+    /// and for an object that already has an entry.
     pub(super) fn put(&mut self, kind: &'static str, key: &ObjectKey, cluster: ObjectKey) {
         let (bytes, former) = (memory(key, &cluster), self.take(kind, key));
         let is_new = !self.namespaces.contains_key(&key.namespace);
@@ -128,8 +127,8 @@ impl UnreadableMembers {
         self.clusters.insert((kind, key.clone()), cluster);
     }
 
-    /// Removes an object. Without entries, nothing is known about the namespace until its objects change or are listed.
-    /// Returns whether the object had an entry.
+    /// Removes an object. If some objects in the namespace have no entry, their state stays unknown until they change
+    /// or are listed. Returns whether the object had an entry.
     pub(super) fn remove(&mut self, kind: &'static str, key: &ObjectKey) -> bool {
         if self.clusters.is_empty() {
             return false;
@@ -147,7 +146,7 @@ impl UnreadableMembers {
         is_known
     }
 
-    /// Removes the entry of an object, and returns its memory.
+    /// Removes the entry of an object, and returns the freed memory.
     fn take(&mut self, kind: &'static str, key: &ObjectKey) -> usize {
         let Some(cluster) = self.clusters.remove(&(kind, key.clone())) else {
             return 0;
@@ -167,13 +166,14 @@ impl UnreadableMembers {
         bytes
     }
 
-    /// Forgets that objects of this kind had no entry before its last list. Returns the previous namespaces.
+    /// After a complete list of this kind, drops the namespaces that were recorded before the list. Returns the
+    /// previous namespaces.
     fn listed(&mut self, kind: &'static str) -> Option<BTreeSet<String>> {
         let recently = self.recently_cut.remove(kind).unwrap_or_default();
         self.cut.insert(kind, recently)
     }
 
-    /// The objects of this cluster, and those of its namespace whose cluster is unknown.
+    /// The unreadable objects of this cluster, and those in its namespace whose cluster is unknown.
     pub(super) fn of(&self, cluster: &ObjectKey) -> Option<Unread> {
         let unknown = ObjectKey::new(cluster.namespace.as_str(), "");
         let groups = [cluster, &unknown].into_iter();
@@ -185,7 +185,7 @@ impl UnreadableMembers {
             .members
             .range::<ObjectKey, _>(&unknown..)
             .map(|(_, members)| members);
-        // The objects without an entry can be of any cluster of the namespace.
+        // An object without an entry could belong to any cluster in the namespace.
         let others = others.take(usize::from(is_cut));
         let mut named = groups.iter().copied().chain(others);
         let &(kind, ref name) = named.next()?.first()?;
@@ -202,7 +202,8 @@ impl UnreadableMembers {
         })
     }
 
-    /// Whether this object cannot be read. An object without an entry counts as one of those that have none.
+    /// Whether this object cannot be read. If some objects of this kind in the namespace have no entry, this object
+    /// counts as one of them.
     fn contains(&self, kind: &'static str, key: &ObjectKey) -> bool {
         let is_cut = |namespaces: &BTreeSet<String>| namespaces.contains(&key.namespace);
         !self.clusters.is_empty()
@@ -229,7 +230,7 @@ impl super::Store {
         self.0.read(has)
     }
 
-    /// Sets the limit for the objects that cannot be read. There are none yet.
+    /// Sets the limit for the objects that cannot be read. Must be called before any object is added.
     #[cfg(test)]
     pub(in crate::capi) fn limit_unreadable(&self, limit: KeptLimit) {
         let limited = UnreadableMembers::new(limit);
@@ -254,7 +255,7 @@ impl super::Store {
             }
         }
         let former = self.0.write(|places| places.unreadable.listed(W::KIND));
-        // Dropped without the lock, because there can be many namespaces.
+        // Dropped after the lock is released, because there can be many namespaces.
         drop(former);
     }
 }

@@ -1,4 +1,4 @@
-//! The index values of a cluster's objects.
+//! The values by which a cluster's objects are indexed.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -15,9 +15,10 @@ pub(in crate::capi) enum Ground {
     InfraMachine,
     /// The name is the name of the Machine.
     Machine,
-    /// Cluster API has matched the Node with this name to the machine, by the provider ID that the Node reports.
+    /// Cluster API matched the Node with this name to the machine, by the provider ID that the Node reports.
     Node,
-    /// The infrastructure reports the name for the machine's host. With some providers, the source is the guest.
+    /// The infrastructure reports the name for the machine's host. With some infrastructure providers, the guest
+    /// supplies the name.
     Reported,
 }
 
@@ -32,7 +33,7 @@ impl Ground {
     ];
 }
 
-/// An index value of a cluster's object.
+/// A value by which an object is indexed.
 #[derive(Hash)]
 pub(super) enum Value<'a> {
     ProviderId(&'a ProviderId),
@@ -47,9 +48,9 @@ pub(super) enum Value<'a> {
     },
     /// A name that the Node can have on this ground.
     NodeName(Ground, &'a str),
-    /// The pool of a Machine, as in the Machine's label.
+    /// The pool that a Machine belongs to, as written in the Machine's label.
     Pool(&'a str),
-    /// A pool with a long name, as in the label of its Machines.
+    /// A pool with a long name, as written in the label of its Machines.
     Label(Cow<'a, str>),
     /// The name of a pool member.
     Member(&'a str),

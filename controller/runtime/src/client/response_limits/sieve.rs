@@ -1,6 +1,6 @@
-//! A filter for JSON before it is parsed. It removes parts that are never read, and counts the values of the rest.
+//! A filter for JSON text before it is parsed. It removes parts that are never read, and counts the values in the rest.
 //!
-//! `metadata.managedFields` takes half of most objects, and contains times that k8s-openapi cannot parse: see
+//! `metadata.managedFields` makes up half of most objects, and contains times that k8s-openapi cannot parse: see
 //! [`Lenient`](crate::watch::Lenient).
 
 use std::mem;
@@ -10,15 +10,15 @@ use memchr::memchr3;
 
 use super::Excess;
 
-/// The maximum number of bytes to remove from a text, as a multiple of the bytes to forward. Half of most objects is
-/// removed, and the whole excess of an object over its limit.
+/// The maximum number of removed bytes, as a multiple of the forwarded bytes. Half of most objects is removed, and all
+/// data that exceeds an object's limit.
 const REMOVED: usize = 4;
 
-/// The maximum length of the keys to recognize.
+/// The maximum length of a key that the filter recognizes.
 const MAX_KEY_LEN: usize = 16;
 
-/// The last member of an object whose excess was removed, with the comma before it. No API server has a field with this
-/// name. [`Lenient`](crate::watch::Lenient) reads such an object as unreadable.
+/// The last member of an object whose excess data was removed, with the preceding comma. No API server has a field with
+/// this name. [`Lenient`](crate::watch::Lenient) treats this object as unreadable.
 const CUT_MEMBER: &[u8] = br#","$excessRemoved":true"#;
 
 /// The limits for a JSON text.
@@ -29,18 +29,18 @@ pub(in crate::client) struct Limits {
     /// The maximum number of bytes to forward.
     pub(in crate::client) bytes: usize,
     /// The maximum number of arrays, objects, and their members. Each becomes a value in memory, which can take several
-    /// hundred times the two bytes of `{}`.
+    /// hundred times more memory than the two bytes of `{}`.
     pub(in crate::client) values: usize,
-    /// The maximum number of elements of top-level arrays. These are the objects of a list.
+    /// The maximum number of elements in top-level arrays, which are the objects of a list.
     pub(in crate::client) items: usize,
-    /// The maximum number of values of one object in a list or a watch. The rest of a larger object is removed, so that
-    /// the other objects can be read. The object then ends with [`CUT_MEMBER`], and keeps the metadata fields that are
+    /// The maximum number of values in one object in a list or a watch. The rest of a larger object is removed, so that
+    /// the other objects can be read. The object then ends with [`CUT_MEMBER`]. It keeps the metadata fields that are
     /// neither lists nor maps, such as its name.
     pub(in crate::client) object: usize,
 }
 
 impl Limits {
-    /// The limits for one text of any size.
+    /// The limits for a single text of any size.
     pub(in crate::client) const ANY: Self = Self {
         lines: false,
         bytes: usize::MAX,
@@ -50,7 +50,7 @@ impl Limits {
     };
 }
 
-/// The size of a text so far, in the units of [`Limits`].
+/// The current size of a text, in the units of [`Limits`].
 #[derive(Debug, Default)]
 struct Size {
     bytes: usize,
@@ -60,9 +60,9 @@ struct Size {
     object: usize,
 }
 
-/// Replaces `managedFields` of any `metadata` by `null`, removes the excess of an object, and counts the rest.
+/// Replaces `managedFields` in any `metadata` with `null`, removes the excess data of an object, and counts the rest.
 ///
-/// Invalid JSON is forwarded unchanged, or is truncated.
+/// Invalid JSON is either forwarded unchanged or truncated.
 #[derive(Debug)]
 pub(in crate::client) struct Sieve {
     limits: Limits,
@@ -72,7 +72,7 @@ pub(in crate::client) struct Sieve {
     key: Vec<u8>,
     /// The nesting depth within a value that is being removed.
     skipped: Option<usize>,
-    /// Whether the rest of a container is being removed, instead of one value.
+    /// Whether the filter is removing the rest of a container, and not a single value.
     is_rest: bool,
     /// Whether an object exceeded its limit.
     cut: bool,
@@ -113,21 +113,21 @@ impl Sieve {
         }
     }
 
-    /// Whether the excess of an object was removed since the last call.
+    /// Whether the excess data of an object was removed since the last call.
     pub(super) fn take_cut(&mut self) -> bool {
         mem::take(&mut self.cut)
     }
 
-    /// The number of forwarded bytes of the current text.
+    /// The number of bytes of the current text that were forwarded.
     pub(super) fn passed(&self) -> usize {
         self.size.bytes
     }
 
-    /// The part of this chunk to forward.
+    /// The part of this chunk that must be forwarded.
     ///
     /// # Errors
     ///
-    /// The text exceeds a limit, and must not be read further.
+    /// Returns an error if the text exceeds a limit. The text must then not be read further.
     pub(in crate::client) fn pass(&mut self, piece: Bytes) -> Result<Bytes, Excess> {
         let mut passed: Option<Vec<u8>> = self.skipped.map(|_| Vec::new());
         let mut from = 0;
@@ -157,7 +157,7 @@ impl Sieve {
             }
             index += 1;
             if self.text == Text::Value {
-                // Strings make up most of an object.
+                // Fast path, because strings make up most of an object.
                 let rest = piece.get(index..).unwrap_or_default();
                 let within = memchr3(b'"', b'\\', b'\n', rest).unwrap_or(rest.len());
                 self.add(within);
@@ -213,7 +213,7 @@ impl Sieve {
             (Text::Key, _) => self.keyed(byte),
             (Text::EscapeInValue, _) => self.text = Text::Value,
             (Text::EscapeInKey, _) => {
-                // No API server escapes the keys to recognize.
+                // An API server does not escape the keys that the filter recognizes.
                 self.keyed(0);
                 self.text = Text::Key;
             }
@@ -273,21 +273,21 @@ impl Sieve {
             Container::Array
         });
         if self.is_over() {
-            // The closing bracket, which is forwarded.
+            // Counts the closing bracket, which is forwarded.
             self.size.bytes += 1;
             self.skip_the_rest();
         }
     }
 
-    /// The nesting depth of the members of an object in a list or in a watch.
+    /// The nesting depth of an object's members in a list or in a watch.
     fn depth_of_objects(&self) -> usize {
         if self.limits.lines { 2 } else { 3 }
     }
 
-    /// Whether the current object exceeds its limit, and the rest of the innermost container is removed.
+    /// Whether the current object exceeds its limit, so that the rest of the innermost container must be removed.
     ///
-    /// The members of an object and of its metadata are kept. An API server sorts the fields of a custom resource, so
-    /// that labels come before the name.
+    /// The direct members of an object and of its metadata are kept, because an API server sorts the fields of a custom
+    /// resource, so that the labels precede the name.
     fn is_over(&self) -> bool {
         let depth = self.depth_of_objects();
         let is_metadata = matches!(
@@ -305,7 +305,7 @@ impl Sieve {
         self.is_cut = true;
     }
 
-    /// Whether this byte ends an object whose excess was removed.
+    /// Whether this byte ends an object whose excess data was removed.
     fn ends_cut_object(&self, byte: u8) -> bool {
         self.is_cut
             && byte == b'}'
@@ -356,7 +356,7 @@ impl Sieve {
             if *metadata && self.key == b"managedFields" {
                 self.skipped = Some(0);
                 self.is_rest = false;
-                // The colon and `null`.
+                // Counts the colon and `null`.
                 self.size.bytes += 5;
             }
         }

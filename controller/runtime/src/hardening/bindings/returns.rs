@@ -1,4 +1,4 @@
-//! A watch that finds kubeadm's bindings when they return.
+//! A watch that detects when kubeadm's bindings are created again.
 
 use std::future::pending;
 use std::pin::pin;
@@ -26,14 +26,14 @@ const REPORTS: Rate = Rate {
     every: Duration::from_mins(1),
 };
 
-/// The interval between two checks of whether attestation is enforced. These checks make no calls.
+/// The interval for checking whether attestation is enforced. These checks make no calls.
 const LOOK_AGAIN: Duration = Duration::from_secs(3);
 
-/// Sets `returned` when a binding with the name of one of kubeadm's two bindings is found or changed, while attestation
+/// Sets `returned` when a binding with the name of one of kubeadm's two bindings is found or changed while attestation
 /// is enforced. Never returns.
 ///
 /// A single watch covers all `ClusterRoleBindings`, because a field selector matches only one name, and each watch
-/// costs a call every few minutes. A cluster has about 60 such bindings, and they rarely change.
+/// makes a call every few minutes. A cluster has about 60 `ClusterRoleBindings`, and they rarely change.
 pub(crate) async fn report_returns(
     client: Client,
     enforcement: Enforcement,
@@ -61,8 +61,8 @@ async fn follow(client: Client, returned: &AtomicBool, lines: &ClusterLines) {
     let mut log = WatchLog::new("ClusterRoleBinding").within(lines.clone());
     let events = in_smaller_pages(api, watch_config(), PAGE_SIZE, Arc::default());
     let (mut events, mut full_at) = (pin!(events), Instant::now());
-    // Only the report waits, not the watch: a page of a hostile cluster stays in memory until each of its objects is
-    // handled.
+    // Delays only the report, and not the watch, because a page from a hostile cluster stays in memory until each of
+    // its objects is handled.
     let mut due = None;
     loop {
         tokio::select! {
@@ -84,7 +84,7 @@ async fn follow(client: Client, returned: &AtomicBool, lines: &ClusterLines) {
     }
 }
 
-/// Waits until this time, or forever.
+/// Waits until this time, or forever if it is `None`.
 async fn until(due: Option<Instant>) {
     match due {
         Some(due) => sleep_until(due).await,
@@ -92,7 +92,7 @@ async fn until(due: Option<Instant>) {
     }
 }
 
-/// Whether a binding with the name of one of kubeadm's was found or changed.
+/// Whether the event is about a binding with the name of one of kubeadm's bindings.
 fn is_of_kubeadm(event: &watcher::Result<Event<MetadataOf<ClusterRoleBinding>>>) -> bool {
     let Ok(Event::InitApply(binding) | Event::Apply(binding)) = event else {
         return false;
@@ -114,8 +114,8 @@ mod tests {
     use super::*;
     use crate::client::ClusterAccess;
 
-    /// The number of reports in five minutes, for a cluster whose watch has this number of events about a binding with
-    /// this name.
+    /// The number of reports within five minutes for a cluster whose watch has this number of events about a binding
+    /// with this name.
     async fn reports(name: &'static str, events: usize, is_enforced: bool) -> usize {
         let access = ClusterAccess::in_memory(move |request| {
             let query = request.uri().query().unwrap_or_default();

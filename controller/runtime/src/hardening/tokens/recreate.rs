@@ -1,4 +1,4 @@
-//! Recreates tokens for an operator's command.
+//! Recreates tokens, for an operator command.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -19,12 +19,12 @@ const GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
 /// The `description` of a token.
 const DESCRIPTION: &str = "recreated with node-attestation-controller tokens recreate";
 
-/// Creates the Secret of a token that expires at `end`. If the Secret exists, writes the secret part and extends the
-/// expiry. Returns the expiry, or `None` for a token without one.
+/// Creates the Secret for a token that expires at `end`. If the Secret exists, writes the secret part and extends the
+/// expiry time. Returns the expiry time, or `None` if the token does not expire.
 ///
 /// # Errors
 ///
-/// The API server is unavailable, or refuses the write.
+/// Returns an error if the API server is unavailable or rejects the write.
 pub(crate) async fn recreate(
     client: &Client,
     token: &OwnToken,

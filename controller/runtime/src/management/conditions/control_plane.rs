@@ -1,4 +1,4 @@
-//! The condition for a managed control plane, whose nodes cannot join.
+//! The condition about a managed control plane, whose nodes cannot join.
 
 use std::time::SystemTime;
 
@@ -22,8 +22,7 @@ const MANAGED: [(&str, &str); 8] = [
     ("OCIManagedControlPlane", "OKE"),
 ];
 
-/// Adds the condition to `status` if the control plane is managed. Other kinds of control planes have no such
-/// condition.
+/// Adds the condition to `status` if the control plane is managed. Other control planes do not have this condition.
 pub(in crate::management) fn set(
     status: &mut KubeletAuthenticationStatus,
     authentication: &KubeletAuthentication,
@@ -78,7 +77,7 @@ mod tests {
         }
     }
 
-    /// Status, reason and message of the condition for this control plane, in this status.
+    /// The status, reason and message of the condition for this control plane, given this cluster status.
     fn said(
         status: &mut KubeletAuthenticationStatus,
         control_plane: Option<&str>,

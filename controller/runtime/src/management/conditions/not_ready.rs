@@ -1,4 +1,4 @@
-//! The reasons why a cluster is not served, with the operator's next step for each.
+//! The reasons why a cluster is not served. Each reason includes the next step for the operator.
 
 use std::num::NonZeroUsize;
 
@@ -15,7 +15,7 @@ use crate::watch::Unreadable;
 
 /// The reason why a cluster is not served.
 ///
-/// Its `Display` is the message of a condition, without secrets.
+/// Its `Display` is the message of a condition, and does not contain secrets.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::management) enum NotReady {
     #[error("Cluster {0} does not exist")]
@@ -45,15 +45,15 @@ pub(in crate::management) enum NotReady {
     CaRefused { name: String, source: CaRefused },
     #[error("the controller cannot read Secret {name}: {source}")]
     CaUnreadable { name: String, source: Unreadable },
-    /// Another Cluster has the private key of the CA. Its name is known only if it is in the same namespace: a CA
-    /// certificate is public, and a tenant can put the certificate of any Cluster into its own Secret.
+    /// Another Cluster has the private key of the CA. Its name is known only if it is in the same namespace, because a
+    /// CA certificate is public, and a tenant can put the certificate of any Cluster into its own Secret.
     #[error(
         "{} has the private key of this CA: a certificate of one cluster would be valid in the other. Give each \
          Cluster a separate CA",
         other_cluster(.0.as_deref())
     )]
     SharedCa(Option<String>),
-    /// None of the authorized attestors is available.
+    /// None of the authorized attestation providers is available.
     #[error("{why}")]
     NoAttestor {
         why: VerifierUnavailable,
@@ -77,12 +77,12 @@ pub(in crate::management) enum NotReady {
          --max-clusters-per-namespace"
     )]
     TooManyClusters(NonZeroUsize),
-    /// The tasks of the cluster panicked, and restart.
+    /// A task of the cluster panicked. The tasks restart.
     #[error("internal error; restarting")]
     Broken,
 }
 
-/// The Cluster with this name in the same namespace, or a Cluster of another one.
+/// Describes the Cluster with this name in the same namespace, or a Cluster in another namespace.
 fn other_cluster(name: Option<&str>) -> String {
     name.map_or_else(
         || "a Cluster of another namespace".to_owned(),
@@ -91,7 +91,7 @@ fn other_cluster(name: Option<&str>) -> String {
 }
 
 impl NotReady {
-    /// The reason of the condition.
+    /// The reason for the condition.
     pub(in crate::management) fn reason(&self) -> &'static str {
         match self {
             Self::ClusterNotFound(_) | Self::ClusterUnreadable { .. } => reason::CLUSTER_NOT_FOUND,

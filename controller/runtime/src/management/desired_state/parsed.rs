@@ -17,23 +17,23 @@ use crate::management::kept_authentications::KeptAuthentication;
 use crate::management::spec_mapping::{InvalidServingAddressRange, serving_address_ranges};
 use crate::settings_file::{Contradiction, check_stored};
 
-/// The parsed objects of one cluster, each with its source.
+/// The parsed objects of one cluster. Each is stored with its source.
 ///
-/// A refusal is also stored. So a reconciliation parses only changed objects, and an object that is expensive to refuse
-/// is refused once.
+/// A rejection is also stored. Therefore a reconciliation parses only changed objects, and an object that is expensive
+/// to reject is rejected only once.
 #[derive(Default)]
 pub(in crate::management) struct Parsed {
     ca: Last<Values, ParsedCa>,
     kubeconfig: Last<Values, ParsedKubeconfig>,
     spec: Last<Spec, ParsedSpec>,
-    /// The settings of the attestors. Verifiers are not stored without a served cluster, because they have a share of
-    /// memory.
+    /// The settings for the verifiers. The verifiers themselves are stored only while the cluster is served, because
+    /// they use a share of memory.
     pub(super) of_attestors: Option<ParsedSettings>,
 }
 
 /// The Secret with the CA.
 pub(super) struct ParsedCa {
-    /// The key, even if the CA cannot sign.
+    /// The key, even if the CA cannot be used for signing.
     pub(super) key: Option<CaKey>,
     /// Whether the Secret contains the key.
     pub(super) has_own_key: bool,
@@ -51,7 +51,7 @@ pub(super) struct ParsedKubeconfig {
 
 /// The settings.
 pub(super) struct ParsedSpec {
-    /// The audiences, or the first text that is not an audience.
+    /// The audiences, or the first text that is not a valid audience.
     pub(super) audiences: Result<Vec<Audience>, String>,
     pub(super) combination: Result<(), Contradiction>,
     pub(super) address_ranges: Result<Vec<AddressRange>, InvalidServingAddressRange>,
@@ -59,7 +59,7 @@ pub(super) struct ParsedSpec {
 }
 
 impl Parsed {
-    /// The CA in this Secret. `external` signs if the Secret has no key.
+    /// Parses the CA in this Secret. If the Secret has no key, `external` is used for signing.
     pub(super) fn ca(
         &mut self,
         secret: &Arc<Secret>,
@@ -84,7 +84,7 @@ impl Parsed {
         })
     }
 
-    /// The kubeconfig in this Secret.
+    /// Parses the kubeconfig in this Secret.
     pub(super) fn kubeconfig(
         &mut self,
         secret: &Arc<Secret>,
@@ -105,7 +105,7 @@ impl Parsed {
         })
     }
 
-    /// The settings in this object.
+    /// Parses the settings in this object.
     pub(super) fn spec(&mut self, authentication: &Arc<KeptAuthentication>) -> Arc<ParsedSpec> {
         self.spec.get(Spec(authentication.clone()), || {
             let spec = &authentication.spec;
@@ -156,7 +156,7 @@ impl<S, T> Default for Last<S, T> {
 }
 
 impl<S: PartialEq, T> Last<S, T> {
-    /// The result for `source`, which is parsed only if it differs from the last source.
+    /// Returns the result for `source`. Parses `source` only if it differs from the last source.
     fn get(&mut self, source: S, parse: impl FnOnce() -> T) -> Arc<T> {
         let known = self.known.take();
         let known = known.filter(|(known, _)| *known == source);
@@ -169,13 +169,13 @@ impl<S: PartialEq, T> Last<S, T> {
             }
             Arc::new(parse())
         };
-        // The source of the last call replaces an equal source, so that an old version is not kept in memory.
+        // The new source replaces an equal source, so that an old version is not kept in memory.
         self.known = Some((source, result.clone()));
         result
     }
 }
 
-/// The values of a Secret. The supervisor has the same Secret, so no secret stays in memory longer.
+/// The values in a Secret. The supervisor has the same Secret, so secrets do not stay in memory longer.
 struct Values(Arc<Secret>);
 
 impl PartialEq for Values {
@@ -184,7 +184,7 @@ impl PartialEq for Values {
     }
 }
 
-/// The settings of a `KubeletAuthentication`. The other fields, such as the status, change often.
+/// The settings in a `KubeletAuthentication`, without other fields, such as the status, which change often.
 struct Spec(Arc<KeptAuthentication>);
 
 impl PartialEq for Spec {

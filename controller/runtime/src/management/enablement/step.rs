@@ -1,4 +1,4 @@
-//! A step for a Cluster: the decision and the writes.
+//! A step for a Cluster: the decision about it, and its writes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,33 +39,33 @@ const FIELD_MANAGER: &str = "node-attestation-controller-enablement";
 /// The value of [`ENABLED_BY_ANNOTATION`] on objects that this module creates.
 const BY_CLUSTER: &str = "Cluster";
 
-/// HTTP statuses of a refusal by the API server: bad request, forbidden, invalid.
+/// The HTTP status codes with which the API server rejects a step: bad request, forbidden, invalid.
 const REFUSALS: [u16; 3] = [400, 403, 422];
 
 /// A step for a Cluster.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
-    /// Create a `KubeletAuthentication`, with the watch filter of the Cluster. In a namespace with a floor, it enforces
+    /// Create a `KubeletAuthentication`, with the Cluster's watch filter. In a namespace with a floor, it enforces
     /// attestation.
     Create {
         attestors: Vec<String>,
         watch_filter: Option<String>,
     },
-    /// Change the attestors of this version of an object that this module created.
+    /// Change the attestation providers in this version of an object that this module created.
     Change {
         resource_version: Option<String>,
         attestors: Vec<String>,
     },
-    /// Update the owners of this version of an object that this module created, to API versions that are served.
+    /// Update the API versions of the owners to served versions, in this version of an object that this module created.
     Own {
         resource_version: Option<String>,
         owners: Vec<OwnerReference>,
     },
-    /// Report the error in an Event.
+    /// Report the error with an Event.
     Report(EnableError),
 }
 
-/// The reason why the Cluster's attestors are not authorized.
+/// The reason why the Cluster's attestation providers are not authorized.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum EnableError {
     #[error(transparent)]
@@ -84,13 +84,14 @@ pub(super) enum EnableError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Written,
-    /// The API server did not respond, the object has changed in the meantime, or the Event about a refusal had no turn.
+    /// The API server did not respond, the object changed during the step, or there was no turn for the Event about a
+    /// rejection.
     Unavailable,
-    /// The API server refused the step, and an Event reports it.
+    /// The API server rejected the step, and an Event reports this.
     Refused,
 }
 
-/// The next step for the Cluster, if any. `version` is the served API version of Clusters.
+/// The next step for the Cluster, if any. `version` is the API version in which Clusters are served.
 pub(super) fn step(
     cluster: &Cluster,
     known: Option<&KubeletAuthentication>,
@@ -102,7 +103,7 @@ pub(super) fn step(
     of_attestors(cluster, known).or_else(|| of_owner(cluster, known?, version?))
 }
 
-/// The step that keeps the Cluster as the owner of the created object, if one is due. Kubernetes does not delete an
+/// The step that keeps the Cluster as an owner of the created object, if the step is due. Kubernetes does not delete an
 /// object whose owner reference has an API version that is not served.
 fn of_owner(cluster: &Cluster, known: &KubeletAuthentication, version: &str) -> Option<Step> {
     let metadata = &known.metadata;
@@ -112,7 +113,7 @@ fn of_owner(cluster: &Cluster, known: &KubeletAuthentication, version: &str) -> 
         uid: cluster.uid.clone(),
         ..OwnerReference::default()
     };
-    // A search calls this function for each Cluster, so the owners are copied only for a step.
+    // A search calls this function for each Cluster, so the owners are copied only if a step is due.
     let has_former = owners.iter().any(|owner| has_former_version(owner, &now));
     let is_ours = is_made_here(known) && metadata.deletion_timestamp.is_none();
     (has_former && is_ours && !is_paused(metadata)).then(|| {
@@ -159,7 +160,7 @@ fn of_attestors(cluster: &Cluster, known: Option<&KubeletAuthentication>) -> Opt
     })
 }
 
-/// Executes the step, and reports a refusal. `is_repeated` is set if the same step has already failed.
+/// Executes the step, and reports a rejection. `is_repeated` is set if the same step has already failed.
 pub(super) async fn take(
     shared: Arc<Shared>,
     key: ObjectKey,
@@ -208,7 +209,7 @@ pub(super) async fn taken(
         }
         Err(error) => return Err(error),
     };
-    // A tenant can have any number of refused Clusters.
+    // A tenant can have any number of Clusters whose step is rejected.
     if !in_turn(events, key).await {
         return Ok(Outcome::Unavailable);
     }
@@ -234,9 +235,9 @@ pub(super) async fn taken(
 
 /// Executes the step, and returns the error to report.
 ///
-/// The writes do not use server-side apply. For a list of this type, an apply removes only the items of the same field
-/// manager. After `clusterctl move`, the items belong to another field manager. An apply would also change an object
-/// that a user created in the meantime.
+/// The writes do not use server-side apply. In a list of this type, an apply removes only items of the same field
+/// manager, and after `clusterctl move`, the items belong to a different field manager. An apply would also change an
+/// object that a user created since the check.
 async fn write(
     api: &Api<KubeletAuthentication>,
     cluster: &OwnerReference,
@@ -264,7 +265,7 @@ async fn write(
             metadata.annotations = Some([mark].into());
             let parameters = post(FIELD_MANAGER);
             let mut created = api.create(&parameters, &object).await;
-            // A floor does not permit a default without enforcement. It applies to this write, too.
+            // A floor rejects a default without enforcement. It applies to this write, too.
             if let Err(kube::Error::Api(status)) = &created
                 && status.message.contains(SETTINGS_POLICY)
             {
@@ -308,7 +309,7 @@ async fn write(
 }
 
 impl EnableError {
-    /// The reason of the Event.
+    /// The reason for the Event.
     fn reason(&self) -> &'static str {
         match self {
             Self::Invalid(InvalidOwnAttestors::Contradictory) => "AttestorsContradictory",

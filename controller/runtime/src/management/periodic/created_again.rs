@@ -1,15 +1,16 @@
-//! Refuses the certificates of a Cluster that had the same name and the same CA.
+//! Rejects the certificates of a deleted Cluster that had the same name and the same CA.
 //!
-//! Certificates of the previous Cluster would be valid, and its list of revoked certificates no longer exists. So all
-//! generations from before the creation of the workload cluster are refused. An annotation of the
+//! Without this check, the deleted Cluster's certificates would be valid, because its revocation list no longer exists.
+//! Therefore all generations from before the creation of the workload cluster are rejected. An annotation on the
 //! `KubeletAuthentication` identifies the first workload cluster. `clusterctl move` keeps this annotation, and
 //! administrators of the workload cluster cannot write it.
 //!
-//! A `KubeletAuthentication` of the previous Cluster was deleted with that Cluster. So a workload cluster that is
-//! served for the first time also gets this floor. The API server never deletes the namespace `kube-system`, and a
-//! generation above 1 is the Unix time of its claim. So such a certificate of this cluster is never below the floor.
-//! Without a floor, the first generation of a record is 1. A certificate with this generation has a record, unless its
-//! Cluster was deleted. So a cluster with records keeps its certificates.
+//! The `KubeletAuthentication` of a deleted Cluster is deleted with that Cluster. Therefore a workload cluster that is
+//! served for the first time also gets its creation time as the lowest valid generation. This does not reject
+//! certificates of the current cluster: the API server never deletes the namespace `kube-system`, and a generation
+//! above 1 is the Unix time of its claim. If there is no lowest valid generation, the first generation of a record is
+//! 1, and a certificate with this generation has a record, unless its Cluster was deleted. Therefore a cluster with
+//! records keeps its certificates.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -42,15 +43,15 @@ pub(super) enum CreatedAgainError {
 }
 
 impl CreatedAgainError {
-    /// Whether only a permission is missing. In this case, requests are served, and an operator is informed.
+    /// Whether only a permission is missing. If so, requests are served, and an operator is informed.
     pub(super) fn is_forbidden(&self) -> bool {
         matches!(self, Self::Unknown(HardeningError::Forbidden { .. }))
     }
 }
 
 /// Compares the workload cluster with the first workload cluster. If they differ, the creation time of the current
-/// cluster becomes the floor. The same applies if no first cluster is known and the Cluster does not have records.
-/// `has_records` reads the records, if they are necessary.
+/// cluster becomes the lowest valid generation. The same applies if no first workload cluster is known and the Cluster
+/// has no records. `has_records` reads the records, and is called only if necessary.
 pub(super) async fn compare(
     workload: &Client,
     (management, key): (&Client, &ObjectKey),
@@ -65,7 +66,7 @@ pub(super) async fn compare(
         return Ok(());
     }
     let api: Api<KubeletAuthentication> = Api::namespaced(management.clone(), &key.namespace);
-    // The version from the watch can be outdated.
+    // The version that the watch delivered can be outdated.
     let Some(authentication) = call(readable_one_of(&api, &key.name)).await? else {
         return Ok(());
     };
@@ -85,7 +86,7 @@ pub(super) async fn compare(
     Ok(())
 }
 
-/// The decisions with this identity, and the annotations to write.
+/// The decisions for this identity, and the annotations to write.
 fn decided(
     (known, has_records): (RevocationDecisions, bool),
     identity: WorkloadIdentity,
@@ -101,7 +102,7 @@ fn decided(
         None => !has_records,
     };
     if is_another {
-        // The workload cluster determines this time, and a time after `now` would refuse its new certificates.
+        // The workload cluster reports this time. A time after `now` would reject the cluster's new certificates.
         let began = unix_seconds(identity.began.min(now));
         decisions.floor = decisions.floor.max(began);
         let floor = decisions.floor;
@@ -139,8 +140,8 @@ mod tests {
         UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    /// The floor and the number of annotations after a check, at 50, of the workload cluster `uid` that was created at
-    /// `began`.
+    /// The lowest valid generation and the number of annotations after a check at time 50. The checked workload cluster
+    /// has the UID `uid`, and was created at `began`.
     fn seen(known: Option<&str>, floor: u64, uid: &str, began: u64) -> (u64, usize) {
         seen_with((known, false), floor, uid, began)
     }
@@ -224,7 +225,8 @@ mod tests {
         })
     }
 
-    /// The annotations and the floor after the first comparison, for a Cluster with or without records.
+    /// The annotations and the lowest valid generation after the first comparison, for a Cluster with or without
+    /// records.
     async fn compared_first(has_records: bool) -> (Value, u64) {
         let (management, patched) = api_server(200, authentication(&Value::Null));
         let (workload, _) = api_server(200, namespace("b"));
@@ -292,7 +294,7 @@ mod tests {
         let key = ObjectKey::new("default", "prod-1");
         let revocations = Revocations::unread();
 
-        // The second comparison finds the annotation from the first.
+        // The second comparison finds the annotation that the first one wrote.
         for _ in 0..2 {
             let (workload, _) = api_server(200, namespace("b"));
             let management = (management.client(), &key);

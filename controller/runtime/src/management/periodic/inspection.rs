@@ -9,17 +9,17 @@ use tokio::time::Instant;
 use super::cut;
 use crate::management::cluster_status::{ApiReachability, AutoApprove, Health};
 
-/// The interval for a cluster with a problem that its operator can fix.
+/// The interval for a cluster with a problem that an operator can fix.
 const WRONG_AGAIN: Duration = Duration::from_mins(1);
 
-/// The interval for a cluster where requests can be approved without evidence, which can be intended.
+/// The interval for a cluster in which requests can be approved without evidence, which can be intended.
 const OPEN_AGAIN: Duration = Duration::from_mins(5);
 
-/// The interval after the watch of requests failed or recovered. `kubeadm upgrade apply` restarts the API server, and
-/// creates its bindings again only after the restart.
+/// The interval after the request watch failed or recovered. It is short, because `kubeadm upgrade apply` restarts the
+/// API server, and creates its bindings again only after the restart.
 const AFTER_RESTART: Duration = Duration::from_mins(5);
 
-/// The HTTP status codes of a refused user: unauthorized and forbidden.
+/// The HTTP status codes for a rejected user: unauthorized and forbidden.
 const REFUSED: [u16; 2] = [401, 403];
 
 /// The last inspection.
@@ -27,13 +27,14 @@ const REFUSED: [u16; 2] = [401, 403];
 pub(super) struct Inspection {
     pub(super) at: Instant,
     pub(super) found: Health,
-    /// The inputs of the count of Nodes without a record. `None` if they were unavailable.
+    /// The inputs for counting the Nodes without a record. `None` if they were unavailable.
     pub(super) counted: Option<Counted>,
-    /// Whether a watch caused the inspection: the watch of requests failed or recovered, or kubeadm's bindings returned.
+    /// Whether a watch caused the inspection: the request watch failed or recovered, or kubeadm's bindings were created
+    /// again.
     pub(super) watch_changed: bool,
 }
 
-/// The inputs of the count of Nodes without a record. The count is repeated when they change.
+/// The inputs for counting the Nodes without a record. When they change, the Nodes are counted again.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Counted {
     /// The number of live records.
@@ -46,7 +47,7 @@ pub(super) struct Counted {
 impl Inspection {
     /// Whether the next inspection is due.
     pub(super) fn is_over(&self, sync_period: Duration) -> bool {
-        // The tolerance is necessary, because the times of rounds vary by seconds.
+        // The tolerance is necessary because the times of rounds vary by some seconds.
         let mut period = period(&self.found, sync_period);
         if self.watch_changed {
             period = period.min(AFTER_RESTART);
@@ -68,12 +69,12 @@ fn period(found: &Health, sync_period: Duration) -> Duration {
     period.min(sync_period)
 }
 
-/// A number of records, for the status.
+/// Converts a number of records for the status.
 pub(super) fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// The state of an API server that did not answer the first calls of an inspection.
+/// The state of an API server that did not answer the first calls of an inspection successfully.
 pub(super) fn refusal(error: &kube::Error) -> ApiReachability {
     let text = cut(error_chain(error));
     if let kube::Error::Api(status) = error

@@ -13,11 +13,11 @@ use super::{MAX_NAMED, part};
 use crate::capi::CapiInventory;
 use crate::watch::{MetadataOf, metadata_page_of};
 
-/// The page size for lists of Nodes, which have a few kilobytes each.
+/// The page size for lists of Nodes. Each Node has a few kilobytes.
 const NODES_A_PAGE: u32 = 100;
 
-/// The page limit: ten times the Nodes of the largest supported cluster. A server that always returns another page
-/// would otherwise block the periodic work indefinitely.
+/// The maximum number of pages, which is enough for ten times the Nodes of the largest supported cluster. Otherwise, a
+/// server that always returns another page would block the periodic work indefinitely.
 const MAX_PAGES: usize = 500;
 
 /// The maximum length of a Node name (RFC 1123). The API server rejects longer names.
@@ -26,11 +26,12 @@ const MAX_NAME_LEN: usize = 253;
 /// The maximum number of exempt Nodes in a message.
 const MAX_EXEMPT_NAMED: usize = 16;
 
-/// The number of Nodes without a record after which the list ends. One such Node is enough for the decision, and a
-/// message contains only a few.
+/// The number of Nodes without a record after which listing stops. One such Node is enough for the decision, and a
+/// message contains only a few Nodes.
 pub(super) const MAX_WITHOUT: usize = 1000;
 
-/// The names of Nodes that `wanted` accepts: at most [`MAX_WITHOUT`] and, if `retired` is set, all names in it.
+/// The names of Nodes that `wanted` accepts: at most [`MAX_WITHOUT`] names, and all names that are in `retired`, if it
+/// is set.
 pub(super) async fn nodes_named(
     client: &Client,
     retired: Option<&BTreeSet<&str>>,
@@ -48,7 +49,7 @@ pub(super) async fn nodes_named(
             .filter_map(|node| node.metadata.name)
             .filter(|name| name.len() <= MAX_NAME_LEN);
         for name in names.filter(|name| wanted(name)) {
-            // A tenant's API server can return any number of names, and can take hours for the list.
+            // A tenant's API server can return any number of names, and the list can take hours.
             if found.len() < MAX_WITHOUT || is_retired(&name) {
                 found.insert(name);
             }
@@ -94,17 +95,17 @@ pub(super) fn without_identity(
     ))
 }
 
-/// The Nodes without a live record that the controller knows without a call to the workload cluster.
+/// The Nodes without a live record that the controller can determine without calling the workload cluster.
 #[derive(Debug)]
 pub(super) struct Unrecorded {
-    /// The exempt Nodes. With a record, such a Node renews with evidence.
+    /// The exempt Nodes. A Node that has a record renews with evidence, and is not exempt.
     pub(super) exempt: BTreeSet<NodeName>,
-    /// The other Nodes that Cluster API has found for Machines. Under enforcement, they cannot renew.
+    /// The other Nodes that Cluster API has found for Machines. While attestation is enforced, they cannot renew.
     pub(super) of_machines: BTreeSet<String>,
 }
 
 impl Unrecorded {
-    /// The Nodes without a record in `records`. If the records are unknown, the result has all exempt Nodes.
+    /// The Nodes that have no record in `records`. If the records are unknown, the result contains all exempt Nodes.
     pub(super) async fn of(
         exempt: &BTreeSet<NodeName>,
         inventory: &CapiInventory,

@@ -3,8 +3,8 @@
 use super::{Health, Upkeep, part};
 
 impl Upkeep {
-    /// Makes the Cluster the owner of its records. Repeats this until all records have the owner, and again when
-    /// Cluster API serves a different version.
+    /// Makes the Cluster the owner of its records. This is repeated until all records have the owner, and after Cluster
+    /// API starts to serve a different version.
     pub(super) async fn own_records(&mut self, health: &mut Health) {
         let version = self.inventory.cluster_version();
         let Some((records, uid)) = self.owned.as_ref().filter(|_| self.owned_in != version) else {

@@ -1,4 +1,4 @@
-//! Publishes the list of revoked certificates in the workload cluster.
+//! Publishes the revocation list in the workload cluster.
 
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::{Duration, SystemTime};
@@ -23,11 +23,11 @@ use crate::memory::{Holding, Share};
 use crate::records::KubeRecords;
 use crate::turns::{FairTurns, Line, TurnLimits};
 
-/// The interval at which a list with entries is compared with the workload cluster, where administrators can change it.
-/// A comparison takes four calls, and an idle cluster makes less than one call per minute.
+/// The interval for comparing a list that has entries with the workload cluster, in which administrators can change it.
+/// A comparison takes four calls, so this interval keeps the controller below one call per minute to an idle cluster.
 const COMPARED_AGAIN: Duration = Duration::from_mins(10);
 
-/// The memory that is reserved for the list of each cluster: a few thousand entries.
+/// The memory that is reserved for each cluster's list, which is enough for a few thousand entries.
 const OWN_MEMORY: usize = 256 * 1024;
 
 /// An upper bound for the memory of a record's entry: its UID, its values, and its place in a map.
@@ -36,11 +36,12 @@ const RECORD_ENTRY: usize = 160;
 /// An upper bound for the memory of a key's entry, with a name and a provider ID of maximum length.
 const KEY_ENTRY: usize = 1536;
 
-/// The number of copies of a list during its write: the known list, the object, its replacement and its JSON.
+/// The number of copies of a list while it is written: the known list, the object, its replacement and its JSON.
 const COPIES: usize = 4;
 
-/// The turns of lists without memory for their copies. A tenant's API server can return a large list, and then not
-/// answer the write. Each list is written in its turn, so that the lists of other clusters do not prevent a revocation.
+/// The turns for lists that have no memory for their copies. Such a list is written in its turn, so that other
+/// clusters' lists cannot prevent a revocation. A tenant's API server can return a large list, and then never answer
+/// the write.
 static WITHOUT_MEMORY: LazyLock<FairTurns> = LazyLock::new(|| {
     FairTurns::new(TurnLimits {
         all: 4,
@@ -54,14 +55,14 @@ pub(super) struct RevocationList {
     published: Option<Published>,
     #[debug(skip)]
     wanted: Option<Wanted>,
-    /// The Cluster, until the check for a Cluster that was created again is complete.
+    /// The Cluster, until it has been checked whether the Cluster was created again.
     unknown: Option<Box<OfCluster>>,
     /// The permission that is missing for this check.
     forbidden: Option<String>,
     failures: Failures,
-    /// The memory that the list of the workload cluster uses.
+    /// The memory that the workload cluster's list uses.
     memory: Holding,
-    /// The cluster's line in the turns of lists without memory.
+    /// The cluster's queue for the turns of lists without memory.
     line: Line,
 }
 
@@ -71,7 +72,7 @@ impl Default for RevocationList {
     }
 }
 
-/// The objects of the management cluster that are compared with the workload cluster.
+/// The management cluster's objects with which the workload cluster is compared.
 #[derive(derive_more::Debug)]
 pub(in crate::management) struct OfCluster {
     #[debug(skip)]
@@ -87,24 +88,25 @@ pub(in crate::management) struct OfCluster {
 struct Published {
     at: Instant,
     records: Arc<RevokedNodeCredentialsSpec>,
-    /// The floor that an operator set.
+    /// The lowest valid generation that an operator set.
     floor: u64,
     /// The number of records that are not in the list.
     left_out: usize,
 }
 
-/// The list from the records. A tenant determines their number, so the list is computed only after a change.
+/// The list that the records require. It is computed only after a change, because a tenant determines the number of
+/// records.
 struct Wanted {
-    /// The records, in a reference that does not keep them in memory.
+    /// The records, as a reference that does not keep them in memory.
     records: Weak<[Arc<Stored>]>,
-    /// The longest lifetime in the policy.
+    /// The maximum validity of a certificate in the policy.
     longest: Duration,
     at: SystemTime,
-    /// The earliest expiry of an entry.
+    /// The earliest expiry time of an entry.
     first_end: Option<SystemTime>,
     /// The entries that fit into an object.
     list: Arc<RevokedNodeCredentialsSpec>,
-    /// The number of records and keys that do not fit.
+    /// The number of records and keys that do not fit into the object.
     left_out: usize,
 }
 
@@ -134,7 +136,7 @@ impl Wanted {
 }
 
 impl RevocationList {
-    /// Creates a list whose memory counts against this share.
+    /// Creates a list whose memory is charged to this share.
     fn within(share: &Share) -> Self {
         Self {
             published: None,
@@ -157,17 +159,17 @@ impl RevocationList {
         }
     }
 
-    /// Makes the next call compare the list with the workload cluster.
+    /// Forces the next call to compare the list with the workload cluster.
     pub(super) fn forget(&mut self) {
         self.published = None;
     }
 
-    /// Publishes the revoked certificates of these records. It makes no calls if the list is complete and was compared
+    /// Publishes the revoked certificates from these records. Makes no calls if the list is complete and was compared
     /// recently.
     ///
     /// # Errors
     ///
-    /// The workload cluster does not have the complete list.
+    /// Returns an error if the workload cluster does not have the complete list.
     pub(super) async fn publish(
         &mut self,
         client: &Client,
@@ -188,7 +190,7 @@ impl RevocationList {
         let is_current = |published: &&Published| {
             let is_same = Arc::ptr_eq(&published.records, &records) || published.records == records;
             let is_same = is_same && published.floor == floor;
-            // Without entries, there is nothing to restore.
+            // If the list has no entries, there is nothing to restore.
             let is_recent = revocations.is_empty() || published.at.elapsed() < COMPARED_AGAIN;
             revocations.is_read() && is_same && is_recent
         };
@@ -237,8 +239,8 @@ impl RevocationList {
         written
     }
 
-    /// Reserves the memory for copies of a list with these numbers of entries. Returns `false` without a change if there
-    /// is not enough.
+    /// Reserves memory for copies of a list with these numbers of entries. If there is not enough memory, returns
+    /// `false` and does not change the reservation.
     fn reserve(&mut self, (records, keys): (usize, usize), copies: usize) -> bool {
         let one = records * RECORD_ENTRY + keys * KEY_ENTRY;
         self.memory.resize(copies * one)
@@ -257,7 +259,7 @@ impl RevocationList {
         ))
     }
 
-    /// Compares the workload cluster with the first workload cluster. Without the permission, requests are still
+    /// Compares the workload cluster with the first workload cluster. If the permission is missing, requests are still
     /// served.
     async fn compare(
         &mut self,

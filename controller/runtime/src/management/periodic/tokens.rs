@@ -19,8 +19,8 @@ use crate::management::cluster_status::LockedOut;
 impl Upkeep {
     /// Extends the tokens of existing machines, and expires the tokens of deleted machines.
     ///
-    /// No token is extended before attestation is enforced, because a token is enough to join as any node until then.
-    /// When enforcement ends, the extended tokens of machines that have joined expire.
+    /// While attestation is not enforced, no token is extended, because a token is sufficient to join as any node.
+    /// After enforcement ends, the extended tokens of machines that have joined expire.
     pub(super) async fn keep_tokens(&mut self, health: &mut Health) {
         match self.spec.bootstrap_tokens {
             BootstrapTokens::Manage => {}
@@ -39,7 +39,7 @@ impl Upkeep {
         } else {
             Box::pin(self.inventory.joining_tokens()).await
         };
-        // Before the Machines are known, no token is expired.
+        // Until the Machines are known, no token is expired.
         let Some(wanted) = wanted else {
             return;
         };
@@ -86,9 +86,9 @@ impl Upkeep {
     }
 }
 
-/// The names of the machines whose token is in `gone` and whose nodes need a token: they have not joined, their
-/// certificate has expired, or their record was reset. A node whose certificates were revoked is not included, because
-/// an operator must act first.
+/// The names of the machines whose token is in `gone`, and whose nodes need a token because they have not joined, their
+/// certificate has expired, or their record was reset. Excludes nodes whose certificates were revoked, because an
+/// operator must act first.
 async fn locked_out(
     machines: Vec<TokenMachine>,
     gone: &BTreeSet<&TokenId>,
@@ -129,8 +129,8 @@ mod tests {
 
     use super::*;
 
-    /// The locked-out machines at hour 20, for one machine whose record ends at hour 10 and is modified by `change`,
-    /// and whose token has expired.
+    /// The locked-out machines at hour 20. There is one machine. Its token has expired, and its record, which `change`
+    /// modifies, expires at hour 10.
     fn found(change: impl Fn(&mut Record), of_machine: impl Fn(&mut TokenMachine)) -> Vec<String> {
         let token = TokenId::parse("abcdef").unwrap();
         let mut machine = TokenMachine {
@@ -184,7 +184,7 @@ mod tests {
         let unnamed = |machine: &mut TokenMachine| machine.provider_id = None;
         let no_records: [fn(&mut TokenMachine); 2] = [other, unnamed];
         for no_record in no_records {
-            // Its Node has joined without a record, with a certificate from Kubernetes' own signer.
+            // The Node has joined without a record, with a certificate from a built-in signer of Kubernetes.
             assert!(found(|_| {}, no_record).is_empty());
             let without_node = |machine: &mut TokenMachine| {
                 no_record(machine);

@@ -22,20 +22,20 @@ use crate::management::single_object::Observed;
 use crate::metrics::ClusterMetrics;
 use crate::turns::FairRate;
 
-/// The number of attempts to write the last Event of a release: about 20 minutes.
+/// The number of attempts to write the last Event of a release, which take about 20 minutes.
 const EVENT_TRIES: u32 = 10;
 
-/// The channels for the changes for which a release waits.
+/// The channels for the changes that a release waits for.
 pub(super) struct Sources {
     pub(super) objects: watch::Receiver<()>,
     pub(super) secrets: Option<SecretWatches>,
 }
 
 impl Supervisor {
-    /// Removes the admission policy for requests from the cluster, because it would refuse stock kubelets.
+    /// Removes the admission policy for requests from the cluster, because it would reject kubelets without the plugin.
     ///
     /// The removal is retried until the Cluster is deleted, its `KubeletAuthentication` is created again, or this
-    /// replica stops being the leader. A paused Cluster is not changed, because another management cluster can manage
+    /// replica is no longer the leader. A paused Cluster is not changed, because another management cluster can manage
     /// it.
     pub(super) async fn release(mut self, mut sources: Sources, full_at: &mut Instant) {
         let mut served = self.running.as_ref().map(|running| running.access.clone());
@@ -75,7 +75,7 @@ impl Supervisor {
                 },
             }
             tokio::select! {
-                // The loop above checks whether the object exists again, or this replica is no longer the leader.
+                // The loop checks whether the object exists again, or this replica is no longer the leader.
                 _ = self.authentication.changed() => {}
                 changed = secrets::changed(&mut sources.secrets) => self.secrets_changed(changed),
                 cluster = other_cluster(&self.shared.objects, &self.key, &mut sources.objects, &self.sources.cluster) => {
@@ -86,10 +86,10 @@ impl Supervisor {
         }
     }
 
-    /// Access to the cluster. `None` while the Cluster is paused, or while not all objects have been read. Returns
+    /// Returns access to the cluster. `None` while the Cluster is paused, or until all objects have been read. Returns
     /// `Break` if the Cluster was deleted.
     ///
-    /// If the cluster was served, its existing access is used once, even if its Cluster was deleted.
+    /// If the cluster was served, the existing access to it is used once, even if the Cluster was deleted.
     async fn access_now(
         &mut self,
         served: &mut Option<ClusterAccess>,
@@ -108,7 +108,7 @@ impl Supervisor {
         })
     }
 
-    /// Access with the kubeconfig, if it exists and is accepted.
+    /// Returns access with the kubeconfig, if the kubeconfig exists and is accepted.
     async fn access(&mut self) -> Option<ClusterAccess> {
         let controller = &self.shared.controller;
         if let Some(connect) = &controller.connect {
@@ -178,7 +178,7 @@ impl Supervisor {
     }
 }
 
-/// Writes an Event on the Cluster with this key and UID, if it has a turn in time. Returns whether it was written.
+/// Writes an Event on the Cluster with this key and UID, if there is a turn in time. Returns whether it was written.
 async fn write_event(
     (management, rate): (&Client, &FairRate),
     key: &ObjectKey,

@@ -1,13 +1,13 @@
-//! The wait before a cluster is served again after one of its tasks panicked.
+//! The delay before a cluster is served again after one of its tasks panicked.
 
 use tokio::time::Instant;
 
 use super::RESTART;
 
-/// The panics of the tasks of one cluster.
+/// The panics in the tasks of one cluster.
 ///
-/// Each panic doubles the wait. If the time without panics exceeds the longest wait, the next panic causes the first
-/// wait again.
+/// Each panic doubles the delay. After a time without panics that is longer than the maximum delay, the next panic
+/// starts with the first delay again.
 #[derive(Debug)]
 pub(super) struct Restarts {
     panics: u32,
@@ -29,7 +29,7 @@ impl Restarts {
         now < self.rest_until
     }
 
-    /// Notes that a task panicked.
+    /// Records that a task panicked.
     pub(super) fn after_panic(&mut self, now: Instant) {
         if now.saturating_duration_since(self.rest_until) > RESTART.longest {
             self.panics = 0;
@@ -45,7 +45,7 @@ mod tests {
 
     use super::*;
 
-    /// The wait after a panic at `now`.
+    /// The delay after a panic at `now`.
     fn wait(restarts: &mut Restarts, now: Instant) -> Duration {
         restarts.after_panic(now);
         assert!(restarts.is_resting(now));
@@ -75,7 +75,7 @@ mod tests {
         now += wait(&mut restarts, now);
         now += wait(&mut restarts, now);
 
-        // As long as the longest wait is not enough.
+        // A time as long as the maximum delay is not sufficient.
         now += RESTART.longest;
         let third = wait(&mut restarts, now);
         assert_eq!(third, RESTART.first * 4);

@@ -1,4 +1,4 @@
-//! The watches of a cluster's Secrets.
+//! The watches for a cluster's Secrets.
 
 use std::future::{pending, ready};
 use std::sync::Arc;
@@ -18,20 +18,20 @@ use crate::watch::{Lenient, Unreadable};
 
 type SecretReceiver = watch::Receiver<Followed>;
 
-/// The last version of a Secret that could be read, and the reason why a later version could not.
+/// The last readable version of a Secret, and the reason why a later version could not be read.
 #[derive(Clone, Default)]
 struct Followed {
     secret: Observed<Arc<Secret>>,
     outdated: Option<Unreadable>,
 }
 
-/// The watches of a Cluster's Secrets. They run only while the Cluster exists, so a `KubeletAuthentication` without a
-/// Cluster uses no watch.
+/// The watches for a Cluster's Secrets. They run only while the Cluster exists, so that a `KubeletAuthentication`
+/// without a Cluster uses no watch.
 pub(super) struct SecretWatches {
     kubeconfigs: SecretReceiver,
     cas: SecretReceiver,
-    /// The tasks of the watches, which end only with a panic. Without these tasks, changes of a Secret would have no
-    /// effect.
+    /// The tasks that run the watches. They end only with a panic. Without these tasks, changes to a Secret would have
+    /// no effect.
     following: JoinSet<()>,
 }
 
@@ -62,7 +62,7 @@ impl Supervisor {
         let is_wanted = match &self.sources.cluster {
             Observed::Present(_) => self.place.is_placed(),
             Observed::Absent => false,
-            // Running watches mean that the Cluster existed.
+            // If watches are running, the Cluster existed before.
             Observed::Unknown | Observed::Unreadable(_) => watches.is_some(),
         };
         if is_wanted && watches.is_none() {
@@ -87,10 +87,10 @@ impl Supervisor {
         self.sources.ca = ca.secret;
     }
 
-    /// Follows these values of a Secret of the cluster in a task of this set.
+    /// Watches these values of a cluster's Secret, in a task in this set.
     ///
     /// The stream needs a separate task, because it keeps its turn among the calls to the API server even while it is
-    /// not polled. The supervisor waits for a turn when it writes.
+    /// not polled, and the supervisor waits for a turn when it writes.
     fn follow_secret(
         &self,
         suffix: &str,
