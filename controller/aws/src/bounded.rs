@@ -1,4 +1,4 @@
-//! Objects of tenants, within the limits of each namespace.
+//! Objects of tenants, limited for each namespace.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,16 +11,16 @@ use node_attestation_runtime::shared::Swept;
 pub struct NamespaceLimits {
     /// The number of objects.
     pub objects: usize,
-    /// The size of all objects in bytes.
+    /// The total size of all objects, in bytes.
     pub bytes: usize,
 }
 
-/// The objects of all namespaces. An object beyond the limits of its namespace does not affect other namespaces.
+/// The objects of all namespaces. An object that exceeds the limits of its namespace does not affect other namespaces.
 ///
 /// # Guarantees
 ///
-/// - Beyond the number of objects, a new object is omitted.
-/// - Beyond the size, an object is replaced by a small one.
+/// - If the number of objects is exceeded, a new object is omitted.
+/// - If the size is exceeded, an object is replaced with a small one.
 /// - The cost of a change does not depend on the number of objects.
 #[derive(Debug)]
 pub struct Bounded<K, V> {
@@ -29,7 +29,7 @@ pub struct Bounded<K, V> {
     namespaces: Swept<String, Weak<Used>>,
 }
 
-/// An object, which counts for its namespace until it is dropped.
+/// An object. It counts for its namespace until it is dropped.
 #[derive(Debug)]
 pub struct Kept<V> {
     value: V,
@@ -41,11 +41,11 @@ pub struct Kept<V> {
 struct Used {
     objects: AtomicUsize,
     bytes: AtomicUsize,
-    /// Whether an object was omitted while others were kept.
+    /// Whether an object was omitted while other objects were kept.
     has_omitted: AtomicBool,
 }
 
-/// The part of one object.
+/// The number of objects and bytes that one object uses.
 #[derive(Debug)]
 struct Part {
     used: Arc<Used>,
@@ -68,7 +68,7 @@ impl Drop for Part {
 }
 
 impl<K: Ord, V> Bounded<K, V> {
-    /// No objects, with these limits of each namespace.
+    /// Creates an empty collection with these limits for each namespace.
     pub fn new(limits: NamespaceLimits) -> Self {
         Self {
             limits,
@@ -87,21 +87,21 @@ impl<K: Ord, V> Bounded<K, V> {
         &self.entries
     }
 
-    /// All objects, to remove some.
+    /// All objects, for removing some of them.
     pub fn entries_mut(&mut self) -> &mut BTreeMap<K, Kept<V>> {
         &mut self.entries
     }
 
-    /// Whether an object of this namespace was omitted. This is forgotten with the last object of the namespace.
+    /// Whether an object in this namespace was omitted. Reset when the last object of the namespace is removed.
     pub fn has_omitted(&self, namespace: &str) -> bool {
         let used = self.namespaces.get(namespace).and_then(Weak::upgrade);
         used.is_some_and(|used| used.has_omitted.load(Ordering::Relaxed))
     }
 
-    /// Replaces an object of this namespace, which has this size in bytes. If the objects of the namespace are too large,
-    /// `instead` is kept.
+    /// Replaces an object in this namespace, with this size in bytes. If the objects of the namespace would be too
+    /// large, keeps `instead`.
     ///
-    /// Returns the objects that are not kept, so that the caller can drop large ones without a lock.
+    /// Returns the objects that are not kept, so that the caller can drop large objects after it releases a lock.
     pub fn put(
         &mut self,
         namespace: &str,
@@ -110,7 +110,7 @@ impl<K: Ord, V> Bounded<K, V> {
         instead: impl FnOnce() -> V,
     ) -> Vec<V> {
         let used = self.used(namespace);
-        // The former object no longer counts.
+        // The previous object no longer counts.
         let mut dropped: Vec<V> = self.remove(&key).into_iter().collect();
         if used.objects.load(Ordering::Relaxed) >= self.limits.objects {
             used.has_omitted.store(true, Ordering::Relaxed);
@@ -178,7 +178,7 @@ mod tests {
 
         assert!(all.has_omitted("a") && !all.has_omitted("b"));
         assert_eq!(put(&mut all, "b/1", 1), Some(1));
-        // A known one can change.
+        // An object that is already kept can change.
         assert_eq!(put(&mut all, "a/3", 2), Some(2));
         all.remove(&"a/1".to_owned());
         assert_eq!(put(&mut all, "a/4", 1), Some(1));

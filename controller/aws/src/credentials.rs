@@ -15,14 +15,14 @@ use tokio::time::Instant;
 
 use crate::proxy::Proxy;
 
-/// The deadline for the SDK's search for credentials and a region. The SDK tries files, the container and the instance
-/// metadata in turn, each with a separate deadline.
+/// The deadline for the SDK's search for credentials and a region. The SDK tries files, the container and instance
+/// metadata in order, each with its own deadline.
 const LOAD_DEADLINE: Duration = Duration::from_secs(20);
 
-/// The time limit of a connection, which takes milliseconds.
+/// The time limit for opening a connection, which normally takes milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The time limit of a call. EC2 and STS respond within one second. A retry is faster than a longer wait.
+/// The time limit for a call. EC2 and STS respond within one second, so a retry is faster than a longer wait.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The timeouts of the SDK's calls.
@@ -52,7 +52,7 @@ pub enum Tenant {
 }
 
 impl Tenant {
-    /// The Cluster whose share of the rate the calls use. The key is empty for the controller.
+    /// The Cluster whose share of the call rate is used. The key is empty for the controller.
     pub(crate) fn line(&self) -> ObjectKey {
         match self {
             Self::Controller => ObjectKey::new("", ""),
@@ -71,7 +71,7 @@ pub struct ClusterTenant {
 }
 
 impl ClusterTenant {
-    /// The Cluster with this name, and the identity from its own objects.
+    /// Creates a tenant for the Cluster with this name, with the identity from the Cluster's own objects.
     pub fn new(cluster: ObjectKey) -> Self {
         Self {
             cluster,
@@ -80,23 +80,23 @@ impl ClusterTenant {
     }
 }
 
-/// Finds the credentials for descriptions of instances.
+/// Finds the credentials for describing instances.
 ///
 /// An implementation for several tenants returns separate credentials for each tenant. Batches and caches are separated
-/// by [`CredentialsKey`], so that a decision never depends on the view of another tenant.
+/// by [`CredentialsKey`], so that a decision never depends on the view of a different tenant.
 #[async_trait::async_trait]
 pub trait CredentialsSource: fmt::Debug + Send + Sync {
     /// The credentials for the instances of `tenant` in `region`.
     ///
-    /// Each request calls this function, so an implementation should answer from memory.
+    /// Every request calls this function, so an implementation should respond from memory.
     ///
     /// # Errors
     ///
-    /// Missing credentials are an outage: they are not a reason to deny a node.
+    /// Returns an error if there are no credentials. This is an outage, and never a reason to deny a node.
     async fn credentials(&self, tenant: &Tenant, region: &str) -> Result<Credentials, Unavailable>;
 
-    /// Drops the session that AWS refused in a call with these credentials, which began at `since`. Returns whether
-    /// another session can exist, so that the caller can retry the call once.
+    /// Drops the session that AWS rejected in a call with these credentials. The call started at `since`. Returns
+    /// whether another session can exist, so that the caller can retry the call once.
     fn forget_session(&self, _key: CredentialsKey, _since: Instant) -> bool {
         false
     }
@@ -105,13 +105,13 @@ pub trait CredentialsSource: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// The objects that specify the region are not current.
+    /// Returns an error if the objects that specify the region are not current.
     fn may_be_in(&self, _tenant: &Tenant, _region: &str) -> Result<bool, Unavailable> {
         Ok(true)
     }
 }
 
-/// No credentials, for an [explanation](node_attestation_core::decide::explain): EC2 is [`NotAsked`].
+/// A source without credentials, for an [explanation](node_attestation_core::decide::explain): EC2 is [`NotAsked`].
 #[derive(Debug, Clone, Copy)]
 pub struct NoCredentials;
 
@@ -124,13 +124,13 @@ impl CredentialsSource for NoCredentials {
 
 /// Credentials, and the configuration that the SDK needs to use them.
 #[derive(derive_more::Debug, Clone)]
-// The output does not contain the configuration, which shows access keys.
+// The output does not contain the configuration, because it shows access keys.
 #[debug("Credentials({key:?})")]
 pub struct Credentials {
     /// The identity of the credentials.
     pub key: CredentialsKey,
-    /// The SDK's configuration: its credentials provider, its HTTP client, and the endpoint if no other endpoint is
-    /// set. If the credentials change under one key, they must still belong to the same principal.
+    /// The SDK's configuration: the credentials provider, the HTTP client, and the endpoint unless another one is set.
+    /// If the credentials change under the same key, they must still belong to the same principal.
     pub config: SdkConfig,
     /// The account of the credentials, if it is known. An instance of another account never belongs to the tenant.
     pub account: Option<String>,
@@ -139,8 +139,8 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// The same credentials for a cache. The cache does not keep access keys and sessions in memory: they are dropped
-    /// with the last cluster or request that uses them.
+    /// Returns the same credentials for a cache. The cache does not keep access keys and sessions in memory: they are
+    /// dropped with the last cluster or request that uses them.
     pub(crate) fn cached(&self) -> Self {
         Self {
             lease: self.lease.downgrade(),
@@ -149,16 +149,16 @@ impl Credentials {
     }
 }
 
-/// Keeps credentials usable.
+/// The lifetime of credentials.
 #[derive(derive_more::Debug, Clone, Default)]
 pub enum Lease {
-    /// The credentials last as long as the process.
+    /// The credentials are valid as long as the process runs.
     #[default]
     Endless,
-    /// The credentials last as long as this value.
+    /// The credentials are valid as long as this value exists.
     #[debug("Held")]
     Held(Arc<dyn Any + Send + Sync>),
-    /// The credentials last as long as another owner holds them.
+    /// The credentials are valid as long as another owner holds this value.
     #[debug("OfOthers")]
     OfOthers(Weak<dyn Any + Send + Sync>),
 }
@@ -180,12 +180,12 @@ impl Lease {
     }
 }
 
-/// The identity of credentials: a digest of their source, never only of a secret.
+/// The identity of credentials: a digest of their source, and never of only a secret.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CredentialsKey([u8; 32]);
 
 impl CredentialsKey {
-    /// The key with this digest.
+    /// Creates a key from this digest.
     pub fn new(digest: [u8; 32]) -> Self {
         Self(digest)
     }
@@ -201,7 +201,7 @@ impl fmt::Debug for CredentialsKey {
 /// The controller's own credentials for every account, from the SDK's default chain: environment, profile files, web
 /// identity (IRSA), container (EKS Pod Identity), instance profile.
 ///
-/// The sources "process" and IAM Identity Center are not compiled in.
+/// The credential sources "process" and IAM Identity Center are not compiled in.
 #[derive(derive_more::Debug, Default)]
 #[debug("DefaultChain")]
 pub struct DefaultChain {
@@ -210,10 +210,11 @@ pub struct DefaultChain {
 }
 
 impl DefaultChain {
-    /// The key of the controller's own credentials, which have one principal.
+    /// The key for the controller's own credentials, which always belong to the same principal.
     const KEY: CredentialsKey = CredentialsKey([0; 32]);
 
-    /// The chain, which connects to AWS through this proxy. The search for credentials starts with the first request.
+    /// Creates the chain, which connects to AWS through this proxy. The search for credentials starts with the first
+    /// request.
     pub fn new(proxy: Proxy) -> Self {
         Self {
             proxy,

@@ -1,13 +1,13 @@
 //! The instance identity document, after its signature is verified.
 //!
-//! IMDS returns the document inside a CMS message (`rsa2048`). No other source is read, so each fact has only one
-//! source. The steps are
+//! IMDS returns the document in a CMS message (`rsa2048`). No other source is read, so that each fact has only one
+//! source. The steps are:
 //!
 //! 1. [`ber`]: base64, and the encoding that AWS uses as DER;
 //! 2. `cms`: only the structure that AWS sends;
-//! 3. the region in the content, which is not verified yet, selects the key: an attacker who writes another region into
-//!    the content selects a key that does not verify the signature;
-//! 4. the signature, with a key that is pinned for that region only;
+//! 3. the region in the content, which has not been verified yet, selects the key: if an attacker changes the region in
+//!    the content, the selected key does not verify the signature;
+//! 4. the signature, with a key that is pinned only for that region;
 //! 5. `json`: the fields in the verified bytes.
 //!
 //! All steps are local and take bounded time.
@@ -27,13 +27,13 @@ use crate::denial::AwsDenial;
 pub(crate) use json::{is_account, is_instance, is_zone_of};
 pub use region_certificates::{InvalidSigners, Signer, Signers};
 
-/// The content of a signed document. Only a verified signature creates one.
+/// The content of a signed document. It can only be created by verifying the signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerifiedDocument {
     /// The account that owns the instance, 12 digits.
     pub account: String,
-    /// Its region. The signer of this region signed the document.
+    /// Its region. The document signing certificate for this region signed the document.
     pub region: String,
     /// Its availability zone.
     pub availability_zone: String,
@@ -41,19 +41,19 @@ pub struct VerifiedDocument {
     pub instance: String,
     /// The time of its launch, or of its last start.
     pub pending_time: SystemTime,
-    /// The SHA-256 digest of the bytes that the signature covers: a part of the key binding.
+    /// The SHA-256 digest of the bytes that the signature covers. It is a part of the key binding.
     pub digest: [u8; 32],
 }
 
 impl Signers {
-    /// Verifies `rsa2048`, the signed document as IMDS returned it.
+    /// Verifies `rsa2048`, the signed document as returned by IMDS.
     ///
-    /// This function does not check the age, because a document has no expiry, and does not show the time of its
-    /// presentation. The STS call shows this time.
+    /// This function does not check the age, because a document has no expiry time and does not show when it was
+    /// presented. The STS call shows that time.
     ///
     /// # Errors
     ///
-    /// The denial of the first check that fails.
+    /// Returns the denial from the first check that fails.
     pub fn verify(&self, rsa2048: &str) -> Result<VerifiedDocument, AwsDenial> {
         let der = ber::decode(rsa2048);
         let der = der.map_err(|InvalidBer(detail)| AwsDenial::DocumentUndecodable(detail))?;

@@ -1,4 +1,4 @@
-//! EC2's description of an instance, its comparison with the document, and the instance's TPM.
+//! EC2's description of an instance, its comparison with the document, and the TPM of the instance.
 
 mod batch;
 mod call_limits;
@@ -29,14 +29,14 @@ pub use self::describe::{Describe, Page, Query};
 pub use self::nitro_tpm::{ClusterTpms, NitroTpms};
 pub use self::outage::{Outage, OutageKind};
 
-/// The fields of an instance that the checks use.
+/// The instance fields that the checks use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceFacts {
     /// Its ID.
     pub id: String,
     /// The account that owns it.
     pub owner: String,
-    /// The state of the instance, with the EC2 name.
+    /// The state of the instance, as named by EC2.
     pub state: String,
     /// Its availability zone.
     pub zone: String,
@@ -59,16 +59,16 @@ pub struct InstanceFacts {
 /// A volume or network interface that was attached to an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attachment {
-    /// The time of its attachment.
+    /// The time when it was attached.
     pub time: Option<SystemTime>,
 }
 
 /// The root device of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Root {
-    /// A disk of the host, which was never attached to another instance.
+    /// A disk on the host, which was never attached to another instance.
     InstanceStore,
-    /// A volume; `None` if EC2 does not report its attachment.
+    /// A volume. `None` if EC2 does not report when it was attached.
     Volume(Option<Attachment>),
 }
 

@@ -1,14 +1,14 @@
-//! The meaning of AWS error codes, and the used parts of AWS messages.
+//! The meaning of AWS error codes, and the parts of AWS messages that are used.
 
 use std::error::Error;
 
 use kubelet_attestation::errors::{error_chain, shortened};
 
-/// The limit of an error's causes in bytes, because they become part of conditions.
+/// The maximum length of an error's causes, in bytes, because they become part of conditions.
 const MAX_CAUSES: usize = 512;
 
-/// The meaning of an error code: "Error codes for the Amazon EC2 API" and "Common errors" of STS, limited to the codes
-/// that a call without caller-specific parameters can return.
+/// The meaning of an error code. The codes come from "Error codes for the Amazon EC2 API" and "Common errors" of STS,
+/// limited to the codes that a call without caller-specific parameters can return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// AWS throttles the calls.
@@ -55,13 +55,13 @@ impl Meaning {
     }
 }
 
-/// Bounds and filters a code or a request ID from AWS.
+/// Truncates and filters a code or a request ID from AWS.
 pub(crate) fn bounded(text: &str) -> String {
     let is_kept = |c: &char| c.is_ascii_alphanumeric() || *c == '-';
     text.chars().filter(is_kept).take(64).collect()
 }
 
-/// An SDK error with its causes, which contain the details, on one line and bounded.
+/// Formats an SDK error with its causes, which contain the details, on one line with a limited length.
 pub(crate) fn causes(error: &dyn Error) -> String {
     let text = error_chain(error).replace(char::is_control, " ");
     let kept = shortened(&text, MAX_CAUSES);

@@ -1,4 +1,4 @@
-//! The objects that name AWS identities: their kinds at the API server, and their stored fields.
+//! The objects that name AWS identities: their kinds in the API server, and the fields that are stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use crate::tenancy::{
     Cluster, Identity, Infrastructure, Labels, Namespace as NamespaceFacts, ObjectRef, access_key,
 };
 
-/// The maximum length of an object's name, and of each other text in a tenant's object. Such a text is stored as long
-/// as the object exists, and is part of messages.
+/// The maximum length of an object's name, and of any other text in a tenant's object. These texts are stored as long
+/// as the object exists, and are part of messages.
 const MAX_NAME_LEN: usize = 253;
 
-/// The limit of a Cluster's labels in bytes. The labels are stored only if role selectors read them.
+/// The maximum size of a Cluster's labels, in bytes. The labels are stored only if role selectors read them.
 const MAX_LABELS_LEN: usize = 8 * 1024;
 
 /// Unparsed JSON.
@@ -59,15 +59,15 @@ const CONTROL_PLANE: &str = "controlplane.cluster.x-k8s.io";
 /// The namespaces of the objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
-    /// The namespace of the Cluster API Provider AWS controller, which has the Secrets.
+    /// The namespace of the Cluster API Provider AWS controller, which contains the Secrets.
     pub capa_namespace: String,
-    /// The only namespace whose Clusters are served; `None` for all.
+    /// The only namespace whose Clusters are served. `None` if all namespaces are served.
     pub namespace: Option<String>,
-    /// The namespace of AWS Controllers for Kubernetes, which has the `ConfigMap` objects.
+    /// The namespace of AWS Controllers for Kubernetes, which contains the `ConfigMap` objects.
     pub ack_namespace: String,
 }
 
-/// The kind of an object at the API server.
+/// The kind of an object in the API server.
 pub(crate) enum Kind {
     /// A kind of Kubernetes itself.
     BuiltIn,
@@ -77,11 +77,11 @@ pub(crate) enum Kind {
     NotServed,
 }
 
-/// The kind of a source.
+/// Looks up the kind for a source.
 ///
 /// # Errors
 ///
-/// The API server does not answer.
+/// Returns an error if the API server does not respond.
 pub(crate) async fn kind_of(client: &Client, source: &Source) -> Result<Kind, kube::Error> {
     let (group, kind) = match source {
         Source::Identities(kind) => (INFRASTRUCTURE, kind.to_string()),
@@ -101,8 +101,8 @@ pub(crate) async fn kind_of(client: &Client, source: &Source) -> Result<Kind, ku
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Kind::NotServed),
         Err(error) => return Err(error),
     };
-    // Each kind has a separate most stable version, because the provider's versions do not contain this project's
-    // identity kind.
+    // The most stable version is determined for each kind separately, because Cluster API Provider AWS's versions do
+    // not contain this project's identity kind.
     let mut resources = found.resources_by_stability().into_iter();
     let resource = resources.find(|(resource, _)| resource.kind == kind);
     Ok(resource.map_or(Kind::NotServed, |(resource, _)| Kind::Custom(resource)))
@@ -112,11 +112,12 @@ pub(crate) fn key_of(object: &impl ResourceExt) -> ObjectKey {
     ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// Replaces the stored fields of an object; `None` removes the object.
+/// Replaces the stored fields of an object. `None` removes the object.
 ///
 /// # Errors
 ///
-/// The object cannot be parsed. The store keeps it as unreadable, so that the condition of its cluster reports it.
+/// Returns an error if the object cannot be parsed. The store keeps it as unreadable, so that its cluster's condition
+/// reports it.
 pub(crate) fn put_custom(
     store: &IdentityStore,
     source: &Source,
@@ -132,7 +133,7 @@ pub(crate) fn put_custom(
     match source {
         Source::Identities(kind) => {
             let spec = spec.map(|spec| spec.unwrap_or(none));
-            // Parsed and dropped without the lock, because an identity of a tenant can be long.
+            // Parsed and dropped without holding the lock, because a tenant's identity object can be long.
             let identity = spec.map(|spec| {
                 visit();
                 Identity::parse(*kind, spec)
@@ -185,7 +186,7 @@ pub(crate) fn put_custom(
     Ok(())
 }
 
-/// The stored fields of an object that names an identity. A longer name cannot exist.
+/// The stored fields of an object that names an identity. Names that are too long for an object are rejected.
 fn infrastructure(spec: &str) -> Result<Infrastructure, Unreadable> {
     let found: Option<Infrastructure> = serde_json::from_str(spec)?;
     let found = found.unwrap_or_default();
@@ -226,7 +227,7 @@ fn cluster(
     })
 }
 
-/// The store follows the existing watch of Clusters.
+/// The store observes the existing Cluster watch.
 impl ClusterObserver for IdentityStore {
     fn put(
         &self,
@@ -262,7 +263,7 @@ impl ClusterObserver for IdentityStore {
     }
 }
 
-/// A reference without a kind or a name is an error, and does not count as a missing reference.
+/// If a reference lacks its kind or name, it is an error, and does not count as a missing reference.
 fn object_ref(found: Option<ReferencedObject<'_>>) -> Result<Option<ObjectRef>, Unreadable> {
     let Some(found) = found else {
         return Ok(None);
@@ -287,11 +288,11 @@ fn are_short<'a>(texts: impl IntoIterator<Item = &'a String>) -> Result<(), Unre
     Ok(())
 }
 
-/// Replaces a Namespace. If it cannot be parsed, the last readable state stays.
+/// Replaces a Namespace. If it cannot be parsed, the last readable state remains in use.
 ///
 /// # Errors
 ///
-/// The Namespace cannot be parsed.
+/// Returns an error if the Namespace cannot be parsed.
 pub(crate) fn put_namespace(
     store: &IdentityStore,
     key: &ObjectKey,
@@ -306,11 +307,11 @@ pub(crate) fn put_namespace(
     Ok(())
 }
 
-/// Replaces a Secret. An unparsable Secret has no keys.
+/// Replaces a Secret. If it cannot be parsed, the stored Secret has no keys.
 ///
 /// # Errors
 ///
-/// The Secret cannot be parsed.
+/// Returns an error if the Secret cannot be parsed.
 pub(crate) fn put_secret(
     store: &IdentityStore,
     name: &str,
@@ -330,11 +331,11 @@ pub(crate) fn put_secret(
     readable(object)
 }
 
-/// Replaces a `ConfigMap`. An unparsable `ConfigMap` is empty.
+/// Replaces a `ConfigMap`. If it cannot be parsed, the stored `ConfigMap` is empty.
 ///
 /// # Errors
 ///
-/// The `ConfigMap` cannot be parsed.
+/// Returns an error if the `ConfigMap` cannot be parsed.
 pub(crate) fn put_config_map(
     store: &IdentityStore,
     name: &str,
@@ -349,7 +350,7 @@ pub(crate) fn put_config_map(
     readable(object)
 }
 
-/// The error of an object that exists but cannot be parsed.
+/// The error for an object that exists but cannot be parsed.
 fn readable<K, R>(object: Option<&Lenient<K, R>>) -> Result<(), Unreadable> {
     match object.map(|object| &object.object) {
         Some(Err(error)) => Err(error.clone()),

@@ -27,11 +27,11 @@ const CALL: Duration = Duration::from_secs(10);
 /// The identity of a Cluster, and the controller's report about it.
 #[derive(Debug)]
 pub struct Explained {
-    /// The resolution, from the objects that could be read.
+    /// The resolution, based on the objects that could be read.
     pub explanation: Explanation,
-    /// The first unreadable object, which ends the resolution.
+    /// The first object that could not be read, at which the resolution stopped.
     pub unread: Option<ExplainError>,
-    /// The Cluster's `KubeletAuthentication`; `None` if there is none.
+    /// The Cluster's `KubeletAuthentication`. `None` if the Cluster has none.
     pub authentication: Option<KubeletAuthentication>,
 }
 
@@ -61,12 +61,12 @@ pub(crate) struct Reader<'a> {
     pub(crate) store: IdentityStore,
 }
 
-/// Resolves the identity of a Cluster as the controller does with these settings, from the objects in the cluster of
-/// `client`. It reads only the objects that the resolution needs.
+/// Resolves the identity of a Cluster like the controller does with these settings, from the objects that `client`
+/// reads. Reads only the objects that the resolution needs.
 ///
 /// # Errors
 ///
-/// The Cluster does not exist, or cannot be read.
+/// Returns an error if the Cluster does not exist or cannot be read.
 pub async fn explain(
     client: &Client,
     places: &Places,
@@ -116,8 +116,8 @@ pub async fn explain(
     })
 }
 
-/// The missing object at which a resolution stops. A tenant controls the names: an invalid name never becomes part of a
-/// URL path.
+/// The missing object at which a resolution stops. A tenant controls the names, so an invalid name never becomes part
+/// of a URL path.
 fn missing(
     explanation: &Explanation,
     of_cluster: &str,
@@ -180,7 +180,7 @@ impl Reader<'_> {
                 let api: Api<WithSpec> = Api::all_with(client, &resource);
                 let page = ListParams::default();
                 for object in in_time(&what, page_of(&api, &page)).await? {
-                    // The explanation reports an object that cannot be parsed.
+                    // The explanation reports objects that cannot be parsed.
                     drop(put_custom(store, source, &key_of(&object), Some(&object)));
                 }
             }

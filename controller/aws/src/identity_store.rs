@@ -1,9 +1,9 @@
-//! The objects that name the AWS identities of clusters, as reported by the watches.
+//! The objects that name the AWS identities of clusters, as received from watches.
 //!
 //! # Guarantees
 //!
-//! - Each resolution uses the current objects. Its cost is the same with 100 clusters and with 10,000.
-//! - A resolution fails if its objects were not all read, or if their watch has been broken for two minutes.
+//! - Each resolution uses the current objects. Its cost does not depend on the number of clusters.
+//! - A resolution fails if some of its objects have not been read, or if their watch has been broken for two minutes.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -30,14 +30,14 @@ pub use error::IdentityError;
 use size::{OF_CLUSTERS, TOO_LARGE};
 pub use source::Source;
 
-/// The longest time for which objects are used while their watch is broken.
+/// The maximum time for which objects are used while their watch is broken.
 const BROKEN_WATCH: Duration = Duration::from_mins(2);
 
-/// The time within which a resumed watch reports the missed changes.
+/// The time that a resumed watch needs to report the changes that it missed.
 const CATCHES_UP: Duration = Duration::from_secs(10);
 
-/// The limit of watched Secrets. Each Secret has a separate watch, and an operator rarely has more than a few dozen
-/// such Secrets.
+/// The maximum number of watched Secrets. Each Secret has a separate watch, and an operator rarely has more than a few
+/// dozen of these Secrets.
 pub const MAX_SECRETS: usize = 1024;
 
 /// The objects that name identities.
@@ -57,7 +57,7 @@ struct State {
     /// The objects that name an identity, by kind, namespace and name.
     infrastructure: Bounded<(String, ObjectKey), Seen<Infrastructure>>,
     watches: HashMap<Source, WatchState>,
-    /// The Secrets that are not watched because there are too many.
+    /// The Secrets that are not watched, because there are too many.
     unwatched: BTreeSet<String>,
 }
 
@@ -65,12 +65,12 @@ struct State {
 struct WatchState {
     is_read: bool,
     broken_since: Option<Instant>,
-    /// The time at which a broken watch resumed without a new list. The missed events arrive shortly afterwards.
+    /// The time at which a broken watch resumed without a new list. Missed events arrive shortly afterwards.
     resumed: Option<Instant>,
 }
 
 impl IdentityStore {
-    /// An empty store. Secrets belong to `capa_namespace`.
+    /// Creates an empty store. Secrets are in `capa_namespace`.
     pub fn new(settings: TenancySettings, capa_namespace: &str) -> Self {
         let objects = Objects {
             capa_namespace: capa_namespace.to_owned(),
@@ -91,7 +91,7 @@ impl IdentityStore {
         }
     }
 
-    /// The stored labels of a Cluster that can be parsed.
+    /// The stored labels of a Cluster, if the Cluster could be parsed.
     #[cfg(test)]
     pub(crate) fn labels_of(&self, cluster: &ObjectKey) -> Option<crate::tenancy::Labels> {
         self.state.read(|state| {
@@ -100,7 +100,7 @@ impl IdentityStore {
         })
     }
 
-    /// The object kinds that must be read, except Secrets.
+    /// The kinds of objects that must be read, except Secrets.
     pub fn sources(&self) -> Vec<Source> {
         let ack: &[Source] = match self.settings.ack {
             Ack::Off => &[],
@@ -121,7 +121,7 @@ impl IdentityStore {
             .collect()
     }
 
-    /// Whether a Cluster's labels decide its identity.
+    /// Whether the identity of a Cluster depends on its labels.
     pub(crate) fn reads_cluster_labels(&self) -> bool {
         self.settings.ack == Ack::RoleSelectors
     }
@@ -131,7 +131,7 @@ impl IdentityStore {
         self.state.write(|state| change(&mut state.objects))
     }
 
-    /// Replaces a Cluster; `None` removes it.
+    /// Replaces a Cluster. `None` removes it.
     pub fn put_cluster(&self, key: ObjectKey, cluster: Option<Seen<Cluster>>) {
         let too_large = || Err(Unreadable::because(TOO_LARGE));
         let cluster = cluster.map(|cluster| {
@@ -148,7 +148,7 @@ impl IdentityStore {
         drop(dropped);
     }
 
-    /// Replaces an object that names an identity; `None` removes it.
+    /// Replaces an object that names an identity. `None` removes it.
     pub fn put_infrastructure(
         &self,
         kind: &str,
@@ -169,7 +169,7 @@ impl IdentityStore {
         drop(dropped);
     }
 
-    /// Removes the Clusters or other objects that are not in a new list.
+    /// Removes the Clusters or other objects that a new list does not contain.
     pub fn retain(&self, source: &Source, listed: &BTreeSet<ObjectKey>) {
         let has_name = |name: &String| listed.contains(&ObjectKey::new("", name.as_str()));
         match source {
@@ -221,7 +221,7 @@ impl IdentityStore {
         }
     }
 
-    /// Records that all objects of a source were read, and that its watch works.
+    /// Records that all objects of a source have been read, and that its watch works.
     pub fn read(&self, source: &Source) {
         let watch = WatchState {
             is_read: true,
@@ -231,10 +231,10 @@ impl IdentityStore {
             .write(|state| state.watches.insert(source.clone(), watch));
     }
 
-    /// Records that the API server answered the watch of a source. A broken watch continues where it stopped.
+    /// Records that the API server answered the watch for a source. A broken watch continues where it stopped.
     pub fn heard(&self, source: &Source) {
         let is_resumed = |watch: &WatchState| watch.is_read && watch.broken_since.is_some();
-        // The watch is rarely broken, so a read lock is almost always sufficient.
+        // A watch is rarely broken, so a read lock is almost always sufficient.
         let was_broken = self
             .state
             .read(|state| state.watches.get(source).is_some_and(is_resumed));
@@ -249,7 +249,7 @@ impl IdentityStore {
         });
     }
 
-    /// Records that the watch of a source failed. Returns whether the watch worked previously.
+    /// Records that the watch for a source failed. Returns whether the watch worked before.
     pub fn failed(&self, source: &Source) -> bool {
         self.state.write(|state| {
             let watch = state.watches.entry(source.clone()).or_default();
@@ -265,17 +265,17 @@ impl IdentityStore {
         self.retain(source, &BTreeSet::new());
     }
 
-    /// Sets the Secrets that are not watched because there are too many.
+    /// Sets the Secrets that are not watched, because there are too many.
     pub fn leave_out(&self, secrets: BTreeSet<String>) {
         self.state.write(|state| state.unwatched = secrets);
     }
 
-    /// The names of the Secrets in identities.
+    /// The names of the Secrets that identities refer to.
     pub fn secrets(&self) -> BTreeSet<String> {
         self.state.read(|state| state.objects.secrets())
     }
 
-    /// The Clusters; `None` while the list is not current.
+    /// The Clusters. `None` if the list is not current.
     pub fn clusters(&self) -> Option<BTreeSet<ObjectKey>> {
         let (mut clusters, now) = (BTreeSet::new(), Instant::now());
         loop {
@@ -292,13 +292,13 @@ impl IdentityStore {
         }
     }
 
-    /// Whether a cluster can have instances in this region: its `AWSCluster` or managed control plane names this region
-    /// or none.
+    /// Whether a cluster can have instances in this region: its `AWSCluster` or managed control plane names this
+    /// region, or does not name a region.
     ///
     /// # Errors
     ///
-    /// The known objects do not allow the region, but they can be out of date, or the cluster's identity cannot be
-    /// determined.
+    /// Returns an error if the known objects do not allow the region but can be outdated, or if the cluster's identity
+    /// cannot be determined.
     pub fn accepts_region(
         &self,
         tenant: &ClusterTenant,
@@ -322,21 +322,22 @@ impl IdentityStore {
         })
     }
 
-    /// The path to a cluster's credentials, from the current objects.
+    /// The path to a cluster's credentials, based on the current objects.
     ///
     /// # Errors
     ///
-    /// The identity cannot be determined.
+    /// Returns an error if the identity cannot be determined.
     pub fn resolve(&self, tenant: &ClusterTenant) -> Result<Plan, IdentityError> {
         self.state
             .read(|state| state.resolve(tenant, self.settings, &self.sources()))
     }
 
-    /// The resolution with its steps, from the existing objects. It is for an operator, and not for a decision.
+    /// The resolution with its steps, based on the stored objects. It is for an operator, and must not be used for a
+    /// decision.
     ///
     /// # Errors
     ///
-    /// The Cluster cannot be read, or an object is beyond the limit of its namespace.
+    /// Returns an error if the Cluster cannot be read, or if an object exceeds the limits of its namespace.
     pub fn explain(&self, tenant: &ClusterTenant) -> Result<Explanation, IdentityError> {
         self.state
             .read(|state| state.explain(tenant, self.settings))
@@ -355,7 +356,7 @@ impl State {
             self.is_current(source.clone(), now)?;
         }
         let plan = self.explain(tenant, settings)?.plan;
-        // A missing Secret can be a Secret that was not read yet.
+        // A missing Secret can be a Secret that has not been read yet.
         if let Err(ResolutionError::SecretNotFound { name, .. }) = &plan
             && is_dns_subdomain(name)
         {
@@ -424,7 +425,7 @@ impl State {
         Ok(explanation)
     }
 
-    /// The error of an object that is missing because its namespace has too many.
+    /// The error for an object that is missing because its namespace has too many objects.
     #[expect(
         clippy::wildcard_enum_match_arm,
         reason = "only a tenant's own missing objects can be omitted"
@@ -456,7 +457,7 @@ impl State {
         self.infrastructure.get(&(decider.kind.clone(), key))
     }
 
-    /// The region of a cluster, and the kind of the object that names it; `None` if the object does not name a region.
+    /// The region of a cluster, and the kind of the object that names it. `None` if the object does not name a region.
     fn region(&self, cluster: &ObjectKey) -> Option<(&str, &str)> {
         let cluster = self.clusters.get(cluster)?.as_ref().ok()?;
         let decider = cluster.decider()?;
@@ -466,7 +467,7 @@ impl State {
         Some((region, &decider.kind))
     }
 
-    /// Whether all objects were read, and the watch is neither broken nor resumed only recently.
+    /// Whether all objects have been read, and the watch is neither broken nor resumed only recently.
     fn holds(&self, source: &Source) -> bool {
         let watch = self.watches.get(source).copied().unwrap_or_default();
         let has_caught_up = |resumed: Instant| resumed.elapsed() > CATCHES_UP;

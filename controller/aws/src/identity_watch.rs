@@ -1,9 +1,9 @@
 //! The watches that fill the identity store.
 //!
-//! Their user needs permission to get, list and watch the identities, the Namespaces and the objects that name
-//! identities. It also needs permission to list and watch single Secrets and `ConfigMap` objects by name. The
+//! The user of the client needs permission to get, list and watch the identities, the Namespaces and the objects that
+//! name identities. It also needs permission to list and watch single Secrets and `ConfigMap` objects by name. The
 //! [observer](node_attestation_runtime::capi::ClusterObserver) of the controller's only Cluster watch updates the
-//! store's Clusters.
+//! Clusters in the store.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,7 +45,7 @@ use crate::tenancy::{IdentityKind, ServiceAccount};
 /// The pause between two lookups of a kind that is not served, because an administrator can install it later.
 const NOT_SERVED: Duration = Duration::from_mins(1);
 
-/// The pauses before another attempt to write an annotation. The longest one is for an object that is full of other
+/// The pauses before an annotation is written again. The longest pause is for an object that has no space for more
 /// annotations.
 const WRITE_AGAIN: Backoff = Backoff {
     first: Duration::from_secs(15),
@@ -58,7 +58,7 @@ const CONTROLLER: &str = "node-attestation-controller";
 /// The deadline for a call.
 const CALL: Duration = Duration::from_secs(10);
 
-/// Watches the management cluster as long as it is polled.
+/// The watches of a management cluster. They run as long as this value is polled.
 #[derive(derive_more::Debug, Clone)]
 #[debug("IdentityWatch({places:?})")]
 pub struct IdentityWatch {
@@ -68,7 +68,7 @@ pub struct IdentityWatch {
 }
 
 impl IdentityWatch {
-    /// Fills `store` from the cluster of `client`.
+    /// Fills `store` with objects from `client`'s cluster.
     pub fn new(client: Client, places: Places, store: Arc<IdentityStore>) -> Self {
         Self {
             client,
@@ -77,7 +77,7 @@ impl IdentityWatch {
         }
     }
 
-    /// Watches all sources that the store needs; never returns.
+    /// Watches all sources that the store needs. Never returns.
     pub async fn run(&self) {
         let static_identities = Notify::new();
         let mut watches = FuturesUnordered::new();
@@ -92,7 +92,7 @@ impl IdentityWatch {
         });
     }
 
-    /// Watches a source in its served version.
+    /// Watches a source in the version that is currently served.
     async fn follow(&self, source: Source, changed: &Notify) {
         let mut log = match source.name() {
             Some(name) => WatchLog::of_one(source.kind(), name),
@@ -185,7 +185,7 @@ impl IdentityWatch {
                 }
                 is_wanted
             });
-            // Secrets that are already watched stay, so that an additional identity does not displace them.
+            // Secrets that are already watched stay watched, so that a new identity does not displace them.
             let mut room = MAX_SECRETS.saturating_sub(running.len());
             let mut left_out = BTreeSet::new();
             wanted.retain(|name| {
@@ -226,7 +226,7 @@ impl IdentityWatch {
 
     async fn follow_secret(&self, name: String, stopped: oneshot::Receiver<()>, changed: &Notify) {
         tokio::select! {
-            // Biased: stop before handling further events.
+            // Biased, so that no further events are handled after a stop.
             biased;
             _ = stopped => {}
             () = self.follow(Source::Secret(name), changed) => {}
@@ -236,8 +236,8 @@ impl IdentityWatch {
     /// Writes the first account of each cluster to its `KubeletAuthentication`.
     pub async fn write_accounts(&self, mut accounts: mpsc::UnboundedReceiver<(ObjectKey, String)>) {
         let mut writes = FuturesUnordered::new();
-        // One task for each cluster. A Cluster that is created again can get an account each time, and each attempt can
-        // fail as long as the object exists.
+        // Each cluster has at most one task. A Cluster that is created again can get an account each time, and each
+        // attempt can fail as long as the object exists.
         let mut running: BTreeMap<ObjectKey, AbortHandle> = BTreeMap::new();
         loop {
             tokio::select! {
@@ -259,7 +259,7 @@ impl IdentityWatch {
         }
     }
 
-    /// Retries until the annotation exists, or its object does not exist. An existing account is kept.
+    /// Retries until the annotation exists, or its object no longer exists. An existing account is kept.
     async fn write_account(&self, cluster: ObjectKey, account: String) {
         const MESSAGE: &str = "cannot record the AWS account of the cluster";
         let (mut failures, mut pause) = (Failures::default(), WRITE_AGAIN.first);
@@ -289,7 +289,7 @@ impl IdentityWatch {
         if found.annotations().contains_key(AWS_ACCOUNT_ANNOTATION) {
             return Ok(());
         }
-        // The patch applies only to this version, because another replica can write an account at the same time.
+        // The patch applies only to this version, because another replica can write an account concurrently.
         let patch = json!({"metadata": {
             "resourceVersion": found.resource_version(),
             "annotations": {AWS_ACCOUNT_ANNOTATION: account},
@@ -311,7 +311,7 @@ struct Filled<'a> {
 }
 
 impl Filled<'_> {
-    /// Follows a watch until its kind is no longer served. The watch recovers from all other errors.
+    /// Runs a watch until its kind is no longer served. The watch recovers from all other errors.
     async fn follow<K, R>(
         self,
         events: impl Stream<Item = watcher::Result<Event<Lenient<K, R>>>>,
@@ -363,7 +363,7 @@ impl Filled<'_> {
     }
 }
 
-/// Service account tokens of the management cluster.
+/// Service account tokens from the management cluster.
 #[derive(derive_more::Debug, Clone)]
 #[debug("KubeTokens")]
 pub struct KubeTokens {
@@ -371,7 +371,7 @@ pub struct KubeTokens {
 }
 
 impl KubeTokens {
-    /// Calls the cluster of `client`, whose user needs the permission to create `serviceaccounts/token`.
+    /// Creates tokens in `client`'s cluster. The client's user needs permission to create `serviceaccounts/token`.
     pub fn new(client: Client) -> Self {
         Self { client }
     }

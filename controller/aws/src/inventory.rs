@@ -1,4 +1,4 @@
-//! The machines of a cluster without Cluster API: the instances with its tags.
+//! The machines of a cluster without Cluster API: the instances that have the cluster's tags.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,35 +19,35 @@ use tokio::time::Instant;
 use crate::credentials::Tenant;
 use crate::ec2::{InstanceFacts, Instances, node_name};
 
-/// The lifetime of a list of instances.
+/// The time for which a list of instances is used.
 const FRESH: Duration = Duration::from_secs(30);
 
 /// The minimum age of a list before a missing instance is looked up again.
 const LOOKED_JUST_NOW: Duration = Duration::from_secs(3);
 
-/// The instances with all tags of a cluster, in the accounts and regions of the cluster.
+/// The instances that have all tags of a cluster, in the cluster's accounts and regions.
 ///
 /// The name of a machine is its instance ID. Bootstrap tokens do not belong to a machine.
 ///
 /// # Guarantees
 ///
-/// - A machine is reported as missing only if no list of the last few seconds contains it. Incomplete lists are not
+/// - A machine is reported as missing only if it is not in any list from the last few seconds. Incomplete lists are not
 ///   used.
-/// - An instance whose account does not match its place is ignored.
+/// - An instance is ignored if its account does not match its place.
 #[derive(Debug)]
 pub struct TaggedInstances {
     instances: Instances,
     settings: InventorySettings,
-    /// The last list, and the time of its request. A process with this inventory has one cluster.
+    /// The last list, and the time of its request. Not shared: a process with this inventory has only one cluster.
     listed: Turnstile<Option<(Instant, Arc<StaticInventory>)>>,
 }
 
-/// The selector of a cluster's instances.
+/// The settings that select a cluster's instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InventorySettings {
     /// The accounts and regions of the instances.
     pub places: Vec<Place>,
-    /// The tags that the instances have, with these values.
+    /// The tags and values that the instances must have.
     pub tags: BTreeMap<String, String>,
     /// The kind of name for an instance's Node.
     pub node_name: AwsNodeName,
@@ -75,7 +75,7 @@ pub enum InvalidInventory {
 }
 
 impl TaggedInstances {
-    /// The inventory with these settings.
+    /// Creates the inventory with these settings.
     pub fn new(
         instances: Instances,
         settings: InventorySettings,
@@ -89,7 +89,7 @@ impl TaggedInstances {
         })
     }
 
-    /// A list with this maximum age. Concurrent callers wait for the same list.
+    /// Returns a list that is not older than `oldest`. Concurrent callers wait for the same list.
     async fn listed(&self, oldest: Duration) -> Result<Arc<StaticInventory>, Unavailable> {
         let asked = Instant::now();
         let mut listed = self.listed.lock().await;
@@ -123,7 +123,7 @@ impl TaggedInstances {
     }
 }
 
-/// The machine of an instance; `None` for a terminated instance.
+/// The machine for an instance. `None` if the instance is terminated.
 fn machine(facts: &InstanceFacts, policy: AwsNodeName) -> Option<Machine> {
     let state = match &*facts.state {
         "terminated" => return None,
@@ -134,7 +134,7 @@ fn machine(facts: &InstanceFacts, policy: AwsNodeName) -> Option<Machine> {
     let mut machine = Machine::new(&facts.id);
     machine.state = state;
     machine.provider_id = ProviderId::parse(&format!("aws:///{}/{}", facts.zone, facts.id)).ok();
-    // Another instance can already have the name.
+    // A different instance can already have the name.
     if state == MachineState::Ready {
         machine.node_name = node_name(facts, policy);
     }

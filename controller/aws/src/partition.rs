@@ -1,7 +1,7 @@
-//! The partitions of AWS: the partition of a region, and the STS host of a region.
+//! The AWS partitions: the partition of a region, and the STS host for a region.
 //!
 //! The table is part of this project, so that a name from a node never becomes a host. A new region is recognized by
-//! the form of its name, as the SDKs do (`partitions.json` of botocore). Its signer comes from the operator's file.
+//! the form of its name, like in the SDKs (`partitions.json` in botocore). Its signer comes from the operator's file.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -25,7 +25,7 @@ const AWS: Partition = partition("aws", "amazonaws.com", "us-east-1");
 /// The areas of the partition `aws`: the first of the three parts of a region's name.
 const AREAS: [&str; 9] = ["af", "ap", "ca", "eu", "il", "me", "mx", "sa", "us"];
 
-/// The other partitions, by the prefix of their regions' names. Two more parts follow the prefix.
+/// The other partitions, by the prefix of their region names. Two more parts follow the prefix.
 const OTHERS: [(&str, Partition); 7] = [
     ("cn-", partition("aws-cn", "amazonaws.com.cn", "cn-north-1")),
     (
@@ -62,14 +62,14 @@ const fn partition(name: &'static str, dns_suffix: &'static str, home: &'static 
     }
 }
 
-/// The domains of all partitions, each once.
+/// The domains of all partitions, without duplicates.
 pub(crate) fn domains() -> impl Iterator<Item = &'static str> {
     let others = OTHERS.iter().map(|(_, partition)| partition.dns_suffix);
     let domains: BTreeSet<_> = others.chain([AWS.dns_suffix]).collect();
     domains.into_iter()
 }
 
-/// The partition of a region; `None` if the name does not have the form of a known partition's regions.
+/// The partition of a region. `None` if the name does not have the form of a region name in a known partition.
 pub fn of_region(region: &str) -> Option<Partition> {
     if !is_region(region) {
         return None;
@@ -87,8 +87,8 @@ pub fn of_region(region: &str) -> Option<Partition> {
     }
 }
 
-/// The host of an HTTPS endpoint, with its port if the port is not 443. The text is the exact value of the `host`
-/// header, so that node and controller sign the same value.
+/// The host of an HTTPS endpoint, including the port unless it is 443. The text is the exact value of the `host`
+/// header, so that the node and the controller sign the same value.
 #[derive(derive_more::Display, Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointHost(String);
 
@@ -98,7 +98,7 @@ pub struct EndpointHost(String);
 pub struct InvalidHost;
 
 impl EndpointHost {
-    /// The regional endpoint of STS; `None` if the region's partition is unknown.
+    /// The regional STS endpoint. `None` if the partition of the region is unknown.
     pub fn sts(region: &str) -> Option<Self> {
         let partition = of_region(region)?;
         Some(Self(format!("sts.{region}.{}", partition.dns_suffix)))
@@ -116,7 +116,7 @@ impl FromStr for EndpointHost {
     fn from_str(host: &str) -> Result<Self, InvalidHost> {
         let text = format!("https://{host}/");
         let url = Url::parse(&text).map_err(|_| InvalidHost)?;
-        // The URL must be in its normal form, with only a host and a port other than 443.
+        // The URL must be normalized, and contain only a host and an optional port other than 443.
         let is_normal = url.as_str() == text && url.port() != Some(0) && !host.contains(['/', '@']);
         let is_host = match url.host() {
             Some(Host::Domain(name)) => is_name(name),
@@ -131,7 +131,7 @@ impl FromStr for EndpointHost {
     }
 }
 
-/// A host name (RFC 1123 section 2.1) without a dot at the end.
+/// A host name (RFC 1123 section 2.1) without a final dot.
 fn is_name(name: &str) -> bool {
     ServerName::try_from(name).is_ok() && !name.contains('_') && !name.ends_with('.')
 }

@@ -1,4 +1,4 @@
-//! A cluster's policy on instances.
+//! A cluster's policy for instances.
 
 use node_attestation_core::crd::AwsSettings;
 
@@ -6,20 +6,21 @@ use crate::credentials::Tenant;
 use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 
-/// A cluster's policy on instances.
+/// A cluster's policy for instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AwsPolicy {
     /// The settings of the Cluster.
     pub settings: AwsSettings,
-    /// The Cluster whose instances are accepted. `None` without Cluster API, where only the required tags identify the
-    /// cluster of an instance.
+    /// The Cluster whose instances are accepted. `None` without Cluster API. In this case, only the required tags
+    /// identify the instances of the cluster.
     pub cluster: Option<String>,
     /// The owner of the instances.
     pub tenant: Tenant,
 }
 
 impl AwsPolicy {
-    /// The policy with these settings, for the Cluster with this name. EC2 is called with the controller's credentials.
+    /// Creates the policy with these settings, for the Cluster with this name. EC2 is called with the controller's
+    /// credentials.
     pub fn new(settings: &AwsSettings, cluster: Option<String>) -> Self {
         Self {
             settings: settings.clone(),
@@ -28,13 +29,13 @@ impl AwsPolicy {
         }
     }
 
-    /// The same policy, with EC2 calls for this tenant.
+    /// Returns the same policy, but EC2 is called with this tenant's credentials.
     #[must_use]
     pub fn of_tenant(self, tenant: Tenant) -> Self {
         Self { tenant, ..self }
     }
 
-    /// Checks that the instance of a document can belong to the cluster, by its account and region.
+    /// Checks that a document's instance can belong to the cluster, according to its account and region.
     ///
     /// # Errors
     ///
@@ -60,7 +61,7 @@ impl AwsPolicy {
     }
 }
 
-/// An empty list accepts every value.
+/// Whether the list contains the value. An empty list accepts every value.
 fn is_among(one: &str, listed: &[String]) -> bool {
     listed.is_empty() || listed.iter().any(|other| other == one)
 }

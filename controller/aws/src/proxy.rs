@@ -1,4 +1,4 @@
-//! The connection to AWS: through the operator's proxy, if there is one.
+//! The connection to AWS, through the operator's proxy if one is configured.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,10 +19,10 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use crate::document::Signers;
 use crate::partition;
 
-/// A proxy for HTTPS, from the environment of the manager: for STS, for EC2, and for the sources of credentials.
+/// An HTTPS proxy, from the manager's environment. It is used for STS, for EC2, and for the sources of credentials.
 ///
-/// The proxy sees host names and encrypted traffic. Only the operator configures it. Calls without TLS do not use the
-/// proxy, because a proxy must not see the traffic to the metadata service or to a container's credentials.
+/// The proxy gets host names and encrypted traffic. Only the operator can configure it. Calls without TLS do not use
+/// the proxy, because it must not get the traffic to the metadata service or to a container's credentials.
 #[derive(derive_more::Debug, Clone, Default, PartialEq, Eq)]
 #[debug("Proxy(https: {}, no: {no:?})", https.is_some())]
 pub struct Proxy {
@@ -48,13 +48,14 @@ const LOOKUPS: TurnLimits = TurnLimits {
 /// The lookups of this process.
 static PROCESS: LazyLock<Lookups> = LazyLock::new(Lookups::default);
 
-/// The turns of lookups.
+/// The turns for lookups.
 ///
-/// A tenant can name any number of regions, and so of hosts in each domain of AWS. Name servers can fail to respond for
-/// the domain of a partition that this network does not reach, or for names of unknown regions. So each domain has
-/// separate turns, for the regions that AWS has published and for all others. The other hosts are the operator's.
+/// A tenant can name any number of regions, and therefore any number of hosts in each AWS domain. Name servers can fail
+/// to respond for the domain of a partition that this network cannot reach, or for the names of unknown regions.
+/// Therefore each domain has separate turns for the regions that AWS has published, and for all other regions. Only the
+/// operator can name other hosts.
 ///
-/// A connection belongs to no tenant, so there are no turns of tenants.
+/// Tenants have no separate turns, because a connection does not belong to a tenant.
 #[derive(Debug)]
 struct Lookups {
     published: BTreeSet<String>,
@@ -62,7 +63,7 @@ struct Lookups {
     of_operator: FairTurns,
 }
 
-/// The turns of one domain.
+/// The turns for one domain.
 #[derive(Debug)]
 struct OfDomain {
     published: FairTurns,
@@ -85,7 +86,7 @@ impl Default for Lookups {
 }
 
 impl Lookups {
-    /// The line of a host.
+    /// The queue for lookups of a host.
     fn line(&self, host: &str) -> Line {
         self.turns(host).line(&Host(host))
     }
@@ -101,13 +102,13 @@ impl Lookups {
     }
 }
 
-/// The region and the domain of a host of AWS, which has the form `SERVICE.REGION.DOMAIN`.
+/// The region and the domain of an AWS host, which has the form `SERVICE.REGION.DOMAIN`.
 fn region_and_domain(host: &str) -> Option<(&str, &str)> {
     let (_, place) = host.split_once('.')?;
     place.split_once('.')
 }
 
-/// A host. The turns of its group alternate between hosts.
+/// A host. The turns in its group rotate through the hosts.
 #[derive(Debug)]
 struct Host<'a>(&'a str);
 
@@ -121,7 +122,7 @@ impl Owner for Host<'_> {
     }
 }
 
-/// Lookups of the names of AWS and of the proxy, for the STS client and for the SDK.
+/// Resolves the host names of AWS and of the proxy, for the STS client and for the SDK.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Names;
 
@@ -153,7 +154,7 @@ impl ResolveDns for Names {
 }
 
 impl Proxy {
-    /// The proxy for the STS client, if there is one.
+    /// The proxy for the STS client. `None` if no proxy is configured.
     pub(crate) fn for_sts(&self) -> Result<Option<reqwest::Proxy>, InvalidProxy> {
         let Some(https) = self.url()? else {
             return Ok(None);
@@ -163,23 +164,24 @@ impl Proxy {
         Ok(Some(proxy.no_proxy(no)))
     }
 
-    /// The SDK's client, through the same proxy. By default, the SDK would read more environment variables in a
-    /// different order. It would also send calls without TLS to a proxy.
+    /// The SDK's HTTP client, which uses the same proxy. By default, the SDK would read more environment variables, in
+    /// a different order. It would also send calls without TLS to a proxy.
     pub(crate) fn http_client(&self) -> Result<SharedHttpClient, InvalidProxy> {
         self.client(None)
     }
 
-    /// The SDK's client, which also trusts these CA certificates (PEM), in addition to the system's.
+    /// The SDK's HTTP client, which also trusts these CA certificates (PEM), in addition to the system's CA
+    /// certificates.
     ///
     /// # Errors
     ///
-    /// The proxy URL is invalid.
+    /// Returns an error if the proxy URL is invalid.
     pub fn http_client_trusting(
         &self,
         authorities: Vec<u8>,
     ) -> Result<SharedHttpClient, InvalidProxy> {
         let trusted = TrustStore::default().with_pem_certificate(authorities);
-        // This call fails only if a feature is not compiled in.
+        // This call can fail only if a feature is not compiled in.
         let context = TlsContext::builder().with_trust_store(trusted).build();
         self.client(context.ok())
     }

@@ -1,8 +1,8 @@
-//! Role sessions: each role is assumed once for all tenants that share it, before its session expires, and at a bounded
+//! Role sessions. Each role is assumed once for all tenants that share it, before its session expires, and at a limited
 //! rate.
 //!
-//! The SDK's own cache holds 64 identities and does not keep the source of a role. With 200 roles that share one
-//! source, the SDK would assume the source repeatedly. This cache keeps every link of a chain.
+//! The SDK's own cache holds 64 identities and does not keep the source of a role. If 200 roles shared one source, the
+//! SDK would assume the source repeatedly. This cache keeps every link of a chain.
 //!
 //! # Modules
 //!

@@ -1,16 +1,17 @@
 //! The caller: the principal that signed the STS call in the evidence.
 //!
-//! The controller rebuilds the request and sends it to the STS of the document's region. STS identifies the owner of
-//! the credentials, and verifies that they signed this request, which contains the key binding. Evidence for another
-//! key, machine, name or cluster results in a different request. STS does not accept the signature of such a request.
+//! The controller rebuilds the request and sends it to the STS in the document's region. STS identifies the owner of
+//! the credentials, and verifies that the credentials signed this request, which contains the key binding. Evidence for
+//! a different key, machine, name or cluster results in a different request, for which STS does not accept the
+//! signature.
 //!
 //! # Guarantees
 //!
 //! - A node cannot choose a host, path, method, header or body.
-//! - Requests that can be refused without STS are not sent: a different region, a wrong age, or a signature that was
-//!   confirmed for another key.
+//! - Requests that can be rejected without STS are not sent: requests with a different region, a wrong age, or a
+//!   signature that was confirmed for a different key.
 //! - Evidence that STS has confirmed is not sent again while it is fresh.
-//! - Evidence that STS refused is not sent again for a minute.
+//! - Evidence that STS has rejected is not sent again for one minute.
 //! - The calls and signatures of one cluster do not block other clusters.
 //! - An outage of STS, or of the connection to STS, is never a denial.
 //! - No reason, error or `Debug` output contains the session token, the access key ID or the signature.
@@ -61,11 +62,11 @@ pub struct Sts {
 }
 
 impl Sts {
-    /// An STS client with these settings.
+    /// Creates an STS client with these settings.
     ///
     /// # Errors
     ///
-    /// The settings are invalid.
+    /// Returns an error if the settings are invalid.
     pub fn new(settings: StsSettings) -> Result<Self, InvalidStsSettings> {
         Ok(Self {
             client: settings.client()?,
@@ -77,12 +78,12 @@ impl Sts {
         })
     }
 
-    /// A client for an [explanation](node_attestation_core::decide::explain). It performs only the checks without STS,
-    /// and then returns [`NotAsked`].
+    /// Creates a client for an [explanation](node_attestation_core::decide::explain). It performs only the checks that
+    /// do not need STS, and then returns [`NotAsked`].
     ///
     /// # Errors
     ///
-    /// TLS cannot be set up.
+    /// Returns an error if TLS cannot be set up.
     pub fn not_asked() -> Result<Self, InvalidStsSettings> {
         let client = Client::new(Vec::new(), Vec::new(), None);
         Ok(Self {
@@ -112,8 +113,8 @@ impl Sts {
             .cloud_called(("sts", "GetCallerIdentity"), result);
     }
 
-    /// A verifier for this cluster in this namespace, with the cluster's turns and signatures. The tenant must not be
-    /// able to choose the name `cluster`.
+    /// Returns a verifier for this cluster in this namespace, which uses the cluster's turns and signatures. The tenant
+    /// must not be able to choose the name `cluster`.
     pub fn of_cluster<'a>(&'a self, namespace: &str, cluster: &'a str) -> ClusterSts<'a> {
         ClusterSts {
             sts: self,
@@ -154,10 +155,10 @@ pub struct ClusterSts<'a> {
 }
 
 impl ClusterSts<'_> {
-    /// Verifies with STS that an instance signed `proof` for `binding`, and checks that it is the instance of
+    /// Verifies with STS that an instance signed `proof` for `binding`, and checks that it is the instance in
     /// `document`.
     ///
-    /// `spki` is the key of the request (DER of its `SubjectPublicKeyInfo`), which `binding` covers; `asked` is the
+    /// `spki` is the key in the request (DER of its `SubjectPublicKeyInfo`), which `binding` covers. `asked` is the
     /// time of the request, from the API server's clock.
     ///
     /// # Errors
@@ -209,7 +210,7 @@ impl ClusterSts<'_> {
                 .remember(namespace, refusal, &call, proof, document);
         })?;
         is_instance(&identity, document, endpoint.partition, &sts.settings.roles)?;
-        // During the call, STS can confirm another request.
+        // STS can have confirmed a different request during the call.
         let seen = sts.signatures.remember(&call, key, owner, until);
         is_known(seen).map(drop)
     }
@@ -221,7 +222,7 @@ struct Endpoint {
     partition: Partition,
 }
 
-/// Whether the call to STS is not necessary.
+/// Whether no call to STS is necessary.
 fn is_known(seen: ReplayCheck) -> Result<bool, Refusal> {
     match seen {
         ReplayCheck::New => Ok(false),

@@ -1,6 +1,6 @@
 //! The AWS identity of a workload cluster: the credentials for EC2 calls about its instances.
 //!
-//! These modules are pure: they use objects that other modules watch, and do not make calls.
+//! These modules are pure: they use objects that other modules watch, and make no calls.
 //!
 //! # Modules
 //!

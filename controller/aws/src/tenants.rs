@@ -1,4 +1,4 @@
-//! The credentials of each tenant: its identity from the current objects, and the sessions of its roles.
+//! The credentials of each tenant: the tenant's identity from the current objects, and the sessions for its roles.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub enum TenantError {
     },
 }
 
-/// The clients for the credentials of all tenants.
+/// The clients that all tenants' credentials use.
 #[derive(derive_more::Debug, Clone)]
 pub struct TenantClients {
     /// The controller's own credentials, and its connection to AWS.
@@ -55,7 +55,7 @@ pub struct TenantClients {
     pub sts: Arc<dyn AssumeRole>,
     /// The source of service account tokens.
     pub tokens: Arc<dyn Tokens>,
-    /// The STS region; `None` for the cluster's region.
+    /// The STS region. `None` for the cluster's region.
     pub sts_region: Option<String>,
 }
 
@@ -63,10 +63,10 @@ pub struct TenantClients {
 ///
 /// # Guarantees
 ///
-/// - Tenants share only sessions that they would create with the same call.
-/// - A change of an identity, a Secret or a label applies to the next request.
+/// - Tenants share a session only if they would create it with the same call.
+/// - A change to an identity, a Secret or a label takes effect with the next request.
 /// - An outage of the management cluster does not end a session.
-/// - After the first account of a cluster is known, credentials of another account are not used.
+/// - After the first account of a cluster is known, credentials for a different account are not used.
 #[derive(Debug)]
 pub struct TenantCredentials {
     clients: TenantClients,
@@ -76,7 +76,7 @@ pub struct TenantCredentials {
     /// The sessions of each cluster, kept as long as the cluster exists.
     clusters: Shared<BTreeMap<ObjectKey, ClusterSessions>>,
     pins: Shared<BTreeMap<ObjectKey, Pin>>,
-    /// The first accounts of clusters, to be written to the API server.
+    /// Sends the first account of each cluster, to be written to the API server.
     first_accounts: mpsc::UnboundedSender<(ObjectKey, String)>,
 }
 
@@ -86,19 +86,19 @@ struct Pin {
     account: Option<String>,
     /// The account of its last credentials, and their key.
     last: Option<(CredentialsKey, String)>,
-    /// Whether the account was read from the `KubeletAuthentication`. If it is missing there afterwards, an
-    /// administrator has removed it.
+    /// Whether the account was read from the `KubeletAuthentication`. If it is missing there later, an administrator
+    /// has removed it.
     is_written: bool,
 }
 
 impl TenantCredentials {
-    /// The credentials of the tenants in `identities`, and a receiver of each cluster's first account.
+    /// Creates the credentials for the tenants in `identities`, and a receiver for each cluster's first account.
     pub fn new(
         clients: TenantClients,
         identities: Arc<IdentityStore>,
         digest_key: DigestKey,
     ) -> (Self, mpsc::UnboundedReceiver<(ObjectKey, String)>) {
-        // The channel has at most one entry for each cluster, until the API server has stored it.
+        // The channel has at most one entry for each cluster, until the account is stored in the API server.
         let (first_accounts, to_write) = mpsc::unbounded_channel();
         let credentials = Self {
             clients,
@@ -112,8 +112,8 @@ impl TenantCredentials {
         (credentials, to_write)
     }
 
-    /// Updates the account from the annotation of a `KubeletAuthentication`. An administrator who removes the
-    /// annotation accepts another account.
+    /// Updates the account from the annotation on a `KubeletAuthentication`. An administrator who removes the
+    /// annotation accepts a different account.
     pub fn read_pin(&self, cluster: &ObjectKey, account: Option<&str>) {
         self.change_pin(cluster, |pin| {
             if account.is_some() || pin.is_written {
@@ -128,7 +128,7 @@ impl TenantCredentials {
             .write(|pins| change(pins.entry(cluster.clone()).or_default()))
     }
 
-    /// Checks that a cluster's account is its first account, and stores the first account.
+    /// Checks that a cluster's account is its first account. Stores the first account if none is known.
     fn check_account(
         &self,
         cluster: &ObjectKey,
@@ -174,7 +174,7 @@ impl TenantCredentials {
                 source,
             })
         };
-        // An account is recorded only after AWS has issued credentials for it.
+        // An account is recorded only after AWS has issued credentials in it.
         session.keys().await.map_err(unusable)?;
         let account = session.account().await.map_err(unusable)?;
         let checked = self.check_account(cluster, session.key, &account);
@@ -195,11 +195,11 @@ impl TenantCredentials {
             let known = clusters.get_mut(cluster)?;
             known.credentials(&session, made)
         });
-        // During the calls, another request can have found a different identity.
+        // During the calls, a concurrent request can have found a different identity.
         Ok(known.unwrap_or_else(made))
     }
 
-    /// Keeps the cluster's current session, and its sessions in other regions that follow the same plan.
+    /// Keeps the cluster's current session, and its sessions for the same plan in other regions.
     fn keep(&self, cluster: &ObjectKey, session: &PlanCredentials, plan: &Plan) {
         let is_in_use = self.clusters.write(|clusters| {
             let known = clusters.get_mut(cluster);
@@ -215,13 +215,14 @@ impl TenantCredentials {
         });
     }
 
-    /// The digest of a plan, which does not depend on the region. No lock is held, because a plan can be long.
+    /// The digest of a plan, which does not depend on the region. Computed without holding a lock, because a plan can
+    /// be long.
     fn digest(&self, plan: &Plan) -> Option<CredentialsKey> {
         visit();
         plan.digests(&self.digest_key, "").pop()
     }
 
-    /// The error of a cluster whose identity cannot be determined. If the cluster has no identity, its sessions are
+    /// The error for a cluster whose identity cannot be determined. If the cluster has no identity, its sessions are
     /// paused.
     fn without_identity(&self, cluster: &ObjectKey, source: IdentityError) -> Unavailable {
         let has_none = match &source {
@@ -260,7 +261,7 @@ impl TenantCredentials {
         self.sessions.get_or_try_init(make).await
     }
 
-    /// The operator's region if it is in the partition of the cluster's region. Otherwise, the cluster's region.
+    /// The operator's region, if it is in the same partition as the cluster's region. Otherwise, the cluster's region.
     fn sts_region<'a>(&'a self, region: &'a str) -> &'a str {
         let partition = |region: &str| partition::of_region(region).map(|partition| partition.name);
         let home = self.clients.sts_region.as_deref();
@@ -268,8 +269,7 @@ impl TenantCredentials {
             .unwrap_or(region)
     }
 
-    /// Drops deleted clusters, and the sessions that have no other owner. It has no effect while the list of clusters
-    /// is unknown.
+    /// Drops deleted clusters, and sessions that have no other owner. Has no effect if the list of clusters is unknown.
     pub fn forget_gone(&self) {
         let Some(clusters) = self.identities.clusters() else {
             return;
@@ -286,8 +286,8 @@ impl TenantCredentials {
     ///
     /// # Errors
     ///
-    /// The known objects do not allow the region, but the cluster's identity is not resolved, or the objects can have
-    /// changed.
+    /// Returns an error if the known objects do not allow the region, but the cluster's identity is not resolved or the
+    /// objects could have changed.
     pub fn accepts_region(
         &self,
         tenant: &ClusterTenant,
@@ -297,7 +297,7 @@ impl TenantCredentials {
         accepted.map_err(|source| self.without_identity(&tenant.cluster, source))
     }
 
-    /// The identity of a tenant for a condition. This function does not make a call.
+    /// The condition about a tenant's identity. This function does not make a call.
     pub fn identity_report(&self, tenant: &ClusterTenant) -> ConditionReport {
         let resolved = self.identities.resolve(tenant);
         let pin = self.pins.read(|pins| pins.get(&tenant.cluster).cloned());
@@ -310,7 +310,7 @@ impl TenantCredentials {
             Ok((plan, account.or(pin.account)))
         });
         let (holds, reason, message) = match resolved {
-            // No identity was resolved: a controller option allows the fallback.
+            // No identity was resolved, but a controller option allows the fallback.
             Ok((plan, account)) if plan.is_fallback() => (
                 ConditionStatus::Unknown,
                 reason::CONTROLLER_IDENTITY,
@@ -337,18 +337,18 @@ impl TenantCredentials {
         }
     }
 
-    /// The account of a plan, from the plan itself, or as AWS last reported it for these credentials.
+    /// The account of a plan, either from the plan itself, or as AWS last reported it for these credentials.
     fn known_account(&self, plan: &Plan, last: Option<(CredentialsKey, String)>) -> Option<String> {
         if let Some(account) = plan.account() {
             return Some(account.to_owned());
         }
-        // Only AWS can report the account of credentials without a role: their digest does not depend on the region.
+        // For credentials without a role, only AWS can report the account. Their digest does not depend on the region.
         let key = self.digest(plan)?;
         last.and_then(|(of, account)| (of == key).then_some(account))
     }
 
-    /// The failure of a tenant's credentials for a condition; `None` if there is none. This function does not make a
-    /// call.
+    /// The condition about a failure of a tenant's credentials. `None` if there is no failure. This function does not
+    /// make a call.
     pub fn credentials_report(&self, cluster: &ObjectKey) -> Option<ConditionReport> {
         let failure = self
             .clusters
@@ -370,7 +370,7 @@ impl TenantCredentials {
         })
     }
 
-    /// The expiry of a cluster's credentials. This function does not make a call.
+    /// The expiry time of a cluster's credentials. This function does not make a call.
     pub fn expiry(&self, cluster: &ObjectKey) -> Option<SystemTime> {
         self.clusters
             .read(|clusters| clusters.get(cluster)?.expiry())

@@ -1,4 +1,4 @@
-//! The verifier, which identifies the instance that sent a request. The checks have a fixed order, with cheap and local
+//! The verifier, which identifies the instance that sent a request. The checks run in a fixed order: cheap and local
 //! checks first.
 //!
 //! | | check | source |
@@ -10,8 +10,8 @@
 //! | 5 | the STS caller is the instance of the document, and signed for this request | STS |
 //! | 6 | the instance exists, is running, and belongs to this cluster; its name | EC2 |
 //!
-//! A contradiction ends the verification with a denial, and an unavailable source ends it with a retry. Later checks do
-//! not run.
+//! A contradiction ends the verification with a denial, and an unavailable source ends it with a retry. In both cases,
+//! later checks do not run.
 
 mod answers;
 
@@ -43,8 +43,8 @@ use self::answers::Answers;
 
 /// The state and the clients that the verifiers of all clusters share.
 ///
-/// The state is shared for two reasons. Evidence must count only once, even if it is presented to several clusters.
-/// Requests of several clusters with the same credentials share EC2 calls.
+/// The state is shared for two reasons. Evidence must be accepted only once, even if it is presented to several
+/// clusters. And requests from several clusters with the same credentials share EC2 calls.
 #[derive(Debug)]
 pub struct AwsClients {
     signers: Signers,
@@ -55,7 +55,7 @@ pub struct AwsClients {
 }
 
 impl AwsClients {
-    /// Creates the shared state with the document signers, the STS client, and the EC2 client.
+    /// Creates the shared state from the document signers, the STS client, and the EC2 client.
     pub fn new(signers: Signers, sts: Sts, instances: Instances) -> Self {
         Self {
             signers,
@@ -66,7 +66,7 @@ impl AwsClients {
         }
     }
 
-    /// Adds conditions about the identities of clusters.
+    /// Adds conditions about the clusters' identities.
     #[must_use]
     pub fn with_tenants(self, tenants: Arc<TenantCredentials>) -> Self {
         Self {
@@ -76,7 +76,7 @@ impl AwsClients {
     }
 }
 
-/// Appraises the evidence of one cluster's instances.
+/// Appraises evidence from one cluster's instances.
 #[derive(Debug)]
 pub struct AwsVerifier {
     clients: Arc<AwsClients>,
@@ -84,7 +84,7 @@ pub struct AwsVerifier {
     cluster: String,
 }
 
-/// Evidence that has passed the checks that work offline.
+/// Evidence that has passed the offline checks.
 struct Claim {
     evidence: AwsEvidence,
     document: VerifiedDocument,
@@ -92,7 +92,7 @@ struct Claim {
 }
 
 impl AwsVerifier {
-    /// A verifier for the cluster with this UID, with `policy`. The cluster has a separate share of the clients.
+    /// Creates a verifier with `policy` for the cluster with this UID. The cluster has a separate share of the clients.
     pub fn new(clients: Arc<AwsClients>, policy: AwsPolicy, cluster_uid: &str) -> Self {
         Self {
             clients,
@@ -101,7 +101,7 @@ impl AwsVerifier {
         }
     }
 
-    /// Runs the checks that work offline.
+    /// Runs the offline checks.
     fn read(&self, appraisal: &Appraisal<'_>) -> Result<Claim, Denial> {
         let evidence = appraisal.evidence.ok_or(Denial::EvidenceMissing)?;
         let evidence = AwsEvidence::parse(evidence)
@@ -147,7 +147,7 @@ impl AwsVerifier {
             .await
     }
 
-    /// Checks that the document's region matches the region of the tenant's cluster, if the cluster has one. EC2 is not
+    /// Checks that the document's region is the region of the tenant's cluster, if the cluster has one. EC2 is not
     /// called in other regions.
     fn is_of_region(&self, document: &VerifiedDocument) -> Result<(), Refusal> {
         let tenants = self.clients.tenants.as_ref();
@@ -201,14 +201,14 @@ impl Verifier for AwsVerifier {
         let claim = self.read(&appraisal)?;
         let document = &claim.document;
         self.is_of_region(document)?;
-        // The reservation lets requests of machines that join together share an EC2 call.
+        // With the reservation, requests from machines that join together share an EC2 call.
         let instances = &self.clients.instances;
         let expected = instances
             .expect(&self.policy.tenant, &document.region)
             .await;
         self.is_called_by_its_instance(&claim, &appraisal, now)
             .await?;
-        // The age of the instance does not depend on this machine's clock, which can be set.
+        // The instance's age is computed with the API server's time, because this machine's clock can be changed.
         let checked = self.is_there(document, expected, appraisal.asked).await?;
         let identity = Identity {
             node_name: Some(checked.node_name),
@@ -270,7 +270,7 @@ impl Verifier for AwsVerifier {
     }
 }
 
-/// The report, with the expiry of the credentials if they are accepted.
+/// Adds the expiry time of the credentials to the report, if the credentials are accepted.
 fn until(mut report: ConditionReport, expiry: Option<SystemTime>) -> ConditionReport {
     let expiry = expiry.and_then(|expiry| Timestamp::try_from(expiry).ok());
     if let Some(expiry) = expiry.filter(|_| report.holds == ConditionStatus::True) {
@@ -279,7 +279,7 @@ fn until(mut report: ConditionReport, expiry: Option<SystemTime>) -> ConditionRe
     report
 }
 
-/// Whether the document's account is the account of the EC2 credentials. EC2 would not list an instance of another
+/// Whether the document's account is the account of the EC2 credentials. EC2 would not list an instance in a different
 /// account, and the denial shows this reason to the owner.
 fn is_of_account(expected: &Reservation, document: &VerifiedDocument) -> bool {
     expected
@@ -287,7 +287,7 @@ fn is_of_account(expected: &Reservation, document: &VerifiedDocument) -> bool {
         .is_none_or(|account| account == document.account)
 }
 
-/// The provider ID of the instance, in the form of Cluster API Provider AWS.
+/// The provider ID of the instance, in the format of Cluster API Provider AWS.
 fn provider_id(document: &VerifiedDocument) -> Result<ProviderId, AwsDenial> {
     let id = format!(
         "aws:///{}/{}",

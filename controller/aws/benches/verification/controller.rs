@@ -1,4 +1,4 @@
-//! The controller's part: the chain of a request, up to the attested identity.
+//! The controller's part: the chain for a request, up to the attested identity.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ use node_attestation_core::verifier::{Verifier, Verifiers};
 
 use crate::fleet::{self, ACCOUNT, CLUSTER, Instance, REGION, ZONE};
 
-/// A controller of one cluster.
+/// A controller for one cluster.
 pub(crate) struct Controller {
     verifiers: Verifiers,
     inventory: StaticInventory,
@@ -43,7 +43,7 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// A cluster state without decisions.
+    /// Creates a controller for a cluster without any earlier decisions.
     pub(crate) fn new(fleet: &[Instance], signer: &TestSigner, sts: &Service) -> Self {
         let witnesses = AwsClients::new(signers(signer), caller(sts), instances());
         let verifier: Arc<dyn Verifier> =
@@ -56,7 +56,7 @@ impl Controller {
         }
     }
 
-    /// The checks of a request before its evidence.
+    /// Runs the checks that precede the verification of the evidence.
     pub(crate) async fn locate(&self, request: &CertificateSigningRequest) -> LocatedCsr {
         RawRequest::triage(request, &self.verifiers)
             .unwrap()
@@ -69,7 +69,7 @@ impl Controller {
             .unwrap()
     }
 
-    /// The whole verification.
+    /// Runs the whole verification.
     pub(crate) async fn attest(&self, request: &CertificateSigningRequest) -> AttestedCsr {
         let located = self.locate(request).await;
         located.attest(&self.audiences, fleet::now()).await.unwrap()
@@ -80,7 +80,7 @@ impl Controller {
     }
 }
 
-/// AWS's signers, and one more.
+/// AWS's document signing certificates, and another one.
 pub(crate) fn signers(signer: &TestSigner) -> Signers {
     let file = signer.signers_file(&[REGION]);
     Signers::embedded().with_file(&file).unwrap()
@@ -96,7 +96,7 @@ pub(crate) fn caller(service: &Service) -> Sts {
     Sts::new(settings).unwrap()
 }
 
-/// Queries an EC2 that responds immediately, one instance at a time, without a cache.
+/// Queries a simulated EC2 that responds immediately, for one instance at a time and without a cache.
 pub(crate) fn instances() -> Instances {
     let limits = Limits {
         window: Duration::ZERO,
@@ -154,7 +154,7 @@ impl CredentialsSource for OneTenant {
     }
 }
 
-/// An EC2 in which every instance exists and is valid.
+/// A simulated EC2 in which every instance exists and is valid.
 #[derive(Debug)]
 struct AllKnown;
 

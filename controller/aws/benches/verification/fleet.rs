@@ -61,7 +61,7 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// The instance with this number. `signer` signs its document, and `sts` recognizes its credentials.
+    /// Creates the instance with this number. `signer` signs its document, and `sts` recognizes its credentials.
     pub(crate) fn new(index: usize, signer: &TestSigner, sts: &Service) -> Self {
         let id = id(index);
         let document = Document::new(ACCOUNT, REGION, ZONE, &id);

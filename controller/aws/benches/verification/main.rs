@@ -1,15 +1,15 @@
-//! Measures the number of requests from instances that a core can verify per second, without the wait for AWS.
+//! Measures how many requests from instances a core can verify per second, without the time spent waiting for AWS.
 //!
-//! The benchmark measures the complete verification as in the controller, from the object of the API server to the
-//! attested identity: once with STS responses from memory, and once with an STS service on this machine. The client's
-//! work counts, and the service's work does not. EC2 responds immediately in both cases. Then the benchmark measures
-//! the parts through the same functions, and the resolution of the AWS identity of one cluster, among few and among
-//! many clusters. Then a tenant uses long identities in many regions. At the end, the benchmark checks the limit of the
-//! longest time for which each lock was held.
+//! The benchmark measures the complete verification in the controller, from the API server's object to the attested
+//! identity. It measures this once with STS responses from memory, and once with an STS service on this machine. The
+//! client's work counts, and the service's work does not. EC2 responds immediately in both cases. Then the benchmark
+//! measures the parts with the same functions, and how long it takes to resolve the AWS identity of one cluster, among
+//! few and among many clusters. Then a tenant uses long identities in many regions. At the end, the benchmark checks,
+//! for each lock, the longest time for which the lock was held.
 //!
-//! The benchmark measures the CPU time of a single thread. The results are criterion's (`target/criterion`), and
-//! `target/bench/aws-verification.json`: a list of `{name, value, unit, limit}`. Exit code 1 means that a value
-//! exceeds its limit.
+//! The benchmark measures the CPU time of a single thread. It writes criterion's results to `target/criterion`, and a
+//! list of `{name, value, unit, limit}` to `target/bench/aws-verification.json`. Exit code 1 means that a value exceeds
+//! its limit.
 
 #![expect(
     clippy::unwrap_used,
@@ -36,7 +36,7 @@ use self::controller::Controller;
 use self::fleet::Instance;
 use self::results::{Results, cpu_time};
 
-/// The limit for one verification, which means at least 2,000 verifications per second.
+/// The limit for one verification, which corresponds to at least 2,000 verifications per second.
 const LIMIT: Duration = Duration::from_micros(500);
 
 const INSTANCES: usize = 16;

@@ -1,4 +1,4 @@
-//! The parts of a verification, one by one.
+//! The parts of a verification, measured separately.
 
 use std::hint::black_box;
 
@@ -81,7 +81,7 @@ fn has_signed(csr: &CertificationRequest) {
         .unwrap();
 }
 
-/// A key, with the size of a message's signed attributes, and the signature.
+/// Returns a key, bytes with the size of a message's signed attributes, and their signature.
 fn signature(signer: &TestSigner) -> (ParsedPublicKey, Vec<u8>, Vec<u8>) {
     let certificate = Certificate::from_pem(signer.certificate_pem()).unwrap();
     let spki = certificate.tbs_certificate().subject_public_key_info();

@@ -1,4 +1,4 @@
-//! The resolution of the identity of one cluster among others.
+//! Resolves the identity of one cluster among others.
 
 use std::hint::black_box;
 
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::results::Results;
 
-/// The numbers of clusters and identities, with the names of the two measurements: one cluster repeatedly, and all
+/// The numbers of clusters and identities, and the names of the two measurements: the same cluster repeatedly, and all
 /// clusters in turn.
 const SCALES: [(usize, usize, [&str; 2]); 2] = [
     (
@@ -33,8 +33,8 @@ const SCALES: [(usize, usize, [&str; 2]); 2] = [
     ),
 ];
 
-/// The limit of the cost with many clusters, as a factor of the cost with few. It has a margin, because other processes
-/// use the same cores.
+/// The maximum cost with many clusters, as a multiple of the cost with few clusters. It has a margin, because other
+/// processes use the same cores.
 const LEEWAY: f64 = 1.5;
 
 pub(crate) fn measure(results: &mut Results) {
@@ -58,7 +58,7 @@ pub(crate) fn measure(results: &mut Results) {
 /// Clusters in separate namespaces, whose roles are assumed with one jump role. A selector permits each namespace.
 fn fleet(clusters: usize, identities: usize) -> (IdentityStore, Vec<ClusterTenant>) {
     let store = IdentityStore::new(TenancySettings::default(), "capa-system");
-    // The objects are added one at a time, as watches do, because the time under the lock is measured.
+    // The objects are added one at a time, like a watch adds them, because the time under the lock is measured.
     let put = |kind, name: &str, spec: &str| {
         let identity = Identity::parse(kind, spec);
         drop(store.update(|objects| objects.put_identity("", name, identity)));

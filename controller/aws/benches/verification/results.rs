@@ -11,7 +11,7 @@ use node_attestation_runtime::shared::testing::longest_held;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 
-/// The maximum processor time under a lock that tenants share.
+/// The maximum processor time for which a lock that tenants share can be held.
 const MAX_HELD: Duration = Duration::from_millis(1);
 
 /// Locks that these measurements use.
@@ -96,11 +96,11 @@ impl Results {
         Some(median)
     }
 
-    /// Adds the longest time for which each lock was held, instead of a median.
+    /// Adds, for each lock, the longest time for which it was held, instead of a median.
     ///
     /// # Panics
     ///
-    /// If a lock of [`LOCKS`] was not measured.
+    /// Panics if a lock in [`LOCKS`] was not measured.
     pub(crate) fn add_locks(&mut self) {
         let locks = longest_held();
         for lock in LOCKS {
@@ -160,7 +160,7 @@ impl Results {
     }
 }
 
-/// The CPU time of this thread so far. Other processes also use the cores.
+/// The CPU time that this thread has used, because other processes use the same cores.
 pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(

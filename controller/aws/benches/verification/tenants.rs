@@ -23,16 +23,16 @@ use crate::controller::OneTenant;
 /// The Clusters, each with an identity.
 const CLUSTERS: usize = 100;
 
-/// The regions of each Cluster: more than the sessions that a Cluster keeps, and with all Clusters, more than the
-/// queues of EC2 calls that a namespace has.
+/// The number of regions for each Cluster. It exceeds the number of sessions that a Cluster keeps. With all Clusters,
+/// it exceeds the number of EC2 lanes that a namespace can have.
 const REGIONS: usize = 12;
 
-/// The Clusters with lists of `ConfigMaps`, as many as a namespace has by default.
+/// The number of Clusters with lists of `ConfigMaps`, which is the default limit for a namespace.
 const MANY_CLUSTERS: usize = 1000;
 
 const NAMESPACE: &str = "tenant-a";
 
-/// Uses the identities, for the time under the locks.
+/// Uses the identities, to measure the time under the locks.
 pub(crate) fn serve() {
     let mut runtime = Builder::new_current_thread();
     let runtime = runtime.enable_all().start_paused(true).build().unwrap();
@@ -40,8 +40,8 @@ pub(crate) fn serve() {
     share_maps();
 }
 
-/// Uses the maps of the manager for the attestor `tpm`, with the same keys: the UID of a Cluster, and the names of its
-/// `ConfigMaps`.
+/// Uses the manager's maps for the attestation provider `tpm`, with the same keys: the UID of a Cluster, and the names
+/// of its `ConfigMaps`.
 fn share_maps() {
     let observations: InUse<String, ()> = InUse::new(Lock::Observations);
     let readers: InUse<Arc<(String, Vec<String>)>, ()> = InUse::new(Lock::ConfigMapReaders);

@@ -1,7 +1,8 @@
-//! The message around the document: CMS signed data (RFC 5652), in the only form that AWS sends.
+//! The message that contains the document: CMS signed data (RFC 5652), in the only form that AWS sends.
 //!
 //! A message must not contain its own trust anchors: certificates, revocation lists, additional signers, or unsigned
-//! attributes. Its only signer is looked up among the pinned signers by issuer and serial number, never only by name.
+//! attributes. Its only signer is looked up among the pinned signers by issuer and serial number, and never only by
+//! name.
 
 use std::collections::BTreeMap;
 
@@ -29,12 +30,12 @@ const RSA_WITH_SHA_256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840
 /// RSA with a separate digest algorithm: AWS used this name for the same signature until 2020.
 const RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1");
 
-/// The length of a signature with a key of 2048 bits.
+/// The length of a signature with a 2048-bit key.
 const SIGNATURE_LEN: usize = 256;
 /// The maximum number of signed attributes. AWS sends four.
 const MAX_ATTRIBUTES: usize = 16;
 
-/// A message with the right structure. Its signature is not verified yet.
+/// A message with a valid structure. Its signature has not been verified yet.
 #[derive(Debug)]
 pub(super) struct SignedMessage<'a> {
     content: &'a [u8],
@@ -45,7 +46,7 @@ pub(super) struct SignedMessage<'a> {
     signature: &'a [u8],
 }
 
-/// Content that a region's signer signed. Only [`SignedMessage::verify`] creates one.
+/// Content that the document signing key of a region signed. Only [`SignedMessage::verify`] creates it.
 #[derive(Debug)]
 pub(super) struct VerifiedContent<'a> {
     bytes: &'a [u8],
@@ -71,7 +72,7 @@ impl From<Error> for AwsDenial {
 }
 
 impl<'a> SignedMessage<'a> {
-    /// Parses a message with all required parts and no forbidden parts.
+    /// Parses a message, which must contain all required parts and no forbidden parts.
     pub(super) fn parse(der: &'a [u8]) -> Result<Self, AwsDenial> {
         let mut data = signed_data(der)?;
         let digests = within(&mut data, Tag::Set)?;
@@ -114,13 +115,13 @@ impl<'a> SignedMessage<'a> {
         })
     }
 
-    /// The content before the signature is verified, only for the lookup of the signer.
+    /// The content before its signature is verified. Used only for looking up the signer.
     pub(super) fn claimed_content(&self) -> &'a [u8] {
         self.content
     }
 
-    /// Returns the content if its signature verifies with the specified signer. That signer must be in `signers`, which
-    /// belong to `region`.
+    /// Returns the content if its signature verifies with the signer that the message names. This signer must be in
+    /// `signers`, the signers for `region`.
     pub(super) fn verify(
         self,
         signers: &[Signer],
@@ -162,8 +163,8 @@ fn signed_data(der: &[u8]) -> Result<SliceReader<'_>, AwsDenial> {
     Ok(data)
 }
 
-/// Version 1 means plain data, and a signer that is identified by issuer and serial number (RFC 5652 sections 5.1 and
-/// 5.3).
+/// Checks the version. Version 1 means plain data, and a signer identified by issuer and serial number (RFC 5652
+/// sections 5.1 and 5.3).
 fn version(fields: &mut SliceReader<'_>) -> Result<(), AwsDenial> {
     match fields.decode::<u8>()? {
         1 => Ok(()),
@@ -171,7 +172,7 @@ fn version(fields: &mut SliceReader<'_>) -> Result<(), AwsDenial> {
     }
 }
 
-/// `EncapsulatedContentInfo`: its content, which must be present and plain data.
+/// Reads the content of `EncapsulatedContentInfo`, which must be present and plain data.
 fn content(mut info: SliceReader<'_>) -> Result<&[u8], AwsDenial> {
     if info.decode::<ObjectIdentifier>()? != DATA {
         return Err(DocumentStructure("its content is not plain data"));
@@ -194,7 +195,7 @@ fn only_signer(mut infos: SliceReader<'_>) -> Result<SliceReader<'_>, AwsDenial>
     }
 }
 
-/// `AlgorithmIdentifier` without parameters. RSA and SHA-256 write them as NULL or omit them.
+/// Reads an `AlgorithmIdentifier` without parameters. For RSA and SHA-256, the parameters are NULL or absent.
 fn algorithm(mut identifier: SliceReader<'_>) -> Result<ObjectIdentifier, AwsDenial> {
     let algorithm: ObjectIdentifier = identifier.decode()?;
     let parameters = optional(&mut identifier, Tag::Null)?;
@@ -204,7 +205,7 @@ fn algorithm(mut identifier: SliceReader<'_>) -> Result<ObjectIdentifier, AwsDen
     Ok(algorithm)
 }
 
-/// Checks that the message announces only SHA-256, and that the signer uses it.
+/// Checks that SHA-256 is the only digest algorithm that the message announces, and that the signer uses it.
 fn only_sha_256(mut announced: SliceReader<'_>, signer: ObjectIdentifier) -> Result<(), AwsDenial> {
     let first = algorithm(within(&mut announced, Tag::Sequence)?)?;
     if first == SHA_256 && signer == SHA_256 && announced.is_finished() {
@@ -213,10 +214,10 @@ fn only_sha_256(mut announced: SliceReader<'_>, signer: ObjectIdentifier) -> Res
     Err(DocumentAlgorithm("different digest algorithm"))
 }
 
-/// The signed attributes by type, each with its only value.
+/// The signed attributes by type. Each has one value.
 ///
-/// Unknown attributes are ignored, because the signature covers them, and AWS has already added attributes. Repeated
-/// attributes are refused (for the known ones: RFC 5652 section 5.3).
+/// Unknown attributes are ignored, because the signature covers them, and AWS has added attributes before. Repeated
+/// attributes are rejected (for the known attributes: RFC 5652 section 5.3).
 #[derive(Debug)]
 struct Attributes<'a>(BTreeMap<ObjectIdentifier, AnyRef<'a>>);
 
@@ -250,7 +251,7 @@ impl<'a> Attributes<'a> {
         if message_digest.decode_as::<&OctetStringRef>() != expected {
             return Err(DocumentAttributes("the digest does not match the document"));
         }
-        // The time does not prove freshness, because it is the time of the document or of a request to IMDS.
+        // The time does not prove freshness: it is the time of the document, or of a request to IMDS.
         if self.0.get(&SIGNING_TIME).is_some_and(|time| !is_time(time)) {
             return Err(DocumentAttributes("invalid signing time"));
         }
@@ -281,7 +282,7 @@ fn is_time(value: &AnyRef<'_>) -> bool {
     value.decode_as::<UtcTime>().is_ok() || value.decode_as::<GeneralizedTime>().is_ok()
 }
 
-/// `CMSAlgorithmProtection` of a signature: its digest algorithm and its signature algorithm.
+/// Reads `CMSAlgorithmProtection` for a signature: its digest algorithm and its signature algorithm.
 fn protected_algorithms(value: AnyRef<'_>) -> Result<[ObjectIdentifier; 2], AwsDenial> {
     let mut fields = SliceReader::new(value.value())?;
     let digest = algorithm(within(&mut fields, Tag::Sequence)?)?;

@@ -11,7 +11,7 @@ pub(super) const fn context(number: u32) -> Tag {
     }
 }
 
-/// The next element, if there is one with `tag`.
+/// Reads the next element if it has this `tag`.
 pub(super) fn optional<'a>(
     fields: &mut SliceReader<'a>,
     tag: Tag,
@@ -22,7 +22,7 @@ pub(super) fn optional<'a>(
     fields.decode().map(Some)
 }
 
-/// The fields of the next element, which has `tag`.
+/// Reads the fields of the next element, which must have this `tag`.
 pub(super) fn within<'a>(fields: &mut SliceReader<'a>, tag: Tag) -> Result<SliceReader<'a>, Error> {
     let element: AnyRef<'a> = fields.decode()?;
     element.tag().assert_eq(tag)?;

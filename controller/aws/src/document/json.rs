@@ -1,7 +1,7 @@
 //! The content of a document.
 //!
-//! Each field that is used must be present once, in the form that AWS documents. Other fields are ignored: AWS has
-//! already added fields, and a new unused field must not prevent all nodes from joining. For the same reason, the types
+//! Each field that is used must be present once, in the form that AWS documents. Other fields are ignored, because AWS
+//! has added fields before, and a new unused field must not prevent nodes from joining. For the same reason, the types
 //! of other fields are not checked (`privateIp` is null for an instance without IPv4).
 
 use std::time::SystemTime;
@@ -14,7 +14,7 @@ use super::VerifiedDocument;
 use super::cms::VerifiedContent;
 use crate::denial::AwsDenial;
 
-/// The current version, and the version before 2017. The fields that are read here are the same in both.
+/// The current version, and the version before 2017. The fields that are read here are the same in both versions.
 const VERSIONS: [&str; 2] = ["2017-09-30", "2010-08-31"];
 /// The maximum length of a zone, which is longer than any zone name.
 const MAX_ZONE_LEN: usize = 64;
@@ -23,12 +23,12 @@ fn malformed(detail: impl Into<String>) -> AwsDenial {
     AwsDenial::DocumentMalformed(detail.into())
 }
 
-/// The region in a document that is not verified yet.
+/// The region in a document whose signature has not been verified yet.
 pub(super) fn claimed_region(content: &[u8]) -> Result<String, AwsDenial> {
     Object::parse(content)?.region()
 }
 
-/// Parses a verified document of a known version or of one of `extra_versions`.
+/// Parses a verified document. Its version must be a known version, or one of `extra_versions`.
 pub(super) fn parse(
     content: &VerifiedContent<'_>,
     extra_versions: &[String],
@@ -51,7 +51,7 @@ pub(super) fn parse(
     })
 }
 
-/// A JSON object whose names are all different.
+/// A JSON object without duplicate names.
 struct Object(Members<Value>);
 
 impl Object {

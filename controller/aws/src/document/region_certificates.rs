@@ -13,15 +13,15 @@ use serde::Deserialize;
 
 pub use file::InvalidSigners;
 
-/// AWS's RSA-2048 signers, one per region, from AWS's page of certificates for instance identity document signatures,
-/// whose URL is in the file. The page does not contain the isolated regions.
+/// AWS's RSA-2048 document signing certificates, one for each region. They come from AWS's page of certificates for
+/// instance identity document signatures, whose URL is in the file. The page does not list the isolated regions.
 const AWS_SIGNERS: &str = include_str!("region_certificates/aws.json");
 
 const KEY_BITS: usize = 2048;
 
-/// One signer: a key, pinned for one region under the issuer and serial number of its certificate.
+/// A document signing key, which is pinned for one region by the issuer and serial number of its certificate.
 ///
-/// The certificate is not a certificate authority, and its expiry is not checked: AWS replaces a signer by publishing a
+/// The certificate is not a CA certificate. Its expiry is not checked, because AWS replaces a signer by publishing a
 /// new certificate.
 #[derive(Debug, Clone)]
 pub struct Signer {
@@ -32,8 +32,8 @@ pub struct Signer {
 }
 
 impl Signer {
-    /// The key of this SPKI, under an issuer (RFC 4514) and a serial number (no leading zeros). `None` if the key is
-    /// not RSA with 2048 bits.
+    /// Creates a signer with this SPKI, issuer (RFC 4514) and serial number (without leading zeros). `None` if the key
+    /// is not a 2048-bit RSA key.
     fn new(issuer: &str, serial: &[u8], spki: &[u8]) -> Option<Self> {
         let key = PublicEncryptingKey::from_der(spki).ok()?;
         if key.key_size_bits() != KEY_BITS {
@@ -57,7 +57,7 @@ impl Signer {
     }
 }
 
-/// The signers of all known regions, and the document versions in addition to AWS's two.
+/// The signers for all known regions, and the accepted document versions in addition to AWS's two versions.
 #[derive(Debug, Clone)]
 pub struct Signers {
     by_region: BTreeMap<String, Vec<Signer>>,
@@ -86,11 +86,11 @@ impl Row {
 }
 
 impl Signers {
-    /// AWS's signers, as published when this program was built.
+    /// AWS's signers, as they were published when this program was built.
     ///
     /// # Panics
     ///
-    /// Never panics, because the table is part of the program, and a test parses it.
+    /// Does not panic, because the table is part of the program, and a test parses it.
     pub fn embedded() -> Self {
         #[expect(
             clippy::expect_used,
@@ -99,11 +99,11 @@ impl Signers {
         Self::of_table(AWS_SIGNERS).expect("the embedded signers can be read")
     }
 
-    /// These signers and the signers in an operator's file: for new or isolated regions, or for a region whose signer
-    /// AWS has replaced. The file cannot remove a signer.
+    /// Adds the signers in an operator's file: for new or isolated regions, or for a region whose signer AWS has
+    /// replaced. The file cannot remove a signer.
     ///
-    /// The file is PEM as AWS publishes it, with a line with the region before each certificate. Empty lines and
-    /// lines that begin with `#` are ignored:
+    /// The file contains PEM blocks as published by AWS. Before each certificate, a line contains its region. Empty
+    /// lines and lines that begin with `#` are ignored:
     ///
     /// ```text
     /// Region: us-iso-east-1
@@ -114,9 +114,9 @@ impl Signers {
     ///
     /// # Errors
     ///
-    /// The file has an invalid form, has no certificate, or has a certificate whose key is not RSA with 2048 bits. The
-    /// file must not contradict a known signer either, with the key of another region, or with a known name and a
-    /// different key.
+    /// Returns an error if the file is malformed, has no certificate, or has a certificate whose key is not a 2048-bit
+    /// RSA key. The file must not contradict a known signer either: it must not contain the key of another region, or a
+    /// known name with a different key.
     pub fn with_file(self, file: &str) -> Result<Self, InvalidSigners> {
         let mut extended = self.clone();
         for entry in file::parse(file)? {
@@ -126,8 +126,8 @@ impl Signers {
         Ok(extended)
     }
 
-    /// These signers, which also accept documents of these versions. The fields of these versions must have the same
-    /// meaning and form as in the known versions.
+    /// Also accepts documents with these versions. The fields in these versions must have the same meaning and format
+    /// as in the known versions.
     #[must_use]
     pub fn with_versions(self, versions: &[String]) -> Self {
         Self {

@@ -17,17 +17,17 @@ use super::channel::{Channel, Lane, Remembered, recall, remember};
 use super::{Describe, Ec2, Ec2Settings, InstanceFacts, MAX_IDS, OutageKind, Query};
 use crate::credentials::{CredentialsSource, Lease, Tenant};
 
-/// Limits for the calls and for the waiting requests. The controller uses the defaults.
+/// Limits on calls and on waiting requests. The controller uses the defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The time that a batch waits for another request, which restarts with each request. Machines that start together
-    /// do not send their requests at the same instant.
+    /// The time for which a batch waits for another request. It restarts with each request, because machines that start
+    /// together do not send their requests at exactly the same time.
     pub window: Duration,
-    /// The longest wait of the first of several requests while other requests arrive or are expected.
+    /// The maximum wait of a batch's first request, while other requests arrive or are expected.
     pub gathering: Duration,
-    /// The limit of waiting requests of one namespace with the same credentials in one region.
+    /// The maximum number of waiting requests from one namespace with the same credentials in one region.
     pub waiting: usize,
-    /// The limits of the calls that the requests share.
+    /// The limits on the calls that requests share.
     pub calls: CallLimits,
 }
 
@@ -37,8 +37,8 @@ impl Default for Limits {
             window: Duration::from_millis(100),
             gathering: Duration::from_secs(2),
             waiting: 4000,
-            // EC2 allows more (a burst of 100, then 20 per second, with filters and pages), but other clients share the
-            // account's quota. Only running instances are remembered.
+            // EC2 allows more calls (a burst of 100, then 20 per second, with filters and pages), but other clients
+            // share the account's quota. Only running instances are remembered.
             calls: CallLimits {
                 rate: Rate {
                     burst: 10,
@@ -55,22 +55,22 @@ impl Default for Limits {
     }
 }
 
-/// The limit of pages that are read for one call. EC2 can send pages that are incomplete or empty.
+/// The maximum number of pages that are read for one call, because EC2 can send incomplete or empty pages.
 const MAX_PAGES: usize = 100;
 
-/// The limit of instances that are read for one call: more than a cluster has.
+/// The maximum number of instances that are read for one call. A cluster has fewer instances.
 const MAX_FOUND: usize = 20_000;
 
-/// Describes instances, many with one call.
+/// Describes instances, and combines many requests into one call.
 ///
 /// # Guarantees
 ///
 /// - Requests share a call and its result only with the same credentials and region.
-/// - A region or a tenant whose calls fail does not delay others.
+/// - If the calls for a region or a tenant fail, others are not delayed.
 /// - Calls with shared credentials are made in turn by namespace, and then by Cluster.
 /// - A canceled request does not affect the requests that share its call.
-/// - An instance that is unknown or not running is not remembered. So a denial depends on remembered data only for the
-///   properties of a running instance a few seconds ago.
+/// - An unknown instance, or an instance that is not running, is not remembered. Therefore a denial depends on
+///   remembered data only for the properties that a running instance had a few seconds ago.
 #[derive(Debug, Clone)]
 pub struct Instances {
     client: Arc<BatchedEc2>,
@@ -89,9 +89,9 @@ struct Batches {
     /// The batches that wait for their call, by number.
     gathering: BTreeMap<u64, Batch>,
     last: u64,
-    /// The waiting requests of each namespace.
+    /// The number of waiting requests from each namespace.
     waiting: Shares,
-    /// The number of open [`Reservation`]s of each namespace.
+    /// The number of open [`Reservation`]s from each namespace.
     expected: HashMap<String, usize>,
     remembered: Remembered<String, InstanceFacts>,
 }
@@ -99,7 +99,7 @@ struct Batches {
 /// The instances that one call describes.
 #[derive(Debug)]
 struct Batch {
-    /// The Cluster whose share of the rate the call uses.
+    /// The Cluster whose share of the call rate is used.
     owner: ObjectKey,
     opened: Instant,
     /// The time at which the last instance was added.
@@ -110,25 +110,25 @@ struct Batch {
 
 type Found = Result<Arc<HashMap<String, InstanceFacts>>, OutageKind>;
 
-/// The announcement of a request that follows within a short time. Calls wait for this request for a limited time,
-/// until the reservation is dropped.
+/// Announces a request that follows within a short time. Calls wait for this request until the reservation is dropped,
+/// or for a limited time.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     client: Arc<BatchedEc2>,
     lane: Arc<Lane<Batches>>,
     /// The Cluster that sends the request.
     cluster: ObjectKey,
-    /// The lease of the credentials, held until EC2 responds.
+    /// The lease on the credentials, held until EC2 responds.
     lease: Lease,
 }
 
 impl Instances {
-    /// Describes instances with the credentials of `source`.
+    /// Describes instances with the credentials from `source`.
     pub fn new(source: Arc<dyn CredentialsSource>, settings: Ec2Settings) -> Self {
         Self::with(source, Arc::new(Ec2::new(settings)), Limits::default())
     }
 
-    /// Like [`new`](Self::new), and counts its calls.
+    /// Like [`new`](Self::new), but also counts the calls.
     pub fn measured(
         source: Arc<dyn CredentialsSource>,
         settings: Ec2Settings,
@@ -138,7 +138,7 @@ impl Instances {
         Self::with(source, Arc::new(ec2), Limits::default())
     }
 
-    /// Like [`new`](Self::new), with a replacement for EC2 and with other limits.
+    /// Like [`new`](Self::new), but with a replacement for EC2 and with different limits.
     pub fn with(
         source: Arc<dyn CredentialsSource>,
         ec2: Arc<dyn Describe>,
@@ -158,11 +158,11 @@ impl Instances {
         self.client.channel.source()
     }
 
-    /// EC2's description of an instance; `None` if EC2 does not list it.
+    /// EC2's description of an instance. `None` if EC2 does not list the instance.
     ///
     /// # Errors
     ///
-    /// EC2 cannot be called, or the credentials are missing or not authorized.
+    /// Returns an error if EC2 cannot be called, or if the credentials are missing or not authorized.
     pub async fn describe(
         &self,
         tenant: &Tenant,
@@ -172,12 +172,12 @@ impl Instances {
         self.expect(tenant, region).await?.describe(instance).await
     }
 
-    /// Announces a request that follows after another lookup. Requests that arrive earlier wait for this request, and
-    /// share its call.
+    /// Announces a request that follows after another lookup. Earlier requests wait for this request, and share its
+    /// call.
     ///
     /// # Errors
     ///
-    /// No credentials are available.
+    /// Returns an error if no credentials are available.
     pub(crate) async fn expect(
         &self,
         tenant: &Tenant,
@@ -198,7 +198,7 @@ impl Instances {
     ///
     /// # Errors
     ///
-    /// Like [`describe`](Self::describe). A partial answer is an error.
+    /// Like [`describe`](Self::describe). A partial response is also an error.
     pub(crate) async fn tagged(
         &self,
         tenant: &Tenant,
@@ -224,7 +224,7 @@ impl Reservation {
         self.lane.credentials.account.as_deref()
     }
 
-    /// EC2's description of the instance; `None` if EC2 does not list it.
+    /// EC2's description of the instance. `None` if EC2 does not list the instance.
     ///
     /// # Errors
     ///
@@ -294,7 +294,7 @@ impl Batches {
         *self.expected.entry(namespace.to_owned()).or_default() += 1;
     }
 
-    /// Ends an announcement, and returns whether it was the last one of the namespace.
+    /// Withdraws an announcement, and returns whether it was the last one from the namespace.
     fn expect_no_more(&mut self, namespace: &str) -> bool {
         let Some(expected) = self.expected.get_mut(namespace) else {
             return false;
@@ -307,12 +307,12 @@ impl Batches {
         is_last
     }
 
-    /// Adds an instance of this Cluster to the first batch that the Cluster can join, and returns whether the batch is
-    /// now full. `call` makes the call of a new batch, by its number.
+    /// Adds an instance for this Cluster to the first batch that the Cluster can join. Returns whether the batch is now
+    /// full. `call` makes the call for a new batch, given the batch's number.
     ///
-    /// A Cluster can always join its own batches. It can join the batch of another Cluster if that batch is the next
-    /// batch of its Cluster. If that Cluster is in another namespace, the batch must also be the next batch of that
-    /// namespace. So the Cluster does not wait for more calls than with a separate batch.
+    /// A Cluster can always join its own batches. It can join another Cluster's batch if that batch is that Cluster's
+    /// next batch. If that Cluster is in another namespace, the batch must also be that namespace's next batch.
+    /// Therefore the Cluster never waits for more calls than with a separate batch.
     fn enqueue<F>(
         &mut self,
         instance: &str,
@@ -339,7 +339,8 @@ impl Batches {
             return (batch.found.clone(), batch.is_full());
         }
         self.last += 1;
-        // A separate task outlives the first requester, and a panic in it does not affect other batches.
+        // The call runs in a separate task, so that it continues after the first requester stops, and a panic does not
+        // affect other batches.
         let call = tokio::spawn(call(self.last))
             .map(|ended| ended.unwrap_or(Err(OutageKind::Unreachable("the call ended early"))));
         let found = call.boxed().shared();
@@ -354,7 +355,7 @@ impl Batches {
         (found, false)
     }
 
-    /// The time of the batch's call; `None` if the call is due now.
+    /// The time at which the batch's call is due. `None` if the call is due now.
     fn end_of(&self, number: u64, limits: &Limits) -> Option<Instant> {
         let batch = self
             .gathering
@@ -371,7 +372,7 @@ impl Batches {
 }
 
 impl BatchedEc2 {
-    /// Makes the call for a batch, in its turn, after the batch is complete.
+    /// Makes the call for a batch after the batch is complete, when its turn comes.
     async fn call(
         self: Arc<Self>,
         lane: Arc<Lane<Batches>>,
@@ -409,8 +410,8 @@ impl BatchedEc2 {
         Ok(Arc::new(found))
     }
 
-    /// Reads all pages of an answer. The caller has taken the token for the first page. A failure of another call ends
-    /// the loop between two pages.
+    /// Reads all pages of a response. The caller has already taken the token for the first page. If a different call
+    /// fails, reading stops before the next page.
     async fn ask(
         &self,
         lane: &Lane<Batches>,

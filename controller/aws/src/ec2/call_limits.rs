@@ -1,24 +1,24 @@
-//! Limits of the calls to EC2.
+//! Limits on EC2 calls.
 
 use std::time::Duration;
 
 use node_attestation_core::rate_limit::Rate;
 
-/// Limits of the calls of one action.
+/// Limits on the calls to one action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallLimits {
     /// The rate of calls with the same credentials in one region.
     pub rate: Rate,
-    /// The lifetime of a description in memory.
+    /// The time for which a description is remembered.
     pub remembered: Duration,
     /// The deadline for credentials.
     pub credentials: Duration,
     /// The deadline for one call, including the client's own attempts.
     pub call: Duration,
-    /// The longest wait of a request after it has credentials.
+    /// The maximum wait of a request after its credentials are available.
     pub wait: Duration,
     /// The pause after a failure. Each further failure doubles the pause.
     pub pause: Duration,
-    /// The longest pause.
+    /// The maximum pause.
     pub longest_pause: Duration,
 }

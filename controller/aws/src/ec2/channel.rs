@@ -1,4 +1,4 @@
-//! The calls of one EC2 action, by credentials and region.
+//! The calls to one EC2 action, by credentials and region.
 //!
 //! EC2 throttles each action separately, so each action has its own channel.
 
@@ -19,16 +19,16 @@ use super::call_limits::CallLimits;
 use super::circuit_breaker::CircuitBreaker;
 use crate::credentials::{Credentials, CredentialsKey, CredentialsSource, Lease, Tenant};
 
-/// The maximum number of lanes, which is more than the number of tenants times regions in use in a fleet. At the limit,
-/// unused lanes are dropped first.
+/// The maximum number of lanes. A fleet uses fewer combinations of tenants and regions. At the limit, unused lanes are
+/// dropped first.
 const MAX_LANES: usize = 4096;
 
-/// The maximum number of lanes of one namespace, which is more than the number of its Clusters. A tenant can name any
-/// number of regions. At the limit, unused lanes of the namespace are dropped.
+/// The maximum number of lanes for one namespace, which is more than the number of its Clusters. It is limited because
+/// a tenant can name any number of regions. At the limit, unused lanes of the namespace are dropped.
 const MAX_OF_NAMESPACE: usize = MAX_LANES / 4;
 
-/// The maximum number of remembered results: more instances than join or renew within the time that a result is
-/// remembered. At the limit, a few are requested again.
+/// The maximum number of remembered results, which is more than the number of instances that join or renew while a
+/// result is remembered. At the limit, some results are dropped and requested again.
 const MAX_REMEMBERED: usize = 10_000;
 
 const ONE: TurnLimits = TurnLimits {
@@ -36,7 +36,7 @@ const ONE: TurnLimits = TurnLimits {
     of_cluster: 1,
 };
 
-/// The calls of one action. `S` is the additional state of a lane for this action.
+/// The calls to one action. `S` is the additional state of a lane for this action.
 #[derive(Debug)]
 pub(super) struct Channel<S> {
     source: Arc<dyn CredentialsSource>,
@@ -46,7 +46,7 @@ pub(super) struct Channel<S> {
 
 #[derive(Debug)]
 struct Lanes<S> {
-    /// By credentials and region.
+    /// The lanes by credentials and region.
     all: Swept<(CredentialsKey, String), Kept<S>>,
     namespaces: Shares,
 }
@@ -55,9 +55,9 @@ struct Lanes<S> {
 #[derive(Debug)]
 struct Kept<S> {
     lane: Arc<Lane<S>>,
-    /// The EC2 client of the lane is kept as long as this value.
+    /// The EC2 client of the lane is kept as long as this value exists.
     _client: Arc<dyn Any + Send + Sync>,
-    /// The share of the first namespace that used the lane.
+    /// The memory share of the first namespace that used the lane.
     share: Share,
 }
 
@@ -65,18 +65,18 @@ struct Kept<S> {
 #[derive(Debug)]
 pub(super) struct Lane<S> {
     source: Arc<dyn CredentialsSource>,
-    /// The credentials, with the lease of the EC2 client.
+    /// The credentials, with the lease on the EC2 client.
     pub(super) credentials: Credentials,
-    /// The lease of the credentials.
+    /// The lease on the credentials.
     lease: Lease,
     pub(super) region: String,
     limits: CallLimits,
-    /// The clusters that share these credentials take tokens in turn.
+    /// The rate. Clusters that share these credentials take tokens in turn.
     rate: FairRate,
-    /// The cluster with the turn tests whether EC2 works again.
+    /// The turn to test whether EC2 works again.
     trial: FairTurns,
     state: Shared<State<S>>,
-    /// A batch is full, or no further instance is expected.
+    /// Notifies that a batch is full, or that no further instance is expected.
     pub(super) changed: Notify,
 }
 
@@ -106,12 +106,12 @@ impl<S: Default> Channel<S> {
         }
     }
 
-    /// The lane for a tenant's instances in a region, if credentials are available in time, and their lease. The caller
-    /// holds the lease until the answer.
+    /// Returns the lane for a tenant's instances in a region, and the lease on its credentials, if credentials are
+    /// available in time. The caller holds the lease until it has the response.
     ///
     /// # Errors
     ///
-    /// No credentials are available, or the tenant's namespace uses too many lanes.
+    /// Returns an error if no credentials are available, or if the tenant's namespace uses too many lanes.
     pub(super) async fn lane(
         &self,
         tenant: &Tenant,
@@ -129,13 +129,13 @@ impl<S: Default> Channel<S> {
         let (lane, dead) = self
             .lanes
             .write(|lanes| lanes.get_or_insert_with(key, &namespace, now, new));
-        // They can hold many remembered answers, so they are dropped outside the lock.
+        // Dropped after the lock is released, because they can hold many remembered responses.
         drop(dead);
         let lane = lane.ok_or_else(|| OutageKind::TooManyRegions.at(region))?;
         Ok((lane, credentials.lease))
     }
 
-    /// A new lane, and the value that keeps its EC2 client.
+    /// Creates a lane. Also returns the value that keeps its EC2 client.
     fn new_lane(
         &self,
         credentials: &Credentials,
@@ -165,12 +165,12 @@ impl<S: Default> Channel<S> {
     }
 }
 
-/// Lanes whose last reference must not end under the lock of all lanes.
+/// Lanes whose last reference must not be dropped under the lock of all lanes.
 type DroppedLanes<S> = Vec<Arc<Lane<S>>>;
 
 impl<S> Lanes<S> {
-    /// The lane with this key, or a new one if the namespace has fewer than its limit. Also returns the lanes that were
-    /// dropped.
+    /// Returns the lane with this key, or a new lane if the namespace has not reached its limit. Also returns the lanes
+    /// that were dropped.
     fn get_or_insert_with(
         &mut self,
         key: (CredentialsKey, String),
@@ -213,19 +213,19 @@ fn lanes_of<S>(kept: Vec<Kept<S>>) -> impl Iterator<Item = Arc<Lane<S>>> {
 }
 
 impl<S> Kept<S> {
-    /// Whether the credentials were dropped.
+    /// Whether the credentials have been dropped.
     fn is_over(&self) -> bool {
         self.lane.lease.is_over()
     }
 
-    /// Whether the lane can be dropped without loss of state. A lane that a caller holds is in use.
+    /// Whether the lane can be dropped without losing state. A lane is in use while a caller holds it.
     fn rests(&self, now: Instant) -> bool {
         Arc::strong_count(&self.lane) == 1 && self.lane.rests(now)
     }
 }
 
 impl<S> Lane<S> {
-    /// The result of `change`.
+    /// Returns the result of `change`.
     pub(super) fn state<R>(&self, change: impl FnOnce(&mut State<S>) -> R) -> R {
         self.state.write(change)
     }
@@ -234,19 +234,19 @@ impl<S> Lane<S> {
     ///
     /// # Errors
     ///
-    /// EC2 failed, and calls pause.
+    /// Returns an error if EC2 failed, and calls pause.
     pub(super) async fn token(&self, cluster: &ObjectKey) -> Result<(), OutageKind> {
         let has_paused = |now| self.state(|state| state.trouble.check(now));
         self.rate.take_if(cluster, has_paused).await
     }
 
-    /// Whether an unused lane can be dropped without loss of state.
+    /// Whether an unused lane can be dropped without losing state.
     fn rests(&self, now: Instant) -> bool {
         self.rate.is_full(now) && self.state(|state| state.trouble.check(now).is_ok())
     }
 
-    /// Waits for the turn to test whether EC2 works again after a failure. During this time, only the holder of the
-    /// guard makes a call.
+    /// Waits for the turn to test whether EC2 works again after a failure. While a caller holds the turn, no other
+    /// caller makes a call.
     pub(super) async fn alone_after_failure(&self, cluster: &ObjectKey) -> Option<Turn> {
         if !self.has_failed() {
             return None;
@@ -260,8 +260,8 @@ impl<S> Lane<S> {
         self.state(|state| state.trouble.is_any())
     }
 
-    /// The answer to a call, within its deadline. If AWS refuses the session and another session can exist, the call is
-    /// repeated once.
+    /// Returns the response to a call, within its deadline. If AWS rejects the session and another session can exist,
+    /// repeats the call once.
     pub(super) async fn call<T, F>(
         &self,
         cluster: &ObjectKey,
@@ -295,10 +295,10 @@ impl<S> Lane<S> {
     }
 }
 
-/// Answers of EC2, and their times.
+/// EC2's responses, with the time of each.
 pub(super) type Remembered<K, V> = Swept<K, (Instant, V)>;
 
-/// The remembered answer, if it is younger than `age`.
+/// The remembered response, if it is younger than `age`.
 pub(super) fn recall<K, Q, V>(remembered: &Remembered<K, V>, key: &Q, age: Duration) -> Option<V>
 where
     K: Ord + Clone + Borrow<Q>,
@@ -309,7 +309,7 @@ where
     (since.elapsed() < age).then(|| told.clone())
 }
 
-/// Remembers an answer for `age`. A few older answers are removed.
+/// Remembers a response for `age`, and removes some older responses.
 pub(super) fn remember<K: Ord + Clone, V>(
     remembered: &mut Remembered<K, V>,
     key: K,

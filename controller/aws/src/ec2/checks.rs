@@ -1,8 +1,8 @@
-//! Checks whether an instance matches its document or its provider ID, and belongs to this cluster. The checks work
-//! offline, except for the lookup of the cluster's region.
+//! Checks that an instance matches its document or its provider ID, and belongs to this cluster. The checks work
+//! offline, except for looking up the cluster's region.
 //!
-//! EC2 is eventually consistent. A missing fact about a young instance can still appear. A fact that does not match is
-//! a contradiction at any age.
+//! EC2 is eventually consistent. If a young instance lacks a fact, the fact can still appear. If a fact does not match,
+//! it is a contradiction regardless of the instance's age.
 
 use std::time::{Duration, SystemTime};
 
@@ -19,36 +19,36 @@ use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 use crate::policy::AwsPolicy;
 
-/// The time after its launch in which EC2 can omit parts of an instance. EC2 shows a change within seconds. According
-/// to its documentation, this can take minutes ("Eventual consistency in the Amazon EC2 API").
+/// The time after a launch during which EC2 can omit parts of an instance. EC2 usually shows a change within seconds.
+/// According to its documentation, this can take minutes ("Eventual consistency in the Amazon EC2 API").
 const YOUNG: Duration = Duration::from_mins(5);
 
-/// The limit of the time between the launch in the document and the launch in EC2's description. Both times come from
-/// EC2, and differ by seconds.
+/// The maximum difference between the launch time in the document and in EC2's description. Both times come from EC2,
+/// and differ by seconds.
 const LAUNCH_LEEWAY: Duration = Duration::from_mins(1);
 
-/// The limit of the time between the attachments of the first interface and the root volume at a launch. The usual time
-/// is a few seconds.
+/// The maximum time between attaching the first interface and attaching the root volume during a launch. It is usually
+/// a few seconds.
 const ATTACHED_TOGETHER: Duration = Duration::from_mins(1);
 
-/// The prefix of the key of Cluster API's ownership tag. The Cluster's name follows.
+/// The prefix of the key of Cluster API's ownership tag, before the Cluster's name.
 const OWNERSHIP_TAG: &str = "sigs.k8s.io/cluster-api-provider-aws/cluster/";
 
 /// The value of the ownership tag.
 const OWNED: &str = "owned";
 
-/// The result for an instance that passes every check.
+/// The result for an instance that passes all checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
-    /// The name of its Node.
+    /// The name of the instance's Node.
     pub node_name: NodeName,
-    /// The reason to deny a first join, if any. The instance can still renew and enroll again: a root volume can be
-    /// replaced during an instance's life.
+    /// The reason to deny a first join, if any. The instance can still renew and enroll again, because a root volume
+    /// can be replaced while an instance exists.
     pub first_claim_only: Option<AwsDenial>,
 }
 
-/// The expected properties of an instance, from its signed document, or from the provider ID of the machine with its
-/// TPM.
+/// The expected properties of an instance. They come from its signed document or, for a machine that attests with its
+/// TPM, from its provider ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Expected<'a> {
     pub(super) instance: &'a str,
@@ -69,11 +69,11 @@ impl<'a> From<&'a VerifiedDocument> for Expected<'a> {
     }
 }
 
-/// Checks that the cluster can have instances in this region, by its settings and by its own region.
+/// Checks that the cluster can have instances in this region, according to its settings and its own region.
 ///
 /// # Errors
 ///
-/// [`AwsDenial::RegionNotAllowed`], or a [`Deferral`] while the region of the cluster is unknown.
+/// Returns [`AwsDenial::RegionNotAllowed`], or a [`Deferral`] if the region of the cluster is unknown.
 pub(crate) fn check_region(
     source: &dyn CredentialsSource,
     policy: &AwsPolicy,
@@ -86,7 +86,7 @@ pub(crate) fn check_region(
     Ok(())
 }
 
-/// The refusal if EC2 does not list the instance of a document.
+/// The refusal if EC2 does not list the document's instance.
 pub(crate) fn absent(document: &VerifiedDocument, now: SystemTime) -> Refusal {
     let denial = AwsDenial::InstanceNotFound(document.instance.clone());
     not_there(document.into(), now, denial)
@@ -96,7 +96,7 @@ pub(crate) fn absent(document: &VerifiedDocument, now: SystemTime) -> Refusal {
 ///
 /// # Errors
 ///
-/// A contradiction is an [`AwsDenial`]. A missing fact about a young instance is a [`Deferral`].
+/// Returns an [`AwsDenial`] for a contradiction, and a [`Deferral`] for a fact that a young instance lacks.
 pub fn check(
     facts: &InstanceFacts,
     document: &VerifiedDocument,
@@ -128,8 +128,8 @@ pub(super) fn check_whole(
     })
 }
 
-/// Like [`check`], for an instance that attests with its TPM. It does not check the name and the root volume, because
-/// the quote covers the boot.
+/// Like [`check`], for an instance that attests with its TPM. The name and the root volume are not checked, because the
+/// quote covers the boot.
 ///
 /// # Errors
 ///
@@ -143,7 +143,7 @@ pub(super) fn check_expected(
     Subject::checked(facts, expected, policy, now).map(drop)
 }
 
-/// The name of an instance's Node; `None` if it has none.
+/// The name of an instance's Node. `None` if the instance has no such name.
 pub(crate) fn node_name(facts: &InstanceFacts, policy: AwsNodeName) -> Option<NodeName> {
     let name = match policy {
         AwsNodeName::PrivateDnsName => dns_form(facts.private_dns_name.as_deref()?),
@@ -183,7 +183,7 @@ impl<'a> Subject<'a> {
         self.expected.instance.to_owned()
     }
 
-    /// The denial, or a deferral for a young instance.
+    /// The denial, or a deferral if the instance is young.
     fn lacks(&self, denial: AwsDenial) -> Refusal {
         not_there(self.expected, self.now, denial)
     }
@@ -196,7 +196,8 @@ impl<'a> Subject<'a> {
             instance: self.instance(),
             state: self.facts.state.clone(),
         };
-        // The instance was started again, and EC2 does not show it yet. A terminated instance cannot start again.
+        // The instance was started again, but EC2 does not show this yet. A terminated instance cannot be started
+        // again.
         let stopped = matches!(&*self.facts.state, "stopped" | "stopping");
         let pending_time = self.expected.launched;
         let is_before = |launched| launched + LAUNCH_LEEWAY < pending_time;
@@ -264,8 +265,8 @@ impl<'a> Subject<'a> {
         node_name(self.facts, policy).ok_or_else(nameless)
     }
 
-    /// Checks whether the root volume or the first interface was attached at another time. EC2 can report the missing
-    /// attachments of a young instance later.
+    /// Checks whether the root volume or the first interface was attached at a different time. For a young instance,
+    /// EC2 can report missing attachments later.
     fn moved(&self) -> Result<Option<AwsDenial>, Refusal> {
         let Root::Volume(volume) = self.facts.root else {
             return Ok(None);
@@ -282,7 +283,7 @@ impl<'a> Subject<'a> {
         Ok((apart > ATTACHED_TOGETHER).then(moved))
     }
 
-    /// The denial for a first claim, or a deferral for a young instance.
+    /// The denial for a first claim, or a deferral if the instance is young.
     fn not_shown(&self, what: &'static str) -> Result<Option<AwsDenial>, Refusal> {
         if is_young(self.expected, self.now) {
             return Err(self.lacks(self.incomplete(what)));

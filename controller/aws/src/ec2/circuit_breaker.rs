@@ -27,7 +27,7 @@ impl CircuitBreaker {
     ///
     /// # Errors
     ///
-    /// The failure, while calls pause.
+    /// Returns the last failure while calls pause.
     pub(super) fn check(&self, now: Instant) -> Result<(), OutageKind> {
         match self.0.as_ref().filter(|failed| now < failed.until) {
             Some(failed) => Err(failed.outage.clone()),
@@ -35,7 +35,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Records the outcome of a call. Each failure doubles the pause, up to the longest pause.
+    /// Records the outcome of a call. Each failure doubles the pause, up to the maximum.
     pub(super) fn settle(
         &mut self,
         outage: Option<&OutageKind>,
@@ -46,7 +46,7 @@ impl CircuitBreaker {
             self.0 = None;
             return;
         };
-        // Calls that fail together count once.
+        // Calls that fail at the same time count as one failure.
         if self.check(now).is_err() {
             return;
         }

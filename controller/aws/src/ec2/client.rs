@@ -19,7 +19,7 @@ use crate::error_codes;
 /// Settings of the EC2 client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ec2Settings {
-    /// The URL of EC2 in a region, such as the URL of a VPC endpoint. The default is the SDK's URL.
+    /// The EC2 URL for a region, such as the URL of a VPC endpoint. By default, the SDK's URL.
     pub endpoints: BTreeMap<String, String>,
 }
 
@@ -28,7 +28,7 @@ pub struct Ec2Settings {
 #[debug("Ec2({settings:?})")]
 pub struct Ec2 {
     settings: Ec2Settings,
-    /// By credentials and region. A client is kept as long as the lease of its credentials.
+    /// The clients by credentials and region. A client is kept as long as the lease on its credentials.
     clients: Shared<Swept<(CredentialsKey, String), (Client, Lease)>>,
     metrics: Metrics,
 }
@@ -95,7 +95,7 @@ impl Ec2 {
     fn make(&self, credentials: &Credentials, region: &str) -> Client {
         let mut config = aws_sdk_ec2::config::Builder::from(&credentials.config)
             .region(Region::new(region.to_owned()))
-            // The callers retry, because they know the number of other callers.
+            // The callers retry, because they know how many other calls are waiting.
             .retry_config(RetryConfig::disabled())
             .timeout_config(timeouts());
         config.set_app_name(app_name());
@@ -163,7 +163,7 @@ mod tests {
     #[error("service error")]
     struct ServiceError(#[source] Box<dyn StdError + Send + Sync>);
 
-    /// A web identity that STS refuses. In the SDK's error, the message of STS is the cause of the cause.
+    /// A web identity that STS rejects. In the SDK's error, the message from STS is the cause of the cause.
     async fn refused() -> Result<aws_credential_types::Credentials, CredentialsError> {
         let answer = "InvalidIdentityToken: No OpenIDConnect provider found";
         Err(CredentialsError::provider_error(ServiceError(
@@ -171,7 +171,7 @@ mod tests {
         )))
     }
 
-    /// Sends a query with credentials that STS refuses.
+    /// Sends a query with credentials that STS rejects.
     async fn ask(ec2: &Ec2) -> OutageKind {
         let config = SdkConfig::builder()
             .behavior_version(BehaviorVersion::latest())

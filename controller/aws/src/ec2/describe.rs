@@ -17,24 +17,24 @@ use super::client::{Ec2, outage};
 use super::{Attachment, InstanceFacts, OutageKind, Root};
 use crate::credentials::Credentials;
 
-/// The limit of instances in one call. EC2 accepts 200 values in a filter, and recommends pages for more than 100
-/// instances.
+/// The maximum number of instances in one call. EC2 accepts 200 values in a filter, and recommends paging for more than
+/// 100 instances.
 pub(super) const MAX_IDS: usize = 100;
 
 /// The action that the controller's IAM policy must allow.
 const ACTION: &str = "ec2:DescribeInstances";
 
-/// The maximum page size of EC2. The response to a call fits on one page.
+/// The maximum page size in EC2. The response to a call with `MAX_IDS` instances fits on one page.
 const PAGE_LEN: i32 = 1000;
 
 /// Describes instances: EC2, or its replacement in a test.
 #[async_trait::async_trait]
 pub trait Describe: fmt::Debug + Send + Sync {
-    /// A page of the instances that a query finds. It begins at the end of the last page (`next`).
+    /// Returns a page of the instances that a query finds. The page starts after the page that returned `next`.
     ///
     /// # Errors
     ///
-    /// An outage. An instance that EC2 does not list is missing from the answer, without an error.
+    /// Returns an outage. An instance that EC2 does not list is missing from the response, without an error.
     async fn describe(
         &self,
         credentials: &Credentials,
@@ -44,7 +44,7 @@ pub trait Describe: fmt::Debug + Send + Sync {
     ) -> Result<Page, OutageKind>;
 }
 
-/// The instances that a call requests.
+/// The instances that a call must return.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Query {
     /// The instances with these IDs, at most 100.
@@ -53,12 +53,12 @@ pub enum Query {
     Tags(BTreeMap<String, String>),
 }
 
-/// A page of an answer.
+/// A page of a response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
     /// The instances.
     pub instances: Vec<InstanceFacts>,
-    /// The token of the next page, if there is one.
+    /// The token for the next page, if there is one.
     pub next: Option<String>,
 }
 
@@ -89,7 +89,7 @@ impl Describe for Ec2 {
     }
 }
 
-/// With filters, an unknown ID does not fail the call for the other IDs.
+/// The call uses filters because, with them, an unknown ID does not make the call fail for the other IDs.
 fn filters(query: &Query) -> Vec<Filter> {
     let filter = |name: &str, values| {
         let filter = Filter::builder().name(name);
@@ -104,7 +104,7 @@ fn filters(query: &Query) -> Vec<Filter> {
     }
 }
 
-/// The filter value that matches only this text: `*` and `?` are wildcards in a filter.
+/// The filter value that matches only this text. In a filter, `*` and `?` are wildcards.
 fn literal(value: &str) -> String {
     let escaped = value.replace('\\', r"\\");
     escaped.replace('*', r"\*").replace('?', r"\?")
@@ -140,8 +140,8 @@ fn facts(owner: &str, instance: &Instance) -> InstanceFacts {
     }
 }
 
-/// The addresses and DNS names that EC2 reports for an instance, without duplicates. The prefixes of an interface,
-/// which are for Pods, are not addresses of the instance.
+/// The addresses and DNS names that EC2 reports for an instance, without duplicates. An interface's prefixes are for
+/// Pods, and are not addresses of the instance.
 #[derive(Debug, Default)]
 struct Reported {
     addresses: BTreeSet<IpAddr>,
@@ -176,7 +176,7 @@ impl Reported {
         reported
     }
 
-    /// Adds the addresses that reach an interface from outside its subnet.
+    /// Adds the addresses with which an interface can be reached from outside its subnet.
     fn associate(&mut self, association: Option<&InstanceNetworkInterfaceAssociation>) {
         if let Some(association) = association {
             self.add_addresses([
@@ -206,7 +206,7 @@ fn first_interface(instance: &Instance) -> Option<Attachment> {
         .iter()
         .filter_map(|interface| interface.attachment());
     let first = attachments.find(|attachment| {
-        // A network card other than the first can also have an index 0.
+        // Interfaces on other network cards can also have the index 0.
         attachment.device_index() == Some(0) && attachment.network_card_index().unwrap_or(0) == 0
     })?;
     Some(Attachment {

@@ -16,11 +16,11 @@ use crate::credentials::CredentialsSource;
 use crate::policy::AwsPolicy;
 
 impl Instances {
-    /// The name of the machine's Node; `None` if EC2 does not decide the name.
+    /// The name of the machine's Node. `None` if EC2 does not determine the name.
     ///
     /// # Errors
     ///
-    /// Like [`describe`](Self::describe). It is also an error if EC2 does not list the instance, or has no name for
+    /// Like [`describe`](Self::describe). Also returns an error if EC2 does not list the instance, or has no name for
     /// it.
     pub(crate) async fn node_name(
         &self,
@@ -35,12 +35,12 @@ impl Instances {
         Ok(Some(name.ok_or_else(unnamed)?))
     }
 
-    /// The addresses and the DNS names of all interfaces of the machine, empty if it is not running; `None` if EC2 does
-    /// not decide them.
+    /// The addresses and the DNS names of all interfaces of the machine. Empty if it is not running. `None` if EC2 does
+    /// not determine them.
     ///
     /// # Errors
     ///
-    /// Like [`describe`](Self::describe). It is also an error if EC2 does not list the instance.
+    /// Like [`describe`](Self::describe). Also returns an error if EC2 does not list the instance.
     pub(crate) async fn serving_names(
         &self,
         policy: &AwsPolicy,
@@ -57,12 +57,13 @@ impl Instances {
         Ok(Some(addresses.chain(names).collect()))
     }
 
-    /// Checks that the machine can belong to the cluster, as the attestor `aws` does with the instance of a document.
-    /// Accepts a machine that is not an AWS instance.
+    /// Checks that the machine can belong to the cluster, like the attestation provider `aws` does for a document's
+    /// instance. Accepts a machine that is not an AWS instance.
     ///
     /// # Errors
     ///
-    /// A denial of the attestor `aws`, or a [`Deferral`] if EC2 cannot be called, or does not list the instance.
+    /// Returns a denial of the attestation provider `aws`, or a [`Deferral`] if EC2 cannot be called or does not list
+    /// the instance.
     pub(super) async fn check(
         &self,
         source: &dyn CredentialsSource,
@@ -79,7 +80,7 @@ impl Instances {
         self.judged(source, policy, place, judge).await
     }
 
-    /// The result of `judge` about EC2's description of the instance at this place.
+    /// Applies `judge` to EC2's description of the instance at this place.
     async fn judged<T>(
         &self,
         source: &dyn CredentialsSource,
@@ -107,11 +108,11 @@ impl Instances {
     }
 
     /// The identity of an existing machine without its document, and whether EC2 has more facts about it. `None` if its
-    /// provider ID is not an AWS ID, so that it has no evidence.
+    /// provider ID is not an AWS ID, so that it cannot have evidence.
     ///
     /// # Errors
     ///
-    /// A denial of the attestor `aws`, or a [`Deferral`] of a young instance.
+    /// Returns a denial of the attestation provider `aws`, or a [`Deferral`] if the instance is young.
     pub(crate) async fn foresee(
         &self,
         policy: &AwsPolicy,

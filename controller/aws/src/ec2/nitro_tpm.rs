@@ -1,7 +1,7 @@
 //! The endorsement key of an instance's TPM: `GetInstanceTpmEkPub`.
 //!
 //! A Nitro TPM has no certificate for its endorsement key. The key is accepted because EC2 reports it for this
-//! instance, in a call with the credentials of the cluster's owner.
+//! instance, in a call with the cluster's own credentials.
 
 pub(super) mod key_format;
 
@@ -34,15 +34,14 @@ use crate::policy::AwsPolicy;
 /// The action that the controller's IAM policy must allow.
 const ACTION: &str = "ec2:GetInstanceTpmEkPub";
 
-/// The limits of key lookups.
+/// The limits on key lookups.
 const LIMITS: CallLimits = CallLimits {
-    // EC2 allows twice as many, but other clients share the account's quota.
+    // EC2 allows twice this rate, but other clients share the account's quota.
     rate: Rate {
         burst: 20,
         every: Duration::from_millis(100),
     },
-    // The duration exceeds the time between a machine's two requests. The key does not change while the instance
-    // exists.
+    // Longer than the time between a machine's two requests. The key does not change while the instance exists.
     remembered: Duration::from_mins(5),
     credentials: Duration::from_secs(20),
     call: Duration::from_secs(12),
@@ -56,9 +55,9 @@ const LIMITS: CallLimits = CallLimits {
 ///
 /// # Guarantees
 ///
-/// - Only keys are remembered, and they are shared only between callers with the same credentials and region. An
-///   unknown instance, or an instance without a key, is requested again each time.
-/// - A failure for one instance does not delay others.
+/// - Only keys are remembered. They are shared only between callers with the same credentials and region. For an
+///   unknown instance, or an instance without a key, every lookup calls EC2.
+/// - A failure for one instance does not delay other instances.
 #[derive(Debug, Clone)]
 pub struct NitroTpms {
     channel: Arc<Channel<Keys>>,
@@ -68,12 +67,12 @@ pub struct NitroTpms {
 type Keys = Remembered<(String, EkPubKeyType), KeyDigest>;
 
 impl NitroTpms {
-    /// Calls EC2 with the credentials of `source`.
+    /// Calls EC2 with the credentials from `source`.
     pub fn new(source: Arc<dyn CredentialsSource>, settings: Ec2Settings) -> Self {
         Self::with(source, settings, LIMITS)
     }
 
-    /// Like [`new`](Self::new), and counts its calls.
+    /// Like [`new`](Self::new), but also counts the calls.
     pub fn measured(
         source: Arc<dyn CredentialsSource>,
         settings: Ec2Settings,
@@ -93,7 +92,7 @@ impl NitroTpms {
         }
     }
 
-    /// The TPMs of the instances that a cluster with this policy can have; `instances` describes the instances.
+    /// The TPMs of the instances that a cluster with this policy can have. `instances` describes the instances.
     pub fn of_cluster(&self, instances: Instances, policy: AwsPolicy) -> ClusterTpms {
         ClusterTpms {
             tpms: self.clone(),
@@ -102,7 +101,7 @@ impl NitroTpms {
         }
     }
 
-    /// The key of an instance's TPM; `None` if it has no TPM.
+    /// The key of an instance's TPM. `None` if the instance has no TPM.
     async fn key(
         &self,
         tenant: &Tenant,
@@ -130,7 +129,7 @@ impl NitroTpms {
         }
         let turn = timeout(self.channel.limits.wait, lane.token(cluster));
         turn.await.map_err(|_| OutageKind::Busy)??;
-        // Another request can have found the key during the wait.
+        // A different request can have found the key during the wait.
         if let Some(key) = known() {
             return Ok(Some(key));
         }
@@ -149,8 +148,8 @@ impl NitroTpms {
     }
 }
 
-/// Whether an outage also affects other instances. Other errors can affect only this instance: permissions can depend
-/// on tags.
+/// Whether an outage also affects other instances. Other errors can be specific to this instance, because permissions
+/// can depend on tags.
 fn is_of_all(outage: &OutageKind) -> bool {
     use OutageKind::{Credentials, Throttled, TimedOut, Unreachable};
     matches!(
@@ -162,7 +161,7 @@ fn is_of_all(outage: &OutageKind) -> bool {
 /// The endorsement keys of one cluster's instances, and the names of their Nodes, as reported by EC2.
 ///
 /// EC2 is not called for a machine whose provider ID is not an AWS ID, or whose region is not allowed for the cluster.
-/// With an account's credentials, EC2 lists only the instances of this account.
+/// With an account's credentials, EC2 lists only instances of that account.
 #[derive(Debug, Clone)]
 pub struct ClusterTpms {
     tpms: NitroTpms,
@@ -242,7 +241,7 @@ impl Ec2 {
                     Some("InvalidInstanceID.NotFound") => {
                         Err(OutageKind::NotFound(instance.to_owned()))
                     }
-                    // These codes are not documented for this action. Every other code counts as a failure of EC2: the
+                    // These codes are not documented for this action. Any other code counts as an EC2 failure: the
                     // request waits, and the deferral contains the code.
                     Some("UnsupportedOperation" | "Unsupported") => Ok(None),
                     Some(_) | None => Err(outage(ACTION, &error)),

@@ -4,7 +4,7 @@ use node_attestation_core::refusal::Unavailable;
 
 use crate::error_codes::{Meaning, bounded};
 
-/// A failed EC2 call in a region.
+/// A failed EC2 call in one region.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("EC2 in {region} {kind}")]
 pub struct Outage {
@@ -21,28 +21,28 @@ pub enum OutageKind {
     /// EC2 did not respond in time.
     #[display("did not answer in time")]
     TimedOut,
-    /// EC2 cannot be reached, or its answer cannot be parsed; with the error.
+    /// EC2 cannot be reached, or its response cannot be parsed. Contains the error.
     #[display("returned no valid answer: {_0}")]
     Unreachable(&'static str),
-    /// EC2 throttles the calls; with EC2's code.
+    /// EC2 throttles the calls. Contains EC2's code.
     #[display("throttles the controller: {_0}")]
     Throttled(String),
-    /// The credentials are missing or refused; with EC2's code, or the missing part.
+    /// The credentials are missing or rejected. Contains EC2's code, or the missing part.
     #[display("cannot be called with the cluster's AWS credentials: {_0}")]
     Credentials(String),
-    /// An IAM policy does not allow the credentials to call this action; with EC2's code.
+    /// An IAM policy does not allow the credentials to call this action. Contains EC2's code.
     #[display("does not allow the controller to call {_0}: {_1}")]
     NotAllowed(&'static str, String),
-    /// Another EC2 error; with its code.
+    /// Another EC2 error. Contains EC2's code.
     #[display("answers with an error: {_0}")]
     Failed(String),
-    /// EC2 returns more instances than a cluster has.
+    /// EC2 returned more instances than a cluster can have.
     #[display("returned more instances than the controller reads")]
     TooMuch,
     /// Too many requests wait for EC2.
     #[display("is not called now: too many requests are waiting for it")]
     Busy,
-    /// The namespace uses too many credentials and regions.
+    /// The namespace uses too many combinations of credentials and regions.
     #[display("is not called now: the namespace uses too many credentials and regions")]
     TooManyRegions,
     /// EC2 does not list the instance: it belongs to another account, or is too young.
@@ -51,13 +51,13 @@ pub enum OutageKind {
     /// The instance is too young to have a name, or its subnet does not assign such names.
     #[display("does not report a valid node name for the instance {_0}, or not yet")]
     Unnamed(String),
-    /// EC2's answer has no endorsement key for this instance; with the error in the answer.
+    /// EC2's response has no valid endorsement key for this instance. Contains the error in the response.
     #[display("returned no valid endorsement key for {_0}: {_1}")]
     NoKey(String, &'static str),
 }
 
 impl OutageKind {
-    /// This outage in this region.
+    /// Creates the error for this outage in this region.
     pub(super) fn at(self, region: &str) -> Unavailable {
         Unavailable::new(Outage {
             region: region.to_owned(),
@@ -70,12 +70,12 @@ impl OutageKind {
         matches!(self, Self::Credentials(_) | Self::NotAllowed(..))
     }
 
-    /// Whether AWS refused the session of the credentials, so that AWS can still accept another session.
+    /// Whether AWS rejected the session of the credentials. A different session could be accepted.
     pub(super) fn is_of_session(&self) -> bool {
         matches!(self, Self::Credentials(code) if Meaning::of(code) == Meaning::Session)
     }
 
-    /// The meaning of an EC2 error code after a call to this action.
+    /// The meaning of an EC2 error code in the response to this action.
     pub(super) fn of_code(action: &'static str, code: &str) -> Self {
         let kept = bounded(code);
         match Meaning::of(code) {

@@ -6,7 +6,7 @@ use crate::document::{is_instance, is_zone_of};
 use crate::partition;
 use crate::policy::AwsPolicy;
 
-/// An instance, and the region for its lookup.
+/// An instance, and the region in which it is looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place<'a> {
     pub(super) region: &'a str,
@@ -15,8 +15,8 @@ pub(super) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// Parses `aws:///<zone>/<instance>`, the form of Cluster API Provider AWS and the cloud provider; `None` if it is
-    /// not an AWS ID, or its region is unknown.
+    /// Parses `aws:///<zone>/<instance>`, the form that Cluster API Provider AWS and the cloud provider use. `None` if
+    /// it is not an AWS ID, or if its region is unknown.
     pub(super) fn of(provider_id: &'a ProviderId) -> Option<Self> {
         let path = provider_id.as_str().strip_prefix("aws:///")?;
         let (zone, instance) = path.split_once('/')?;
@@ -28,13 +28,14 @@ impl<'a> Place<'a> {
         })
     }
 
-    /// Like [`of`](Self::of), for a cluster with this policy. Also `None` if the policy does not accept the region.
+    /// Like [`of`](Self::of), for a cluster with this policy. Also returns `None` if the policy does not accept the
+    /// region.
     pub(super) fn in_cluster(provider_id: &'a ProviderId, policy: &AwsPolicy) -> Option<Self> {
         Self::of(provider_id).filter(|place| policy.accepts_region(place.region))
     }
 }
 
-/// A region's name ends with its number, and a zone's name begins with its region's name.
+/// The region of a zone: a region's name ends with its number, and a zone's name begins with its region's name.
 fn region_of(zone: &str) -> Option<&str> {
     let number = zone.find(|char: char| char.is_ascii_digit())?;
     let len = zone

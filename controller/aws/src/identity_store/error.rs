@@ -10,7 +10,7 @@ use crate::tenancy::ResolutionError;
 /// The reason why a cluster's identity cannot be determined.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
-    /// Objects of this source were not read yet.
+    /// Objects from this source have not been read yet.
     #[error("the controller has not read the {0} objects of the management cluster yet")]
     NotRead(Source),
     /// The watch of these objects is broken.
@@ -18,7 +18,7 @@ pub enum IdentityError {
         "the watch of {0} objects of the management cluster has been broken for more than two minutes"
     )]
     WatchBroken(Source),
-    /// The watch of these objects is interrupted, so it is not a basis for denials.
+    /// The watch of these objects is interrupted, so denials must not be based on it.
     #[error("the watch of {0} objects of the management cluster is broken")]
     WatchInterrupted(Source),
     /// Identities name more Secrets than the controller watches.
@@ -26,7 +26,7 @@ pub enum IdentityError {
         "the controller does not read the Secret {0:?}: identities name more than {MAX_SECRETS} Secrets"
     )]
     TooManySecrets(String),
-    /// A namespace has more objects of a kind than the controller keeps, and this one is not among them.
+    /// A namespace has more objects of a kind than the controller keeps, and this object is not kept.
     #[error(
         "the controller does not read {kind} {name} if it exists: namespace {namespace} has more than {limit} such \
          objects. Delete some of them, then change this one"
@@ -58,7 +58,7 @@ pub enum IdentityError {
 }
 
 impl IdentityError {
-    /// The error of an object that is missing because its namespace has too many.
+    /// The error for an object that is missing because its namespace has too many objects.
     pub(super) fn too_many(
         kind: &str,
         name: &str,
@@ -73,7 +73,7 @@ impl IdentityError {
         }
     }
 
-    /// The reason in a condition; `None` while the objects are unknown.
+    /// The reason for the condition. `None` while the objects are unknown.
     pub fn reason(&self) -> Option<&'static str> {
         match self {
             Self::Unresolved(error) => Some(error.reason()),

@@ -1,4 +1,4 @@
-//! The limits of kept objects, and their sizes in memory.
+//! The limits on stored objects, and the memory that the objects use.
 
 use node_attestation_runtime::capi::ObjectKey;
 
@@ -6,20 +6,20 @@ use super::{IdentityStore, Seen, Source};
 use crate::bounded::NamespaceLimits;
 use crate::tenancy::{Cluster, IdentityKind, Infrastructure};
 
-/// The limits of the Clusters in one namespace, and of the objects that name their identities. A namespace with this
-/// many Clusters is far beyond `--max-clusters-per-namespace`.
+/// The limits on the Clusters in one namespace, and on the objects that name their identities. They are far above
+/// `--max-clusters-per-namespace`.
 pub(super) const OF_CLUSTERS: NamespaceLimits = NamespaceLimits {
     objects: 20_000,
     bytes: 16 * 1024 * 1024,
 };
 
-/// The reason why an object beyond the size of its namespace is not used.
+/// The reason why an object that exceeds its namespace's size limit is not used.
 pub(super) const TOO_LARGE: &str = "the objects of this kind in its namespace have more than 16 MiB; delete some of \
                                     them, then change this one";
 
 impl IdentityStore {
-    /// Whether an object is kept. A list does not remember the names of omitted objects, because a tenant can have any
-    /// number of them.
+    /// Whether an object is kept. The names of omitted objects are not stored, because a tenant can have any number of
+    /// them.
     pub(crate) fn keeps(&self, source: &Source, key: &ObjectKey) -> bool {
         self.state.read(|state| match source {
             Source::Clusters => state.clusters.get(key).is_some(),
@@ -31,7 +31,7 @@ impl IdentityStore {
                 let accounts = &state.objects.service_accounts;
                 accounts.get(&key.namespace, &key.name).is_some()
             }
-            // Tenants cannot create the other kinds, which are never omitted.
+            // Tenants cannot create objects of the other kinds, so these objects are never omitted.
             Source::Identities(_)
             | Source::Namespaces
             | Source::Secret(_)
@@ -41,7 +41,7 @@ impl IdentityStore {
     }
 }
 
-/// The size of a Cluster in bytes. Its namespace and its name are also in its key.
+/// The size of a Cluster in bytes. Includes its namespace and its name, which are also in its key.
 pub(super) fn of_cluster(key: &ObjectKey, found: &Seen<Cluster>) -> usize {
     let fields: usize = match found {
         Ok(cluster) => {

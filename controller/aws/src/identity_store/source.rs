@@ -55,7 +55,7 @@ impl Source {
         }
     }
 
-    /// Whether its objects are in the namespaces of Clusters.
+    /// Whether the objects are in the namespaces of Clusters.
     pub fn is_namespaced(&self) -> bool {
         matches!(
             self,

@@ -31,7 +31,7 @@ pub type Keys = aws_credential_types::Credentials;
 pub struct Issued {
     /// The credentials.
     pub keys: Keys,
-    /// Their expiry.
+    /// Their expiry time.
     pub expires: SystemTime,
 }
 
@@ -54,18 +54,18 @@ pub trait AssumeRole: Debug + Send + Sync {
         region: &str,
     ) -> Result<Issued, FailureKind>;
 
-    /// The account of these credentials.
+    /// Returns the account of these credentials.
     async fn account(&self, keys: &Keys, region: &str) -> Result<String, FailureKind>;
 }
 
-/// The source of service account tokens.
+/// A source of service account tokens.
 #[async_trait::async_trait]
 pub trait Tokens: Debug + Send + Sync {
-    /// A token for the service account.
+    /// Creates a token for the service account.
     ///
     /// # Errors
     ///
-    /// The reason, as text for an operator.
+    /// Returns the reason, as a text for an operator.
     async fn token(&self, account: &ServiceAccount) -> Result<Secret<String>, String>;
 }
 
@@ -81,8 +81,8 @@ pub struct SdkSts {
 }
 
 impl SdkSts {
-    /// Calls the STS of each region with the client of `base`. If `endpoints` has a URL for the region, it calls that
-    /// URL, with `http_client`.
+    /// Creates a client that calls the STS of each region with the HTTP client from `base`. If `endpoints` contains a
+    /// URL for the region, it calls that URL with `http_client`.
     pub fn new(
         base: Arc<dyn CredentialsSource>,
         endpoints: BTreeMap<String, String>,
@@ -102,7 +102,7 @@ impl SdkSts {
         Self { metrics, ..self }
     }
 
-    /// Counts the answer to a call, and returns it.
+    /// Counts the response to a call, and returns it.
     fn counted<T, E>(
         &self,
         operation: &'static str,
@@ -130,9 +130,10 @@ impl SdkSts {
         answer
     }
 
-    /// The home region, if the failure of the STS in this region can be limited to the region: the account might not
-    /// have enabled it. A session is valid in every region, wherever it was created. The home region is the
-    /// controller's own region if that is in the same partition. Otherwise, it is the partition's first region.
+    /// Returns the home region, if the STS failure in this region can be specific to the region, because the account
+    /// has not necessarily enabled it. A session is valid in every region, regardless of where it was created. The home
+    /// region is the controller's own region if it is in the same partition. Otherwise, it is the partition's first
+    /// region.
     async fn home_after(&self, failed: Option<&FailureKind>, region: &str) -> Option<String> {
         if !failed?.may_be_of_region() {
             return None;
@@ -252,7 +253,7 @@ impl AssumeRole for SdkSts {
     }
 }
 
-/// The answer of the home region, or the first answer if the home region is not available.
+/// Returns the response from the home region. If the home region is not available, returns the first response.
 fn or_first<T>(
     first: Result<T, FailureKind>,
     home: Result<T, FailureKind>,
@@ -321,8 +322,8 @@ where
     }
 }
 
-/// The meaning of a code. The codes that are refusals are the common codes of all services, and the codes of
-/// `AssumeRole` and `AssumeRoleWithWebIdentity`. Every other code is a failure of STS.
+/// The meaning of a code. Refusals are the common codes of all services, and the codes of `AssumeRole` and
+/// `AssumeRoleWithWebIdentity`. Every other code is a failure of STS.
 fn of_code(code: &str, request_id: Option<&str>) -> FailureKind {
     let kept = bounded(code);
     let is_refusal = matches!(

@@ -2,8 +2,8 @@
 //!
 //! # Guarantees
 //!
-//! - Tokens are assigned in turn by namespace, then by Cluster. So the sessions of one Cluster delay another Cluster by
-//!   at most one call.
+//! - Tokens are assigned in turn, first by namespace and then by Cluster. Therefore the sessions of one Cluster delay
+//!   another Cluster by at most one call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use node_attestation_runtime::shared::{Lock, Shared, Swept};
 use node_attestation_runtime::turns::FairRate;
 use tokio::time::Instant;
 
-/// The rate of all calls. STS allows an account more, but other clients share the account's quota.
+/// The rate of all calls. STS allows more calls for an account, but other clients share the account's quota.
 const ALL: Rate = Rate {
     burst: 50,
     every: Duration::from_millis(100),
 };
 
-/// The rate of one namespace's calls: more than its clusters need, and 10 % of the total rate.
+/// The rate of one namespace's calls, which is more than its clusters need, and 10 % of the total rate.
 const NAMESPACE: Rate = Rate {
     burst: 10,
     every: Duration::from_secs(1),
@@ -42,13 +42,13 @@ impl Budget {
         }
     }
 
-    /// Waits for this Cluster's turn to call STS. It does not wait for the share of the namespace, because other
-    /// tenants can share the call.
+    /// Waits for this Cluster's turn to call STS. Does not wait for the namespace's share, because other tenants can
+    /// share the call.
     pub(super) async fn of_all(&self, cluster: &ObjectKey) {
         self.all.take(cluster).await;
     }
 
-    /// Waits until this Cluster can begin another call of its namespace, or no longer needs a call.
+    /// Waits until this Cluster can start another call in its namespace's share, or until it no longer needs a call.
     pub(super) async fn take(&self, cluster: &ObjectKey, is_needed: impl Fn() -> bool) {
         let rate = self.of_namespace(cluster);
         let check = |_| {
@@ -59,13 +59,13 @@ impl Budget {
         let _ = rate.take_if(cluster, check).await;
     }
 
-    /// Whether this Cluster can begin another of its namespace's calls now. Then it takes the token.
+    /// Whether this Cluster can start another call in its namespace's share now. If so, takes the token.
     pub(super) fn try_take(&self, cluster: &ObjectKey) -> bool {
         self.of_namespace(cluster).try_take(cluster)
     }
 
     fn of_namespace(&self, cluster: &ObjectKey) -> Arc<FairRate> {
-        // Namespaces whose bucket is full are forgotten.
+        // Removes the namespaces whose bucket is full.
         let now = Instant::now();
         let is_full =
             |_: &_, rate: &mut Arc<FairRate>| Arc::strong_count(rate) == 1 && rate.is_full(now);
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(waited, Duration::ZERO);
     }
 
-    /// The wait of `late` for a call, after `flood` has begun to wait for `calls` calls.
+    /// The time that `late` waits for a call, if `flood` started to wait for `calls` calls before.
     async fn wait_behind(flood: &ObjectKey, late: &ObjectKey, of_all: bool) -> Duration {
         let budget = Budget::new();
         let take = async |cluster: &ObjectKey| {

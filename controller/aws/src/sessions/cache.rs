@@ -1,4 +1,4 @@
-//! The sessions of all plans, shared by digest.
+//! The sessions for all plans, shared by digest.
 
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
@@ -21,18 +21,18 @@ use crate::tenancy::{DigestKey, Plan, Role, Root, ServiceAccount};
 ///
 /// # Guarantees
 ///
-/// - Only plans with identical AWS calls share a session, link by link.
+/// - Plans share a session, link by link, only if their AWS calls are identical.
 /// - A session is dropped with the last plan that uses it.
-/// - The parameters of a plan's calls, which can be long, are kept once for all regions.
+/// - The parameters of a plan's calls can be long, so they are stored once for all regions.
 #[derive(Debug)]
 pub struct Sessions {
     own: SharedCredentialsProvider,
     calls: Arc<Calls>,
     digest_key: DigestKey,
     shared: InUse<CredentialsKey, Session>,
-    /// By a digest that does not depend on the region.
+    /// The roles, by a digest that does not depend on the region.
     roles: InUse<CredentialsKey, Role>,
-    /// By a digest that does not depend on the region.
+    /// The service accounts, by a digest that does not depend on the region.
     accounts: InUse<CredentialsKey, ServiceAccount>,
 }
 
@@ -44,7 +44,7 @@ pub struct PlanCredentials {
     pub key: CredentialsKey,
     session: Arc<Session>,
     tenant: Arc<ObjectKey>,
-    /// The region of STS.
+    /// The region whose STS is called.
     region: Arc<str>,
 }
 
@@ -70,8 +70,8 @@ impl Sessions {
         }
     }
 
-    /// The credentials of a plan, with the STS of `sts_region`. This function does not make a call. Later calls take
-    /// the turns of `tenant`.
+    /// Creates the credentials for a plan, which use the STS in `sts_region`. This function does not make a call. Later
+    /// calls use the turns of `tenant`.
     pub fn of_plan(&self, plan: &Plan, sts_region: &str, tenant: &ObjectKey) -> PlanCredentials {
         let mut digests = plan.digests(&self.digest_key, sts_region).into_iter();
         let root = digests.next().unwrap_or(CredentialsKey::new([0; 32]));
@@ -99,14 +99,14 @@ impl Sessions {
         }
     }
 
-    /// Replaces the credentials with this key, which AWS refused in a call that began at `since`. Returns whether other
-    /// credentials can exist now.
+    /// Replaces the credentials with this key, which AWS rejected in a call that started at `since`. Returns whether
+    /// other credentials can exist now.
     pub fn forget(&self, key: CredentialsKey, since: Instant) -> bool {
         let session = self.shared.get(&key);
         session.is_some_and(|session| session.forget(since))
     }
 
-    /// The parameters of this step of the plan, which all regions share. Only a new session needs them.
+    /// The parameters of this step in the plan, which all regions share. They are needed only for a new session.
     fn in_any_region<T>(
         &self,
         plan: &Plan,
@@ -154,16 +154,16 @@ impl Sessions {
 }
 
 impl PlanCredentials {
-    /// The credentials.
+    /// Returns the credentials.
     ///
     /// # Errors
     ///
-    /// The failed step of this call, or of a recent call.
+    /// Returns the step that failed in this call, or in a recent call.
     pub async fn keys(&self) -> Result<Keys, CredentialsError> {
         self.session.keys_for(&self.tenant).await
     }
 
-    /// The account of the credentials.
+    /// Returns the account of the credentials.
     ///
     /// # Errors
     ///
@@ -172,17 +172,17 @@ impl PlanCredentials {
         self.session.account(&self.tenant, &self.region).await
     }
 
-    /// The region of STS.
+    /// The region whose STS is called.
     pub fn region(&self) -> &str {
         &self.region
     }
 
-    /// Whether both are the same credentials, with the same STS region.
+    /// Whether both values have the same credentials and the same STS region.
     pub fn is_same(&self, other: &Self) -> bool {
         self.key == other.key && self.region == other.region
     }
 
-    /// Whether the credentials or their account are not available, and AWS is not called during a pause.
+    /// Whether the credentials or their account are unavailable, and AWS is not called because of a pause.
     pub fn pauses(&self) -> bool {
         self.session.pauses(&self.region)
     }
@@ -193,13 +193,13 @@ impl PlanCredentials {
         format!("{:?}", self.session)
     }
 
-    /// The expiry of the credentials, and the last failure. This function does not make a call.
+    /// The expiry time of the credentials, and the last failure. This function does not make a call.
     pub fn condition(&self) -> (Option<SystemTime>, Option<CredentialsError>) {
         self.session.condition(&self.region)
     }
 }
 
-/// The credentials of a plan, as long as another owner holds them.
+/// The credentials for a plan, usable as long as another owner holds them.
 #[derive(derive_more::Debug, Clone)]
 #[debug("WeakCredentials")]
 struct WeakCredentials {
@@ -213,7 +213,7 @@ impl PlanCredentials {
         Lease::Held(self.session.clone())
     }
 
-    /// Provides the credentials as long as they have an owner.
+    /// Creates a provider that returns the credentials as long as they have an owner.
     pub fn provider(&self) -> SharedCredentialsProvider {
         SharedCredentialsProvider::new(WeakCredentials {
             session: Arc::downgrade(&self.session),

@@ -1,14 +1,14 @@
-//! Errors of credentials. None of them is a reason to deny a node.
+//! Errors about credentials. None of them is a reason to deny a node.
 
 use std::sync::Arc;
 
 use crate::error_codes::Meaning;
 
-/// The credentials of a plan are not available.
+/// The credentials for a plan are not available.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{step}: {kind}")]
 pub struct CredentialsError {
-    /// The failing step: the ARN of a role, or the source of the first credentials.
+    /// The step that failed: the ARN of a role, or the source of the first credentials.
     pub step: Arc<str>,
     /// The kind of the failure.
     pub kind: FailureKind,
@@ -17,7 +17,7 @@ pub struct CredentialsError {
 /// The failure of a step.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum FailureKind {
-    /// AWS refuses the call, because of a trust policy, an external ID, an IAM policy, or an invalid access key.
+    /// AWS rejects the call, because of a trust policy, an external ID, an IAM policy, or an invalid access key.
     #[display("AWS refuses with {code}{}{}", request(request_id.as_ref()), advice(code))]
     Refused {
         /// The AWS error code.
@@ -25,7 +25,7 @@ pub enum FailureKind {
         /// The request ID, for AWS `CloudTrail`.
         request_id: Option<String>,
     },
-    /// AWS does not allow an additional action that the call needs.
+    /// AWS does not allow another action that the call requires.
     #[display("AWS refuses {action}, which the call also requires{}", request(request_id.as_ref()))]
     ActionDenied {
         /// The action, such as `sts:TagSession`.
@@ -33,16 +33,16 @@ pub enum FailureKind {
         /// The request ID, for AWS `CloudTrail`.
         request_id: Option<String>,
     },
-    /// STS throttles the calls; with its code.
+    /// STS throttles the calls. Contains STS's code.
     #[display("throttled by STS: {_0}")]
     Throttled(String),
-    /// STS did not answer, or its answer cannot be parsed.
+    /// STS did not respond, or its response cannot be parsed.
     #[display("cannot call STS: {_0}")]
     Unavailable(String),
     /// The credentials were already expired when STS returned them.
     #[display("STS returned expired credentials")]
     Expired,
-    /// The controller does not have its own credentials.
+    /// The controller itself does not have credentials.
     #[display("the controller has no AWS credentials: {_0}")]
     NoneOfOurOwn(String),
     /// The API server did not issue a token for the service account.
@@ -51,7 +51,7 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
-    /// The reason in a condition.
+    /// The reason for the condition.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Refused { .. } | Self::ActionDenied { .. } => "AssumeRoleDenied",
@@ -62,19 +62,19 @@ impl FailureKind {
         }
     }
 
-    /// Whether only a change by an administrator can lead to a different answer. Such a call is repeated rarely.
+    /// Whether the response can change only after a change by an administrator. The call is then repeated rarely.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused { .. } | Self::ActionDenied { .. })
     }
 
-    /// Whether this failure can be limited to the STS in one region, such as a region that the account has not enabled.
-    /// AWS returns the same code for an invalid access key.
+    /// Whether this failure can be specific to the STS in one region, such as a region that the account has not
+    /// enabled. AWS returns the same code for an invalid access key.
     pub(super) fn may_be_of_region(&self) -> bool {
         const CODES: [&str; 2] = ["InvalidClientTokenId", "RegionDisabledException"];
         matches!(self, Self::Refused { code, .. } if CODES.contains(&&**code))
     }
 
-    /// Whether AWS refused the session of the call, so that AWS can still accept another session.
+    /// Whether AWS rejected the session in the call. A different session could be accepted.
     pub(super) fn is_of_session(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if Meaning::of(code) == Meaning::Session)
     }
@@ -84,7 +84,7 @@ fn request(id: Option<&String>) -> String {
     id.map_or_else(String::new, |id| format!(" (request {id})"))
 }
 
-/// The cause, for a code that does not contain its cause.
+/// The cause of a code that does not describe its cause.
 fn advice(code: &str) -> &'static str {
     match code {
         "InvalidClientTokenId" => {

@@ -1,4 +1,4 @@
-//! The credentials of one link of a chain, and their renewal.
+//! The credentials of one link in a chain, and their renewal.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -20,14 +20,14 @@ use super::error::{CredentialsError, FailureKind};
 use crate::error_codes::causes;
 use crate::tenancy::{Role, ServiceAccount};
 
-/// The minimum remaining lifetime of returned credentials. A call that starts with them must end before they expire.
+/// The minimum remaining lifetime of returned credentials, because a call that uses them must end before they expire.
 const MARGIN: Duration = Duration::from_mins(1);
 
-/// The deadline for a whole renewal, including its source and the wait for its turn, so that no request waits for a
-/// hanging call.
+/// The deadline for a whole renewal, including the renewal of its source and the wait for its turn, so that no request
+/// waits for a call that hangs.
 const FETCH: Duration = Duration::from_secs(45);
 
-/// The pauses after a refusal: another answer requires a change by an administrator.
+/// The pauses after a refusal, because the response changes only after an administrator makes a change.
 const REFUSED: Backoff = Backoff {
     first: Duration::from_secs(30),
     longest: Duration::from_mins(10),
@@ -39,15 +39,15 @@ const OUTAGE: Backoff = Backoff {
     longest: Duration::from_mins(5),
 };
 
-/// The maximum number of regions, which is more than the number of AWS regions. At the limit, regions without a current
+/// The maximum number of regions, which is more than the number of AWS regions. At the limit, regions that are not in a
 /// pause are removed.
 const MAX_REGIONS: usize = 64;
 
-/// The minimum time between two replacements of a session. If AWS also refuses the next session, the session is not
-/// the cause.
+/// The minimum time between two replacements of a session. If AWS also rejects the next session, the session is not the
+/// cause.
 const FORGOTTEN_ONCE: Duration = Duration::from_mins(5);
 
-/// The origin of the credentials of a link.
+/// The origin of a link's credentials.
 #[derive(Debug)]
 pub(super) enum Origin {
     /// The controller's own credentials.
@@ -60,7 +60,7 @@ pub(super) enum Origin {
     Role(Arc<Role>, Arc<Session>),
 }
 
-/// The clients and the budget of all sessions.
+/// The clients and the call budget for all sessions.
 #[derive(Debug)]
 pub(super) struct Calls {
     pub(super) sts: Arc<dyn AssumeRole>,
@@ -73,14 +73,14 @@ pub(super) struct Calls {
 /// # Guarantees
 ///
 /// - Concurrent requests share one call. A canceled request does not cancel the call.
-/// - Credentials are renewed after three quarters of their lifetime. They are returned until one minute before their
-///   expiry, even if renewals fail.
+/// - Credentials are renewed after three quarters of their lifetime. Even if renewals fail, they are returned until one
+///   minute before they expire.
 /// - A pause follows each failure. Each further failure doubles the pause.
-/// - If the STS of one region does not return the account of the credentials, the failure affects only that region. The
+/// - If the STS in one region does not return the account of the credentials, the failure affects only that region. The
 ///   account is valid in all regions.
-/// - Credentials that AWS refuses are replaced, but at most once in five minutes. If no other credentials are
-///   available, the old credentials stay in use, because a refusal can be limited to one region. The controller's own
-///   credentials stay in use until new credentials are available, because all tenants use them.
+/// - Credentials that AWS rejects are replaced, but at most once in five minutes. If no other credentials are
+///   available, the old credentials remain in use, because a rejection can be specific to one region. The controller's
+///   own credentials remain in use until new credentials are available, because all tenants use them.
 #[derive(Debug)]
 pub(super) struct Session {
     name: Arc<str>,
@@ -95,12 +95,12 @@ type Answer = Result<Keys, CredentialsError>;
 #[derive(Debug, Default)]
 struct State {
     held: Option<Held>,
-    /// The credentials that AWS refused, until new credentials arrive or the renewal fails.
+    /// The credentials that AWS rejected. Set until new credentials are available or the renewal fails.
     refused: Option<Held>,
     failed: Option<Failed>,
     pending: Option<SharedFuture<BoxFuture<'static, Answer>>>,
     account: Option<String>,
-    /// The regions whose STS was called for the account, until one of them returned it.
+    /// The regions whose STS was called for the account. Cleared after one of them returns the account.
     asked: HashMap<String, Asked>,
     /// The last time at which credentials were dropped.
     forgotten: Option<Instant>,
@@ -109,7 +109,7 @@ struct State {
 /// A region whose STS was called for the account.
 #[derive(Debug, Default)]
 struct Asked {
-    /// Only the holder calls STS. All callers wait for the result of this call.
+    /// The turn to call STS. All callers wait for the result of the holder's call.
     turn: Arc<Turnstile<()>>,
     failed: Option<Failed>,
 }
@@ -119,7 +119,7 @@ struct Held {
     keys: Keys,
     since: Instant,
     expires: Option<SystemTime>,
-    /// The time of the renewal; `None` for credentials that do not expire.
+    /// The time of the renewal. `None` for credentials that do not expire.
     renew_at: Option<Instant>,
     /// The time after which the credentials are no longer returned.
     end: Option<Instant>,
@@ -149,17 +149,17 @@ impl Session {
         }
     }
 
-    /// The credentials. If a call is necessary, `tenant` first waits for its share of the calls.
+    /// Returns the credentials. If a call is necessary, first waits for `tenant`'s share of the calls.
     pub(super) async fn keys_for(self: &Arc<Self>, tenant: &ObjectKey) -> Answer {
         if self.calls_sts() && self.needs_call() {
-            // During the wait for the turn, another request can start the call.
+            // While this request waits for its turn, another request can start the call.
             let share = self.calls.budget.take(tenant, || self.needs_call());
             share.await;
         }
         self.keys(tenant).await
     }
 
-    /// Whether new credentials need a call of STS, which takes the share of a namespace.
+    /// Whether new credentials require an STS call, which takes a part of the namespace's share.
     fn calls_sts(&self) -> bool {
         matches!(self.origin, Origin::ServiceAccount(_) | Origin::Role(..))
     }
@@ -178,7 +178,7 @@ impl Session {
             let is_due = held.is_some_and(|held| held.is_due(Instant::now()));
             let is_over = state.failed.as_ref().is_none_or(Failed::is_over);
             let begins = is_due && is_over && state.pending.is_none();
-            // Without a call left, a later request begins the renewal.
+            // If no call is left, a later request starts the renewal.
             if begins && (!self.calls_sts() || self.calls.budget.try_take(tenant)) {
                 drop(self.renew(state, tenant));
             }
@@ -190,7 +190,7 @@ impl Session {
         }
     }
 
-    /// Starts a renewal, whose calls take the turns of `tenant`, or joins the current renewal.
+    /// Starts a renewal, whose calls use the turns of `tenant`, or joins the renewal that is in progress.
     fn renew(
         self: &Arc<Self>,
         state: &mut State,
@@ -201,7 +201,7 @@ impl Session {
         }
         let (session, tenant) = (self.clone(), tenant.clone());
         let renewal = async move {
-            // A panic counts as one failure, and does not end the session.
+            // A panic counts as one failure, and does not stop the session.
             let answer = AssertUnwindSafe(timeout(FETCH, session.fetch(&tenant))).catch_unwind();
             let answer = match answer.await {
                 Ok(Ok(answer)) => answer,
@@ -211,7 +211,7 @@ impl Session {
             session.settle(answer)
         };
         let ended = self.failure("the call ended early");
-        // The task is separate, so that it outlives the first requester.
+        // The renewal runs in a separate task, so that it continues after the first requester stops.
         let renewal = tokio::spawn(renewal).map(move |done| done.unwrap_or(Err(ended)));
         let pending = renewal.boxed().shared();
         state.pending = Some(pending.clone());
@@ -297,8 +297,8 @@ impl Session {
         })
     }
 
-    /// Replaces credentials that AWS refused in a call that began at `since`, unless they are newer. Returns whether
-    /// other credentials can exist now.
+    /// Replaces credentials that AWS rejected in a call that started at `since`, unless the credentials are newer.
+    /// Returns whether other credentials can exist now.
     pub(super) fn forget(self: &Arc<Self>, since: Instant) -> bool {
         // An access key changes only with its Secret.
         if matches!(self.origin, Origin::Static(_)) {
@@ -312,13 +312,13 @@ impl Session {
             if state.forgotten.is_some_and(|at| now < at + FORGOTTEN_ONCE) {
                 return false;
             }
-            // New credentials are not available before the pause is over.
+            // New credentials are not available until the pause ends.
             let failed = state.failed.as_ref();
             if failed.is_some_and(|failed| !failed.is_over()) {
                 return false;
             }
             state.forgotten = Some(now);
-            // All tenants use the controller's own credentials, so they stay in use during the renewal.
+            // All tenants use the controller's own credentials, so the credentials remain in use during the renewal.
             if matches!(self.origin, Origin::Controller(_)) {
                 // This renewal does not call STS.
                 let nobody = ObjectKey::new("", "");
@@ -330,7 +330,7 @@ impl Session {
         })
     }
 
-    /// The account of the credentials: the role's account, or the result of one call to STS in this region.
+    /// Returns the account of the credentials: the account in the role, or the result of one STS call in this region.
     pub(super) async fn account(
         self: &Arc<Self>,
         tenant: &ObjectKey,
@@ -349,11 +349,11 @@ impl Session {
             Ok(known) => return known,
             Err(turn) => turn,
         };
-        // The share of the namespace is taken before the turn, because other tenants can wait for the turn.
+        // The namespace's share is taken before the turn, because other tenants can wait for the turn.
         let is_unknown = |state: &State| state.known_account(region).is_none();
         let needs_call = || turn.try_lock().is_ok() && self.state.read(is_unknown);
         self.calls.budget.take(tenant, needs_call).await;
-        // A waiting request uses the result of the previous one.
+        // A request that waited for the turn uses the result of the previous request.
         let _turn = turn.lock().await;
         if let Some(known) = self.state.read(|state| state.known_account(region)) {
             return known;
@@ -366,7 +366,7 @@ impl Session {
                 Ok(account)
             }
             Err(error) => {
-                // Another region can have returned the account during the call.
+                // A different region can have returned the account during the call.
                 if let Some(account) = &state.account {
                     return Ok(account.clone());
                 }
@@ -391,8 +391,8 @@ impl Session {
         })
     }
 
-    /// Whether the credentials, or their account in this region, are not available during a pause. An access key never
-    /// pauses, because it changes with its Secret.
+    /// Whether the credentials, or their account in this region, are unavailable because of a pause. An access key
+    /// never pauses, because it changes only with its Secret.
     pub(super) fn pauses(&self, region: &str) -> bool {
         let pauses = self.state.read(|state| {
             let account = || state.known_account(region);
@@ -402,8 +402,8 @@ impl Session {
         pauses && !matches!(self.origin, Origin::Static(_))
     }
 
-    /// The expiry of the credentials, and the last failure of the credentials or of the account lookup in this region.
-    /// This function does not make a call.
+    /// The expiry time of the credentials, and the last failure of the credentials or of the account lookup in this
+    /// region. This function does not make a call.
     pub(super) fn condition(&self, region: &str) -> (Option<SystemTime>, Option<CredentialsError>) {
         self.state.read(|state| {
             let failed = state.failed.as_ref().or_else(|| state.no_account(region));
@@ -415,7 +415,7 @@ impl Session {
 }
 
 impl State {
-    /// The answer without a call, if there is one: credentials, or a failure during its pause.
+    /// The result that is known without a call, if any: credentials, or a failure during its pause.
     fn known(&self) -> Option<Answer> {
         let now = Instant::now();
         if let Some(held) = self.held.as_ref().filter(|held| held.is_good(now)) {
@@ -456,7 +456,7 @@ impl State {
 }
 
 impl Failed {
-    /// The failure with its pause; `before` is the previous failure.
+    /// Creates the failure with its pause. `before` is the previous failure.
     fn after(before: Option<&Self>, error: CredentialsError) -> Self {
         let pauses = if error.kind.is_refusal() {
             REFUSED
@@ -482,7 +482,7 @@ impl Held {
         let life = life.filter(|life| !life.is_zero());
         Self {
             expires: keys.expiry(),
-            // The jitter separates the renewals of sessions that began together.
+            // The random delay separates the renewals of sessions that started together.
             renew_at: life.map(|life| at + jittered(life * 3 / 4)),
             end: life.map(|life| at + life.saturating_sub(MARGIN)),
             since: at,

@@ -1,8 +1,8 @@
-//! The limits of the age of evidence.
+//! The limits on the age of evidence.
 //!
-//! The limits use three clocks: the node's clock dates the signature, the API server's clock dates the request, and the
-//! controller's clock shows the current time. A single clock never decides that evidence is fresh, because STS also has
-//! a clock.
+//! The limits use three clocks: the node's clock sets the date of the signature, the API server's clock sets the date
+//! of the request, and the controller's clock shows the current time. Evidence is never considered fresh because of
+//! only one clock, because STS also has a clock.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,20 +12,20 @@ use kubelet_attestation::contract::MAX_EVIDENCE_AGE;
 use node_attestation_core::refusal::{Denial, Failure, Refusal};
 use node_attestation_core::time::until;
 
-/// The time by which STS allows a signature to be dated ahead ("+ 15 min."). So a controller clock that is ten minutes
-/// slow does not block nodes. STS refuses a node whose clock is fast.
+/// The maximum time by which STS allows the date of a signature to be ahead ("+ 15 min."). With the same limit, a
+/// controller clock that is ten minutes slow does not block nodes. STS rejects a node whose clock is fast.
 pub(super) const MAX_AHEAD: Duration = Duration::from_mins(15);
 
 /// The time for which STS accepts a signature.
 const VALID: Duration = Duration::from_mins(15);
 
-/// Checks the date of a signature against the later of two clocks: the API server's time of the request, and the
-/// controller's clock. Returns the time at which STS stops accepting it.
+/// Checks the date of a signature against the later of two times: the API server's time of the request, and the time on
+/// the controller's clock. Returns the time at which STS stops accepting the signature.
 ///
 /// # Errors
 ///
-/// [`Failure::EvidenceExpired`] if it is too old, or dated too far ahead; [`Denial::EvidenceMalformed`] if the date is
-/// invalid.
+/// [`Failure::EvidenceExpired`] if the signature is too old, or its date is too far ahead.
+/// [`Denial::EvidenceMalformed`] if the date is invalid.
 pub(super) fn fresh_until(
     amz_date: &str,
     asked: SystemTime,

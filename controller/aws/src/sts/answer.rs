@@ -1,7 +1,7 @@
-//! STS answers, and their meaning.
+//! STS responses, and their meaning.
 //!
-//! Only an answer that contradicts the evidence is a denial, and only for the listed codes. Every other answer, from
-//! STS or from a server in between, is an outage, from which a request recovers without action.
+//! A response is a denial only if it contradicts the evidence, and only with one of the listed codes. Every other
+//! response, from STS or from a server in between, is an outage. A request recovers from an outage without action.
 
 use hyper::StatusCode;
 use node_attestation_core::refusal::{Failure, Refusal};
@@ -42,10 +42,10 @@ const LIMITED: [&str; 4] = [
     "TooManyRequestsException",
 ];
 
-/// The beginning of the message with a code of [`REFUSED`] that is about age.
+/// The beginnings of messages that mean an age problem, although the code is in [`REFUSED`].
 const EXPIRED_WORDS: [&str; 2] = ["Signature expired", "Signature not yet current"];
 
-/// The maximum length of an error code, which is longer than any code.
+/// The maximum length of an error code. All known codes are shorter.
 const MAX_CODE_LEN: usize = 64;
 
 /// The caller that STS reports.
@@ -86,9 +86,9 @@ struct Fault {
     message: String,
 }
 
-/// Parses an answer: an identity, or the reason why it is missing.
+/// Parses a response: an identity, or the reason why there is none.
 ///
-/// Unknown fields are ignored. An answer with a duplicate field is not valid.
+/// Unknown fields are ignored. A response with a duplicate field is invalid.
 ///
 /// # Errors
 ///
@@ -101,7 +101,7 @@ pub(super) fn read(status: StatusCode, body: &[u8]) -> Result<Identity, Refusal>
             .get_caller_identity_response
             .get_caller_identity_result);
     }
-    // STS refuses with 400, 401 or 403. Every other status contains no decision about the evidence.
+    // STS rejects evidence with status 400, 401 or 403. Every other status is not a decision about the evidence.
     if !matches!(status.as_u16(), 400 | 401 | 403) {
         return Err(Outage::Status(status).into());
     }
@@ -142,7 +142,7 @@ fn meaning(status: StatusCode, fault: &Fault) -> Refusal {
     AwsDenial::CallerRefused((*code).to_owned()).into()
 }
 
-/// The error, in JSON as requested, or in XML, the default of the query protocol.
+/// The error, either in JSON, as requested, or in XML, the default format of the query protocol.
 fn fault(body: &[u8]) -> Option<Fault> {
     if let Ok(Failed { error }) = serde_json::from_slice(body) {
         return Some(error);
@@ -154,14 +154,14 @@ fn fault(body: &[u8]) -> Option<Fault> {
     })
 }
 
-/// The text of an XML element that occurs once. It is used only for errors, so it never admits a node.
+/// The text of an XML element that occurs exactly once. It is used only for errors, so it never admits a node.
 fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = xml.split_once(&format!("<{name}>"))?;
     let (text, rest) = rest.split_once(&format!("</{name}>"))?;
     (!text.contains('<') && !rest.contains(&format!("<{name}>"))).then_some(text.trim())
 }
 
-/// A code in a form that is safe to log. Only letters and dots are accepted, so that credentials are never logged.
+/// The code, if it is safe to log. Only letters and dots are accepted, so that credentials are never logged.
 fn shown(code: &str) -> String {
     let is_code = code.len() <= MAX_CODE_LEN
         && code.starts_with(|c: char| c.is_ascii_uppercase())

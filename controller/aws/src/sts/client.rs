@@ -1,4 +1,4 @@
-//! The HTTPS client. Time, bytes and concurrent calls are bounded, and it does not follow redirects.
+//! The HTTPS client. It limits time, bytes and concurrent calls, and does not follow redirects.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -17,27 +17,28 @@ use tokio::time::timeout;
 use super::outage::Outage;
 use crate::proxy::Names;
 
-/// The deadline for a whole call, including the wait for its turn. STS answers within one second or not at all, and the
-/// queue retries.
+/// The deadline for a whole call, including the wait for its turn. STS usually responds within one second or not at
+/// all, and the queue retries.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The maximum length of an answer. A successful answer has about 350 bytes, and the longest error has a few kilobytes.
+/// The maximum length of a response, in bytes. A successful response has about 350 bytes, and the longest error has a
+/// few kilobytes.
 const MAX_ANSWER: usize = 16 * 1024;
 
-/// The limit of concurrent calls to the STS of one region. A hanging region delays only its own calls.
+/// The limits on concurrent calls to the STS in one region. If a region hangs, only its own calls are delayed.
 pub(super) const CALLS: TurnLimits = TurnLimits {
     all: 32,
     of_cluster: 8,
 };
 
-/// The deadline for a connection, including a second address of the name.
+/// The deadline for a connection, including an attempt with a second address of the name.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(4);
 
-/// The time after which an idle connection is closed. It is shorter than the idle timeout of load balancers, so that a
-/// connection is not closed during a call.
+/// The time after which an idle connection is closed. It is shorter than the idle timeout of load balancers, which
+/// could otherwise close a connection during a call.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// The controller's name and version, for AWS `CloudTrail`. No signature covers it.
+/// The controller's name and version, for AWS `CloudTrail`. The signature does not cover it.
 const USER_AGENT: &str = concat!("node-attestation-controller/", env!("CARGO_PKG_VERSION"));
 
 /// The trust anchors for an endpoint's certificate chain.
@@ -45,7 +46,7 @@ const USER_AGENT: &str = concat!("node-attestation-controller/", env!("CARGO_PKG
 pub(super) enum TrustRoots {
     /// The system's CA certificates.
     Public,
-    /// The system's CA certificates, and the operator's own.
+    /// The system's CA certificates, and the operator's CA certificates.
     Own,
 }
 
@@ -55,22 +56,22 @@ pub(super) enum TrustRoots {
 pub(super) struct Client {
     public: reqwest::Client,
     own: reqwest::Client,
-    /// The turns by region.
+    /// The turns for each region.
     turns: Shared<Swept<String, FairTurns>>,
 }
 
-// The `Debug` output of reqwest's client would contain the proxy, with its password.
+// Not derived: the `Debug` output of reqwest's client would contain the proxy, including its password.
 
 impl Client {
-    /// A client that trusts `system` and, for the operator's endpoints, also `own`. If there is a `proxy`, the client
-    /// connects through it.
+    /// Creates a client that trusts `system` and, for the operator's endpoints, also `own`. If `proxy` is set, the
+    /// client connects through it.
     pub(super) fn new(
         system: Vec<CertificateDer<'static>>,
         own: Vec<CertificateDer<'static>>,
         proxy: Option<&Proxy>,
     ) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let mut roots = RootCertStore::empty();
-        // System certificates that cannot be parsed are ignored, as other programs do.
+        // System certificates that cannot be parsed are ignored, like in other programs.
         roots.add_parsable_certificates(system);
         let mut with_own = roots.clone();
         for certificate in own {
@@ -83,11 +84,11 @@ impl Client {
         })
     }
 
-    /// Sends `request` for this cluster, and reads the complete answer.
+    /// Sends `request` for this cluster, and reads the complete response.
     ///
     /// # Errors
     ///
-    /// The answer does not arrive in time, or cannot come from STS.
+    /// Returns an error if the response does not arrive in time, or cannot come from STS.
     pub(super) async fn exchange(
         &self,
         request: Request<&'static str>,
@@ -116,7 +117,7 @@ impl Client {
         .unwrap_or(Err(Outage::TimedOut))
     }
 
-    /// The cluster's line in a region. Regions without calls are removed.
+    /// The cluster's queue for a region. Regions without calls are removed.
     fn line(&self, cluster: &ObjectKey, region: &str) -> Line {
         let is_idle = |_: &_, turns: &mut FairTurns| turns.is_idle();
         let new = || FairTurns::new(CALLS);

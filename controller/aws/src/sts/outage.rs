@@ -5,7 +5,7 @@ use std::error::Error;
 use hyper::StatusCode;
 use node_attestation_core::refusal::{Deferral, Refusal, Unavailable};
 
-/// STS did not identify the caller. These errors never contain parts of the request or of an answer.
+/// STS did not identify the caller. These errors never contain parts of the request or of a response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Outage {
     /// STS did not answer in time.
@@ -20,16 +20,16 @@ pub(super) enum Outage {
     /// The answer is larger than any STS answer.
     #[error("the answer from STS is too large")]
     TooLarge,
-    /// An HTTP status that contains no decision about the evidence.
+    /// An HTTP status that is not a decision about the evidence.
     #[error("STS answers with status {}", .0.as_u16())]
     Status(StatusCode),
-    /// An error code that contains no decision about the evidence.
+    /// An error code that is not a decision about the evidence.
     #[error("STS answers with status {} and {}", .0.as_u16(), .1)]
     Code(StatusCode, String),
     /// The answer is not from STS.
     #[error("the server that answers with status {} is not STS", .0.as_u16())]
     Undecodable(StatusCode),
-    /// More signatures were confirmed than can be remembered.
+    /// More signatures were confirmed than the cache can store.
     #[error("too many signatures were confirmed within minutes")]
     MemoryFull,
     /// The request could not be built.

@@ -1,4 +1,4 @@
-//! The caller that STS reports, and the check that it is the instance of the document.
+//! The caller that STS reports, and the check that it is the instance in the document.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,11 +8,11 @@ use crate::denial::AwsDenial;
 use crate::document::{VerifiedDocument, is_account};
 use crate::partition::Partition;
 
-/// The role whose credentials come only from the instance metadata. It has no trust policy, so it cannot be assumed
-/// (EC2 User Guide, "Instance identity roles for Amazon EC2 instances").
+/// The role whose credentials are available only from the instance metadata. It has no trust policy, so it cannot be
+/// assumed (EC2 User Guide, "Instance identity roles for Amazon EC2 instances").
 const INSTANCE_IDENTITY_ROLE: &str = "aws:ec2-instance";
 
-/// The limit of role names in characters (IAM quotas).
+/// The maximum length of a role name, in characters (IAM quotas).
 const MAX_ROLE_LEN: usize = 64;
 
 /// The maximum length of a name from STS in a reason, in characters.
@@ -65,14 +65,14 @@ impl ProfileRole {
     }
 }
 
-/// The characters of role names: "Upper and lower case alphanumeric characters ... and `_+=,.@-`" (IAM, `CreateRole`).
-/// So a role name is never [`INSTANCE_IDENTITY_ROLE`].
+/// The characters in role names: "Upper and lower case alphanumeric characters ... and `_+=,.@-`" (IAM, `CreateRole`).
+/// Therefore a role name never equals [`INSTANCE_IDENTITY_ROLE`].
 fn is_role_name(name: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"_+=,.@-".contains(&b);
     (1..=MAX_ROLE_LEN).contains(&name.len()) && name.bytes().all(allowed)
 }
 
-/// Checks that the caller is the instance of `document`, in a role that only this instance can have.
+/// Checks that the caller is the instance in `document`, with a role that only this instance can have.
 pub(super) fn is_instance(
     identity: &Identity,
     document: &VerifiedDocument,
@@ -113,7 +113,7 @@ pub(super) fn is_instance(
     Ok(())
 }
 
-/// The parts of exactly `arn:<partition>:sts::<account>:assumed-role/<role>/<name>`.
+/// The parts of an ARN that has exactly the form `arn:<partition>:sts::<account>:assumed-role/<role>/<name>`.
 struct Session<'a> {
     partition: &'a str,
     account: &'a str,
@@ -123,7 +123,7 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     fn parse(arn: &'a str) -> Option<Self> {
-        // The role's name can contain a colon, so the sixth part is the whole resource.
+        // The role name can contain a colon, so the sixth part is the whole resource.
         let parts: Vec<&str> = arn.splitn(6, ':').collect();
         let ["arn", partition, "sts", "", account, resource] = *parts.as_slice() else {
             return None;
@@ -141,8 +141,8 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Whether the user ID names the same session. The user ID of the instance identity role repeats the account and
-    /// the role. The user ID of another role has the role's unique ID (IAM User Guide, "IAM identifiers").
+    /// Whether the user ID belongs to the same session. For the instance identity role, the user ID repeats the account
+    /// and the role. For any other role, it contains the role's unique ID (IAM User Guide, "IAM identifiers").
     fn has_user_id(&self, user_id: &str) -> bool {
         if self.role == INSTANCE_IDENTITY_ROLE {
             return user_id == format!("{}:{INSTANCE_IDENTITY_ROLE}:{}", self.account, self.name);
@@ -157,7 +157,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// A name in a form that is safe to log.
+/// The name, in a form that is safe to log.
 fn shown(name: &str) -> String {
     name.chars()
         .take(MAX_SHOWN)

@@ -1,8 +1,8 @@
 //! Recent STS refusals, which are repeated without another call.
 //!
-//! A refusal must never affect a legitimate request. A refusal of credentials is remembered only for these credentials
-//! with this identity document. A refusal of a signature is remembered only for this call. So a copy of evidence with
-//! another signature does not affect the original.
+//! A refusal must never affect a legitimate request. Refused credentials are remembered only together with this
+//! identity document. A refused signature is remembered only for this call. Therefore a copy of evidence with a
+//! different signature does not affect the original.
 
 use std::time::Duration;
 
@@ -16,20 +16,21 @@ use super::request::Call;
 use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 
-/// The lifetime of a remembered refusal.
+/// The time for which a refusal is remembered.
 const REMEMBERED: Duration = Duration::from_mins(1);
 
-/// The limit of remembered refusals. At the limit, STS is called again.
+/// The maximum number of remembered refusals. At the limit, STS is called again.
 pub(super) const MAX_REFUSED: usize = 4096;
 
-/// The limit of remembered refusals of one namespace, because a tenant can cause any number of refusals. A namespace can
-/// also not have more than is still free. So several namespaces together leave a part to another one.
+/// The maximum number of remembered refusals for one namespace, because a tenant can cause any number of refusals. A
+/// namespace also cannot have more refusals than the number of free places, so that several namespaces together leave a
+/// part for other namespaces.
 pub(super) const MAX_OF_NAMESPACE: usize = MAX_REFUSED / 4;
 
 /// The number of entries that are checked for removal at the limit.
 const SWEPT: usize = 64;
 
-/// STS codes that reject the credentials, independently of the signature.
+/// STS codes that reject the credentials, regardless of the signature.
 const OF_CREDENTIALS: [&str; 3] = [
     "InvalidAccessKeyId",
     "InvalidClientTokenId",
@@ -53,7 +54,7 @@ struct Inner {
 struct Remembered {
     until: Instant,
     denial: AwsDenial,
-    /// The share of the namespace of the Cluster.
+    /// The share of the Cluster's namespace.
     _share: Share,
 }
 
@@ -64,7 +65,7 @@ impl Default for Refused {
 }
 
 impl Refused {
-    /// The refusal of this call, or of its credentials.
+    /// Returns the refusal of this call or of its credentials, if it is remembered.
     pub(super) fn look(
         &self,
         call: &Call,
@@ -75,7 +76,7 @@ impl Refused {
         let subjects = [of_call(call), of_credentials(proof, document)];
         self.0.read(|Inner { refusals, .. }| {
             let mut known = subjects.iter().filter_map(|subject| refusals.get(subject));
-            // One of the two can be expired while the other is still valid.
+            // One of the two can have expired while the other is still valid.
             let known = known.find(|known| now < known.until)?;
             Some(known.denial.clone())
         })

@@ -1,16 +1,16 @@
 //! Signatures that were seen before and that STS would still accept.
 //!
-//! STS itself verifies that a signature belongs to one key, because the key binding is signed. This cache verifies it a
-//! second time, without a call. It also avoids a call if the decision on a request is repeated.
+//! STS itself verifies that a signature belongs to one key, because the signature covers the key binding. This cache
+//! verifies it again, without a call. It also saves a call if the decision on a request is repeated.
 //!
-//! A signature is remembered after STS has confirmed it for a key. Evidence is public. If an attacker presents a copy
-//! first, this must not block the owner. With HMAC, a request has exactly one signature. Unlike ECDSA, there is no
+//! A signature is remembered only after STS has confirmed it for a key. Evidence is public, so an attacker who presents
+//! a copy first must not block the owner. With HMAC, a request has exactly one signature. ECDSA, in contrast, allows a
 //! second form.
 //!
-//! The cache is bounded for each instance, for each cluster, for each namespace and in total. The last quarter is
-//! reserved for namespaces that use less than half of the cache. If the cache is full, each namespace still has a small
-//! reserved share, in which each cluster has a smaller share. The reserved shares together are at most as large as the
-//! cache. A request without space in the cache waits, because no signature is removed before it expires.
+//! The cache is limited for each instance, for each cluster, for each namespace and in total. The last quarter is
+//! reserved for namespaces that use less than half of the cache. Even if the cache is full, each namespace has a small
+//! reserved share, in which each cluster has a smaller share. All reserved shares together are at most as large as the
+//! cache. A request for which the cache has no space waits, because no signature is removed before it expires.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -30,7 +30,7 @@ pub(super) struct ReplayCache {
 /// The limits of the cache.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// The total without the reserved shares. With the reserved shares, the total is twice as large.
+    /// The total, not including the reserved shares. With the reserved shares, the total is twice as large.
     pub(super) all: usize,
     /// The limit for one cluster.
     pub(super) of_cluster: usize,
@@ -46,10 +46,10 @@ pub(super) struct Limits {
 const FORGOTTEN: usize = 64;
 
 pub(super) const LIMITS: Limits = Limits {
-    // A join leaves one signature, which stays for 15 minutes. The total is about 30 MB, or 60 MB with the reserved
+    // A join leaves one signature, which is kept for 15 minutes. The total is about 30 MB, or 60 MB with the reserved
     // shares.
     all: 65_536,
-    // Several times the number for 100 machines that join each minute.
+    // Several times the number of signatures for 100 machines that join each minute.
     of_cluster: 8192,
     own_of_cluster: 256,
     // 64 namespaces fill all reserved shares.
@@ -94,16 +94,16 @@ struct Entry {
 pub(super) enum ReplayCheck {
     /// The signature is unknown, or known only for another request with the same key: STS must be called.
     New,
-    /// STS has confirmed the same request for the same key.
+    /// STS has confirmed the same request with the same key.
     Confirmed,
-    /// STS has confirmed the signature for another key.
+    /// STS has confirmed the signature for a different key.
     AnotherKey,
     /// The signature is unknown, and the cache has no space for it.
     Full,
 }
 
 impl ReplayCache {
-    /// A cache with these limits.
+    /// Creates a cache with these limits.
     pub(super) fn with_limits(limits: Limits) -> Self {
         Self {
             inner: Shared::new(Lock::StsSignatures, Inner::default()),
@@ -111,7 +111,7 @@ impl ReplayCache {
         }
     }
 
-    /// The known state of the signature of `call`, presented for `key` and claimed for `owner`.
+    /// The known state of `call`'s signature, which was presented for `key`, and claimed for `owner`.
     pub(super) fn look(
         &self,
         call: &Call,
@@ -131,7 +131,7 @@ impl ReplayCache {
         })
     }
 
-    /// Remembers, until `until`, that STS has confirmed `call` of `owner` for `key`.
+    /// Remembers, until `until`, that STS has confirmed `call` from `owner` for `key`.
     ///
     /// Returns [`ReplayCheck::New`] if the signature is now remembered.
     pub(super) fn remember(
@@ -200,8 +200,8 @@ impl ReplayCache {
 }
 
 impl Inner {
-    /// Removes a few signatures that STS no longer accepts. Each lookup calls this function, and adds at most one
-    /// signature afterwards.
+    /// Removes a few signatures that STS no longer accepts. Each lookup calls this function, and then adds at most one
+    /// signature.
     fn forget(&mut self, now: SystemTime) {
         for _ in 0..FORGOTTEN {
             let Some((until, signature)) = self.by_end.first().copied() else {

@@ -1,5 +1,5 @@
-//! The request to STS, rebuilt. A node does not choose its method, host, path, headers or body. [`Proof`] checks the
-//! form of all values from the node.
+//! Rebuilds the request to STS. A node does not choose its method, host, path, headers or body. [`Proof`] checks the
+//! form of all values that come from the node.
 
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request, Uri};
@@ -26,11 +26,12 @@ pub(super) struct Call {
     pub(super) content: [u8; 32],
 }
 
-/// Rebuilds the request that `proof` signs, if it was made for `binding` and `host`.
+/// Rebuilds the request that `proof` signs, provided that it was created for `binding` and `host`.
 ///
 /// # Errors
 ///
-/// A field is not valid in an HTTP request. The checked forms of the values exclude this error.
+/// Returns an error if a field is not valid in an HTTP request. This cannot occur, because the forms of the values have
+/// been checked.
 pub(super) fn rebuild(
     proof: &Proof,
     binding: &KeyBinding,
@@ -81,7 +82,7 @@ fn secret(value: &str) -> Result<HeaderValue, hyper::http::Error> {
     Ok(value)
 }
 
-/// The SHA-256 digest of parts that do not contain a line end.
+/// The SHA-256 digest of parts that contain no line ends.
 fn digest(parts: &[&str]) -> [u8; 32] {
     let mut digest = Sha256::new();
     for part in parts {

@@ -1,4 +1,4 @@
-//! The operator's STS settings, which come from flags of the manager, and never from a tenant's resource.
+//! The operator's STS settings, which come from the manager's flags, and never from a tenant's resource.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -11,19 +11,19 @@ use super::principal::ProfileRole;
 use crate::partition::{EndpointHost, of_region};
 use crate::proxy::{InvalidProxy, Proxy};
 
-/// Settings of [`Sts`](super::Sts). The defaults are the public endpoint of each region, the system's CA certificates,
-/// no proxy, and only the instance identity role.
+/// Settings for [`Sts`](super::Sts). The defaults are each region's public endpoint, the system's CA certificates, no
+/// proxy, and only the instance identity role.
 #[derive(Debug, Clone, Default)]
 pub struct StsSettings {
-    /// Endpoints that replace the public endpoints, by region: FIPS or VPC endpoints. The nodes of the region must use
-    /// the same host, because the host is signed.
+    /// Endpoints that replace the public endpoints, by region: FIPS or VPC endpoints. The nodes in the region must use
+    /// the same host, because the signature covers the host.
     pub endpoints: BTreeMap<String, EndpointHost>,
     /// CA certificates (PEM) that are trusted only for [`endpoints`](Self::endpoints), in addition to the system's.
     pub authorities: Option<Vec<u8>>,
     /// Instance profile roles that identify an instance in the same way as its instance identity role. A principal that
-    /// is allowed to assume such a role can impersonate each of its instances.
+    /// is allowed to assume one of these roles can impersonate each of its instances.
     pub roles: Vec<ProfileRole>,
-    /// The proxy to STS, if there is one.
+    /// The proxy for STS, if one is configured.
     pub proxy: Proxy,
 }
 
@@ -53,7 +53,7 @@ impl StsSettings {
         self.client_with(rustls_native_certs::load_native_certs().certs)
     }
 
-    /// The client on a system with these CA certificates.
+    /// Creates the client on a system that has these CA certificates.
     pub(super) fn client_with(
         &self,
         system: Vec<CertificateDer<'static>>,

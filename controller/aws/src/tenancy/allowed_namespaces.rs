@@ -1,8 +1,8 @@
 //! The namespaces whose clusters are allowed to use an identity: `spec.allowedNamespaces`.
 //!
-//! The rules match the code of Cluster API Provider AWS. If the documentation differs, the code takes precedence:
+//! The rules match the code of Cluster API Provider AWS. Where its documentation differs, the code takes precedence:
 //! `selector: {}` without a list allows every namespace, because the API server stores an empty `allowedNamespaces` in
-//! that form.
+//! this form.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use serde::Deserialize;
 /// The labels of an object.
 pub type Labels = BTreeMap<String, String>;
 
-/// `spec.allowedNamespaces` of an identity. A missing field and an empty field have different meanings.
+/// The field `spec.allowedNamespaces` in an identity. A missing field and an empty field have different meanings.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct AllowedNamespaces {
     /// Names of namespaces. They are not patterns.
@@ -46,7 +46,7 @@ pub enum InvalidSelector {
     /// The operator is unknown.
     #[error("{0:?} is not a label selector operator")]
     Operator(String),
-    /// `In` or `NotIn` has no values. Such a `NotIn` would select everything.
+    /// `In` or `NotIn` has no values. `NotIn` without values would select everything.
     #[error("the operator {operator} of label {key:?} requires values")]
     ValuesMissing {
         /// The operator.
@@ -71,12 +71,12 @@ pub enum InvalidSelector {
 }
 
 impl AllowedNamespaces {
-    /// The rule that allows the clusters of a namespace to use the identity; `None` if they are not allowed. `labels`
-    /// are the labels of the namespace; `None` if it does not exist.
+    /// The rule that allows the clusters in a namespace to use the identity. `None` if they are not allowed to use it.
+    /// `labels` are the labels of the namespace, or `None` if the namespace does not exist.
     ///
     /// # Errors
     ///
-    /// The selector is invalid, and the list does not contain the name.
+    /// Returns an error if the selector is invalid and the list does not contain the name.
     pub fn permits(
         &self,
         namespace: &str,
@@ -100,7 +100,7 @@ impl AllowedNamespaces {
 }
 
 /// The conversion in kube-rs accepts `NotIn` without values and `Exists` with values. Kubernetes'
-/// `LabelSelectorAsSelector` does not, and such a `NotIn` would select everything.
+/// `LabelSelectorAsSelector` rejects both. `NotIn` without values would select everything.
 fn checked(selector: LabelSelector) -> Result<Selector, InvalidSelector> {
     for (key, value) in selector.match_labels.iter().flatten() {
         is_key(key)?;
@@ -137,7 +137,8 @@ fn check(requirement: &LabelSelectorRequirement) -> Result<(), InvalidSelector> 
     values.iter().try_for_each(|value| is_value(value))
 }
 
-/// Checks for a name of at most 63 characters, with an optional prefix of a DNS subdomain and a slash.
+/// Checks that this is a label key: a name of at most 63 characters, with an optional prefix that consists of a DNS
+/// subdomain and a slash.
 fn is_key(key: &str) -> Result<(), InvalidSelector> {
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),

@@ -1,10 +1,10 @@
-//! Cross-account resource management of AWS Controllers for Kubernetes (CARM): annotations of a namespace, and
-//! `ConfigMap` objects with the roles of accounts and teams.
+//! Cross-account resource management in AWS Controllers for Kubernetes (CARM): annotations on a namespace, and
+//! `ConfigMap` objects with the roles for accounts and teams.
 //!
-//! CARM is for clusters that Cluster API Provider AWS did not create. The order is as in AWS Controllers for Kubernetes
-//! with both feature gates, `TeamLevelCARM` and `ServiceLevelCARM`: a team precedes an account, and the key of the
-//! service precedes the plain key. If their runtime would continue with the controller's own role, this module returns
-//! an error.
+//! CARM is for clusters that Cluster API Provider AWS did not create. The order is the same as in AWS Controllers for
+//! Kubernetes with both feature gates, `TeamLevelCARM` and `ServiceLevelCARM`: a team precedes an account, and the key
+//! for the service precedes the plain key. In cases in which their runtime would continue with the controller's own
+//! role, this module returns an error.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::plan::Plan;
 use super::role::{Role, RoleSpec};
 use crate::document::is_account;
 
-/// The service whose roles are used. A key can begin with the name of the service and a dot.
+/// The service whose roles are used. A key can start with the name of the service and a dot.
 const SERVICE: &str = "ec2";
 
 /// A value with more fields than an ARN: an extension of this project.
@@ -30,12 +30,12 @@ struct RoleValue {
     session_name: String,
 }
 
-/// The plan for the clusters in a namespace with these annotations; `None` if it has no relevant annotation.
+/// Returns the plan for the clusters in a namespace with these annotations. `None` if it has no relevant annotation.
 ///
 /// # Errors
 ///
-/// The role of a relevant annotation is not available. There is no fallback: a team's cluster never gets the role of
-/// its account.
+/// Returns an error if the role for a relevant annotation is not available. There is no fallback: a team's cluster
+/// never gets the role for its account.
 pub(super) fn resolve(
     objects: &Objects,
     namespace: &str,

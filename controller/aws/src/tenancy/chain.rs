@@ -1,4 +1,4 @@
-//! The identity chain of Cluster API Provider AWS: from the cluster's identity through its sources to the first
+//! The identity chain in Cluster API Provider AWS: from the cluster's identity through its sources to the first
 //! credentials.
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::plan::{Link, Plan, Root, ServiceAccount, Warning};
 use super::role::{InvalidRoleSpec, Role, RoleSpec};
 use crate::partition;
 
-/// The shortest token validity that Kubernetes allows, in seconds.
+/// The minimum token validity that Kubernetes allows, in seconds.
 const MIN_TOKEN_VALIDITY: i64 = 600;
 
 /// The namespace and region of the cluster for which an identity is resolved.
@@ -25,7 +25,7 @@ const MIN_TOKEN_VALIDITY: i64 = 600;
 pub(super) struct ClusterPlace<'a> {
     /// Its namespace.
     pub namespace: &'a str,
-    /// Its region; `None` if no object names it.
+    /// Its region. `None` if no object names it.
     pub region: Option<&'a str>,
 }
 
@@ -34,7 +34,7 @@ impl IdentityRef {
     ///
     /// # Errors
     ///
-    /// [`ResolutionError::UnsupportedKind`].
+    /// Returns [`ResolutionError::UnsupportedKind`] if the kind is not supported.
     pub fn parse(reference: &RawIdentityRef) -> Result<Self, ResolutionError> {
         let kind = IdentityKind::named(&reference.kind);
         let unsupported = || ResolutionError::UnsupportedKind(reference.kind.clone());
@@ -45,14 +45,14 @@ impl IdentityRef {
     }
 }
 
-/// Resolves the plan of an identity for a cluster.
+/// Resolves the plan for a cluster that uses an identity.
 ///
-/// Each identity of the chain must permit the cluster's namespace before its other fields are read. The identities that
+/// Each identity in the chain must permit the cluster's namespace before its other fields are read. The identities that
 /// permit the namespace are added to `chain`, which must be empty.
 ///
 /// # Errors
 ///
-/// The first error, in order from the cluster's identity to the last source.
+/// Returns the first error, in order from the cluster's identity to the last source.
 pub(super) fn resolve(
     objects: &Objects,
     identity: IdentityRef,
@@ -213,7 +213,7 @@ fn access_key(
     identity: &IdentityRef,
     name: &str,
 ) -> Result<Root, ResolutionError> {
-    // A name with a slash would change the path at the API server.
+    // A name that contains a slash would change the path in the API server.
     let key = Some(name).filter(|name| is_dns_subdomain(name));
     match key.and_then(|name| objects.access_keys.get(name)) {
         Some(Ok(key)) => Ok(Root::Static(key.clone())),
@@ -285,7 +285,7 @@ fn service_account(
     })))
 }
 
-/// Shortens the sessions with a temporary source: a role, a session token, or the controller's own credentials, which
+/// Shortens the sessions whose source is temporary: a role, a session token, or the controller's own credentials, which
 /// are rarely a long-lived access key.
 fn chained(root: &Root, roles: Vec<(IdentityRef, Role)>) -> (Vec<Role>, Vec<Warning>) {
     let mut is_temporary = match root {
@@ -308,7 +308,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// [`ResolutionError::PartitionMismatch`].
+    /// Returns [`ResolutionError::PartitionMismatch`] if a role belongs to a different partition.
     pub(crate) fn check_partition(&self, region: &str) -> Result<(), ResolutionError> {
         let Some(partition) = partition::of_region(region).map(|partition| partition.name) else {
             return Ok(());

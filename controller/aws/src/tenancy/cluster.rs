@@ -16,7 +16,7 @@ use super::selected_role;
 pub struct TenancySettings {
     /// The order of precedence for clusters that Cluster API Provider AWS did not create.
     pub ack: Ack,
-    /// Clusters without a named identity use the controller's own credentials.
+    /// Whether clusters without a named identity use the controller's own credentials.
     pub allow_controller_identity_fallback: bool,
 }
 
@@ -60,15 +60,15 @@ pub struct ObjectRef {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Infrastructure {
-    /// The identity; `None` for the controller's own.
+    /// The identity. `None` for the controller's own identity.
     pub identity_ref: Option<RawIdentityRef>,
     /// The cluster's region.
     pub region: Option<String>,
 }
 
 impl Cluster {
-    /// The object kinds whose `spec.identityRef` is used: the last kind as `spec.infrastructureRef`, the other kinds as
-    /// `spec.controlPlaneRef`.
+    /// The object kinds whose `spec.identityRef` is used. The last kind is used if it is in `spec.infrastructureRef`,
+    /// and the other kinds are used if they are in `spec.controlPlaneRef`.
     pub const DECIDERS: [&str; 3] = ["AWSManagedControlPlane", "ROSAControlPlane", "AWSCluster"];
 
     /// The object whose `spec.identityRef` is used: a managed control plane, or the `AWSCluster`. `None` if Cluster API
@@ -82,13 +82,13 @@ impl Cluster {
     }
 }
 
-/// The resolution of a cluster's identity, with the steps that lead to its result.
+/// The resolution of a cluster's identity, including the steps that lead to its result.
 #[derive(Debug, Clone)]
 pub struct Explanation {
     /// The object that determines the identity.
     pub decided_by: DecidedBy,
-    /// The identities that permit the cluster's namespace, up to the end of the resolution. The cluster's own identity
-    /// is first.
+    /// The identities that permit the cluster's namespace, up to the point at which the resolution ended. The cluster's
+    /// own identity is first.
     pub chain: Vec<Link>,
     /// The plan.
     pub plan: Result<Plan, ResolutionError>,
@@ -106,7 +106,7 @@ pub enum DecidedBy {
     /// An object of Cluster API Provider AWS does not name an identity.
     #[display("{} {}, which has no spec.identityRef", _0.kind, _0.name)]
     NoIdentityRef(ObjectRef),
-    /// The annotations of the Namespace, and `ConfigMap` objects.
+    /// The annotations on the Namespace, and `ConfigMap` objects.
     #[display(
         "the annotations of the Namespace and the config maps of AWS Controllers for Kubernetes"
     )]
@@ -122,13 +122,13 @@ pub enum DecidedBy {
     Nothing,
 }
 
-/// Resolves the plan of a cluster. `infrastructure` is the object of [`Cluster::decider`]; `service_account` is the
-/// identity that the cluster's `KubeletAuthentication` names.
+/// Resolves the plan for a cluster. `infrastructure` is the object that [`Cluster::decider`] names. `service_account`
+/// is the identity that the cluster's `KubeletAuthentication` names.
 ///
 /// # Errors
 ///
-/// The credentials cannot be determined. The controller's own credentials are used only if the operator or an identity
-/// specifies them.
+/// Returns an error if the credentials cannot be determined. The controller's own credentials are used only if the
+/// operator or an identity specifies them.
 pub fn resolve(
     objects: &Objects,
     cluster: &Cluster,
@@ -139,7 +139,7 @@ pub fn resolve(
     explain(objects, cluster, infrastructure, service_account, settings).plan
 }
 
-/// Like [`resolve`], with its steps.
+/// Like [`resolve`], but also returns the steps.
 pub fn explain(
     objects: &Objects,
     cluster: &Cluster,

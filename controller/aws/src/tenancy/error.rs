@@ -1,4 +1,4 @@
-//! The errors of an identity's resolution. These errors never deny a request. The request waits, and a condition of its
+//! Errors from resolving an identity. These errors never deny a request: the request waits, and a condition of its
 //! cluster contains the reason.
 
 use super::allowed_namespaces::InvalidSelector;
@@ -25,7 +25,7 @@ pub enum ResolutionError {
     /// The controller identity does not have the name `default`.
     #[error("AWSClusterControllerIdentity/{0} is not accepted: the name must be default")]
     NotSingleton(String),
-    /// The kind is not a kind of identity.
+    /// The kind is not an identity kind.
     #[error("{0:?} is not a kind of identity")]
     UnsupportedKind(String),
     /// The cluster's identity does not permit the cluster's namespace.
@@ -146,7 +146,7 @@ pub enum ResolutionError {
     /// No `IAMRoleSelector` matches.
     #[error("no IAMRoleSelector matches the instances of the cluster")]
     NoRoleSelector,
-    /// Several instances of `IAMRoleSelector` match.
+    /// Several `IAMRoleSelector` objects match.
     #[error("several IAMRoleSelectors match the instances of the cluster: {}", .0.join(", "))]
     RoleSelectorConflict(Vec<String>),
     /// A matching `IAMRoleSelector` is invalid.
@@ -187,10 +187,10 @@ pub enum ResolutionError {
     },
 }
 
-/// Two accounts that must match are different.
+/// Two accounts that must match differ.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum AccountMismatch {
-    /// The annotation of the namespace and the role have different accounts.
+    /// The account in the namespace's annotation differs from the account of the role.
     #[display(
         "the namespace belongs to account {annotated}, but role {role} belongs to another account"
     )]
@@ -213,7 +213,7 @@ pub enum AccountMismatch {
 }
 
 impl ResolutionError {
-    /// The reason in a condition.
+    /// The reason for the condition.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::IdentityNotFound { .. } => "IdentityNotFound",
@@ -251,7 +251,7 @@ impl ResolutionError {
     }
 }
 
-/// The remedy, if it is not obvious.
+/// The fix, if it is not obvious.
 fn hint(identity: &IdentityRef) -> &'static str {
     if *identity == IdentityRef::controller() {
         ": Cluster API Provider AWS creates it, with its feature AutoControllerIdentityCreator, or you do"

@@ -1,4 +1,4 @@
-//! The identities of Cluster API Provider AWS, as the API server stores them, and this project's
+//! The identities in Cluster API Provider AWS, as stored by the API server, and this project's
 //! `AWSServiceAccountIdentity`.
 
 use std::fmt;
@@ -11,7 +11,7 @@ use super::role::RoleSpec;
 /// The name of the only `AWSClusterControllerIdentity`.
 pub(super) const CONTROLLER_IDENTITY_NAME: &str = "default";
 
-/// The limit of identities in a chain.
+/// The maximum number of identities in a chain.
 pub(super) const MAX_DEPTH: usize = 5;
 
 /// A kind of identity.
@@ -24,7 +24,7 @@ pub enum IdentityKind {
     Static,
     /// A role that another identity assumes.
     Role,
-    /// A role that a service account of the cluster's namespace assumes.
+    /// A role that a service account in the cluster's namespace assumes.
     ServiceAccount,
 }
 
@@ -85,7 +85,7 @@ pub struct RawIdentityRef {
     pub kind: String,
     /// The name of the identity.
     pub name: String,
-    /// The namespace, which is not a field of the API, and is ignored.
+    /// The namespace. It is not a field in the API, and is ignored.
     #[serde(default)]
     pub namespace: Option<String>,
 }
@@ -119,8 +119,8 @@ pub struct RoleIdentity {
     pub source_identity_ref: Option<RawIdentityRef>,
 }
 
-/// The other fields of a [`RoleIdentity`]. They are parsed separately from the role, because with a flattened field,
-/// serde would also parse all unknown fields, but only to a limited depth.
+/// The other fields of a [`RoleIdentity`]. They are parsed separately from the role, because serde would parse all
+/// unknown fields along with a flattened field, but only to a limited depth.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RoleReferences {

@@ -17,15 +17,15 @@ use super::plan::{AccessKey, Plan};
 use super::role_selector::RoleSelector;
 use crate::bounded::{Bounded, Kept, NamespaceLimits};
 
-/// The keys in the Secret of an `AWSClusterStaticIdentity`, from the code of Cluster API Provider AWS.
+/// The keys in the Secret for an `AWSClusterStaticIdentity`, from the code of Cluster API Provider AWS.
 const ACCESS_KEY_ID: &str = "AccessKeyID";
 const SECRET_ACCESS_KEY: &str = "SecretAccessKey";
 const SESSION_TOKEN: &str = "SessionToken";
 
-/// The annotation of a namespace that names its account.
+/// The annotation on a namespace that names its account.
 pub(super) const OWNER_ACCOUNT_ID: &str = "services.k8s.aws/owner-account-id";
 
-/// The annotation of a namespace that names its team.
+/// The annotation on a namespace that names its team.
 pub(super) const TEAM_ID: &str = "services.k8s.aws/team-id";
 
 /// The `ConfigMap` with roles by account.
@@ -34,14 +34,15 @@ pub const ACCOUNT_MAP: &str = "ack-role-account-map";
 /// The `ConfigMap` with roles by team.
 pub const TEAM_MAP: &str = "ack-role-team-map";
 
-/// The limits of the `AWSServiceAccountIdentity` objects in one namespace, which its tenant can create. One has up to
-/// 40 KB, and usually a few hundred bytes. A namespace rarely has more than one for each of its Clusters.
+/// The limits on the `AWSServiceAccountIdentity` objects in one namespace, which its tenant can create. An object has
+/// up to 40 KB, but usually only a few hundred bytes. A namespace rarely has more than one object for each of its
+/// Clusters.
 pub const MAX_SERVICE_ACCOUNTS: NamespaceLimits = NamespaceLimits {
     objects: 1000,
     bytes: 8 * 1024 * 1024,
 };
 
-/// The reason why an `AWSServiceAccountIdentity` beyond the size of its namespace is not used.
+/// The reason why an `AWSServiceAccountIdentity` that exceeds its namespace's size limit is not used.
 const TOO_LARGE: &str = "the AWSServiceAccountIdentity objects of its namespace have more than 8 MiB; delete some of \
                          them, then change this one";
 
@@ -53,7 +54,7 @@ pub type Readable<T> = Result<T, Unreadable>;
 pub struct Unreadable {
     /// The error, which can quote a part of the object.
     pub detail: String,
-    /// `spec.allowedNamespaces`, if it can be parsed. Only conditions in these namespaces show the detail.
+    /// `spec.allowedNamespaces`, if it can be parsed. Only conditions in these namespaces contain the detail.
     pub allowed_namespaces: Option<Option<AllowedNamespaces>>,
 }
 
@@ -74,13 +75,13 @@ pub struct Objects {
     pub service_accounts: ServiceAccounts,
     /// Namespaces, by name.
     pub namespaces: HashMap<String, Namespace>,
-    /// The namespace of Cluster API Provider AWS, which has the Secrets.
+    /// The namespace of Cluster API Provider AWS, which contains the Secrets.
     pub capa_namespace: String,
-    /// The Secrets of identities, by name.
+    /// The Secrets that identities name, by name.
     pub access_keys: HashMap<String, Result<Arc<AccessKey>, MissingKeys>>,
-    /// The `ConfigMap` of AWS Controllers for Kubernetes with roles by account; `None` if there is none.
+    /// The `ConfigMap` of AWS Controllers for Kubernetes that contains roles by account. `None` if it does not exist.
     pub account_map: Option<BTreeMap<String, String>>,
-    /// The `ConfigMap` of AWS Controllers for Kubernetes with roles by team; `None` if there is none.
+    /// The `ConfigMap` of AWS Controllers for Kubernetes that contains roles by team. `None` if it does not exist.
     pub team_map: Option<BTreeMap<String, String>>,
     /// `IAMRoleSelector`, by name.
     pub role_selectors: BTreeMap<String, Readable<RoleSelector>>,
@@ -109,12 +110,12 @@ impl ServiceAccounts {
         self.0.get(&(namespace.to_owned(), name.to_owned()))
     }
 
-    /// Whether an identity of this namespace was omitted, because there are too many.
+    /// Whether an identity in this namespace was omitted, because there are too many.
     pub fn has_omitted(&self, namespace: &str) -> bool {
         self.0.has_omitted(namespace)
     }
 
-    /// All identities, to remove some.
+    /// All identities, for removing some of them.
     pub(crate) fn entries_mut(&mut self) -> &mut KeptAccounts {
         self.0.entries_mut()
     }
@@ -130,9 +131,10 @@ pub struct Namespace {
 }
 
 impl Objects {
-    /// Replaces an identity. Only an `AWSServiceAccountIdentity` has a namespace, and so limits.
+    /// Replaces an identity. Only an `AWSServiceAccountIdentity` has a namespace, and is therefore limited.
     ///
-    /// Returns what is not kept, so that the caller can drop it without a lock: the previous identity, or this one.
+    /// Returns the identity that is not kept, either the previous one or this one, so that the caller can drop it after
+    /// it releases a lock.
     pub fn put_identity(
         &mut self,
         namespace: &str,
@@ -165,7 +167,7 @@ impl Objects {
         former.into_iter().collect()
     }
 
-    /// Replaces an `IAMRoleSelector` with this `spec`, as JSON; `None` removes it. Returns whether it can be parsed.
+    /// Replaces an `IAMRoleSelector` with this `spec`, as JSON. `None` removes it. Returns whether it can be parsed.
     pub fn put_role_selector(&mut self, name: &str, spec: Option<&str>) -> bool {
         let Some(spec) = spec else {
             self.role_selectors.remove(name);
@@ -177,7 +179,7 @@ impl Objects {
         is_readable
     }
 
-    /// Replaces the data of a `ConfigMap` of AWS Controllers for Kubernetes; `None` removes it.
+    /// Replaces the data in a `ConfigMap` of AWS Controllers for Kubernetes. `None` removes it.
     pub fn put_config_map(&mut self, name: &str, data: Option<BTreeMap<String, String>>) {
         match name {
             ACCOUNT_MAP => self.account_map = data,
@@ -186,14 +188,14 @@ impl Objects {
         }
     }
 
-    /// The names of the Secrets in identities, without names that are invalid for a Secret.
+    /// The names of the Secrets that identities name, except names that are invalid for a Secret.
     pub fn secrets(&self) -> BTreeSet<String> {
         let identities = self.statics.values().flatten();
         let names = identities.map(|identity| identity.secret_ref.clone());
         names.filter(|name| is_dns_subdomain(name)).collect()
     }
 
-    /// The name of the Secret with a plan's first credentials.
+    /// The name of the Secret that contains a plan's first credentials.
     pub fn secret_of(&self, plan: &Plan) -> Option<&str> {
         let last = &plan.chain.last()?.identity;
         let identity = (last.kind == IdentityKind::Static).then(|| self.statics.get(&last.name))?;
@@ -223,7 +225,7 @@ impl Objects {
     }
 }
 
-/// An identity with its parsed `spec`.
+/// An identity, with its parsed `spec`.
 #[derive(Debug)]
 pub enum Identity {
     /// `AWSClusterControllerIdentity`.
@@ -242,7 +244,7 @@ pub enum Identity {
 }
 
 impl Identity {
-    /// An identity that is dropped, so its size is not needed.
+    /// Creates an identity that is only dropped, so that its size is not needed.
     fn not_kept(found: Readable<AWSServiceAccountIdentitySpec>) -> Self {
         Self::ServiceAccount { found, bytes: 0 }
     }
@@ -261,14 +263,14 @@ impl Identity {
         Self::ServiceAccount { found, bytes }
     }
 
-    /// Parses the `spec` of an identity, as JSON.
+    /// Parses the `spec` of an identity from JSON.
     pub fn parse(kind: IdentityKind, spec: &str) -> Self {
         match kind {
             IdentityKind::Controller => Self::Controller(readable(spec)),
             IdentityKind::Static => Self::Static(readable(spec)),
             IdentityKind::Role => Self::Role(role_identity(spec)),
             IdentityKind::ServiceAccount => {
-                // Its namespace is the only one that uses it, so a list of namespaces is not kept.
+                // Only its own namespace uses the identity, so a list of namespaces is not kept.
                 let found = readable(spec).map_err(|unreadable| Unreadable {
                     allowed_namespaces: unreadable.allowed_namespaces.map(|_| None),
                     ..unreadable
@@ -289,7 +291,7 @@ impl Identity {
     }
 }
 
-/// The field that decides which namespaces get the parse error of an identity.
+/// The field that determines which namespaces are allowed to get the parse error of an identity.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Permitted {
@@ -320,11 +322,11 @@ fn role_identity(spec: &str) -> Readable<RoleIdentity> {
     })
 }
 
-/// The used annotations of a namespace.
+/// The namespace annotations that the controller reads.
 const ANNOTATIONS: [&str; 2] = [OWNER_ACCOUNT_ID, TEAM_ID];
 
 impl Namespace {
-    /// A namespace with these labels, and with the used annotations.
+    /// Creates a namespace with these labels, and with the annotations that the controller reads.
     pub fn new(labels: &Labels, annotations: &BTreeMap<String, String>) -> Self {
         let annotations = annotations.iter();
         let kept = annotations.filter(|(key, _)| ANNOTATIONS.contains(&&***key));
@@ -337,17 +339,17 @@ impl Namespace {
     }
 }
 
-/// The keys that are missing in a Secret, or whose values are empty or invalid for AWS.
+/// The keys that a Secret lacks, or whose values are empty or invalid for AWS.
 pub type MissingKeys = Vec<&'static str>;
 
-/// The access key in the data of a Secret.
+/// Parses the access key in the data of a Secret.
 ///
-/// Values are printable ASCII without white space. A line break, which `echo` writes, is invalid in an HTTP header, and
-/// makes the SDK panic.
+/// Values must be printable ASCII without white space. A line break, which `echo` writes, is invalid in an HTTP header,
+/// and would make the SDK panic.
 ///
 /// # Errors
 ///
-/// A key is missing, or its value is empty or invalid. The error does not contain the values.
+/// Returns an error if a key is missing, or if its value is empty or invalid. The error does not contain the values.
 pub fn access_key(data: &BTreeMap<&str, &[u8]>) -> Result<AccessKey, MissingKeys> {
     // An empty value counts as missing.
     let value = |key: &'static str| match data.get(key).copied().unwrap_or_default() {

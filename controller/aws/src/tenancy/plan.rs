@@ -1,4 +1,4 @@
-//! The credentials of a cluster: the first credentials, and the chain of roles after them.
+//! The credentials of a cluster: the first credentials, and the chain of roles that follows them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,19 +19,19 @@ pub struct Plan {
     pub root: Root,
     /// The roles to assume, in order. Each role is assumed with the credentials of the previous role.
     pub roles: Vec<Role>,
-    /// The identities, with the cluster's own first. Empty if the plan does not come from identities of Cluster API
-    /// Provider AWS.
+    /// The identities. The cluster's own identity is first. Empty if the plan does not come from Cluster API Provider
+    /// AWS's identities.
     pub chain: Vec<Link>,
-    /// Warnings to the owner, which do not block the cluster.
+    /// Warnings for the owner. They do not block the cluster.
     pub warnings: Vec<Warning>,
 }
 
-/// An identity of a chain.
+/// An identity in a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
     /// The identity.
     pub identity: IdentityRef,
-    /// The rule that allows the cluster's namespace to use it.
+    /// The rule that allows the cluster's namespace to use the identity.
     pub permission: Permission,
 }
 
@@ -42,7 +42,7 @@ pub enum Root {
     Controller,
     /// An access key.
     Static(Arc<AccessKey>),
-    /// A role that a service account's token is allowed to assume.
+    /// A role that the token of a service account is allowed to assume.
     ServiceAccount(Box<ServiceAccount>),
 }
 
@@ -72,7 +72,7 @@ pub struct ServiceAccount {
     pub role: Role,
 }
 
-/// A warning to the owner of an identity or a cluster, which does not block the cluster.
+/// A warning for the owner of an identity or a cluster. It does not block the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum Warning {
     /// The session duration is longer than STS allows.
@@ -92,27 +92,28 @@ pub enum Warning {
     AnnotationsIgnored(String),
 }
 
-/// The key of this process for digests of secrets, so that digests of different processes cannot be compared.
+/// The key with which this process computes digests of secrets, so that digests from different processes cannot be
+/// compared.
 #[derive(derive_more::Debug, Clone)]
 #[debug("DigestKey(..)")]
 pub struct DigestKey(hmac::Key);
 
 impl DigestKey {
-    /// A random key; `None` if the system has no random bytes.
+    /// Creates a random key. `None` if the system has no random bytes.
     pub fn random() -> Option<Self> {
         let mut random = [0; 32];
         aws_lc_rs::rand::fill(&mut random).ok()?;
         Some(Self::new(&random))
     }
 
-    /// The key with these random bytes.
+    /// Creates the key from these random bytes.
     pub fn new(random: &[u8; 32]) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, random))
     }
 }
 
 impl Plan {
-    /// The controller's own credentials.
+    /// Creates a plan for the controller's own credentials.
     pub(super) fn controller() -> Self {
         Self {
             root: Root::Controller,
@@ -122,7 +123,7 @@ impl Plan {
         }
     }
 
-    /// A role that the controller's own credentials assume.
+    /// Creates a plan for a role that the controller's own credentials assume.
     pub(super) fn of_controller(mut role: Role) -> Self {
         role.chain();
         Self {
@@ -136,7 +137,7 @@ impl Plan {
         matches!(self.root, Root::Controller) && self.roles.is_empty() && self.chain.is_empty()
     }
 
-    /// The account of the credentials; `None` if only AWS can report it.
+    /// The account of the credentials. `None` if only AWS can report it.
     pub fn account(&self) -> Option<&str> {
         let role = match (&self.root, self.roles.last()) {
             (_, Some(role)) => role,
@@ -146,10 +147,10 @@ impl Plan {
         Some(role.arn.account())
     }
 
-    /// The digests of the root's credentials, and of the credentials after each role. Credentials with equal digests
+    /// The digests of the root's credentials, and of the credentials after each role. Credentials with the same digest
     /// can be shared. `sts_region` is the STS region.
     ///
-    /// The digests depend only on the parameters of the AWS calls, not on names, labels or versions of objects. A
+    /// The digests depend only on the parameters of the AWS calls, and not on names, labels or versions of objects. A
     /// digest does not reveal a secret.
     pub fn digests(&self, key: &DigestKey, sts_region: &str) -> Vec<CredentialsKey> {
         let root = self.root.digest(key, sts_region);
@@ -210,7 +211,7 @@ fn with_role(fields: Fields, role: &Role, sts_region: &str) -> Digest {
     fields.finish()
 }
 
-/// Length-prefixed fields, so that two lists of fields never hash alike.
+/// Length-prefixed fields, so that different lists of fields never have the same hash input.
 struct Fields(zeroize::Zeroizing<Vec<u8>>);
 
 impl Fields {
@@ -227,7 +228,7 @@ impl Fields {
         self
     }
 
-    /// A missing text and an empty text differ.
+    /// Adds an optional field. A missing text and an empty text result in different hash inputs.
     fn add_optional(self, field: Option<&str>) -> Self {
         match field {
             None => self.add(&[0]),

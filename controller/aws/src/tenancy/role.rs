@@ -9,47 +9,47 @@ use serde::de::IgnoredAny;
 
 use crate::document::is_account;
 
-/// The default validity of a session. Every role allows this validity, and it is the limit for a chained session.
+/// The default validity of a session. Every role allows this validity, which is also the maximum for a chained session.
 const DEFAULT_DURATION: Duration = Duration::from_hours(1);
 
-/// The longest validity of a session with a temporary source (STS, "role chaining").
+/// The maximum validity of a session with a temporary source (STS, "role chaining").
 const MAX_CHAINED_DURATION: Duration = Duration::from_hours(1);
 
-/// The longest session name (STS, `AssumeRole`).
+/// The maximum length of a session name (STS, `AssumeRole`).
 const MAX_SESSION_NAME_LEN: usize = 64;
 
-/// The longest external ID (STS, `AssumeRole`).
+/// The maximum length of an external ID (STS, `AssumeRole`).
 const MAX_EXTERNAL_ID_LEN: usize = 1224;
 
-/// The longest inline session policy (STS, `AssumeRole`).
+/// The maximum length of an inline session policy (STS, `AssumeRole`).
 const MAX_INLINE_POLICY_LEN: usize = 2048;
 
-/// The limit of managed session policies (STS, `AssumeRole`).
+/// The maximum number of managed session policies (STS, `AssumeRole`).
 const MAX_POLICY_ARNS: usize = 10;
 
-/// The longest ARN (IAM).
+/// The maximum length of an ARN (IAM).
 const MAX_ARN_LEN: usize = 2048;
 
-/// The fields of a role in a custom resource: `AWSRoleSpec` of Cluster API Provider AWS, and `externalID`.
+/// The fields of a role in a custom resource: `AWSRoleSpec` in Cluster API Provider AWS, and `externalID`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RoleSpec {
     /// The role's ARN.
     #[serde(rename = "roleARN", default)]
     pub role_arn: String,
-    /// The session's name; if empty, it is derived from the identity's name.
+    /// The name of the session. If empty, it is derived from the identity's name.
     #[serde(default)]
     pub session_name: String,
-    /// The session's validity in seconds; 0 for one hour.
+    /// The validity of the session in seconds. 0 means one hour.
     #[serde(default)]
     pub duration_seconds: i64,
-    /// An inline session policy; empty for none.
+    /// An inline session policy. Empty if there is none.
     #[serde(default)]
     pub inline_policy: String,
     /// Managed session policies.
     #[serde(rename = "policyARNs", default)]
     pub policy_arns: Option<Vec<String>>,
-    /// The external ID; empty for none.
+    /// The external ID. Empty if there is none.
     #[serde(rename = "externalID", default)]
     pub external_id: String,
 }
@@ -68,7 +68,7 @@ pub struct RoleArn {
 #[error("it is not the ARN of a role: arn:PARTITION:iam::ACCOUNT:role/NAME")]
 pub struct InvalidRoleArn;
 
-/// A field of a role is invalid: STS would refuse it.
+/// A field of a role is invalid, so STS would reject it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRoleSpec {
     /// The role's ARN is invalid.
@@ -109,11 +109,12 @@ pub struct Role {
 }
 
 impl Role {
-    /// The role with these fields. If the fields do not contain a session name, it is derived from the identity's name.
+    /// Creates the role with these fields. If the fields do not contain a session name, it is derived from the
+    /// identity's name.
     ///
     /// # Errors
     ///
-    /// The first field that STS would refuse.
+    /// Returns the first field that STS would reject.
     pub fn new(spec: &RoleSpec, identity: &str) -> Result<Self, InvalidRoleSpec> {
         let session_name = match &*spec.session_name {
             "" => session_name_of(identity),
@@ -152,7 +153,7 @@ impl Role {
         })
     }
 
-    /// Shortens the session to STS's limit for a temporary source. Returns whether it was longer.
+    /// Shortens the session to the STS limit for a temporary source. Returns whether it was longer.
     pub(super) fn chain(&mut self) -> bool {
         let is_longer = self.duration > MAX_CHAINED_DURATION;
         self.duration = self.duration.min(MAX_CHAINED_DURATION);
@@ -161,12 +162,12 @@ impl Role {
 }
 
 impl RoleArn {
-    /// The partition of the role.
+    /// The partition in the role's ARN.
     pub fn partition(&self) -> &str {
         &self.partition
     }
 
-    /// The account of the role.
+    /// The account in the role's ARN.
     pub fn account(&self) -> &str {
         &self.account
     }
@@ -181,7 +182,8 @@ impl FromStr for RoleArn {
             return Err(InvalidRoleArn);
         };
         let name = resource.strip_prefix("role/").ok_or(InvalidRoleArn)?;
-        // The text is a path, which ends with a slash, and a name. Both consist of printable characters without spaces.
+        // The text consists of a path, which ends with a slash, and a name. Both contain only printable characters
+        // without spaces.
         let is_name = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_graphic());
         let is_role = name.split('/').all(is_name) && arn.len() <= MAX_ARN_LEN;
         if !is_role || partition.is_empty() || !is_account(account) {
@@ -195,7 +197,8 @@ impl FromStr for RoleArn {
     }
 }
 
-/// The session name of an identity. It is the same for all clusters of the identity, so that they share a session.
+/// The session name for an identity. All clusters that use the identity have the same session name, so that they share
+/// a session.
 fn session_name_of(identity: &str) -> String {
     let name = format!("node-attestation-{identity}");
     let valid = name.chars().filter(|&c| is_word(c) || "+=,.@-".contains(c));
@@ -206,7 +209,7 @@ fn is_text(text: &str, max_len: usize, is_allowed: impl Fn(char) -> bool) -> boo
     (2..=max_len).contains(&text.len()) && text.chars().all(is_allowed)
 }
 
-/// `\w` in the patterns of the STS API reference.
+/// Whether `\w` in the patterns of the STS API reference matches the character.
 fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }

@@ -1,4 +1,4 @@
-//! `IAMRoleSelector` of AWS Controllers for Kubernetes, which follows CARM.
+//! `IAMRoleSelector` in AWS Controllers for Kubernetes, the successor of CARM.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::allowed_namespaces::Labels;
 
-/// The group of the resource that represents a cluster's instances: `Instance` of the EC2 controller.
+/// The group of the resource that represents a cluster's instances: `Instance` in the EC2 controller.
 const GROUP: &str = "ec2.services.k8s.aws";
 const VERSION: &str = "v1alpha1";
 const KIND: &str = "Instance";
@@ -29,14 +29,14 @@ pub struct RoleSelector {
     pub resource_label_selector: MatchLabels,
 }
 
-/// The namespaces of a selector.
+/// The namespaces that a selector matches.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NamespaceSelector {
     /// Their names.
     #[serde(default)]
     pub names: Option<Vec<String>>,
-    /// Their labels, which must also match.
+    /// Their labels. Both the names and the labels must match.
     #[serde(default)]
     pub label_selector: MatchLabels,
 }
@@ -66,7 +66,7 @@ pub struct ResourceType {
 }
 
 impl RoleSelector {
-    /// Whether it matches the instances of a cluster in this namespace.
+    /// Whether the selector matches the instances of a cluster in this namespace.
     pub(super) fn matches(
         &self,
         namespace: &str,
@@ -86,7 +86,7 @@ impl RoleSelector {
             && self.resource_label_selector.matches(of_resource)
     }
 
-    /// Checks the selector as the runtime of AWS Controllers for Kubernetes does.
+    /// Checks the selector like the runtime of AWS Controllers for Kubernetes.
     pub(super) fn check(&self) -> Result<(), &'static str> {
         let names = self.namespace_selector.names.as_deref().unwrap_or_default();
         let types = self.resource_type_selector.as_deref().unwrap_or_default();

@@ -6,12 +6,13 @@ use super::objects::Objects;
 use super::plan::Plan;
 use super::role::{Role, RoleSpec};
 
-/// The plan of the only selector that matches the instances of a cluster with these labels.
+/// Returns the plan for the only selector that matches the instances of a cluster with these labels.
 ///
 /// # Errors
 ///
-/// No selector matches, several selectors match, or the matching selector is invalid. The runtime of AWS Controllers
-/// for Kubernetes would skip an invalid selector, and continue with the controller's own role.
+/// Returns an error if no selector matches, if several selectors match, or if the matching selector is invalid. The
+/// runtime of AWS Controllers for Kubernetes would skip an invalid selector, and continue with the controller's own
+/// role.
 pub(super) fn resolve(
     objects: &Objects,
     namespace: &str,
@@ -21,7 +22,7 @@ pub(super) fn resolve(
     let selectors = objects.role_selectors.iter();
     let matching = selectors.filter(|(_, selector)| match selector {
         Ok(selector) => selector.matches(namespace, labels, cluster_labels),
-        // An invalid selector counts as matching, because it could match.
+        // An invalid selector is treated as matching, because it could have been intended to match.
         Err(_) => true,
     });
     let matching: Vec<_> = matching.collect();

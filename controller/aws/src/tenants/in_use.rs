@@ -6,24 +6,24 @@ use std::time::SystemTime;
 use crate::credentials::{Credentials, CredentialsKey};
 use crate::sessions::{CredentialsError, PlanCredentials};
 
-/// The maximum number of regions of a cluster, which is more than the number of regions in which a cluster has
+/// The maximum number of regions for a cluster, which is more than the number of regions in which a cluster has
 /// instances. At the limit, the least recently used session is removed.
 const MAX_REGIONS: usize = 8;
 
-/// The maximum number of pauses of a cluster, which is more than the number of identities that a cluster has within one
-/// pause. At the limit, the oldest pause is removed.
+/// The maximum number of pauses for a cluster, which is more than the number of identities that a cluster has within
+/// one pause. At the limit, the oldest pause is removed.
 const MAX_PAUSED: usize = 8;
 
 /// The sessions of one cluster.
 ///
 /// # Guarantees
 ///
-/// - There is one session for each STS region, all with the same identity.
-/// - If a session without credentials is replaced, its pause continues: a cluster whose identity changes back and forth
-///   does not cause more calls.
+/// - Each STS region has one session. All sessions have the same identity.
+/// - If a session without credentials is replaced, its pause continues, so that a cluster whose identity changes back
+///   and forth does not cause more calls.
 #[derive(Debug, Default)]
 pub(super) struct ClusterSessions {
-    /// The most recently used session is last.
+    /// The sessions in use. The most recently used session is last.
     in_use: Vec<InUse>,
     paused: Vec<PlanCredentials>,
 }
@@ -32,7 +32,7 @@ pub(super) struct ClusterSessions {
 struct InUse {
     /// The digest of the plan, which does not depend on the region.
     plan: Option<CredentialsKey>,
-    /// Set when the account is known.
+    /// Set after the account is known.
     credentials: Option<Credentials>,
     session: PlanCredentials,
 }
@@ -49,8 +49,8 @@ impl ClusterSessions {
         true
     }
 
-    /// Keeps the session of the plan with this digest. It replaces a session in the same region, and the sessions of
-    /// another plan.
+    /// Keeps the session for the plan with this digest. It replaces the session in the same region, and all sessions
+    /// for a different plan.
     pub(super) fn keep(&mut self, session: &PlanCredentials, plan: Option<CredentialsKey>) {
         if self.touch(session) {
             return;
@@ -71,7 +71,7 @@ impl ClusterSessions {
         });
     }
 
-    /// The credentials of this session, created if necessary. `None` if the session is no longer in use.
+    /// The credentials for this session, which are created if necessary. `None` if the session is no longer in use.
     pub(super) fn credentials(
         &mut self,
         session: &PlanCredentials,
@@ -97,13 +97,13 @@ impl ClusterSessions {
         !(self.in_use.is_empty() && self.paused.is_empty())
     }
 
-    /// The failure of the most recently used session with a failure.
+    /// The failure of the most recently used session that has failed.
     pub(super) fn failure(&self) -> Option<CredentialsError> {
         let mut latest = self.in_use.iter().rev();
         latest.find_map(|known| known.session.condition().1)
     }
 
-    /// The expiry of the most recently used session with an expiry.
+    /// The expiry time of the most recently used session that has one.
     pub(super) fn expiry(&self) -> Option<SystemTime> {
         let mut latest = self.in_use.iter().rev();
         latest.find_map(|known| known.session.condition().0)

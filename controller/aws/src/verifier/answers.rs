@@ -9,10 +9,10 @@ use tokio::time::Instant;
 
 use crate::ec2::Outage;
 
-/// The error of the credentials by cluster and region; `None` after a successful answer.
+/// The error of the credentials, by cluster and region. `None` after a successful response.
 ///
-/// A cluster has an entry for each region with its instances. So a condition does not contain regions and errors of
-/// other tenants.
+/// A cluster has an entry for each region in which it has instances. Therefore a condition does not contain the regions
+/// and errors of other tenants.
 #[derive(Debug)]
 pub(super) struct Answers(Shared<Swept<(String, String), Answer>>);
 
@@ -22,20 +22,20 @@ impl Default for Answers {
     }
 }
 
-/// EC2's last answer, with the error of the credentials if there is one.
+/// EC2's last response, with the error of the credentials, if any.
 #[derive(Debug)]
 struct Answer {
     wrong: Option<String>,
     at: Instant,
 }
 
-/// The time after which the last response is obsolete. The longest time between two renewals of a node is 28 hours. So
-/// after 36 hours without a call, the region has no active instance.
+/// The time after which the last response is obsolete. A node renews at least every 28 hours, so after 36 hours without
+/// a call, the region has no active instance.
 const EXPIRES: Duration = Duration::from_hours(36);
 
 impl Answers {
-    /// Records the outcome of an EC2 call about an instance of `cluster`. Failures that are not about the credentials
-    /// are ignored: a timeout, throttling, an EC2 error.
+    /// Records the outcome of an EC2 call about an instance of `cluster`. Ignores failures that the credentials did not
+    /// cause: a timeout, throttling, or an EC2 error.
     pub(super) fn heard(&self, cluster: &str, region: &str, failure: Option<&Unavailable>) {
         let outage = failure.and_then(Unavailable::cause::<Outage>);
         if outage.is_some_and(|outage| !outage.kind.is_of_credentials()) {
@@ -50,8 +50,8 @@ impl Answers {
         });
     }
 
-    /// The conditions of `cluster` about these regions. If `regions` is empty, they are about all regions of its
-    /// instances.
+    /// The conditions of `cluster` about these regions. If `regions` is empty, they are about all regions in which it
+    /// has instances.
     pub(super) fn reports(&self, cluster: &str, regions: &[String]) -> Vec<ConditionReport> {
         let resolved = ConditionReport {
             of: conditions::AWS_IDENTITY_RESOLVED,

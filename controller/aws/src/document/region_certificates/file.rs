@@ -7,7 +7,7 @@ use x509_cert::der::{Decode, Encode};
 
 use super::{Signer, Signers};
 
-/// The maximum size of the file, in bytes. AWS's certificates together take 60 KiB.
+/// The maximum size of the file, in bytes. AWS's certificates have 60 KiB in total.
 const MAX_FILE_SIZE: usize = 1024 * 1024;
 const REGION: &str = "Region:";
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
@@ -60,7 +60,7 @@ pub(super) struct Entry {
     signer: Signer,
 }
 
-/// The signers of a file, in order.
+/// Parses the signers in a file, in order.
 pub(super) fn parse(file: &str) -> Result<Vec<Entry>, InvalidSigners> {
     if file.len() > MAX_FILE_SIZE {
         return Err(InvalidSigners::TooLarge(file.len()));
@@ -91,7 +91,7 @@ pub(super) fn parse(file: &str) -> Result<Vec<Entry>, InvalidSigners> {
     }
 }
 
-/// The signer whose certificate begins in `line`, before `rest`.
+/// Parses the signer whose certificate begins in `line`, before `rest`.
 fn entry<'a>(
     line: usize,
     region: &str,
@@ -121,7 +121,7 @@ fn entry<'a>(
     }
 }
 
-/// The signer of a certificate; `None` if its key is not RSA with 2048 bits.
+/// Parses the signer in a certificate. `None` if its key is not a 2048-bit RSA key.
 fn signer(der: &[u8]) -> Result<Option<Signer>, x509_cert::der::Error> {
     let certificate = Certificate::from_der(der)?;
     let contents = certificate.tbs_certificate();
@@ -133,8 +133,8 @@ fn signer(der: &[u8]) -> Result<Option<Signer>, x509_cert::der::Error> {
 }
 
 impl Signers {
-    /// Checks that the key of `entry` is not known for another region. This error occurs if a certificate is copied
-    /// below the wrong line.
+    /// Checks that the key of `entry` is not known for another region. It would be, for example, if a certificate is
+    /// copied below the wrong region line.
     pub(super) fn has_no_other_region_for(&self, entry: &Entry) -> Result<(), InvalidSigners> {
         let is_same = |known: &Signer| known.spki() == entry.signer.spki();
         let mut others = self
@@ -152,7 +152,7 @@ impl Signers {
         }
     }
 
-    /// Adds a signer. A known signer stays unchanged.
+    /// Adds a signer. A known signer is not changed.
     pub(super) fn add(&mut self, entry: Entry) -> Result<(), InvalidSigners> {
         let Entry {
             line,

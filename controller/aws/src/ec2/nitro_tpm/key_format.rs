@@ -16,7 +16,7 @@ const MAX_LEN: usize = 4096;
 /// The error in an answer.
 pub(in crate::ec2) type NoKey = &'static str;
 
-/// EC2's name for a kind of endorsement key; `None` if EC2 has no such keys.
+/// EC2's name for a kind of endorsement key. `None` if EC2 does not have this kind.
 pub(in crate::ec2) fn key_type(kind: KeyKind) -> Option<EkPubKeyType> {
     match kind {
         KeyKind::Rsa2048 => Some(EkPubKeyType::Rsa2048),
