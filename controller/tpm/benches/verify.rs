@@ -1,5 +1,5 @@
-//! Measures the number of requests from machines with TPMs that one core appraises per second, without the network:
-//! first requests (parsing and `TPM2_MakeCredential`) and second requests (parsing and the quote).
+//! Measures how many requests from machines with TPMs one core appraises per second, without the network: first
+//! requests (parsing and `TPM2_MakeCredential`) and second requests (parsing and the quote).
 //!
 //! `cargo bench -p node-attestation-tpm` prints a table and writes `target/bench/tpm.json`: a list of
 //! `{name, value, unit, least}`. Exit code 1 means that a value is below its limit.
@@ -39,15 +39,15 @@ use node_attestation_tpm::challenge::{ChallengeKey, ChallengeKeys};
 use node_attestation_tpm::policy::TpmPolicy;
 use node_attestation_tpm::verifier::TpmVerifier;
 
-/// The minimum number of requests of each kind, per second and core.
+/// The minimum number of requests of each kind, per second and per core.
 const LIMIT: f64 = 1_000.0;
 
-/// The duration of each measurement: long enough that other processes have no effect.
+/// The duration of each measurement. It is long enough that other processes do not affect the result.
 const DURATION: Duration = Duration::from_secs(2);
 
 const SPKI: &[u8] = b"the key of the request";
 
-/// A machine whose TPM is in its provider ID, and the verifier of its cluster.
+/// A machine whose provider ID contains its TPM's key, and the verifier for its cluster.
 struct Bed {
     tpm: TpmMachine,
     verifier: TpmVerifier,

@@ -1,21 +1,21 @@
 //! Endorsement key certificates ("TCG EK Credential Profile", 2.5, section 3), which identify the manufacturer of a
 //! TPM.
 //!
-//! A genuine TPM can belong to any machine. So a certificate can be required in addition to the trusted endorsement
-//! key, but never replaces this key.
+//! A genuine TPM can belong to any machine. Therefore a certificate can be required in addition to the trusted
+//! endorsement key, but never replaces the trusted key.
 //!
 //! A required authority must have signed the certificate, or a chain of certificates that leads to it. Vendors publish
 //! their intermediate authorities, and an operator can list them. Some TPMs have their own intermediate authority, and
 //! store its certificate. The evidence then contains this certificate, which is trusted only if a listed authority
-//! signed it. Each listed authority ends the path, even if another listed authority signed it. So the evidence does not
-//! need to contain a complete chain. The path is followed upwards without backtracking: each
-//! certificate is used at most once. Above an expired certificate, the path is still followed to its end, to determine
+//! signed it. The path ends at the first listed authority, even if another listed authority signed its certificate, so
+//! the evidence does not need to contain a complete chain. The path is followed upwards without backtracking: each
+//! certificate is used at most once. The path is followed to its end even above an expired certificate, to determine
 //! whether expiry is the only reason for the denial.
 //!
 //! # Guarantees
 //!
-//! - A request causes at most [`MAX_CHECKS`](checks::MAX_CHECKS) signature checks, with any list and any chain. The
-//!   authority whose key identifier is in the certificate is tried first.
+//! - A request causes at most [`MAX_CHECKS`](checks::MAX_CHECKS) signature checks, regardless of the list and the
+//!   chain. The authority whose key identifier is in the certificate is tried first.
 //! - Other tasks run before each check, and the checks of all Clusters take turns by namespace.
 
 mod authority;
@@ -50,21 +50,21 @@ use crate::public::{EndorsementKey, Key};
 const EK_CERTIFICATE: Oid<'static> = oid!(2.23.133.8.1);
 /// `tcg-at-tpmManufacturer`.
 const TPM_MANUFACTURER: Oid<'static> = oid!(2.23.133.2.1);
-/// `id-RSAES-OAEP` (RFC 4055), which some vendors use as the algorithm of the key.
+/// `id-RSAES-OAEP` (RFC 4055), which some vendors use as the key's algorithm.
 const RSAES_OAEP: Oid<'static> = oid!(1.2.840.113549.1.1.7);
 
 /// The maximum number of listed authorities. The largest vendor has published half of this number.
 const MAX_AUTHORITIES: usize = 192;
 
-/// The maximum number of listed authorities with one name. AMD uses the same name for an RSA key and an ECC key. Each
-/// key can be listed with its expired and its renewed certificate.
+/// The maximum number of listed authorities with the same name. AMD uses the same name for an RSA key and an ECC key,
+/// and each key can be listed with both its expired and its renewed certificate.
 const MAX_WITH_ONE_NAME: usize = 4;
 
 /// The certificates are not accepted.
 #[derive(Debug)]
 pub(crate) struct NotAccepted {
     pub(crate) denial: TpmDenial,
-    /// The earliest expiry of the certificates, if an expiry is the only reason for the denial.
+    /// The earliest expiry among the certificates. Set if expiry is the only reason for the denial.
     pub(crate) expired: Option<Expiring>,
 }
 
@@ -83,7 +83,7 @@ impl From<TpmDenial> for NotAccepted {
 pub(crate) struct Authorities(Vec<Authority>);
 
 impl Authorities {
-    /// Parses the authorities in these texts. Each text has one or more certificates in PEM.
+    /// Parses the authorities in these texts. Each text contains one or more PEM certificates.
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl Authorities {
                 let read = Authority::read(block).map_err(|rule| invalid(&rule))?;
                 let namesakes = authorities.iter().filter(|one| one.subject == read.subject);
                 let namesakes: Vec<_> = namesakes.collect();
-                // Vendors publish some certificates in two files.
+                // Vendors publish some certificates twice, in two files.
                 if namesakes.contains(&&read) {
                     continue;
                 }
@@ -130,7 +130,7 @@ impl Authorities {
         self.0.is_empty()
     }
 
-    /// The expiries of the authorities' certificates.
+    /// The expiry of each authority's certificate.
     pub(crate) fn ends(&self) -> impl Iterator<Item = Expiring> {
         let authorities = self.0.iter();
         authorities.map(|authority| Expiring {
@@ -192,8 +192,8 @@ impl Authorities {
     }
 
     /// Follows the issuers of `certificate` up to one of these authorities. Returns the earliest expiry on the path,
-    /// without the authority's certificate. The path continues above an expired certificate. `ended` then contains the
-    /// denial for the first expired certificate.
+    /// not including the authority's certificate. The path continues above an expired certificate. In this case,
+    /// `ended` contains the denial for the first expired certificate.
     async fn follow(
         &self,
         certificate: &X509Certificate<'_>,
@@ -241,8 +241,8 @@ impl Authorities {
         ))
     }
 
-    /// Checks whether one of these authorities issued the certificate. If not, returns the authority with the issuer's
-    /// name that passed the most checks.
+    /// Checks whether one of these authorities issued the certificate. If not, returns the authority that has the
+    /// issuer's name and that passed the most checks.
     async fn listed(
         &self,
         certificate: &X509Certificate<'_>,
@@ -294,15 +294,15 @@ impl Authorities {
     }
 }
 
-/// The listed authority that a certificate names as its issuer, and the reason why it did not issue the certificate.
+/// The listed authority that a certificate names as its issuer, with the reason why it did not issue the certificate.
 type NotListed<'a> = Option<(&'a Authority, NotIssued)>;
 
-/// The authorities in the evidence that a certificate names as its issuer.
+/// The authorities in the evidence that have the name of a certificate's issuer.
 #[derive(Debug, Default)]
 struct Above {
     /// The index of the authority that issued the certificate.
     issuer: Option<usize>,
-    /// The index of an authority that issued the certificate, and has expired.
+    /// The index of an authority that issued the certificate but has expired.
     expired: Option<usize>,
     /// The reason why one of the authorities did not issue the certificate.
     unfit: Option<String>,
@@ -340,7 +340,7 @@ impl Above {
 }
 
 /// The expiry of a certificate. An endorsement key certificate rarely has a subject, so its issuer and serial number
-/// identify it.
+/// are used to identify it.
 fn end_of(certificate: &X509Certificate<'_>) -> Expiring {
     let has_subject = certificate.subject().iter_attributes().next().is_some();
     Expiring {
@@ -354,10 +354,10 @@ fn end_of(certificate: &X509Certificate<'_>) -> Expiring {
     }
 }
 
-/// The maximum number of required CAs in a denial. The denial contains the number of the other CAs.
+/// The maximum number of required CAs that a denial names. The denial also contains the number of remaining CAs.
 const MAX_NAMED: usize = 4;
 
-/// Parses one certificate, without further bytes.
+/// Parses a single certificate. Further bytes are an error.
 fn one(der: &[u8]) -> Result<X509Certificate<'_>, &'static str> {
     match X509Certificate::from_der(der) {
         Ok((&[], certificate)) => Ok(certificate),
@@ -366,7 +366,7 @@ fn one(der: &[u8]) -> Result<X509Certificate<'_>, &'static str> {
     }
 }
 
-/// Vendors fill the TPM's memory after the certificate with padding.
+/// Whether the bytes are padding. Vendors fill the TPM's memory after the certificate with padding.
 fn is_padding(bytes: &[u8]) -> bool {
     [0x00, 0xff]
         .into_iter()
@@ -440,7 +440,8 @@ fn check_profile(certificate: &X509Certificate<'_>) -> Result<(), String> {
 
 /// Whether the usage permits decryption. According to the profile, an RSA endorsement key has key encipherment, and an
 /// ECC endorsement key has key agreement. Vendors have issued certificates with either usage for either kind of key, so
-/// both are accepted for both. The challenge verifies that the key decrypts. A key that only signs has neither usage.
+/// both usages are accepted for both kinds. The challenge verifies that the key can decrypt. A key that only signs has
+/// neither usage.
 fn is_to_decrypt(usage: KeyUsage) -> bool {
     (usage.key_encipherment() || usage.key_agreement()) && !usage.key_cert_sign()
 }

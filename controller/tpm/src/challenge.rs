@@ -1,16 +1,16 @@
-//! The challenge: a secret that is derived again instead of being stored.
+//! The challenge, whose secret is derived again when it is needed, and is not stored.
 //!
-//! The secret is an HMAC over all inputs of a certificate: the cluster, the audience, the trusted endorsement key, the
-//! attestation key, the key of the request, the machine, the node name, and the challenge's ID and expiry. So any
-//! replica can derive it again from the response, and no replica stores state. A challenge is valid for only one key:
-//! the same ID with another key, name, machine, cluster or expiry results in a different secret. A quote over the first
-//! secret is then denied with [`QuoteOfAnotherRequest`](crate::denial::TpmDenial::QuoteOfAnotherRequest). Every
-//! replica detects such a replay, as long as the challenge keys are in use. The same ID with the same key is a retry of
-//! the same node.
+//! The secret is an HMAC over all inputs to a certificate: the cluster, the audience, the trusted endorsement key, the
+//! attestation key, the key in the request, the machine, the node name, and the challenge's ID and expiry time.
+//! Therefore any replica can derive the secret again from the response, and no replica stores state. A challenge is
+//! valid for only one key: the same ID with a different key, name, machine, cluster or expiry time results in a
+//! different secret. A quote over the first secret is then denied with
+//! [`QuoteOfAnotherRequest`](crate::denial::TpmDenial::QuoteOfAnotherRequest). Every replica detects a replay of this
+//! kind as long as the challenge keys are in use. The same ID with the same key is a retry by the same node.
 //!
-//! The ID identifies the challenge key and the Cluster. A challenge from a key that is not in use here is therefore not
-//! a contradiction, because replicas observe a key rotation at different times. The same applies to a Cluster that was
-//! moved to another management cluster, where it has a different UID.
+//! The ID identifies the challenge key and the Cluster. Therefore a challenge for a key that is not in use here is not
+//! a contradiction: replicas observe a key rotation at different times. The same applies to a Cluster that was moved to
+//! another management cluster, in which it has a different UID.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ use zeroize::Zeroizing;
 
 use crate::structure::Name;
 
-/// The validity of a challenge. Slow TPMs take 10 seconds to respond, and requests wait while a controller is busy or
+/// The validity of a challenge. A slow TPM takes 10 seconds to respond, and requests wait while a controller is busy or
 /// restarts.
 pub(crate) const LIFETIME: Duration = Duration::from_mins(5);
 
-/// The maximum wait of a response that arrived in time. The controller does not appraise older evidence, because the
-/// machine's state can have changed.
+/// The maximum time for which a response that arrived in time can wait. The controller does not appraise older
+/// evidence, because the machine's state can have changed.
 const MAX_WAIT: Duration = MAX_EVIDENCE_AGE.saturating_sub(LIFETIME);
 
 /// A key for deriving challenges: 32 random bytes.
@@ -81,10 +81,10 @@ impl ChallengeKey {
     }
 }
 
-/// The challenge keys in use.
+/// The challenge keys that are in use.
 ///
-/// To rotate a key, make it the previous key, whose challenges can still be answered. It can be removed 15 minutes
-/// later, when responses to its challenges are no longer accepted.
+/// To rotate the key, make it the previous key, so that responses to its challenges are still accepted. After 15
+/// minutes, these responses are no longer accepted, and the previous key can be removed.
 #[derive(Debug, Clone)]
 pub struct ChallengeKeys {
     /// The key for new challenges.
@@ -94,23 +94,23 @@ pub struct ChallengeKeys {
 }
 
 impl ChallengeKeys {
-    /// Whether a key in use created the challenge with this ID, for the Cluster with this UID.
+    /// Whether a key that is in use created the challenge with this ID, for the Cluster with this UID.
     pub(crate) fn made(&self, id: ChallengeId, cluster_uid: &str) -> bool {
         let former = self.former.as_ref();
         self.current.made(id, cluster_uid) || former.is_some_and(|key| key.made(id, cluster_uid))
     }
 }
 
-/// The source of the challenge keys. All replicas have the same keys.
+/// The source of the challenge keys. All replicas must have the same keys.
 pub trait ChallengeKeySource: fmt::Debug + Send + Sync {
-    /// Returns the keys in use now.
+    /// Returns the keys that are currently in use.
     ///
     /// # Errors
     ///
     /// Returns an error if the keys are not available. Requests then wait.
     fn keys(&self) -> Result<Arc<ChallengeKeys>, Unavailable>;
 
-    /// Returns the keys for checking responses. These are the same keys, unless the source is only a substitute.
+    /// Returns the keys for checking responses. These are the same keys, unless the source only provides substitutes.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ impl ChallengeKeySource for Arc<ChallengeKeys> {
     }
 }
 
-/// The inputs of a challenge's secret.
+/// The inputs to a challenge's secret.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Subject<'a> {
     pub(crate) cluster_uid: &'a str,
@@ -191,21 +191,21 @@ impl Subject<'_> {
     }
 }
 
-/// The expiry of a challenge that is created now. `None` if the time is out of range.
+/// The expiry time of a challenge that is created now. `None` if the time is out of range.
 pub(crate) fn expiry(now: SystemTime) -> Option<Expiry> {
     let end = now.checked_add(LIFETIME)?;
     Expiry::parse(&humantime::format_rfc3339_seconds(end).to_string())
 }
 
-/// Checks that a response arrived in time, by this clock or by the API server's creation time of the request. Also
-/// checks that the response did not wait too long afterwards.
+/// Checks that a response arrived in time, according to this clock or to the request's creation time in the API server.
+/// Also checks that the request did not wait too long after that.
 ///
-/// The expiry comes from the response. If it does not match the challenge, the secret is different.
+/// The expiry time comes from the response. If it does not match the challenge, the secret is different.
 ///
 /// # Errors
 ///
-/// [`Failure::EvidenceExpired`] if the response is too late. [`Denial::EvidenceMalformed`] if the expiry is not a valid
-/// time.
+/// [`Failure::EvidenceExpired`] if the response is too late. [`Denial::EvidenceMalformed`] if the expiry time is not a
+/// valid time.
 pub(crate) fn in_time(expiry: &Expiry, asked: SystemTime, now: SystemTime) -> Result<(), Refusal> {
     let end = humantime::parse_rfc3339(expiry.as_str()).map_err(|_| {
         Denial::EvidenceMalformed("invalid expiry (must be YYYY-MM-DDTHH:MM:SSZ)".to_owned())

@@ -19,7 +19,7 @@ use crate::kdf::{kdf_a, kdf_e};
 use crate::public::{AttestationKey, EXPONENT, EndorsementKey, Key, coordinates};
 use crate::structure::sized;
 
-/// A secret that only the TPM with the endorsement key can decrypt, and only if the TPM also contains the attestation
+/// A secret that only the TPM with the endorsement key can decrypt, provided that the TPM also contains the attestation
 /// key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Credential {
@@ -40,7 +40,7 @@ impl From<Unspecified> for NoCredential {
     }
 }
 
-/// The algorithms of a template: for the Name, and for the symmetric key.
+/// The algorithms that a template uses for the Name and for the symmetric key.
 struct Suite {
     hmac: hmac::Algorithm,
     cipher: &'static cipher::Algorithm,
@@ -71,7 +71,8 @@ impl Credential {
     ///
     /// # Errors
     ///
-    /// Returns an error if the system provides no random bytes. Invalid keys were already rejected.
+    /// Returns an error if the system provides no random bytes. Invalid keys cannot occur, because they were rejected
+    /// before.
     pub(crate) fn make(
         endorsement: &EndorsementKey,
         attestation: &AttestationKey,
@@ -86,7 +87,7 @@ impl Credential {
         let mut identity = sized(secret).ok_or(NoCredential)?;
         let key = kdf_a(suite.hmac, &seed.plain, b"STORAGE\0", name, suite.key_bits);
         let key = UnboundCipherKey::new(suite.cipher, &key.ok_or(NoCredential)?)?;
-        // Part 1 specifies a zero IV. The key is used only for this message.
+        // Part 1 specifies a zero IV. This is safe because the key is used only for this message.
         let zero = EncryptionContext::Iv128(FixedLength::from([0; 16]));
         EncryptingKey::cfb128(key)?.less_safe_encrypt(&mut identity, zero)?;
 
@@ -105,7 +106,7 @@ impl Credential {
     }
 }
 
-/// The seed of one credential's keys: in plain text, and encrypted for the endorsement key.
+/// The seed for one credential's keys, both in plain text and encrypted for the endorsement key.
 struct Seed {
     plain: Zeroizing<Vec<u8>>,
     encrypted: Vec<u8>,

@@ -34,7 +34,7 @@ pub(crate) static TPM: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::s
 /// Another TPM from the same manufacturer.
 pub(crate) static ANOTHER: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::start()));
 
-/// The machine's default answer, and its challenge.
+/// The machine's default response, and its challenge.
 pub(crate) static GOOD: LazyLock<Good> = LazyLock::new(|| Good::of(&machine(), &Case::valid()));
 
 /// The quoted registers.
@@ -87,7 +87,7 @@ pub(crate) fn enrolment(machine: &TpmMachine) -> Enrolment {
     }
 }
 
-/// Answers the challenge as on the node.
+/// Responds to the challenge like the node does.
 #[track_caller]
 pub(crate) fn respond(
     machine: &TpmMachine,
@@ -102,7 +102,7 @@ pub(crate) fn respond(
     answer(enrolment, challenge, quote)
 }
 
-/// An answer with this quote.
+/// A response with this quote.
 pub(crate) fn answer(
     enrolment: &Enrolment,
     challenge: &Challenge,
@@ -126,7 +126,7 @@ pub(crate) fn answer(
 pub(crate) enum FakePlatform {
     Knows(KeyDigest),
     Names(KeyDigest, &'static str),
-    /// The platform returns the key, and then fails.
+    /// The platform returns the key, but then becomes unavailable.
     ForgotTheName(KeyDigest),
     /// The platform denies the machine.
     Denies(KeyDigest),
@@ -213,7 +213,7 @@ impl Case {
         case
     }
 
-    /// A request from machine `m1`, whose endorsement key is unknown.
+    /// A request from machine `m1`, whose endorsement key is not registered.
     pub(crate) fn of_nobody() -> Self {
         let mut machine = Machine::new("m1");
         machine.provider_id = Some(ProviderId::parse(PROVIDER_ID).unwrap());
@@ -236,7 +236,7 @@ impl Case {
         }
     }
 
-    /// Puts a machine's endorsement key in the list.
+    /// Adds a machine's endorsement key to the list.
     pub(crate) fn allow(&mut self, machine: &str, key: KeyDigest) {
         let keys = &mut self.settings.endorsement_keys;
         keys.allow_list.push(AllowedEndorsementKey {
@@ -246,7 +246,7 @@ impl Case {
         });
     }
 
-    /// Puts a host's endorsement key in the list.
+    /// Adds a host's endorsement key to the list.
     pub(crate) fn allow_host(&mut self, host: &str, key: KeyDigest) {
         let keys = &mut self.settings.endorsement_keys;
         keys.allow_list.push(AllowedEndorsementKey {
@@ -276,12 +276,12 @@ impl Case {
         }
     }
 
-    /// The verifier's answer to these bytes.
+    /// The verifier's decision on these bytes.
     pub(crate) fn decide_bytes(&self, evidence: Option<&[u8]>) -> Result<Assurance, Refusal> {
         self.decide_by(&self.verifier(), evidence)
     }
 
-    /// The answer of this verifier.
+    /// The decision of this verifier.
     pub(crate) fn decide_by(
         &self,
         verifier: &TpmVerifier,
@@ -296,7 +296,7 @@ impl Case {
             machine: &self.machine,
             asked: self.asked,
         };
-        // The verifier waits only for other tasks of this thread.
+        // The verifier waits only for other tasks on this thread.
         pauses(verifier.verify(appraisal, self.now)).0
     }
 
@@ -312,7 +312,7 @@ impl Case {
         self.decide(&TpmEvidence::Respond(response.clone()))
     }
 
-    /// The challenge at the end of an enrollment.
+    /// The challenge that an enrollment gets.
     #[track_caller]
     pub(crate) fn challenge(&self, enrolment: &Enrolment) -> Challenge {
         match self.enrol(enrolment) {
@@ -321,7 +321,7 @@ impl Case {
         }
     }
 
-    /// The identity from a response.
+    /// The identity that a response attests.
     #[track_caller]
     pub(crate) fn proves(&self, response: &Response) -> AttestedIdentity {
         match self.respond(response) {
@@ -330,7 +330,7 @@ impl Case {
         }
     }
 
-    /// The qualifying data that wire-format defines, for a secret.
+    /// The qualifying data for a secret, as defined in wire-format.
     pub(crate) fn qualifying(&self, challenge: &Challenge, secret: &[u8]) -> [u8; 32] {
         let binding = KeyBinding::new(
             &Provider::TPM,
@@ -357,7 +357,7 @@ pub(crate) fn digest(machine: &TpmMachine) -> KeyDigest {
     KeyDigest::of(&machine.ek_spki())
 }
 
-/// The denial, if its reason comes from the TPM verifier.
+/// The denial, which must come from the TPM verifier.
 #[track_caller]
 pub(crate) fn denied(decided: Result<Assurance, Refusal>) -> TpmDenial {
     match decided {

@@ -1,16 +1,16 @@
-//! Endorsement keys by host. The host is known before Cluster API sets the name of its machine.
+//! Endorsement keys by host. The host is known before Cluster API assigns a machine name to it.
 
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::identifiers::KeyDigest;
 
 /// Hosts and their endorsement keys.
 ///
-/// A host is the provider ID of its machine. If it ends with a `/`, it is the beginning of the provider ID. A beginning
-/// consists of complete segments, so `metal3://metal/host-7/` does not match `host-70`. The comparison is
-/// case-sensitive.
+/// A host is identified by its machine's provider ID. An entry that ends with a `/` matches every provider ID that
+/// begins with it. The entry then consists of complete segments, so `metal3://metal/host-7/` does not match `host-70`.
+/// The comparison is case-sensitive.
 ///
-/// The list is sorted, without a collection for each host, because
-/// [`ConfigMaps`](node_attestation_runtime::config_maps) counts this memory.
+/// The list is sorted and has no separate collection for each host, because
+/// [`ConfigMaps`](node_attestation_runtime::config_maps) counts its memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Hosts(Vec<(Box<str>, KeyDigest)>);
 
@@ -62,7 +62,7 @@ mod tests {
         hosts.keys_of(&provider_id).collect()
     }
 
-    /// Asserts that, with these entries, each machine has this key or none.
+    /// Asserts that each machine has this key, or none, given these entries.
     #[track_caller]
     fn assert_keys(entries: &[(&str, u8)], machines: &[(&str, Option<u8>)]) {
         let hosts = hosts(entries);

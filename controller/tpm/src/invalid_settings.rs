@@ -1,7 +1,7 @@
 //! Errors in the settings.
 
-/// Invalid settings: the field, and the rule that it violates. Except for the contents of certificates, the API
-/// server's schema rejects them.
+/// Invalid settings. Contains the field, and the rule that it violates. The API server's schema rejects all invalid
+/// settings except invalid certificate contents.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidTpmSettings(String);

@@ -1,5 +1,5 @@
-//! The key derivation functions of a TPM ("TPM 2.0 Library, Part 1: Architecture", 11.4.10), for keys that are not
-//! longer than the digest, which need one round.
+//! The key derivation functions of a TPM ("TPM 2.0 Library, Part 1: Architecture", 11.4.10). They support only keys
+//! that are not longer than the digest, for which one round is sufficient.
 
 use aws_lc_rs::{digest, hmac};
 use zeroize::Zeroizing;

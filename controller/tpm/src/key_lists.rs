@@ -22,7 +22,7 @@ const MAX_NAMED: usize = 2;
 
 /// Lists of hosts and their endorsement keys.
 ///
-/// An implementation has its own deadlines.
+/// An implementation enforces its own deadlines.
 #[async_trait::async_trait]
 pub trait KeyLists: Debug + Send + Sync {
     /// Returns the current lists.
@@ -40,11 +40,11 @@ pub trait KeyLists: Debug + Send + Sync {
 #[derive(Debug)]
 pub struct KeyList {
     pub(crate) hosts: Hosts,
-    /// The malformed entries. Each of them could be for any machine.
+    /// The malformed entries. Any of them could be intended for any machine.
     pub(crate) malformed: Option<MalformedEntries>,
 }
 
-/// Entries of a `ConfigMap` that are not an endorsement key and a host.
+/// Entries in a `ConfigMap` that do not consist of an endorsement key and a host.
 ///
 /// Its `Display` names the first two.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -57,7 +57,7 @@ pub struct MalformedEntries {
 }
 
 impl KeyList {
-    /// The list in the entries of a `ConfigMap`.
+    /// Parses the entries of a `ConfigMap`.
     pub fn of(config_map: &ObjectKey, data: BTreeMap<String, String>) -> Self {
         let mut hosts = Vec::with_capacity(data.len());
         let mut malformed = Vec::new();
@@ -88,7 +88,7 @@ impl KeyList {
     }
 }
 
-/// The endorsement keys in the lists for the host of a machine.
+/// The endorsement keys in the lists for the host that a machine uses.
 pub(crate) fn listed_in<'a>(
     lists: &'a [Arc<KeyList>],
     provider_id: &'a ProviderId,
@@ -99,7 +99,7 @@ pub(crate) fn listed_in<'a>(
     keys.flatten()
 }
 
-/// Checks that the lists contain no malformed entry, which could be for any machine.
+/// Checks that the lists contain no malformed entry. A malformed entry could be intended for any machine.
 pub(crate) fn are_well_formed(lists: &[Arc<KeyList>]) -> Result<(), Deferral> {
     match lists.iter().find_map(|list| list.malformed.as_ref()) {
         Some(malformed) => {
@@ -148,7 +148,7 @@ fn of_read(lists: &[Arc<KeyList>]) -> (ConditionStatus, &'static str, String) {
 const WELL_FORMED: &str = "the key of an entry must be 64 lower-case hexadecimal digits, and its value \
                            a provider ID or its beginning up to a '/'";
 
-/// The condition without lists, which is true if the settings do not name a `ConfigMap`.
+/// The condition if there are no lists. It is true if the settings do not name a `ConfigMap`.
 pub(crate) fn report_without_lists(are_named: bool) -> ConditionReport {
     report(if are_named {
         (
@@ -171,7 +171,7 @@ fn report((holds, reason, message): (ConditionStatus, &'static str, String)) -> 
     }
 }
 
-/// The reason why requests wait if the settings name `ConfigMaps`, and the verifier has no reader for them.
+/// The reason why requests wait if the settings name `ConfigMaps` but the verifier has no reader for them.
 pub(crate) const NOT_READ_HERE: &str =
     "this controller does not read the ConfigMaps of endorsementKeys";
 

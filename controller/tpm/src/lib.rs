@@ -1,15 +1,15 @@
 //! Verifies which TPM, and so which machine, requests a kubelet certificate.
 //!
 //! The evidence consists of two requests with the same key ([`kubelet_attestation::evidence::tpm`]). It shows that the
-//! machine's known TPM attested the request's key, after a challenge from this controller, in the quoted boot state. It
-//! does not show that the key is in the TPM, because the key is a file, which root can copy.
+//! machine's known TPM attested the key in the request, after a challenge from this controller, while the machine was
+//! in the quoted boot state. It does not show that the key is in the TPM: the key is a file, which root can copy.
 //!
 //! # Guarantees
 //!
 //! - The trusted endorsement key of a machine comes from its provider ID, an operator's lists or the [`platform`], and
 //!   never from a request.
 //! - The package requires no TPM software stack (TSS), and calls only the lists and the platform.
-//! - Every structure is parsed up to its last byte. Signed data is parsed only after its signature was verified.
+//! - Every structure is parsed up to its last byte. Signed data is parsed only after its signature has been verified.
 //!
 //! # Modules
 //!

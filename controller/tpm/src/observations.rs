@@ -1,10 +1,10 @@
-//! Observations in the evidence of a cluster's machines, in addition to the results of requests: certificates that
-//! expire soon, and boots that the firmware did not measure.
+//! Observations about a cluster's machines from their evidence, in addition to the decisions on requests: certificates
+//! that expire soon, and boots that the firmware did not measure.
 //!
-//! Observations are in memory. After a start, they are incomplete until each machine has renewed its certificate. Until
-//! then, the conditions do not change.
+//! Observations are kept in memory. After a start, they are incomplete until every machine has renewed its certificate.
+//! Until then, the conditions do not change.
 //!
-//! Each `elapsed` is a time on the monotonic clock, because the wall clock can be set between two pieces of evidence.
+//! Each `elapsed` is a monotonic time, because the wall clock can be changed between two observations.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -26,22 +26,23 @@ const ALL_RENEW: Duration = Duration::from_hours(36);
 /// The time after which a machine without new evidence is removed, because it is switched off or deleted.
 const FORGOTTEN: Duration = Duration::from_hours(24 * 8);
 
-/// The maximum number of observed machines in a cluster. More machines would not add information.
+/// The maximum number of observed machines in one cluster. Conditions would not need more machines.
 const MAX_MACHINES: usize = 4096;
 
-/// The maximum number of observed machines in the Clusters of one namespace. Each takes memory until it is removed, also
-/// after its Machine was deleted.
+/// The maximum number of observed machines in all Clusters of one namespace. A machine takes memory until it is
+/// removed, even after its Machine was deleted.
 const MAX_OF_NAMESPACE: usize = 16_384;
 
-/// The number of machines that a cluster can have above the limit of its namespace, so that its conditions are correct.
+/// The number of machines that a cluster can have beyond the limit of its namespace, so that its conditions are
+/// correct.
 const OWN: usize = 8;
 
-/// The observed machines of each namespace.
+/// The number of observed machines in each namespace.
 static NAMESPACES: LazyLock<Shared<Shares>> =
     LazyLock::new(|| Shared::new(Lock::Observations, Shares::default()));
 
-/// The maximum number of machines or certificates in a condition. The condition contains the number of the remaining
-/// ones.
+/// The maximum number of machines or certificates that a condition names. The condition also contains the number of the
+/// remaining ones.
 const MAX_NAMED: usize = 5;
 
 /// The observations about the machines of one cluster. Only the cluster's verifiers share them.
@@ -49,7 +50,7 @@ const MAX_NAMED: usize = 5;
 pub struct Observations {
     /// The namespace of the cluster. Empty without a management cluster.
     namespace: String,
-    /// Only one cluster uses it.
+    /// Not shared: only one cluster uses this lock.
     seen: Unshared<Seen>,
 }
 
@@ -57,9 +58,9 @@ pub struct Observations {
 struct Seen {
     /// The time of the first evaluation.
     since: Option<Duration>,
-    /// The machines with a certificate that expires soon.
+    /// The machines that have a certificate that expires soon.
     expiring: Machines<Expiring>,
-    /// The machines with registers that the firmware did not extend.
+    /// The machines that have registers which the firmware did not extend.
     unmeasured: Machines<Vec<u8>>,
 }
 
@@ -71,7 +72,7 @@ struct Observed<T> {
     /// The time of the evidence.
     at: Duration,
     found: T,
-    /// The share of the namespace.
+    /// The machine's share of the namespace's limit.
     _share: Share,
 }
 
@@ -84,7 +85,7 @@ impl Observations {
         }
     }
 
-    /// Notes the earliest expiry of the certificates for a machine's endorsement key.
+    /// Records the earliest expiry among the certificates for a machine's endorsement key.
     pub(crate) fn certificate(
         &self,
         machine: &str,
@@ -96,14 +97,14 @@ impl Observations {
         note(&mut self.seen.lock().expiring, of, end, elapsed);
     }
 
-    /// Notes the registers of a machine that its firmware did not extend.
+    /// Records the registers of a machine that its firmware did not extend.
     pub(crate) fn boot(&self, machine: &str, unmeasured: Vec<u8>, elapsed: Duration) {
         let unmeasured = (!unmeasured.is_empty()).then_some(unmeasured);
         let of = (self.namespace.as_str(), machine);
         note(&mut self.seen.lock().unmeasured, of, unmeasured, elapsed);
     }
 
-    /// Returns the findings with this policy.
+    /// Returns the findings, given this policy.
     pub(crate) fn findings(
         &self,
         policy: &TpmPolicy,
@@ -123,7 +124,7 @@ impl Observations {
     }
 }
 
-/// Notes an observation about a machine of this namespace, or removes it if there is none any more.
+/// Records an observation about a machine in this namespace, or removes it if `found` is `None`.
 fn note<T>(
     machines: &mut Machines<T>,
     (namespace, machine): (&str, &str),

@@ -12,7 +12,7 @@ use crate::invalid_settings::InvalidTpmSettings;
 use crate::registers::{is_unmeasured, separated, unmeasured};
 
 /// The registers that any program on the machine can reset to zero and then extend (`TPM2_PCR_Reset` from locality 0:
-/// "PC Client Platform TPM Profile", PCR attributes). A reset of the other registers from 17 requires a measured
+/// "PC Client Platform TPM Profile", PCR attributes). Resetting the other registers from 17 onwards requires a measured
 /// launch.
 const OF_SOFTWARE: [u8; 2] = [16, 23];
 
@@ -41,12 +41,12 @@ type State = BTreeMap<u8, Vec<Value>>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
     Allowed,
-    /// The register has an allowed value, except for the operating system's separator, which is refused or missing.
+    /// The register has an allowed value, except that the operating system's separator is missing or not allowed.
     ButForTheSeparator,
     Differs,
 }
 
-/// The registers that differ from a state, each with its result.
+/// The registers that differ from a state, each with the result of its comparison.
 type Differences = BTreeMap<u8, Fit>;
 
 impl PcrPolicy {
@@ -54,8 +54,8 @@ impl PcrPolicy {
     ///
     /// # Errors
     ///
-    /// Returns an error if a state has no registers, an invalid register or digest, or only registers that software can
-    /// reset. Any program can produce a state with only such registers. Also returns an error for a value without a
+    /// Returns an error if a state has no registers, has an invalid register or digest, or has only registers that
+    /// software can reset, because any program can produce that state. Also returns an error for a value that shows no
     /// measurement by the firmware.
     pub(crate) fn new(settings: &crd::PcrPolicy) -> Result<Self, InvalidTpmSettings> {
         let allowed = settings.allowed.iter().enumerate();
@@ -95,7 +95,7 @@ impl PcrPolicy {
         let Some(differences) = nearest else {
             return Ok(());
         };
-        // If the firmware does not measure into this bank, the operating system can also have written the other
+        // If the firmware does not measure into this bank, the operating system could also have written the other
         // registers.
         if let Some(register) = unmeasured(quoted).next() {
             return Err(TpmDenial::RegisterNotMeasured(register));

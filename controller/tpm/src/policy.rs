@@ -1,4 +1,4 @@
-//! The policy of a cluster for TPMs.
+//! A cluster's policy for TPMs.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::invalid_settings::InvalidTpmSettings;
 use crate::pcr_policy::PcrPolicy;
 use crate::trusted_ek::AllowList;
 
-/// The policy of a cluster for TPMs.
+/// A cluster's policy for TPMs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TpmPolicy {
     pub(crate) authorities: Authorities,
@@ -18,12 +18,12 @@ pub struct TpmPolicy {
     pub(crate) registers: PcrPolicy,
     /// Whether `ConfigMaps` contain more entries for `allowed`.
     pub(crate) has_key_lists: bool,
-    /// Whether machines can join before their infrastructure sets their provider IDs.
+    /// Whether machines can join before their infrastructure provider sets their provider IDs.
     pub(crate) late_provider_ids: bool,
 }
 
 impl TpmPolicy {
-    /// Creates the policy from these settings. The caller selects the platform, and the reader of the `ConfigMaps`.
+    /// Creates the policy from these settings. The caller provides the platform, and the reader for the `ConfigMaps`.
     ///
     /// # Errors
     ///
@@ -40,10 +40,10 @@ impl TpmPolicy {
     }
 }
 
-/// The policy of one cluster, with its settings.
+/// The policy of one cluster, together with the settings that it was created from.
 ///
-/// Invalid settings are also kept. So the certificates in the settings are parsed only after a change.
-// Only one cluster uses the lock.
+/// Invalid settings are also kept, so that the certificates in the settings are parsed only after a change.
+// Not shared: only one cluster uses this lock.
 #[derive(Debug, Default)]
 pub struct KeptPolicy(Unshared<Option<Kept>>);
 
@@ -54,11 +54,11 @@ struct Kept {
 }
 
 impl KeptPolicy {
-    /// The policy with these settings.
+    /// Returns the policy for these settings.
     ///
     /// # Errors
     ///
-    /// The settings are invalid.
+    /// Returns an error if the settings are invalid.
     pub fn of(&self, settings: &TpmSettings) -> Result<Arc<TpmPolicy>, InvalidTpmSettings> {
         self.parsed_with(settings, TpmPolicy::new)
     }

@@ -1,4 +1,4 @@
-//! Public keys of TPMs.
+//! Public keys in TPMs.
 
 use aws_lc_rs::agreement::{Algorithm, ECDH_P256, ECDH_P384, ParsedPublicKey, UnparsedPublicKey};
 use tpm2_protocol::data::{TpmsEccPoint, TpmuPublicId};
@@ -10,13 +10,13 @@ mod roca;
 pub(crate) use attestation::AttestationKey;
 pub(crate) use endorsement::EndorsementKey;
 
-/// The exponent 65537. A TPM does not generate keys with other exponents. In its structures, a TPM writes this exponent
-/// as 0 (Part 2, `TPMS_RSA_PARMS`).
+/// The exponent 65537. A TPM does not generate keys with other exponents. In its structures, it writes this exponent as
+/// 0 (Part 2, `TPMS_RSA_PARMS`).
 pub(crate) const EXPONENT: [u8; 3] = [1, 0, 1];
 
 const RSA_LEN: usize = 256;
 
-/// A valid public key: a point on its curve, or a modulus of 2048 bits.
+/// A valid public key: a point on its curve, or a 2048-bit modulus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Key {
     /// The modulus.
@@ -27,13 +27,13 @@ pub(crate) enum Key {
     P384(Vec<u8>),
 }
 
-/// The reason why bytes are not a key.
+/// The reason why bytes are not a valid key.
 pub(crate) type NoKey = &'static str;
 
 impl Key {
     /// Creates a key from this modulus.
     pub(crate) fn rsa(modulus: &[u8]) -> Result<Self, NoKey> {
-        // The length in bytes is not sufficient, because the first bit must also be set.
+        // The length in bytes is not sufficient: the first bit must also be set.
         if modulus.len() != RSA_LEN || modulus.first().is_none_or(|byte| *byte < 0x80) {
             return Err("the modulus does not have 2048 bits");
         }
@@ -73,7 +73,7 @@ impl Key {
     }
 }
 
-/// Returns the point if it is on the curve and in uncompressed form, which has `len` bytes.
+/// Returns the point if it is on the curve, and in uncompressed form with `len` bytes.
 fn on_curve(curve: &'static Algorithm, point: &[u8], len: usize) -> Option<Vec<u8>> {
     ParsedPublicKey::try_from(UnparsedPublicKey::new(curve, point)).ok()?;
     (point.len() == len).then(|| point.to_vec())
@@ -87,7 +87,7 @@ fn modulus(unique: &TpmuPublicId) -> Result<Key, NoKey> {
     Key::rsa(modulus)
 }
 
-/// The point in a public area, in uncompressed form. Its coordinates have at most `len` bytes, because a TPM can omit
+/// The point in a public area, in uncompressed form. Each coordinate has at most `len` bytes, because a TPM can omit
 /// leading zeros.
 fn point(unique: &TpmuPublicId, len: usize) -> Result<Vec<u8>, NoKey> {
     let TpmuPublicId::Ecc(TpmsEccPoint { x, y }) = unique else {

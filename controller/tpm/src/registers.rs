@@ -1,12 +1,12 @@
-//! PCR values with a special meaning.
+//! PCR values that have a special meaning.
 
 use std::ops::RangeInclusive;
 
 use aws_lc_rs::digest::{Context, SHA256, SHA384, digest};
 use kubelet_attestation::evidence::tpm::Registers;
 
-/// The registers of the firmware ("PC Client Platform Firmware Profile", 3.3.4). The firmware extends each of them at
-/// least with a separator, before it starts a boot loader.
+/// The registers that the firmware extends ("PC Client Platform Firmware Profile", 3.3.4). Before it starts a boot
+/// loader, the firmware extends each of them with at least a separator.
 const OF_FIRMWARE: RangeInclusive<u8> = 0..=7;
 
 /// The registers that systemd 261 and later extend with a separator when systemd first accesses the TPM
@@ -16,13 +16,13 @@ const SEPARATED: [u8; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 14];
 /// The text that systemd measures.
 const SEPARATOR: &[u8] = b"os-separator";
 
-/// The localities of `TPM2_Startup`. Before any measurement, the last byte of register 0 contains the locality. "PC
-/// Client Platform TPM Profile" defines 3 for a startup from locality 3, and 4 for a core root of trust for
-/// measurement.
+/// The possible values of the last byte of register 0 before any measurement, which contains the locality of
+/// `TPM2_Startup`. "PC Client Platform TPM Profile" defines 3 for a startup from locality 3, and 4 for a core root of
+/// trust for measurement.
 const STARTED: [u8; 3] = [0, 3, 4];
 
-/// Returns the value of a register after systemd extended it with its separator. `None` for a register that systemd
-/// does not extend. The length of the value identifies its bank.
+/// Returns the value of a register after systemd has extended it with its separator. `None` if systemd does not extend
+/// the register. The length of the value identifies its bank.
 pub(crate) fn separated(register: u8, value: &[u8]) -> Option<Vec<u8>> {
     let algorithm = [&SHA256, &SHA384]
         .into_iter()
@@ -36,9 +36,9 @@ pub(crate) fn separated(register: u8, value: &[u8]) -> Option<Vec<u8>> {
     Some(extended.finish().as_ref().to_vec())
 }
 
-/// Whether the register still has its initial value, although the firmware must extend it. Some firmware
-/// provides a SHA-256 bank, but measures only into the SHA-1 bank. Any system can then write the registers. systemd's
-/// separator does not change this.
+/// Whether the register still has its initial value, although the firmware must extend it. Some firmware provides a
+/// SHA-256 bank, but measures only into the SHA-1 bank, so that any system can write the registers. systemd's separator
+/// does not change this.
 pub(crate) fn is_unmeasured(register: u8, value: &[u8]) -> bool {
     if !OF_FIRMWARE.contains(&register) {
         return false;
@@ -54,7 +54,7 @@ pub(crate) fn is_unmeasured(register: u8, value: &[u8]) -> bool {
     })
 }
 
-/// Returns the quoted registers that the firmware did not extend, although it must.
+/// Returns the quoted registers that the firmware must extend but did not.
 pub(crate) fn unmeasured(registers: &Registers) -> impl Iterator<Item = u8> {
     let registers = registers.iter();
     registers.filter_map(|(register, value)| {
@@ -75,7 +75,7 @@ mod tests {
         value.try_into().unwrap()
     }
 
-    /// The values come from a machine with systemd 261.3, where the firmware extended only its own separator.
+    /// The values come from a machine with systemd 261.3 whose firmware extended only its own separator.
     #[test]
     fn the_systemd_261_separator_gives_the_value_of_a_real_machine() {
         let firmware = value("3d458cfe55cc03ea1f443f1562beec8df51c75e14a9fcf9a7234a13f198e7969");

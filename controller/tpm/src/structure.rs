@@ -1,13 +1,13 @@
 //! Strict parsing of the TPM's encoding ("TPM 2.0 Library, Part 2: Structures").
 //!
-//! A structure has only one encoding, and is parsed up to the last byte. The encoding of an accepted structure is
-//! exactly the input.
+//! A structure has only one encoding, and is parsed up to the last byte. Therefore encoding an accepted structure again
+//! produces exactly the input.
 
 use aws_lc_rs::digest::{self, SHA256, SHA384, digest};
 use tpm2_protocol::data::TpmAlgId;
 use tpm2_protocol::{TpmMarshal, TpmSized, TpmUnmarshal, TpmWriter};
 
-/// Parses one structure, without further bytes.
+/// Parses a single structure. Further bytes are an error.
 pub(crate) fn exactly<T: TpmUnmarshal>(bytes: &[u8]) -> Option<T> {
     match T::unmarshal(bytes) {
         Ok((structure, [])) => Some(structure),
@@ -30,7 +30,7 @@ pub(crate) fn sized(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(sized)
 }
 
-/// The hash algorithm of an object's Name. Only the algorithms of the supported keys are used.
+/// The hash algorithm for an object's Name. Only the algorithms for the supported keys are used.
 pub(crate) type NameAlgorithm = (TpmAlgId, &'static digest::Algorithm);
 
 pub(crate) const NAMED_BY_SHA_256: NameAlgorithm = (TpmAlgId::Sha256, &SHA256);
@@ -56,7 +56,7 @@ impl Name {
         Self { algorithm, bytes }
     }
 
-    /// The Qualified Name of a primary object with this Name in the endorsement hierarchy. The name of a hierarchy is
+    /// The Qualified Name of a primary object with this Name in the endorsement hierarchy. The Name of a hierarchy is
     /// its handle.
     pub(crate) fn qualified(&self) -> Self {
         Self::of(self.algorithm, &[&ENDORSEMENT[..], &self.bytes].concat())

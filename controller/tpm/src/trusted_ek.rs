@@ -1,6 +1,6 @@
 //! The trusted endorsement key of a machine, from operators and platforms.
 //!
-//! These sources do not use any part of the request: the inventory determines the machine.
+//! These sources do not use any part of the request: the inventory identifies the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,12 +21,12 @@ pub(crate) struct AllowList {
 }
 
 impl AllowList {
-    /// Creates the list from these settings. If a machine has several entries, a presented key never matches all of
+    /// Creates the list from these settings. If a machine has several entries, a presented key can never match all of
     /// them.
     ///
     /// # Errors
     ///
-    /// Returns an error if a digest is invalid or occurs twice, or if an entry does not name exactly one machine.
+    /// Returns an error if a digest is invalid or occurs twice, or if an entry does not identify exactly one machine.
     pub(crate) fn new(listed: &[AllowedEndorsementKey]) -> Result<Self, InvalidTpmSettings> {
         let mut machines: BTreeMap<_, Vec<_>> = BTreeMap::new();
         let mut hosts = Vec::new();
@@ -73,7 +73,7 @@ impl AllowList {
     }
 }
 
-/// The scheme of a provider ID that consists of the digest of an endorsement key.
+/// The scheme of provider IDs that consist of the digest of an endorsement key.
 const SCHEME: &str = "tpm://";
 
 /// The endorsement key in a provider ID of the form `tpm://<digest>`.

@@ -15,7 +15,7 @@
 //!
 //! After its checks, the first request fails with a challenge. The second request shows that the endorsement key and
 //! the attestation key are in the same TPM, because no other TPM can decrypt the challenge. It also shows that check 4
-//! passed, because there is no challenge without this check.
+//! passed, because otherwise there would be no challenge.
 
 mod foresight;
 
@@ -59,7 +59,7 @@ use crate::public::{AttestationKey, EndorsementKey};
 use crate::registers::unmeasured;
 use crate::trusted_ek::of_provider_id;
 
-/// Appraises the evidence of machines with TPMs, for one cluster.
+/// Appraises evidence from machines with TPMs, for one cluster.
 #[derive(Debug)]
 pub struct TpmVerifier {
     cluster_uid: String,
@@ -69,11 +69,11 @@ pub struct TpmVerifier {
     keys: Arc<dyn ChallengeKeySource>,
     observations: Arc<Observations>,
     lines: Arc<dyn LogLines>,
-    /// The line of the cluster in the signature checks of all clusters.
+    /// The cluster's queue for signature checks.
     checks: Line,
 }
 
-/// The turns of the signature checks of all clusters.
+/// The turns for the signature checks of all clusters.
 static CHECKS: LazyLock<FairTurns> = LazyLock::new(|| FairTurns::new(checks::TURNS));
 
 /// The keys of a machine's TPM, from their public areas.
@@ -89,11 +89,10 @@ struct Machine<'a> {
 }
 
 impl TpmVerifier {
-    /// Creates a verifier for the cluster with this UID and this policy. It queries `platform` for machines whose
-    /// endorsement key comes neither from their provider ID nor from the policy.
+    /// Creates a verifier for the cluster with this UID and this policy. It queries `platform` for a machine if neither
+    /// the machine's provider ID nor the policy specifies its endorsement key.
     ///
-    /// If the policy names `ConfigMaps`, all requests wait until the verifier gets these `ConfigMaps` with
-    /// [`reading`](Self::reading).
+    /// If the policy names `ConfigMaps`, all requests wait until [`reading`](Self::reading) provides a reader for them.
     pub fn new(
         cluster_uid: impl Into<String>,
         policy: impl Into<Arc<TpmPolicy>>,
@@ -112,14 +111,14 @@ impl TpmVerifier {
         }
     }
 
-    /// Returns the verifier with the `ConfigMaps` of the policy.
+    /// Returns the verifier with a reader for the policy's `ConfigMaps`.
     #[must_use]
     pub fn reading(self, lists: Arc<dyn KeyLists>) -> Self {
         let lists = Some(lists);
         Self { lists, ..self }
     }
 
-    /// Returns the verifier with the observations of the cluster's previous verifiers, which had other settings.
+    /// Returns the verifier with the observations of the cluster's previous verifiers, whose settings were different.
     #[must_use]
     pub fn observing(self, observations: Arc<Observations>) -> Self {
         Self {
@@ -128,14 +127,14 @@ impl TpmVerifier {
         }
     }
 
-    /// Returns the verifier with the log lines of the cluster.
+    /// Returns the verifier with the cluster's log-line budget.
     #[must_use]
     pub fn logging(self, lines: Arc<dyn LogLines>) -> Self {
         Self { lines, ..self }
     }
 
-    /// Returns the verifier with the turns of the namespace of this Cluster. The default is the turns of a controller
-    /// without a management cluster.
+    /// Returns the verifier with this Cluster's turns. By default, it uses the turns of a controller without a
+    /// management cluster.
     #[must_use]
     pub fn in_turns_of(self, cluster: &ObjectKey) -> Self {
         let checks = CHECKS.line(cluster);
@@ -167,7 +166,7 @@ impl TpmVerifier {
         let mut checks = Checks::of(&self.checks);
         let authorities = &self.policy.authorities;
         let required = authorities.require(certificates, &keys.endorsement, now, &mut checks);
-        // Each task reserves memory for its largest future.
+        // Boxed, because each task reserves memory for its largest future.
         let end = match required.boxed().await {
             Ok(end) => end,
             Err(NotAccepted { denial, expired }) => {
@@ -193,9 +192,9 @@ impl TpmVerifier {
         Err(challenge_issued(&challenge, keys.endorsement.digest()).into())
     }
 
-    /// Notes the expiry of a machine's certificates if it is the only reason for the denial. Otherwise, the
-    /// observations would lack the machine after the next start of the controller, because all of its requests end with
-    /// this denial.
+    /// Records the expiry of a machine's certificates if it is the only reason for the denial. Otherwise, after the
+    /// next start of the controller, the observations would lack the machine, because all of its requests end with this
+    /// denial.
     async fn note_expired(
         &self,
         end: Expiring,
@@ -233,8 +232,8 @@ impl TpmVerifier {
         let challenge_keys = challenge_keys.map_err(Deferral::VerifierUnavailable)?;
         let subject = self.subject(&header.audience, &keys, appraisal);
         if !challenge_keys.made(id, subject.cluster_uid) {
-            // The challenge key was rotated or is not known here yet, or the Cluster was moved. The node requests
-            // another challenge.
+            // The challenge key was rotated or is not known here yet, or the Cluster was moved. The node requests a new
+            // challenge.
             return Err(Failure::EvidenceExpired.into());
         }
         let ChallengeKeys { current, former } = &*challenge_keys;
@@ -266,11 +265,11 @@ impl TpmVerifier {
         let unmeasured = unmeasured(&quote.registers).collect();
         self.observations.boot(machine_name, unmeasured, elapsed());
 
-        // The age of the machine does not depend on this machine's clock, which can be set.
+        // The age is computed with the API server's time, because this machine's clock can be changed.
         let asked = appraisal.asked;
         self.platform.check(machine.provider_id, asked).await?;
         let node_name = if appraisal.machine.unnamed {
-            // The platform would return the name of a machine that the request only claims.
+            // The request only claims the machine, so the platform would return the name of the claimed machine.
             None
         } else {
             let node_name = self.platform.node_name(machine.provider_id).await;
@@ -285,8 +284,8 @@ impl TpmVerifier {
         Ok(Assurance::Attested(AttestedIdentity::vouched(identity)))
     }
 
-    /// Returns the machine from the inventory. The presented endorsement key must match all local sources, if there are
-    /// any.
+    /// Returns the machine from the inventory. If there are local sources, the presented endorsement key must match all
+    /// of them.
     fn machine<'a>(&self, keys: &Keys, appraisal: &Appraisal<'a>) -> Result<Machine<'a>, Refusal> {
         let Appraisal { machine, .. } = *appraisal;
         let Some(provider_id) = &machine.provider_id else {
@@ -311,15 +310,15 @@ impl TpmVerifier {
         })
     }
 
-    /// The endorsement keys of a machine from its provider ID and from the policy, and whether each of them identifies
-    /// the machine.
+    /// The endorsement keys of a machine from its provider ID and from the policy. Each is returned with whether it
+    /// identifies the machine.
     fn local_keys<'a>(
         &'a self,
         machine: &'a inventory::Machine,
         provider_id: &'a ProviderId,
     ) -> impl Iterator<Item = (KeyDigest, bool)> {
-        // A provider ID that only the request claims is not a source, because every machine with a TPM can claim its own
-        // key.
+        // A provider ID that only the request claims is not a source, because every machine with a TPM can claim its
+        // own key.
         let of_id = of_provider_id(provider_id).map(|key| (key, !machine.unnamed));
         let listed = self.policy.allowed.keys_of(machine, provider_id);
         of_id.into_iter().chain(listed.map(|key| (key, true)))
@@ -344,7 +343,8 @@ impl TpmVerifier {
         }
         are_well_formed(&lists)?;
         if appraisal.machine.unnamed {
-            // The platform returns the TPM of the claimed machine, which can differ from the token's machine.
+            // The platform returns the TPM key of the claimed machine, which can differ from the machine that owns the
+            // token.
             let machine = appraisal.machine.name.clone();
             return Err(Deferral::MachineNotReady(machine).into());
         }
@@ -437,7 +437,7 @@ impl Verifier for TpmVerifier {
     }
 }
 
-/// Parses the common parts of both requests: the audience, which must match this cluster, and the keys.
+/// Parses the parts that both requests have: the audience, which must match this cluster, and the keys.
 fn read(
     audience: &Audience,
     keys: &PublicAreas,
@@ -465,7 +465,7 @@ fn must_be(trusted: KeyDigest, keys: &Keys, appraisal: &Appraisal<'_>) -> Result
 }
 
 /// The response to a first request. The node's plugin reads the challenge. The annotation with the endorsement key is
-/// for operators.
+/// intended for operators.
 fn challenge_issued(challenge: &Challenge, endorsement_key: KeyDigest) -> Failure {
     let Challenge { id, expiry, .. } = challenge;
     Failure::ChallengeIssued {

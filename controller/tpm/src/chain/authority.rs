@@ -17,7 +17,7 @@ pub(super) struct Authority {
     pub(super) subject: Vec<u8>,
     /// The subject as text.
     pub(super) name: String,
-    /// The identifier of its key, if its certificate has one.
+    /// The identifier of the authority's key, if its certificate contains one.
     pub(super) key_id: Option<Vec<u8>>,
     pub(super) key: AuthorityKey,
     pub(super) validity: Validity,
@@ -25,11 +25,11 @@ pub(super) struct Authority {
     pub(super) path_len: Option<u32>,
 }
 
-/// The reason why an authority did not issue a certificate with its name as the issuer. Reasons of later checks are
+/// The reason why an authority did not issue a certificate that names it as the issuer. Reasons from later checks are
 /// greater. [`Expired`](Self::Expired) means that all other checks passed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub(super) enum NotIssued {
-    /// The authority's certificate is in the evidence, and is not acceptable for an authority.
+    /// The authority's certificate, which is in the evidence, is not acceptable as a CA certificate.
     #[error("{0}")]
     Unfit(String),
     /// The authority did not sign the certificate.
@@ -38,7 +38,7 @@ pub(super) enum NotIssued {
     /// The authority's certificate is not valid yet.
     #[error("its own certificate is valid from {0}")]
     NotYetValid(String),
-    /// The authority's path length constraint does not permit this number of authorities below it.
+    /// The authority's path length constraint does not permit this many authorities below it.
     #[error("its path length permits {most} CAs below it, but the chain has {below}")]
     PathLength { most: u32, below: u32 },
     /// The authority's certificate has expired.
@@ -47,7 +47,7 @@ pub(super) enum NotIssued {
 }
 
 impl Authority {
-    /// Parses the certificate of an authority that an operator listed.
+    /// Parses the certificate of an authority in an operator's list.
     pub(super) fn read(block: &pem::Pem) -> Result<Self, String> {
         if block.tag() != "CERTIFICATE" {
             return Err("it has blocks other than certificates".to_owned());
@@ -87,7 +87,7 @@ impl Authority {
     ///
     /// # Errors
     ///
-    /// The request needs too many checks of signatures.
+    /// Returns an error if the request needs too many signature checks.
     pub(super) async fn issued(
         &self,
         certificate: &X509Certificate<'_>,
@@ -103,19 +103,19 @@ impl Authority {
     }
 }
 
-/// Checks that `authority`, which is in the evidence and named as the issuer, signed `certificate` and was allowed to
-/// sign it.
+/// Checks that `authority`, which is in the evidence and is named as the issuer, signed `certificate` and was allowed
+/// to sign it.
 ///
 /// # Errors
 ///
-/// The request needs too many checks of signatures.
+/// Returns an error if the request needs too many signature checks.
 pub(super) async fn issued(
     authority: &X509Certificate<'_>,
     certificate: &X509Certificate<'_>,
     (below, now): (u32, ASN1Time),
     checks: &mut Checks<'_>,
 ) -> Result<Result<(), NotIssued>, TooManyChecks> {
-    // These checks precede the signature check, because they cost less.
+    // These checks precede the signature check, because they are cheaper.
     let permitted = usable(authority)
         .map_err(NotIssued::Unfit)
         .and_then(|(key, most)| permits(most, below).map(|()| key))
@@ -130,7 +130,8 @@ pub(super) async fn issued(
         .and_then(|()| not_ended(authority.validity(), now)))
 }
 
-/// The key and the path length constraint of an authority in the evidence. The error describes the violated rule.
+/// The key and the path length constraint of an authority in the evidence. The error describes the rule that is
+/// violated.
 fn usable(authority: &X509Certificate<'_>) -> Result<(AuthorityKey, Option<u32>), String> {
     authority
         .extensions_map()
@@ -166,7 +167,7 @@ fn permits(most: Option<u32>, below: u32) -> Result<(), NotIssued> {
     most.map_or(Ok(()), |most| Err(NotIssued::PathLength { most, below }))
 }
 
-/// Checks that the validity of an authority's certificate has begun.
+/// Checks that the validity period of an authority's certificate has begun.
 fn begun(validity: &Validity, now: ASN1Time) -> Result<(), NotIssued> {
     if now < validity.not_before {
         return Err(NotIssued::NotYetValid(date(validity.not_before)));
@@ -174,7 +175,7 @@ fn begun(validity: &Validity, now: ASN1Time) -> Result<(), NotIssued> {
     Ok(())
 }
 
-/// Checks that the validity of an authority's certificate has not ended.
+/// Checks that the validity period of an authority's certificate has not ended.
 fn not_ended(validity: &Validity, now: ASN1Time) -> Result<(), NotIssued> {
     if now > validity.not_after {
         return Err(NotIssued::Expired(date(validity.not_after)));

@@ -1,7 +1,7 @@
 //! The signature checks of one request.
 //!
-//! A tenant chooses the listed authorities, and sends the chains in its requests. So the number of checks has a limit,
-//! and the checks of all Clusters take turns by namespace.
+//! A tenant chooses the listed authorities, and sends the chains in its requests. Therefore the number of checks is
+//! limited, and the checks for all Clusters take turns by namespace.
 
 use node_attestation_core::pace::yield_now;
 use node_attestation_runtime::turns::{Line, TurnLimits};
@@ -9,16 +9,16 @@ use node_attestation_runtime::turns::{Line, TurnLimits};
 use crate::denial::TpmDenial;
 
 /// The maximum number of signature checks for one request. A chain with the maximum length needs 6. Each listed
-/// authority with the same name and another key can need one more check.
+/// authority that has the same name but a different key can need one more check.
 pub(crate) const MAX_CHECKS: usize = 16;
 
-/// The limits of concurrent checks. One check takes up to 1 ms of processor time, so other tasks wait only briefly.
+/// The limits on concurrent checks. One check takes up to 1 ms of processor time, so other tasks wait only briefly.
 pub(crate) const TURNS: TurnLimits = TurnLimits {
     all: 2,
     of_cluster: 1,
 };
 
-/// The checks of one request, in the line of its Cluster.
+/// The checks for one request, in the queue of its Cluster.
 #[derive(Debug)]
 pub(crate) struct Checks<'a> {
     line: &'a Line,
@@ -36,7 +36,7 @@ impl From<TooManyChecks> for TpmDenial {
 }
 
 impl<'a> Checks<'a> {
-    /// Creates the checks of a request of the Cluster with this line.
+    /// Creates the checks for a request, in this Cluster's queue.
     pub(crate) const fn of(line: &'a Line) -> Self {
         Self {
             line,
@@ -44,7 +44,7 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// Runs one check in turn, after the other tasks of this thread.
+    /// Runs one check when its turn comes, after the other tasks on this thread.
     pub(super) async fn run<T>(&mut self, check: impl FnOnce() -> T) -> Result<T, TooManyChecks> {
         self.left = self.left.checked_sub(1).ok_or(TooManyChecks)?;
         yield_now().await;
@@ -95,7 +95,7 @@ mod tests {
         let lines: Vec<_> = clusters
             .map(|cluster| (turns.line(&cluster), cluster.namespace == "b"))
             .collect();
-        // All turns are taken while the requests arrive.
+        // No turn is free while the requests arrive.
         let first = [0, 40].map(|index| lines[index].0.try_turn().unwrap());
         let requests = lines.iter().map(|(line, is_other)| {
             let order = &order;

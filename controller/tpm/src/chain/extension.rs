@@ -1,4 +1,4 @@
-//! The extensions that every certificate in a chain can have.
+//! The extensions that any certificate in a chain can have.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +9,9 @@ use x509_parser::oid_registry::Oid;
 /// `id-qt-cps` and `id-qt-unotice` (RFC 5280, 4.2.1.4).
 const QUALIFIERS: [Oid<'static>; 2] = [oid!(1.3.6.1.5.5.7.2.1), oid!(1.3.6.1.5.5.7.2.2)];
 
-/// Checks that the extension can be ignored: it is not critical, or it contains certificate policies. The verifier
-/// requires no policy, so all policies are acceptable (RFC 5280, 6.1). A certificate that itself requires a policy has
-/// a critical policyConstraints extension, which is not supported.
+/// Checks that the extension can be ignored: it is not critical, or it contains certificate policies. The verifier does
+/// not require a policy, so all policies are acceptable (RFC 5280, 6.1). A certificate that requires a policy has a
+/// critical policyConstraints extension, which is not supported.
 ///
 /// # Errors
 ///
@@ -36,7 +36,7 @@ pub(super) fn pass_over(extension: &X509Extension<'_>) -> Result<(), String> {
     ))
 }
 
-/// Checks the policies of a critical extension. The qualifiers of the policies must be known.
+/// Checks the policies in a critical extension. All qualifiers of the policies must be known.
 fn are_understood(policies: &[PolicyInformation<'_>]) -> Result<(), &'static str> {
     if policies.is_empty() {
         return Err("are empty");

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use x509_parser::time::ASN1Time;
 use x509_parser::x509::X509Name;
 
-/// The maximum length of a name in a message, in characters. The names of vendors have fewer than 100 characters.
+/// The maximum length of a name in a message, in characters. Vendors' names have fewer than 100 characters.
 const MAX_LEN: usize = 160;
 
 /// A name in quotation marks.
@@ -13,7 +13,7 @@ pub(super) fn name(name: &X509Name<'_>) -> String {
     format!("\"{}\"", text(name))
 }
 
-/// The name on one line, with special characters escaped, because the issuer of a certificate chooses the name.
+/// The name on one line. Special characters are escaped, because the issuer of a certificate chooses the name.
 pub(super) fn text(name: &X509Name<'_>) -> String {
     let text = name.to_string();
     let end = text.char_indices().nth(MAX_LEN).map(|(end, _)| end);

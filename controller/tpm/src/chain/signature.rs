@@ -1,4 +1,4 @@
-//! The verification of authorities' signatures on certificates.
+//! The verification of certificate signatures with an authority's key.
 
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_ASN1, ECDSA_P256_SHA384_ASN1, ECDSA_P256_SHA512_ASN1, ECDSA_P384_SHA256_ASN1,
@@ -25,7 +25,7 @@ use super::checks::{Checks, TooManyChecks};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AuthorityKey {
     kind: Kind,
-    /// The point, or the `RSAPublicKey`.
+    /// The point of an ECC key, or the `RSAPublicKey`.
     bytes: Vec<u8>,
 }
 
@@ -99,7 +99,7 @@ impl AuthorityKey {
     ///
     /// # Errors
     ///
-    /// The request needs too many checks.
+    /// Returns an error if the request needs too many signature checks.
     pub(super) async fn signed(
         &self,
         certificate: &X509Certificate<'_>,
@@ -118,13 +118,13 @@ impl AuthorityKey {
         Ok(verified.map_err(|_| NotSigned::Invalid(algorithm)))
     }
 
-    /// The algorithm of the certificate's signature, and its name, if this key can have created the signature.
+    /// The algorithm of the certificate's signature, with its name, if this key can have created the signature.
     fn algorithm(
         &self,
         certificate: &X509Certificate<'_>,
     ) -> Result<(&'static dyn VerificationAlgorithm, String), NotSigned> {
         let outer = &certificate.signature_algorithm;
-        // Only the inner algorithm is signed.
+        // Only the inner algorithm identifier is covered by the signature.
         let inner = &certificate.tbs_certificate.signature;
         let algorithm = name_of(outer.oid());
         if outer != inner {
@@ -147,7 +147,7 @@ impl AuthorityKey {
     }
 }
 
-/// The algorithms of one kind of key.
+/// The algorithms for one kind of key.
 struct Algorithms {
     sha256: &'static dyn VerificationAlgorithm,
     sha384: &'static dyn VerificationAlgorithm,
@@ -189,10 +189,11 @@ static P521: Algorithms = Algorithms {
     sha512: &ECDSA_P521_SHA512_ASN1,
 };
 
-/// Selects the algorithm with one digest.
+/// Selects the algorithm that uses one digest.
 type Digest = fn(&'static Algorithms) -> &'static dyn VerificationAlgorithm;
 
-/// The accepted signature algorithms. Each entry has a flag for RSA keys, and the digest. SHA-1 is not accepted.
+/// The accepted signature algorithms. Each entry states whether it is for RSA keys, and the digest. SHA-1 is not
+/// accepted.
 static ACCEPTED: [(Oid<'static>, bool, Digest); 6] = [
     (OID_PKCS1_SHA256WITHRSA, true, |of| of.sha256),
     (OID_PKCS1_SHA384WITHRSA, true, |of| of.sha384),

@@ -1,4 +1,4 @@
-//! Endorsement keys, which a TPM creates from a template of the TCG ("TCG EK Credential Profile", 2.5, Annex B).
+//! Endorsement keys, which a TPM creates from a TCG template ("TCG EK Credential Profile", 2.5, Annex B).
 
 use kubelet_attestation::ensure;
 use node_attestation_core::identifiers::KeyDigest;
@@ -9,11 +9,11 @@ use super::{Key, coordinates, modulus, point};
 use crate::denial::TpmDenial;
 use crate::structure::{NAMED_BY_SHA_256, NAMED_BY_SHA_384, Name, NameAlgorithm, exactly, sized};
 
-/// An endorsement key from one of the templates. It can only decrypt data that was encrypted for its TPM, and cannot
-/// leave the TPM.
+/// An endorsement key that was created from one of the templates. It can only decrypt data that was encrypted for its
+/// TPM, and cannot leave the TPM.
 ///
-/// The key determines the whole public area. So only the key in the evidence counts, and it is compared with the
-/// trusted key.
+/// The key determines the whole public area. Therefore only the key in the evidence is used, and it is compared with
+/// the trusted key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EndorsementKey {
     key: Key,
@@ -30,7 +30,7 @@ const L_1_PARAMETERS: &[u8] = &[
     0x00, 0x06, 0x00, 0x80, 0x00, 0x43, 0x00, 0x10, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00,
 ];
 
-/// The template L-2: as L-1, but with ECC.
+/// The template L-2, which differs from L-1 by the use of ECC.
 const L_2: &[u8] = &[0x00, 0x23, 0x00, 0x0b, 0x00, 0x03, 0x00, 0xb2, 0x00, 0x20];
 
 /// The parameters of L-2: AES-128 in CFB mode, no scheme, P-256, no key derivation.
@@ -46,13 +46,13 @@ const H_3_PARAMETERS: &[u8] = &[
     0x00, 0x06, 0x01, 0x00, 0x00, 0x43, 0x00, 0x10, 0x00, 0x04, 0x00, 0x10,
 ];
 
-/// `PolicyA` of the profile: `TPM2_PolicySecret(TPM_RH_ENDORSEMENT)`.
+/// `PolicyA` in the profile: `TPM2_PolicySecret(TPM_RH_ENDORSEMENT)`.
 const POLICY_A: [u8; 32] = [
     0x83, 0x71, 0x97, 0x67, 0x44, 0x84, 0xb3, 0xf8, 0x1a, 0x90, 0xcc, 0x8d, 0x46, 0xa5, 0xd7, 0x24,
     0xfd, 0x52, 0xd7, 0x6e, 0x06, 0x52, 0x0b, 0x64, 0xf2, 0xa1, 0xda, 0x1b, 0x33, 0x14, 0x69, 0xaa,
 ];
 
-/// `PolicyB` of the profile, with SHA-384.
+/// `PolicyB` in the profile, with SHA-384.
 const POLICY_B: [u8; 48] = [
     0xb2, 0x6e, 0x7d, 0x28, 0xd1, 0x1a, 0x50, 0xbc, 0x53, 0xd8, 0x82, 0xbc, 0xf5, 0xfd, 0x3a, 0x1a,
     0x07, 0x41, 0x48, 0xbb, 0x35, 0xd3, 0xb4, 0xe4, 0xcb, 0x1c, 0x0a, 0xd9, 0xbd, 0xe4, 0x19, 0xca,
@@ -120,9 +120,9 @@ impl EndorsementKey {
     }
 }
 
-/// Builds the public area for a key from its template (L-1, L-2 or H-3), with the algorithm of its Name.
+/// Builds the public area of a key from its template (L-1, L-2 or H-3). Also returns the algorithm of its Name.
 ///
-/// Each coordinate has the length of the curve's field: Part 1, "ECC Point Padding".
+/// Each coordinate has the length of a field element of the curve: Part 1, "ECC Point Padding".
 fn template(key: &Key) -> Option<(NameAlgorithm, Vec<u8>)> {
     Some(match key {
         Key::Rsa2048(modulus) => {

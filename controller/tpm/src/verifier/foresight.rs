@@ -14,7 +14,7 @@ use crate::denial::TpmDenial;
 use crate::key_lists::{are_well_formed, listed_in};
 
 impl TpmVerifier {
-    /// The identity of an existing machine that has not sent evidence yet: its endorsement key from all sources.
+    /// The identity of an existing machine that has not sent evidence yet, with its endorsement key from all sources.
     pub(super) async fn foreseen(
         &self,
         machine: &Machine,
@@ -30,7 +30,7 @@ impl TpmVerifier {
                 foresight.and(are_well_formed(&lists).map_err(Refusal::from))?;
             }
         }
-        // No key can match two different ones.
+        // No key can match two different keys.
         if let Some((trusted, _)) = keys.first()
             && let Some((presented, _)) = keys.iter().find(|(key, _)| key != trusted)
         {
@@ -60,8 +60,8 @@ impl TpmVerifier {
         Ok(foresight)
     }
 
-    /// The endorsement key that the platform reports for a machine that has not sent evidence. A TPM has a key of each
-    /// kind, so the kind that the machine will use is unknown, and the first reported key counts.
+    /// The endorsement key that the platform reports for a machine that has not sent evidence. A TPM has one key of
+    /// each kind. It is unknown which kind the machine will use, so the first reported key is returned.
     async fn key_of_platform(
         &self,
         machine: &Machine,
