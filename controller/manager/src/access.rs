@@ -7,12 +7,12 @@ use node_attestation_runtime::client::ClusterAccess;
 
 use crate::error::{BoxError, Hinted, explain};
 
-/// Returns access to the cluster of this kubeconfig and context. Without a kubeconfig, uses the files that kubectl
-/// reads or, if there are none, the cluster of this process.
+/// Returns access to the cluster that this kubeconfig and context name. Without a kubeconfig, uses the files that
+/// kubectl reads or, if there are none, the cluster in which this process runs.
 ///
 /// # Errors
 ///
-/// None of these exists, or the first existing one cannot be used.
+/// Returns an error if none of these exists, or if the first existing one cannot be used.
 pub(crate) async fn for_person(
     kubeconfig: Option<PathBuf>,
     context: Option<&str>,
@@ -31,12 +31,13 @@ pub(crate) async fn for_person(
     Ok(ClusterAccess::from_kubeconfigs(&files, context).await?)
 }
 
-/// Returns access to the cluster of this kubeconfig and context, or to the cluster of this process. A
-/// controller signs and approves, so it does not use the kubeconfig of a shell's environment.
+/// Returns access to the cluster that this kubeconfig and context name, or to the cluster in which this process runs.
+/// It ignores the `KUBECONFIG` variable, because a controller signs and approves.
 ///
 /// # Errors
 ///
-/// The kubeconfig cannot be used. Without a kubeconfig, this process does not run in a cluster.
+/// Returns an error if the kubeconfig cannot be used, or if there is no kubeconfig and this process does not run in a
+/// cluster.
 pub(crate) async fn for_controller(
     kubeconfig: Option<PathBuf>,
     context: Option<&str>,
@@ -62,7 +63,7 @@ fn in_cluster(
     ClusterAccess::in_cluster().map_err(|error| Hinted::new(explain(missing)(error), hint).into())
 }
 
-/// The files of `KUBECONFIG` that exist. As in kubectl, an empty variable counts as unset.
+/// The existing files in `KUBECONFIG`. Like in kubectl, an empty variable counts as unset.
 fn variable() -> Option<Vec<PathBuf>> {
     let list = env::var_os("KUBECONFIG").filter(|list| !list.is_empty())?;
     Some(

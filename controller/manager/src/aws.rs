@@ -1,4 +1,4 @@
-//! The attestor `aws`: its options, and the clients that its verifiers share.
+//! The attestation provider `aws`: its options, and the clients that its verifiers share.
 
 mod tenancy;
 
@@ -27,7 +27,7 @@ pub(crate) use self::tenancy::TenancyArguments;
 
 use self::tenancy::Tenants;
 
-/// The maximum size of a file, in bytes: enough for hundreds of certificates.
+/// The maximum size of a file, in bytes. This is enough for hundreds of certificates.
 const MAX_FILE_LEN: usize = 1024 * 1024;
 
 /// The variable that makes the SDK call FIPS endpoints.
@@ -81,23 +81,23 @@ pub(crate) struct AwsParts {
     metrics: Metrics,
 }
 
-/// Trust anchors and clients for AWS, shared by all clusters.
+/// Trust anchors and clients for AWS, which all clusters share.
 #[derive(Debug, Clone)]
 pub(crate) struct Aws {
     pub(crate) witnesses: Arc<AwsClients>,
     pub(crate) instances: Instances,
     pub(crate) tpms: NitroTpms,
-    /// The identities of Clusters. Only with a management cluster.
+    /// The identities of Clusters. `None` without a management cluster.
     pub(crate) tenants: Option<Tenants>,
 }
 
 impl AwsArguments {
-    /// Reads the files and creates the clients. The inner error is the prerequisite for STS calls that this host lacks,
-    /// which affects only clusters on AWS. Makes no network calls.
+    /// Reads the files and creates the clients. The inner error names the prerequisite for STS calls that is missing on
+    /// this host. It affects only clusters on AWS. Makes no network calls.
     ///
     /// # Errors
     ///
-    /// An option or its file is invalid.
+    /// Returns an error if an option or its file is invalid.
     pub(crate) fn open(self, metrics: Metrics) -> Result<Result<AwsParts, String>, BoxError> {
         let authorities = self.aws_endpoint_ca.as_deref();
         let authorities = authorities
@@ -167,7 +167,7 @@ impl AwsArguments {
 }
 
 impl AwsParts {
-    /// Clients that use the controller's credentials.
+    /// Creates clients that use the controller's credentials.
     pub(crate) fn own(self) -> Aws {
         let metrics = &self.metrics;
         let instances = Instances::measured(self.own.clone(), self.ec2.clone(), metrics);
@@ -179,8 +179,8 @@ impl AwsParts {
         }
     }
 
-    /// Clients that use the credentials of each Cluster of this management cluster. The returned future is the
-    /// background work, which never ends.
+    /// Creates clients that use each Cluster's own credentials, for the Clusters in this management cluster. The
+    /// returned future runs the background work, and never ends.
     pub(crate) fn tenants(
         self,
         management: &ClusterAccess,
@@ -209,7 +209,7 @@ impl AwsParts {
 }
 
 impl Aws {
-    /// Clients that make no network calls, for explanations.
+    /// Creates clients that make no network calls, for explanations.
     pub(crate) fn not_asked(
         extra_signers: Option<&Path>,
         extra_versions: &[String],
@@ -218,7 +218,7 @@ impl Aws {
         Self::without_sts(Arc::new(NoCredentials), Ec2Settings::default(), signers)
     }
 
-    /// Clients that call EC2 with the operator's credentials and at these endpoints, for predictions.
+    /// Creates clients that call EC2 at these endpoints with the operator's credentials, for predictions.
     pub(crate) fn of_operator(endpoints: Vec<(String, String)>) -> Result<Self, BoxError> {
         let endpoints = endpoints.into_iter().collect();
         let source = Arc::new(DefaultChain::new(proxy()));
@@ -252,7 +252,7 @@ fn signers(extra: Option<&Path>, extra_versions: &[String]) -> Result<Signers, B
     signers.map_err(explain(format!("{OPTION} {}", path.display())))
 }
 
-/// The proxy settings of the environment. As in curl, the lower-case name takes precedence.
+/// The proxy settings in the environment. Like in curl, the lower-case name takes precedence.
 fn proxy() -> Proxy {
     let either = |lower, upper| env::var(lower).or_else(|_| env::var(upper)).ok();
     Proxy {
@@ -261,8 +261,8 @@ fn proxy() -> Proxy {
     }
 }
 
-/// The warning about FIPS endpoints. The SDK uses them for its calls, but `GetCallerIdentity` calls for nodes do not,
-/// because the node signs the STS host.
+/// The warning about FIPS endpoints. The SDK uses them for its calls. They are not used for the nodes'
+/// `GetCallerIdentity` calls, because the node signs the STS host.
 fn fips_warning(use_fips: Option<&str>, has_endpoints: bool) -> Option<&'static str> {
     let is_on = use_fips.is_some_and(|value| value.trim().eq_ignore_ascii_case("true"));
     (is_on && !has_endpoints).then_some(
@@ -271,7 +271,7 @@ fn fips_warning(use_fips: Option<&str>, has_endpoints: bool) -> Option<&'static 
     )
 }
 
-/// Parses a document version. AWS uses dates, but other forms are accepted for future versions.
+/// Parses a document version. AWS uses dates, but other formats are accepted for future versions.
 pub(crate) fn document_version(text: &str) -> Result<String, String> {
     let is_kept = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     if (1..=32).contains(&text.len()) && text.chars().all(is_kept) {

@@ -79,7 +79,7 @@ struct Predictions {
     aws_ec2_endpoints: Vec<(String, String)>,
 }
 
-/// Runs the command. Returns its output, and whether every check passed.
+/// Runs the command. Returns its output, and whether all checks passed.
 pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxError> {
     let Act::Check(check) = command.act;
     let Check {
@@ -91,7 +91,7 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxEr
         options,
         insecure_allow_loopback,
     } = *check;
-    // The heading of checks that do not belong to a Cluster.
+    // The heading for checks that do not belong to a Cluster.
     let heading = match &settings {
         Some(_) => "A cluster without a management cluster",
         None => "The management cluster",
@@ -142,7 +142,7 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxEr
     Ok((text, failing == 0))
 }
 
-/// The predictions as a table. Long lists are cut, because JSON is the format for them.
+/// Formats the predictions as a table. Long lists are truncated, because JSON is the format for long lists.
 fn of_nodes(predictions: &[NodePrediction]) -> String {
     if predictions.is_empty() {
         return String::new();
@@ -202,7 +202,7 @@ fn table(heading: &str, checks: &[Checked]) -> String {
             wrapped("", MARGIN, &format!("cure: {}", check.cure), &mut text);
         }
         if matches!(check.state, State::Warn | State::Fail) {
-            // A URL can be longer than a line, and is not wrapped.
+            // A URL can be longer than a line, so it is not wrapped.
             text.extend([&" ".repeat(MARGIN), "see: ", &check.link, "\n"]);
         }
     }

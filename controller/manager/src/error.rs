@@ -6,7 +6,7 @@ use std::fmt;
 /// Any error.
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
-/// An error, with the failed operation.
+/// An error, with the operation that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
 struct Explained {
@@ -23,7 +23,7 @@ pub(crate) fn explain<E: Into<BoxError>>(what: impl Into<String>) -> impl FnOnce
     }
 }
 
-/// An error, with the action that corrects it.
+/// An error, with an action that corrects it.
 #[derive(Debug)]
 pub(crate) struct Hinted {
     error: BoxError,
@@ -53,7 +53,7 @@ impl Hinted {
         }
     }
 
-    /// The error of a command that the operator did not confirm.
+    /// The error for a command that the operator did not confirm.
     pub(crate) fn unconfirmed(what: &str, hint: &str) -> Self {
         Self {
             error: what.into(),
@@ -62,7 +62,7 @@ impl Hinted {
         }
     }
 
-    /// Whether the error is wrong usage.
+    /// Whether the error means invalid usage.
     pub(crate) fn is_usage(&self) -> bool {
         self.is_usage
     }

@@ -1,4 +1,4 @@
-//! `explain`: runs a request through the checks of the controller.
+//! `explain`: runs a request through the controller's checks.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -19,10 +19,10 @@ use crate::file;
 use crate::providers::Providers;
 use crate::query::{QueryOptions, wrapped};
 
-/// The maximum size of a file with requests, in bytes: enough for hundreds of requests of a few kilobytes each.
+/// The maximum size of a file with requests, in bytes. This is enough for hundreds of requests of a few kilobytes each.
 const MAX_FILE_LEN: usize = 4 * 1024 * 1024;
 
-/// The maximum size of a CA file, in bytes: enough for hundreds of certificates.
+/// The maximum size of a CA file, in bytes. This is enough for hundreds of certificates.
 const MAX_CA_LEN: usize = 256 * 1024;
 
 /// The width of a label or an outcome, including the space after it.

@@ -10,7 +10,7 @@ use crate::error::{BoxError, explain};
 ///
 /// # Errors
 ///
-/// The file cannot be read, or exceeds the limit.
+/// Returns an error if the file cannot be read, or if it exceeds the limit.
 pub(crate) fn read(option: &'static str, path: &Path, limit: usize) -> Result<Vec<u8>, BoxError> {
     let mut bytes = Vec::new();
     let at_most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);

@@ -111,7 +111,7 @@ struct Whose {
 }
 
 impl Act {
-    /// The labels of a command for several nodes, and its change.
+    /// The labels in a command for several nodes, with the change that the command makes.
     fn selected(&self) -> Option<(&Target, &str, Change, &Confirmation)> {
         let (target, change, confirmation) = match self {
             Self::Reset(reset) => {
@@ -131,12 +131,12 @@ impl Act {
     }
 }
 
-/// Runs the command, and returns its output, and the node identities that it did not change.
+/// Runs the command. Returns its output, and the node identities that it could not change.
 pub(crate) async fn run(command: IdentitiesCommand) -> Result<(String, Vec<String>), BoxError> {
     Box::pin(output_of(command)).await.map_err(hinted)
 }
 
-/// Adds a hint, if the cause of the error is a wrong name.
+/// Adds a hint, if a wrong name caused the error.
 fn hinted(error: BoxError) -> BoxError {
     let hint = match error.downcast_ref() {
         Some(IdentitiesError::NotFound { namespace, .. }) => format!(
@@ -234,7 +234,7 @@ async fn output_of(command: IdentitiesCommand) -> Result<(String, Vec<String>), 
     Ok((text?, errors))
 }
 
-/// This time, or the current time, in seconds since 1970.
+/// Converts this time, or the current time, to seconds since 1970.
 fn seconds(text: Option<&str>) -> Result<u64, BoxError> {
     let Some(text) = text else {
         return Ok(unix_seconds(now()));
@@ -249,13 +249,13 @@ const RELEASED: &str =
 
 const UNCHANGED: &str = "Nothing was changed.\n";
 
-/// The output of a command that changed no record: the records as they are, in the format of a command that changes
-/// them, or a text.
+/// The output of a command that did not change any record. It contains the unchanged records, in the same format as
+/// after a change, or a text.
 fn unchanged(output: Format, found: &impl Serialize) -> Result<String, BoxError> {
     output.print(found, || UNCHANGED.to_owned())
 }
 
-/// The generation floor of a Cluster.
+/// The lowest valid generation of a Cluster.
 fn floor_of(cluster: &ObjectKey, floor: u64) -> Value {
     json!({
         "namespace": cluster.namespace,
@@ -264,9 +264,9 @@ fn floor_of(cluster: &ObjectKey, floor: u64) -> Value {
     })
 }
 
-/// A reset that changed no record.
+/// The result of a reset that did not change any record.
 struct Unchanged {
-    /// The record; `None` if it does not exist.
+    /// The record. `None` if it does not exist.
     identity: Option<Box<NodeIdentity>>,
     text: &'static str,
 }
@@ -283,8 +283,8 @@ const ONLY_RELEASED: Unchanged = Unchanged {
     text: RELEASED,
 };
 
-/// Resets the record. Returns [`Unchanged`] if the record does not exist, and only its machine was released, or if
-/// nothing was to be changed.
+/// Resets the record. Returns [`Unchanged`] if the record does not exist, so that only its machine was released, or if
+/// there was nothing to change.
 async fn reset_of(
     identities: &Identities,
     reset: &Reset,

@@ -28,7 +28,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Starts the log on standard error. With `verbose`, the log also contains every check.
+/// Starts logging to standard error. With `verbose`, every check is also logged.
 pub(crate) fn start(format: LogFormat, verbose: bool) {
     let ours = if verbose {
         LevelFilter::DEBUG
@@ -42,7 +42,7 @@ pub(crate) fn start(format: LogFormat, verbose: bool) {
         .with_target("node_attestation_core", ours)
         .with_target("node_attestation_runtime", ours)
         .with_target("node_attestation_tpm", ours)
-        // These crates log each attempt while an API server is unavailable. This program logs an outage once.
+        // These crates log every attempt while an API server is unavailable, but this program logs an outage only once.
         .with_target("kube_client", LevelFilter::OFF)
         .with_target("kube_runtime", LevelFilter::OFF);
     let lines = lines(format, || Visible(io::stderr()));
@@ -60,13 +60,13 @@ pub(crate) fn start(format: LogFormat, verbose: bool) {
     }));
 }
 
-/// The rate of log lines about panics. A tenant that finds a way to cause a panic can repeat it.
+/// The rate of log lines about panics. It is limited because a tenant who finds a way to cause a panic can repeat it.
 const PANICS: Rate = Rate {
     burst: 100,
     every: Duration::from_secs(1),
 };
 
-/// The lines about panics.
+/// The log-line budget for panics.
 struct Panics {
     full_at: Instant,
     left_out: u64,
@@ -80,7 +80,8 @@ impl Panics {
         }
     }
 
-    /// Takes a line. Returns the number of omitted lines before it, or `None` if this line is also omitted.
+    /// Takes a line from the budget. Returns the number of lines that were omitted before it, or `None` if this line is
+    /// also omitted.
     fn take(&mut self, now: Instant) -> Option<u64> {
         if PANICS.take(&mut self.full_at, now).is_ok() {
             return Some(mem::take(&mut self.left_out));
@@ -90,7 +91,7 @@ impl Panics {
     }
 }
 
-/// The lines of the log.
+/// Formats the log lines.
 fn lines<S, W>(format: LogFormat, writer: W) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
@@ -103,8 +104,8 @@ where
     }
 }
 
-/// A writer that escapes invisible characters. The JSON formatter escapes only the characters that JSON requires. Lines
-/// contain text from tenants, which must not control a terminal, and must look the same to users and programs.
+/// A writer that escapes invisible characters. Lines contain text from tenants, which must not control a terminal, and
+/// must look the same to users and programs. The JSON formatter escapes only the characters that JSON requires.
 struct Visible<W>(W);
 
 impl<W: io::Write> io::Write for Visible<W> {

@@ -248,7 +248,7 @@ fn main() -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The arguments. If kubectl runs the program, help texts name the command of kubectl.
+/// Parses the arguments. If kubectl runs the program, help texts contain the kubectl command.
 fn arguments() -> Result<Cli, clap::Error> {
     let mut command = Cli::command();
     let program = env::args_os().next().unwrap_or_default();
@@ -259,7 +259,7 @@ fn arguments() -> Result<Cli, clap::Error> {
     Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
-/// Exits with the message about a removed option, or as clap does: with code 2, or with 0 for `--help`.
+/// Exits with the message about a removed option. Otherwise, exits like clap: with code 2, or with code 0 for `--help`.
 fn wrong_usage(error: &clap::Error) -> anyhow::Result<ExitCode> {
     let command: OsString = env::args_os().nth(1).unwrap_or_default();
     match removed::message(&command.to_string_lossy(), error) {
@@ -271,7 +271,7 @@ fn wrong_usage(error: &clap::Error) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Prints the output of a command. The exit code is 0, or the code that the command returns.
+/// Prints the output of a command. The exit code is 0, or the code that the command returned.
 fn answer<T: Into<Answer>>(
     asked: impl Future<Output = Result<T, BoxError>>,
 ) -> anyhow::Result<ExitCode> {
@@ -301,7 +301,7 @@ fn answer<T: Into<Answer>>(
 /// The output of a command, and its exit code.
 struct Answer {
     text: String,
-    /// The errors about parts that the command did not complete.
+    /// The errors about the parts that the command could not complete.
     errors: Vec<String>,
     code: u8,
 }
@@ -326,7 +326,7 @@ impl From<(String, Vec<String>)> for Answer {
     }
 }
 
-/// Escapes invisible characters, which could control a terminal. Parts of the text can come from tenants.
+/// Escapes invisible characters, which could control a terminal, because the text can contain data from tenants.
 fn shown(text: &str) -> String {
     let lines = text.split_inclusive('\n');
     lines
@@ -337,7 +337,7 @@ fn shown(text: &str) -> String {
         .collect()
 }
 
-/// Prints a text. If the reader closes the pipe, this is not an error.
+/// Prints a text. A pipe that the reader has closed is not an error.
 fn print(text: &str) -> io::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

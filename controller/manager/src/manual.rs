@@ -58,7 +58,7 @@ const ENVIRONMENT: [(&str, &str); 5] = [
     ),
 ];
 
-/// Commands, without the name of the program.
+/// Example commands, without the name of the program.
 const EXAMPLES: [(&str, &str); 4] = [
     (
         "clusters --unmanaged",
@@ -75,7 +75,7 @@ const EXAMPLES: [(&str, &str); 4] = [
     ("identities list -n team-a", "List the node identities."),
 ];
 
-/// The exit codes, for the end of `--help`.
+/// The exit codes, as they are printed at the end of `--help`.
 pub(crate) fn exit_codes_of_help() -> String {
     exit_codes(EXIT_CODES)
 }

@@ -1,4 +1,4 @@
-//! The providers of this program: their options, the state that verifiers share, and the registry.
+//! The providers in this program: their options, the state that their verifiers share, and the registry.
 
 use std::future::pending;
 use std::path::Path;
@@ -26,7 +26,8 @@ use crate::aws::{Aws, AwsArguments, AwsParts};
 use crate::error::BoxError;
 use crate::tpm::{self, ConfigMapReader, ObservationsOfClusters, PoliciesOfClusters, TpmArguments};
 
-/// The registry: one row for each provider with evidence. `insecure` has no evidence and requires `--allow-insecure`.
+/// The registry: one row for each provider that has evidence. `insecure` has no evidence, and requires
+/// `--allow-insecure`.
 pub(crate) const PROVIDERS: &[Registered] = &[
     Registered {
         provider: Provider::AWS,
@@ -44,13 +45,13 @@ pub(crate) const PROVIDERS: &[Registered] = &[
 pub(crate) struct Registered {
     /// The name in `spec.authorizedAttestors`.
     pub(crate) provider: Provider,
-    /// The description of the provider's machines, for `--help`.
+    /// A description of the provider's machines, for `--help`.
     pub(crate) help: &'static str,
     /// Creates the verifier for one cluster.
     pub(crate) verifier: VerifierOf,
 }
 
-/// Creates the verifier of one provider for a cluster.
+/// Creates a provider's verifier for one cluster.
 pub(crate) type VerifierOf = fn(&Providers, &Cluster<'_>) -> Result<Arc<dyn Verifier>, BoxError>;
 
 /// The options of the providers.
@@ -68,7 +69,7 @@ pub(crate) struct ProviderArguments {
 /// Background work, in addition to the work for clusters.
 pub(crate) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The opened files of the options, before the clusters are known.
+/// The providers after the files in their options have been read, before the clusters are known.
 #[derive(Debug)]
 pub(crate) struct OpenedProviders {
     allow_insecure: bool,
@@ -79,28 +80,28 @@ pub(crate) struct OpenedProviders {
 /// The state that the verifiers of all clusters share.
 #[derive(Debug)]
 pub(crate) struct Providers {
-    /// Admits machines without evidence.
+    /// Whether to admit machines without evidence.
     pub(crate) allow_insecure: bool,
     /// The clients for AWS, or the reason why they are not available.
     pub(crate) aws: Result<Aws, String>,
-    /// The keys for TPM challenges, if configured.
+    /// The keys for TPM challenges. `None` if none are configured.
     tpm_keys: Option<Arc<dyn ChallengeKeySource>>,
     /// The `ConfigMap`s that can list endorsement keys. `None` without a management cluster.
     pub(crate) config_maps: Option<ConfigMapReader>,
-    /// The observations of TPMs.
+    /// The observations about TPMs.
     observations: ObservationsOfClusters,
     /// The policies for TPMs.
     tpm_policies: PoliciesOfClusters,
 }
 
-/// A cluster that needs verifiers, with its settings.
+/// A cluster that needs verifiers, and its settings.
 #[derive(Debug)]
 pub(crate) struct Cluster<'a> {
     /// A unique name of the cluster. All replicas use the same name.
     pub(crate) uid: &'a str,
     /// The name of the Cluster.
     pub(crate) name: &'a str,
-    /// The namespace of the Cluster; `None` without a management cluster.
+    /// The namespace of the Cluster. `None` without a management cluster.
     pub(crate) namespace: Option<&'a str>,
     /// `spec.aws`.
     pub(crate) aws: AwsSettings,
@@ -147,8 +148,8 @@ impl OpenedProviders {
         }
     }
 
-    /// Creates the providers for a management cluster or one of its namespaces. The returned future is the background
-    /// work, which never ends.
+    /// Creates the providers for a management cluster or for one of its namespaces. The returned future runs the
+    /// background work, and never ends.
     pub(crate) fn with_management(
         self,
         management: &ClusterAccess,
@@ -190,7 +191,8 @@ impl Providers {
         })
     }
 
-    /// Creates providers for predictions. With `ec2`, they call EC2 at these endpoints with the operator's credentials.
+    /// Creates providers for predictions. With `ec2`, they call EC2 at these endpoints, with the operator's
+    /// credentials.
     pub(crate) fn foreseeing(
         management: &ClusterAccess,
         ec2: Option<Vec<(String, String)>>,
@@ -202,13 +204,13 @@ impl Providers {
         Ok(providers)
     }
 
-    /// The observer that follows the watch of Clusters.
+    /// The observer of the Cluster watch.
     pub(crate) fn cluster_observer(&self) -> Option<Arc<dyn ClusterObserver>> {
         let tenants = self.aws.as_ref().ok()?.tenants.as_ref()?;
         Some(tenants.observer.clone())
     }
 
-    /// The verifiers of the attestors that are authorized for a cluster.
+    /// Creates the verifiers for a cluster's authorized attestation providers.
     pub(crate) fn verifiers(
         &self,
         authentication: &KubeletAuthentication,
@@ -255,7 +257,7 @@ fn named(attestor: &str) -> Option<&'static Registered> {
         .find(|registered| registered.provider.as_str() == attestor)
 }
 
-/// The attestors of this program, for clap.
+/// The names of the attestation providers in this program, for clap.
 pub(crate) fn attestors() -> PossibleValuesParser {
     let values = PROVIDERS.iter();
     let values = values.map(|one| PossibleValue::new(one.provider.as_str()).help(one.help));
@@ -292,7 +294,7 @@ fn aws_verifier(
     Ok(Arc::new(verifier))
 }
 
-/// Creates the verifier for TPMs. If the machines are AWS instances, EC2 reports their endorsement keys.
+/// Creates the verifier for TPMs. If the machines are AWS instances, EC2 reports the endorsement keys.
 fn tpm_verifier(
     providers: &Providers,
     cluster: &Cluster<'_>,

@@ -1,4 +1,4 @@
-//! Commands that read a management cluster: their options and their output formats.
+//! Commands that read from a management cluster: their options and output formats.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -46,11 +46,11 @@ pub(crate) struct Confirmation {
 }
 
 impl Confirmation {
-    /// Checks that the command has `--yes` or `--dry-run`, or can ask.
+    /// Checks that the command has `--yes` or `--dry-run`, or a terminal for the confirmation.
     ///
     /// # Errors
     ///
-    /// It has neither option and no terminal.
+    /// Returns an error if it has neither option, and there is no terminal.
     pub(crate) fn check(&self) -> Result<(), BoxError> {
         let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
         let unconfirmed = || {
@@ -61,11 +61,12 @@ impl Confirmation {
         Ok(())
     }
 
-    /// Prints what the command will do. Without an option, waits for the operator's answer. Returns whether to do it.
+    /// Prints the effect of the command. Without `--yes` and `--dry-run`, waits for the operator. Returns whether to
+    /// run the command.
     ///
     /// # Errors
     ///
-    /// The answer is not `y` or `yes`.
+    /// Returns an error if the answer is neither `y` nor `yes`.
     pub(crate) fn ask(&self, effect: &str) -> Result<bool, BoxError> {
         self.check()?;
         let mut terminal = io::stderr();
@@ -107,7 +108,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Formats the output: the objects, or the table.
+    /// Formats the output, either as objects or as a table.
     pub(crate) fn print(
         self,
         objects: &impl Serialize,
@@ -119,7 +120,8 @@ impl Format {
             Self::Yaml => {
                 let yaml = serde_saphyr::to_string(objects)?;
                 let is_visible = |letter| letter == '\n' || !is_invisible(letter);
-                // YAML can escape invisible characters only in double quotes. JSON is valid YAML.
+                // YAML can escape invisible characters only in double quotes, so the output is JSON, which is valid
+                // YAML.
                 if yaml.chars().all(is_visible) {
                     yaml
                 } else {
@@ -149,7 +151,7 @@ fn json(objects: &impl Serialize) -> Result<String, BoxError> {
     Ok(visible_json(&serde_json::to_string_pretty(objects)?) + "\n")
 }
 
-/// Formats a table whose columns are as wide as their contents. Invisible characters become spaces.
+/// Formats a table. The columns are as wide as their contents. Invisible characters become spaces.
 pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -169,11 +171,11 @@ pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     text
 }
 
-/// The line width of text for users.
+/// The line width of texts for users.
 const WIDTH: usize = 80;
 
-/// Appends the words in lines of [`WIDTH`], after a margin that begins with `first`. A word that is longer than a line
-/// is on a separate line. Invisible characters become spaces.
+/// Appends the words in lines of [`WIDTH`], after a margin that begins with `first`. If a word is longer than a line,
+/// it gets a separate line. Invisible characters become spaces.
 pub(crate) fn wrapped(first: &str, margin: usize, words: &str, text: &mut String) {
     let mut line = format!("{first:margin$}");
     let mut is_begun = false;

@@ -1,4 +1,4 @@
-//! Options of earlier builds. The error for such an option names its replacement.
+//! Options in earlier builds. If one of these options is used, the error names its replacement.
 
 use std::fmt::Write as _;
 
@@ -7,12 +7,12 @@ use kubelet_attestation::page_url;
 
 use self::Instead::{Hint, Inventory, Settings};
 
-/// The replacement of an option.
+/// The replacement for an option.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Instead {
-    /// A field below `spec` in the file of `--settings`, with an example of its value.
+    /// A field below `spec` in the `--settings` file, with an example of its value.
     Settings(&'static str),
-    /// A line in the file of `--inventory`.
+    /// A line in the `--inventory` file.
     Inventory(&'static str),
     /// A different next step.
     Hint(&'static str),
@@ -61,7 +61,8 @@ const BREAK_GLASS: Instead = Hint(concat!(
     page_url!("break-glass.md#what-to-do")
 ));
 
-/// The message for a removed option, if it made the arguments invalid. `command` is the first word of the command.
+/// The message for a removed option, if the option made the arguments invalid. `command` is the first word of the
+/// command.
 pub(crate) fn message(command: &str, error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::UnknownArgument {
         return None;

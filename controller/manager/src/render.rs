@@ -58,7 +58,7 @@ struct Parameters {
     exempt: Vec<String>,
 }
 
-/// The first lines of the settings.
+/// The first lines in the rendered settings.
 const ABOUT: &str = "\
 # The settings of one cluster, for `node-attestation-controller run --settings`. Each field of spec but the first two has
 # its default, and can be removed.
@@ -93,7 +93,7 @@ pub(crate) fn run(command: RenderCommand) -> Result<String, BoxError> {
     }
 }
 
-/// A user or a group, with its kind, so that neither can have the name of the other.
+/// Parses a user or a group. The result contains its kind, so that a user and a group with the same name differ.
 fn subject(text: &str) -> Result<String, String> {
     let kinds = ["user:", "group:"];
     let mut names = kinds.iter().filter_map(|kind| text.strip_prefix(kind));

@@ -1,4 +1,4 @@
-//! `tenancy explain`: the AWS identity of a Cluster, step by step.
+//! `tenancy explain`: shows the AWS identity of a Cluster, step by step.
 
 use clap::{Args, Subcommand};
 use kubelet_attestation::errors::error_chain;
@@ -166,7 +166,7 @@ fn root(root: &Root) -> String {
     }
 }
 
-/// All roles of a plan, in the order of their assumption.
+/// All roles in a plan, in the order in which they are assumed.
 fn roles(plan: &Plan) -> impl Iterator<Item = &Role> {
     let first = match &plan.root {
         Root::ServiceAccount(account) => Some(&account.role),
@@ -194,7 +194,7 @@ fn first_account(explained: &Explained) -> Option<&str> {
     annotations.get(AWS_ACCOUNT_ANNOTATION).map(String::as_str)
 }
 
-/// The account of the plan or, if there is none, the account that AWS reported to the controller.
+/// The account in the plan. If it has none, the account that AWS reported to the controller.
 fn account(explained: &Explained) -> Option<&str> {
     let plan = explained.explanation.plan.as_ref().ok()?;
     plan.account().or_else(|| first_account(explained))
@@ -246,7 +246,7 @@ fn told<'a>(
     Some((&found.status, &found.reason, &found.message))
 }
 
-/// The message about a difference from the controller's condition.
+/// The message about how the result differs from the controller's condition.
 fn difference(explained: &Explained, reason: &str) -> Option<String> {
     let authentication = explained.authentication.as_ref()?;
     let (status, theirs, _) = told(authentication, AWS_IDENTITY_RESOLVED)?;

@@ -1,4 +1,4 @@
-//! `tokens recreate`: creates the bootstrap tokens of Machines again.
+//! `tokens recreate`: recreates the bootstrap tokens of Machines.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -65,7 +65,7 @@ fn lifetime(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Runs the command. Returns its output, and the Machines whose tokens were not recreated.
+/// Runs the command. Returns its output, and the Machines whose tokens could not be recreated.
 pub(crate) async fn run(command: TokensCommand) -> Result<(String, Vec<String>), BoxError> {
     let Act::Recreate(recreate) = command.act;
     let Recreate {
@@ -95,7 +95,7 @@ pub(crate) async fn run(command: TokensCommand) -> Result<(String, Vec<String>),
     Ok((text, errors(&recreated)))
 }
 
-/// The errors, each with its Machine.
+/// The error messages, each with the name of its Machine.
 fn errors(tokens: &[MachineToken]) -> Vec<String> {
     let failed = tokens.iter().filter_map(|token| {
         let error = token.error.as_ref()?;

@@ -1,4 +1,4 @@
-//! The attestor `tpm`: its options, and the keys that its verifiers share.
+//! The attestation provider `tpm`: its options, and the keys that its verifiers share.
 
 use std::fs::File;
 use std::io::ErrorKind::NotFound;
@@ -25,13 +25,13 @@ pub(crate) use config_maps::ConfigMapReader;
 pub(crate) use observations::ObservationsOfClusters;
 pub(crate) use policies::PoliciesOfClusters;
 
-/// The file of the key for new challenges.
+/// The name of the file with the key for new challenges.
 const CURRENT: &str = "current";
 
 /// The name of the file with the previous key. Responses to its challenges are still accepted.
 const FORMER: &str = "former";
 
-/// The length of a key in hexadecimal, with the line break.
+/// The maximum length of a key file: the key in hexadecimal, with a line break.
 const MAX_KEY_LEN: usize = 2 * 32 + 1;
 
 #[derive(Debug, clap::Args)]
@@ -53,7 +53,7 @@ enum InvalidKey {
 }
 
 impl TpmArguments {
-    /// Opens the keys, which must exist now. Returns `None` without the option.
+    /// Opens the keys, which must already exist. Returns `None` if the option is not set.
     pub(crate) fn open(self) -> Result<Option<Arc<dyn ChallengeKeySource>>, BoxError> {
         let Some(directory) = self.tpm_challenge_keys else {
             return Ok(None);
@@ -64,8 +64,8 @@ impl TpmArguments {
     }
 }
 
-/// The platform that provides a cluster's TPMs, from its settings. EC2 is queried only for instances that `policy`
-/// accepts.
+/// The platform that provides the TPMs of a cluster, according to its settings. EC2 is queried only for instances that
+/// `policy` accepts.
 pub(crate) fn platform(
     settings: &TpmSettings,
     aws: Result<&Aws, &String>,
@@ -84,7 +84,7 @@ pub(crate) fn platform(
     }
 }
 
-/// Keys in files. They are read for each request, so a new key does not require a restart.
+/// Keys in files. They are read for each request, so that a new key does not require a restart.
 #[derive(Debug)]
 struct KeyFiles(PathBuf);
 

@@ -65,14 +65,14 @@ enum AckOption {
 #[derive(Debug, Clone)]
 pub(crate) struct Tenants {
     pub(super) credentials: Arc<TenantCredentials>,
-    /// The objects that define the identities. The store follows the watch of Clusters.
+    /// The objects that define the identities. The store observes the Cluster watch.
     pub(crate) observer: Arc<IdentityStore>,
-    /// Signals that a Cluster needs an identity. The watches start only after this signal.
+    /// Notifies that a Cluster needs an identity. The watches start only after this notification.
     wanted: Arc<Notify>,
 }
 
 impl TenancyArguments {
-    /// The identities of the Clusters in `management`. The returned future keeps them current, and never ends.
+    /// Creates the identities of the Clusters in `management`. The returned future keeps them current, and never ends.
     pub(super) fn open(
         self,
         management: &ClusterAccess,
@@ -117,7 +117,7 @@ impl TenancyArguments {
         Ok((tenants, work))
     }
 
-    /// The places of the objects, for Clusters in this namespace or in all namespaces.
+    /// The namespaces of the objects, for the Clusters in this namespace or in all namespaces.
     pub(crate) fn places(&self, namespace: Option<&str>) -> Places {
         Places {
             namespace: namespace.map(ToOwned::to_owned),
@@ -141,7 +141,7 @@ impl TenancyArguments {
 }
 
 impl Tenants {
-    /// The tenant for a Cluster with these settings. `account` is the recorded AWS account.
+    /// The tenant for a Cluster that has these settings. `account` is the recorded AWS account.
     pub(crate) fn tenant(
         &self,
         cluster: ObjectKey,

@@ -1,4 +1,4 @@
-//! Reset and revocation of all node identities whose Machines have certain labels.
+//! Resets or revokes all node identities whose Machines have certain labels.
 
 use kubelet_attestation::ensure;
 use kubelet_attestation::errors::error_chain;
@@ -17,12 +17,12 @@ use crate::query::{Confirmation, Format};
 pub(super) enum Change {
     Revoke,
     Reset {
-        /// Also if the certificates are revoked.
+        /// Also reset the node identity if its certificates are revoked.
         revoked: bool,
     },
 }
 
-/// Changes the live node identities of the Cluster whose Machines have these labels. Returns the output, and the
+/// Changes the live node identities in the Cluster whose Machines have these labels. Returns the output, and the
 /// failures.
 pub(super) async fn change(
     identities: &Identities,

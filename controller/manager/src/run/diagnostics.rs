@@ -1,4 +1,4 @@
-//! The addresses of `/metrics` and of the probes.
+//! The addresses for `/metrics` and for the probes.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
@@ -22,12 +22,12 @@ pub(super) struct DiagnosticsArguments {
 }
 
 impl DiagnosticsArguments {
-    /// Opens the metrics and the servers. Without a configured address, the metrics are off. The servers run until they
-    /// are dropped.
+    /// Creates the metrics and starts the servers. If no address is configured, the metrics are off. The servers run
+    /// until the result is dropped.
     ///
     /// # Errors
     ///
-    /// The controller cannot listen on an address.
+    /// Returns an error if the controller cannot listen on an address.
     pub(super) async fn open(self) -> Result<(Metrics, JoinSet<()>), BoxError> {
         let mut servers = JoinSet::new();
         if self.metrics_bind_address.is_none() && self.health_addr.is_none() {
@@ -50,7 +50,7 @@ impl DiagnosticsArguments {
     }
 }
 
-/// An address on which to listen. Without a host, all addresses of this machine.
+/// An address to listen on. Without a host, all addresses of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BindAddress {
     One(SocketAddr),
@@ -63,7 +63,7 @@ impl BindAddress {
             Self::One(address) => TcpListener::bind(address).await,
             Self::All(port) => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
                 Ok(listener) => Ok(listener),
-                // The machine possibly has no IPv6.
+                // The machine does not necessarily support IPv6.
                 Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
             },
         }

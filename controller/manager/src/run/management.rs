@@ -1,4 +1,4 @@
-//! Runs the controller for all clusters of a management cluster.
+//! Runs the controller for all clusters in a management cluster.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -17,7 +17,7 @@ use crate::access::for_controller;
 use crate::error::BoxError;
 use crate::providers::OpenedProviders;
 
-/// The file with the host name. In a Pod, this is the Pod's name.
+/// The file that contains the host name. In a Pod, the host name is the Pod's name.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
 #[derive(Debug, clap::Args)]
@@ -82,7 +82,7 @@ pub(super) async fn run(
     let controller = Controller::new(&access, settings, Arc::new(verifiers));
     tokio::select! {
         () = controller.run(stop) => {}
-        // The watch ends only with a panic. Without the watch, identity changes would have no effect.
+        // The watch ends only with a panic. Without the watch, changes to identities would have no effect.
         Some(_) = beside.join_next() => return Err("the watch of AWS identities stopped".into()),
     }
     tracing::info!("stopped");

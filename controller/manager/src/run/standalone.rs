@@ -67,7 +67,7 @@ pub(super) async fn run(
     metrics: Metrics,
     stop: impl Future<Output = ()>,
 ) -> Result<(), BoxError> {
-    // clap enforces that all required options are present.
+    // clap ensures that all required options are set.
     let file = arguments.settings.unwrap_or_default();
     let authentication = settings_file::read(&file).map_err(explain("--settings"))?;
     let providers = providers.alone();
@@ -107,7 +107,7 @@ fn is_authorized(spec: &KubeletAuthenticationSpec, provider: &Provider) -> bool 
     attestors.into_iter().any(|name| name == provider.as_str())
 }
 
-/// The instances that `spec.aws` selects.
+/// The inventory of the instances that `spec.aws` selects.
 fn instances(
     spec: &KubeletAuthenticationSpec,
     providers: &Providers,
@@ -148,8 +148,8 @@ mod tests {
 
     use super::*;
 
-    /// The options of `run` that apply both with a management cluster and without one. Every other option applies to
-    /// only one of the two modes, and is refused with the options of the other mode.
+    /// The options of `run` that apply both with and without a management cluster. Every other option applies to only
+    /// one of the two modes, and is rejected together with the options of the other mode.
     const OF_BOTH: [&str; 10] = [
         "allow-insecure",
         "aws-allow-instance-profile",
@@ -163,7 +163,7 @@ mod tests {
         "tpm-challenge-keys",
     ];
 
-    /// The options of a standalone controller, in addition to `--workload-kubeconfig`.
+    /// The options of a standalone controller, except `--workload-kubeconfig`.
     const OF_STANDALONE: [&str; 4] = ["ca-cert", "ca-key", "inventory", "settings"];
 
     /// The signer holds the CA keys in both modes, instead of `--ca-key`.
@@ -184,7 +184,7 @@ mod tests {
         _arguments: super::super::Arguments,
     }
 
-    /// The arguments of all options, each with some value.
+    /// All options, each as an argument with a valid value.
     fn options() -> Vec<(String, String)> {
         let command = super::super::Arguments::augment_args(Command::new("run"));
         let options = command.get_arguments().map(|option| {
@@ -245,7 +245,7 @@ mod tests {
             if name == "workload-kubeconfig" {
                 continue;
             }
-            // If the option requires other options, these also need a management cluster.
+            // If the option requires other options, those options also need a management cluster.
             let parsed = Line::try_parse_from(["run", &argument]);
             let error = parsed.map_or_else(|error| error.to_string(), |_| String::new());
             if error.contains("--workload-kubeconfig <FILE>") {

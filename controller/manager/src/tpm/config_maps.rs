@@ -1,4 +1,4 @@
-//! The `ConfigMaps` with endorsement keys, for all clusters.
+//! The readers for `ConfigMaps` with endorsement keys, for all clusters.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use node_attestation_runtime::config_maps::ConfigMaps;
 use node_attestation_runtime::shared::{InUse, Lock};
 use node_attestation_tpm::key_lists::{KeyList, KeyLists};
 
-/// A namespace, and names in it. They are not copied under the lock of all readers, because a tenant decides on their
-/// length.
+/// A namespace, and names in it. They are shared and not copied, because a tenant determines their length, and copies
+/// would be made under the lock of all readers.
 type Names = Arc<(String, Vec<String>)>;
 
-/// Reads `ConfigMaps` of one management cluster.
+/// Reads `ConfigMaps` in one management cluster.
 ///
-/// Verifiers that use the same `ConfigMaps` share the contents, because each reconciliation of a cluster creates a
-/// verifier.
+/// Verifiers that use the same `ConfigMaps` share their contents, because each reconciliation of a cluster creates a
+/// new verifier.
 #[derive(derive_more::Debug, Clone)]
 #[debug("ConfigMapReader")]
 pub(crate) struct ConfigMapReader {
@@ -30,7 +30,7 @@ impl ConfigMapReader {
         }
     }
 
-    /// The lists in the `ConfigMaps` with these names.
+    /// The key lists in the `ConfigMaps` with these names.
     pub(crate) fn lists(&self, namespace: &str, names: &[String]) -> Arc<dyn KeyLists> {
         let key = Arc::new((namespace.to_owned(), names.to_owned()));
         let new = || {

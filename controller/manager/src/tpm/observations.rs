@@ -1,12 +1,12 @@
-//! The observations of TPMs, for all clusters.
+//! The observations about TPMs, for all clusters.
 
 use std::sync::Arc;
 
 use node_attestation_runtime::shared::{InUse, Lock};
 use node_attestation_tpm::observations::Observations;
 
-/// Keeps the observations of each cluster as long as one of its verifiers exists, because each reconciliation of a
-/// cluster creates a verifier.
+/// Keeps a cluster's observations as long as one of its verifiers exists, because each reconciliation of a cluster
+/// creates a new verifier.
 #[derive(Debug, Clone)]
 pub(crate) struct ObservationsOfClusters(Arc<InUse<String, Observations>>);
 

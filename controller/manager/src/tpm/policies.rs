@@ -1,23 +1,23 @@
-//! The policies for TPMs, of all clusters.
+//! The TPM policies of all clusters.
 
 use std::sync::Arc;
 
 use node_attestation_runtime::shared::{InUse, Lock};
 use node_attestation_tpm::policy::KeptPolicy;
 
-/// Keeps the policy of each cluster as long as the owner of the cluster has its last verifiers or their settings.
+/// Keeps a cluster's policy as long as the owner of the cluster has its last verifiers or their settings.
 #[derive(Debug, Clone)]
 pub(crate) struct PoliciesOfClusters(Arc<InUse<String, KeptPolicy>>);
 
 impl Default for PoliciesOfClusters {
     fn default() -> Self {
-        // The name is shared with the lock of another map with the same owners.
+        // The lock has the same name as the lock of another map, which has the same owners.
         Self(Arc::new(InUse::new(Lock::Observations)))
     }
 }
 
 impl PoliciesOfClusters {
-    /// The policy of the cluster with this UID.
+    /// The policy for the cluster with this UID.
     pub(crate) fn of(&self, cluster_uid: &str) -> Arc<KeptPolicy> {
         self.0
             .get_or_insert_with(cluster_uid.to_owned(), Arc::default)
