@@ -1,20 +1,20 @@
-//! Locks and turns that tenants share: calls, lookups, requests of Clusters, and signatures of CAs.
+//! Locks and turns that tenants share: calls, lookups, requests of Clusters, and signatures with CAs.
 //!
-//! All limits of concurrent work in the controller and in its signers use these turns. A plain semaphore serves its
-//! callers in the order of arrival, so the Clusters of one tenant could delay all others.
+//! All limits on concurrent work in the controller and in its signers use these turns. A plain semaphore serves its
+//! callers in the order of arrival, so the Clusters of one tenant could delay all other Clusters.
 //!
 //! # Guarantees
 //!
-//! - The namespace with the fewest running turns gets the next turn. Among equal namespaces, the namespace whose last
-//!   turn is the oldest gets it. Within the namespace, the next Cluster is selected in the same way. The
-//!   callers of one Cluster are served in the order of arrival.
+//! - The namespace with the fewest running turns gets the next turn. If several namespaces have equally few, the
+//!   namespace whose last turn is the oldest gets it. Within the namespace, the next Cluster is selected in the same
+//!   way. The callers of one Cluster are served in the order of arrival.
 //! - While another namespace has a line, a namespace can have at most half of the turns. A single namespace can have
 //!   all of them.
 //! - While several namespaces have lines, the last sixteenth of the turns is for namespaces without a running turn. So
 //!   two namespaces together cannot have all turns. With fewer than 16 turns, none is reserved: a third namespace waits
 //!   for the end of a turn.
 //! - A caller that stops waiting does not take a turn. A turn ends when it is dropped.
-//! - The time under the lock grows with the logarithm of the number of lines.
+//! - The time for which the lock is held grows with the logarithm of the number of lines.
 
 #![cfg_attr(
     test,
@@ -32,11 +32,12 @@ use crate::shared::{Lock, Shared, visit};
 
 pub mod shared;
 
-/// The longest name of an owner that is kept, which is the longest name of an object.
+/// The maximum length of an owner's name that is kept, which equals the maximum length of an object name.
 const MAX_NAME_LEN: usize = 253;
 
-/// The part of the turns that is for namespaces without a running turn. Otherwise, two namespaces could have all turns,
-/// and a third one would wait until one of them ends, for example with the deadline of a call.
+/// The divisor for the turns that are reserved for namespaces without a running turn. Otherwise, two namespaces could
+/// have all turns, and a third namespace would have to wait until one of the turns ends, for example at the deadline of
+/// a call.
 const RESERVED_PART: usize = 16;
 
 /// The owner of a line: a Cluster, or a CA.
@@ -56,8 +57,8 @@ struct Key {
 }
 
 impl Key {
-    /// The key of an owner. A long name is replaced by its hash, because names are compared and copied under the lock.
-    /// Owners in the same namespace whose hashes are equal have one line.
+    /// The key of an owner. A long name is replaced with its hash, because names are compared and copied under the
+    /// lock. If two owners in the same namespace have the same hash, they share one line.
     fn of(owner: &impl Owner) -> Self {
         let name = owner.name();
         let name = if name.len() > MAX_NAME_LEN {
@@ -74,7 +75,7 @@ impl Key {
     }
 }
 
-/// The limits of running turns.
+/// The limits on running turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TurnLimits {
     /// The limit for all owners together.
@@ -93,14 +94,14 @@ struct Inner {
     state: Shared<State>,
 }
 
-/// The line of one owner. Lines with the same namespace and name are one line.
+/// The queue of one owner. Lines with the same namespace and name are the same line.
 #[derive(Debug)]
 pub struct Line {
     turns: FairTurns,
     owner: Key,
 }
 
-/// A turn, which ends when it is dropped.
+/// A turn. It ends when this value is dropped.
 #[must_use = "a turn ends when it is dropped"]
 #[derive(Debug)]
 pub struct Turn {
@@ -184,7 +185,8 @@ impl Drop for Turn {
     }
 }
 
-/// The number of running turns, and the number of the last turn, which determines the longest wait.
+/// The number of running turns, and the number of the last turn, which shows how long the namespace or Cluster has
+/// waited.
 #[derive(Debug, Clone, Copy, Default)]
 struct Progress {
     running: usize,
@@ -212,20 +214,20 @@ fn rank(progress: Progress, name: &str) -> (usize, u64, String) {
 #[derive(Debug, Default)]
 struct State {
     running: usize,
-    /// The number of the last turn, which is even.
+    /// The number of the last turn. Always even.
     last: u64,
     last_ticket: u64,
     namespaces: BTreeMap<String, Namespace>,
-    /// The namespaces with a Cluster that is ready.
+    /// The namespaces that have a Cluster which is ready.
     ready: Ready,
 }
 
 #[derive(Debug, Default)]
 struct Namespace {
     progress: Progress,
-    // Boxed, because the first entry of a map allocates space for 11 entries.
+    // Boxed, because the first entry in a map allocates space for 11 entries.
     clusters: BTreeMap<String, Box<Cluster>>,
-    /// The Clusters with a waiting caller that are below their limit.
+    /// The Clusters that have a waiting caller and are below their limit.
     ready: Ready,
 }
 
@@ -238,8 +240,8 @@ struct Cluster {
 }
 
 impl State {
-    /// Adds a line. Its position is after all lines except the line with the last turn. So a line that is created
-    /// repeatedly gets no advantage.
+    /// Adds a line. It is placed after all lines except the line with the last turn, so that creating a line repeatedly
+    /// gives no advantage.
     fn join(&mut self, key: &Key) {
         let progress = Progress {
             running: 0,
@@ -289,7 +291,7 @@ impl State {
         ticket
     }
 
-    /// Ends a turn, or the wait for it.
+    /// Ends a turn, or the wait for a turn.
     fn end(&mut self, key: &Key, ticket: u64, limits: TurnLimits) {
         let has_run = self.change(key, limits, |namespace, cluster| {
             let has_run = cluster.waiting.remove(&ticket).is_none();
@@ -305,7 +307,7 @@ impl State {
         }
     }
 
-    /// Starts the turns that can start.
+    /// Starts all turns that can start now.
     fn grant(&mut self, limits: TurnLimits) {
         while self.running < limits.all {
             visit();
@@ -338,7 +340,7 @@ impl State {
             });
             self.running += 1;
             if let Some((_, sender)) = next.flatten() {
-                // If the receiver no longer exists, its turn has ended.
+                // If the receiver no longer exists, its turn has already ended.
                 let _ = sender.send(());
             }
         }

@@ -5,7 +5,7 @@
 //! - Code under a [`Shared`] lock is a closure, which cannot keep a guard or wait.
 //! - An insertion into a [`Swept`] map visits a constant number of entries.
 //!
-//! Work under such a lock must not grow with the number of objects. Otherwise, a tenant with many objects would block
+//! Work under a shared lock must not grow with the number of objects. Otherwise, a tenant with many objects would block
 //! all other tenants. With the feature `testing`, each lock measures the processor time for which it is held, and
 //! counts the visited entries.
 
@@ -24,18 +24,18 @@ mod shares;
 pub use lock::Lock;
 pub use shares::{Share, Shares};
 
-/// A lock that is held while a future runs. Each field of this type states why a tenant cannot delay another tenant
-/// with the lock.
+/// A lock that is held while a future runs. The comment on each field of this type states why a tenant cannot use the
+/// lock to delay another tenant.
 #[expect(clippy::disallowed_types, reason = "this is the door")]
 pub type Turnstile<T> = tokio::sync::Mutex<T>;
 
-/// The maximum number of entries to visit while a lock is held.
+/// The maximum number of entries that are visited while a lock is held.
 pub const PAGE: usize = 64;
 
 /// The number of entries that each insertion into a [`Swept`] map checks.
 const SWEPT: usize = 4;
 
-/// A value that tenants share, with a lock.
+/// A value that tenants share, protected by a lock.
 pub struct Shared<T> {
     #[cfg(feature = "testing")]
     lock: Lock,
@@ -44,7 +44,7 @@ pub struct Shared<T> {
 }
 
 impl<T> Shared<T> {
-    /// Creates a value with this lock.
+    /// Wraps a value in the lock that `lock` names.
     #[expect(clippy::disallowed_types, reason = "this is the door")]
     pub const fn new(lock: Lock, value: T) -> Self {
         #[cfg(not(feature = "testing"))]
@@ -56,7 +56,7 @@ impl<T> Shared<T> {
         }
     }
 
-    /// Returns the result of `look`. Other readers can run at the same time.
+    /// Returns the result of `look`. Other readers can run concurrently.
     pub fn read<R>(&self, look: impl FnOnce(&T) -> R) -> R {
         let value = self.value.read();
         #[cfg(feature = "testing")]
@@ -95,7 +95,7 @@ impl<T> Shared<T> {
                 let dead = dead.iter().filter_map(|key| map.remove(key));
                 (next, dead.collect::<Vec<V>>())
             });
-            // The values are dropped without the lock, because they can be large.
+            // The values are dropped after the lock is released, because they can be large.
             drop(dead);
             if next.is_none() {
                 return;
@@ -111,20 +111,20 @@ impl<T> fmt::Debug for Shared<T> {
     }
 }
 
-/// Returns the same entries. Each entry counts as visited under the current locks.
+/// Returns the same entries, and counts each entry as visited under the locks that this thread holds.
 pub fn visited<I: Iterator>(entries: I) -> impl Iterator<Item = I::Item> {
     #[cfg(feature = "testing")]
     let entries = entries.inspect(|_| testing::visit());
     entries
 }
 
-/// Counts an entry as visited under the current locks, for a loop without an iterator.
+/// Counts an entry as visited under the locks that this thread holds, for a loop without an iterator.
 pub fn visit() {
     #[cfg(feature = "testing")]
     testing::visit();
 }
 
-/// The entries of the map after this key, up to [`PAGE`].
+/// The next entries in the map after this key, up to [`PAGE`].
 pub fn page<'a, K: Ord, V>(
     map: &'a BTreeMap<K, V>,
     after: Option<&K>,
@@ -137,7 +137,7 @@ pub fn page<'a, K: Ord, V>(
 #[derive(Debug)]
 pub struct Swept<K, V> {
     entries: BTreeMap<K, V>,
-    /// The last entry that was checked.
+    /// The last entry that was checked. The next check continues after it.
     hand: Option<K>,
 }
 
@@ -175,8 +175,8 @@ impl<K: Ord + Clone, V> Swept<K, V> {
         self.entries.remove(key)
     }
 
-    /// The value for this key, or a new value. Before an insertion, a few other entries are checked, and removed if
-    /// they are dead.
+    /// Returns the value for this key, or inserts a new value. Before an insertion, some other entries are checked, and
+    /// dead entries are removed.
     pub fn get_or_insert_with(
         &mut self,
         key: K,
@@ -191,16 +191,16 @@ impl<K: Ord + Clone, V> Swept<K, V> {
 
     /// Sets the value for this key.
     ///
-    /// Before that, a few other entries are checked, and removed if they are dead. Returns the previous value and the
-    /// dead values, so that the caller can drop large values without the lock.
+    /// Before that, some other entries are checked, and dead entries are removed. Returns the previous value and the
+    /// dead values, so that the caller can drop large values after it releases the lock.
     pub fn insert(&mut self, key: K, value: V, is_dead: impl FnMut(&K, &mut V) -> bool) -> Vec<V> {
         let mut dead = self.sweep(SWEPT, is_dead);
         dead.extend(self.entries.insert(key, value));
         dead
     }
 
-    /// Checks the next entries, up to `limit`, and removes and returns dead entries. After the last entry, the next
-    /// call starts again at the first.
+    /// Checks the next entries, up to `limit`. Removes and returns dead entries. After the last entry, the next call
+    /// starts with the first entry again.
     pub fn sweep(&mut self, limit: usize, mut is_dead: impl FnMut(&K, &mut V) -> bool) -> Vec<V> {
         let begin = self.hand.as_ref().map_or(Unbounded, Excluded);
         let next = self.entries.range_mut((begin, Unbounded)).take(limit);
@@ -238,7 +238,7 @@ impl<K: Ord + Clone, V> Swept<K, V> {
     }
 }
 
-/// Values by key. Each value is kept as long as a user has it.
+/// Values by key. Each value is kept as long as it is in use.
 #[derive(Debug)]
 pub struct InUse<K, T>(Shared<Swept<K, Weak<T>>>);
 
@@ -248,15 +248,15 @@ impl<K: Ord + Clone, T> InUse<K, T> {
         Self(Shared::new(lock, Swept::default()))
     }
 
-    /// The value for this key, if a user has it, or a new one. A new value is created without the lock, because it can
-    /// be large.
+    /// Returns the value for this key if it is in use, or else a new value. A new value is created without holding the
+    /// lock, because it can be large.
     pub fn get_or_insert_with(&self, key: K, new: impl FnOnce() -> Arc<T>) -> Arc<T> {
         if let Some(known) = self.get(&key) {
             return known;
         }
         let new = new();
         self.0.write(|values| {
-            // Another thread can have added a value.
+            // Another thread can have added a value since then.
             if let Some(known) = values.get(&key).and_then(Weak::upgrade) {
                 return known;
             }
@@ -266,7 +266,7 @@ impl<K: Ord + Clone, T> InUse<K, T> {
         })
     }
 
-    /// The value for this key, if a user has it.
+    /// The value for this key, if it is in use.
     pub fn get(&self, key: &K) -> Option<Arc<T>> {
         self.0
             .read(|values| values.get(key).and_then(Weak::upgrade))
@@ -295,7 +295,7 @@ pub mod testing {
 
     use super::Lock;
 
-    /// The measurements of the process. Only tests and benchmarks have them.
+    /// The measurements in this process. They exist only in tests and benchmarks.
     #[expect(clippy::disallowed_types, reason = "this is the door")]
     static LONGEST: Mutex<BTreeMap<Lock, Duration>> = Mutex::new(BTreeMap::new());
 
@@ -304,8 +304,8 @@ pub mod testing {
         static MOST: RefCell<BTreeMap<Lock, usize>> = const { RefCell::new(BTreeMap::new()) };
     }
 
-    /// The longest time for which each lock was held in this process: the processor time of the thread that held it.
-    /// `None` for a lock that was never held.
+    /// For each lock, the longest time for which it was held in this process, as processor time of the thread that held
+    /// it. `None` if the lock was never held.
     pub fn longest_held() -> BTreeMap<Lock, Option<Duration>> {
         let longest = LONGEST.lock();
         let all = Lock::ALL.iter();
@@ -313,7 +313,7 @@ pub mod testing {
             .collect()
     }
 
-    /// The maximum number of entries that this thread visits while it holds each lock once, during `run`.
+    /// For each lock, the maximum number of entries that this thread visits during `run` while it holds the lock once.
     pub fn most_visited(run: impl FnOnce()) -> BTreeMap<Lock, usize> {
         MOST.take();
         run();

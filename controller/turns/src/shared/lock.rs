@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// Declares the locks, each with the name that a benchmark reports.
+/// Declares the locks, with the names that a benchmark reports.
 macro_rules! locks {
     ($($lock:ident = $name:literal,)*) => {
         /// A lock that tenants share.
         ///
-        /// The benchmark reports each lock. For each lock, a test limits the number of visited entries.
+        /// The benchmark reports every lock. For every lock, a test limits the number of visited entries.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         #[non_exhaustive]
         #[expect(missing_docs, reason = "each has a name below")]

@@ -1,19 +1,19 @@
-//! The number of values of each owner in a map that tenants share.
+//! The number of values for each owner in a map that tenants share.
 
 use std::sync::{Arc, Weak};
 
 use super::Swept;
 
-/// Counts the values of each owner. Each value holds its [`Share`].
+/// Counts the values for each owner. Each value holds its [`Share`].
 #[derive(Debug, Default)]
 pub struct Shares(Swept<String, Weak<()>>);
 
-/// Counts for its owner until it is dropped.
+/// A value's share. It counts for its owner until it is dropped.
 #[derive(Debug)]
 pub struct Share(Arc<()>);
 
 impl Shares {
-    /// A new share of this owner.
+    /// Creates a share for this owner.
     pub fn of(&mut self, owner: &str) -> Share {
         if let Some(known) = self.0.get(owner).and_then(Weak::upgrade) {
             return Share(known);
@@ -27,7 +27,7 @@ impl Shares {
 }
 
 impl Share {
-    /// The number of shares of the same owner, including this one.
+    /// The number of shares for the same owner, including this share.
     pub fn count(&self) -> usize {
         Arc::strong_count(&self.0)
     }
