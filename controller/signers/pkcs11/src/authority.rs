@@ -1,4 +1,4 @@
-//! The CAs of the command line.
+//! The CAs that the command-line options name.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use x509_cert::Certificate;
 use x509_cert::der::{self, DecodePem as _, Encode as _};
 
-/// A CA in the form of the command line: `CERT,KEY-LABEL[,NAMESPACE/NAME]`.
+/// A CA in the format of the command-line option: `CERT,KEY-LABEL[,NAMESPACE/NAME]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AuthorityArgument {
     certificate: PathBuf,
@@ -18,7 +18,7 @@ pub(crate) struct AuthorityArgument {
     cluster: Cluster,
 }
 
-/// The Cluster of a CA. Both fields are empty without a management cluster.
+/// The Cluster that a CA belongs to. Both fields are empty without a management cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Cluster {
     pub(crate) namespace: String,
@@ -34,7 +34,7 @@ pub(crate) struct Authority {
     pub(crate) cluster: Cluster,
 }
 
-/// The turns alternate by the namespace of the Clusters, then by key.
+/// The turns rotate by the namespace of the Cluster, and then by key.
 impl Owner for Authority {
     fn namespace(&self) -> &str {
         &self.cluster.namespace

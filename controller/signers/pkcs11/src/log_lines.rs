@@ -1,4 +1,5 @@
-//! The log lines about calls without a signature. A tenant can repeat such calls, so each namespace has a rate.
+//! The log lines about calls without a signature. A tenant can repeat these calls, so the rate is limited for each
+//! namespace.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -7,22 +8,22 @@ use std::time::Duration;
 use node_attestation_turns::shared::{Lock, Shared};
 use tokio::time::Instant;
 
-/// The number of available lines of a namespace at the start, which is also the maximum.
+/// The initial and maximum number of lines that a namespace can log in a burst.
 const BURST: u32 = 100;
 
-/// The interval between two lines of a namespace after its burst.
+/// The interval between two lines from a namespace after its burst.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// The limit of namespaces with a separate rate. Additional namespaces share one rate.
+/// The maximum number of namespaces with a separate rate. All further namespaces share one rate.
 const MAX_NAMESPACES: usize = 10_000;
 
-/// The lines that each namespace can write.
+/// The log-line budget of each namespace.
 #[derive(Debug)]
 pub(crate) struct LogLines(Shared<BTreeMap<String, Lines>>);
 
 #[derive(Debug)]
 struct Lines {
-    /// The time at which all lines are available again.
+    /// The time at which the whole burst will be available again.
     full_at: Instant,
     left_out: u64,
 }
@@ -34,7 +35,7 @@ impl Default for LogLines {
 }
 
 impl LogLines {
-    /// Takes a line of this namespace. Returns the number of omitted lines before it, if there are any. Returns `Err`
+    /// Takes a line for this namespace. Returns the number of lines that were omitted before it, if any. Returns `Err`
     /// if this line is also omitted.
     pub(crate) fn take(&self, namespace: &str) -> Result<Option<u64>, LeftOut> {
         self.0.write(|all| taken(all, namespace))
@@ -58,7 +59,7 @@ fn taken(all: &mut BTreeMap<String, Lines>, namespace: &str) -> Result<Option<u6
     Ok(Some(mem::take(&mut lines.left_out)).filter(|left_out| *left_out > 0))
 }
 
-/// The namespace has no further line now.
+/// The budget of the namespace is exhausted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LeftOut;
 

@@ -8,19 +8,19 @@
 //! # Contract
 //!
 //! - It serves `nodeattestation.v1alpha1.ExternalSigner` (docs/signers.md) on a Unix socket with mode 0600.
-//! - It signs for the CAs of its command line, each for one Cluster. It parses each request, and signs only node
-//!   certificates.
+//! - It signs for the CAs in its command line. Each CA belongs to one Cluster. It parses every request, and signs only
+//!   node certificates.
 //! - It logs to standard error, with one line for each certificate. The log never contains the PIN.
-//! - It tries the PIN only once, and does not try it if the PIN file is empty, or accessible to group or others. After
-//!   a token rejects the PIN, the signer does not log in again, because the token could lock itself. The process keeps
-//!   running, because a supervisor would restart it. `Status` and `Sign` return the error.
-//! - SIGTERM and SIGINT stop it, after the current signatures.
+//! - It tries the PIN only once, and does not try it if the PIN file is empty, or accessible to group or others. If the
+//!   token rejects the PIN, the signer does not log in again, because the token could lock itself. The process keeps
+//!   running, because a supervisor would otherwise restart it. `Status` and `Sign` return the error.
+//! - SIGTERM and SIGINT stop it after it completes the signatures in progress.
 //!
 //! # Modules
 //!
 //! Each module imports only modules above it.
 //!
-//! - `authority`: the CAs of the command line
+//! - `authority`: the CAs that the command-line options name
 //! - `pin`: the PIN, from its file
 //! - `server_names`: the names and addresses in serving certificates
 //! - `policy`: the policy on certificates
@@ -72,12 +72,12 @@ use server_names::{Reserved, ReservedAddress, ReservedName};
 use service::{Calls, Service};
 use token::{Keys, Token};
 
-/// The deadline of one call. The controller waits 10 seconds.
+/// The deadline for one call. The controller waits 10 seconds.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// The maximum number of concurrent signatures. Each has a session of the token. Further signatures wait first for
-/// other signatures of the same CA, and then in turn by namespace and CA. While another namespace has a CA, the CAs of
-/// one namespace have at most half of the signatures. `Status` calls do not count.
+/// The maximum number of concurrent signatures. Each of them uses a session with the token. Further signatures wait
+/// first for other signatures with the same CA, and then take turns by namespace and CA. While another namespace has a
+/// CA, the CAs of one namespace can use at most half of the signatures. `Status` calls do not count.
 const CALLS: Calls = Calls {
     of_all: 16,
     of_ca: 4,
@@ -86,7 +86,7 @@ const CALLS: Calls = Calls {
 /// The maximum number of concurrent calls on one connection. The controller makes fewer calls.
 const STREAMS: u32 = 256;
 
-/// The maximum size of a request. A certificate without its signature takes a few kilobytes.
+/// The maximum size of a request. A certificate without its signature has a few kilobytes.
 const MAX_REQUEST_LEN: usize = 64 * 1024;
 
 /// The exit codes, for the end of `--help`.
@@ -146,7 +146,7 @@ fn main() -> anyhow::Result<()> {
         names: arguments.reserved_names,
         addresses: arguments.reserved_addresses,
     };
-    // Each signature can occupy a thread, and `Status` occupies one more.
+    // Each signature can occupy a thread, and `Status` can occupy one more.
     let threads = authorities.len().saturating_mul(CALLS.of_ca);
     let threads = threads.saturating_add(CALLS.of_all);
     let service = Service::new(token, CALLS, authorities, reserved, now)?;
@@ -204,7 +204,7 @@ fn listen(socket: &Path) -> io::Result<UnixListener> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
     }
-    // So other users can never connect.
+    // The mode is restricted before the socket exists, so that other users can never connect.
     let former = rustix::process::umask(Mode::from_raw_mode(0o177));
     let listener = UnixListener::bind(&new);
     rustix::process::umask(former);
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
     use crate::service::tests::world_of;
 
-    /// The calls use one connection, as in the controller.
+    /// Like in the controller, all calls use one connection.
     #[tokio::test]
     async fn a_status_call_does_not_wait_for_signatures_on_its_connection() {
         let mut world = world_of(CALLS, false);

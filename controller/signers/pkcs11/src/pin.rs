@@ -10,11 +10,11 @@ use zeroize::Zeroizing;
 /// The maximum size of the PIN file, in bytes.
 const MAX_LEN: u64 = 256;
 
-/// The permissions of group and others.
+/// The permission bits of group and others.
 const OTHERS: u32 = 0o077;
 
-/// The file does not contain a usable PIN. A token counts failed attempts, and locks itself after several, so the
-/// signer does not try an unusable PIN.
+/// The file does not contain a usable PIN. The signer does not try an unusable PIN, because a token counts failed
+/// attempts, and locks itself after several of them.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the PIN in {}", path.display())]
 pub(crate) struct PinError {
@@ -53,7 +53,7 @@ fn first_line(path: &Path) -> Result<Zeroizing<String>, PinErrorSource> {
         return Err(PinErrorSource::Exposed(mode.mode() & 0o7777));
     }
     let capacity = usize::try_from(MAX_LEN).unwrap_or_default() + 1;
-    // The capacity is sufficient for the whole file, so that no reallocation leaves a copy of the PIN in memory.
+    // The capacity is large enough for the whole file, so that no reallocation leaves a copy of the PIN in memory.
     let mut text = Zeroizing::new(String::with_capacity(capacity));
     let read = file.take(MAX_LEN + 1).read_to_string(&mut text);
     let len = read.map_err(PinErrorSource::File)?;

@@ -1,7 +1,7 @@
-//! The policy on certificates: the signer signs only node certificates in the controller's form.
+//! The policy for certificates: the signer signs only node certificates that have the controller's format.
 //!
-//! An attacker who can access the socket can get all certificates that this policy permits. Such a certificate is valid
-//! from now for at most [`LONGEST`], and does not outlive its CA.
+//! An attacker who can access the socket can get any certificate that this policy permits. The certificate is valid for
+//! at most [`LONGEST`] from now, and does not expire later than its CA.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,17 +16,18 @@ use x509_cert::ext::pkix::{
 use crate::authority::Authority;
 use crate::server_names::{self, Reserved};
 
-/// The maximum validity from now: 365 days, which the controller grants to machines without evidence, and one more day.
+/// The maximum validity, starting now: 365 days, which the controller grants to machines without evidence, and one more
+/// day.
 const LONGEST: Duration = Duration::from_hours(366 * 24);
 
-/// The maximum difference between the start of a certificate and the clock. The controller backdates certificates by 5
-/// minutes. Without this limit, an attacker could get certificates that start in later years.
+/// The maximum difference between the start of a certificate's validity and the clock. The controller backdates
+/// certificates by 5 minutes. Without this limit, an attacker could get certificates whose validity starts years later.
 const MAX_SKEW: Duration = Duration::from_mins(10);
 
 const ORGANIZATION: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.10");
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 
-/// The subject attribute with the UID of a Kubernetes user.
+/// The subject attribute that contains a Kubernetes user's UID.
 const USER_UID: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.4.1.57683.2");
 
 const SUBJECT_ALT_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.29.17");
@@ -57,7 +58,7 @@ pub(crate) struct NodeCertificate {
     pub(crate) serial: String,
 }
 
-/// The reason why the signer does not sign a certificate.
+/// The reason why the signer refuses to sign a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Refused(&'static str);
@@ -107,8 +108,8 @@ pub(crate) fn check(
     })
 }
 
-/// Returns the common name of a node's subject: `O=system:nodes`, `CN=system:node:<name>` and an optional UID, each
-/// once.
+/// Returns the common name from a node's subject, which must consist of `O=system:nodes`, `CN=system:node:<name>` and
+/// an optional UID, without duplicates.
 fn user(certificate: &TbsCertificate) -> Result<String, Refused> {
     let (mut users, mut groups, mut uids) = (Vec::new(), Vec::new(), 0_u8);
     for attribute in certificate.subject().iter() {

@@ -1,7 +1,7 @@
 //! The names and addresses in a kubelet's serving certificate.
 //!
-//! The signer cannot determine the machine of a name. It rejects names that never belong to a machine, and the reserved
-//! names from its command line.
+//! The signer cannot determine which machine has a name. It rejects names that cannot belong to a machine, and the
+//! reserved names in its command line.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-/// The names and addresses that a kubelet cannot have, in addition to the names and addresses that no host can have.
+/// The names and addresses that a kubelet is not allowed to have, in addition to those that no host can have.
 #[derive(Debug, Default)]
 pub(crate) struct Reserved {
     pub(crate) names: Vec<ReservedName>,
@@ -21,7 +21,7 @@ pub(crate) struct Reserved {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReservedName(String);
 
-/// An address, or a range of addresses.
+/// An address, or an address range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReservedAddress(IpNet);
 
@@ -30,7 +30,7 @@ pub(crate) struct ReservedAddress(IpNet);
 #[error("it is not a DNS name")]
 pub(crate) struct InvalidName;
 
-/// A text that is neither an address nor a range of addresses.
+/// A text that is neither an address nor an address range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is not an address, or a range such as 10.96.0.0/12")]
 pub(crate) struct InvalidAddress;
@@ -59,7 +59,7 @@ impl FromStr for ReservedAddress {
     }
 }
 
-/// Checks that each name is a DNS name or an address, in the form in which the controller writes it, and is not
+/// Checks that each name is a DNS name or an address in the form that the controller writes, and that it is not
 /// reserved.
 ///
 /// # Errors
@@ -95,7 +95,7 @@ fn check_address(octets: &[u8], reserved: &Reserved) -> Result<(), &'static str>
     let Ok(address) = address else {
         return Err("it has a malformed address");
     };
-    // An IPv4-mapped address is a second form of an address with 4 bytes (RFC 4291 section 2.5.5.2).
+    // An IPv4-mapped address is an alternative form of an IPv4 address (RFC 4291 section 2.5.5.2).
     if address.to_canonical() != address {
         return Err("it has a malformed address");
     }
@@ -107,7 +107,7 @@ fn check_address(octets: &[u8], reserved: &Reserved) -> Result<(), &'static str>
 }
 
 /// Whether the text consists of labels with lower-case letters, digits and hyphens, without a final dot or a wildcard.
-/// An address as text is rejected.
+/// An address in text form is rejected.
 fn is_dns_name(name: &str) -> bool {
     let is_of_label = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let mut labels = name.split('.');
@@ -125,7 +125,7 @@ fn is_of_no_machine(name: &str) -> bool {
     is_loopback || first == Some("kubernetes") || labels.any(|label| label == "svc")
 }
 
-/// Loopback, unspecified, multicast, broadcast and link-local addresses.
+/// Addresses that cannot belong to a host: loopback, unspecified, multicast, broadcast and link-local addresses.
 fn is_no_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -137,7 +137,7 @@ fn is_no_host(address: IpAddr) -> bool {
                 || address.octets().first() == Some(&0)
         }
         IpAddr::V6(address) => {
-            // The IPv4-compatible addresses (RFC 4291 section 2.5.5.1), which include the unspecified and the loopback
+            // The IPv4-compatible addresses (RFC 4291 section 2.5.5.1), including the unspecified and the loopback
             // address.
             address.to_bits() <= u128::from(u32::MAX)
                 || address.is_multicast()
@@ -164,7 +164,7 @@ mod tests {
         GeneralName::from(address.parse::<IpAddr>().unwrap())
     }
 
-    /// The result of the check, with the names and addresses of an API server as reserved.
+    /// The result of the check if the names and addresses of an API server are reserved.
     fn checked(name: GeneralName) -> Result<(), &'static str> {
         let reserved = Reserved {
             names: vec!["API.prod-1.example.".parse().unwrap()],
@@ -174,7 +174,7 @@ mod tests {
                 "2001:db8::7".parse().unwrap(),
             ],
         };
-        // A valid first name does not hide an invalid name.
+        // A valid first name must not hide an invalid name.
         check(&SubjectAltName(vec![dns("n1"), name]), &reserved)
     }
 

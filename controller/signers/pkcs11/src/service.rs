@@ -20,10 +20,10 @@ use crate::server_names::Reserved;
 use crate::token::{Keys, TokenError};
 use crate::turns::{Busy, Turns};
 
-/// The time after a successful response for which the token counts as healthy.
+/// The time for which the token counts as healthy after a successful response.
 const GOOD_FOR: Duration = Duration::from_secs(3);
 
-/// The deadline of the token for `Status`. The controller waits 3 seconds.
+/// The deadline for the token's response to `Status`. The controller waits 3 seconds.
 const STATUS_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The health of a token that does not respond.
@@ -33,25 +33,25 @@ const BUSY: &str = "the token has not answered earlier calls";
 pub(crate) struct Service<T> {
     token: Arc<T>,
     authorities: Vec<Signing>,
-    /// The turns of all CAs, which their lines share.
+    /// The turns that all CAs share.
     #[cfg(test)]
     calls: FairTurns,
     /// The time of the token's last successful response.
     good: watch::Sender<Option<Instant>>,
-    /// The latest check of the token. All concurrent calls of `Status` wait for it.
+    /// The latest check of the token. All concurrent `Status` calls wait for it.
     checked: parking_lot::Mutex<Option<Checked>>,
     reserved: Reserved,
     lines: LogLines,
     clock: fn() -> SystemTime,
 }
 
-/// A CA, with its turns at the token.
+/// A CA, with its turns for calls to the token.
 struct Signing {
     authority: Authority,
     /// The turns of this CA. An abandoned call keeps one of them until the token responds.
     turns: Turns,
-    /// The line of this CA in the turns of all CAs, by namespace and then by key. An abandoned call does not keep such
-    /// a turn.
+    /// The queue of this CA for the turns of all CAs, which rotate by namespace and then by key. An abandoned call does
+    /// not keep one of these turns.
     line: Line,
 }
 
@@ -59,8 +59,8 @@ struct Signing {
 type Checked = watch::Receiver<Option<Result<(), String>>>;
 
 impl<T: Keys> Service<T> {
-    /// Checks that the token has all keys. If the token rejected the PIN, the service starts anyway, and each call
-    /// returns this error. `calls` limits the concurrent signatures, in total and for each CA.
+    /// Checks that the token has all keys. If the token rejected the PIN, the service still starts, and each call
+    /// returns this error. `calls` limits the concurrent signatures, both in total and for each CA.
     pub(crate) fn new(
         token: T,
         calls: Calls,
@@ -99,7 +99,7 @@ impl<T: Keys> Service<T> {
         })
     }
 
-    /// Returns the CA of the request, if it belongs to this cluster.
+    /// Returns the CA that the request names, if it belongs to the cluster in the request.
     fn signing(&self, request: &SignRequest) -> Option<&Signing> {
         let cluster = Cluster {
             namespace: request.cluster_namespace.clone(),
@@ -112,8 +112,8 @@ impl<T: Keys> Service<T> {
         })
     }
 
-    /// Calls the token in a thread that can block. The call always completes, even if its caller no longer waits. Such
-    /// a call occupies only a turn of its CA.
+    /// Calls the token in a thread that can block. The call always completes, even if its caller no longer waits. In
+    /// that case, it occupies only a turn of its CA.
     async fn ask<A: Send + 'static>(
         &self,
         Signing {
@@ -150,7 +150,7 @@ impl<T: Keys> Service<T> {
         })
     }
 
-    /// Returns the health of the token. This does not take a turn, and at most one thread waits for the token.
+    /// Returns the health of the token. This call does not take a turn, and at most one thread waits for the token.
     async fn health(&self) -> Result<(), String> {
         let mut good = self.good.subscribe();
         let last = *good.borrow_and_update();
@@ -169,7 +169,7 @@ impl<T: Keys> Service<T> {
         }
     }
 
-    /// Returns the pending check of the token, or starts a new check.
+    /// Returns the token check that is in progress, or starts a new check.
     fn check(&self) -> Checked {
         let mut last = self.checked.lock();
         let waits =
@@ -249,8 +249,7 @@ impl<T: Keys> ExternalSigner for Service<T> {
         let signed = self.ask(signing, move |token| {
             let signature = token.sign(&label, algorithm, &request.tbs_certificate)?;
             let policy::NodeCertificate { user, serial } = certificate;
-            // The line is logged in the thread, so that every signature has a log line even if the caller no longer
-            // waits.
+            // Logged in the thread, so that every signature has a log line even if the caller no longer waits.
             tracing::info!(
                 namespace = request.cluster_namespace,
                 cluster = request.cluster_name,
@@ -265,7 +264,7 @@ impl<T: Keys> ExternalSigner for Service<T> {
     }
 }
 
-/// The error with its causes.
+/// Formats the error with its causes.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -22,10 +22,10 @@ pub(crate) struct Token {
     library: Pkcs11,
     label: String,
     pin: AuthPin,
-    /// Set after the token rejected the PIN, because another try could lock the token.
+    /// Set after the token rejected the PIN, because another attempt could lock the token.
     is_pin_refused: AtomicBool,
-    /// A session that stays open as long as the process runs. Without this session, the login would end with the last
-    /// session of a call.
+    /// A session that stays open as long as the process runs. Without it, the login would end when the last session of
+    /// a call is closed.
     login: Mutex<Option<Session>>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) trait Keys: Send + Sync + 'static {
     /// Checks that the token has exactly one private key with this label.
     fn check_key(&self, label: &str) -> Result<(), TokenError>;
 
-    /// Signs with the private key with this label. The signature has the encoding of certificates.
+    /// Signs with the private key that has this label. The signature has the same encoding as in certificates.
     fn sign(
         &self,
         label: &str,
@@ -61,7 +61,7 @@ pub(crate) enum TokenError {
     /// A token with the label does not exist.
     #[error("token {0:?} does not exist")]
     NoToken(String),
-    /// Several tokens have the label. The signer cannot determine the token of the PIN.
+    /// Several tokens have the label, so the signer cannot determine which token the PIN belongs to.
     #[error("{count} tokens have the label {label:?}, but exactly one is required")]
     Tokens {
         /// The label.
@@ -74,7 +74,7 @@ pub(crate) enum TokenError {
         "the token refused the PIN, and the signer does not retry it. Correct the PIN file, then restart the signer"
     )]
     PinRefused,
-    /// There is not exactly one private key with the label.
+    /// The number of private keys with the label is not exactly one.
     #[error("{count} private keys have the label {label:?}, but exactly one is required")]
     Key {
         /// The label.
@@ -85,7 +85,7 @@ pub(crate) enum TokenError {
     /// The algorithm in the request is not supported.
     #[error("the algorithm is unknown")]
     Algorithm,
-    /// The response of the token is not a signature.
+    /// The token's response is not a valid signature.
     #[error("cannot encode the token's signature")]
     Encoding(#[source] der::Error),
     /// An operation of the token failed.
@@ -94,8 +94,9 @@ pub(crate) enum TokenError {
 }
 
 impl Token {
-    /// Loads the library, and logs in. If the token rejects the PIN, this still returns the token. If it returned an
-    /// error, a supervisor would restart the process, and each restart would use one of the token's few tries.
+    /// Loads the library, and logs in. If the token rejects the PIN, this function still returns the token. If it
+    /// returned an error, a supervisor would restart the process, and each restart would use one of the token's few
+    /// attempts.
     pub(crate) fn open(
         library: &Path,
         label: &str,
@@ -121,7 +122,7 @@ impl Token {
         }
     }
 
-    /// Opens a session with a login.
+    /// Opens a session that is logged in.
     fn session(&self) -> Result<Session, TokenError> {
         let slot = self.slot()?;
         let session = self.library.open_ro_session(slot)?;
@@ -131,7 +132,7 @@ impl Token {
         }
         match session.login(UserType::User, Some(&self.pin)) {
             Ok(()) => {
-                // An existing session belongs to a token that was removed.
+                // An existing session belongs to a token that was removed, so it is replaced.
                 *login = Some(self.library.open_ro_session(slot)?);
                 Ok(session)
             }
@@ -178,7 +179,7 @@ impl Keys for Token {
     ) -> Result<Vec<u8>, TokenError> {
         let session = self.session()?;
         let key = key(&session, label)?;
-        // All tokens support CKM_ECDSA, which takes digests.
+        // All tokens support CKM_ECDSA, which signs digests.
         let digest = match algorithm {
             SignatureAlgorithm::Unspecified => return Err(TokenError::Algorithm),
             SignatureAlgorithm::RsaPkcs1Sha256 => {
@@ -213,7 +214,7 @@ fn labelled<S>(
             label: label.to_owned(),
             count,
         }),
-        // The unreadable slot can contain the token.
+        // The slot that cannot be read could contain the token.
         (None, Some(error)) => Err(error.into()),
         (None, None) => Err(TokenError::NoToken(label.to_owned())),
     }
@@ -234,7 +235,8 @@ fn key(session: &Session, label: &str) -> Result<ObjectHandle, TokenError> {
     }
 }
 
-/// Encodes the two numbers that PKCS #11 concatenates as an `Ecdsa-Sig-Value` (RFC 3279 section 2.2.3).
+/// Encodes the two numbers that PKCS #11 returns, one after the other, as an `Ecdsa-Sig-Value` (RFC 3279 section
+/// 2.2.3).
 fn ecdsa_signature(numbers: &[u8]) -> der::Result<Vec<u8>> {
     let (r, s) = numbers.split_at(numbers.len().div_euclid(2));
     let numbers = [UintRef::new(r)?.to_der()?, UintRef::new(s)?.to_der()?];
@@ -247,7 +249,7 @@ mod tests {
 
     use super::*;
 
-    /// The number of the selected slot, if the slots have these tokens. `None` is a slot that cannot be read.
+    /// The number of the selected slot, if the slots contain these tokens. `None` means that a slot cannot be read.
     fn chosen(tokens: &[Option<&str>]) -> Result<usize, String> {
         let slots = tokens.iter().enumerate();
         let slots = slots.map(|(slot, token)| {

@@ -1,4 +1,4 @@
-//! The limit of one CA's concurrent calls to the token.
+//! The limit on one CA's concurrent calls to the token.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,11 +12,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub(crate) struct Turns {
     permits: Arc<Semaphore>,
     count: usize,
-    /// The number of turns that calls without a caller keep.
+    /// The number of turns that abandoned calls keep.
     abandoned: Arc<AtomicUsize>,
 }
 
-/// Calls without a caller keep all turns of the CA, and the token has not responded to them.
+/// Abandoned calls keep all turns of the CA, because the token has not responded to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Busy;
 
@@ -36,7 +36,7 @@ pub(crate) struct Turn {
     _permit: OwnedSemaphorePermit,
 }
 
-/// The other half of a turn, for its caller.
+/// The other half of a turn, which its caller keeps.
 #[derive(Debug)]
 pub(crate) struct Caller {
     state: Arc<Mutex<State>>,
@@ -52,8 +52,8 @@ impl Turns {
         }
     }
 
-    /// Waits for a turn. If calls without a caller keep all turns, this returns an error immediately. A longer wait
-    /// would only occupy one of the controller's turns until the deadline.
+    /// Waits for a turn. If abandoned calls keep all turns, returns an error immediately, because a wait would only
+    /// occupy one of the controller's turns until the deadline.
     pub(crate) async fn take(&self) -> Result<(Turn, Caller), Busy> {
         if self.abandoned.load(Ordering::Acquire) >= self.count {
             return Err(Busy);
