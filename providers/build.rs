@@ -1,8 +1,8 @@
 //! Links the static plugin so that the functions of a cached run are next to each other.
 //!
-//! A page fault maps 64 KiB. Without a script, the linker spreads those functions over the whole
-//! program, and twice as much memory becomes resident. A pattern of the script without a match has
-//! no effect. To write the script again:
+//! A page fault maps 64 KiB. Without a linker script, these functions are spread over the whole program, and the
+//! resident memory is twice as large. A pattern in the script that matches no function has no effect. To generate the
+//! script again:
 //!
 //! ```sh
 //! CARGO_PROFILE_NODE_STRIP=false cargo build --locked --profile node --target x86_64-unknown-linux-musl \

@@ -12,14 +12,14 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The pause after a failure that follows this number of other failures.
+    /// The pause after the last of `failures` + 1 consecutive failures.
     pub fn after(self, failures: u32) -> Duration {
         let doubled = self.first.saturating_mul(2_u32.saturating_pow(failures));
         doubled.min(self.longest)
     }
 
-    /// The pause after a failure that follows a failure with this pause. That failure can have another back-off: the
-    /// result has the limits of this one.
+    /// The pause after the next failure, if `pause` followed the previous failure. A different back-off can have
+    /// computed `pause`, so the result has the limits of this back-off.
     pub fn following(self, pause: Duration) -> Duration {
         pause.saturating_mul(2).max(self.first).min(self.longest)
     }

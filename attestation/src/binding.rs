@@ -3,14 +3,14 @@
 use crate::framing::FramedDigest;
 use crate::names::{Audience, NodeName, Provider, ProviderId};
 
-/// The domain separation of the binding. The provider and the version follow it.
+/// The prefix that separates the key binding from other digests. The provider and the version follow the prefix.
 const DOMAIN: &str = "cluster.x-k8s.io/kubelet-authenticator/";
 
 /// The digest that evidence must cover. The digest covers all claims of the request.
 ///
-/// Any holder of a bootstrap token can read every certificate signing request. Evidence with this digest is useless
-/// without the private key of its request. The digest is never sent: the node computes it from the request that
-/// it creates, and the verifier from the request that it receives.
+/// Any holder of a bootstrap token can read every certificate signing request. Without the private key for that
+/// request, evidence with this digest is useless. The digest is never sent: the node computes the digest from the
+/// request that it creates, and the verifier computes the digest from the request that it receives.
 #[derive(derive_more::Debug, Clone, Copy, PartialEq, Eq)]
 #[debug("KeyBinding({})", self.to_hex())]
 pub struct KeyBinding([u8; 32]);
@@ -19,8 +19,8 @@ impl KeyBinding {
     /// Creates the binding of `spki` (DER of the request's `SubjectPublicKeyInfo`) to the cluster, the machine and the
     /// node name.
     ///
-    /// `parts` are additional fields of the provider: for `aws`, the digest of the identity document; for `tpm`, the
-    /// challenge.
+    /// `parts` contains additional fields from the provider: for `aws`, the digest of the identity document; for `tpm`,
+    /// the challenge.
     pub fn new(
         provider: &Provider,
         audience: &Audience,

@@ -2,9 +2,9 @@
 //!
 //! The format of kubeconfigs belongs to client-go (`tools/clientcmd/api/v1/types.go`). Like client-go, this parser
 //! ignores unknown keys. It rejects a field that would change the connection or the login, and reports the reason.
-//! Further rejections depend on the author of the kubeconfig: see [`Policy`].
+//! Whether it rejects more depends on the author of the kubeconfig: see [`Policy`].
 //!
-//! The parser reads only the text. The caller reads the files that are named in the text.
+//! The parser reads only the text. The caller reads the files that the text names.
 
 mod document;
 mod endpoint;
@@ -18,11 +18,11 @@ pub use error::{InvalidKubeconfig, Refused};
 pub use login::{Exec, Identity, Login, identity};
 pub use source::no_files;
 
-/// The policy on a kubeconfig, by its author.
+/// The rules for a kubeconfig, which depend on its author.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// The author is the administrator of this machine. The kubeconfig can name files and a proxy. Only the current
-    /// context is checked. The accepted encodings are the encodings that client-go accepts.
+    /// context is checked. The parser accepts the same encodings as client-go.
     Machine,
     /// The author is a tenant. All content is inline. The kubeconfig cannot run a program, read a file, or connect
     /// through another host. Every entry is checked, and errors do not contain any of its text.
@@ -31,7 +31,7 @@ pub enum Policy {
 
 impl Policy {
     /// The maximum size of a kubeconfig, or of a file that it names, in bytes. The limit is ten times the usual size: a
-    /// CA bundle, a certificate and a key in base64, or the kubeconfig that Cluster API writes.
+    /// CA bundle, a certificate and a key in base64, or a kubeconfig from Cluster API.
     pub fn max_len(self) -> usize {
         match self {
             Self::Machine => 1024 * 1024,

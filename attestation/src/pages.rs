@@ -1,13 +1,12 @@
 //! The URLs of the documentation, for texts that programs print.
 //!
-//! Packages do not install the documentation, and nodes do not have the source. So a text contains the URL of a page in
-//! the release of the program.
+//! Packages do not install the documentation, and nodes do not have the source. Therefore, texts contain the URL of a
+//! page for the program's release.
 
-/// The URL of a page of `docs` in this release. The argument is the file name, with an anchor if the text is about a
-/// section.
+/// The URL of a page of `docs` in this release. The argument is the file name, and optionally an anchor.
 ///
-/// This is a macro, because only a literal can be part of another constant. All packages of the workspace have the same
-/// repository and version.
+/// This is a macro, because `concat!` accepts only literals. All packages of the workspace have the same repository and
+/// version.
 ///
 /// ```
 /// let url = kubelet_attestation::page_url!("reasons.md#denied");

@@ -14,7 +14,7 @@ macro_rules! as_text {
     )+ };
 }
 
-/// Implements deserialization through `parse`, so that a value cannot be created without its checks.
+/// Implements deserialization through `parse`, so that each deserialized value passes the checks of `parse`.
 macro_rules! parsed_from_text {
     ($($name:ty),+) => { $(
         impl<'de> serde::Deserialize<'de> for $name {
@@ -28,9 +28,8 @@ macro_rules! parsed_from_text {
 
 pub(crate) use {as_text, parsed_from_text};
 
-/// Whether the character is invisible on a terminal, or changes how a terminal shows other characters. These are
-/// control characters, line separators, and Unicode format characters, such as the characters that reverse the text
-/// direction.
+/// Whether the character is invisible on a terminal, or changes the display of other characters. These are control
+/// characters, line separators, and Unicode format characters, such as the characters that reverse the text direction.
 pub fn is_invisible(letter: char) -> bool {
     letter.is_control()
         || matches!(letter,
@@ -57,7 +56,7 @@ pub fn visible_lines(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 
-/// The JSON with escaped invisible characters in its strings. Line ends and spaces between values stay.
+/// The JSON with escaped invisible characters in its strings. Line ends and spaces between values stay unchanged.
 pub fn visible_json(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for letter in json.chars() {
@@ -77,7 +76,7 @@ pub fn visible_json(json: &str) -> String {
 mod tests {
     use super::*;
 
-    /// ESC, CSI, overrides and isolates of the direction, spaces without width, a line separator, a tag.
+    /// ESC, CSI, direction overrides and isolates, zero-width spaces, a line separator, a tag character.
     const INVISIBLE: &str =
         "\u{1b}\u{9b}\u{202e}\u{2066}\u{200f}\u{61c}\u{200b}\u{feff}\u{ad}\u{2028}\u{e0041}";
 

@@ -1,7 +1,7 @@
 //! Differences between wall-clock times.
 //!
-//! The wall clock can be set at any time, so the difference of two of its readings is not an elapsed time. A decision
-//! about an elapsed time uses a monotonic clock, or a time that an API server or a cloud wrote. clippy rejects other
+//! The wall clock can be set at any time, so the difference between two readings is not an elapsed time. A decision
+//! about an elapsed time uses a monotonic clock, or a timestamp from an API server or a cloud. clippy rejects other
 //! differences of wall-clock times.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -20,7 +20,7 @@ pub fn unix_seconds(time: SystemTime) -> u64 {
     since_epoch(time).as_secs()
 }
 
-/// The duration from `start` to `end` of a validity period, or of a stored pause. Zero if `end` is earlier.
+/// The length of a validity period, or of a stored pause, from `start` to `end`. Zero if `end` is earlier.
 #[expect(
     clippy::disallowed_methods,
     reason = "an end is a wall-clock time: all that check it have no other clock, and no monotonic clock outlives a boot"
@@ -29,8 +29,8 @@ pub fn until(end: SystemTime, start: SystemTime) -> Duration {
     end.duration_since(start).unwrap_or_default()
 }
 
-/// The age at `now` of an object that a server, or an earlier run on the same machine, wrote. `None` if the object was
-/// written in the future, because its age is then unknown.
+/// The age at `now` of an object that a server, or an earlier run on the same machine, wrote. `None` if the timestamp
+/// is later than `now`, because the age is then unknown.
 ///
 /// If a decision of the controller depends on the age of an object from a server, `now` must also come from a server.
 #[expect(

@@ -22,7 +22,7 @@ pub struct EvidenceVersion(Cow<'static, str>);
 pub struct InvalidVersion;
 
 impl EvidenceVersion {
-    /// The version that the evidence of every provider supports.
+    /// The evidence version that every provider supports.
     pub const V1: Self = Self(Cow::Borrowed("v1"));
 
     /// The version in which TPM evidence can contain the intermediate certificates between the endorsement key

@@ -68,7 +68,7 @@ mod tests {
         ] {
             assert_eq!(found(content, host), expected, "{content:?} {host}");
         }
-        // musl reads 511 bytes of a line.
+        // musl reads only the first 511 bytes of a line.
         let others: Vec<_> = (0..100).map(|n| format!("other-{n}.test")).collect();
         let line = format!("10.0.0.1 {} api\n", others.join(" "));
         assert_eq!(found(&line, "api"), ["10.0.0.1"]);

@@ -13,32 +13,32 @@ type Addresses = io::Result<Vec<SocketAddr>>;
 /// Looks up the addresses of a host, with port 0. Blocks, and has no deadline.
 ///
 /// musl, the C library of static programs, looks up IPv4 and IPv6 addresses together, and fails if the name server
-/// rejects either query (`name_from_dns` in `src/network/lookup_name.c`). glibc and Go, and so the kubelet and other
-/// Kubernetes clients, use the answer to the other query. So after a failure, this function looks up each family
-/// separately.
+/// rejects either query (`name_from_dns` in `src/network/lookup_name.c`). glibc and Go use the answer to the other
+/// query, and therefore the kubelet and other Kubernetes clients also do. So after a failure, this function looks up
+/// each family separately.
 ///
 /// # Errors
 ///
 /// Returns an error if the host has no address of either family. The error comes from the combined lookup. Its kind is
-/// [`ErrorKind::NotFound`] if the name servers know no address of the host.
+/// [`ErrorKind::NotFound`] if the host has no address in DNS.
 #[expect(clippy::disallowed_methods, reason = "a failure is not the last word")]
 pub fn addresses(host: &str) -> Addresses {
     let both = (host, 0).to_socket_addrs();
     either(both.map(Iterator::collect), |family| of(host, family))
 }
 
-/// Like [`addresses`], for a program that must find the same hosts as a kubelet, which is a Go program.
+/// Like [`addresses`], for a program that must find the same hosts as the kubelet, which is written in Go.
 ///
-/// - Go finds a name in `/etc/hosts` regardless of its case, and anywhere in its line. musl compares the case, and
-///   reads 511 bytes of a line (`name_from_hosts` in `src/network/lookup_name.c`).
+/// - Go finds a name in `/etc/hosts` regardless of case, and anywhere in a line. musl is case-sensitive, and reads only
+///   the first 511 bytes of a line (`name_from_hosts` in `src/network/lookup_name.c`).
 /// - Go also looks up an unknown name in the search domains, or in the domain of the host name (`nameList` and
 ///   `dnsReadConfig` in the package `net`). musl does not append a search domain to a name with a dot, and ignores a
 ///   list of search domains in a line of more than 255 bytes (`name_from_dns_search`, and `src/network/resolvconf.c`).
-///   It does not derive a domain from the host name.
+///   musl also does not derive a domain from the host name.
 ///
 /// # Errors
 ///
-/// Returns the error of [`addresses`] if the host also has no address in any search domain.
+/// Returns the error of [`addresses`] if the host has no address in any search domain either.
 pub fn addresses_as_in_go(host: &str) -> Addresses {
     let listed = hosts::addresses(host);
     if !listed.is_empty() {
@@ -47,7 +47,7 @@ pub fn addresses_as_in_go(host: &str) -> Addresses {
     search::searched(addresses(host), || search::names_of(host), addresses)
 }
 
-/// Returns `both`, or if it failed, the addresses of each family that has any.
+/// Returns `both`. If the combined lookup failed, returns the addresses from the separate lookups of each family.
 fn either(both: Addresses, one: impl Fn(AddrFamily) -> Addresses) -> Addresses {
     both.or_else(|error| {
         let families = [AddrFamily::Inet, AddrFamily::Inet6];
@@ -84,7 +84,7 @@ fn of(host: &str, family: AddrFamily) -> Addresses {
         .collect()
 }
 
-/// The error of a lookup. It distinguishes an unknown host from a name server that fails.
+/// The error of a lookup. The error distinguishes an unknown host from a failure of the name server.
 fn of_lookup(error: LookupError) -> io::Error {
     let is_unknown = matches!(
         error.kind(),

@@ -9,7 +9,7 @@ use super::Addresses;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// The maximum length of [`RESOLV_CONF`], in bytes, which is much longer than any real one.
+/// The maximum length of [`RESOLV_CONF`], in bytes, which is much longer than any real file.
 const MAX_RESOLV_CONF_LEN: u64 = 64 * 1024;
 
 /// The maximum length of a domain name that ends with a dot, in bytes (RFC 1035, 3.1).
@@ -25,14 +25,14 @@ pub(super) fn names_of(host: &str) -> Vec<String> {
     names(host, &resolv_conf(), &host_name)
 }
 
-/// Returns `found`, or if the host is unknown, the addresses of the first of `names` that has any.
+/// Returns `found`. If the host is unknown, returns the addresses of the first of `names` that has an address.
 pub(super) fn searched(
     found: Addresses,
     names: impl FnOnce() -> Vec<String>,
     lookup: impl Fn(&str) -> Addresses,
 ) -> Addresses {
     found.or_else(|error| {
-        // If the name servers fail, more questions would only take more time.
+        // If the name servers fail, more lookups would only take more time.
         if error.kind() != ErrorKind::NotFound {
             return Err(error);
         }
@@ -47,13 +47,14 @@ pub(super) fn searched(
 fn resolv_conf() -> String {
     let mut content = Vec::new();
     if let Ok(file) = File::open(RESOLV_CONF) {
-        // Without the file, only the domain of the host name counts.
+        // If the file cannot be read, use only the domain of the host name.
         drop(file.take(MAX_RESOLV_CONF_LEN).read_to_end(&mut content));
     }
     String::from_utf8_lossy(&content).into_owned()
 }
 
-/// The host in each search domain. The names end with a dot, so that the C library does not append a domain itself.
+/// The host name, extended with each search domain. The names end with a dot, so that the C library does not append
+/// another domain.
 fn names(host: &str, resolv_conf: &str, host_name: &str) -> Vec<String> {
     if host.ends_with('.') || host.parse::<IpAddr>().is_ok() {
         return Vec::new();
@@ -63,7 +64,7 @@ fn names(host: &str, resolv_conf: &str, host_name: &str) -> Vec<String> {
     names.filter(|name| name.len() <= MAX_NAME_LEN).collect()
 }
 
-/// The search domains. The last line with `search` or `domain` counts, otherwise the domain of the host name.
+/// The search domains from the last line with `search` or `domain`. Without such a line, the domain of the host name.
 fn domains<'a>(resolv_conf: &'a str, host_name: &'a str) -> Vec<&'a str> {
     let mut domains = Vec::new();
     for line in resolv_conf.lines() {
@@ -143,7 +144,7 @@ mod tests {
         for host in ["api.prod.", "10.0.0.1", "fd00::1"] {
             assert!(names(host, resolv_conf, "n1").is_empty(), "{host}");
         }
-        // With the dots and the domain: 254 and 255 bytes.
+        // With the dots and the domain, the names have 254 and 255 bytes.
         for (len, count) in [(246, 1), (247, 0)] {
             let host = "a".repeat(len);
             assert_eq!(names(&host, "search a.test", "n1").len(), count, "{len}");

@@ -1,6 +1,6 @@
 //! A DER writer for tests. It also writes encodings that a correct library never writes.
 
-/// One value, with at most 65535 bytes of content.
+/// The encoding of one value, with at most 65535 bytes of content.
 pub(super) fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
     let len = u16::try_from(content.len()).unwrap();
     let [high, low] = len.to_be_bytes();

@@ -11,7 +11,8 @@ use crate::ensure;
 use crate::evidence::MAX_EVIDENCE_LEN;
 use crate::names::Provider;
 
-/// The maximum size of a request, in bytes. Each holder of a bootstrap token, and each node, can list all requests.
+/// The maximum size of a request, in bytes. The limit matters because each holder of a bootstrap token, and each node,
+/// can list all requests.
 pub const MAX_REQUEST_LEN: usize = 64 * 1024;
 
 const CSR: &str = "CERTIFICATE REQUEST";
@@ -23,7 +24,7 @@ const EVIDENCE: &str = "KUBELET AUTHENTICATOR ATTESTATION DATA";
 pub struct Envelope {
     /// DER of the PKCS#10 certification request.
     pub csr: Vec<u8>,
-    /// The provider of the evidence.
+    /// The provider that created the evidence.
     pub provider: Option<Provider>,
     /// The evidence.
     pub evidence: Option<Vec<u8>>,
@@ -51,10 +52,10 @@ pub enum InvalidEnvelope {
     /// A block has an unknown label.
     #[error("the request contains an unknown block")]
     UnknownBlock,
-    /// There is evidence without a provider block before it.
+    /// No provider block precedes the evidence.
     #[error("the request contains evidence without a provider block before it")]
     EvidenceWithoutProvider,
-    /// There is text between or after the blocks.
+    /// Text occurs between or after the blocks.
     #[error("the request contains text outside its blocks")]
     TextOutside,
     /// A block has a PEM header, an invalid line or end line, or invalid base64.
@@ -87,7 +88,7 @@ impl Envelope {
     ///
     /// # Errors
     ///
-    /// Returns an error for every text except the only encoding of an envelope. The error identifies the violated rule.
+    /// An envelope has only one encoding. Returns an error for any other text. The error identifies the violated rule.
     pub fn parse(request: &[u8]) -> Result<Self, InvalidEnvelope> {
         ensure!(request.len() <= MAX_REQUEST_LEN, InvalidEnvelope::TooLarge);
         let text = str::from_utf8(request).map_err(|_| InvalidEnvelope::NoPem)?;
@@ -137,7 +138,7 @@ fn begin_label(line: &str) -> Option<&str> {
     line.strip_prefix("-----BEGIN ")?.strip_suffix("-----")
 }
 
-/// Decodes the block with this label, whose first line was already read.
+/// Decodes the block with this label, after its first line.
 fn body<'a>(
     lines: &mut impl Iterator<Item = &'a str>,
     label: &str,

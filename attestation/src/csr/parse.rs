@@ -47,7 +47,8 @@ impl CertificationRequest {
     ///
     /// # Guarantees
     ///
-    /// The input is the only encoding of the result. To verify this, the result is encoded again and compared.
+    /// Each request has only one accepted encoding. To verify the encoding, this function encodes the result again, and
+    /// compares it with the input.
     pub fn from_der(der: &[u8]) -> Result<Self, InvalidRequest> {
         let request = CertReq::from_der(der).map_err(InvalidRequest::Der)?;
         if request.to_der().map_err(InvalidRequest::Der)? != der {
@@ -83,7 +84,7 @@ impl CertificationRequest {
         (algorithm.oid, curve)
     }
 
-    /// The bits of the key: for an elliptic curve, the point. `None` if they are not whole bytes.
+    /// The bits of the key: for an elliptic curve, the point. `None` if the number of bits is not a multiple of 8.
     pub fn key_bits(&self) -> Option<&[u8]> {
         self.request.info.public_key.subject_public_key.as_bytes()
     }
@@ -99,7 +100,7 @@ impl CertificationRequest {
         algorithm.parameters.is_none().then_some(algorithm.oid)
     }
 
-    /// The signature. `None` if it is not whole bytes.
+    /// The signature. `None` if its number of bits is not a multiple of 8.
     pub fn signature(&self) -> Option<&[u8]> {
         self.request.signature.as_bytes()
     }

@@ -13,7 +13,7 @@ use crate::names::{NODE_USER_PREFIX, NODES_GROUP, NodeName};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidSubject {
-    /// The organization is missing, different, or not the only one.
+    /// The organization is missing or different, or the subject has several organizations.
     #[error("the subject's organization is not exactly {NODES_GROUP}")]
     Organization,
     /// The common name is missing, or has a different prefix.
@@ -22,7 +22,7 @@ pub enum InvalidSubject {
     /// The text after the prefix is not a node name.
     #[error("the subject's common name does not contain a valid node name")]
     NodeName,
-    /// The subject has an unexpected attribute order or string type, or several values in one part.
+    /// The subject has an unexpected attribute order or string type, or a part of the subject has several values.
     #[error("the subject is not in the required form")]
     NotCanonical,
     /// There is an attribute other than organization and common name.
@@ -32,8 +32,8 @@ pub enum InvalidSubject {
 
 /// Returns the node name in the subject of a request.
 ///
-/// Two parsers must not read different names from one subject. So only one form is accepted: two parts with one value
-/// each, the organization first, as `UTF8String` or `PrintableString`.
+/// Two parsers must not read different names from the same subject. So only one form is accepted: two parts with one
+/// value each, the organization first, as `UTF8String` or `PrintableString`.
 pub fn node_name(subject: &Name) -> Result<NodeName, InvalidSubject> {
     let mut organizations = Vec::new();
     let mut common_names = Vec::new();

@@ -1,9 +1,9 @@
 //! Evidence of an AWS instance: its signed identity document, and an STS call that only this instance can sign, for
 //! only this request.
 //!
-//! The proof is a signature over one fixed request (`POST /` of `GetCallerIdentity`, AWS Signature Version 4) with the
-//! key binding in a signed header. The evidence contains neither the request nor the binding: both sides build them
-//! from the constants in this module.
+//! The second part of the evidence is a signature over one fixed request (`POST /` of `GetCallerIdentity`, AWS
+//! Signature Version 4) with the key binding in a signed header. The evidence contains neither the request nor the
+//! binding: both sides build them from the constants in this module.
 
 pub mod ber;
 pub mod cms;
@@ -43,14 +43,14 @@ pub struct AwsEvidence {
     pub sts: Proof,
 }
 
-/// A signature over the fixed STS request, with the fields that rebuild the request.
+/// A signature over the fixed STS request, with the fields that the verifier needs to build the request again.
 ///
-/// The form of each field is checked, so a field cannot contain a header, a host or a path. `Debug` does not show
-/// credentials. The serialization contains the session token, which STS requires.
+/// The syntax of each field is checked, so that a field cannot add a header, a host or a path to the request. `Debug`
+/// does not show credentials. The serialization contains the session token, which STS requires.
 #[derive(Debug, derive_more::Deref, Clone, PartialEq, Eq, Serialize)]
 pub struct Proof(ProofFields);
 
-/// The fields of a proof, before their forms are checked.
+/// The fields of a proof, before their syntax is checked.
 #[derive(derive_more::Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[debug("ProofFields({region}, {amz_date})")]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -68,11 +68,11 @@ pub struct ProofFields {
 }
 
 impl Proof {
-    /// Creates a proof from these fields.
+    /// Checks the fields, and creates a proof from them.
     ///
     /// # Errors
     ///
-    /// Returns an error if a field does not have the form that AWS uses.
+    /// Returns an error if a field does not have the syntax that AWS uses.
     pub fn new(fields: ProofFields) -> Result<Self, InvalidField> {
         let checks = [
             (
@@ -128,13 +128,14 @@ impl AwsEvidence {
         })
     }
 
-    /// The evidence in the encoding that a request contains.
+    /// The encoding of the evidence for a request.
     pub fn to_json(&self) -> Vec<u8> {
         to_json(self)
     }
 }
 
-/// Whether the text has the form of a region name, such as `eu-west-1`. A text of this form is safe in a host name.
+/// Whether the text has the syntax of a region name, such as `eu-west-1`. A text with this syntax is safe in a host
+/// name.
 pub fn is_region(region: &str) -> bool {
     let mut parts = region.split('-');
     let letters = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_lowercase());

@@ -1,7 +1,7 @@
 //! Evidence: the data that identifies a machine.
 //!
-//! Evidence is UTF-8 JSON. The evidence of every provider begins with the fields of [`Header`]. The provider's own
-//! module parses the rest strictly, after the version is known.
+//! Evidence is UTF-8 JSON. The evidence of every provider begins with the fields of [`Header`]. The module of each
+//! provider parses the other fields strictly, after the version is known.
 
 use std::borrow::Cow;
 
@@ -32,7 +32,7 @@ pub enum InvalidEvidence {
     Field(#[from] InvalidField),
 }
 
-/// A malformed field of evidence, described by the violated rule. The error does not contain the field's value.
+/// The rule that a malformed field of evidence violates. The error does not contain the field's value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidField(Cow<'static, str>);
@@ -43,7 +43,7 @@ impl InvalidField {
     }
 }
 
-/// Parses only the version. So the error for an unknown version contains the version instead of its fields.
+/// Parses only the version, so that the error for an unknown version names the version and not an unknown field.
 pub fn version_of(evidence: &[u8]) -> Result<EvidenceVersion, InvalidEvidence> {
     #[derive(Deserialize)]
     struct Versioned<'a> {
@@ -60,12 +60,12 @@ fn version(name: &str) -> Result<EvidenceVersion, InvalidField> {
         .map_err(|_| InvalidField::new("the evidence does not contain a valid version"))
 }
 
-/// The fields in the evidence of every provider. Evidence of `null` has only these fields.
+/// The fields that the evidence of every provider has. The evidence of the provider `null` has only these fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Header {
     /// The version of the format.
     pub version: EvidenceVersion,
-    /// The cluster that the evidence is for.
+    /// The cluster for which the evidence was created.
     pub audience: Audience,
 }
 
@@ -91,7 +91,7 @@ impl Header {
         })
     }
 
-    /// The evidence that has only these fields, in the encoding that a request contains.
+    /// The encoding, for a request, of evidence with only these fields.
     pub fn to_json(&self) -> Vec<u8> {
         to_json(self)
     }

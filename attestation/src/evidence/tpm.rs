@@ -22,8 +22,8 @@ mod registers;
 pub use challenge::{CHALLENGE_ANNOTATION, Challenge, ChallengeId, Expiry, InvalidChallenge};
 pub use registers::{Bank, MAX_REGISTER, Registers};
 
-/// The annotation of a request with the SHA-256 of the public key (SPKI) of the machine's endorsement key, in
-/// lower-case hexadecimal. The controller writes this annotation for operators. The proposal uses
+/// The annotation, on a request, that contains the SHA-256 digest of the public endorsement key (SPKI) in lower-case
+/// hexadecimal. The controller writes this annotation for operators. The proposal uses
 /// `cluster-x-k8s-io/tpm-endorsement-key`, which does not begin with a domain.
 pub const ENDORSEMENT_KEY_ANNOTATION: &str = "cluster.x-k8s.io/tpm-endorsement-key";
 
@@ -55,10 +55,11 @@ pub enum TpmEvidence {
     Respond(Response),
 }
 
-/// The public areas of two keys of one TPM, as the TPM returned them.
+/// The public areas of two keys in the same TPM, as the TPM returned them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicAreas {
-    /// `TPMT_PUBLIC` of the endorsement key. It identifies the key of the machine, but does not make the key trusted.
+    /// `TPMT_PUBLIC` of the endorsement key. The field identifies the machine's endorsement key, but does not make the
+    /// key trusted.
     pub endorsement: Vec<u8>,
     /// `TPMT_PUBLIC` of the attestation key.
     pub attestation: Vec<u8>,
@@ -85,7 +86,7 @@ pub struct Response {
     pub header: Header,
     /// The ID of the challenge.
     pub id: ChallengeId,
-    /// The expiry of the challenge, unchanged.
+    /// The expiry time of the challenge, unchanged.
     pub expiry: Expiry,
     /// The keys.
     pub keys: PublicAreas,
@@ -98,7 +99,7 @@ pub struct Response {
 pub struct Quote {
     /// `TPMS_ATTEST`.
     pub attest: Vec<u8>,
-    /// `TPMT_SIGNATURE` of `attest` by the attestation key.
+    /// `TPMT_SIGNATURE`: the signature of the attestation key over `attest`.
     pub signature: Vec<u8>,
     /// The registers that the quote covers.
     pub registers: Registers,
@@ -150,7 +151,7 @@ impl RawBanks {
         }
     }
 
-    /// The registers, which must have exactly one bank.
+    /// Returns the registers, which must belong to exactly one bank.
     fn registers(self) -> Result<Registers, InvalidField> {
         let (registers, bank) = match (self.sha256, self.sha384) {
             (Some(registers), None) => (Some(registers), Bank::Sha256),
@@ -216,7 +217,7 @@ impl TpmEvidence {
         }
     }
 
-    /// The evidence in the encoding that a request contains.
+    /// The encoding of the evidence for a request.
     pub fn to_json(&self) -> Vec<u8> {
         let base64 = |bytes: &Vec<u8>| BASE64_STANDARD.encode(bytes);
         let of_phase = |phase: &str, header: &Header, keys: &PublicAreas| RawEvidence {

@@ -1,4 +1,4 @@
-//! The parsed document, with only the fields that are used.
+//! The parsed document, with only the fields that the project uses.
 
 use std::collections::BTreeSet;
 
@@ -144,7 +144,7 @@ impl Kubeconfig {
         Ok(self.find("context", contexts, Some(name))?.0)
     }
 
-    /// Returns the entry with this name, and its place for errors.
+    /// Returns the entry with this name, and its position for error messages.
     fn find<'a, T>(
         &self,
         kind: &str,
@@ -199,14 +199,14 @@ impl Kubeconfig {
 
 impl Contents {
     fn parse(document: &str, text: &str, policy: Policy) -> Result<Self, InvalidKubeconfig> {
-        // A snippet of the text in an error can contain a credential.
+        // Errors must not contain snippets of the text, because a snippet can contain a credential.
         let mut options = serde_saphyr::options! { with_snippet: false };
         if policy == Policy::Tenant {
             options.merge_keys = MergeKeyPolicy::Error;
             if let Some(budget) = &mut options.budget {
                 budget.max_events = MAX_TENANT_EVENTS;
                 budget.max_depth = MAX_TENANT_DEPTH;
-                // Tools do not write aliases and anchors, and their expansion multiplies the size.
+                // Reject aliases: tools do not write them, and their expansion multiplies the size.
                 budget.max_aliases = 0;
                 budget.max_anchors = 0;
             }
@@ -215,7 +215,7 @@ impl Contents {
         let parsed = serde_saphyr::with_deserializer_from_str_with_options(text, options, |yaml| {
             Self::deserialize(serde_path_to_error::Deserializer::new(yaml, &mut track))
         });
-        // The message of the error can contain a value, so only the position is reported.
+        // The parser's error message can contain a value, so report only the position.
         parsed.map_err(|error| {
             let place = match error.location() {
                 Some(at) => format!("{document}: line {}, column {}", at.line(), at.column()),
@@ -225,7 +225,7 @@ impl Contents {
                 Policy::Machine => {
                     InvalidKubeconfig::new(&place, &track.path().to_string(), Refused::Syntax)
                 }
-                // The path of an unknown field also contains the tenant's text.
+                // The path of an unknown field contains text from the tenant.
                 Policy::Tenant => InvalidKubeconfig::at(place, Refused::Syntax),
             }
         })

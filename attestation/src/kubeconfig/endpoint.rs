@@ -17,7 +17,8 @@ use crate::secret::Secret;
 /// chain.
 const MAX_TENANT_CERTIFICATES: usize = 16;
 
-/// The fields of an endpoint, before they are checked. The node's state directory contains an endpoint in this form.
+/// The fields of an endpoint, before they are checked. The node stores an endpoint in this format in its state
+/// directory.
 ///
 /// Unknown fields are ignored, because a later release can add fields. `Debug` omits the proxy, whose URL can
 /// contain a password.
@@ -41,7 +42,7 @@ pub struct EndpointFields {
 ///
 /// # Guarantees
 ///
-/// The server uses https. Its certificate is verified only with the cluster's CA, which has at least one certificate.
+/// The server uses HTTPS. Only the cluster's CA certificates, at least one, verify the server's certificate.
 #[derive(Debug)]
 pub struct ClusterEndpoint {
     server: Url,
@@ -88,7 +89,7 @@ impl ClusterEndpoint {
         })
     }
 
-    /// The fields of the endpoint in the stored form.
+    /// The fields of the endpoint in the stored format.
     pub fn to_fields(&self) -> EndpointFields {
         EndpointFields {
             server: self.server().to_owned(),
@@ -156,7 +157,8 @@ impl ClusterEndpoint {
     }
 }
 
-/// Parses a URL with host, port and path. Rejects every '@', because the URL parser silently drops an empty user.
+/// Parses a URL with host, port and path. Rejects every '@', because the URL parser drops an empty user without an
+/// error.
 fn server(text: &str) -> Result<Url, Refused> {
     ensure!(!text.is_empty(), Refused::Missing);
     // client-go uses plain HTTP for a host without a scheme.

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {why}")]
 pub struct InvalidKubeconfig {
-    /// The document, the cluster or user in it, and the field.
+    /// The document, the cluster or user in the document, and the field.
     pub place: String,
     /// The reason.
     pub why: Refused,
@@ -44,7 +44,7 @@ pub enum Refused {
     /// Two entries have the same name, so the choice is ambiguous.
     #[error("two entries have the same name")]
     Ambiguous,
-    /// The field, or an entry that another one names, is missing.
+    /// A field is missing, or an entry that another entry refers to.
     #[error("it is missing")]
     Missing,
     /// `insecure-skip-tls-verify` is set.

@@ -21,7 +21,7 @@ pub enum Login {
     Token(Secret<String>),
     /// A client certificate.
     ClientCertificate {
-        /// The certificate and its chain in PEM, leaf first.
+        /// The certificate chain in PEM, which begins with the client certificate.
         chain_pem: String,
         /// The key of the certificate in PEM.
         key_pem: Secret<String>,
@@ -31,7 +31,7 @@ pub enum Login {
 /// The client certificate and key for TLS.
 pub type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// Parses the client certificate and key for TLS. The error shows which of the two is invalid.
+/// Parses the client certificate and key for TLS. The error names the invalid part.
 pub fn identity(
     chain_pem: &str,
     key_pem: &Secret<String>,
@@ -68,14 +68,15 @@ pub(super) struct User {
     as_user_extra: Option<Given>,
 }
 
-/// A field that makes the user unusable. Its content is not stored.
+/// A field that makes the user unusable. The content of the field is not stored.
 #[derive(Debug, Clone, Copy)]
 struct Given {
     is_empty: bool,
 }
 
 impl Given {
-    /// Whether the field counts. client-go ignores empty fields. For a tenant, empty fields also count.
+    /// Whether the policy applies to the field. client-go ignores empty fields, but for a tenant, the policy also
+    /// applies to empty fields.
     fn counts(field: Option<Self>, policy: Policy) -> bool {
         field.is_some_and(|it| !it.is_empty || policy == Policy::Tenant)
     }
@@ -146,9 +147,9 @@ pub struct Exec {
     pub command: Option<String>,
     /// The version of client-go's exec credential API.
     pub api_version: Option<String>,
-    /// The mode in which the program uses standard input.
+    /// The rule for the plugin's use of standard input.
     pub interactive_mode: Option<String>,
-    /// Whether the program receives the cluster information.
+    /// Whether the plugin receives the cluster information.
     pub provide_cluster_info: Option<bool>,
 }
 
@@ -229,8 +230,8 @@ impl User {
         }
     }
 
-    /// The token of the user. The file takes precedence. As in client-go, the inline token is used if the file cannot
-    /// be read.
+    /// Returns the user's token. The token file takes precedence. As in client-go, the inline token is used if the file
+    /// cannot be read.
     fn token<E: From<InvalidKubeconfig>>(
         &self,
         place: &str,
@@ -252,7 +253,7 @@ impl User {
     }
 }
 
-/// Parses a token that is valid in a header. The line end of a file is removed.
+/// Parses a token that is valid in a header. Removes the line end of a token file.
 fn token(text: &str) -> Result<Secret<String>, Refused> {
     let token = text.trim();
     if !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()) {

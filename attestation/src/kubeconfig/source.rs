@@ -1,4 +1,4 @@
-//! Content in the kubeconfig itself, or in a file that it names.
+//! Content that is in the kubeconfig itself, or in a file that the kubeconfig names.
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -11,7 +11,7 @@ use super::Policy;
 use super::error::{InvalidKubeconfig, Refused};
 use crate::secret::Secret;
 
-/// The alphabet and padding of [`STANDARD`]. Like Go, it ignores unused bits at the end.
+/// The alphabet and the padding of [`STANDARD`]. As in Go, unused bits at the end are ignored.
 const AS_IN_GO: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     PAD.with_decode_allow_trailing_bits(true),
@@ -22,7 +22,7 @@ pub fn no_files(_file: &str) -> Result<Zeroizing<Vec<u8>>, InvalidKubeconfig> {
     Err(InvalidKubeconfig::at("a file", Refused::File))
 }
 
-/// Deserializes a secret text. `None` if it is empty.
+/// Deserializes a secret text. `None` if the text is empty.
 pub(super) fn secret<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Secret<String>>, D::Error> {
@@ -35,7 +35,7 @@ pub(super) fn filled(text: Option<&str>) -> Option<&str> {
 }
 
 /// Returns the content of the field or, without a field, of `file`. As in client-go, the field takes precedence. With
-/// [`Policy::Tenant`], content that is not UTF-8 is rejected with `otherwise`.
+/// [`Policy::Tenant`], returns the error `otherwise` if the content is not UTF-8.
 pub(super) fn content<E: From<InvalidKubeconfig>>(
     (field, data): (&str, Option<&str>),
     file: Option<&str>,
@@ -67,7 +67,8 @@ fn decode(data: &str, policy: Policy) -> Option<Zeroizing<Vec<u8>>> {
     bytes.ok().map(Zeroizing::new)
 }
 
-/// Converts the bytes to text. Only comments around PEM blocks, which are not used, can have a different encoding.
+/// Converts the bytes to text. Only comments around PEM blocks can have a different encoding, and the comments are not
+/// used.
 fn text(bytes: &[u8]) -> Zeroizing<String> {
     Zeroizing::new(String::from_utf8_lossy(bytes).into_owned())
 }

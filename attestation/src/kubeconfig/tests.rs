@@ -15,7 +15,7 @@ const TOKEN: &str = "abcdef.0123456789abcdef";
 const CLUSTER: &str = "/clusters/1/cluster";
 const USER: &str = "/users/0/user";
 
-/// PEM of a block. Its content is not parsed.
+/// A PEM block with arbitrary content, which is not parsed.
 fn pem(label: &str, content: &str) -> String {
     let config = EncodeConfig::new().set_line_ending(LineEnding::LF);
     pem::encode_config(&Pem::new(label, content), config)
@@ -33,7 +33,7 @@ fn base64(content: impl AsRef<[u8]>) -> Value {
     BASE64_STANDARD.encode(content).into()
 }
 
-/// A kubeconfig that is valid under both policies. Entries that the current context does not name are unused.
+/// A kubeconfig that is valid under both policies. Also has entries that the current context does not name.
 fn valid() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Config", "preferences": {}, "current-context": "here",
@@ -64,7 +64,7 @@ fn with(pointer: &str, value: Value) -> Value {
     kubeconfig
 }
 
-/// The files next to the kubeconfig.
+/// Reads a file next to the kubeconfig.
 fn read(file: &str) -> Result<Zeroizing<Vec<u8>>, InvalidKubeconfig> {
     let content = match file {
         "ca.crt" => certificate("CA of the file").into(),
@@ -79,12 +79,12 @@ fn read(file: &str) -> Result<Zeroizing<Vec<u8>>, InvalidKubeconfig> {
     Ok(Zeroizing::new(content))
 }
 
-/// The text below a comment in an encoding that is not UTF-8.
+/// The text, after a comment in ISO 8859-2, which is not UTF-8.
 fn latin2(text: &str) -> Vec<u8> {
     [b"# wa\xbfny\n", text.as_bytes()].concat()
 }
 
-/// The base64 text with these characters after its first 16 characters, and at its end.
+/// The base64 of the content, with these characters inserted after its first 16 characters and at its end.
 fn broken_by(characters: &str, content: impl AsRef<[u8]>) -> Value {
     let text = BASE64_STANDARD.encode(content);
     let (first, rest) = text.split_at(16);

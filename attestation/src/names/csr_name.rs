@@ -2,7 +2,7 @@
 
 use crate::framing::FramedDigest;
 
-/// The prefix of the names of the plugin's requests. An admission policy can require this prefix for bootstrap tokens.
+/// The name prefix of the plugin's requests. An admission policy can require this prefix for bootstrap tokens.
 pub const CSR_NAME_PREFIX: &str = "kubelet-authenticator-";
 
 /// Returns the name of this request.

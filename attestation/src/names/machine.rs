@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 
 use crate::text::{as_text, parsed_from_text};
 
-/// The prefix of node user names.
+/// The prefix of the user names of nodes.
 pub const NODE_USER_PREFIX: &str = "system:node:";
 
 /// The group of all nodes, and the organization in a node certificate.
@@ -79,7 +79,7 @@ pub fn is_dns_label(label: &str) -> bool {
         && bytes.iter().all(|b| alphanumeric(b) || *b == b'-')
 }
 
-/// The infrastructure's name for a machine, as in `Node.spec.providerID`.
+/// The ID of a machine in its infrastructure, as in `Node.spec.providerID`.
 #[derive(derive_more::Display, Serialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ProviderId(String);
 

@@ -12,20 +12,20 @@ use zeroize::Zeroizing;
 use crate::identity::NOT_AWS;
 use crate::settings::AwsPrincipal;
 
-/// The credentials of the instance identity role, which an account's policies cannot remove.
+/// The path of the instance identity role's credentials. The policies of an account cannot remove this role.
 const IDENTITY_ROLE: &str = "meta-data/identity-credentials/ec2/security-credentials/ec2-instance";
 
-/// The credentials of the instance profile, below the name of its role.
+/// The path of the instance profile's credentials. The name of the role follows.
 const PROFILE: &str = "meta-data/iam/security-credentials/";
 
-/// The time that the controller has to process a request. The metadata service has new credentials five minutes before
-/// the old ones expire.
+/// The minimum remaining validity, in which the controller must process the request. The metadata service provides new
+/// credentials five minutes before the current credentials expire.
 const LEAST_LEFT: Duration = Duration::from_mins(2);
 
 /// IAM's limit for a role name.
 const MAX_ROLE_LEN: usize = 64;
 
-/// Temporary credentials. `Debug` shows no secret.
+/// Temporary credentials. `Debug` does not show secrets.
 #[derive(Debug)]
 pub(crate) struct Credentials {
     pub(crate) access_key_id: Secret<String>,
@@ -45,7 +45,7 @@ struct Wire {
 }
 
 impl Credentials {
-    /// Reads the credentials of `principal`: one read, or two for an instance profile.
+    /// Reads the credentials of `principal`. Makes one call, or two calls for an instance profile.
     pub(crate) fn read(
         imds: &Imds,
         principal: AwsPrincipal,
@@ -61,7 +61,7 @@ impl Credentials {
     fn parse(json: &str) -> Result<Self, Failure> {
         let invalid = |what: String| Failure::new(Code::EvidenceInvalid, what, NOT_AWS);
         let wire: Wire = serde_json::from_str(json).map_err(|error| {
-            // The error message can contain a part of a secret.
+            // The parser's error message can contain a part of a secret, so report only the position.
             invalid(format!(
                 "invalid credentials from the instance metadata service (line {}, column {} of its JSON)",
                 error.line(),
@@ -101,7 +101,7 @@ impl Credentials {
         self.expiration
     }
 
-    /// Returns these credentials if they are valid long enough for a signature that is made at `now`.
+    /// Returns these credentials if they are valid long enough after `now` for a signature.
     pub(crate) fn lasting(self, now: SystemTime) -> Result<Self, Failure> {
         if now + LEAST_LEFT <= self.expiration {
             return Ok(self);

@@ -25,7 +25,7 @@ const STS: &str = "sts";
 /// The checks, in the order of the output.
 pub(crate) const CHECKS: &[&str] = &[METADATA, CREDENTIALS, NAME, STS];
 
-/// The time for each exchange with the metadata service, with a second attempt.
+/// The time limit for each call of the metadata service, including a second attempt.
 const EXCHANGE: Duration = Duration::from_secs(3);
 
 /// The time limit for resolving a name.
@@ -110,7 +110,7 @@ fn is_resolved(host: &str) -> bool {
     let (sender, receiver) = mpsc::sync_channel(1);
     let resolve = move || {
         let is_resolved = resolver::addresses(&host).is_ok_and(|addresses| !addresses.is_empty());
-        // The receiver has timed out.
+        // Sending fails if the receiver has timed out.
         let _ = sender.send(is_resolved);
     };
     let started = thread::Builder::new().spawn(resolve);

@@ -8,11 +8,11 @@ use kubelet_authenticator::imds;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-/// The remedy for a response that is not from AWS.
+/// The hint if a response does not come from AWS.
 pub(crate) const NOT_AWS: &str =
     "check whether a proxy or an emulator answers instead of the instance metadata service";
 
-/// The identity of the instance, and the signed message that states it.
+/// The identity of the instance, and the signed message that contains it.
 #[derive(Debug)]
 pub(crate) struct Identity {
     /// The signed message, unchanged.
@@ -31,7 +31,7 @@ pub(crate) struct Identity {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
-    /// Only for output to users.
+    /// Used only in output for users.
     #[serde(default)]
     account_id: String,
     instance_id: String,

@@ -19,8 +19,8 @@ pub(crate) const TEMPLATE: &str = concat!(
     r#"{{ "ec2" if v1.region == "us-east-1" else v1.region ~ ".compute" }}.internal"#,
 );
 
-/// Checks `name`. `local_hostname` reads the name in the metadata, which can contain several names. It is called only
-/// if the result depends on it.
+/// Checks `name`. `local_hostname` reads the value in the metadata, which can contain several names. This function
+/// calls it only if the result depends on the value.
 pub(crate) fn check(
     policy: AwsNodeName,
     name: &NodeName,
@@ -71,10 +71,10 @@ pub(crate) fn check(
     ))
 }
 
-/// The instance's private DNS name in EC2, from the names in the metadata. Their domain is the domain in the VPC's DHCP
-/// options, and EC2's domain is always the domain of the region.
+/// The instance's private DNS name in EC2, derived from the names in the metadata. The names in the metadata have the
+/// domain from the VPC's DHCP options, but the private DNS name always has the domain of the region.
 ///
-/// From the VPC user guide, "DNS attributes for your VPC".
+/// Source: the VPC user guide, "DNS attributes for your VPC".
 pub(crate) fn private_dns_name(local_hostname: &str, region: &str) -> Option<NodeName> {
     let label = own_names(local_hostname).next()?.split('.').next()?;
     let label = label.to_ascii_lowercase();
@@ -101,7 +101,7 @@ mod tests {
     const PRIVATE: &str = "ip-10-0-0-1.eu-west-1.compute.internal";
     const RESOURCE: &str = "i-0123456789abcdef0.eu-west-1.compute.internal";
 
-    /// The metadata in a network of each kind, and the private DNS name in EC2.
+    /// For each kind of network, `local-hostname` in the metadata and the private DNS name in EC2.
     const NETWORKS: [(&str, &str); 11] = [
         (PRIVATE, PRIVATE),
         ("IP-10-0-0-1.EU-WEST-1.compute.internal", PRIVATE),

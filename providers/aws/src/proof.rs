@@ -11,11 +11,11 @@ use kubelet_attestation::evidence::aws::{
 use crate::credentials::Credentials;
 use crate::sigv4::Request;
 
-/// Signs an STS call in `region` at `host`, the value of the `host` header.
+/// Signs an STS call to `region`. `host` is the value of the `host` header.
 ///
 /// # Errors
 ///
-/// The credentials do not have the form of AWS's temporary credentials.
+/// The credentials do not have the syntax of temporary AWS credentials.
 pub(crate) fn prove(
     region: &str,
     host: &str,

@@ -13,8 +13,7 @@ use crate::settings::{NODE_NAME, STS_ENDPOINT};
 /// The identity document, signed with the region's RSA key of 2048 bits.
 const RSA2048: &str = "dynamic/instance-identity/rsa2048";
 const LOCAL_HOSTNAME: &str = "meta-data/local-hostname";
-/// The domain of the partition's services. AWS in China and the sovereign clouds have other
-/// domains.
+/// The domain of the partition's services. The domain differs in China and in the sovereign clouds.
 const DOMAIN: &str = "meta-data/services/domain";
 
 /// A session with the metadata service, and the instance's identity at its start.
@@ -36,7 +35,7 @@ impl Session {
         })
     }
 
-    /// Compares the instance with `providerID` in the settings.
+    /// Compares the instance's provider ID with `providerID` in the settings.
     pub(crate) fn check_provider_id(&self, settings: &Settings) -> Result<(), Failure> {
         let id = &self.identity.provider_id;
         match &settings.provider_id {

@@ -25,17 +25,17 @@ pub(crate) enum AwsPrincipal {
     /// The instance identity role, which other principals cannot assume.
     #[default]
     InstanceIdentityRole,
-    /// The role of the instance profile. Its trust policy decides who else can assume it.
+    /// The role of the instance profile. Other principals can assume the role if its trust policy allows them.
     InstanceProfile,
 }
 
-/// The names of its instance that a node can use.
+/// The instance names that a node can use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum AwsNodeName {
-    /// Either name that EC2 reports for the instance.
+    /// The instance ID or the private DNS name.
     #[default]
     Hostname,
-    /// The private DNS name in EC2, independently of the domain in the metadata's `local-hostname`.
+    /// The private DNS name in EC2, even if `local-hostname` in the metadata has a different domain.
     LocalHostname,
     /// The instance's ID.
     InstanceId,
@@ -64,8 +64,8 @@ impl Value for AwsNodeName {
     }
 }
 
-/// An STS host, as in a `host` header: a private or FIPS endpoint. The node only signs for it. The verifier calls it,
-/// and needs the same setting.
+/// An STS host, as in a `host` header: a private or FIPS endpoint. The node only signs a call to this host. The
+/// verifier makes the call, and needs the same setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StsEndpoint {
     /// The host, with its port if the port is not 443.

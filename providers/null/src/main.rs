@@ -1,6 +1,6 @@
-//! `kubelet-authenticator-null`: a provider for tests, with the code path of attesting providers.
+//! `kubelet-authenticator-null`: a provider for tests, with the same code path as providers with evidence.
 //!
-//! Its evidence names the cluster and does not prove an identity. No package contains this program, and no released
+//! Its evidence contains the cluster, but does not prove an identity. No package contains this program, and no released
 //! controller accepts its signer.
 //!
 //! For arguments, environment, streams and exit codes, see [`kubelet_authenticator::run`].

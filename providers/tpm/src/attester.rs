@@ -21,9 +21,9 @@ use crate::{certificate, examine, instance};
 /// The machine's TPM.
 #[derive(Debug, Default)]
 pub(crate) struct Tpm {
-    /// The keys that were read for the provider ID, or the error. Later steps use them too.
+    /// The keys that were read to determine the provider ID, or the error. Later steps use the same result.
     keys: Mutex<Option<Result<Keys, Failure>>>,
-    /// The provider ID, if it comes from an open request and not from the TPM.
+    /// The provider ID, if this run took it from an open request instead of the TPM.
     known: OnceLock<ProviderId>,
 }
 
@@ -82,7 +82,7 @@ impl Attester for Tpm {
     fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, Failure> {
         let settings = TpmSettings::of(claim.settings, claim.remembered);
         let keys = self.keys(&settings, claim.deadline)?;
-        // The provider ID of an open request was not read from this TPM, so compare it now.
+        // This run did not read the provider ID from the TPM but from an open request, so compare it with the TPM now.
         if self.known.get() == Some(claim.provider_id) && name_of(&keys)? != *claim.provider_id {
             let what = format!("the TPM does not match provider ID {}", claim.provider_id);
             let remedy = "no action: the next run uses the provider ID of the TPM";
@@ -90,7 +90,7 @@ impl Attester for Tpm {
         }
         let stored = keys.certificate.as_ref().map(|stored| stored.0.as_slice());
         let certificate = stored.and_then(certificate::in_index).map(<[u8]>::to_vec);
-        // Verifiers reject intermediates without a certificate, and in version v1.
+        // Verifiers reject intermediate certificates in version v1, and without an endorsement key certificate.
         let intermediates = if certificate.is_none() || *claim.version == EvidenceVersion::V1 {
             Vec::new()
         } else {
@@ -113,8 +113,8 @@ impl Attester for Tpm {
         claim: &Claim<'_>,
         challenged: &Challenged<'_>,
     ) -> Result<Option<Vec<u8>>, Failure> {
-        // Use the endorsement key and the version of the challenged evidence, even if the settings or this release
-        // prefer others.
+        // Use the endorsement key and the version from the evidence that was challenged, even if the settings or this
+        // release prefer a different key or version.
         let (asked, keys) = match TpmEvidence::parse(challenged.evidence) {
             Ok(TpmEvidence::Enrol(enrolment)) => (enrolment.header, enrolment.keys),
             Ok(TpmEvidence::Respond(response)) => (response.header, response.keys),
@@ -156,7 +156,8 @@ impl Attester for Tpm {
         Ok(Some(evidence.to_json()))
     }
 
-    /// The name of the endorsement key. A TPM with several keys keeps its provider ID only with the same key.
+    /// The kind of the endorsement key. The provider ID is derived from the endorsement key, so a TPM with several keys
+    /// must always use the same key.
     fn to_remember(&self, evidence: &[u8]) -> Option<&'static str> {
         let keys = match TpmEvidence::parse(evidence).ok()? {
             TpmEvidence::Enrol(enrolment) => enrolment.keys,
@@ -167,7 +168,7 @@ impl Attester for Tpm {
 }
 
 impl Tpm {
-    /// The keys that were read before, or the keys that are read now.
+    /// Returns the keys. Reads the keys from the TPM on the first call.
     fn keys(&self, settings: &TpmSettings, deadline: Deadline) -> Result<Keys, Failure> {
         let mut read = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let read = read.take();

@@ -11,19 +11,19 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::protocol::SEQUENCE;
 
-/// The time before the expiry at which the warning begins.
+/// The time before a certificate expires at which `doctor` begins to warn.
 const NOTICE: Duration = Duration::from_hours(90 * 24);
 
 /// The facts about a certificate that are shown to users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// The distinguished name of its issuer.
+    /// The distinguished name of the issuer.
     pub(crate) issuer: String,
-    /// The day of its expiry: `YYYY-MM-DD`.
+    /// The expiry date: `YYYY-MM-DD`.
     pub(crate) expiry: String,
-    /// Whether it expires soon, or has expired.
+    /// Whether the certificate expires soon, or has expired.
     pub(crate) time: Time,
-    /// Whether it is for this key.
+    /// Whether the certificate belongs to this key.
     pub(crate) is_for_key: bool,
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum Time {
 pub(crate) fn facts(der: &[u8], spki: &[u8], now: SystemTime) -> Option<Facts> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let not_after = certificate.validity().not_after;
-    // An expiry before 1970 also counts as expired.
+    // A certificate that expired before 1970 also counts as expired.
     let seconds = u64::try_from(not_after.timestamp()).unwrap_or_default();
     let end = UNIX_EPOCH.checked_add(Duration::from_secs(seconds))?;
     let time = if end < now {
@@ -59,7 +59,7 @@ pub(crate) fn facts(der: &[u8], spki: &[u8], now: SystemTime) -> Option<Facts> {
     })
 }
 
-/// The DER at the beginning of `stored`. Vendors pad the index with zeros or 0xff.
+/// The DER at the beginning of `stored`, without the padding: vendors pad the index with zeros or 0xff.
 ///
 /// `None` if it does not look like a certificate. This is not an error here, because the vendor or the owner chooses
 /// the content of the index. A verifier that requires a certificate reports the error.
@@ -71,8 +71,8 @@ pub(crate) fn in_index(stored: &[u8]) -> Option<&[u8]> {
         .filter(|der| der.len() <= MAX_CERTIFICATE_LEN)
 }
 
-/// The certificates in `stored`, one after the other with padding in between, up to the limits of evidence. Stops at
-/// the first other content.
+/// The concatenated certificates in `stored`, with optional padding between them, up to the limits of evidence. Stops
+/// at the first content that is not a certificate.
 pub(crate) fn chain(stored: &[u8]) -> Vec<Vec<u8>> {
     let mut chain: Vec<Vec<u8>> = Vec::new();
     let mut rest = stored;

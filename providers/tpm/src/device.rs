@@ -17,7 +17,7 @@ use crate::{device_check, program};
 /// The scheme of provider IDs that are derived from endorsement keys.
 pub(crate) const SCHEME: &str = "tpm://";
 
-/// The SHA-256 digest of the endorsement key's `SubjectPublicKeyInfo`, as used in lists of endorsement keys.
+/// The SHA-256 digest of the endorsement key's `SubjectPublicKeyInfo`, which lists of endorsement keys contain.
 pub(crate) fn digest(keys: &Keys) -> String {
     HEXLOWER.encode(&Sha256::digest(&keys.spki.0))
 }
@@ -56,7 +56,7 @@ pub(crate) fn read_keys(settings: &TpmSettings, deadline: Deadline) -> Result<Ke
 #[derive(Debug)]
 pub(crate) enum Examination {
     Read(Findings),
-    /// The helper is too old for this request. It still reads keys and makes quotes.
+    /// The TPM helper is too old for this request, but can read keys and create quotes.
     Unsupported(Failure),
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn examine(
             let place = program.display();
             let version = match ask(settings, Ask::Version {}, deadline) {
                 Ok(Version { version }) => format!("version {version}"),
-                // The helper does not know the question for its version either.
+                // The helper does not support the version request either.
                 Err(_) => "an earlier version".to_owned(),
             };
             Ok(Examination::Unsupported(Failure::new(
@@ -96,7 +96,7 @@ pub(crate) fn ask<T: DeserializeOwned>(
     program::ask(&program, &question, deadline)
 }
 
-/// The helper, and the question for this request.
+/// The path of the TPM helper, and the input for this request.
 fn prepare(settings: &TpmSettings, ask: Ask) -> Result<(PathBuf, Question), Failure> {
     let tcti = if let Some(tcti) = &settings.tcti {
         tcti.to_string()

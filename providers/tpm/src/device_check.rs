@@ -1,6 +1,6 @@
 //! Checks the TPM's device file before the TPM is used.
 //!
-//! libtss2 reports all of these cases with the same error.
+//! libtss2 reports the same error for all problems that this module distinguishes.
 
 use std::fs::{self, FileType};
 use std::io;
@@ -11,10 +11,10 @@ use kubelet_authenticator::failure::{Code, Failure};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// The sysfs directory with the kernel's data about TPMs.
+/// The sysfs directory for TPMs.
 const FACTS: &str = "/sys/class/tpm";
 
-/// Checks that this TPM can be used, as far as that is possible without a TPM command.
+/// Checks the device file of this TPM, without a TPM command.
 pub(crate) fn check(path: &Path) -> Result<(), Failure> {
     check_with(path, Path::new(FACTS))
 }
@@ -42,7 +42,7 @@ fn unmanaged(path: &Path) -> Option<PathBuf> {
     unmanaged.exists().then_some(unmanaged)
 }
 
-/// The error of a TPM whose resource manager is missing.
+/// The error for a TPM without a resource manager.
 fn without_manager(place: &str, unmanaged: &Path, facts: &Path) -> (String, &'static str) {
     let facts = facts.join(unmanaged.file_name().unwrap_or_default());
     let version = fs::read_to_string(facts.join("tpm_version_major"));
@@ -52,7 +52,7 @@ fn without_manager(place: &str, unmanaged: &Path, facts: &Path) -> (String, &'st
             "this kernel has no resource manager for TPMs",
             "use Linux 4.12 or newer; check the kernel's messages about the TPM (dmesg | grep -i tpm)",
         ),
-        // The kernel does not create either file for a TPM in field upgrade mode.
+        // For a TPM in field upgrade mode, the kernel creates neither of the two files.
         _ => (
             "the TPM is in the middle of a firmware update (field upgrade mode), is a TPM 1.2, or the \
              kernel is older than 4.12",
@@ -163,7 +163,7 @@ mod tests {
         let facts = tempfile::tempdir().unwrap();
         let version = facts.path().join("tpm1/tpm_version_major");
         fs::create_dir(version.parent().unwrap()).unwrap();
-        // The device of another TPM does not count.
+        // The device file of a different TPM does not change the result.
         fs::write(devices.path().join("tpm0"), "").unwrap();
         let of = |name: &str| check_with(&devices.path().join(name), facts.path()).unwrap_err();
         let none = of("tpmrm1");

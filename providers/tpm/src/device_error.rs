@@ -1,4 +1,4 @@
-//! The errors and remedies of a TPM that does not answer.
+//! The errors and hints for a TPM that does not answer.
 
 use kubelet_authenticator::failure::{Code, Failure};
 
@@ -9,7 +9,7 @@ pub(crate) const PACKAGES: &str = "install tpm2-tss: on Debian and Ubuntu libtss
                         libtss2-tctildr0 and libtss2-tcti-device0 (or the same with t64 at the \
                         end), elsewhere tpm2-tss";
 
-/// The remedy if the plugin and the TPM helper do not understand each other.
+/// The hint if the plugin and the TPM helper have incompatible versions.
 pub(crate) const SAME_VERSION: &str = concat!(
     "update the package kubelet-authenticator-tpm-device to the version of this plugin, ",
     env!("CARGO_PKG_VERSION"),
@@ -17,7 +17,7 @@ pub(crate) const SAME_VERSION: &str = concat!(
      /usr/lib/kubelet-authenticator"
 );
 
-/// The failure of a run whose TPM, with the name `tpm`, returned `error`.
+/// The failure of a run if the TPM with the name `tpm` returned `error`.
 pub(crate) fn failure(tpm: &str, error: &DeviceError) -> Failure {
     let is_of_evidence = matches!(error, DeviceError::OtherChallenge | DeviceError::OtherKey);
     let code = if is_of_evidence {
@@ -76,7 +76,7 @@ const UNKNOWN: &str = "decode the code with `tpm2_rc_decode`, and check the kern
 
 const BUSY: (&str, &str) = ("is busy", "no action: the next run tries again");
 
-/// The layers that return a code.
+/// The layer numbers in a response code.
 const OF_TPM: u32 = 0;
 const OF_TCTI: u32 = 0x000a_0000;
 const OF_RESOURCE_MANAGERS: [u32; 2] = [0x000b_0000, 0x000c_0000];
@@ -184,7 +184,7 @@ mod tests {
             (0x2e6, "does not support this kind of key"),
             (0x000a_000a, "cannot be reached ("),
             (0x000a_0015, "by this libtss2"),
-            // Not failure mode: the transport's own general failure.
+            // This is the general failure of the transport, and not failure mode.
             (0x000a_0001, "cannot be reached ("),
             (0x0007_0001, "failed in libtss2"),
             (0x1ff, "refuses"),
@@ -224,7 +224,7 @@ mod tests {
             cure.contains("`echo 23 2 > /sys/class/tpm/tpm0/ppi/request`"),
             "{cure}"
         );
-        // tpm2_pcrallocate needs the authorization of the platform, which only the firmware has.
+        // tpm2_pcrallocate needs the platform authorization, which only the firmware has.
         assert!(!cure.contains("tpm2_pcrallocate"), "{cure}");
     }
 }

@@ -68,7 +68,7 @@ pub(crate) fn examine(
             Some(firmware) => measured(&firmware),
             None => Finding::fail(&device_error::failure(&place, &DeviceError::NoBank)),
         },
-        // The node joins and renews without this check.
+        // Joins and renewals do not depend on this check.
         Ok(Examination::Unsupported(failure)) => Finding::warn(&failure),
         Err(failure) => Finding::fail(&failure),
     };
@@ -76,7 +76,7 @@ pub(crate) fn examine(
     keys
 }
 
-/// The finding about the certificate with this index. `has_index` is `None` if the helper does not report whether the
+/// The finding for the certificate index `index`. `has_index` is `None` if the TPM helper does not report whether the
 /// index is defined.
 fn certificate_of(keys: &Keys, index: u32, has_index: Option<bool>, now: SystemTime) -> Finding {
     let warn = |what: &str, remedy: &str| {
@@ -141,17 +141,17 @@ fn measured(firmware: &Registers) -> Finding {
     ))
 }
 
-/// A remedy without the certificate. A list does not remove the requirement of a certificate.
+/// The hint for TPMs without a certificate. A list of keys does not help if the settings require a certificate.
 const LIST: &str = "add the key to the controller's list of endorsement keys (run: kubelet-authenticator-tpm \
      identify), and do not require a certificate";
 
-/// The remedy for an index that is not readable without authorization.
+/// The hint for an index that is not readable without authorization.
 fn redefine(index: u32) -> String {
     let store = store(index);
     format!("{LIST}; or read it into ek.der as the index's owner, undefine the index and {store}")
 }
 
-/// The remedy for a TPM whose vendor publishes the certificate elsewhere.
+/// The hint for a TPM whose vendor publishes the certificate elsewhere.
 fn fetch(index: u32) -> String {
     let store = store(index);
     format!("{LIST}; or fetch it into ek.der (`tpm2_getekcertificate`) and {store}")
@@ -234,7 +234,7 @@ mod tests {
         let again = "or read it into ek.der as the index's owner, undefine the index and";
         let redefined = format!("{LIST}; {again} {store}");
         assert_eq!(of(None, Some(true)), warning(withheld, &redefined));
-        // The commands in the other two remedies would fail, or replace a certificate.
+        // In this case, the commands in the other two hints would fail, or would replace a certificate.
         let unknown = "the TPM has no readable certificate for its endorsement key";
         assert_eq!(of(None, None), warning(unknown, LIST));
         let blank = warning(

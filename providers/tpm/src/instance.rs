@@ -5,7 +5,7 @@ use kubelet_authenticator::attester::ProviderIdSources;
 use kubelet_authenticator::failure::{Code, Failure};
 use kubelet_authenticator::imds::{self, Imds, METADATA_ENDPOINT};
 
-/// The vendor in the firmware of an instance.
+/// The vendor name in the firmware of an EC2 instance.
 const VENDOR: &str = "Amazon EC2";
 
 const ZONE: &str = "meta-data/placement/availability-zone";
@@ -13,9 +13,9 @@ const ID: &str = "meta-data/instance-id";
 
 /// The instance's provider ID; `None` if the machine is not an instance.
 ///
-/// The firmware distinguishes instances from other machines, so other machines do not wait for a metadata service. If
-/// the metadata of an instance is unavailable, this function fails: a machine must not change its provider ID because a
-/// service is down.
+/// The vendor name in the firmware identifies instances, so other machines do not wait for a metadata service. If the
+/// metadata service of an instance is unavailable, this function returns an error, because an outage must not change
+/// the provider ID of a machine.
 pub(crate) fn provider_id(sources: &ProviderIdSources<'_>) -> Result<Option<ProviderId>, Failure> {
     let endpoint = sources.settings.value(&METADATA_ENDPOINT);
     if endpoint.is_none() && sources.machine.vendor().as_deref() != Some(VENDOR) {

@@ -6,8 +6,8 @@
 //! secret of the challenge, and the boot measurements.
 //!
 //! This program does not access the TPM itself. It starts `kubelet-authenticator-tpm-device`, which needs the dynamic
-//! library libtss2. A run that prints the stored credential uses neither. This program looks for the other one in its
-//! own directory, and then in `/usr/lib/kubelet-authenticator`.
+//! library libtss2. A run that prints the stored credential uses neither the TPM helper nor libtss2. This program
+//! searches for the helper in its own directory, and then in `/usr/lib/kubelet-authenticator`.
 //!
 //! For arguments, environment, streams and exit codes, see [`kubelet_authenticator::run`].
 //!

@@ -3,11 +3,11 @@
 use kubelet_attestation::evidence::tpm::{Bank, Registers};
 use sha2::{Digest, Sha256, Sha384};
 
-/// The PCRs that firmware extends with more than a separator ("PC Client Platform Firmware Profile", 3.3.4). They
-/// contain the firmware's code, the program that it starts, and the state of Secure Boot.
+/// The PCRs that firmware extends with more events than a separator ("PC Client Platform Firmware Profile", 3.3.4).
+/// They contain the firmware's code, the program that it starts, and the state of Secure Boot.
 const MORE_THAN_SEPARATED: [u8; 3] = [0, 4, 7];
 
-/// The events of the firmware's separator: two for the normal end of the firmware's phase, and one for an error.
+/// The separator events of firmware: two for the normal end of the firmware phase, and one for an error.
 const SEPARATORS: [[u8; 4]; 3] = [[0; 4], [0xff; 4], [1, 0, 0, 0]];
 
 /// The event of systemd's separator (`systemd-pcrosseparator.service`).
@@ -16,8 +16,8 @@ const OS_SEPARATOR: &[u8] = b"os-separator";
 /// The localities from which a TPM can be started. The last byte of the initial value of PCR 0 is the locality.
 const LOCALITIES: [u8; 3] = [0, 3, 4];
 
-/// The PCRs from 0 to 7 without a sign that firmware measured the boot into this bank. Any operating system can then
-/// write arbitrary values to them.
+/// The PCRs from 0 to 7 whose values do not show that firmware measured the boot into this bank. An operating system
+/// can extend such PCRs to arbitrary values.
 pub(crate) fn unmeasured(registers: &Registers) -> Vec<u8> {
     let bank = registers.bank();
     let is_unmeasured = |number: u8, digest: &[u8]| {
@@ -63,7 +63,7 @@ fn extended(bank: Bank, value: &[u8], event: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Registers 0 to 8 after these events, each by the hash of the bank.
+    /// Registers 0 to 8 after these events, computed with the bank's hash algorithm.
     fn after(bank: Bank, events: impl Fn(u8) -> Vec<&'static [u8]>) -> Registers {
         let digests = (0..=8).map(|number| {
             let zero = vec![0; bank.digest_len()];
@@ -78,7 +78,7 @@ mod tests {
     fn a_register_with_only_a_separator_has_the_known_firmware_value() {
         let registers = after(Bank::Sha256, |_| vec![&[0; 4]]);
 
-        // Registers 2, 3 and 6 of each machine without option ROMs.
+        // The value of registers 2, 3 and 6 on every machine without option ROMs.
         let known = "3d458cfe55cc03ea1f443f1562beec8df51c75e14a9fcf9a7234a13f198e7969";
         let digest = data_encoding::HEXLOWER.encode(registers.get(2).unwrap());
         assert_eq!(digest, known);

@@ -22,10 +22,10 @@ const NAME: &str = "kubelet-authenticator-tpm-device";
 /// The prefix of a device's name in libtss2.
 pub(crate) const DEVICE: &str = "device:";
 
-/// The directory of the packages.
+/// The directory into which packages install the TPM helper.
 const FOLDER: &str = "/usr/lib/kubelet-authenticator";
 
-/// The maximum length of the standard error that is read, in bytes. The loader's message is much shorter.
+/// The maximum number of bytes that are read from standard error. The loader's message is much shorter.
 const MAX_WORDS_LEN: u64 = 4 * 1024;
 
 /// The exit code of glibc's dynamic loader, if it cannot load a program.
@@ -34,12 +34,13 @@ const NOT_LOADED: i32 = 127;
 /// The interval at which a program that has answered is polled for its exit.
 const ENDING: Duration = Duration::from_millis(1);
 
-/// The error of a program that did not answer.
+/// The error if the TPM helper does not answer.
 fn unanswered(what: String, remedy: &str) -> Failure {
     Failure::new(Code::DeviceUnavailable, what, remedy).within("cannot use the TPM")
 }
 
-/// The path of the program: in the directory of this program, otherwise in the directory of the packages.
+/// The path of the program: in the directory of this program, or otherwise in the directory into which packages install
+/// it.
 pub(crate) fn find() -> Result<PathBuf, Failure> {
     let beside = std::env::current_exe().map(|this| this.with_file_name(NAME));
     let packaged = Path::new(FOLDER).join(NAME);
@@ -80,7 +81,7 @@ pub(crate) fn ask<T: DeserializeOwned>(
     })
 }
 
-/// The failure of a question to a TPM that returned `error`.
+/// The failure if the TPM answered `question` with `error`.
 pub(crate) fn failure(question: &Question, error: &DeviceError) -> Failure {
     let tpm = question.tcti.strip_prefix(DEVICE);
     device_error::failure(tpm.unwrap_or(&question.tcti), error)
@@ -88,9 +89,9 @@ pub(crate) fn failure(question: &Question, error: &DeviceError) -> Failure {
 
 /// The program's answer to a question. An answer that the plugin cannot read counts as [`DeviceError::Question`].
 ///
-/// This function returns at the deadline, even if the program hangs: the library waits for a TPM indefinitely. It kills
-/// the program, and does not wait for its exit. A process in the middle of a command exits only after the TPM has
-/// answered the kernel.
+/// This function returns at the deadline, even if the program hangs, because libtss2 waits for a TPM indefinitely. It
+/// kills the program, but does not wait until the program exits: a process that has sent a command exits only after the
+/// TPM has answered the kernel.
 pub(crate) fn answer<T: DeserializeOwned>(
     program: &Path,
     question: &Question,
@@ -100,7 +101,7 @@ pub(crate) fn answer<T: DeserializeOwned>(
     let mut child = start(program)?;
     if let Some(mut input) = child.stdin.take() {
         let line = serde_json::to_string(question).unwrap_or_default() + "\n";
-        // The loader closes its end when it fails. Its exit status is more precise than this error.
+        // If the dynamic loader fails, it closes the pipe. Its exit status is more precise than the write error.
         drop(input.write_all(line.as_bytes()));
     }
     let slow = || {
@@ -135,7 +136,7 @@ fn start(program: &Path) -> Result<Child, Failure> {
     }
     let started = Command::new(program)
         .env_clear()
-        // libtss2 logs every error to standard error. Only the loader's messages are useful there.
+        // libtss2 logs every error to standard error. Only messages of the dynamic loader are useful on standard error.
         .env("TSS2_LOG", "all+none")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -158,7 +159,8 @@ fn start(program: &Path) -> Result<Child, Failure> {
     })
 }
 
-/// The standard output and the standard error of the program, after it has closed both. `None` at the deadline.
+/// The standard output and the standard error of the program, read until the program has closed both. `None` at the
+/// deadline.
 fn hear(child: &mut Child, deadline: Deadline) -> io::Result<Option<(String, String)>> {
     let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) else {
         return Ok(None);
@@ -180,7 +182,7 @@ fn text(mut from: impl Read + Send + 'static, limit: u64) -> io::Result<mpsc::Re
     let (sender, receiver) = mpsc::channel();
     thread::Builder::new().spawn(move || {
         let mut bytes = Vec::new();
-        // After a read error, the text consists of the bytes before it.
+        // After a read error, return the bytes that were read before the error.
         drop(from.by_ref().take(limit).read_to_end(&mut bytes));
         drop(io::copy(&mut from, &mut io::sink()));
         drop(sender.send(String::from_utf8_lossy(&bytes).into_owned()));
@@ -198,7 +200,7 @@ fn end(child: &mut Child, deadline: Deadline) -> Option<ExitStatus> {
     }
 }
 
-/// The error of a program that failed, from the loader's message.
+/// The error for a program that failed. It contains the dynamic loader's message.
 fn ended(program: &Path, status: ExitStatus, words: &str) -> Failure {
     let place = program.display();
     if status.code() == Some(NOT_LOADED) {

@@ -1,13 +1,14 @@
 //! The protocol of the two programs: one line of JSON in each direction.
 //!
-//! The programs come from two packages, which can have different versions. A package manager can keep the helper back,
-//! and an administrator can copy one of the programs. So the lines in the tests, which the first version wrote, stay
-//! valid:
+//! The programs come from two packages, which can have different versions: a package manager can hold back the TPM
+//! helper, and an administrator can copy only one program. Therefore, lines that the first version wrote stay valid.
+//! The tests contain such lines.
 //!
-//! - A program ignores unknown fields. A new field has a default.
-//! - The helper answers a question that it cannot read with [`DeviceError::Question`].
-//! - The plugin fails after this answer, and after an answer that it cannot read. The error names the package. Only
-//!   `doctor` continues: it warns if the helper does not know [`Ask::Examine`], because the node does not need it.
+//! - A program ignores unknown fields. Each new field has a default.
+//! - If the TPM helper cannot parse a question, it answers with [`DeviceError::Question`].
+//! - The plugin fails after this answer, and after an answer that it cannot parse. The error names the package. Only
+//!   `doctor` continues: it warns if the TPM helper does not support [`Ask::Examine`], because joins and renewals do
+//!   not need this question.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kubelet_attestation::evidence::tpm::Registers;
@@ -22,17 +23,17 @@ pub(crate) const MAX_LINE_LEN: u64 = 64 * 1024;
 /// 256 bytes.
 pub(crate) const SEQUENCE: [u8; 2] = [0x30, 0x82];
 
-/// Bits 16 to 23 of a code: the layer that returns it, zero for the TPM itself (TSS 2.0 Overview,
-/// "Response codes").
+/// Bits 16 to 23 of a code: the number of the layer that returned the code. The TPM itself is layer 0 (TSS 2.0
+/// Overview, "Response codes").
 pub(crate) const LAYER: u32 = 0x00ff_0000;
 
 /// Part 2, `TPM_RC`: bit 7 is set in codes that name a handle or parameter.
 pub(crate) const FORMAT_ONE: u32 = 0x80;
 
-/// The error number in such a code.
+/// The bits of a format-one code that contain the error number.
 pub(crate) const FORMAT_ONE_ERROR: u32 = 0xbf;
 
-/// Bytes, in base64 on the wire.
+/// Bytes, encoded as base64 in the protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bytes(pub(crate) Vec<u8>);
 
@@ -65,7 +66,7 @@ pub(crate) struct Question {
 pub(crate) enum Ask {
     /// Read the [`Keys`].
     Keys {
-        /// The endorsement key; `None` lets the program choose.
+        /// The endorsement key; with `None`, the program chooses a key.
         endorsement_key: Option<EndorsementKey>,
     },
     /// Open a challenge, and make a quote: [`Quoted`].
@@ -75,7 +76,7 @@ pub(crate) enum Ask {
         /// The endorsement key in use.
         endorsement_key: EndorsementKey,
     },
-    /// Read the [`Version`] of the helper. It does not need a TPM.
+    /// Return the [`Version`] of the TPM helper. This question does not need a TPM.
     Version {},
 }
 
@@ -91,7 +92,7 @@ pub(crate) struct QuoteFor {
     /// The PCRs to quote.
     pub(crate) pcrs: Vec<u8>,
     /// The inputs of the key binding that the quote must cover, without the secret of the challenge. The secret does
-    /// not leave the program that opens it.
+    /// not leave the program that decrypts it.
     pub(crate) audience: Audience,
     pub(crate) provider_id: ProviderId,
     pub(crate) node_name: NodeName,
@@ -99,7 +100,7 @@ pub(crate) struct QuoteFor {
     pub(crate) id: Bytes,
 }
 
-/// An endorsement key of the TCG EK Credential Profile.
+/// A kind of endorsement key that the TCG EK Credential Profile defines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) enum EndorsementKey {
     /// RSA-2048, template L-1.
@@ -111,7 +112,7 @@ pub(crate) enum EndorsementKey {
 }
 
 impl EndorsementKey {
-    /// The NV index of its certificate.
+    /// The NV index of the key's certificate.
     pub(crate) fn certificate_index(self) -> u32 {
         match self {
             Self::Rsa2048 => 0x01c0_0002,
@@ -126,22 +127,22 @@ impl EndorsementKey {
 pub(crate) struct Keys {
     /// `TPMT_PUBLIC` of the endorsement key.
     pub(crate) endorsement: Bytes,
-    /// DER of its `SubjectPublicKeyInfo`.
+    /// DER of the endorsement key's `SubjectPublicKeyInfo`.
     pub(crate) spki: Bytes,
-    /// Its certificate as stored in the TPM, with padding.
+    /// The endorsement key certificate as stored in the TPM, with padding.
     pub(crate) certificate: Option<Bytes>,
-    /// The CA certificates in the TPM, one after the other, with padding.
+    /// The concatenated CA certificates in the TPM, with padding.
     pub(crate) chain: Bytes,
     /// `TPMT_PUBLIC` of the attestation key.
     pub(crate) attestation: Bytes,
 }
 
-/// The state of a TPM that is not part of evidence.
+/// The part of the TPM state that evidence does not contain.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Findings {
-    /// Whether the index for the endorsement key's certificate is defined, readable or not.
+    /// Whether the index for the endorsement key's certificate is defined, even if the index is not readable.
     pub(crate) has_certificate_index: bool,
-    /// The PCRs that firmware extends, in the quoted bank; `None` without such a bank.
+    /// The PCRs that firmware extends, in the quoted bank; `None` if the TPM has no such bank.
     pub(crate) firmware: Option<Registers>,
 }
 
@@ -171,11 +172,11 @@ pub(crate) enum DeviceError {
     Code {
         /// The command.
         step: String,
-        /// The code (TSS 2.0 Overview, "Response codes"). Bits 16 to 23 are the layer that returns
-        /// it.
+        /// The code (TSS 2.0 Overview, "Response codes"). Bits 16 to 23 contain the number of the layer that returned
+        /// the code.
         code: u32,
     },
-    /// The library's bindings reject a value.
+    /// The Rust bindings of the library reject a value.
     Bindings {
         /// The command.
         step: String,
@@ -184,7 +185,7 @@ pub(crate) enum DeviceError {
     },
     /// The TPM is in failure mode: it answers every command with a failure.
     FailureMode,
-    /// The challenge is for another TPM, or for another key of this TPM.
+    /// The challenge was created for a different TPM, or for a different key of this TPM.
     OtherChallenge,
     /// The challenged endorsement key does not belong to this TPM.
     OtherKey,
@@ -194,7 +195,7 @@ pub(crate) enum DeviceError {
     NoBank,
     /// The PCRs change while the program reads them.
     Unsettled,
-    /// The helper cannot read the question: it belongs to another version.
+    /// The TPM helper cannot parse the question, because the plugin has a different version.
     Question,
 }
 
@@ -211,7 +212,7 @@ pub(crate) mod tests {
         assert!(serde_json::from_str::<Bytes>("\"?\"").is_err());
     }
 
-    /// The questions of the first version (commit 7571c2c2).
+    /// Questions as the first version of the plugin wrote them (commit 7571c2c2).
     const QUESTIONS: &[&str] = &[
         r#"{"asker":7,"tcti":"device:/dev/tpmrm0","ask":{"Keys":{"endorsement_key":null}}}"#,
         r#"{"asker":7,"tcti":"device:/dev/tpmrm0","ask":{"Keys":{"endorsement_key":"EccP384"}}}"#,
@@ -222,13 +223,13 @@ pub(crate) mod tests {
         ),
     ];
 
-    /// Answers of the first version to the question for the keys, with and without a certificate.
+    /// Answers of the first version of the TPM helper to the question for the keys, with and without a certificate.
     pub(crate) const KEYS: &[&str] = &[
         r#"{"Ok":{"endorsement":"AQ==","spki":"Ag==","certificate":"AwP/","chain":"BA==","attestation":"BQ=="}}"#,
         r#"{"Ok":{"endorsement":"AQ==","spki":"Ag==","certificate":null,"chain":"","attestation":"BQ=="}}"#,
     ];
 
-    /// Its answer to the question for a quote.
+    /// The answer of the first version to the question for a quote.
     pub(crate) const QUOTED: &str = concat!(
         r#"{"Ok":{"attestation":"AQ==","attest":"Ag==","signature":"Aw==","pcrs":{"#,
         r#""0":"0101010101010101010101010101010101010101010101010101010101010101","#,
@@ -249,7 +250,8 @@ pub(crate) mod tests {
 
     type Answer<T> = Result<T, DeviceError>;
 
-    /// Reads a recorded line, and writes it unchanged, so that the program of the other version reads it too.
+    /// Parses a recorded line, and asserts that it is written unchanged, so that a program with a different version can
+    /// also parse it.
     #[track_caller]
     fn assert_same<T: Serialize + for<'de> Deserialize<'de>>(line: &str) {
         let read: T = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
@@ -294,7 +296,7 @@ pub(crate) mod tests {
             asked.values_mut().for_each(insert);
             serde_json::from_value::<Question>(question).unwrap();
         }
-        // The name of the result is not a field.
+        // The first name in the line is the variant of the result, and not a field.
         let later = |line: &str| line.replacen(r#"{"Ok":{"#, r#"{"Ok":{"later":[1],"#, 1);
         for line in KEYS {
             serde_json::from_str::<Answer<Keys>>(&later(line))

@@ -12,7 +12,7 @@ use kubelet_authenticator::settings::{AbsolutePath, Form, Settings, Value, one_o
 
 use crate::protocol::EndorsementKey;
 
-// A machine with a TPM can be an EC2 instance.
+// The metadata endpoint is a setting, because a machine with a TPM can be an EC2 instance.
 settings! { pub(crate) TABLE [.., METADATA_ENDPOINT] {
     DEVICE: AbsolutePath = "tpm.device", "tpm-device", "FILE", "Device file of the TPM",
         default DEFAULT_DEVICE;
@@ -29,13 +29,13 @@ settings! { pub(crate) TABLE [.., METADATA_ENDPOINT] {
 const TCTI_FORM: &str = "swtpm:host=<host>,port=<port>";
 const PCRS_FORM: &str = "a list of PCRs from 0 to 23, without duplicates";
 
-/// The TPM through the kernel's resource manager, which isolates its users and cleans up after
-/// them.
+/// The device of the kernel's TPM resource manager, which isolates the users of the TPM and flushes their objects and
+/// sessions.
 const DEFAULT_DEVICE: &str = "/dev/tpmrm0";
 
 /// The PCRs that the firmware extends ("PC Client Platform Firmware Profile", PCR usage), and the PCRs that boot
-/// loaders extend: kernel, initrd, kernel arguments and extensions. PCR 10 is not included: Linux IMA extends it while
-/// the machine runs.
+/// loaders extend with the kernel, the initrd, kernel arguments and extensions. PCR 10 is not included: Linux IMA
+/// extends it while the machine runs.
 const DEFAULT_PCRS: [u8; 14] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14];
 
 /// The effective settings.
@@ -43,16 +43,17 @@ const DEFAULT_PCRS: [u8; 14] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14];
 pub(crate) struct TpmSettings {
     /// The device file of the TPM.
     pub(crate) device: PathBuf,
-    /// The TPM, if it is not a device. Then [`device`](Self::device) is ignored.
+    /// The address of a TPM that is not a device. If it is set, [`device`](Self::device) is ignored.
     pub(crate) tcti: Option<Tcti>,
-    /// The endorsement key that names the TPM; `None` lets the device program choose.
+    /// The endorsement key from which the provider ID is derived. With `None`, the TPM helper chooses a key.
     pub(crate) endorsement_key: Option<EndorsementKey>,
-    /// The PCRs to quote: ascending, at least one.
+    /// The PCRs to quote, at least one, in ascending order.
     pub(crate) pcrs: Vec<u8>,
 }
 
 impl TpmSettings {
-    /// The settings of the provider. Without a chosen endorsement key, the result contains the `enrolled` key.
+    /// The settings of the provider. If the settings do not select an endorsement key, the result contains the
+    /// `enrolled` key.
     pub(crate) fn of(settings: &Settings, enrolled: Option<&str>) -> Self {
         let path = |setting| settings.value(setting).map(|AbsolutePath(path)| path);
         let choice = settings.value(&ENDORSEMENT_KEY);
@@ -69,7 +70,7 @@ impl TpmSettings {
     }
 }
 
-/// The endorsement keys by name. `None` is the strongest key that the TPM has prepared.
+/// The endorsement keys by name. `None` means the strongest key that the TPM provides.
 const ENDORSEMENT_KEYS: [(&str, Option<EndorsementKey>); 4] = [
     ("auto", None),
     ("rsa-2048", Some(EndorsementKey::Rsa2048)),
@@ -94,7 +95,7 @@ impl Value for EndorsementKeyChoice {
     }
 }
 
-/// The address of a TPM that is a process: swtpm over TCP.
+/// The TCP address of a software TPM (swtpm).
 #[derive(derive_more::Display, Debug, Clone, PartialEq, Eq)]
 #[display("swtpm:host={host},port={port}")]
 pub(crate) struct Tcti {
@@ -103,8 +104,8 @@ pub(crate) struct Tcti {
 }
 
 impl Value for Tcti {
-    /// Accepts only `swtpm:host=<host>,port=<port>`: libtss2's parser ignores unknown parts, and uses a TPM at its
-    /// default address.
+    /// Accepts only `swtpm:host=<host>,port=<port>`: the parser of libtss2 ignores unknown parts, and then connects to
+    /// its default address.
     fn read(text: &str) -> Result<Self, Invalid> {
         let known = text
             .strip_prefix("swtpm:host=")
@@ -122,7 +123,7 @@ impl Value for Tcti {
     }
 }
 
-/// PCR numbers: ascending, each once, at least one.
+/// At least one PCR number. The numbers are in ascending order, without duplicates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PcrSelection(Vec<u8>);
 

@@ -1,9 +1,9 @@
 //! The encoding of an identity document's CMS message: base64 in lines, and BER whose inner layers are DER.
 //!
 //! The AWS encoder writes a stream: it uses indefinite lengths (X.690 section 8.1.3.6), and splits the content into
-//! segments (section 8.7.3.2). This module rewrites only these two forms. It copies an element with a definite length
-//! unchanged, which the DER reader afterwards rejects if it is not DER. Only identity documents use this module,
-//! because certificates and requests are DER.
+//! segments (section 8.7.3.2). This module rewrites only these two forms. It copies elements with a definite length
+//! unchanged. If such an element is not DER, the DER reader rejects it later. This module is only for identity
+//! documents, because certificates and requests are DER.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,18 +13,18 @@ use crate::ensure;
 /// The maximum size of a message in BER. A document takes about 0.5 KiB, and the message around it takes another 0.5
 /// KiB.
 const MAX_SIZE: usize = 16 * 1024;
-/// The maximum size of a message in base64 with line ends.
+/// The maximum length of a message in base64, including line ends.
 const MAX_TEXT_SIZE: usize = 24 * 1024;
 /// The maximum nesting. AWS sends six levels of elements with indefinite length.
 const MAX_DEPTH: usize = 8;
 
 const CONSTRUCTED: u8 = 0x20;
 const OCTET_STRING: u8 = 0x04;
-/// The low bits of a tag whose number is in the following bytes.
+/// The low bits of a tag whose tag number is in the following bytes.
 const LONG_TAG: u8 = 0x1f;
 const END_OF_CONTENTS: [u8; 2] = [0, 0];
 
-/// An encoding that this module does not accept, described by the violated rule.
+/// The rule that an encoding violates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidBer(pub &'static str);
@@ -43,14 +43,14 @@ pub fn decode(text: &str) -> Result<Vec<u8>, InvalidBer> {
     to_der(&ber)
 }
 
-/// Converts the outer layers of the only element in `ber` to DER. DER stays unchanged.
+/// Converts the outer layers of the element in `ber` to DER. Elements that are already DER stay unchanged.
 ///
 /// Each byte is read once, and copied at most once for each level.
 ///
 /// # Errors
 ///
-/// Returns an error for more than one element, more than `MAX_SIZE` bytes, or more than `MAX_DEPTH` levels. Also
-/// rejects lengths and tags in forms that AWS does not send.
+/// Returns an error if `ber` has more than one element, more than `MAX_SIZE` bytes, or more than `MAX_DEPTH` levels.
+/// Also rejects encodings of lengths and tags that AWS does not send.
 pub fn to_der(ber: &[u8]) -> Result<Vec<u8>, InvalidBer> {
     ensure!(ber.len() <= MAX_SIZE, InvalidBer("it is too large"));
     let mut input = Input(ber);
@@ -120,7 +120,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Reads a tag and a length. The length has its shortest form, or is indefinite.
+    /// Reads a tag and a length. The length must be indefinite, or have the shortest encoding.
     fn header(&mut self) -> Result<(u8, Length), InvalidBer> {
         let tag = self.byte()?;
         ensure!(

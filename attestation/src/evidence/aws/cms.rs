@@ -1,8 +1,8 @@
 //! The identity document inside the CMS message from `rsa2048` of the instance metadata.
 //!
 //! This module does not verify the message, because it comes from the instance's own metadata, and the controller
-//! verifies it with a separate parser. However, the node reads its identity and the content of its proof only from the
-//! signed bytes of the message.
+//! verifies it with a separate parser. However, the node reads its identity, and the data that its evidence contains,
+//! only from the signed bytes of the message.
 
 use x509_cert::der::asn1::{AnyRef, OctetStringRef};
 use x509_cert::der::{self, Decode as _, SliceReader, Tag, TagNumber, Tagged as _};
@@ -74,7 +74,7 @@ mod tests {
         [&header, content].concat()
     }
 
-    /// A message in the form of the metadata, around this string.
+    /// A message in the format of the instance metadata, with this string as its content.
     fn message_around(string: &[u8]) -> Vec<u8> {
         let content_info = left_open(SEQUENCE, &[DATA, &left_open(CONTEXT_0, &[string])]);
         let algorithms = with_length(SET, &with_length(SEQUENCE, b"\x06\x01\x2a"));
@@ -93,7 +93,7 @@ mod tests {
         content(&STANDARD.encode(message))
     }
 
-    /// A message in AWS's form, with this content and no signature.
+    /// A message in the AWS format, with this content and without a signature.
     fn message(content: &[u8]) -> Vec<u8> {
         message_around(&left_open(
             OCTET_STRING | CONSTRUCTED,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{MAX_STRUCTURE_LEN, structure};
 use crate::evidence::{InvalidField, to_json};
 
-/// The annotation of the first request that contains the challenge.
+/// The annotation, on the first request, that contains the challenge.
 pub const CHALLENGE_ANNOTATION: &str = "attestation.cluster.x-k8s.io/tpm-challenge";
 
 /// The maximum length of the annotation, in base64.
@@ -27,12 +27,13 @@ pub enum InvalidChallenge {
     Field(#[from] InvalidField),
 }
 
-/// A secret that only one TPM can open, and only for one of that TPM's keys (`TPM2_MakeCredential`).
+/// A secret that only one TPM can decrypt, and only together with one of that TPM's attestation keys
+/// (`TPM2_MakeCredential`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Challenge {
     /// The ID of the challenge.
     pub id: ChallengeId,
-    /// The expiry of the challenge.
+    /// The expiry time of the challenge.
     pub expiry: Expiry,
     /// The buffer of a `TPM2B_ID_OBJECT`, which contains the encrypted secret.
     pub credential_blob: Vec<u8>,
@@ -120,12 +121,12 @@ impl ChallengeId {
     }
 }
 
-/// The expiry of a challenge: RFC 3339 in UTC, with a precision of one second.
+/// The expiry time of a challenge, in RFC 3339 format and UTC, with a precision of one second.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expiry(String);
 
 impl Expiry {
-    /// Parses a time of the form `YYYY-MM-DDTHH:MM:SSZ`. Does not check that the date exists.
+    /// Parses a time in the format `YYYY-MM-DDTHH:MM:SSZ`. Does not check that the date exists.
     pub fn parse(time: &str) -> Option<Self> {
         let form = b"0000-00-00T00:00:00Z";
         let has_form = time.len() == form.len()

@@ -16,11 +16,11 @@ pub enum Bank {
     /// SHA-256.
     #[default]
     Sha256,
-    /// SHA-384. On some TPMs, it is the only reliable bank for a quote.
+    /// SHA-384. On some TPMs, only this bank is reliable for quotes.
     Sha384,
 }
 
-/// Registers of one bank, each with its digest.
+/// Registers from the same bank, each with its digest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Members<String>")]
 pub struct Registers {
@@ -104,7 +104,7 @@ impl TryFrom<Members<String>> for Registers {
     }
 }
 
-/// Parses a register number, which has only one form.
+/// Parses a register number. Each number has only one accepted spelling.
 fn number_of(text: &str) -> Option<u8> {
     let number = text.parse().ok()?;
     (number <= MAX_REGISTER && text == format!("{number}")).then_some(number)

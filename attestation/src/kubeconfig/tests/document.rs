@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The refusal of this text, whose place must begin with `doc`.
+/// The reason why this text is rejected. The position in the error must begin with `doc`.
 fn refuse(text: &[u8], policy: Policy) -> (String, Refused) {
     let refused = Kubeconfig::parse("doc", text, policy).unwrap_err();
     let words = format!("{refused} {refused:?}");

@@ -9,8 +9,8 @@ use crate::protocol::{self, Ask, Bytes, Findings, Keys, Quoted};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// The kernel does not execute a file that is open for writing. A process that another test is
-/// about to start inherits open files for a moment, so only one test at a time writes a program.
+/// The kernel does not execute a file that is open for writing. A process that another test starts inherits open files
+/// until it executes its program, so only one test at a time writes a program.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A program with this script, and the lock for it.
@@ -25,7 +25,7 @@ fn script(text: &str) -> (Script, PathBuf) {
 
 type Script = (MutexGuard<'static, ()>, TempDir);
 
-/// The answer is a number here.
+/// Sends a question to the program. The answer is a number.
 fn asked(program: &Path, time: Duration) -> Result<u8, Failure> {
     asked_for(program, time)
 }
@@ -118,7 +118,7 @@ fn a_helper_without_a_response_is_reported_with_its_exit_status() {
     );
 }
 
-/// A helper that answers this line.
+/// A TPM helper that answers with this line.
 fn answering(line: &str) -> (Script, PathBuf) {
     script(&format!("#!/bin/sh\nread question\necho '{line}'\n"))
 }
@@ -139,9 +139,9 @@ fn a_helper_of_the_first_version_supports_a_join() {
 #[test]
 fn the_error_for_an_unsupported_command_names_the_helpers_package() {
     for line in [
-        // The first version does not know the questions of `doctor`.
+        // The first version of the TPM helper does not support the questions from `doctor`.
         r#"{"Err":"Question"}"#,
-        // An error of a later version.
+        // An error that a later version defines.
         r#"{"Err":"Later"}"#,
         r#"{"Err":{"Later":{"step":"TPM2_Quote"}}}"#,
         // A field is missing.

@@ -60,7 +60,7 @@ fn a_quote_over_a_missing_bank_fails() {
 
     assert_eq!(ask(&tpm.tcti(), &asked), json!({"Err": "NoBank"}));
     assert_empty(&tpm);
-    // A TPM that does not know SHA-384 at all: TPM_RC_HASH of the second parameter.
+    // A TPM without SHA-384 returns TPM_RC_HASH for the second parameter.
     let proxy = TpmProxy::before(&tpm);
     let quote = Commands::One(command::QUOTE);
     proxy.inject(quote, Times::always(), Fault::Answer(0x2c3));

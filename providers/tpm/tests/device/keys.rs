@@ -73,7 +73,7 @@ pub(super) fn tools(tpm: &Swtpm, lines: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("data"), [7; 64]).unwrap();
     std::fs::write(folder.path().join("pin"), [0, 0, 0, 0, 0, 0, 0, 3]).unwrap();
-    // `PolicyA`, and a point as libtss2 has it: a nonce of 20 bytes, and zeros.
+    // `PolicyA`, and a point in the encoding of libtss2: a nonce of 20 bytes, and zeros.
     let policy = b"837197674484b3f81a90cc8d46a5d724fd52d76e06520b64f2a1da1b331469aa";
     let policy = data_encoding::HEXLOWER.decode(policy).unwrap();
     std::fs::write(folder.path().join("policy"), policy).unwrap();
@@ -125,7 +125,7 @@ fn an_unreadable_certificate_counts_as_missing() {
     assert_empty(&tpm);
 }
 
-/// Indices that a wrong password protects, or that count reads without one.
+/// Indices that are protected by a different password, or that count reads without a password as failures.
 fn guarded(index: &str) -> [(&'static str, Vec<String>); 3] {
     let define = |size: u8, attributes: &str, password: &str| {
         format!("tpm2_nvdefine {index} -C o -s {size} -a {attributes}{password}")
@@ -270,7 +270,7 @@ fn the_endorsement_key_follows_the_template_and_nonce_in_the_tpm() {
 
     let own = keys_of(&tpm, Some("EccP256"));
 
-    // With -t, tpm2_createek 5.4 copies a pointer in place of the nonce.
+    // With -t, tpm2_createek 5.4 copies a pointer instead of the nonce.
     let attributes = "fixedtpm|fixedparent|sensitivedataorigin|adminwithpolicy|restricted|decrypt";
     let create = "tpm2_createprimary -C e -G ecc256:aes128cfb -g sha256 -L policy -u unique -c key";
     tools(
@@ -330,7 +330,7 @@ fn the_ca_certificates_are_read_from_their_indices_in_order() {
 
     let chain = bytes(&answer["Ok"], "chain");
     assert_eq!(chain, [first, second].concat());
-    // A key without a certificate has no authorities.
+    // A key without a certificate has no CA certificates.
     assert_eq!(keys_of(&tpm, Some("EccP256"))["Ok"]["chain"], "");
     assert_empty(&tpm);
 }

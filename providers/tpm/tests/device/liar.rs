@@ -1,4 +1,4 @@
-//! A TPM whose registers differ from the reported values, as during a boot that continues between a quote and a read.
+//! A TPM that reports wrong register values, as if the boot continued between the quote and the read.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,10 +8,10 @@ use kubelet_authenticator_test_support::process::free_port;
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_proxy::command;
 
-/// The length of the header of each command and answer: tag, length, code.
+/// The header length of each command and answer. The header contains a tag, a length and a code.
 const HEADER: usize = 10;
 
-/// The name with which libtss2 finds a TPM that returns wrong register values this number of times.
+/// Returns the libtss2 address of a TPM that returns wrong register values `lies` times.
 pub(crate) fn liar(tpm: &Swtpm, lies: usize) -> String {
     let (port, listeners) = loop {
         let port = free_port();
@@ -30,7 +30,7 @@ pub(crate) fn liar(tpm: &Swtpm, lies: usize) -> String {
             for (mut from, mut to) in [(client, tpm), back] {
                 thread::spawn(move || {
                     drop(io::copy(&mut from, &mut to));
-                    // The TPM listens to one at a time.
+                    // The TPM serves only one connection at a time.
                     drop(from.shutdown(Shutdown::Both));
                     drop(to.shutdown(Shutdown::Both));
                 });
@@ -40,7 +40,7 @@ pub(crate) fn liar(tpm: &Swtpm, lies: usize) -> String {
     thread::spawn(move || {
         let mut lies = lies;
         for stream in data_listener.incoming() {
-            // It ends when either end does.
+            // The connection ends when the client or the TPM closes it.
             drop(serve(stream.unwrap(), data, &mut lies));
         }
     });

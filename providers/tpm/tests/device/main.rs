@@ -1,4 +1,4 @@
-//! The program that speaks to the TPM, on TPMs in software.
+//! Tests of the TPM helper with software TPMs.
 
 #[cfg(test)]
 mod bed;

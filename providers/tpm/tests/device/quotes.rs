@@ -17,7 +17,7 @@ use super::keys::tools;
 
 const SECRET: [u8; 32] = [9; 32];
 
-/// A command for a quote that answers a credential for these keys. Other tools created the credential.
+/// A question for a quote, with a credential for these keys that tpm2-tools created.
 pub(super) fn question(maker: &TpmMachine, ek_public: &[u8], ak_name: &[u8]) -> Value {
     let (blob, secret) = maker.make_credential(ek_public, ak_name, &SECRET);
     json!({"Quote": {
@@ -48,7 +48,7 @@ fn sized(contents: &[u8]) -> Vec<u8> {
     [&length.to_be_bytes(), contents].concat()
 }
 
-/// Two numbers of 32 bytes, each in a sized buffer, from the text after `skipped` bytes.
+/// Two numbers of 32 bytes, each in a sized buffer, from the structure after `skipped` bytes.
 fn two_numbers(structure: &[u8], skipped: usize) -> Vec<u8> {
     let mut rest = &structure[skipped..];
     let mut numbers = Vec::new();
@@ -63,7 +63,8 @@ fn two_numbers(structure: &[u8], skipped: usize) -> Vec<u8> {
     numbers
 }
 
-/// Whether this is a `TPMT_SIGNATURE`, ECDSA with SHA-256, of `message` by this `TPMT_PUBLIC`.
+/// Whether `signature` is a valid ECDSA signature with SHA-256 (`TPMT_SIGNATURE`) over `message` by the key `public`
+/// (`TPMT_PUBLIC`).
 fn is_signed(public: &[u8], message: &[u8], signature: &[u8]) -> bool {
     let point = [&[4][..], &two_numbers(public, 20)].concat();
     assert_eq!(&signature[..4], [0, 0x18, 0, 0x0b]);
@@ -101,7 +102,7 @@ fn a_quote_covers_the_binding_and_the_opened_secret() {
     assert_empty(&tpm);
 }
 
-/// The values of these registers by another tool.
+/// The values of these registers, read with tpm2-tools.
 fn values_by_tools(tpm: &Swtpm, selection: &str) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("values");

@@ -57,8 +57,8 @@ impl EndorsementKey {
         }
     }
 
-    /// The `TPMT_PUBLIC` of the template. Its `unique` is an input to the creation of the key: zeros in the low range,
-    /// empty in the high range.
+    /// The `TPMT_PUBLIC` of the template. The field `unique` is an input to the creation of the key. It contains zeros
+    /// for a key of the low range, and is empty for a key of the high range.
     pub(crate) fn template(self) -> Vec<u8> {
         let zeros = |length: u8| [&[0, length][..], &vec![0; length.into()]].concat();
         let unique = match self {
@@ -69,8 +69,8 @@ impl EndorsementKey {
         [self.fixed(), unique].concat()
     }
 
-    /// The NV indices of the TPM's own template for the key, and of its nonce. The profile defines them only for keys
-    /// of the low range.
+    /// The NV indices of the TPM-specific template for the key, and of the template's nonce. The profile defines them
+    /// only for keys of the low range.
     pub(crate) fn template_indices(self) -> Option<[u32; 2]> {
         match self {
             Self::Rsa2048 => Some([0x01c0_0004, 0x01c0_0003]),
@@ -79,14 +79,14 @@ impl EndorsementKey {
         }
     }
 
-    /// The template of a TPM with its own template `own` and this nonce (2.2.1.4 and 2.2.1.5.1). A template of another
-    /// kind is not used: controllers do not accept keys that are created from it.
+    /// The template of a TPM that stores the template `own` and this nonce (2.2.1.4 and 2.2.1.5.1). Ignores a template
+    /// of a different kind, because controllers do not accept keys that are created from it.
     pub(crate) fn own_template(self, own: Option<&[u8]>, nonce: Option<&[u8]>) -> Vec<u8> {
         let standard = self.template();
         let is_of_kind =
             |own: &&[u8]| own.len() == standard.len() && own.starts_with(&self.fixed());
         let mut template = own.filter(is_of_kind).unwrap_or(&standard).to_vec();
-        // The nonce is the beginning of the first number of `unique`, after its length.
+        // In `unique`, the nonce follows the length of the first number.
         let begin = self.fixed().len() + 2;
         let nonce = nonce.unwrap_or_default();
         let place = template.get_mut(begin..begin + nonce.len());
@@ -141,7 +141,7 @@ pub(crate) fn policy_b_branches() -> [Vec<u8>; 2] {
 }
 
 fn bytes(hex: &str) -> Vec<u8> {
-    // The input is always a constant in this file, and the tests decode all of them.
+    // The input is always a constant in this file, and the tests decode all constants, so the default is never used.
     HEXLOWER.decode(hex.as_bytes()).unwrap_or_default()
 }
 
@@ -157,7 +157,7 @@ fn point(prefix: &str, length: usize, x: &[u8], rest: &[u8]) -> Option<[Vec<u8>;
     rest.is_empty().then_some(parts)
 }
 
-/// The number, padded with leading zeros to `length`. A TPM is allowed to omit leading zeros.
+/// The number, padded to `length` with leading zeros, which a TPM is allowed to omit.
 fn padded(number: &[u8], length: usize) -> Option<Vec<u8>> {
     let missing = length.checked_sub(number.len())?;
     Some([&vec![0; missing], number].concat())

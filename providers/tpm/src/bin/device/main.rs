@@ -4,7 +4,7 @@
 //! two programs use. It takes no arguments and writes nothing else. It exits with code 0 after an answer, even if the
 //! answer is a TPM error. It exits when its parent process exits.
 //!
-//! Only this part of the node links libtss2, and therefore glibc. On other targets it is an empty program.
+//! On a node, only this program links libtss2, and therefore glibc. On targets without glibc, it is an empty program.
 
 #[cfg(target_env = "gnu")]
 mod endorsement;

@@ -1,7 +1,7 @@
 //! The TPM: only this module uses `tss-esapi`.
 //!
-//! Every call leaves the TPM as it found it: no object or session stays loaded, even after an error. Keys are created
-//! again each time, from values that the TPM never changes by itself.
+//! Every call leaves the TPM as it found it: no object or session stays loaded, even after an error. Each call creates
+//! the keys again, from values that the TPM never changes by itself.
 
 mod nv;
 
@@ -37,8 +37,8 @@ use crate::protocol::{
     QuoteFor, Quoted, SEQUENCE,
 };
 
-/// The limit of attempts at a quote. The PCRs can change between the quote and the read, for example while the machine
-/// boots.
+/// The maximum number of quote attempts. The PCRs can change between the quote and the read, for example while the
+/// machine boots.
 const ATTEMPTS: usize = 3;
 
 /// The PCRs that firmware extends ("PC Client Platform Firmware Profile", PCR usage).
@@ -50,7 +50,7 @@ const FAILURE: u32 = 0x101;
 /// `TPM_RC_HASH`, in format one.
 const HASH: u32 = 0x83;
 
-/// The bits that are set in format-one codes about a parameter.
+/// The bits that are set in a format-one code if the error refers to a parameter.
 const PARAMETER: u32 = 0xc0;
 
 const ACTIVATE: &str = "TPM2_ActivateCredential";
@@ -63,7 +63,7 @@ pub(crate) struct Device {
     context: Context,
 }
 
-/// The error of a command: its code, or otherwise the message of the library's bindings.
+/// The error of a command: its response code, or otherwise the message from the Rust bindings.
 fn at(step: &'static str) -> impl Fn(Error) -> DeviceError {
     move |error| {
         let step = step.to_owned();
@@ -110,12 +110,13 @@ impl Device {
         })
     }
 
-    /// The best key with a certificate in the TPM. Otherwise the best persistent key: any program can store one, so it
-    /// must not hide the vendor's certificate. Otherwise the best key that the TPM can create.
+    /// Returns the best key with a certificate in the TPM. Without such a key, returns the best persistent key. Without
+    /// a persistent key, returns the best key that the TPM can create. A certificate takes precedence because any
+    /// program can store a persistent key, which must not hide the key that the vendor certified.
     fn choose(&mut self) -> Result<(EndorsementKey, Option<Vec<u8>>), DeviceError> {
         for kind in EndorsementKey::ALL {
             let certificate = self.certificate(kind)?;
-            // Some vendors define the index and leave it blank.
+            // Some vendors define the index but leave it empty.
             if let Some(certificate) = certificate.filter(|stored| stored.starts_with(&SEQUENCE)) {
                 return Ok((kind, Some(certificate)));
             }
@@ -125,7 +126,7 @@ impl Device {
                 return Ok((kind, None));
             }
         }
-        // Only ECC keys: a slow TPM can need too much time to create an RSA key.
+        // Create only ECC keys, because a slow TPM can need too much time for an RSA key.
         let p384 = u32::from(u16::from(EccCurve::NistP384));
         let (curves, _) = self
             .context
@@ -180,7 +181,7 @@ impl Device {
         })
     }
 
-    /// The state that is only shown to users.
+    /// Reads the TPM state that is only shown to users.
     pub(crate) fn examine(&mut self, kind: EndorsementKey) -> Result<Findings, DeviceError> {
         let has_certificate_index = self.defined(kind.certificate_index())?;
         let mut firmware = None;
@@ -197,7 +198,7 @@ impl Device {
         })
     }
 
-    /// A quote over the first bank that has all of these PCRs, and the values of the PCRs at the time of the quote.
+    /// Returns a quote over the first bank that has all of these PCRs, with the PCR values at the time of the quote.
     fn settled_quote(
         &mut self,
         ak: KeyHandle,
@@ -233,10 +234,10 @@ impl Device {
             let AttestInfo::Quote { info } = attest.attested() else {
                 return Err(DeviceError::NoBank);
             };
-            // A quote over a missing bank succeeds, but does not cover any PCR.
+            // The TPM also returns a quote for a missing bank, but this quote does not cover any PCR.
             ensure!(info.pcr_selection() == &selection, DeviceError::NoBank);
             let read = self.read_pcrs(bank, pcrs)?;
-            // The digest uses the hash of the signature, not the hash of the bank.
+            // The digest over the PCR values uses the hash algorithm of the signature, not of the bank.
             let digests = read.iter().map(|(_, digest)| digest);
             let digest = digests.fold(Sha256::new(), Sha256::chain_update);
             if **info.pcr_digest() == *digest.finalize() {
@@ -246,8 +247,8 @@ impl Device {
         Err(DeviceError::Unsettled)
     }
 
-    /// Reads the PCRs. A TPM returns at most eight values at a time, and no values of a missing bank. For a missing
-    /// bank, the crate's own function would loop indefinitely.
+    /// Reads the PCRs. A TPM returns at most eight values at a time, and no values of a missing bank. `tss-esapi` has a
+    /// function to read PCRs, but that function never returns for a missing bank.
     fn read_pcrs(&mut self, bank: Bank, pcrs: &[u8]) -> Result<Registers, DeviceError> {
         let step = at("TPM2_PCR_Read");
         let mut wanted = selection_of(bank, pcrs)?;
@@ -292,7 +293,7 @@ impl Device {
         Ok((EndorsementKey::of(&public) == Some(kind)).then_some((key, public)))
     }
 
-    /// Uses the persistent endorsement key, or otherwise a key that is created for this use and then flushed.
+    /// Uses the persistent endorsement key, or otherwise creates the key and flushes it after use.
     fn with_ek<T>(
         &mut self,
         kind: EndorsementKey,
@@ -375,7 +376,7 @@ impl Device {
         self.context.policy_or(policy, branches).map_err(step)
     }
 
-    /// Flushes `object` and returns the result `used`. The flush also happens after an error.
+    /// Flushes `object`, even if `used` is an error, and returns `used`.
     fn and_flush<T>(
         &mut self,
         object: ObjectHandle,
@@ -386,13 +387,13 @@ impl Device {
         flushed.map(|()| value).map_err(at("TPM2_FlushContext"))
     }
 
-    /// Classifies an error: distinguishes failure mode from a failed command, which have the same code, and detects the
-    /// errors about the challenge.
+    /// Classifies an error. Distinguishes failure mode from a failed command, which have the same code, and detects
+    /// errors that the challenge caused.
     pub(crate) fn understand(&mut self, error: DeviceError) -> DeviceError {
         let DeviceError::Code { step, code } = &error else {
             return error;
         };
-        // Some TPMs return `TPM_RC_FAILURE` for invalid padding. All parameters of this command belong to the
+        // Some TPMs return `TPM_RC_FAILURE` for invalid padding. All parameters of this command come from the
         // challenge.
         let is_of_parameter = code & LAYER == 0 && code & PARAMETER == PARAMETER;
         let is_of_challenge = step == ACTIVATE && (*code == FAILURE || is_of_parameter);
@@ -441,7 +442,8 @@ fn selection_of(bank: Bank, pcrs: &[u8]) -> Result<PcrSelectionList, DeviceError
         .map_err(at(QUOTE))
 }
 
-/// The number of a code. The crate classifies codes without their layer, and shows the number only as text.
+/// The number of a response code. `tss-esapi` classifies codes without their layer, and returns the number only as
+/// text.
 fn response_code(error: Error) -> Option<u32> {
     let Error::Tss2Error(code) = error else {
         return None;

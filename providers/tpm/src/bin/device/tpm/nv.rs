@@ -18,14 +18,15 @@ use crate::protocol::{DeviceError, EndorsementKey, FORMAT_ONE, FORMAT_ONE_ERROR,
 /// The indices of CA certificates ("TCG EK Credential Profile", 2.5, 2.2.1.5.2).
 const CHAIN: std::ops::RangeInclusive<u32> = 0x01c0_0100..=0x01c0_01ff;
 
-/// The maximum number of those indices to read. Vendors put several certificates into one index.
+/// The maximum number of these indices that are read. Vendors put several certificates into one index.
 const MAX_CHAIN_INDICES: u32 = 16;
 
-/// The maximum length of their content. It is longer than the limit of evidence, because of the padding.
+/// The maximum length of the content of these indices. It exceeds the limit for evidence, because the content includes
+/// padding.
 const MAX_CHAIN_LEN: usize = 16 * 1024;
 
 impl Device {
-    /// Whether a handle is defined. Check this first, because a read of an undefined handle is an error.
+    /// Whether a handle is defined. Callers check this first, because a read of an undefined handle is an error.
     pub(super) fn defined(&mut self, handle: u32) -> Result<bool, DeviceError> {
         let first = self.handles(handle, 1)?.into_iter().next();
         Ok(first == Some(handle))
@@ -43,7 +44,7 @@ impl Device {
         Ok(handles.into_inner().into_iter().map(u32::from).collect())
     }
 
-    /// The content of the index for the certificate of such a key, if the index is readable without authorization.
+    /// The content of the certificate index for a key of this kind, if the index is readable without authorization.
     pub(super) fn certificate(
         &mut self,
         kind: EndorsementKey,
@@ -51,7 +52,8 @@ impl Device {
         self.content(kind.certificate_index())
     }
 
-    /// The template from which the TPM creates such a key: the template of the profile, or the TPM's own.
+    /// The template from which the TPM creates a key of this kind: the template in the profile, or a TPM-specific
+    /// template.
     pub(super) fn template(&mut self, kind: EndorsementKey) -> Result<Vec<u8>, DeviceError> {
         let Some([template, nonce]) = kind.template_indices() else {
             return Ok(kind.template());
@@ -103,7 +105,7 @@ impl Device {
     ) -> Result<Option<Vec<u8>>, DeviceError> {
         let public = match self.context.nv_read_public(object) {
             Ok((public, _)) => public,
-            // The crate rejects unknown attributes. An index with such attributes is not for certificates.
+            // `tss-esapi` rejects unknown attributes. An index with unknown attributes is not for certificates.
             Err(Error::WrapperError(_)) => return Ok(None),
             Err(error) => return Err(at("TPM2_NV_ReadPublic")(error)),
         };
@@ -122,17 +124,17 @@ impl Device {
     }
 }
 
-/// Whether a read with the empty password of the index can succeed. If the index has another password, the read must
-/// not count as a guess (Part 2, `TPMA_NV`). Reads of other index types have other counters: `TPM_NT_PIN_FAIL` counts
-/// its own failures.
+/// Whether a read with the empty password of the index can succeed. If the index has a password, the read must not
+/// count as a failed attempt (Part 2, `TPMA_NV`). Only ordinary indices are read, because other types have their own
+/// failure counters, such as `TPM_NT_PIN_FAIL`.
 fn is_open(attributes: NvIndexAttributes) -> bool {
     let is_ordinary = attributes.index_type().ok() == Some(NvIndexType::Ordinary);
     let is_readable = attributes.auth_read() && attributes.written() && !attributes.read_locked();
     is_ordinary && is_readable && attributes.no_da()
 }
 
-/// Whether the TPM withholds the content of an index (Part 3, `TPM2_NV_Read`; Part 2, `TPM_RC`). The index was never
-/// written, is locked, or requires another authorization.
+/// Whether the TPM withholds the content of an index (Part 3, `TPM2_NV_Read`; Part 2, `TPM_RC`). This is the case if
+/// the index was never written, is locked, or requires a different authorization.
 fn is_withheld(code: u32) -> bool {
     match code {
         // TPM_RC_AUTH_TYPE, _AUTH_MISSING, _POLICY, _AUTH_UNAVAILABLE, _NV_RANGE, _NV_SIZE,
