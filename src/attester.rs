@@ -13,19 +13,20 @@ pub use crate::kubelet::KubeletArguments;
 pub use crate::machine::Machine;
 use crate::settings::{Entry, Settings};
 
-/// Seven days. Certificates are renewed after 20 to 28 hours, so the management cluster can be
+/// The requested lifetime: seven days. Certificates are renewed after 20 to 28 hours, so the management cluster can be
 /// unavailable for more than five days.
 const WEEK: u32 = 7 * 24 * 3600;
 
-/// The placeholder for the value of a secret member of evidence.
+/// The placeholder for secret values in evidence.
 pub(crate) const LEFT_OUT: &str = "(not shown)";
 
 /// Whether the controller renews this provider's certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {
-    /// The controller renews them, and the machine attests each time.
+    /// The controller renews certificates, and the machine attests for each renewal.
     Attested,
-    /// The controller cannot renew them, because no evidence shows that the request comes from the same machine.
+    /// The controller cannot renew certificates, because no evidence shows that the request comes from the same
+    /// machine.
     Impossible,
 }
 
@@ -52,7 +53,7 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
         WEEK
     }
 
-    /// The evidence versions that the provider supports, at least one, preferred first.
+    /// The evidence versions that the provider supports, at least one, in order of preference.
     fn versions(&self) -> Vec<EvidenceVersion> {
         vec![EvidenceVersion::V1]
     }
@@ -60,7 +61,7 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
     /// The machine's provider ID.
     ///
     /// Called at the start of each run that needs a new credential, even if the run only fetches an issued certificate.
-    /// [`known`](ProviderIdSources::known) saves a slow query.
+    /// If [`known`](ProviderIdSources::known) is set, the provider can skip a slow query.
     fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, Failure>;
 
     /// Evidence that supports `claim` and no other claim; `None` for a provider without evidence.
@@ -71,14 +72,14 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
     /// request, so that the next run starts again.
     fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, Failure>;
 
-    /// The members of the JSON evidence that only the controller is allowed to see. Commands show a request without
-    /// their values.
+    /// The members of the JSON evidence that only the controller is allowed to see. Commands that show a request hide
+    /// the values of these members.
     fn secret_members(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Evidence that answers a challenge and supports `claim`. The claim has the key of the challenged request. `None`
-    /// for a provider without challenges.
+    /// Evidence that answers a challenge and supports `claim`. The claim has the same key as the challenged request.
+    /// `None` for a provider without challenges.
     ///
     /// # Errors
     ///
@@ -93,13 +94,13 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// A cloud-init template for the name of a node on the provider's platform; `None` if the platform does not
-    /// determine the name.
+    /// A cloud-init template for node names on the provider's platform; `None` if the platform does not determine the
+    /// name.
     fn node_name_template(&self) -> Option<&'static str> {
         None
     }
 
-    /// The machine's identity, for output to users. Queries the sources again.
+    /// The machine's identity, for output to users. Queries the sources of the identity again.
     fn identify(&self, sources: &ProviderIdSources<'_>) -> Result<Identity, Failure> {
         self.provider_id(sources).map(Identity::new)
     }
@@ -110,7 +111,7 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Runs the provider's own checks, and reports each finding immediately. Does not change anything. `node_name` is
-    /// the node's name, if it is known. A check without a finding at the deadline has failed.
+    /// the node's name, if it is known. A check that has not reported a finding at the deadline fails.
     fn examine(
         &self,
         sources: &ProviderIdSources<'_>,
@@ -120,8 +121,8 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
         let (_, _, _) = (sources, node_name, report);
     }
 
-    /// A text to remember about `evidence`, which this provider created and the controller accepted. Later runs get the
-    /// text until the store is reset.
+    /// A text that the plugin stores about `evidence`, which this provider created and the controller accepted. Later
+    /// runs receive the text until the state directory is reset.
     fn to_remember(&self, evidence: &[u8]) -> Option<&'static str> {
         let _ = evidence;
         None
@@ -135,7 +136,7 @@ pub struct Identity {
     pub provider_id: ProviderId,
     /// Facts about the machine, in order.
     pub facts: Vec<Fact>,
-    /// The digest of the machine's endorsement key, as used in lists of endorsement keys.
+    /// The digest of the machine's endorsement key, which lists of endorsement keys contain.
     pub endorsement_key: Option<String>,
 }
 
@@ -185,7 +186,7 @@ pub struct Challenged<'a> {
 pub struct Claim<'a> {
     /// The version of the evidence.
     pub version: &'a EvidenceVersion,
-    /// The cluster that the evidence is for.
+    /// The cluster for which the evidence is created.
     pub audience: &'a Audience,
     /// The machine's provider ID.
     pub provider_id: &'a ProviderId,
@@ -213,8 +214,8 @@ pub struct ProviderIdSources<'a> {
     pub kubelet: Option<&'a KubeletArguments>,
     /// The machine, as its firmware describes it.
     pub machine: &'a Machine,
-    /// The provider ID of an open request from this boot with the same settings. Another query would give the same
-    /// answer.
+    /// The provider ID of an open request from this boot with the same settings. A new query would return the same
+    /// provider ID.
     pub known: Option<&'a ProviderId>,
     /// The deadline for the answer.
     pub deadline: Deadline,

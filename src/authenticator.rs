@@ -62,9 +62,9 @@ pub(crate) struct Authenticator<'a> {
     pub(crate) attester: Arc<dyn Attester>,
     /// The effective settings.
     pub(crate) settings: Settings,
-    /// An error in the settings. The stored certificate is used despite it.
+    /// An error in the settings. The plugin still uses the stored certificate.
     pub(crate) fault: Option<Fault>,
-    /// The cluster that the credential is for, if the caller names one.
+    /// The cluster for which the caller requests a credential, if the caller names a cluster.
     pub(crate) cluster: Option<Cluster<'a>>,
     /// This machine.
     pub(crate) machine: Machine,
@@ -85,15 +85,15 @@ impl Authenticator<'_> {
     /// # Guarantees
     ///
     /// While the stored credential is not due for renewal, this function does not open connections, set up TLS or start
-    /// threads. The exception is one call of at most two seconds, which checks that the API server still accepts the
-    /// certificate. Two such calls are at least 100 seconds apart.
+    /// threads. The only exception is a call, at most once in 100 seconds, that checks whether the API server still
+    /// accepts the certificate. This call takes at most two seconds.
     ///
     /// A run for client-go takes at most 25 seconds, or five seconds with a valid stored credential, even if a
-    /// dependency hangs. One run per hour can take 25 seconds plus the check above. This is the case if less than a
-    /// fifth of the lifetime is left, and the device that proves the machine's identity did not answer in time.
+    /// dependency hangs. If less than a fifth of the lifetime is left, and the device that proves the machine's
+    /// identity did not answer in time, one run per hour can take 25 seconds in addition to the check above.
     ///
-    /// Reading the state directory has no deadline, because that would need a thread. A pipe or device instead of a
-    /// file does not block the read. A hanging file system does.
+    /// The read of the state directory has no deadline, because a deadline would need a thread. A pipe or device
+    /// instead of a file does not block the read, but a file system that does not respond blocks it.
     pub(crate) fn credential(&self) -> Result<ExecResult, Failure> {
         let (now, start) = (clock::now(), Start::now(self.settings.timeout));
         let (store, mut stored) = self.stored()?;
@@ -104,7 +104,8 @@ impl Authenticator<'_> {
                 if let Some(fault) = &self.fault {
                     self.warn_of_fault(fault);
                 }
-                // Check before the update of the origin: the update takes the lock, and a lock counts as a check.
+                // Check before the update of the origin, because the update takes the lock, and taking the lock counts
+                // as a check.
                 let tried = self.tried(store, origin, &credential, now);
                 self.update_origin(
                     store,
@@ -124,7 +125,8 @@ impl Authenticator<'_> {
                 Ok(self.renewed_or_old(store, credential, refused, start))
             }
             (Rotation::Renew, Some(store), Some(credential), _) => {
-                // An invalid setting fails the renewal, which logs its own warning.
+                // With an invalid setting, the renewal fails and logs a warning, so only removed settings are logged
+                // here.
                 if let Some(fault @ Fault::Removed(_)) = &self.fault {
                     self.warn_of_fault(fault);
                 }
@@ -160,7 +162,7 @@ impl Authenticator<'_> {
         let now = clock::now();
         self.prepare_rescue(&old, now);
         // A slow TPM might never produce evidence within five seconds. Near the end of the lifetime, one run per hour
-        // is allowed to take longer than the kubelet's heartbeats, so that the certificate does not expire.
+        // is allowed to delay the kubelet's heartbeats, so that the certificate does not expire.
         let in_full = old.validity().runs_out(now)
             && FailureRecord::read(store).is_some_and(|record| record.needs_full_time(now));
         let allowed = start.renewal(in_full);
@@ -175,7 +177,8 @@ impl Authenticator<'_> {
             }
             Err(error) => {
                 if refused {
-                    // The next run checks the certificate again, and renews it even if no renewal is due.
+                    // With this date, the next run checks the certificate again. If the API server still refuses it,
+                    // that run renews it.
                     store.date_lock(SystemTime::UNIX_EPOCH);
                 }
                 self.fall_back(old, &error)
@@ -275,7 +278,7 @@ impl Authenticator<'_> {
         Ok((Some(store), stored))
     }
 
-    /// The next action for the stored credential.
+    /// The next action of the plugin for the stored credential.
     pub(crate) fn rotation(&self, stored: &StoreContents, now: SystemTime) -> Rotation {
         let ca_pem = self.cluster.as_ref().and_then(Cluster::ca_pem);
         stored.rotation(self.attester.renewal(), ca_pem.as_deref(), now)
@@ -302,8 +305,8 @@ impl Authenticator<'_> {
         }
     }
 
-    /// Returns the old credential after a failed renewal. `check_name` has already compared its node name with the
-    /// kubelet's. If only the provider now rejects the name, the node stays up.
+    /// Returns the old credential after a failed renewal. `check_name` has already compared the credential's node name
+    /// with the kubelet's node name. So if only the provider rejects the name, the node keeps its credential.
     fn fall_back(&self, old: Credential, error: &RenewalError) -> ExecResult {
         let now = clock::now();
         if matches!(error.failure.code(), Code::Pending | Code::BackOff) {
@@ -323,8 +326,8 @@ impl Authenticator<'_> {
 
     /// Updates three facts in the origin, unless another run holds the lock:
     ///
-    /// - the boot in which the firmware was compared: each boot compares it once
-    /// - the endpoint of a cluster that has moved, for runs without an endpoint
+    /// - the boot in which the firmware was compared, because each boot needs only one comparison
+    /// - the new endpoint if the cluster has moved, for runs whose caller does not name an endpoint
     /// - that the API server accepts the certificate again
     fn update_origin(
         &self,
@@ -360,10 +363,10 @@ impl Authenticator<'_> {
         self.rescue.prepare(credential, soon);
     }
 
-    /// Gets a new credential within the allowed time, on a separate thread. If that thread hangs, this function
-    /// abandons it.
+    /// Gets a new credential within the allowed time, on a separate thread. If the thread hangs, this function abandons
+    /// the thread.
     ///
-    /// An abandoned thread is as harmless as a killed process, because every step can be repeated.
+    /// An abandoned thread is as harmless as a killed process, because later runs can repeat every step.
     fn replace(
         &self,
         store: Option<&Store>,
@@ -372,7 +375,7 @@ impl Authenticator<'_> {
     ) -> Result<Credential, RenewalError> {
         let now = clock::now();
         match (&self.fault, allowed) {
-            // Without a certificate, an error cannot interrupt the node.
+            // A node without a certificate is not working yet, so report the error.
             (Some(Fault::Invalid(failure)), _)
             | (Some(Fault::Removed(failure)), Allowed::Without(_)) => {
                 return Err(failure.clone().into());
@@ -406,8 +409,8 @@ impl Authenticator<'_> {
         }
     }
 
-    /// Records the failure of an abandoned run, under the lock that the run holds. The disk can be the cause of the
-    /// hang, so the wait is limited to `patience`.
+    /// Records the failure of an abandoned run, under the lock that the run holds. Waits at most for `patience`,
+    /// because the disk can be the cause of the hang.
     fn remember(attempt: Arc<Attempt>, patience: Duration) -> RenewalError {
         let failure = attempt.steps.stuck(&attempt.settings.state_directory);
         let error = RenewalError::from(failure.clone());
@@ -432,7 +435,7 @@ impl Authenticator<'_> {
         RenewalError::of_memory(&record, &scope, now)
     }
 
-    /// The time limit of a run without a valid credential.
+    /// The time limit for a run without a valid credential.
     fn without(&self) -> Allowed {
         Allowed::without(self.caller, self.settings.timeout)
     }
@@ -447,7 +450,7 @@ impl Authenticator<'_> {
                 let remedy = "correct the cluster in the kubeconfig that starts this plugin";
                 Failure::of(Code::Configuration, &error, remedy)
             })?;
-        // The attempt has one margin to record its own failure. The waiting thread has the other.
+        // The first margin is for the attempt, to record its own failure. The second margin is for the waiting thread.
         let deadline = Deadline::after(allowed.total().saturating_sub(2 * allowed.margin()));
         let others = match allowed {
             Allowed::Without(_) => deadline,

@@ -15,30 +15,30 @@ const PAUSES: Backoff = Backoff {
     longest: Duration::from_mins(1),
 };
 
-/// The longest pause before the first certificate. kubeadm waits a few minutes for the Node of a control plane, to set
-/// its label and taint, and then fails.
+/// The longest pause before the first certificate. kubeadm waits a few minutes for a control-plane Node, to set its
+/// label and taint, and then fails.
 const LONGEST_BEFORE_FIRST: Duration = Duration::from_secs(5);
 
-/// The number of consecutive failures with such short pauses, which takes about ten minutes. A node that never joins
-/// must not retry at that rate indefinitely.
+/// The number of consecutive failures with these short pauses: about ten minutes. A node that never joins must not
+/// retry at this rate indefinitely.
 const SOON_BEFORE_FIRST: u32 = 120;
 
-/// The pauses after denials. The node cannot change the decision.
+/// The pauses after denials. They are long, because the node cannot change the decision.
 const DENIED: Backoff = Backoff {
     first: Duration::from_mins(5),
     longest: Duration::from_hours(1),
 };
 
-/// The number of unsuccessful requests after which each pause is as long as after a denial. Each of these requests
-/// leaves an object that the API server keeps for an hour or two.
+/// The number of unsuccessful requests after which each pause is as long as after a denial. The object of each
+/// unsuccessful request stays in the API server for one or two hours.
 const MANY_IN_VAIN: u32 = 5;
 
-/// The number that is subtracted from the number of unsuccessful requests. With it, the pause after the fifth request
-/// is as long as the pause after a second denial. A run can create four requests, for example with a slow TPM. With
-/// these pauses, at most 30 such requests fit into an hour.
+/// The number that is subtracted from the number of unsuccessful requests. The pause after the fifth request is then as
+/// long as the pause after a second denial. A run can create four requests, for example with a slow TPM. These pauses
+/// allow at most 30 requests per hour.
 const NOT_COUNTED: u32 = MANY_IN_VAIN - 2;
 
-/// The minimum interval between runs that are allowed to take longer than the kubelet's heartbeats.
+/// The minimum interval between runs that are allowed to delay the kubelet's heartbeats.
 const IN_FULL_AGAIN: Duration = Duration::from_hours(1);
 
 /// `failure.json`: the last failure and its back-off.
@@ -49,11 +49,12 @@ pub struct FailureRecord {
     pub code: u8,
     /// The message of the first failure of this kind.
     pub message: String,
-    /// The remedy of that failure.
+    /// The hint of that failure.
     pub remedy: String,
     /// The number of consecutive failures of this kind.
     pub count: u32,
-    /// The number of runs that left a request behind since the last success. Other failures in between do not reset it.
+    /// The number of runs that left a request behind since the last success. Failures without a request do not reset
+    /// this number.
     #[serde(default)]
     pub in_vain: u32,
     /// The time of the last run with a valid credential that had the full time, in seconds since 1970.
@@ -63,12 +64,12 @@ pub struct FailureRecord {
     pub at: u64,
     /// The end of the back-off, in seconds since 1970.
     pub not_before: u64,
-    /// The boot and the settings that the failure applies to.
+    /// The boot and the settings to which the failure applies.
     #[serde(flatten)]
     pub scope: FailureScope,
 }
 
-/// The boot and the settings that a recorded failure applies to.
+/// The boot and the settings to which a recorded failure applies.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FailureScope {
@@ -96,7 +97,7 @@ impl FailureRecord {
 
     /// The record of `failure`, after `previous`.
     ///
-    /// The record keeps the first message of this kind of failure, because that message names the cause.
+    /// The record keeps the first message of this kind of failure, because the first message names the cause.
     pub fn after(
         previous: Option<&Self>,
         failure: &Failure,
@@ -140,8 +141,9 @@ impl FailureRecord {
 
     /// The end of the back-off, if it is in the future.
     ///
-    /// A new boot or changed settings clear the back-off. A clock that was set back also clears it: the rest is never
-    /// longer than the whole pause. A machine whose clock was an hour ahead at boot retries immediately.
+    /// A new boot or changed settings clear the back-off. A clock that was set back also clears the back-off, because
+    /// the remaining time then exceeds the whole pause. For example, a machine whose clock was an hour ahead at boot
+    /// retries immediately.
     pub fn holds(&self, scope: &FailureScope, now: SystemTime) -> Option<SystemTime> {
         let until = UNIX_EPOCH.checked_add(Duration::from_secs(self.not_before))?;
         let to_come = clock::until(until, now);
@@ -155,7 +157,7 @@ impl FailureRecord {
     }
 
     /// Whether a run with a valid credential needs the full time. This is the case if the device that proves the
-    /// machine's identity did not answer in time, and no run had the full time within the last hour.
+    /// machine's identity did not answer in time, and no other run used the full time within the last hour.
     pub(crate) fn needs_full_time(&self, now: SystemTime) -> bool {
         self.code == Code::DeviceUnavailable.number() && !self.had_full_time(now)
     }
@@ -183,7 +185,7 @@ fn pause(code: Code, count: u32, in_vain: u32) -> Duration {
 }
 
 fn seconds(time: SystemTime) -> u64 {
-    // Rounded up: rounding down could shorten a pause of one second to zero.
+    // Round up, because rounding down could shorten a pause of one second to zero.
     let since = clock::since_epoch(time);
     since.as_secs() + u64::from(since.subsec_nanos() > 0)
 }
@@ -264,8 +266,8 @@ mod tests {
         }
     }
 
-    /// Simulates consecutive runs. Each makes this many requests and ends in the next of `codes`.
-    /// Returns the maximum number of requests within an hour.
+    /// Simulates consecutive runs. Each run creates this number of requests, and ends with the next of `codes`. Returns
+    /// the maximum number of requests within an hour.
     fn most_in_an_hour(codes: &[Code], requests: usize) -> usize {
         let mut record: Option<FailureRecord> = None;
         let mut time = now();

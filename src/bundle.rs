@@ -5,8 +5,8 @@
 //! - Every text goes through the [`Redactor`].
 //! - Only the owner can read the file, and no existing file is overwritten. A file that cannot be written completely is
 //!   removed.
-//! - `MANIFEST` names each file, its source, the number of places where something was removed, and the missing parts,
-//!   including the truncated end of an output that is too long.
+//! - `MANIFEST` names each file, its source, the number of redacted places, and the missing parts, including the
+//!   truncated end of an output that is too long.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -22,7 +22,7 @@ use crate::file_size;
 use crate::process::Output;
 use crate::redact::{REDACTED, Redactor};
 
-/// The size of a header, and the unit of lengths (tar(5)).
+/// The size of a header, and the unit to which contents are padded (tar(5)).
 const BLOCK: usize = 512;
 
 /// The maximum size of a copied file, in bytes.
@@ -152,7 +152,7 @@ impl Bundle {
             .open(path)?;
         let written = self.write_to(file, title, now);
         if written.is_err() {
-            // A partial file would block the next run.
+            // Remove the partial file, which would make the next run fail.
             drop(fs::remove_file(path));
         }
         written

@@ -42,9 +42,8 @@ const LINE_LEN: usize = 65;
 
 /// A certificate chain and the key of its leaf.
 ///
-/// There are two constructors. [`Credential::from_store`] reads the store.
-/// [`Credential::from_issued`] takes a chain from a signer and checks more, because that chain has
-/// not been checked before.
+/// There are two constructors. [`Credential::from_store`] reads the store. [`Credential::from_issued`] takes a chain
+/// from a signer and makes more checks, because the chain is new.
 #[derive(Debug)]
 pub struct Credential {
     certificate_pem: String,
@@ -66,9 +65,10 @@ pub(crate) struct ExecResult {
 pub struct Leaf {
     /// Its validity period.
     pub validity: Validity,
-    /// Spreads renewals over time. Derived from the serial number.
+    /// A fraction, derived from the serial number, that spreads renewals over time.
     pub jitter: Fraction,
-    /// The node in its common name, if it has exactly one common name and that is a node's user name.
+    /// The node in its common name, if the certificate has exactly one common name, and the common name is the user
+    /// name of a node.
     pub node_name: Option<NodeName>,
     /// The bytes of the serial number.
     pub serial: Vec<u8>,
@@ -78,8 +78,8 @@ const UNREADABLE: &str = "cannot parse the certificate";
 const NO_CERTIFICATE: &str = "the file does not contain a certificate";
 
 impl Credential {
-    /// Parses the output of [`Credential::to_pem`]. Text and blocks of other kinds come from a later release, and are
-    /// ignored.
+    /// Parses the output of [`Credential::to_pem`]. Ignores text and unknown blocks, which a later release can have
+    /// written.
     ///
     /// # Guarantees
     ///
@@ -109,8 +109,8 @@ impl Credential {
         })
     }
 
-    /// This credential, if the private half of its key matches the public half. The check needs arithmetic on the
-    /// curve.
+    /// Returns this credential if the private half of its key matches the public half. The check is slow, because it
+    /// computes a point on the curve.
     pub(crate) fn checked(self) -> Result<Self, Invalid> {
         Ok(Self {
             key: self
@@ -121,13 +121,13 @@ impl Credential {
         })
     }
 
-    /// The content of the file: the chain, then the key. In one file, they always match.
+    /// The content of the file: the chain, then the key. Both are in one file, so that they always match.
     pub fn to_pem(&self) -> Zeroizing<String> {
         // In one allocation: a growing buffer would leave copies of the key in memory.
         Zeroizing::new([self.certificate_pem.as_str(), self.key_pem().expose()].concat())
     }
 
-    /// The chain in PEM, leaf first. Its bytes stay the same until another certificate is issued.
+    /// The chain in PEM, leaf first. The bytes do not change until a new certificate is issued.
     pub fn certificate_pem(&self) -> &str {
         &self.certificate_pem
     }
@@ -203,10 +203,11 @@ fn label(block: &str) -> &str {
 
 /// The DER of the first block of a chain, with lines of equal length as [`Credential::to_pem`] writes them.
 ///
-/// General PEM decoders decode in constant time, as if for a key. That costs more than parsing the certificate.
+/// General PEM decoders decode in constant time, as if for a key. That would take more time than parsing the
+/// certificate.
 fn first_certificate(pem: &str) -> Option<Vec<u8>> {
     let base64 = pem.strip_prefix(BEGIN_CERTIFICATE)?;
-    // Base64 has no dash, so the first one ends the block.
+    // Base64 does not contain dashes, so the first dash is the end of the base64.
     let (base64, end) = base64.split_at_checked(base64.find('-')?)?;
     if !end.starts_with(END_CERTIFICATE) {
         return None;

@@ -11,7 +11,7 @@ use crate::failure::Invalid;
 /// The DER of a PKCS#10 request for the client certificate of `node_name` on the machine `provider_id`.
 ///
 /// The subject is exactly `O=system:nodes, CN=system:node:<name>`. The only requested extension is the provider ID;
-/// alternative names are not requested. No two requests have the same bytes, because the signature is random.
+/// alternative names are not requested. Each request has different bytes, because the signature is random.
 pub(crate) fn client_request(
     key: &KeyPair,
     node_name: &NodeName,

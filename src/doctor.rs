@@ -3,7 +3,7 @@
 //! # Guarantees
 //!
 //! - Every check runs, independently of the other findings.
-//! - All checks end within [`TOTAL`]. A check that hangs until then has failed.
+//! - All checks end within [`TOTAL`]. A check without a finding at this time has failed.
 //! - The checks do not create a request or write a file.
 
 mod cluster;
@@ -32,10 +32,10 @@ use crate::store::Store;
 use crate::store_contents::{StoreContents, remembered};
 pub(crate) use unit::Unit;
 
-/// The time limit of all checks: an operator waits up to ten seconds.
+/// The time limit of all checks. An operator should not wait longer than ten seconds.
 pub(crate) const TOTAL: Duration = Duration::from_secs(9);
 
-/// The deadline of each step of a check, so that its error arrives in time.
+/// The deadline of each step of a check, so that the check can report the error of the step in time.
 const STEP: Duration = Duration::from_secs(6);
 
 /// A check with one finding.
@@ -47,7 +47,7 @@ const MACHINE: &str = "machine";
 /// The checks in the order of the output: causes before their effects. The provider's own checks come before
 /// [`MACHINE`].
 ///
-/// [`Doctor::reach`] and [`Doctor::provider`] report the checks without a function.
+/// [`Doctor::reach`] and [`Doctor::provider`] report the checks that have no function here.
 const CHECKS: [(&str, Option<Check>); 16] = [
     ("settings", Some(|doctor| doctor.settings.clone())),
     ("clock", None),
@@ -145,8 +145,8 @@ impl Doctor {
         load().map_err(|failure: Failure| Finding::fail(&failure))
     }
 
-    /// As `stored`, for checks that are not about the store. They skip if the store cannot be read, because another
-    /// check reports that error.
+    /// Like `stored`, for checks that do not check the store itself. If the store cannot be read, these checks skip,
+    /// because another check reports the error.
     fn stored_or_skip(&self) -> Result<(Option<Store>, StoreContents), Finding> {
         self.stored()
             .map_err(|_| Finding::skip("cannot read the state directory"))
@@ -194,7 +194,7 @@ impl Doctor {
         let failed = failed.into_inner();
         let machine = match attester.provider_id(&sources) {
             Ok(id) => Finding::pass(id.to_string()),
-            // One cause is one failed check.
+            // Report each cause as only one failed check.
             Err(failure) => match failed.iter().find(|(_, what)| what == failure.what()) {
                 Some((name, _)) => Finding::skip(format!("fails for the same reason as {name}")),
                 None => Finding::fail(&failure),
@@ -211,7 +211,7 @@ fn start(doctor: &Arc<Doctor>, task: Task, findings: Sender<Checked>) {
             drop(findings.send((name, finding)));
         });
     };
-    // A check whose thread cannot be started has no finding, and so has failed.
+    // If the thread of a check cannot be started, the check has no finding, and therefore fails.
     drop(thread::Builder::new().spawn(run));
 }
 

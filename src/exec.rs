@@ -20,7 +20,7 @@ use crate::secret::Secret;
 pub(crate) const EXEC_INFO: &str = "KUBERNETES_EXEC_INFO";
 
 /// The maximum length of an environment variable in Linux, including its name and the terminating zero
-/// (`MAX_ARG_STRLEN`). With a longer variable, no program starts.
+/// (`MAX_ARG_STRLEN`). Linux does not start a program with a longer variable.
 pub(crate) const MAX_VARIABLE_LEN: usize = 128 * 1024;
 
 const MAX_EXEC_INFO_LEN: usize = 2 * MAX_VARIABLE_LEN;
@@ -114,7 +114,7 @@ impl<'a> ExecInfo<'a> {
     ///
     /// # Errors
     ///
-    /// Errors contain no value except kind and version, because a cluster's extension can contain secrets.
+    /// Errors do not contain values except kind and version, because a cluster's extension can contain secrets.
     pub fn parse(value: &'a OsStr) -> Result<Self, Failure> {
         let len = value.len();
         if len > MAX_EXEC_INFO_LEN {
@@ -225,7 +225,7 @@ pub(crate) fn exec_credential(
     Ok(json)
 }
 
-/// Whole seconds, rounded down: never later than `time`.
+/// Rounds down to whole seconds, so that the result is never later than `time`.
 fn rfc3339(time: SystemTime) -> String {
     let last = SystemTime::UNIX_EPOCH + LAST_TIMESTAMP;
     humantime::format_rfc3339_seconds(time.clamp(SystemTime::UNIX_EPOCH, last)).to_string()

@@ -7,11 +7,11 @@ use std::{io, iter};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::text::is_invisible;
 
-/// The maximum length of a line, which is longer than any message of this program with a message of the API server in
-/// it.
+/// The maximum length of a line, which is longer than any message of this program, including an embedded message from
+/// the API server.
 const MAX_LINE_LEN: usize = 4096;
 
-/// The maximum length of a remedy, which is longer than any remedy with two paths.
+/// The maximum length of a hint, which is longer than any hint with two paths.
 const MAX_REMEDY_LEN: usize = 1024;
 
 /// Declares the codes with their numbers.
@@ -42,7 +42,7 @@ macro_rules! codes {
 codes! {
     /// The exit code of the process: a label of the kubelet's metric `rest_client_exec_plugin_call_total`.
     ///
-    /// The meaning of a code never changes. Zero means that a credential was printed, so it is not in this list.
+    /// The meaning of a code never changes. The list does not contain zero, which means that a credential was printed.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
     #[non_exhaustive]
     pub enum Code {
@@ -86,16 +86,16 @@ codes! {
 }
 
 impl Code {
-    /// Whether the run leaves a request on the API server that no later run continues. This is false for a denial: it
-    /// leaves a request too, but the pauses after it are long from the start.
+    /// Whether the run leaves a request on the API server that no later run continues. This is false for a denial. A
+    /// denied request also stays, but the pauses after a denial are long from the start.
     pub fn leaves_request(self) -> bool {
         matches!(self, Self::Failed | Self::Version)
     }
 
     /// Whether the failure starts a back-off.
     ///
-    /// A failure found on this machine does not start a back-off, because finding it again does not cause load
-    /// elsewhere. A pending request does not start a back-off either: the next run waits for its decision.
+    /// A local failure does not start a back-off, because another attempt does not cause load on other systems. A
+    /// pending request does not start a back-off either, because the next run waits for the decision.
     pub fn is_remembered(self) -> bool {
         !matches!(
             self,
@@ -126,7 +126,7 @@ impl Failure {
         Self {
             code,
             what: one_line(&what.into(), MAX_LINE_LEN),
-            // The remedy can contain text from a server or from the metadata service.
+            // The hint can contain text from a server or from the metadata service.
             remedy: one_line(&remedy.into(), MAX_REMEDY_LEN),
         }
     }
@@ -136,7 +136,7 @@ impl Failure {
         Self::new(code, error_chain(error), remedy)
     }
 
-    /// Adds a cause, which `Display` appends with its own causes.
+    /// Adds a cause. `Display` appends the cause and the causes of that cause.
     #[must_use]
     pub fn because(self, cause: &dyn Error) -> Self {
         let what = format!("{}: {}", self.what, error_chain(cause));
@@ -181,12 +181,12 @@ impl Invalid {
         Self(why.into())
     }
 
-    /// An error with the expected form.
+    /// An error that describes the expected format.
     pub fn needed(what: impl Display) -> Self {
         Self(format!("must be {what}"))
     }
 
-    /// The error of a file with another version of the format.
+    /// The error for a file with a different format version.
     pub(crate) fn format(found: u32, ours: u32) -> Self {
         Self(format!(
             "it has format {found}, but this release supports format {ours}"
@@ -206,8 +206,8 @@ impl Invalid {
     }
 }
 
-/// The error and its causes, outermost first. The source of an I/O error is not the wrapped error, but the source of
-/// the wrapped error, so this function unwraps wrapped errors.
+/// The error and its causes, outermost first. The `source` of an I/O error is not the wrapped error but the source of
+/// that error, so this function unwraps I/O errors.
 pub(crate) fn causes<'a>(
     error: &'a (dyn Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
@@ -221,8 +221,8 @@ pub(crate) fn causes<'a>(
     )
 }
 
-/// The innermost cause, as the system reports it. The HTTP library's errors around it only repeat the URL and state
-/// that an error occurred.
+/// The innermost cause, as the system reports it. The outer errors, from the HTTP library, only repeat the URL and
+/// state that an error occurred.
 pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
     causes(error).last().unwrap_or(error).to_string()
 }

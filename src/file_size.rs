@@ -1,7 +1,7 @@
 //! The limit of file sizes (`RLIMIT_FSIZE`, `LimitFSIZE=` of a unit).
 //!
 //! A write beyond the limit kills the process with SIGXFSZ. A node would then lose a valid credential because of one
-//! write to the lock file. So every write to a file checks the limit first.
+//! write to the lock file. Therefore, the limit is checked before every write.
 
 use std::io;
 

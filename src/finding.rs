@@ -27,9 +27,9 @@ impl State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub(crate) state: State,
-    /// The result: the error and its causes, if the check fails.
+    /// The result. If the check fails, the error and its causes.
     pub(crate) what: String,
-    /// The remedy. Empty if no action is necessary.
+    /// The hint. Empty if no action is necessary.
     pub(crate) cure: String,
 }
 

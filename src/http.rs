@@ -12,12 +12,12 @@ use zeroize::Zeroizing;
 
 use crate::failure::causes;
 
-/// Whether AWS-LC's module for FIPS 140-3 is in use, which has passed its self-test.
+/// Whether the FIPS 140-3 module of AWS-LC is in use. If so, the module has passed its self-test.
 pub(crate) fn is_fips() -> bool {
     rustls::crypto::aws_lc_rs::default_provider().fips()
 }
 
-/// TLS with this program's cryptography and its versions, without trust anchors.
+/// The TLS configuration with this program's cryptography and TLS versions, without trust anchors.
 pub(crate) fn tls() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, rustls::Error> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()
@@ -49,7 +49,7 @@ pub(crate) fn read(
         .then_some(bytes))
 }
 
-/// Whether one of the causes of a failed exchange satisfies `is`.
+/// Whether `is` returns true for one of the causes of a failed exchange.
 pub(crate) fn failed_by(error: &(dyn Error + 'static), is: fn(&reqwest::Error) -> bool) -> bool {
     causes(error).any(|cause| cause.downcast_ref().is_some_and(is))
 }

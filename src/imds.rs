@@ -26,11 +26,11 @@ const TOKEN_PATH: &str = "/latest/api/token";
 const TOKEN: &str = "x-aws-ec2-metadata-token";
 const TOKEN_TTL: &str = "x-aws-ec2-metadata-token-ttl-seconds";
 
-/// The lifetime of a token. One minute is sufficient for the reads of one piece of evidence, and a leaked token soon
-/// becomes useless.
+/// The lifetime of a token. One minute is sufficient to read the data for evidence, and a leaked token soon becomes
+/// useless.
 const TTL_SECONDS: &str = "60";
 
-/// The time for which a token is used: its lifetime minus the time of a read.
+/// The time for which a token is used: its lifetime minus the duration of a read.
 const USED_FOR: Duration = Duration::from_secs(50);
 
 /// The maximum length of a token. AWS does not document a length, and real tokens have 56 characters.
@@ -49,7 +49,7 @@ const PAUSES: [Duration; 4] = [
 /// previous error.
 const LEAST_TRY: Duration = Duration::from_millis(500);
 
-/// A session with the service: reads with one token.
+/// A session with the service, in which all reads use the same token.
 ///
 /// # Guarantees
 ///
@@ -93,7 +93,7 @@ impl Imds {
         Ok(self.text(path, deadline)?)
     }
 
-    /// As [`read`](Self::read); `None` if the path does not exist.
+    /// Like [`read`](Self::read); `None` if the path does not exist.
     pub fn find(&self, path: &str, deadline: Deadline) -> Result<Option<Text>, Failure> {
         match self.text(path, deadline) {
             Err(ImdsError::NotFound(_)) => Ok(None),
@@ -151,7 +151,7 @@ fn first_token(
     Err(ImdsError::Unreachable(unreachable.join("; ")))
 }
 
-/// The token, which must be printable ASCII because it is sent in a header.
+/// Returns the token, which must be printable ASCII, because requests contain it in a header.
 fn token(body: &[u8], endpoint: &str) -> Result<Secret<String>, ImdsError> {
     std::str::from_utf8(body)
         .ok()

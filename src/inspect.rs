@@ -26,7 +26,7 @@ pub(crate) use evidence::evidence;
 pub(crate) use request::requests;
 pub(crate) use store::store;
 
-/// The maximum length of the input, in bytes: the requests of 1,000 nodes, with a reserve.
+/// The maximum length of the input, in bytes: enough for the requests of 1,000 nodes.
 const MAX_INPUT_LEN: u64 = 64 * 1024 * 1024;
 
 /// A document to decode, and its name in errors.
@@ -83,7 +83,7 @@ impl Document {
         }
     }
 
-    /// The failure of a document that is not of the expected kind.
+    /// The failure for a document that does not have the expected kind.
     fn is_not(&self, what: &str, why: &str, remedy: &str) -> Failure {
         let name = &self.name;
         Failure::new(
@@ -94,7 +94,7 @@ impl Document {
     }
 }
 
-/// The tables and the JSON of a text for each kind of object that it matches, and the errors of the other kinds.
+/// For each kind of object: the tables and the JSON if the text has this kind, otherwise the error.
 #[cfg(feature = "testing")]
 pub fn inspected(text: &str, now: SystemTime) -> (Vec<String>, Vec<String>) {
     let document = Document {

@@ -30,7 +30,7 @@ impl PrivateKey {
     }
 
     /// This key, if its private half matches its public half. [`PrivateKey::from_pem`] trusts the file, but a disk can
-    /// corrupt it. The check needs arithmetic on the curve.
+    /// corrupt it. The check is slow, because it computes a point on the curve.
     pub fn checked(self) -> Result<Self, Invalid> {
         if self.pair()?.der_bytes() == self.public {
             Ok(self)
@@ -43,8 +43,8 @@ impl PrivateKey {
 
     /// Parses a key in PKCS#8 or SEC 1.
     ///
-    /// Uses the public half from the file if it is present (RFC 5915 section 3), and computes it otherwise. This saves
-    /// the arithmetic on the curve at every start of the plugin.
+    /// Uses the public half from the file if it is present (RFC 5915 section 3), and computes it otherwise. The file
+    /// saves this computation at every start of the plugin.
     pub fn from_pem(pem: Secret<String>) -> Result<Self, Invalid> {
         let mut sections = <(SectionKind, Vec<u8>)>::pem_slice_iter(pem.expose().as_bytes());
         let (Some(Ok((kind, der))), None) = (sections.next(), sections.next()) else {
@@ -71,7 +71,7 @@ impl PrivateKey {
         &self.pem
     }
 
-    /// The key pair, for rcgen to sign with.
+    /// The key pair with which rcgen signs.
     pub fn pair(&self) -> Result<KeyPair, Invalid> {
         KeyPair::from_pem(self.pem.expose()).map_err(|error| unreadable(&error))
     }
@@ -176,7 +176,7 @@ mod tests {
         let key = PrivateKey::generate().unwrap();
         for pem in [WITHOUT_PUBLIC, key.pem().expose()] {
             let first = pem.lines().nth(1).unwrap();
-            // To strict PEM parsers, text before an empty line is a header.
+            // Strict PEM parsers interpret text before an empty line as a header.
             let damaged = pem.replace(first, &format!("{first}\n"));
 
             let read = PrivateKey::from_pem(Secret::new(damaged));

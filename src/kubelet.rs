@@ -21,14 +21,14 @@ pub(crate) use environment::words;
 pub(crate) use pattern::environment_files;
 pub(crate) use unit::{KUBEADM_FLAGS, UNIT};
 
-/// The configuration file of a kubelet that kubeadm has set up. `kubeadm reset` removes it.
+/// The configuration file of a kubelet that kubeadm configured. `kubeadm reset` removes it.
 pub(crate) const CONFIGURATION: &str = "/var/lib/kubelet/config.yaml";
 
-/// The maximum length of the kubelet's arguments, in bytes, which is much more than a kubelet has. Linux allows 2 MiB
-/// of arguments per process.
+/// The maximum length of the kubelet's arguments, in bytes, which is much more than real kubelets have. Linux allows 2
+/// MiB of arguments per process.
 const MAX_ARGUMENTS_LEN: usize = 256 * 1024;
 
-/// The size of a chunk on the stack, in bytes. It is more than the arguments of a kubelet that kubeadm has set up.
+/// The size of a chunk on the stack, in bytes. The arguments of a kubelet that kubeadm configured are shorter.
 const USUAL_ARGUMENTS_LEN: usize = 4096;
 
 /// The kubelet's arguments that identify its node. If a flag is repeated, the last one wins, as in the kubelet itself.
@@ -43,8 +43,8 @@ pub struct KubeletArguments {
 }
 
 impl KubeletArguments {
-    /// The arguments of the parent process, if that is a kubelet; `None` also if the process has exited or cannot be
-    /// read.
+    /// The arguments of the parent process, if the parent process is a kubelet; `None` also if the process has exited
+    /// or cannot be read.
     pub fn of_parent() -> Option<Self> {
         let parent = std::os::unix::process::parent_id();
         Self::of_process(&Path::new("/proc").join(parent.to_string()).join("cmdline"))
@@ -100,7 +100,7 @@ impl KubeletArguments {
     ///
     /// # Errors
     ///
-    /// One of these files cannot be read. The kubelet would not start with it.
+    /// One of these files cannot be read. The kubelet would also not start.
     pub(crate) fn configured_provider_id(
         &self,
         machine: &Machine,
@@ -115,7 +115,7 @@ impl KubeletArguments {
     ///
     /// # Errors
     ///
-    /// One of these files cannot be read. The kubelet would not start with it.
+    /// One of these files cannot be read. The kubelet would also not start.
     pub(crate) fn rotates_certificates(&self, machine: &Machine) -> Result<bool, Failure> {
         let (config, folder) = (self.config.as_deref(), self.config_dir.as_deref());
         configuration::rotates_certificates(machine, config, folder)
@@ -184,7 +184,8 @@ fn folder_contents(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Reads a file in chunks on the stack. This runs at every start, and a heap buffer costs more than the file.
+/// Reads a file in chunks on the stack. Every start of the plugin calls this function, and a heap buffer would take
+/// more time than the read.
 fn read(path: &Path) -> Result<Vec<u8>, Errno> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut contents = Vec::new();

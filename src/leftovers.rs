@@ -1,8 +1,8 @@
-//! Settings of earlier versions, in sources that are ignored: environment variables, and the
+//! Settings from earlier versions, in sources that the plugin ignores: environment variables, and the
 //! `client.authentication.k8s.io/exec` extension of a kubeconfig's cluster.
 //!
-//! Such a setting causes a warning, not an error: a leftover must not prevent a certificate, and other programs share
-//! the environment. Messages contain the name of a setting, but not its value.
+//! Each of these settings causes only a warning. An old setting must not prevent a certificate, and other programs can
+//! use the same environment. Messages contain the name of a setting, but not its value.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(crate) const VARIABLE_PREFIX: &str = "KUBELET_AUTHENTICATOR_";
 /// The name of the extension.
 const EXTENSION: &str = "client.authentication.k8s.io/exec";
 
-/// Settings in ignored sources, each with its place.
+/// Settings in ignored sources, each with its location.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Leftovers(Vec<String>);
 
@@ -71,7 +71,7 @@ impl Leftovers {
         }
     }
 
-    /// The ignored settings, with the remedy; `None` without any.
+    /// The warning about ignored settings, with a hint; `None` if there are no ignored settings.
     pub(crate) fn failure(&self) -> Option<Failure> {
         if self.0.is_empty() {
             return None;

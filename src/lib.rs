@@ -2,17 +2,16 @@
 //! runs on.
 //!
 //! A provider is a small program: it implements [`attester::Attester`] and passes it to [`run`]. This library does
-//! everything else: it keeps the kubelet's client certificate fresh. The module `authenticator` has the main flow.
+//! everything else to keep the kubelet's client certificate valid. The module `authenticator` has the main flow.
 //!
 //! # Guarantees
 //!
 //! - Standard output carries one `ExecCredential` or the output of a command. On failure it is
 //!   empty.
-//! - A run ends within its time limit, even if a dependency hangs. The exception is a hanging file system with the
-//!   settings or the state directory. `Authenticator::credential` documents the limit.
+//! - A run ends within its time limit, even if a dependency hangs. The only exception is a file system with the
+//!   settings or the state directory that does not respond. `Authenticator::credential` documents the limit.
 //! - If a run is killed at any step, the next run completes it with the same request.
-//! - The store never contains a certificate with the key of another certificate. An issued certificate is checked
-//!   before it is used.
+//! - In the store, the certificate and the key always match. An issued certificate is checked before it is used.
 //! - While the stored credential is not due for renewal, a run does not open connections or start threads. The
 //!   exception is one short call per hour, which checks that the API server still accepts the certificate.
 //! - After a panic on any thread, the process prints the stored credential if it is still valid. It does not write a

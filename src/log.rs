@@ -41,7 +41,7 @@ struct Line<'a> {
     code: Option<u8>,
     #[serde(skip_serializing_if = "str::is_empty")]
     remedy: &'a str,
-    /// The command that finds the cause.
+    /// The command that helps to find the cause.
     #[serde(skip_serializing_if = "str::is_empty")]
     diagnosis: &'a str,
 }
@@ -59,7 +59,7 @@ impl Log {
         self.write("warning", message, None, "");
     }
 
-    /// Logs a warning with its remedy. The run continues.
+    /// Logs a warning with a hint. The run continues.
     pub(crate) fn warn_with_remedy(self, message: &str, remedy: &str) {
         self.write_line("warning", message, None, remedy, "");
     }
@@ -75,7 +75,7 @@ impl Log {
         self.write("error", failure.what(), Some(failure), "");
     }
 
-    /// As [`fail`](Self::fail), with the command that finds the cause.
+    /// Like [`fail`](Self::fail), with the command that helps to find the cause.
     pub(crate) fn fail_with_diagnosis(self, failure: &Failure, command: &str) {
         self.write("error", failure.what(), Some(failure), command);
     }
@@ -122,7 +122,7 @@ impl Log {
 }
 
 /// Writes lines to standard error, without characters that could control a terminal. All output to standard error goes
-/// through this function. A closed standard error must not fail the run.
+/// through this function. If standard error is closed, the run continues.
 pub(crate) fn show(lines: &str) {
     drop(
         io::stderr()
@@ -173,7 +173,7 @@ mod tests {
             .collect();
         doors.sort();
 
-        // The credential, in JSON for client-go, is printed by `rescue`.
+        // `rescue` prints the credential, as JSON for client-go.
         assert_eq!(
             doors,
             ["cli/answer.rs", "log.rs", "rescue.rs"].map(PathBuf::from)

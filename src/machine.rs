@@ -21,16 +21,16 @@ const SERIAL: &str = "serial-number";
 const SERIAL_NUMBER: &str = "sys/firmware/devicetree/base/serial-number";
 
 /// The operating system's ID of the machine (machine-id(5)). It is on the disk, so a copy of the disk has the same ID
-/// until an administrator resets it.
+/// until an administrator resets the ID.
 const MACHINE_ID: &str = "etc/machine-id";
 
 /// The content of [`MACHINE_ID`] before the first boot completes.
 const UNINITIALIZED: &str = "uninitialized";
 
-/// The maximum length of a value, in bytes, which is longer than any of these one-line files.
+/// The maximum length of a value, in bytes, which is longer than the content of any of these one-line files.
 const MAX_LINE: usize = 512;
 
-/// UUIDs that many machines have, because the vendor did not set one. UUIDs with the same value in all bytes are also
+/// UUIDs that many machines have, because the vendor did not set one. UUIDs whose bytes are all equal are also
 /// placeholders.
 const PLACEHOLDER_UUIDS: [&str; 6] = [
     "03000200-0400-0500-0006-000700080009",
@@ -78,7 +78,7 @@ pub struct Machine {
 
 /// Digests of the values that identify a machine. The values themselves can be confidential.
 ///
-/// If a disk is cloned or copied into an image, its next machine has other values. A vendor's placeholder does not
+/// If a disk is cloned or copied into an image, the values of the new machine differ. A vendor's placeholder does not
 /// count as a value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -167,8 +167,8 @@ impl Identity {
     }
 
     /// Whether this machine is certainly not `stored`. If both have a product UUID, only the UUID decides: an operator
-    /// can set the asset tag, and a repair can replace a board. Otherwise, one different value that both have is
-    /// sufficient.
+    /// can set the asset tag, and a repair can replace a board. Otherwise, one different value is sufficient, if both
+    /// sides have the value.
     pub(crate) fn differs_from(&self, stored: &MachineDigest) -> bool {
         if let Some(is_same) = self.has_uuid_of(stored) {
             return !is_same;
@@ -197,7 +197,7 @@ impl Identity {
     fn has_uuid_of(&self, stored: &MachineDigest) -> Option<bool> {
         let (uuid, stored) = (self.uuid.as_ref()?, stored.product_uuid.as_ref()?);
         let spellings = [Some(uuid.clone()), swapped(uuid)].into_iter().flatten();
-        // Earlier releases stored the UUID in upper or lower case, as they read it.
+        // Earlier releases stored the UUID unchanged, in upper or lower case.
         let mut cases = spellings.chain([uuid.clone()]).flat_map(|uuid| {
             let (lower, upper) = (uuid.to_ascii_lowercase(), uuid.to_ascii_uppercase());
             [uuid, lower, upper]
@@ -328,7 +328,7 @@ mod tests {
     const SWAPPED: &str = "44454c4c-4200-1035-8052-b3c04f4b4e32";
     const OTHER: &str = "4c4c4544-0042-3510-8052-b3c04f4b4e33";
 
-    /// The digest that releases stored before they recognized placeholders and spellings.
+    /// The digest as stored by releases that did not recognize placeholders and different spellings.
     fn stored_before(uuid: Option<&str>, tag: Option<&str>) -> MachineDigest {
         MachineDigest {
             product_uuid: uuid.map(|uuid| hex_digest(PRODUCT_UUID, uuid)),
@@ -357,7 +357,7 @@ mod tests {
                 (Some(OTHER), Some("tag-1")),
                 false,
             ),
-            // The tag decides only where a UUID is missing: it is the ID of an EC2 instance.
+            // The asset tag, which is the instance ID on EC2, decides only if a UUID is missing.
             ((None, Some("i-1")), (Some(UUID), Some("i-2")), false),
             ((Some(UUID), Some("i-1")), (None, Some("i-2")), false),
             ((Some(UUID), Some("i-1")), (None, Some("i-1")), true),

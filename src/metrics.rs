@@ -1,8 +1,8 @@
 //! Metrics of the node for the textfile collector of `node_exporter`.
 //!
-//! The metrics come only from the store. A run that only prints the stored certificate does not write to the store. So
-//! an attempt is a run that took the lock. It got a certificate, failed to get one, or checked the stored certificate
-//! with the API server, which happens once per hour.
+//! The metrics come only from the store. A run that only prints the stored certificate does not write to the store.
+//! Therefore, the metrics count only runs that took the lock as attempts. These runs got a certificate, failed to get a
+//! certificate, or checked the stored certificate with the API server, which happens once per hour.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -72,7 +72,7 @@ impl NodeState {
         let locked = store.last_locked().map(unix_seconds);
         let attempt = match &failure {
             Some(record) => Some((record.code, record.at.max(locked.unwrap_or_default()))),
-            // The lock's time is 0 after a certificate was refused.
+            // After the API server refused a certificate, the time of the lock is 0.
             None => locked.max(succeeded).map(|at| (0, at)),
         };
         let not_before = failure.as_ref().map(|record| record.not_before);
@@ -180,7 +180,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
 }
 
 fn replace(path: &Path, text: &str) -> io::Result<()> {
-    // The collector ignores this name: it reads *.prom.
+    // The collector ignores this name, because it reads only *.prom.
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(format!(".{}.tmp", std::process::id()));
     let file = OpenOptions::new()

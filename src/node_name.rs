@@ -1,7 +1,7 @@
 //! The name of this node.
 //!
-//! The kubelet chooses the name of its Node, and the certificate must have the same name. So this module follows the
-//! kubelet: `GetHostname` in Kubernetes' `component-helpers/node/util`.
+//! The kubelet chooses the name of its Node, and the certificate must have the same name. Therefore, this module uses
+//! the rules of the kubelet: `GetHostname` in Kubernetes' `component-helpers/node/util`.
 
 use std::path::{Path, PathBuf};
 
@@ -15,17 +15,17 @@ use crate::process::command;
 /// `kubernetes.io/hostname=<name>`.
 const MAX_LABEL_LEN: usize = 63;
 
-/// The sources of a name, in errors.
+/// The sources of a name, as errors mention them.
 const SETTINGS: &str = "nodeName in the settings";
 const KUBELET: &str = "the kubelet's --hostname-override";
 const HOST_NAME: &str = "the host name";
 
-/// A certificate that binds the node to its name. Without a certificate, a name is only a name that a run requested.
+/// A certificate that binds the node to its name. Without a certificate, a name is only a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Bound {
     /// The stored certificate, which can be expired.
     Stored(NodeName),
-    /// The certificate of a node that joined earlier, in this bootstrap kubeconfig.
+    /// The certificate, in this bootstrap kubeconfig, of a node that joined earlier.
     Adopted(NodeName, PathBuf),
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct NameSources<'a> {
     pub(crate) settings: Option<&'a NodeName>,
     /// The certificate that the node has.
     pub(crate) bound: Option<&'a Bound>,
-    /// The arguments of the kubelet: of its running process, or of its next start.
+    /// The arguments of the kubelet: from its running process, or for its next start.
     pub(crate) kubelet: Option<&'a KubeletArguments>,
     /// The machine's host name.
     pub(crate) host_name: &'a str,
@@ -75,8 +75,8 @@ impl NameSources<'_> {
         }
     }
 
-    /// The failure if the kubelet registers its Node with the host name although the certificate has another name;
-    /// `None` if the kubelet has the certificate's name, or its arguments are unknown.
+    /// The failure if the kubelet registers its Node with the host name although the certificate has a different name;
+    /// `None` if the kubelet uses the certificate's name, or its arguments are unknown.
     pub(crate) fn passed_over(&self) -> Option<Failure> {
         let (None, Some(bound), Some(kubelet)) = (self.settings, self.bound, self.kubelet) else {
             return None;

@@ -11,7 +11,7 @@ use crate::kube::kubeconfig::{ClusterEndpoint, EndpointFields, InvalidKubeconfig
 use crate::machine::MachineDigest;
 use crate::store::{Store, StoreFile, StoreLock};
 
-/// The version of the file format. A later release that only adds fields does not change it.
+/// The version of the file format. A later release that only adds fields does not change the version.
 const VERSION: u32 = 1;
 
 /// The time without renewals after the API server has also refused the renewed certificate.
@@ -26,18 +26,18 @@ pub struct Origin {
     pub endpoint: EndpointFields,
     /// The machine.
     pub machine: MachineDigest,
-    /// The boot of the last comparison with this machine. Each boot reads the firmware data once.
+    /// The boot in which the origin was last compared with this machine. Each boot reads the firmware data once.
     pub boot_id: Option<String>,
     /// The time, in seconds since 1970, at which the API server refused (403) a new certificate that had replaced a
     /// refused one. `None` as soon as the API server accepts the certificate.
     pub refused_again: Option<u64>,
 }
 
-/// Ignores unknown fields: a later release adds fields, and after a rollback this release must not lose the node's
+/// Ignores unknown fields. A later release can add fields, and after a rollback, this release must not lose the node's
 /// credential.
 ///
-/// Every later format keeps `version`, `nodeName`, `endpoint` and `machine` with these names and types. Without them,
-/// a release that was rolled back cannot use the credential, and ends with an error.
+/// Every later format keeps `version`, `nodeName`, `endpoint` and `machine` with these names and types. Without these
+/// fields, the plugin could not use the credential after a rollback, and would fail.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Wire<'a> {
@@ -69,13 +69,13 @@ impl Origin {
         ClusterEndpoint::from_fields(self.endpoint.clone(), StoreFile::Origin.name())
     }
 
-    /// Writes it into the store.
+    /// Writes the origin into the store.
     pub(crate) fn save(&self, store: &StoreLock) -> Result<(), Failure> {
         store.replace(StoreFile::Origin, &self.to_json())
     }
 
     /// The end of the time without renewals, if the API server has also refused the renewed certificate. A clock that
-    /// was set back ends this time.
+    /// was set back also ends this time.
     pub(crate) fn paused_until(&self, now: SystemTime) -> Option<SystemTime> {
         let since = UNIX_EPOCH.checked_add(Duration::from_secs(self.refused_again?))?;
         let until = since.checked_add(PAUSE)?;
@@ -87,8 +87,8 @@ impl Origin {
         serde_json::from_str(text).is_ok_and(|Header { version }| version > VERSION)
     }
 
-    /// Parses the file's content. A later format is accepted if it has the fields of this one: its release might have
-    /// been rolled back.
+    /// Parses the file's content. A later format is accepted if it has the fields of this format, because the release
+    /// might have been rolled back.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let wire: Wire<'_> = serde_json::from_str(text).map_err(|error| {
             Invalid::new("it is not in the JSON format of this release").because(&error)

@@ -1,4 +1,4 @@
-//! Files and programs that users other than root could change.
+//! Detects files and programs that users other than root could change.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
@@ -7,10 +7,10 @@ use std::path::Path;
 /// Write permission of the group and of all others.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Only the owner of an entry can rename or remove it (inode(7)). Only for directories.
+/// The sticky bit. In a directory with this bit, only the owner of an entry can rename or remove it (inode(7)).
 const STICKY: u32 = 0o1000;
 
-/// The maximum number of links on a path, which is more than any real path has.
+/// The maximum number of links on a path, which is more than real paths have.
 const MAX_LINKS: u32 = 32;
 
 /// Another user could change a file.
@@ -18,7 +18,7 @@ const MAX_LINKS: u32 = 32;
 pub struct Untrusted {
     /// The reason.
     pub what: String,
-    /// The command that corrects it.
+    /// The command that corrects the permissions.
     pub remedy: String,
 }
 
@@ -39,15 +39,15 @@ pub(crate) fn of_file(path: &Path, metadata: &Metadata) -> Option<Untrusted> {
     })
 }
 
-/// The reason why a directory is not trusted, as for a file. In a sticky directory, such as `/tmp`, others cannot
-/// replace a file.
+/// The reason why a directory is not trusted, by the same rules as for a file. In a sticky directory, such as `/tmp`,
+/// others cannot replace a file.
 pub(crate) fn of_folder(path: &Path, metadata: &Metadata) -> Option<Untrusted> {
     let is_sticky = metadata.is_dir() && metadata.mode() & STICKY != 0;
     of_file(path, metadata).filter(|_| !is_sticky)
 }
 
-/// The reason why a file is not trusted, because of the file itself or of a directory or link on its path. `None` if
-/// the file does not exist. Only root's programs are checked: other users are responsible for their own programs.
+/// The reason why a file, or a directory or link on its path, is not trusted. `None` if the file does not exist. Only
+/// programs that root runs are checked, because other users are responsible for their own programs.
 pub fn of_path(path: &Path) -> Option<Untrusted> {
     if !rustix::process::geteuid().is_root() {
         return None;

@@ -22,14 +22,14 @@ use crate::store::{StoreFile, StoreLock};
 const VERSION: u32 = 1;
 
 /// The maximum age of an undecided request while a certificate is valid. Kubernetes deletes pending requests after 24
-/// hours, so a node has at most three of them, even during a long outage of the controller. After the outage, the
-/// controller fails a request whose evidence is too old, and the next run creates another.
+/// hours, so a node has at most three pending requests, even during a long outage of the controller. After the outage,
+/// the controller fails a request whose evidence is too old, and the next run creates another.
 const MAX_AGE_WITH_CERTIFICATE: Duration = Duration::from_hours(9);
 
-/// `pending.json`: the key, and the open request with it, if any.
+/// `pending.json`: the key, and the open request that uses it, if any.
 ///
-/// The key outlives a failed request. A second request with the same key is a retry. With another key, it would be a
-/// second claim.
+/// The key is kept after a request fails. A second request with the same key is a retry, but with a new key it would be
+/// a second claim.
 #[derive(Debug)]
 pub struct Pending {
     /// The key.
@@ -46,7 +46,7 @@ pub struct Pending {
 
 /// A request, before or after it is sent.
 #[derive(derive_more::Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
-// Without the bytes: evidence can contain a session token.
+// Omits the bytes, because evidence can contain a session token.
 #[debug("OpenRequest({name}, {created})")]
 #[serde(rename_all = "camelCase")]
 pub struct OpenRequest {
@@ -62,12 +62,12 @@ pub struct OpenRequest {
     pub created: u64,
     /// Whether the API server has acknowledged the request.
     pub acknowledged: bool,
-    /// Whether it answers a challenge. Omitted if false, so that releases without challenges can
-    /// read the file.
+    /// Whether the request answers a challenge. Omitted if false, so that releases without challenges can read the
+    /// file.
     #[serde(default, skip_serializing_if = "<&bool as std::ops::Not>::not")]
     pub answers: bool,
-    /// The scope in which the machine was last queried for its provider ID; `None` if the machine itself was not
-    /// queried. In that case the fields are omitted, so that releases without the provider `tpm` can read the file.
+    /// The scope in which a run last queried the machine for its provider ID; `None` if the provider ID has another
+    /// source. Without a scope, the fields are omitted, so that releases without the provider `tpm` can read the file.
     #[serde(flatten)]
     pub asked: Option<FailureScope>,
 }

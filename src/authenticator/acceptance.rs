@@ -1,8 +1,8 @@
 //! Checks that the API server still accepts a certificate that is not due for renewal.
 //!
 //! A kubelet whose writes are refused (403) keeps using its credential, because client-go runs the plugin again only
-//! after a 401 or after an hour. client-go does not pass the cause to the plugin. So each run checks the certificate,
-//! at a limited rate.
+//! after a 401 or after an hour. client-go does not pass the cause to the plugin. Therefore, runs check the
+//! certificate, at a limited rate.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,15 +17,15 @@ use crate::kube::{ApiClient, ApiError, ApiErrorKind};
 use crate::origin::Origin;
 use crate::store::Store;
 
-/// The minimum interval between two checks, counted from the last lock by any run. A kubelet that gets a 401 runs the
-/// plugin at each heartbeat, every ten seconds, so a check follows within two minutes. Other runs are hourly, or
-/// started by an operator.
+/// The minimum interval between two checks, measured from the last time that any run took the lock. A kubelet that gets
+/// a 401 runs the plugin at each heartbeat, every ten seconds, so a check follows within two minutes. Other runs are
+/// hourly, or started by an operator.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(100);
 
 /// The deadline of a check. The kubelet waits for it.
 const TRYING: Duration = Duration::from_secs(2);
 
-/// The remedy if a new certificate would not help.
+/// The hint if a new certificate would not help.
 pub(super) const CHECK_LEASE: &str =
     "check which admission policy or webhook refuses a dry run of the node's Lease";
 
@@ -33,8 +33,8 @@ pub(super) const CHECK_LEASE: &str =
 const REVOKED: &str = "is revoked";
 
 impl Authenticator<'_> {
-    /// Checks the certificate, at most once in [`TRIED_AGAIN_AFTER`] for all processes. Returns `None` if no check was
-    /// made, or if the check failed without a refusal: such a failure is not about the certificate.
+    /// Checks the certificate, at most once in [`TRIED_AGAIN_AFTER`] for all processes. Returns `None` if this run did
+    /// not check the certificate, or if the check failed for a reason other than the certificate.
     pub(super) fn tried(
         &self,
         store: &Store,
@@ -42,15 +42,16 @@ impl Authenticator<'_> {
         credential: &Credential,
         now: SystemTime,
     ) -> Option<Result<(), ApiError>> {
-        // During a back-off no renewal can follow, so a check would be useless.
+        // During a back-off, the run cannot renew the certificate, so a check would be useless.
         if was_tried_lately(store, now) || self.remembered(store, now).is_some() {
             return None;
         }
-        // If another run holds the lock, it renews or checks the certificate.
+        // If another run holds the lock, that run renews or checks the certificate.
         let lock = store.lock(Deadline::after(Duration::ZERO), &program(), now);
         drop(lock.ok()?);
         self.prepare_rescue(credential, now);
-        // On a read-only or full disk, the lock keeps its old date. Then every run would check the certificate.
+        // On a read-only or full disk, the lock file keeps its old date. Without this condition, every run would then
+        // check the certificate.
         if !was_tried_lately(store, clock::now()) {
             return None;
         }
@@ -64,9 +65,9 @@ impl Authenticator<'_> {
 
     /// The reason why a new certificate would not help against this refusal, if it is known.
     ///
-    /// An admission policy of the cluster can refuse the check for any reason. A new certificate every hour would only
-    /// add load. Without evidence, a new certificate is a new claim to the node's name, which waits while the node is
-    /// up.
+    /// An admission policy of the cluster can refuse the check for any reason. In this case, a new certificate every
+    /// hour would only add load. Without evidence, a request for a new certificate is a new claim to the node name,
+    /// which stays pending while the node is ready.
     pub(super) fn no_use_of_renewal(
         &self,
         origin: &Origin,
@@ -88,8 +89,8 @@ impl Authenticator<'_> {
         })
     }
 
-    /// Checks a certificate that was issued because the API server had refused the previous one, within the time that
-    /// is left. If the API server also refuses this certificate, renewals for this reason pause.
+    /// Checks a certificate that was issued because the API server had refused the previous one, within the remaining
+    /// time. If the API server also refuses the new certificate, the plugin pauses renewals for this reason.
     pub(super) fn note_another_refusal(
         &self,
         store: &Store,
@@ -118,7 +119,7 @@ impl Authenticator<'_> {
 
     /// Checks the certificate now. Returns `None` if the stored origin is invalid, or no client can be built.
     ///
-    /// The check goes to the API server that client-go is about to use, if it belongs to the same cluster.
+    /// The check calls the API server that client-go is about to use, if that server belongs to the same cluster.
     pub(crate) fn try_certificate(
         &self,
         origin: &Origin,

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::clock::Deadline;
 
 /// The time limit of a run for client-go without a valid credential, and once per hour near the end of a valid one.
-/// client-go blocks every request of the kubelet during the run. A Lease of a Node expires after 40 seconds, and
-/// kube-controller-manager waits 50 seconds: both must be renewed in time.
+/// client-go blocks every request of the kubelet during the run. The kubelet must renew its Lease, which expires after
+/// 40 seconds, and its Node status, for which kube-controller-manager waits 50 seconds.
 const FOR_CLIENT_GO: Duration = Duration::from_secs(25);
 
 /// The time limit of an enrollment by `setup`. The drop-in allows 90 seconds for all of `setup`.
@@ -15,13 +15,14 @@ pub(crate) const FOR_SETUP: Duration = Duration::from_secs(55);
 /// The time limit of a run with a valid credential. The kubelet's heartbeat client times out after ten seconds.
 const WITH_CREDENTIAL: Duration = Duration::from_secs(5);
 
-/// The maximum time that a run reserves for its end: half for the run, and half for the thread that waits for it.
+/// The maximum time that a run reserves to record its result: half for the run, and half for the thread that waits for
+/// the run.
 const MARGIN: Duration = Duration::from_millis(500);
 
 /// The caller of the plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// client-go, which runs the plugin at every request. During a back-off, it gets the recorded failure.
+    /// client-go, which runs the plugin at every request. During a back-off, client-go gets the recorded failure.
     ClientGo,
     /// `setup`, before each start of a kubelet that can keep failing. A back-off applies, as for client-go.
     Setup,
@@ -34,13 +35,13 @@ pub(crate) enum Caller {
 pub(super) enum Allowed {
     /// With a valid credential.
     Briefly(Duration),
-    /// With a valid credential that is about to expire, once an hour, for a slow device.
+    /// With a valid credential that is about to expire: once an hour, for a slow device.
     InFull(Duration),
     /// Without a valid credential, or for an operator.
     Without(Duration),
 }
 
-/// The limit of the whole run, from its start, while a valid credential is stored.
+/// The time limit for the whole run, measured from its start, if a valid credential is stored.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Start {
     briefly: Deadline,
@@ -56,12 +57,12 @@ impl Start {
         }
     }
 
-    /// The time that a run has left, while a valid credential is stored.
+    /// The remaining time of a run, if a valid credential is stored.
     pub(super) fn remaining(self) -> Duration {
         self.briefly.remaining()
     }
 
-    /// The time for a renewal. A check of the stored credential can have used a part of it.
+    /// The time for a renewal. A check of the stored credential can have used a part of the run's time.
     pub(super) fn renewal(self, in_full: bool) -> Allowed {
         if in_full {
             Allowed::InFull(self.limit.min(FOR_CLIENT_GO))
@@ -81,8 +82,8 @@ impl Allowed {
         })
     }
 
-    /// The deadline to send one request and to get its decision. Only a slow device justifies a long run. If the API
-    /// server or the controller is slow, the next run continues with the same request.
+    /// The deadline for sending a request and receiving the decision. Only a slow device justifies a long run. If the
+    /// API server or the controller is slow, the next run continues with the same request.
     pub(super) fn decision(self, deadline: Deadline) -> Deadline {
         match self {
             Self::InFull(_) => deadline.within(WITH_CREDENTIAL),
@@ -95,7 +96,7 @@ impl Allowed {
         total
     }
 
-    /// The time that is reserved for an orderly end of the run.
+    /// The time that is reserved to record the result of the run.
     pub(super) fn margin(self) -> Duration {
         (MARGIN / 2).min(self.total() / 20)
     }
@@ -113,7 +114,7 @@ mod tests {
         let in_full = Start::now(MINUTE).renewal(true);
 
         for allowed in [client_go, in_full] {
-            // The check of a stored credential, with two seconds, runs before this time.
+            // The check of a stored credential takes up to two seconds before this time starts.
             assert_eq!(allowed.total(), Duration::from_secs(25), "{allowed:?}");
         }
         assert_eq!(

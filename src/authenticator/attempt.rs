@@ -18,7 +18,7 @@ use crate::machine::Machine;
 use crate::process::command;
 use crate::settings::Settings;
 
-/// The delay before the next attempt, after a failure without a back-off.
+/// The delay before the next attempt if a failure has no back-off.
 pub(super) const SOON: Duration = Duration::from_secs(30);
 
 /// A run without a new credential.
@@ -74,7 +74,7 @@ impl RenewalError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Demand {
     IfDue,
-    /// If a renewal is due, or if this certificate, which the API server refuses, is still stored.
+    /// If a renewal is due, or if this certificate is still stored, although the API server refuses it.
     Unless {
         certificate_pem: String,
         refusal: ApiErrorKind,
@@ -96,7 +96,7 @@ impl Demand {
         matches!(self, Self::Unless { refusal, .. } if *refusal == ApiErrorKind::Forbidden)
     }
 
-    /// Whether `stored`, which is not due for renewal, is sufficient.
+    /// Whether `stored`, which is not due for renewal, can be used instead of a new credential.
     pub(super) fn is_met_by(&self, stored: &Credential) -> bool {
         match self {
             Self::IfDue => true,
@@ -108,12 +108,12 @@ impl Demand {
     }
 }
 
-/// One attempt to get a new credential. It owns its data, because its thread can be abandoned. The waiting thread
-/// shares it.
+/// One attempt to get a new credential. The attempt owns its data, because its thread can be abandoned, and shares the
+/// data with the waiting thread.
 pub(super) struct Attempt {
     pub(super) attester: Arc<dyn Attester>,
     pub(super) settings: Settings,
-    /// The provider's text about its last evidence.
+    /// The text from [`Attester::to_remember`] for the last evidence.
     pub(super) remembered: OnceLock<String>,
     pub(super) endpoint: Option<Arc<ClusterEndpoint>>,
     pub(super) machine: Machine,

@@ -1,4 +1,4 @@
-//! The cluster of a run, and the login for it.
+//! The cluster of a run, and the login to that cluster.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::store_contents::StoreContents;
 
 /// The cluster that a run is for.
 pub(crate) enum Cluster<'a> {
-    /// From client-go. It is checked only when a run connects to it.
+    /// The cluster from client-go. A run checks it only when it connects to the cluster.
     Exec(&'a ExecCluster<'a>),
     /// From a kubeconfig.
     Checked(Arc<ClusterEndpoint>),
@@ -37,8 +37,8 @@ impl Cluster<'_> {
         }
     }
 
-    /// The CA certificates in PEM, if any. Invalid base64 results in an empty text, which differs from every stored
-    /// text. This difference causes a renewal, which reports the error.
+    /// The CA certificates in PEM, if any. For invalid base64, the result is an empty text. This text differs from
+    /// every stored text, so it causes a renewal, which reports the error.
     pub(super) fn ca_pem(&self) -> Option<Cow<'_, [u8]>> {
         match self {
             Self::Exec(cluster) => {
@@ -51,8 +51,8 @@ impl Cluster<'_> {
 }
 
 impl Cluster<'_> {
-    /// The endpoint, if it differs from the stored endpoint of the same cluster. Both have a CA certificate in common,
-    /// and neither comes from the network.
+    /// The endpoint of this cluster, if it differs from the stored endpoint. Both endpoints have a common CA
+    /// certificate, and neither endpoint comes from the network.
     pub(super) fn moved_from(&self, known: &Origin) -> Option<EndpointFields> {
         if self.has(&known.endpoint) {
             return None;
@@ -62,7 +62,7 @@ impl Cluster<'_> {
         moved.then(|| endpoint.to_fields())
     }
 
-    /// Whether the fields are the same texts. This function compares only the lengths of the CA certificates: each run
+    /// Whether the endpoint has these fields. This function compares only the lengths of the CA certificates: each run
     /// of client-go calls it, and must not decode certificates. A renewal stores a difference that this comparison
     /// overlooks.
     fn has(&self, fields: &EndpointFields) -> bool {
@@ -90,7 +90,7 @@ fn decoded_len(base64: &str) -> usize {
 }
 
 impl Attempt {
-    /// The login, and the endpoint of the bootstrap kubeconfig if the login comes from there.
+    /// The login. If the login comes from the bootstrap kubeconfig, also its endpoint.
     pub(super) fn login(
         &self,
         stored: &StoreContents,
@@ -113,7 +113,8 @@ impl Attempt {
         stored: &StoreContents,
         bootstrap: Option<ClusterEndpoint>,
     ) -> Result<Arc<ClusterEndpoint>, Failure> {
-        // A later release can have stored an endpoint that this release cannot use. The next certificate replaces it.
+        // A later release can have stored an endpoint that this release cannot use. The run that stores the next
+        // certificate replaces that endpoint.
         let known = stored.origin.as_ref().map(Origin::cluster);
         if let Some(endpoint) = &self.endpoint {
             if let (Some(origin), Some(Ok(_))) = (&stored.origin, &known) {

@@ -25,7 +25,7 @@ use crate::store::{Store, StoreFile, StoreLock};
 use crate::store_contents::StoreContents;
 
 impl Attempt {
-    /// Gets a new credential, or returns the one that another run stored in the meantime.
+    /// Gets a new credential, or returns the credential that another run stored in the meantime.
     pub(super) fn run(&self) -> Result<Credential, RenewalError> {
         let store = Store::create(&self.settings.state_directory)?;
         let store = store
@@ -60,8 +60,8 @@ impl Attempt {
         }
     }
 
-    /// Records `failure` in three cases: it starts a back-off, the request is pending (for `status`), or the run had
-    /// the full time (to limit such runs).
+    /// Records `failure` in three cases: if it starts a back-off, if the request is pending (for the output of
+    /// `status`), and if the run had the full time limit (to limit the rate of these runs).
     pub(super) fn record(&self, store: &StoreLock, failure: Failure) -> RenewalError {
         let is_written = failure.code().is_remembered() || failure.code() == Code::Pending;
         let in_full = matches!(self.allowed, Allowed::InFull(_));
@@ -126,7 +126,7 @@ impl Attempt {
         let saved = self.saved_pending(store, stored)?;
         let open = saved.as_ref().and_then(|saved| saved.request.as_ref());
         let known = open.and_then(|open| open.known_provider_id(&self.scope, clock::now()));
-        // The bootstrap credential can be in a file whose file system does not respond.
+        // Read the bootstrap credential on this thread, because its file system might not respond.
         let bound = bound(&self.settings, stored);
         self.steps.done(Step::Loaded);
         let names = self.names(bound.as_ref(), known)?;
@@ -155,8 +155,8 @@ impl Attempt {
                 .as_ref()
                 .and_then(|origin| origin.refused_again),
         };
-        // The origin comes first: it ties the other files to this machine. A stored credential keeps its own origin
-        // until a new credential replaces it.
+        // Save the origin first, because it ties the other files to this machine. A stored credential keeps its own
+        // origin until a new credential replaces it.
         if stored.credential.is_none() && stored.origin.as_ref() != Some(&origin) {
             if stored.origin.is_none() && origin.machine.is_empty() {
                 self.log.warn(
@@ -200,7 +200,7 @@ impl Attempt {
         Ok(credential)
     }
 
-    /// The lifetime of the stored certificate, if a run is allowed to wait for its renewal.
+    /// The lifetime of the stored certificate, if the run can use the certificate while a renewal is pending.
     fn lifetime(&self, stored: &StoreContents) -> Option<Duration> {
         let valid = stored.valid(clock::now());
         let valid = valid.filter(|_| self.demand == Demand::IfDue)?;
@@ -227,13 +227,14 @@ impl Attempt {
         };
         let not_before = credential.validity().not_before;
         if now + CLOCK_LEEWAY < not_before {
-            // The certificate becomes valid later, and the next run fetches it again.
+            // The certificate is not valid yet. The next run fetches it again.
             return Err(invalid_certificate(&Invalid::new(format!(
                 "the issued certificate is not valid before {}",
                 humantime::format_rfc3339_seconds(not_before)
             ))));
         }
-        // Write this before the certificate: otherwise, a renewal could look like a request from another machine.
+        // Write the provider's text before the certificate. Otherwise, a renewal could look like a request from a
+        // different machine.
         self.remember(store, pending.request.as_ref())?;
         store.replace(StoreFile::Credential, credential.to_pem().as_bytes())?;
         self.steps.done(Step::CredentialStored);
@@ -245,7 +246,7 @@ impl Attempt {
             self.log.warn_of(what, &failure);
             return Ok(credential);
         }
-        // If this fails, the next run recognizes the leftover by its key.
+        // If the removal fails, the next run recognizes the file by its key.
         drop(store.remove(StoreFile::Pending));
         Ok(credential)
     }

@@ -1,4 +1,4 @@
-//! The facts about a node on its machine: the host name, and the arguments of the kubelet.
+//! The local facts about a node: the host name, and the arguments of the kubelet.
 
 use crate::backoff::FailureScope;
 use crate::failure::Failure;
@@ -38,8 +38,8 @@ impl Local {
     ///
     /// # Errors
     ///
-    /// The kubelet's arguments are unknown. Without them, the first certificate could have a different name or provider
-    /// ID from the kubelet's.
+    /// The kubelet's arguments are unknown. Without the arguments, the name or the provider ID in the first certificate
+    /// could differ from the kubelet's.
     pub(crate) fn sources<'a>(
         &'a self,
         settings: &'a Settings,
@@ -58,8 +58,8 @@ impl Local {
         })
     }
 
-    /// The scope of a failure on this machine. A failure with one name, or with one bootstrap credential, does not
-    /// apply to another.
+    /// The scope of a failure on this machine. A failure does not apply to a different node name or bootstrap
+    /// credential.
     pub(super) fn scope(&self, settings: &Settings, machine: &Machine) -> FailureScope {
         let name = if let Some(name) = &settings.node_name {
             name.as_str()

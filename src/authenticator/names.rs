@@ -69,7 +69,7 @@ impl Authenticator<'_> {
     /// Compares the name of the stored certificate with the settings and the kubelet's arguments. A certificate that
     /// does not match the kubelet's name would be worse than no certificate.
     ///
-    /// client-go can also run outside a kubelet. Its calls must not query systemd.
+    /// Runs for client-go do not query systemd, because client-go can also run the plugin outside a kubelet.
     pub(super) fn check_name(&self, stored: &StoreContents) -> Result<(), Failure> {
         let (Some(_), Some(origin)) = (&stored.credential, &stored.origin) else {
             return Ok(());
@@ -94,8 +94,8 @@ impl Authenticator<'_> {
 }
 
 impl Attempt {
-    /// The names of this node and machine. `known` is the provider ID of the open request, if the machine does not have
-    /// to be queried again.
+    /// The names of this node and machine. `known` is the provider ID of the open request, if the machine's identity
+    /// does not have to be queried again.
     pub(super) fn names(
         &self,
         bound: Option<&Bound>,
@@ -104,7 +104,7 @@ impl Attempt {
         self.named(bound, known, |sources| self.attester.provider_id(sources))
     }
 
-    /// The name of this node, and the result of `ask`, which queries the sources of the provider ID.
+    /// The node name, and the result of `ask`, which queries the sources of the provider ID.
     pub(super) fn named<T>(
         &self,
         bound: Option<&Bound>,
@@ -124,7 +124,7 @@ impl Attempt {
         Ok((node_name, learned))
     }
 
-    /// The name of this node. Warns if its kubelet has a different name.
+    /// The name of this node. Warns if the kubelet has a different node name.
     pub(super) fn decided(&self, bound: Option<&Bound>) -> Result<NodeName, Failure> {
         let sources = self.local.sources(&self.settings, bound)?;
         let node_name = sources.decide()?;
@@ -135,8 +135,9 @@ impl Attempt {
         Ok(node_name)
     }
 
-    /// The subject of the open request, if that request is approved and its name does not match `subject`: the cluster
-    /// knows this machine by that name. The run abandons an open request for another name without an approval.
+    /// The subject of the open request, if that request is approved and its name does not match `subject`. The approved
+    /// name takes precedence, because the cluster already uses it for this machine. If the request is not approved, the
+    /// run abandons it.
     pub(super) fn approved_under_another_name(
         &self,
         open: Option<&OpenRequest>,

@@ -1,7 +1,7 @@
-//! The requests of a run, one after the other, until one is issued or no other request can help.
+//! The requests of a run, one after the other, until a certificate is issued, or no other request can succeed.
 //!
-//! Most runs send one request. If the controller rejects the evidence version, the run sends one request with another
-//! version. If the controller challenges the machine, the run sends the answer in another request.
+//! Most runs send one request. If the controller rejects the evidence version, the run sends another request with a
+//! different version. If the controller challenges the machine, the run sends the response in another request.
 
 use std::mem;
 use std::time::Duration;
@@ -26,15 +26,16 @@ use crate::pending::{OpenRequest, Pending, Subject};
 use crate::reasons;
 use crate::store::StoreLock;
 
-/// The reasons for a denial of a request whose certificate is not recorded in the `NodeIdentity` of the node. A request
-/// with the bootstrap credential can still be granted, because it claims the name again.
+/// The reasons for a denial of a request whose certificate is not recorded in the `NodeIdentity` of the node. The
+/// controller can still approve a request with the bootstrap credential, because that request claims the name again.
 const NOT_THE_RECORDS: [&str; 3] = [FORMER_CERTIFICATE, RECORD_MISSING, REQUESTER_UID_MISSING];
 
 /// The reasons for a denial because of the request's key: the certificates with this key were revoked, or the key
-/// belongs to another machine. A request with another key is a new claim.
+/// belongs to another machine. A request with a new key is a new claim.
 const NOT_WITH_THIS_KEY: [&str; 2] = [IDENTITY_REVOKED, KEY_OF_ANOTHER_MACHINE];
 
-/// The maximum number of challenges that a run answers: one, and a second one if the first answer arrived too late.
+/// The maximum number of challenges that a run answers: the first challenge, and another challenge if the response to
+/// the first arrived too late.
 const MAX_CHALLENGES: u32 = 2;
 
 /// The requests of a run for one subject, with one key.
@@ -52,17 +53,17 @@ pub(super) struct Negotiation<'a> {
     /// Whether the key is the key of the stored certificate. If the controller denies that key, the run creates another
     /// key, once.
     pub(super) has_stored_key: bool,
-    /// Whether the client uses the bootstrap credential. If the API server refuses the stored certificate, the client
-    /// changes to the bootstrap credential, once.
+    /// Whether the client uses the bootstrap credential. The client switches to it, once, if the API server refuses the
+    /// stored certificate.
     pub(super) is_bootstrap: bool,
 }
 
 impl Negotiation<'_> {
     /// Sends requests and returns the issued chain.
     ///
-    /// Every request is saved before it is sent, and has the same key. If a run is killed between a
-    /// challenge and its answer, the next run continues with the challenged request, which the API
-    /// server still has.
+    /// All requests have the same key, and each request is saved before it is sent. If a run is killed between a
+    /// challenge and the response, the next run continues with the challenged request, which still exists in the API
+    /// server.
     pub(super) fn run(mut self) -> Result<String, Failure> {
         let mut may_change_version = true;
         let mut challenges_left = MAX_CHALLENGES;
@@ -101,7 +102,8 @@ impl Negotiation<'_> {
                     challenge,
                 }) => match reason.as_str() {
                     UNSUPPORTED_ATTESTATION_VERSION => {
-                        // Only once: a controller that rejects a version from its own list must not cause a loop.
+                        // Try another version only once, because a controller that rejects a version from its own list
+                        // must not cause a loop.
                         let another = self
                             .another_version(supported)
                             .filter(|_| mem::take(&mut may_change_version));
@@ -116,8 +118,8 @@ impl Negotiation<'_> {
                         challenges_left -= 1;
                         match challenge.as_deref().map(Challenge::parse) {
                             None => None,
-                            // A challenge of an earlier run can be expired. For a challenge of this run, only the
-                            // controller's clock counts.
+                            // A challenge from an earlier run can have expired. Whether a challenge from this run has
+                            // expired depends only on the controller's clock.
                             Some(Ok(challenge)) if open.acknowledged && has_ended(&challenge) => {
                                 let step = "the challenge has expired; requesting another";
                                 self.attempt.log.step(step);
@@ -179,8 +181,8 @@ impl Negotiation<'_> {
         Err(failure)
     }
 
-    /// A request with new evidence. The name of a CSR object is derived from its bytes, so the same bytes cannot be
-    /// submitted again.
+    /// A request with new evidence. The name of a CSR is derived from its bytes, so the plugin cannot send the same
+    /// bytes again.
     fn again(&mut self) -> Result<OpenRequest, Failure> {
         self.pending.drop_request(self.store)?;
         self.open_request()
@@ -191,9 +193,9 @@ impl Negotiation<'_> {
         ours.find(|ours| supported.contains(ours) && *ours != self.version)
     }
 
-    /// Uses the bootstrap credential from now on, because a certificate that has not expired was refused. Either the CA
-    /// was replaced, the certificate was revoked, or the `NodeIdentity` records another holder. Returns `refused` if no
-    /// bootstrap kubeconfig is usable.
+    /// Uses the bootstrap credential from now on, because the API server refused a certificate that has not expired.
+    /// This happens if the CA was replaced, if the certificate was revoked, or if the `NodeIdentity` names a different
+    /// holder. Returns `refused` if no bootstrap kubeconfig is usable.
     fn change_to_bootstrap(&mut self, refused: Failure) -> Result<(), Failure> {
         let path = &self.attempt.settings.bootstrap_kubeconfig;
         let Ok(bootstrap) = Kubeconfig::read(path) else {
@@ -223,7 +225,8 @@ impl Negotiation<'_> {
                 }
                 Err(error) => error,
             };
-            // Another request has this name. With new bytes, the next run's request has another name.
+            // A different request has this name. The next run creates a request with new bytes, and therefore with a
+            // different name.
             if error.kind == ApiErrorKind::NameConflict {
                 self.pending.drop_request(self.store)?;
             }
@@ -261,7 +264,7 @@ impl Negotiation<'_> {
         }
         if let (Some(request), false) = (&mut self.pending.request, open.acknowledged) {
             request.acknowledged = true;
-            // If this fails, the next run finds its own request by its name.
+            // If the save fails, the next run finds the request by its name.
             drop(self.pending.save(self.store));
         }
         attempt.steps.done(if open.answers {

@@ -33,7 +33,7 @@ pub(super) fn unsupported(
     )
 }
 
-/// The failure for a challenge that cannot be parsed. The next run creates another request, and so gets another
+/// The failure for a challenge that cannot be parsed. The next run creates another request, for which it gets another
 /// challenge.
 pub(super) fn unreadable_challenge(open: &OpenRequest, error: &InvalidChallenge) -> Failure {
     Failure::new(

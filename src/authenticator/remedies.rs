@@ -1,4 +1,4 @@
-//! Exit codes and remedies of errors.
+//! Exit codes and hints for errors.
 
 use std::path::Path;
 
@@ -55,7 +55,7 @@ pub(super) fn certificate_failure(error: ApiError, bootstrap: &Path) -> Failure 
     }
 }
 
-/// The remedy for this error of the API server with a certificate that has not expired.
+/// The hint for this error from the API server, if the certificate has not expired.
 pub(crate) fn unaccepted_certificate(error: &ApiError, bootstrap: &Path) -> String {
     if error.kind == ApiErrorKind::Unauthorized {
         format!(
@@ -67,7 +67,7 @@ pub(crate) fn unaccepted_certificate(error: &ApiError, bootstrap: &Path) -> Stri
     }
 }
 
-/// The remedy for a certificate that is refused although it has not expired.
+/// The hint for a certificate that the API server refuses, although it has not expired.
 pub(crate) fn refused_certificate(bootstrap: &Path) -> String {
     format!(
         "check whether the certificate was revoked or does not match the node identity; if this is the right \
@@ -89,7 +89,7 @@ mod tests {
     use crate::kube::kubeconfig::{ClusterEndpoint, EndpointFields, Login};
     use crate::secret::Secret;
 
-    /// The error for this status of a call with the stored certificate.
+    /// The error for a call with the stored certificate that returned this status.
     fn error(status: u16) -> ApiError {
         let server = ApiServer::start();
         server.inject(Route::get(), Times::always(), Fault::status(status));

@@ -1,7 +1,7 @@
 //! A provider's text about the evidence that a machine enrolled with, for its renewals.
 //!
-//! A machine can have several ways to prove its identity. A renewal with a different way would look like another
-//! machine.
+//! A machine can have several ways to prove its identity. A renewal with different evidence would look like a request
+//! from a different machine.
 
 use kubelet_attestation::csr::envelope::Envelope;
 
@@ -23,11 +23,11 @@ impl Attempt {
         }
     }
 
-    /// Removes a file that is not tied to this machine by an origin, before this run writes an origin.
+    /// Removes the file if no origin ties it to this machine. This must happen before the run writes an origin.
     ///
     /// # Errors
     ///
-    /// The file cannot be removed. With an origin, the next run would trust it.
+    /// The file cannot be removed. If this run then wrote an origin, the next run would trust the file.
     pub(super) fn forget_foreign(store: &StoreLock, stored: &StoreContents) -> Result<(), Failure> {
         match stored.origin {
             Some(_) => Ok(()),
@@ -35,11 +35,11 @@ impl Attempt {
         }
     }
 
-    /// Saves the provider's text about `request`, which was issued.
+    /// Saves the provider's text about the evidence in `request`, for which a certificate was issued.
     ///
     /// # Errors
     ///
-    /// The store cannot be written.
+    /// The text cannot be written.
     pub(super) fn remember(
         &self,
         store: &StoreLock,

@@ -47,9 +47,9 @@ impl Attempt {
         versions.next().unwrap_or(EvidenceVersion::V1)
     }
 
-    /// The stored credential, if the next request must use its key. This is the case if the API server does not
-    /// recognize the certificate (401, its CA was replaced), and no evidence shows that the request comes from the same
-    /// machine. Until the certificate expires, its `NodeIdentity` accepts only this key.
+    /// The stored credential, if the next request must use its key. This is the case if the API server rejects the
+    /// certificate with 401, because its CA was replaced, and the provider has no evidence that the request comes from
+    /// the same machine. Until the certificate expires, the controller accepts only its key for this `NodeIdentity`.
     pub(super) fn refiled<'a>(&self, stored: &'a StoreContents) -> Option<&'a Credential> {
         let is_unknown = matches!(
             self.demand,
@@ -62,8 +62,8 @@ impl Attempt {
         (is_unknown && self.attester.renewal() == Renewal::Impossible).then_some(valid)
     }
 
-    /// The key and request of an earlier run. Otherwise, the key of the stored certificate if that is [filed
-    /// again](Self::refiled), or a new key. The key is saved.
+    /// The key and the request of an earlier run. Otherwise, the key of the stored certificate if the next request
+    /// [must use it](Self::refiled), or a new key, which is saved.
     pub(super) fn pending(
         &self,
         store: &StoreLock,
@@ -90,14 +90,14 @@ impl Attempt {
     }
 
     /// Completes an earlier run that stored its certificate but not the CA certificates of its issuer, because it was
-    /// killed or could not write. Otherwise, the certificate would seem to come from the previous CA, and this run
-    /// would request another certificate.
+    /// killed or could not write. Without this step, the certificate would seem to come from the previous CA, and this
+    /// run would request another certificate.
     pub(super) fn finish(
         &self,
         store: &StoreLock,
         stored: &mut StoreContents,
     ) -> Result<(), Failure> {
-        // If the key is filed again, a saved key that equals the stored key belongs to an open request.
+        // If requests must use the stored key, a saved key that equals the stored key belongs to an open request.
         let is_refiled = self.refiled(stored).is_some();
         let (Some(credential), Some(origin), Some(endpoint)) =
             (&stored.credential, &mut stored.origin, &self.endpoint)
@@ -131,10 +131,10 @@ impl Attempt {
         Ok(pending.filter(|pending| {
             let is_current = current == Some(pending.key.public_bits());
             if is_refiled {
-                // A request with another key would wait until the certificate expires.
+                // A request with a different key would stay pending until the certificate expires.
                 is_current || pending.replaces_denied
             } else {
-                // A saved key that equals the stored key is the leftover of a run that was killed after it stored the
+                // A saved key that equals the stored key comes from a run that was killed after it stored the
                 // certificate.
                 !is_current
             }
@@ -150,8 +150,8 @@ impl Attempt {
             self.log.warn(&exposed);
         }
         let why = match Pending::parse(&text) {
-            // The saved machine must match with certainty, unlike in the origin. A mismatch costs one request; the same
-            // key on two machines would be worse.
+            // Here, unlike in the origin, the saved machine must match with certainty. A false mismatch costs only one
+            // request, but two machines must not use the same key.
             Ok(pending) if self.machine.identity().is_of(&pending.machine) => {
                 return Ok(Some(pending));
             }
@@ -192,7 +192,7 @@ impl Attempt {
             .pair()
             .and_then(|pair| client_request(&pair, &subject.node_name, &subject.provider_id))
             .map_err(|error| Failure::bug(&error))?;
-        // The evidence covers the key as the controller parses it from these bytes.
+        // The evidence must cover the key that the controller parses from these bytes.
         let request = CertificationRequest::from_der(&csr).map_err(|error| Failure::bug(&error))?;
         let evidence = attest(&Claim {
             version,
@@ -230,13 +230,13 @@ impl Negotiation<'_> {
         self.open_request()
     }
 
-    /// The open request, if it can be continued. Otherwise, a new request with the same key, which is saved.
+    /// The open request, if it can be continued. Otherwise, a new request with the same key. The new request is saved.
     pub(super) fn open_request(&mut self) -> Result<OpenRequest, Failure> {
         let (attempt, now) = (self.attempt, clock::now());
         let saved = self.pending.request.clone();
         let open =
             match saved.filter(|open| open.is_worth_taking_up(self.subject, self.lifetime, now)) {
-                // This run queried the machine for its provider ID, so the next run does not have to.
+                // This run queried the provider ID, so the next run does not need to query it.
                 Some(open) => OpenRequest {
                     asked: Some(attempt.scope.clone()),
                     ..open
@@ -251,7 +251,7 @@ impl Negotiation<'_> {
         Ok(open)
     }
 
-    /// A request that answers `challenge`, with the key of `challenged`, saved; `None` if the provider does not answer
+    /// A saved request that answers `challenge` and has the key of `challenged`; `None` if the provider does not answer
     /// challenges.
     pub(super) fn answer(
         &mut self,
@@ -280,8 +280,8 @@ impl Negotiation<'_> {
         Ok(Some(open))
     }
 
-    /// A request with the evidence from `attest`, not saved. If the machine cannot support the claim, the open request
-    /// is dropped, so that the next run starts again.
+    /// A request with the evidence from `attest`. The request is not saved. If the machine cannot support the claim,
+    /// the open request is dropped, so that the next run starts again.
     fn attest(
         &mut self,
         attest: impl FnOnce(&Claim<'_>) -> Result<Option<Vec<u8>>, Failure>,

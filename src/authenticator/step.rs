@@ -8,7 +8,7 @@ use crate::failure::{Code, Failure};
 use crate::log::Log;
 use crate::store::StoreLock;
 
-/// A completed step. If a run is killed after a step, the next run continues there.
+/// A completed step. If a run is killed after a step, the next run continues with the following step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
     /// No step is complete.
@@ -85,8 +85,7 @@ pub type Observer = Arc<dyn Fn(Step) + Send + Sync>;
 pub(super) struct Steps {
     /// The last step, and the time of its completion.
     last: Mutex<(Step, Instant)>,
-    /// The lock, if the run holds it. The waiting thread records the failure under it if the run
-    /// hangs.
+    /// The lock, if the run holds it. If the run hangs, the waiting thread uses this lock to record the failure.
     pub(super) lock: OnceLock<StoreLock>,
     observer: Option<Observer>,
     log: Log,
@@ -116,7 +115,7 @@ impl Steps {
         }
     }
 
-    /// The failure of a hanging run.
+    /// The failure for a run that hangs.
     pub(super) fn stuck(&self, state_directory: &Path) -> Failure {
         let (last, _) = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (code, what) = match last {

@@ -1,4 +1,4 @@
-//! Runs against an API server with the faults of a cluster whose CA was replaced.
+//! Runs against an API server that behaves as after a replacement of the cluster's CA.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::store::StoreFile;
 
 const BOOTSTRAP_USER: &str = "system:bootstrap:abcdef";
 
-/// A provider that sends a header as evidence, or has no evidence.
+/// A provider whose evidence is only a header, or that has no evidence.
 #[derive(Debug)]
 struct Machines(Renewal);
 
@@ -142,15 +142,15 @@ impl Bed {
         })
     }
 
-    /// The result of a run after two minutes, in which the API server gives the stored certificate
-    /// this status.
+    /// The result of a run after two minutes, if the API server answers requests with the stored certificate with this
+    /// status.
     fn refused(&self, status: u16) -> Credential {
         self.refuse(status);
         self.again()
     }
 
-    /// From now on, the API server gives the stored certificate this status, a 403 because it is
-    /// revoked.
+    /// From now on, the API server answers requests with the stored certificate with this status. The status 403 has
+    /// the message for revoked certificates.
     fn refuse(&self, status: u16) {
         self.refuse_because(status, "the credential 1 of system:node:n1 is revoked");
     }
@@ -190,7 +190,7 @@ impl Bed {
         self.run().unwrap()
     }
 
-    /// From now on, no request is decided, and a run does not wait for long.
+    /// From now on, the controller does not decide on requests, and runs have a short time limit.
     fn nobody_decides(&mut self) {
         self.server.set_signer(Signer::Off);
         self.limit = Duration::from_secs(5);
@@ -251,7 +251,7 @@ fn a_machine_without_evidence_creates_a_new_key_after_a_403() {
     assert_eq!(bed.requesters(), [BOOTSTRAP_USER]);
 }
 
-/// Like the message of a cluster's own policy.
+/// A message as from an admission policy that an administrator created.
 const NO_LEASES: &str = "this field manager is not allowed";
 
 #[test]
@@ -340,7 +340,7 @@ fn a_revoked_stored_key_is_replaced() {
         bed.nobody_decides();
         bed.refuse(401);
         bed.deny_next(reason);
-        // The API server has the request with the other key, and nobody decides.
+        // The API server has the request with the new key, and the controller does not decide.
         let waits = bed.again();
         let requests = bed.server.created_bodies().len();
         let still_waits = bed.again();
@@ -351,7 +351,7 @@ fn a_revoked_stored_key_is_replaced() {
 
         let name = pending_name(&bed);
         bed.server.approve_and_issue(&name);
-        // It ends with the certificate.
+        // With a longer limit, the run receives the certificate.
         bed.limit = Duration::from_mins(1);
         let new = bed.again();
 
@@ -367,7 +367,7 @@ fn a_stored_key_that_is_denied_for_another_reason_is_kept() {
     bed.deny_next("TokenOfAnotherMachine");
     let denied = bed.again();
     assert_eq!(denied.certificate_pem(), old.certificate_pem());
-    // The operator gave the node another token, and the pause after the denial is over.
+    // The node has a new token, and the pause after the denial has passed.
     let store = bed.store();
     let lock = store.lock(
         Deadline::after(Duration::from_secs(20)),
@@ -402,7 +402,7 @@ fn a_request_with_the_stored_key_is_created_once_across_runs() {
 fn the_stored_key_replaces_a_waiting_key_after_a_401() {
     let (mut bed, old) = Bed::joined(Renewal::Impossible);
     bed.nobody_decides();
-    // Another key, which the controller does not grant before the certificate ends.
+    // A request with a new key, which the controller does not approve before the certificate expires.
     let waits = bed.refused(403);
     let other = pending_name(&bed);
     assert_eq!(waits.certificate_pem(), old.certificate_pem());

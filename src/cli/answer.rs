@@ -9,7 +9,8 @@ use serde_json::Value;
 use crate::failure::{Code, Failure};
 
 /// Writes `text` to standard output, without characters that could control a terminal. Only this function and the
-/// credential write there. If the reader, such as `head`, closes the output early, that is not a failure.
+/// command `credential` write to standard output. It is not a failure if the reader, such as `head`, closes the pipe
+/// early.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out
@@ -53,8 +54,8 @@ fn entries(value: &Value) -> Vec<(String, &Value)> {
     }
 }
 
-/// A key, quoted unless it begins with a letter and does not contain a character with a meaning in YAML. A key that
-/// consists of digits would be read as a number.
+/// A key. Without quotes, YAML would interpret special characters, and would parse a key of digits as a number. So the
+/// key is quoted unless it begins with a letter and contains no special characters.
 fn name(key: &str) -> Cow<'_, str> {
     let is_plain = key.starts_with(|first: char| first.is_ascii_alphabetic())
         && !key.contains(|letter: char| is_invisible(letter) || ":#,[]{}\"'".contains(letter));
@@ -84,8 +85,8 @@ fn block(of: Vec<(String, &Value)>, indent: usize, text: &mut String) {
     }
 }
 
-/// The lines of a text that fits into a literal block. Its last line is terminated. No line is empty or begins with a
-/// space, which YAML would interpret as indentation.
+/// The lines of the text, if it can be a literal block: the last line ends with a line feed, and no line is empty or
+/// begins with a space, which YAML would interpret as indentation.
 fn literal(value: &Value) -> Option<impl Iterator<Item = &str>> {
     let text = value.as_str()?.strip_suffix('\n')?;
     let is_plain =

@@ -342,7 +342,7 @@ impl Arguments {
                 if error.use_stderr() {
                     show(&text);
                 } else {
-                    // If standard output is closed, the error cannot be shown anywhere.
+                    // If standard output is closed, no output remains for the error.
                     drop(answer::print(&text));
                 }
                 u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
@@ -356,7 +356,7 @@ pub(super) type GivenSettings = (Option<PathBuf>, Vec<(Entry, OsString)>);
 /// The settings file and the settings, if all arguments have the form `--option=value`; `None` leaves the arguments to
 /// the parser.
 ///
-/// client-go calls the plugin every hour on every node, and the parser would cost more than the rest of such a run.
+/// client-go calls the plugin every hour on every node, and the parser would take more time than the rest of the run.
 pub(super) fn settings_alone(
     schema: &ProviderSchema,
     arguments: impl Iterator<Item = OsString>,

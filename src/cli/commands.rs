@@ -93,8 +93,8 @@ impl Session {
         self.authenticator(Self::sources(arguments), Caller::Person)
     }
 
-    /// The inputs of a command in the cluster of the kubelet's kubeconfig, if the kubeconfig runs a plugin. That
-    /// cluster is newer than the stored one if the API server has moved.
+    /// The inputs of a command, with the cluster in the kubelet's kubeconfig if that kubeconfig runs a plugin. If the
+    /// API server has moved, the kubeconfig is more current than the stored cluster.
     fn in_cluster_of<'a>(
         &self,
         kubelet: &Kubelet,
@@ -181,7 +181,8 @@ fn show_request(
     answer::print(&text)
 }
 
-/// The request, without the values of these members of its evidence. Evidence that is not JSON is omitted entirely.
+/// The request, in which the evidence does not contain the values of these members. Evidence that is not JSON is
+/// omitted entirely.
 fn without(secrets: &[&str], request: &[u8]) -> Result<Vec<u8>, Failure> {
     let mut envelope = Envelope::parse(request).map_err(|error| Failure::bug(&error))?;
     envelope.evidence = envelope.evidence.map(|evidence| {

@@ -106,7 +106,7 @@ impl Session {
     }
 }
 
-/// The finding about valid settings from these files.
+/// The finding for valid settings from these files.
 fn found(files: &[PathBuf], leftovers: &Leftovers) -> Finding {
     if let Some(failure) = leftovers.failure() {
         return Finding::warn(&failure);
@@ -137,7 +137,7 @@ fn table(checks: &[Checked]) -> String {
             wrap("", MARGIN, &format!("cure: {}", finding.cure), &mut text);
         }
         if matches!(finding.state, State::Warn | State::Fail) {
-            // A URL is longer than a line, and stays next to its name.
+            // Do not wrap the URL, even if it is longer than a line.
             text.extend([&" ".repeat(MARGIN), "see: ", PAGE, name, "\n"]);
         }
     }

@@ -43,8 +43,8 @@ pub fn run(attester: impl Attester) -> ExitCode {
     run_on(Machine::default(), attester, None)
 }
 
-/// As [`run`], on the machine that `machine` describes. It calls `observer` after each step. Tests use it to simulate
-/// that a disk was moved to another machine, and to stop a run at a step.
+/// Like [`run`], on the machine that `machine` describes. Calls `observer` after each step. Tests use this function to
+/// simulate that a disk was moved to a different machine, and to stop a run at a step.
 pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observer>) -> ExitCode {
     keep_memory();
     let schema = ProviderSchema {
@@ -92,7 +92,7 @@ pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observ
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // A repeated failure is already in the journal.
+            // During a back-off, the journal already contains the failure.
             if is_client_go && failure.code() != Code::BackOff {
                 let provider = session.attester.provider();
                 let command = format!("kubelet-authenticator-{provider} doctor");
@@ -120,7 +120,7 @@ impl Session {
         let info = ExecInfo::parse(info)?;
         let extension = info.cluster.as_ref().and_then(|cluster| cluster.config);
         let mut leftovers = leftovers();
-        // Most kubeconfigs have no extension, and a cached run does not parse more than necessary.
+        // Most kubeconfigs have no extension, and a run with the stored credential must not parse more than necessary.
         if let Some(extension) = extension {
             let extension = serde_json::from_str(extension.get()).unwrap_or_default();
             leftovers = leftovers.in_extension(EXEC_INFO, &extension);
@@ -133,8 +133,8 @@ impl Session {
             ..self.with_settings(settings, fault, Caller::ClientGo)
         };
         let printed = print(&authenticator);
-        // The process exits after this, and the value does not contain secrets. Dropping it would cost each run as much
-        // time as reading the settings.
+        // The process exits after this line, and the value does not contain secrets. Dropping the value would take as
+        // much time as reading the settings.
         mem::forget(authenticator);
         printed
     }

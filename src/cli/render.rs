@@ -21,12 +21,12 @@ const RELOAD: &str = "systemctl daemon-reload";
 /// The flag that makes the kubelet request its serving certificate. Cluster API does not set it elsewhere.
 const FLAG: (&str, &str) = ("rotate-server-certificates", "true");
 
-/// The time for which kubeadm tries to set the label and the taint of a control plane's Node, in seconds. The Node
-/// exists after the machine has a certificate. kubeadm's default of one minute is shorter than a decision can take.
-/// Without the taint, workloads run on the control plane.
+/// The time for which kubeadm tries to set the label and the taint of a control plane's Node, in seconds. The kubelet
+/// creates the Node after it gets a certificate, and a decision can take longer than kubeadm's default of one minute.
+/// Without the taint, workloads would run on the control plane.
 const API_CALL_SECONDS: u32 = 600;
 
-/// The format of bootstrap data in which cloud-init replaces templates.
+/// The bootstrap data format in which cloud-init evaluates templates.
 const CLOUD_CONFIG: &str = "cloud-config";
 
 /// The variable of a `ClusterClass`, and the name of its patch.
@@ -77,7 +77,8 @@ impl Session {
         answer::print(&text)
     }
 
-    /// The templates. Adds the provider's node name template if none is given and cloud-init evaluates templates.
+    /// The templates. If no node name template is given, and cloud-init evaluates templates, this function adds the
+    /// template of the provider.
     fn named(&self, given: &Templates, is_cloud_init: bool) -> Templates {
         let of_provider = self.attester.node_name_template();
         let of_provider = of_provider.filter(|_| is_cloud_init);
@@ -97,8 +98,8 @@ impl Session {
         ))
     }
 
-    /// Warns about a path that images rarely have. systemd ignores a program that does not exist, and the node then
-    /// joins without attestation or not at all.
+    /// Warns if the plugin's path is outside the usual directories for programs. systemd ignores a program that does
+    /// not exist, and the node then joins without attestation or not at all.
     fn warn_of_path(&self, program: &Path) {
         if !is_installed(program) {
             let what = format!("{} is not in /usr or /opt", program.display());
@@ -126,8 +127,8 @@ fn is_installed(program: &Path) -> bool {
 /// A `KubeadmConfigTemplate`, or the template of a control plane, for machines whose image contains the plugin.
 ///
 /// Cluster API connects to etcd through the kubelets of control planes, and the first control-plane node has no
-/// `NodeIdentity`. If the kubelets waited for approved serving certificates, the control plane would stay at one
-/// Machine.
+/// `NodeIdentity`. If the kubelets waited for approved serving certificates, the control plane could not scale beyond
+/// one Machine.
 fn kubeadm_config(options: &KubeadmConfigOptions, serves: bool, drop_in: &str) -> Value {
     let serves = serves && !options.control_plane;
     let version = options.api_version;
@@ -229,8 +230,8 @@ fn kubelet_arguments(version: BootstrapApi, arguments: &[(&str, &str)]) -> Value
     }
 }
 
-/// The variable of a `ClusterClass` that enables the patch, and names the attestors for the controller. The variable as
-/// a whole has a default, because every Cluster of the class evaluates the patch.
+/// The variable of a `ClusterClass` that enables the patch, and names the attestors for the controller. The variable
+/// has a default, because Cluster API evaluates the patch for every Cluster of the class.
 fn variable(provider: &str) -> Value {
     json!({
         "name": VARIABLE,
@@ -259,8 +260,8 @@ fn variable(provider: &str) -> Value {
 
 /// The patch of a `ClusterClass` that makes workers run the plugin.
 ///
-/// Cluster API adds to a list or a map only if it exists, and its patches cannot test whether it exists. Therefore, the
-/// absent fields are an option.
+/// A patch can append to a list or a map only if it exists, and cannot test whether it exists. Therefore, an option
+/// names the absent fields.
 fn patch(options: &ClusterClassOptions, serves: bool, drop_in: &str) -> Value {
     let every = json!({ "names": ["*"] });
     let workers = if options.machine_pools {
@@ -291,8 +292,8 @@ fn patch(options: &ClusterClassOptions, serves: bool, drop_in: &str) -> Value {
     })
 }
 
-/// The patches that add `value` to the specification of the machines: to the existing lists and maps, or otherwise at
-/// the first path in `absent`.
+/// The patches that add `value` to the specification of the machines: they append to existing lists and maps, and
+/// create the first path that is in `absent`.
 fn add(path: &str, value: &Value, absent: &[String], patches: &mut Vec<Value>) {
     let mut push = |path: &str, value: &Value| {
         let path = format!("/spec/template/spec/{path}");

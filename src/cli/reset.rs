@@ -37,7 +37,7 @@ fn confirm(authenticator: &Authenticator<'_>) -> Result<(), Failure> {
     }
     show("Continue? [y/N] ");
     let mut line = String::new();
-    // An answer that cannot be read is not a confirmation.
+    // If the answer cannot be read, the command is not confirmed.
     let read = io::stdin().lock().read_line(&mut line);
     if read.is_ok() && ["y", "yes"].contains(&line.trim().to_lowercase().as_str()) {
         Ok(())
@@ -46,7 +46,7 @@ fn confirm(authenticator: &Authenticator<'_>) -> Result<(), Failure> {
     }
 }
 
-/// The files that `reset` deletes, and what the node needs after it.
+/// The files that `reset` deletes, and the effects on the node.
 fn plan(authenticator: &Authenticator<'_>) -> Result<String, Failure> {
     let files = authenticator.resettable()?;
     let lines = files

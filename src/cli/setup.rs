@@ -30,7 +30,7 @@ impl Session {
         let leftovers = Leftovers::default();
         let kubeconfig = &options.kubelet_kubeconfig;
         self.warn_of_leftovers(&leftovers.in_kubeconfig(kubeconfig));
-        // An operator replaces a plugin, and might have just fixed the cause of a failure.
+        // `--replace` is used by an operator, who might have just fixed the cause of a failure.
         let caller = if options.replace {
             Caller::Person
         } else {

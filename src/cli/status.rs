@@ -54,7 +54,7 @@ impl Status {
         })
     }
 
-    /// The next action, in the spelling of the tables.
+    /// The next action, as tables show it.
     fn next_action(&self) -> &'static str {
         match self.due {
             ENROLMENT => "enrollment",
@@ -207,7 +207,7 @@ fn node_name(authenticator: &Authenticator<'_>, stored: &StoreContents) -> Optio
     }
 }
 
-/// The percentage, rounded down, without a cast.
+/// The percentage, rounded down. Written without a cast.
 fn percent(share: f64) -> u8 {
     (1..=100_u8)
         .take_while(|percent| share * 100.0 >= f64::from(*percent))

@@ -126,7 +126,7 @@ impl Session {
         if let Some(text) = read(StoreFile::Credential) {
             match Credential::from_store(&text) {
                 Ok(credential) => redactor.know(credential.key_pem().expose()),
-                // A corrupt file is redacted entirely, because it has no readable certificate.
+                // A corrupt file has no readable certificate, so its whole text is secret.
                 Err(_) => redactor.know(&text),
             }
         }

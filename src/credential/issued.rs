@@ -33,10 +33,10 @@ impl Credential {
     ///
     /// # Guarantees
     ///
-    /// The leaf is for this key, has exactly this node as its subject, is only for client authentication, is not a CA
-    /// certificate, and has not expired at `now`. A signer is allowed to omit the provider ID, but not to change it.
-    /// The CA's signature is not checked: the certificate comes from the API server over a verified connection, and the
-    /// API server checks the signature itself.
+    /// The leaf certificate has this key and exactly this node as its subject, is only for client authentication, is
+    /// not a CA certificate, and has not expired at `now`. A signer is allowed to omit the provider ID, but not to
+    /// change it. The CA's signature is not checked: the certificate comes from the API server over a verified
+    /// connection, and the API server checks the signature itself.
     pub fn from_issued(
         issued: &[u8],
         key: PrivateKey,
@@ -74,7 +74,7 @@ impl Credential {
     }
 }
 
-/// The certificates of the chain. The API server allows text around the blocks, which is dropped.
+/// The certificates of the chain. Drops the text around the blocks, which the API server allows.
 fn chain(issued: &[u8]) -> Result<Vec<Vec<u8>>, Invalid> {
     let chain = <(SectionKind, Vec<u8>)>::pem_slice_iter(issued)
         .take(MAX_CERTIFICATES + 1)
@@ -89,7 +89,7 @@ fn chain(issued: &[u8]) -> Result<Vec<Vec<u8>>, Invalid> {
     Ok(chain)
 }
 
-/// Requires one organization, one common name, and otherwise only the UID that Kubernetes reads.
+/// Requires one organization, one common name, and no other attribute except the UID that Kubernetes reads.
 fn check_subject(certificate: &X509Certificate<'_>, node_name: &NodeName) -> Result<(), Invalid> {
     let common_name = node_name.user_name();
     let subject = certificate.subject();

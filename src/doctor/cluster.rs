@@ -29,7 +29,8 @@ use crate::reasons;
 use crate::store::StoreFile;
 use crate::store_contents::StoreContents;
 
-/// A request that does not exist. An attempt to read it shows whether a bootstrap credential is accepted.
+/// The name of a request that does not exist. The attempt to read it shows whether the API server accepts a bootstrap
+/// credential.
 const NO_REQUEST: &str = "kubelet-authenticator-doctor";
 
 /// The expiry claim of a JSON Web Token (RFC 7519 section 4.1.4).
@@ -227,7 +228,7 @@ impl Doctor {
     }
 }
 
-/// The finding about an open request, from the object at the API server.
+/// The finding for an open request, from its object in the API server.
 fn judge(
     open: &OpenRequest,
     read: Option<CsrObject>,

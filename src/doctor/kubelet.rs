@@ -92,7 +92,7 @@ impl Doctor {
             let what = format!("{place}: the plugin's provideClusterInfo is not true");
             return Err(warn(what, again));
         }
-        // Errors of the cluster belong to another check.
+        // Another check reports errors in the cluster entry.
         if let Ok(endpoint) = Kubeconfig::read_endpoint(path) {
             check_length(&endpoint, path).map_err(|failure| Finding::fail(&failure))?;
         }
@@ -118,12 +118,12 @@ impl Doctor {
     }
 }
 
-/// The command that prints a file for this program.
+/// The command that prints the file `file` for this program.
 pub(super) fn rendered(file: &str) -> String {
     format!("`{}`", process::render(file, process::command().as_ref()))
 }
 
-/// Warns about a file that another user could change and that is run as root.
+/// Warns about a file that root executes, if another user could change the file.
 fn trusted(path: &Path) -> Result<(), Finding> {
     match ownership::of_path(path) {
         Some(untrusted) => Err(warn(untrusted.what, untrusted.remedy)),
@@ -147,7 +147,7 @@ fn executable(program: &Path) -> Result<(), Finding> {
         let what = format!("cannot run the plugin: {place} is not executable");
         return Err(fail(what, format!("run: chmod 755 {place}")));
     }
-    // The mode bits do not show the mount options.
+    // Mount options can also forbid execution, and the mode bits do not show them.
     if let Err(error) = rustix::fs::access(program, Access::EXEC_OK) {
         let error = io::Error::from(error);
         let what = format!("cannot run the plugin: {place}: {error}");
@@ -172,7 +172,7 @@ fn executable(program: &Path) -> Result<(), Finding> {
     Err(fail(what, cure))
 }
 
-/// The remedy for a program that cannot be executed although its mode permits it.
+/// The hint for a program that cannot be executed although its mode permits it.
 fn why_not_executable(program: &Path) -> String {
     let place = program.display();
     let mount = rustix::fs::statvfs(program);
@@ -189,7 +189,7 @@ fn why_not_executable(program: &Path) -> String {
 
 /// The architecture of an ELF program, `e_machine`; `None` for a file in another format, such as a script.
 ///
-/// All architectures of Kubernetes nodes are little-endian, except s390x. Its number is read with swapped bytes.
+/// All architectures of Kubernetes nodes are little-endian, except s390x, whose number is read with swapped bytes.
 fn architecture(program: &Path) -> io::Result<Option<u16>> {
     let mut header = [0; 20];
     match File::open(program)?.read_exact(&mut header) {

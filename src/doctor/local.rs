@@ -18,10 +18,11 @@ use crate::rotation::CLOCK_LEEWAY;
 use crate::store::StoreFile;
 use crate::store_contents::StoreContents;
 
-/// The free space that the store needs, in bytes: for each file and its replacement.
+/// The free space that the store needs, in bytes. It covers each file and its replacement.
 const LEAST_ROOM: u64 = 1024 * 1024;
 
-/// A run can exceed its time limit by this time. After that, `doctor` reports its lock as a fault.
+/// The time by which a run can exceed its time limit. If the run still holds the lock after this time, `doctor` reports
+/// a fault.
 const LATE: Duration = Duration::from_secs(10);
 
 impl Doctor {
@@ -182,7 +183,7 @@ impl Doctor {
     }
 }
 
-/// The rating of a failure to get a certificate: a warning while there is a valid one.
+/// The state of a check that would prevent a new certificate: only a warning while the stored certificate is valid.
 pub(super) fn by_need(stored: &StoreContents) -> fn(String, String) -> Finding {
     if stored.valid(clock::now()).is_some() {
         |what, cure| warn(what, cure)
@@ -191,7 +192,7 @@ pub(super) fn by_need(stored: &StoreContents) -> fn(String, String) -> Finding {
     }
 }
 
-/// The fault and its remedy.
+/// The fault and the hint.
 fn fault(disk: &StatVfs) -> Option<(&'static str, &'static str)> {
     let room = disk.f_bavail.saturating_mul(disk.f_frsize);
     if disk.f_flag.contains(StatVfsMountFlags::RDONLY) {

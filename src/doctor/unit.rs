@@ -19,10 +19,10 @@ use crate::process::{command, output};
 const PROPERTIES: &str = "--property=LoadState,ActiveState,MainPID,NeedDaemonReload,ExecStartPre,\
                           Environment,EnvironmentFiles";
 
-/// The time limit of systemctl. Other checks need its output.
+/// The time limit of systemctl. It is short, because other checks need the output.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The time limit of all reads. The files of a process that hangs in the kernel can be unreadable too.
+/// The time limit of all reads. A read from `/proc` can also hang, if the kubelet hangs in the kernel.
 const ALL: Duration = Duration::from_millis(2500);
 
 /// The values that disable a flag (Go's `strconv.ParseBool`).
@@ -109,7 +109,7 @@ impl Unit {
         self.variables.iter().cloned()
     }
 
-    /// The environment file of `setup`, if it is missing.
+    /// The environment file that `setup` writes, if the file is missing.
     fn missing_environment(&self) -> Option<PathBuf> {
         let files = self.all("EnvironmentFiles").flat_map(str::split_whitespace);
         let mut ours = files.filter(|file| file.starts_with('/') && file.contains(OURS));
@@ -170,7 +170,7 @@ fn variable(entry: &[u8]) -> Option<OsString> {
     is_ours.then(|| OsString::from_vec(name.into()))
 }
 
-/// The argument that makes the kubelet bypass the plugin.
+/// The finding if an argument makes the kubelet bypass the plugin.
 fn bypass(arguments: &[String]) -> Option<Finding> {
     if value(arguments, "--bootstrap-kubeconfig").is_some_and(|path| !path.is_empty()) {
         return Some(fail(
@@ -183,7 +183,7 @@ fn bypass(arguments: &[String]) -> Option<Finding> {
     } else {
         let configured = KubeletArguments::collect(arguments);
         let rotates = configured.rotates_certificates(&Machine::default());
-        // A kubelet does not start with a file that cannot be read.
+        // If the file cannot be read, the kubelet does not start.
         rotates.unwrap_or_default()
     };
     rotates.then(|| {
@@ -194,7 +194,7 @@ fn bypass(arguments: &[String]) -> Option<Finding> {
     })
 }
 
-/// The instruction to set the kubelet up, with an addition.
+/// The hint to configure the kubelet, followed by `addition`.
 fn set_up(addition: &str) -> String {
     format!(
         "run: {} setup, and restart the kubelet{addition}",
@@ -202,7 +202,7 @@ fn set_up(addition: &str) -> String {
     )
 }
 
-/// The last value of a flag. Empty for a flag without a value.
+/// The value of the last occurrence of a flag. Empty for a flag without a value.
 fn value<'a>(arguments: &'a [String], flag: &str) -> Option<&'a str> {
     let mut found = None;
     let mut rest = arguments.iter();

@@ -65,12 +65,12 @@ impl From<ImdsError> for Failure {
 }
 
 impl ImdsError {
-    /// The error of an unexpected answer.
+    /// The error for an unexpected response.
     pub(super) fn invalid(what: String) -> Self {
         Self::Permanent(failure(what, CHECK_SERVICE))
     }
 
-    /// The error of a status other than success.
+    /// The error for a status other than success.
     fn of_status(status: u16, path: &str) -> Self {
         let of =
             |what: String, remedy| failure(format!("the instance metadata service {what}"), remedy);
@@ -111,7 +111,7 @@ pub(super) struct Question<'a> {
 impl Client {
     pub(super) fn new() -> Result<Self, Failure> {
         let builder = ClientBuilder::new().no_proxy();
-        // TLS is not used here, but without a configuration the library would look for a default.
+        // Requests do not use TLS, but without a configuration, the library would search for a default configuration.
         let roots = RootCertStore::empty();
         let tls = http::tls().map(|tls| tls.with_root_certificates(roots).with_no_client_auth());
         let unusable = |error: &dyn Error| {
@@ -126,7 +126,7 @@ impl Client {
         client.map(Self).map_err(|error| unusable(&error))
     }
 
-    /// Sends the request and returns the body of a 200 answer.
+    /// Sends the request and returns the body of a response with status 200.
     pub(super) fn ask(
         &self,
         question: &Question<'_>,
@@ -147,7 +147,7 @@ impl Client {
             let status = response.status().as_u16();
             return Err(ImdsError::of_status(status, question.path));
         }
-        // Allocated in advance: a growing buffer would leave copies of a secret in memory.
+        // Allocate the buffer in advance, because a growing buffer would leave copies of a secret in memory.
         let body = Zeroizing::new(Vec::with_capacity(USUAL_ANSWER_LEN));
         http::read(response, MAX_ANSWER_LEN, body)
             .map_err(|error| failed(&error))?
@@ -156,7 +156,7 @@ impl Client {
 }
 
 impl Question<'_> {
-    /// The error of an answer that cannot be used.
+    /// The error for a response that cannot be used.
     pub(super) fn invalid(&self, how: &str) -> ImdsError {
         let path = self.path;
         ImdsError::invalid(format!(

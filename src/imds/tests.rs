@@ -8,12 +8,12 @@ use crate::settings::Value as _;
 /// Longer than any wait of these tests.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// For operations that end at their deadline: enough to connect on a busy machine.
+/// A deadline for operations that take until their deadline. It is long enough to connect on a busy machine.
 const A_WHILE: Duration = Duration::from_secs(2);
 
 const OK: &str = "HTTP/1.1 200 OK\r\nconnection: close\r\n";
 
-/// A service that answers each request by `answer`, and records the heads of the requests.
+/// A service that answers each request with `answer`, and records the heads of the requests.
 struct Service {
     address: SocketAddr,
     heads: Arc<Mutex<Vec<String>>>,
@@ -104,7 +104,7 @@ fn one_token_with_a_lifetime_of_a_minute_is_used_for_every_read() {
         token.contains("x-aws-ec2-metadata-token-ttl-seconds: 60"),
         "{token}"
     );
-    // The service takes this header for a sign of a proxy, and refuses the request.
+    // The metadata service rejects requests with this header, because it indicates a proxy.
     assert!(!token.contains("x-forwarded-for"), "{token}");
     assert!(first.starts_with("get /latest/meta-data/instance-id http/1.1"));
     for read in [first, second] {
@@ -171,7 +171,7 @@ fn an_endless_metadata_response_is_not_read() {
 fn a_slow_metadata_response_does_not_extend_the_deadline() {
     let service = Service::reading(|stream| {
         write(stream, &format!("{OK}\r\n"));
-        // Each byte arrives long before the deadline, in real time, because the client is blocking.
+        // Each byte arrives long before the deadline. This test uses real time, because the client is blocking.
         while stream.write_all(b"x").is_ok() {
             thread::sleep(Duration::from_millis(50));
         }
@@ -187,7 +187,7 @@ fn a_slow_metadata_response_does_not_extend_the_deadline() {
 #[test]
 fn the_error_for_a_missing_token_response_suggests_the_hop_limit() {
     let service = Service::start(|_, stream| {
-        // Until the client gives up.
+        // Reads until the client disconnects.
         let mut rest = String::new();
         drop(BufReader::new(stream).read_line(&mut rest));
     });

@@ -120,7 +120,7 @@ pub(super) fn facts(
     Ok(())
 }
 
-/// A distinguished name, in the form of its standard.
+/// A distinguished name, in the string format of `x509-parser`.
 fn name(name: &x509_parser::x509::X509Name<'_>) -> String {
     name.to_string()
 }
@@ -167,7 +167,7 @@ fn provider_id(certificate: &X509Certificate<'_>) -> Option<String> {
     Some(text.as_str().to_owned())
 }
 
-/// The usages of the certificate, with Kubernetes' names where they exist.
+/// The usages of the certificate, with their Kubernetes names if they have one.
 fn usages(certificate: &X509Certificate<'_>) -> Vec<String> {
     let mut usages = Vec::new();
     let value = extension(certificate, oid::KEY_USAGE);

@@ -52,7 +52,7 @@ pub(crate) fn evidence(document: &Document) -> Result<Sheet, Failure> {
     Ok(sheet(None, document.text.as_bytes()))
 }
 
-/// The facts in evidence. Without a `provider`, the members of the JSON identify it.
+/// The facts in evidence. Without `provider`, the members of the JSON object identify the provider.
 pub(super) fn sheet(provider: Option<&Provider>, evidence: &[u8]) -> Sheet {
     let raw: Value = serde_json::from_slice(evidence).unwrap_or_default();
     let has = |member| raw.get(member).is_some();
@@ -103,7 +103,8 @@ fn aws(evidence: &[u8], raw: &Value) -> Result<Sheet, String> {
     Ok(sheet)
 }
 
-/// The evidence of `csr --dry-run`, with valid texts instead of the omitted ones, and whether it was complete.
+/// The evidence from `csr --dry-run`, with valid placeholders instead of the omitted values, and whether the evidence
+/// was complete.
 fn restored<'a>(evidence: &'a [u8], raw: &Value) -> (Cow<'a, [u8]>, bool) {
     let left_out = |member: &str| {
         let value = raw.get("sts").and_then(|sts| sts.get(member));

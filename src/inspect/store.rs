@@ -15,7 +15,7 @@ use crate::sheet::Sheet;
 use crate::store::{Store, StoreFile};
 use crate::store_contents::StoreContents;
 
-/// Decodes the state directory, and rates it as a run on `machine` would.
+/// Decodes the state directory, and checks it like a run on `machine`.
 ///
 /// # Errors
 ///

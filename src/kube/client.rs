@@ -44,12 +44,13 @@ const USER_AGENT: &str = concat!("kubelet-authenticator/", env!("CARGO_PKG_VERSI
 ///
 /// # Guarantees
 ///
-/// - No operation takes longer than its deadline, even if the server, the resolver or a proxy hangs.
+/// - Each operation ends at its deadline, even if the server, the resolver or a proxy hangs.
 /// - [`create`](Self::create), [`get`](Self::get) and [`wait`](Self::wait) retry until the deadline after temporary
-///   errors: no connection, 429, 500, 502, 503 and 504. The pauses grow, and are never shorter than `Retry-After`.
-///   Other errors are decisions, and end the call.
-/// - An answer, or a line of a watch, of more than 1 MiB is rejected. Redirects are not followed.
-/// - Only certificates of the cluster's own CA, and certificates that are listed themselves, are trusted.
+///   errors: no connection, 429, 500, 502, 503 and 504. The pauses grow, and are never shorter than `Retry-After`. All
+///   other errors are final.
+/// - The client rejects responses and watch lines of more than 1 MiB. Redirects are not followed.
+/// - The client trusts only server certificates that the cluster's CA signed, or that the list of CA certificates
+///   contains.
 #[derive(Debug)]
 pub struct ApiClient {
     pub(super) transport: Transport,
@@ -70,7 +71,7 @@ impl ApiClient {
         Self::build(endpoint, Some(login), environment)
     }
 
-    /// As [`connect`](Self::connect), without a login.
+    /// Like [`connect`](Self::connect), without a login.
     pub(crate) fn anonymous(
         endpoint: &ClusterEndpoint,
         environment: Environment<'_>,
@@ -171,8 +172,8 @@ impl ApiClient {
     /// Tests the write that a kubelet makes every ten seconds: applies the node's Lease without any field, as a dry
     /// run. Authorization and admission treat it like any write, but it is not stored.
     ///
-    /// It uses server-side apply because the node might not have a Lease yet: other patches of a missing object get a
-    /// 404 before admission.
+    /// The write uses server-side apply, because the node might not have a Lease yet. Other patches of a missing object
+    /// fail with 404 before admission.
     pub fn try_lease(&self, node_name: &NodeName, deadline: Deadline) -> Result<(), ApiError> {
         let mut url = beneath(self.leases.clone(), [node_name.as_str()]);
         url.query_pairs_mut()
@@ -206,7 +207,7 @@ impl ApiClient {
         Ok(())
     }
 
-    /// Opens a watch of the request with this name, starting at this resource version.
+    /// Opens a watch for the request with this name, starting at this resource version.
     pub(super) fn watch(
         &self,
         name: &str,
@@ -380,8 +381,8 @@ impl Resolve for Resolver {
         let alias = self.alias.as_ref();
         let host = alias.filter(|(alias, _)| alias.eq_ignore_ascii_case(name.as_str()));
         let host = host.map_or_else(|| name.as_str().to_owned(), |(_, host)| host.clone());
-        // This blocks only the client's own thread, which has no other work. No caller waits for it beyond a deadline.
-        // The URL's port replaces port 0.
+        // The lookup blocks only the client's own thread, which has no other work. Callers wait for this thread only
+        // until their deadline. The port in the URL replaces port 0.
         Box::pin(async move {
             let addresses: Addrs =
                 Box::new(kubelet_attestation_resolver::addresses_as_in_go(&host)?.into_iter());

@@ -1,4 +1,4 @@
-//! Errors between a node and its API server.
+//! Errors in calls from a node to its API server.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ impl ApiError {
         Self::new(ApiErrorKind::Other, code, what, remedy)
     }
 
-    /// The error of a server that does not answer.
+    /// The error for a server that does not answer.
     pub(super) fn unavailable(what: String) -> Self {
         Self::new(
             ApiErrorKind::Unavailable,
@@ -66,7 +66,8 @@ impl ApiError {
         )
     }
 
-    /// The error of a proxy that does not connect to the server. It can be temporary, unless the proxy refuses.
+    /// The error for a proxy that does not connect to the server. The error can be temporary, unless the proxy refuses
+    /// the connection.
     pub(super) fn of_proxy(what: String, may_pass: bool) -> Self {
         let kind = if may_pass {
             ApiErrorKind::Unavailable
@@ -76,13 +77,13 @@ impl ApiError {
         Self::new(kind, Code::Unreachable, what, CHECK_PROXY)
     }
 
-    /// The error of an answer that is too long, is not the requested object, or has a status that no API server
+    /// The error for a response that is too long, is not the requested object, or has a status that no API server
     /// returns.
     pub(super) fn not_an_api_server(what: String) -> Self {
         Self::other(Code::Unreachable, what, CHECK_SERVER)
     }
 
-    /// The error of a request whose name belongs to another object.
+    /// The error for a request whose name belongs to a different object.
     pub(crate) fn name_conflict(name: &str) -> Self {
         Self::new(
             ApiErrorKind::NameConflict,

@@ -34,8 +34,7 @@ pub enum KubeconfigError {
 }
 
 impl KubeconfigError {
-    /// Whether the kubeconfig `file` does not exist. It is false if a file that the kubeconfig refers to does not
-    /// exist.
+    /// Whether the kubeconfig `file` does not exist. False if only a file that the kubeconfig refers to does not exist.
     pub fn is_absence_of(&self, file: &Path) -> bool {
         matches!(self, Self::Unreadable { source, path }
             if source.kind() == io::ErrorKind::NotFound && path == file)
@@ -67,7 +66,7 @@ impl Kubeconfig {
         })
     }
 
-    /// Reads only the cluster of the current context. The user is ignored: it can be this program.
+    /// Reads only the cluster of the current context. The user is ignored, because it can be this program.
     pub fn read_endpoint(path: &Path) -> Result<ClusterEndpoint, KubeconfigError> {
         parse(path)?.endpoint(beside(path))
     }
@@ -93,7 +92,7 @@ impl Kubeconfig {
             let exec = document.and_then(|document| Ok(document.exec()?.cloned()));
             exec.is_ok_and(|exec| exec.and_then(|it| it.command).as_deref() == Some(program))
         };
-        // Other entries, and comments, can contain the same text.
+        // Other entries and comments can contain the same text, so try each occurrence.
         let mut changed = text.match_indices(command).map(|(at, _)| {
             let (before, rest) = text.split_at(at);
             let after = rest.strip_prefix(command).unwrap_or_default();

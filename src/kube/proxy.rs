@@ -21,7 +21,7 @@ pub(super) use failure::{Failed, connect_status};
 /// Reads an environment variable.
 pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// A proxy, and its source. `Display` and `Debug` do not show the user and the password.
+/// A proxy, and the field or variable that names it. `Display` and `Debug` do not show the user and the password.
 #[derive(derive_more::Debug)]
 #[debug("{self}")]
 pub(super) struct ProxyServer {
@@ -39,8 +39,8 @@ impl fmt::Display for ProxyServer {
 }
 
 impl ProxyServer {
-    /// The proxy for this endpoint: its own, or otherwise the proxy in the environment. An error names the field or the
-    /// variable.
+    /// The proxy for this endpoint: the proxy in its fields, or otherwise the proxy in the environment. An error names
+    /// the field or the variable.
     pub(super) fn of(
         endpoint: &ClusterEndpoint,
         environment: Environment<'_>,
@@ -72,8 +72,8 @@ impl ProxyServer {
         })
     }
 
-    /// The URL for the HTTP library. As in Go, a SOCKS proxy resolves the server's name, unless the URL contains a
-    /// different name from the host.
+    /// The URL for the HTTP library. As in Go, a SOCKS proxy resolves the server's name, unless the URL contains an
+    /// alias instead of the host.
     pub(super) fn for_client(&self, looks_up: bool) -> Secret<String> {
         let url = self.url.expose();
         Secret::new(match (looks_up, url.strip_prefix("socks5:")) {
@@ -185,7 +185,7 @@ fn split_port(rule: &str) -> (&str, Option<u16>) {
         );
     }
     match rule.split_once(':') {
-        // With more than one colon, it is an IPv6 address without brackets.
+        // A rule with more than one colon is an IPv6 address without brackets.
         Some((name, port)) if !port.contains(':') => (name, port.parse().ok()),
         Some(_) | None => (rule, None),
     }

@@ -1,4 +1,4 @@
-//! The parsers of an API server's answers, without an API server.
+//! The parsers of API server responses, for use without an API server.
 
 use reqwest::StatusCode;
 
@@ -23,8 +23,8 @@ pub fn refusal(client: &ApiClient, status: u16, body: &[u8]) -> ApiError {
     })
 }
 
-/// The result of a watch of `csr` with these lines: `csr` itself if they do not contain a decision,
-/// and `None` if the request was deleted.
+/// The result of a watch for `csr` that receives these lines: `csr` itself if they do not contain a decision, and
+/// `None` if the request was deleted.
 pub fn watch(
     client: &ApiClient,
     csr: &CsrObject,

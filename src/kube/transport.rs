@@ -27,13 +27,13 @@ use crate::http;
 /// accept objects of more than 1.5 MiB.
 pub(super) const MAX_ANSWER_LEN: u64 = 1024 * 1024;
 
-/// The pauses before another attempt, if the server does not request longer ones.
+/// The pauses before another attempt, if the server does not request longer pauses.
 const PAUSES: Backoff = Backoff {
     first: Duration::from_millis(100),
     longest: Duration::from_secs(5),
 };
 
-/// The longest wait for the status of a proxy.
+/// The maximum wait for the status of a proxy.
 const PROXY_STATUS: Duration = Duration::from_secs(2);
 
 /// The maximum length of a message from an API server, in bytes. It is enough for a complete message, and short enough
@@ -49,16 +49,17 @@ const CHECK_ADMISSION: &str = "check the ValidatingAdmissionPolicy, the admissio
 
 const JSON: &str = "application/json";
 
-/// Server-side apply. The body of such a request can be JSON, because all JSON is YAML.
+/// The content type of server-side apply. The body can be JSON, because all JSON is valid YAML.
 const APPLY: &str = "application/apply-patch+yaml";
 
-/// The connection to one API server.
+/// The connection to an API server.
 ///
 /// The client runs on a separate thread, and the caller waits for it only until the deadline. So a resolver that hangs,
 /// or a server that sends one byte per second, cannot block the caller.
 #[derive(Debug)]
 pub(super) struct Transport {
-    // Dropping the client would wait for its thread, which might wait for a resolver that never answers.
+    // The client is never dropped: a drop waits for the client's thread, which might wait for a resolver that never
+    // answers.
     client: ManuallyDrop<Client>,
     pub(super) server: String,
     url: Url,
@@ -91,7 +92,7 @@ impl Question {
     }
 }
 
-/// An HTTP answer of any status.
+/// An HTTP response with any status.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
@@ -102,13 +103,13 @@ pub(super) struct Answer {
 
 impl Answer {
     /// Whether another attempt can get a different response: the server, or a load balancer in front of it, is
-    /// overloaded or restarting. Every other status is a decision.
+    /// overloaded or restarting. Every other status is final.
     fn may_pass(&self) -> bool {
         matches!(self.status.as_u16(), 429 | 500 | 502 | 503 | 504)
     }
 }
 
-/// An HTTP answer of any status, whose body is read until the deadline of its request.
+/// An HTTP response with any status. Its body can be read until the deadline of its request.
 #[derive(Debug)]
 pub(super) struct Stream<'a> {
     pub(super) status: StatusCode,
@@ -150,7 +151,7 @@ impl Transport {
             };
             let wait = pause.max(asked.unwrap_or_default());
             if wait >= deadline.remaining() {
-                // The error of an attempt that the deadline interrupted is less precise than the previous error.
+                // If the deadline interrupted the attempt, its error is less precise than the previous error.
                 return match last {
                     Some(last) if outcome.is_err() && deadline.passed() => last,
                     Some(_) | None => outcome,
@@ -214,7 +215,7 @@ impl Transport {
         })
     }
 
-    /// The error of a proxy that cannot be reached, or does not connect to the server.
+    /// The error for a proxy that cannot be reached, or that does not connect to the server.
     fn of_proxy(
         &self,
         (proxy, tls): &Proxied,
@@ -253,7 +254,7 @@ impl Transport {
             return Ok(());
         };
         let ours = clock::now();
-        // If this clock is slower than that, a new certificate is not valid yet.
+        // If the local clock is slow by more than this time, a new certificate is not valid yet.
         if clock::apart(ours, theirs) <= CERTIFICATE_BACKDATING {
             return Ok(());
         }
@@ -385,7 +386,7 @@ fn pause(asked: &str, date: Option<&str>) -> Option<Duration> {
     Some(clock::until(time(asked)?, theirs))
 }
 
-/// The innermost cause, in words that do not require the TLS library's documentation.
+/// The innermost cause, in words that an operator understands without the TLS library's documentation.
 fn plain(error: &(dyn Error + 'static)) -> String {
     let is_end = |cause: &(dyn Error + 'static)| {
         let cause = cause.downcast_ref::<io::Error>();

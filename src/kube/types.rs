@@ -17,7 +17,7 @@ use kubelet_attestation::version::{EvidenceVersion, SUPPORTED_VERSIONS_ANNOTATIO
 
 pub(crate) use details::{Condition, CsrDetails};
 
-/// A request to create.
+/// A new request.
 #[derive(Debug, Clone, Copy)]
 pub struct NewCsr<'a> {
     /// Its name.
@@ -76,7 +76,7 @@ pub struct CsrObject {
     pub usages: Vec<String>,
     /// The requested lifetime of the certificate.
     pub expiration_seconds: Option<u32>,
-    /// Whether it was approved.
+    /// Whether the request was approved.
     pub is_approved: bool,
     /// The state of the request.
     pub state: CsrState,
@@ -85,7 +85,7 @@ pub struct CsrObject {
 /// The state of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CsrState {
-    /// The request is not denied or failed, and not both approved and signed.
+    /// The request is not denied, has not failed, and is not both approved and signed.
     Pending,
     /// It was denied.
     Denied {
@@ -105,7 +105,7 @@ pub enum CsrState {
         /// The challenge for the machine's TPM, unparsed.
         challenge: Option<String>,
     },
-    /// It was approved and signed.
+    /// The request was approved and signed.
     Issued {
         /// The certificate and its chain in PEM, unchecked.
         chain_pem: String,
@@ -127,7 +127,7 @@ type Annotations = BTreeMap<String, String>;
 #[serde(rename_all = "camelCase")]
 struct WireMetadata {
     name: String,
-    /// Missing in an object that was never sent, like the resource version.
+    /// Missing, like the resource version, in an object that was never sent.
     uid: Option<String>,
     resource_version: Option<String>,
     annotations: Option<Annotations>,
@@ -201,8 +201,8 @@ fn find<'a>(conditions: Option<&'a [WireCondition]>, kind: &str) -> Option<&'a W
 }
 
 impl WireStatus {
-    /// The state. A denial or failure is final, independently of other fields. A certificate counts only with an
-    /// approval.
+    /// The state. A denial or failure is final, independently of other fields. A certificate without an approval is
+    /// ignored.
     fn understand(self, mut annotations: Annotations) -> Result<CsrState, Malformed> {
         let find = |kind| find(self.conditions.as_deref(), kind);
         if let Some(denied) = find("Denied") {

@@ -12,17 +12,19 @@ use super::transport::{Stream, failure};
 use super::types::{CsrObject, CsrState, WireBookmark, WireEvent};
 use crate::clock::Deadline;
 
-/// The pauses before another watch, until an event arrives. The default wait of one minute has more than ten attempts.
+/// The pauses before another watch, until an event arrives. The default wait of one minute allows more than ten
+/// attempts.
 const PAUSES: Backoff = Backoff {
     first: Duration::from_millis(100),
     longest: Duration::from_secs(5),
 };
 
-/// A wait, and the last known state of the request.
+/// A wait for a decision, with the last known state of the request.
 pub(super) struct Watch<'a> {
     client: &'a ApiClient,
     pub(super) seen: CsrObject,
-    /// The resource version at which the next watch continues. Bookmarks can move it past the object's own version.
+    /// The resource version at which the next watch continues. After a bookmark, it can be later than the object's own
+    /// version.
     version: String,
     deadline: Deadline,
     pause: Duration,
@@ -30,9 +32,9 @@ pub(super) struct Watch<'a> {
 
 /// The result of one watch.
 pub(super) enum Ended {
-    /// The request is as last seen: decided, or pending at the deadline.
+    /// The request has the last known state: decided, or pending at the deadline.
     Seen,
-    /// The request was deleted, or another request has its name.
+    /// The request was deleted, or a different request has its name.
     Gone,
     /// The watch ended or failed. Another watch continues from the last version.
     Cut,
@@ -42,7 +44,7 @@ pub(super) enum Ended {
 
 impl ApiClient {
     /// Watches the request until it is decided or deleted, or until the deadline. Returns the last known state: pending
-    /// at the deadline, and `None` if the request was deleted or another request has its name.
+    /// at the deadline, and `None` if the request was deleted or a different request has its name.
     ///
     /// A watch that ends, fails or falls behind is started again. If no watch is running at the deadline, this function
     /// returns the error of the last attempt.
@@ -107,7 +109,7 @@ impl<'a> Watch<'a> {
             let line = match stream.line() {
                 Ok(Some(line)) => line,
                 Ok(None) => return Ok(Ended::Cut),
-                // A watch without a decision is not an error: the request is undecided.
+                // At the deadline, a watch without a decision is not an error, because the request is still pending.
                 Err(error) if self.deadline.passed() && error.may_pass() => {
                     return Ok(Ended::Seen);
                 }
@@ -124,7 +126,7 @@ impl<'a> Watch<'a> {
     /// Processes one event.
     pub(super) fn take(&mut self, line: &[u8]) -> Result<Option<Ended>, ApiError> {
         let Ok(event) = serde_json::from_slice::<WireEvent<'_>>(line) else {
-            // The line is truncated. The next watch delivers the event again.
+            // The line is truncated. The next watch receives the event again.
             return Ok(Some(Ended::Cut));
         };
         match event.kind.as_ref() {
@@ -148,7 +150,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Lists the object, because a list has a resource version from which a watch can continue. The object's own
-    /// version can be the expired one.
+    /// version can be expired.
     fn list(&mut self) -> Result<Ended, ApiError> {
         let (object, version) = self.client.list(&self.seen.name, self.deadline)?;
         let Some(object) = object else {

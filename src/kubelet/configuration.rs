@@ -1,4 +1,4 @@
-//! The fields of the kubelet's configuration that matter to the plugin.
+//! The fields of the kubelet's configuration that the plugin uses.
 
 use std::path::{Path, PathBuf};
 
@@ -24,8 +24,8 @@ struct Configuration {
     rotate_certificates: Option<bool>,
 }
 
-/// The provider ID of the configuration file `config`, or of the last file in `folder` that has one; `None` if it is
-/// empty, as in the kubelet.
+/// The provider ID from the last file in `folder` that sets it, or otherwise from the configuration file `config`;
+/// `None` if it is empty, as in the kubelet.
 pub(super) fn provider_id(
     machine: &Machine,
     config: Option<&str>,
@@ -45,7 +45,7 @@ pub(super) fn rotates_certificates(
     Ok(found == Some(true))
 }
 
-/// The field in the last of these files that has it.
+/// The value from the last of these files that sets the field.
 ///
 /// The kubelet merges the files of the directory into the configuration in the order of their names, including the
 /// files in subdirectories.
@@ -91,7 +91,7 @@ fn parse(text: &str, repeated: DuplicateKeyPolicy) -> Result<Option<Configuratio
 fn drop_ins(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let paths = folder_contents(folder).map_err(|error| unusable(folder, &error))?;
     for path in paths {
-        // Like the kubelet, this does not follow links to directories.
+        // Like the kubelet, this function does not follow symbolic links to directories.
         if path.symlink_metadata().is_ok_and(|it| it.is_dir()) {
             if depth > 0 {
                 drop_ins(&path, depth - 1, files)?;
@@ -183,7 +183,7 @@ mod tests {
             assert_eq!(failure.code(), Code::Configuration);
             assert!(failure.what().contains(CONFIG), "{failure}");
         }
-        // A file instead of the folder.
+        // A file exists instead of the directory.
         let failure = found(&[(CONFIG, "")], Some(CONFIG)).unwrap_err();
         assert!(failure.what().contains(CONFIG), "{failure}");
     }

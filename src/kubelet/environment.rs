@@ -3,7 +3,7 @@
 /// The line terminators in systemd's files.
 const NEWLINE: [char; 2] = ['\n', '\r'];
 
-/// The characters after a backslash in double quotes that lose their meaning (`SHELL_NEED_ESCAPE`).
+/// The characters that a backslash makes literal in double quotes (`SHELL_NEED_ESCAPE`).
 const ESCAPED: [char; 4] = ['"', '\\', '`', '$'];
 
 /// The parser state in an environment file, named as in systemd's `env-file.c`.
@@ -102,8 +102,8 @@ pub(super) fn assignments(contents: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Splits a text at white space. Quotes are respected and removed, and a backslash makes the next character literal
-/// (systemd.service(5), "Command lines").
+/// Splits a text at white space. White space in quotes does not split the text, and the quotes are removed. A backslash
+/// makes the next character literal (systemd.service(5), "Command lines").
 pub(crate) fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

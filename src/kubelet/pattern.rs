@@ -11,8 +11,8 @@ use crate::machine::Machine;
 /// The characters that make a component of a path a pattern. A backslash makes the next character literal.
 const SPECIAL: [char; 4] = ['*', '?', '[', '\\'];
 
-/// The files of a path in the unit, in the order in which systemd reads them. A path without a pattern has one file,
-/// which can be missing.
+/// The files that a path in the unit matches, in the order in which systemd reads them. A path without a pattern
+/// matches one file, which can be missing.
 pub(crate) fn environment_files(machine: &Machine, path: &str) -> Result<Vec<PathBuf>, Failure> {
     let mut found = vec![machine.path("/")];
     for part in path.split('/').filter(|part| !part.is_empty()) {
@@ -34,7 +34,7 @@ pub(crate) fn environment_files(machine: &Machine, path: &str) -> Result<Vec<Pat
 /// The paths in a directory whose names match the pattern.
 fn entries(folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, Failure> {
     let mut paths = match folder_contents(folder) {
-        // A pattern for directories also matches files.
+        // A component of the path can also match a file, which is skipped.
         Err(error) if error.kind() == ErrorKind::NotADirectory => Vec::new(),
         listed => listed.map_err(|error| unreadable(folder, &error))?,
     };
@@ -80,8 +80,8 @@ fn is_match_in_name(pattern: &str, name: &str) -> bool {
     name.next().is_none()
 }
 
-/// Whether a list has this character. `pattern` is after the opening bracket of the list, and is then after the closing
-/// one. Without a closing bracket, the opening one is literal.
+/// Whether a bracket list contains this character. `pattern` starts after the opening bracket, and this function
+/// advances it past the closing bracket. Without a closing bracket, the opening bracket is literal.
 fn is_in_list(pattern: &mut Chars<'_>, found: char) -> bool {
     let list = pattern.as_str();
     let negated = list.strip_prefix(['!', '^']);

@@ -1,8 +1,8 @@
-//! The kubelet's arguments in its unit.
+//! The kubelet's arguments from its unit.
 //!
-//! `setup` runs before the kubelet, and operators run commands without it. Both must find the name and the provider ID
-//! that the kubelet will use. An administrator can set them in `ExecStart=`, in `Environment=`, or in an environment
-//! file.
+//! `setup` runs before the kubelet, and operators run commands while the kubelet is stopped. Both must find the name
+//! and the provider ID that the kubelet will use. An administrator can set them in `ExecStart=`, in `Environment=`, or
+//! in an environment file.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -30,7 +30,7 @@ const PROPERTIES: &str = "--property=LoadState,InvocationID,ExecStart,Environmen
 /// The variable with the invocation ID of a unit, in the environment of its processes (systemd.exec(5)).
 const INVOCATION: &str = "INVOCATION_ID";
 
-/// The time limit of systemctl, much less than the limit of a run.
+/// The time limit of systemctl, which is much shorter than the limit of a run.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The environment files of kubeadm's unit in its packages for Debian and for Fedora.
@@ -53,7 +53,7 @@ const COMMAND: [&str; 5] = [
 const CONFIG_ARGUMENTS: &str = "KUBELET_CONFIG_ARGS";
 
 /// The arguments in the kubelet's unit. On a machine without that unit, or without systemd, the arguments in kubeadm's
-/// unit; `None` if none of its variables is set.
+/// unit; `None` if no variable of that unit is set.
 pub(super) fn arguments(machine: &Machine) -> Result<Option<Vec<String>>, Failure> {
     if machine.path(SYSTEMD).exists() {
         let shown = output("systemctl", &["show", UNIT, PROPERTIES], PATIENCE);
@@ -128,8 +128,8 @@ impl<'a> Properties<'a> {
             let cure = "set nodeName and providerID in the settings, or wait for the kubelet";
             return Err(Failure::new(Code::Configuration, what, cure));
         }
-        // In `ExecStartPre=` of the unit, systemd has set the kubelet's variables for this process. A process of a
-        // different unit or of a shell can have other values.
+        // If this process runs in `ExecStartPre=` of the unit, systemd has set the kubelet's variables for it. A
+        // process of a different unit or of a shell can have other values.
         let start = self.all("InvocationID").find(|id| !id.is_empty());
         let is_in_unit = start.is_some() && start == inherited(INVOCATION).as_deref();
         let variables = if is_in_unit {
@@ -152,7 +152,7 @@ impl<'a> Properties<'a> {
         for path in self.all("EnvironmentFiles") {
             let path = path.rsplit_once(" (").map_or(path, |it| it.0);
             for file in environment_files(machine, path)? {
-                // A pattern can match a directory, which systemd skips.
+                // A pattern can match a directory. systemd skips directories.
                 if !file.is_dir() {
                     variables.extend(read(&file)?);
                 }
@@ -186,7 +186,7 @@ mod tests {
         found_in(&[], shown, files)
     }
 
-    /// The arguments for a process with these variables.
+    /// The arguments as a process with these variables finds them.
     fn found_in(
         variables: &[(&str, &str)],
         shown: &str,
@@ -234,7 +234,7 @@ mod tests {
                 &pattern,
                 &[("/b.d/2.env", &assigned), ("/b.d/1.env", other)],
             ),
-            // A file that the pattern does not match, and a directory.
+            // The directory contains a file that the pattern does not match, and a directory.
             (
                 &pattern,
                 &[
@@ -251,7 +251,7 @@ mod tests {
                 "{shown} {in_files:?}"
             );
         }
-        // A file that the unit does not name.
+        // The unit does not name this file.
         let unread = found(&in_line.replace(flag, ""), &[("/a", &assigned)]).unwrap();
         assert_eq!(unread.hostname_override(), None);
     }

@@ -214,7 +214,7 @@ fn only_the_exec_command_of_the_current_user_is_changed() {
     setting.contents["users"][1]["user"]["exec"]["command"] = new.into();
     let expected = format!("# {old}\n{}", setting.contents);
     assert_eq!(changed.map(|text| text.to_string()), Some(expected));
-    // Escaped in the text, so it is not found.
+    // The command is escaped in the text, so it does not occur literally.
     let escaped = r#"/opt/"old""#;
     setting.contents["users"][1]["user"]["exec"]["command"] = escaped.into();
     fs::write(setting.path(), setting.contents.to_string()).unwrap();

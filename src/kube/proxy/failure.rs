@@ -30,10 +30,10 @@ pub(in crate::kube) enum Failed {
 }
 
 impl Failed {
-    /// The failed step; `None` if the error is not from the proxy.
+    /// The failed step; `None` if the proxy did not cause the error.
     ///
-    /// The types of these errors are private in the HTTP library, so their texts are compared. A test covers each of
-    /// them.
+    /// The types of these errors are private in the HTTP library, so this function compares their texts. A test covers
+    /// each text.
     pub(in crate::kube) fn of(error: &(dyn Error + 'static)) -> Option<Self> {
         const UNDERLYING: &str = "failed to create underlying connection";
         causes(error).find_map(|cause| {
@@ -64,7 +64,7 @@ pub(in crate::kube) fn connect_status(
     let target = format!("{}:{}", server.host_str()?, server.port_or_known_default()?);
     let tls = Arc::clone(tls);
     let (sender, receiver) = mpsc::channel();
-    // A resolver has no deadline, so it runs on another thread.
+    // The lookup of a host name has no deadline, so it runs on a separate thread.
     thread::spawn(move || sender.send(ask(&url, &target, tls, timeout)));
     receiver.recv_timeout(timeout).ok()?.ok()?
 }

@@ -6,8 +6,8 @@ use rustls_pki_types::{CertificateDer, ServerName};
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
-/// Whether the certificate has a DNS name that Go accepts for `name` but webpki does not. Such a name ends with a dot,
-/// or has a wildcard above a single label.
+/// Whether Go accepts a DNS name in the certificate for `name`, but webpki does not. These names end with a dot, or
+/// have a wildcard before a single label.
 pub(super) fn are_for(certificate: &CertificateDer<'_>, name: &ServerName<'_>) -> bool {
     let ServerName::DnsName(name) = name else {
         return false;
@@ -24,7 +24,7 @@ pub(super) fn are_for(certificate: &CertificateDer<'_>, name: &ServerName<'_>) -
     })
 }
 
-/// Whether the pattern is the host, or has a wildcard instead of the first label.
+/// Whether the pattern equals the host, or equals it with a wildcard as the first label.
 fn matches(pattern: &str, host: &str) -> bool {
     let [pattern, host] = [pattern, host].map(str::to_ascii_lowercase);
     let relative = host.strip_suffix('.').unwrap_or(&host);

@@ -25,7 +25,7 @@ const SHORTEST_RSA: usize = 2048;
 const SERVER_AUTH: &[usize] = &[1, 3, 6, 1, 5, 5, 7, 3, 1];
 const ANY_PURPOSE: &[usize] = &[2, 5, 29, 37, 0];
 
-/// An error of a server's certificate that the TLS library does not have.
+/// An error in a server's certificate that the TLS library does not define.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(super) enum Fault {
     /// The only CA certificate that verifies it has expired or is not valid yet.
@@ -55,11 +55,11 @@ pub(in crate::kube) struct InsteadOf {
 ///
 /// # Guarantees
 ///
-/// A certificate is accepted if all of this holds:
+/// A certificate is accepted if all of the following conditions are met:
 ///
 /// - It is one of the listed certificates, or signed by a listed CA certificate that is valid now,
 ///   directly or through CA certificates that the server sends.
-/// - It is valid now, and for servers: its extended key usage is absent, `serverAuth` or `any`.
+/// - It is valid now, and is a server certificate: its extended key usage is absent, `serverAuth` or `any`.
 /// - It has the expected name.
 #[derive(Debug)]
 pub(in crate::kube) struct Verifier {
@@ -76,7 +76,7 @@ struct Authority {
     validity: Validity,
 }
 
-/// The first and the last second of a certificate.
+/// The first and the last second of a certificate's validity period.
 #[derive(Debug, Clone, Copy)]
 struct Validity {
     not_before: UnixTime,
@@ -84,8 +84,8 @@ struct Validity {
 }
 
 impl Verifier {
-    /// A verifier with the readable ones of these certificates; `None` if all are unreadable. As in Go, one invalid
-    /// certificate in a bundle must not prevent the connection.
+    /// A verifier with those of the certificates that can be parsed; `None` if no certificate can be parsed. As in Go,
+    /// one invalid certificate in a bundle must not prevent the connection.
     pub(in crate::kube) fn new(
         certificates: &[CertificateDer<'static>],
         name: Option<InsteadOf>,
@@ -100,7 +100,7 @@ impl Verifier {
         })
     }
 
-    /// The CA certificates that are valid at this time; all CA certificates without a time.
+    /// The CA certificates that are valid at this time; without a time, all CA certificates.
     fn roots(&self, now: Option<UnixTime>) -> RootCertStore {
         let is_valid = |it: &&Authority| now.is_none_or(|now| it.validity.check(now).is_ok());
         let valid = self.authorities.iter().filter(is_valid);
@@ -206,7 +206,7 @@ impl Validity {
     }
 }
 
-/// Go's rule for CA certificates. Certificates before version 3 have no extensions.
+/// As in Go, a certificate before version 3 can sign certificates, although it has no extensions.
 fn signs_certificates(certificate: &X509Certificate<'_>) -> bool {
     if certificate.version != X509Version::V3 {
         return true;
@@ -238,7 +238,7 @@ fn verify_listed(der: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
     }
 }
 
-/// The extended key usages of servers.
+/// The extended key usages of server certificates.
 struct ForServers;
 
 impl ExtendedKeyUsageValidator for ForServers {

@@ -1,4 +1,4 @@
-//! A request with the fields that are shown to users, as in the output of `kubectl get csr`.
+//! A request with the fields that users see, as in the output of `kubectl get csr`.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ use super::{Malformed, WireCondition, WireCsr};
 pub(crate) struct CsrDetails {
     /// Its name.
     pub(crate) name: String,
-    /// The time of its creation; `None` if it was never sent.
+    /// The creation time; `None` if the request was never sent.
     pub(crate) created: Option<String>,
     /// Its annotations.
     pub(crate) annotations: BTreeMap<String, String>,
-    /// The user that sent it; `None` if it was never sent.
+    /// The user that sent the request; `None` if it was never sent.
     pub(crate) requester: Option<String>,
     /// The groups of that user.
     pub(crate) groups: Vec<String>,
@@ -42,7 +42,7 @@ pub(crate) struct CsrDetails {
 pub(crate) struct Condition {
     /// `Approved`, `Denied` or `Failed`.
     pub(crate) kind: String,
-    /// `True`, `False` or `Unknown`. Empty from servers before 1.19.
+    /// `True`, `False` or `Unknown`. Servers before 1.19 leave it empty.
     pub(crate) status: String,
     /// The reason.
     pub(crate) reason: String,
@@ -53,7 +53,7 @@ pub(crate) struct Condition {
 }
 
 impl CsrDetails {
-    /// Reads an object of the certificates API, or a list of them. Objects of other kinds in a list are an error.
+    /// Parses an object of the certificates API, or a list of objects. Objects of other kinds in a list are an error.
     ///
     /// # Errors
     ///

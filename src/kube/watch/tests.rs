@@ -18,7 +18,7 @@ fn soon() -> Deadline {
     Deadline::after(LONG)
 }
 
-/// For operations that end at their deadline: enough to connect on a busy machine.
+/// A deadline for operations that take until their deadline. It is long enough to connect on a busy machine.
 fn a_while() -> Deadline {
     Deadline::after(Duration::from_secs(2))
 }
@@ -49,7 +49,7 @@ fn pending() -> (ApiServer, ApiClient, CsrObject) {
     (server, client, created)
 }
 
-/// Waits for the decision. Calls `happening` after the server has received this number of watches.
+/// Waits for the decision. Calls `happening` after the server has received `watches` watch requests.
 fn wait_while(
     (server, client, csr): &(ApiServer, ApiClient, CsrObject),
     watches: usize,
@@ -301,7 +301,7 @@ fn resumed_watches_back_off() {
 
     let waited = client.wait(&csr, a_while()).unwrap();
     assert_eq!(waited, Some(csr));
-    // After 0, 0.1, 0.3, 0.7 and 1.5 seconds.
+    // Watches start after 0, 0.1, 0.3, 0.7 and 1.5 seconds.
     assert!((2..=5).contains(&server.watches()), "{}", server.watches());
 }
 

@@ -1,4 +1,4 @@
-//! Connections: names, authorities, and servers that do not answer.
+//! Connections: names, CA certificates, and servers that do not answer.
 
 use std::net::TcpListener;
 
@@ -86,7 +86,7 @@ fn no_request_is_sent_to_a_server_with_an_untrusted_certificate() {
 
 #[test]
 fn an_invalid_server_certificate_date_is_reported_with_both_clocks() {
-    // The limit of the validity, less the time of the clock, is an hour.
+    // The validity period begins or ends one hour from now.
     for (fault, words, sign, cure) in [
         (
             ConnectionFault::ExpiredCertificate,
@@ -121,7 +121,7 @@ fn an_invalid_server_certificate_date_is_reported_with_both_clocks() {
             let time = humantime::parse_rfc3339(time).unwrap();
             i64::try_from(crate::clock::unix_seconds(time)).unwrap()
         });
-        // The certificate is made before the connection.
+        // The certificate is created before the connection, so the difference can vary.
         assert!((3500..=3700).contains(&(sign * (limit - now))), "{failure}");
         assert!(server.requests().is_empty());
     }

@@ -78,7 +78,7 @@ fn the_environment_proxy_is_used_for_remote_servers() {
     );
 }
 
-/// A client of a server elsewhere, behind this proxy of the environment.
+/// A client for a server that is not on loopback. The environment names this proxy.
 fn behind(proxy: &str) -> Result<ApiClient, ApiError> {
     let server = ApiServer::start();
     let fields = EndpointFields {
@@ -129,7 +129,7 @@ fn following_the_hints_for_a_proxy_failure_reaches_the_api_server() {
     let server = ApiServer::start();
     let forbidding = answering("HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n");
     let proxy = format!("http://{forbidding}");
-    // For loopback, the proxy of the environment does not count. Linux connects this address to loopback.
+    // The client ignores the environment's proxy for loopback addresses. Linux also connects this address to loopback.
     let elsewhere = EndpointFields {
         server: server.url().replace("127.0.0.1", "0.0.0.0"),
         tls_server_name: Some("127.0.0.1".to_owned()),
@@ -283,7 +283,7 @@ fn a_failure_of_a_socks_or_https_proxy_names_the_proxy() {
         .unwrap()
         .local_addr()
         .unwrap();
-    // It accepts the login method, and then refuses the connection.
+    // This proxy accepts the login method, and then refuses the connection.
     let refusing = answering("\x05\x00\x05\x05\x00\x01\x00\x00\x00\x00\x00\x00");
     let other = ApiServer::start();
     for (url, words) in [

@@ -30,7 +30,7 @@ fn server() -> CertificateParams {
     params
 }
 
-/// A listed certificate with these contents, and a server's certificate that it signed.
+/// A listed CA certificate with these contents, and a server certificate that this CA signed.
 fn signed(
     listed: &CertificateParams,
     server: &CertificateParams,
@@ -66,7 +66,7 @@ fn verify(listed: &CertificateDer<'static>, leaf: &CertificateDer<'static>) -> R
     verify_as(listed, leaf, HOST)
 }
 
-/// Our own fault, if it is one.
+/// The fault that this project's verifier reported, if any.
 fn ours(error: Error) -> Option<Fault> {
     let Error::InvalidCertificate(CertificateError::Other(OtherError(why))) = error else {
         return None;
