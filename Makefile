@@ -4,15 +4,16 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-# Scripts parse the messages and numbers of programs.
+# Scripts parse messages and numbers in the output of programs, so the locale is fixed.
 export LC_ALL := C.UTF-8
 unexport LANGUAGE
 
-# Arguments of make have common names. A variable of the user's shell with such a name is not an argument.
+# The arguments of make have common names, so a variable with the same name in the user's shell must not become an
+# argument.
 $(foreach variable,VERSION IMAGE BUILDER PROVIDER CONTROL_PLANE SUITE TEST PART,$(if \
   $(filter environment,$(origin $(variable))),$(eval undefine $(variable))))
 
-# A recipe never gets text that a shell would expand: a git tag name can contain it.
+# A recipe must never get text that a shell would expand. A git tag name, for example, can contain such text.
 space := $() $()
 characters := a b c d e f g h i j k l m n o p q r s t u v w x y z A B C D E F G H I J K L M N O P Q R S T U V W X Y Z \
   0 1 2 3 4 5 6 7 8 9 . _ - + ~ / : @ ,
@@ -29,14 +30,14 @@ endif
 MAKEOVERRIDES := $(filter-out COSIGN_PASSWORD=% SIGNING_KEY=%,$(MAKEOVERRIDES))
 
 CARGO ?= cargo
-# An installed toolchain is sufficient if it has the pinned version under another name.
+# An installed toolchain is sufficient if it has the pinned version under a different name.
 toolchain := $(shell tests/toolchain)
 ifneq ($(toolchain),)
 export RUSTUP_TOOLCHAIN := $(toolchain)
 endif
 # Heavy builds are cached outside the tree, under names that depend on their content.
 export KUBELET_AUTHENTICATOR_CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/kubelet-authenticator
-# CI builds a fresh clone only once, so it does not write data for incremental builds.
+# CI builds a fresh clone only once, so cargo does not write data for incremental builds.
 ifdef CI
 export CARGO_INCREMENTAL := 0
 endif
@@ -51,19 +52,20 @@ CARGO_MACHETE := 0.9.2
 CARGO_MUTANTS := 27.1.0
 MDBOOK := 0.5.4
 tool = tests/tool $(1)
-# Always builds the whole workspace with its tests: another selection of packages changes the features, and much would
-# be built again.
+# Always builds the whole workspace with its tests. A different selection of packages would change the features, and
+# cargo would build many crates again.
 BUILD = $(CARGO) build --locked --workspace
 # Downloads everything in Cargo.lock, so that no other cargo command needs a network.
 FETCH = tests/retry $(CARGO) fetch --locked --quiet
-# saved COMMAND: keeps the dependencies that the command builds, even if it fails.
+# saved COMMAND: runs the command, and saves the dependencies that it builds, even if it fails.
 saved = status=0; $(1) || status=$$?; $(SAVE); exit $$status
 SAVE = tests/dependencies save || echo "what was built of the dependencies is not saved" >&2
-# staged COMMAND: after a failure, the last lines name what failed, and the commands that repeat only that.
+# staged COMMAND: runs the command. After a failure, the last lines name the failed parts, and the commands that repeat
+# only these parts.
 staged = $(1) || { tests/stage --failed; exit 1; }
-# Lints and documents everything that it compiles. Warnings are errors, as an option of clippy's driver.
+# Lints and documents everything that it compiles. An option of clippy's driver makes each warning an error.
 LINT = RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/tests/lint" CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
-# Use the unexpanded value of the other variable, because each is the default of the other.
+# Use the unexpanded value of the other variable, because each of the two variables is the default of the other.
 CONTROL_PLANE ?= $(if $(filter aws-tenants,$(value PROVIDER)),cluster-api,embedded)
 PROVIDER ?= $(if $(filter cluster-api,$(CONTROL_PLANE)),tpm,aws)
 
@@ -104,9 +106,9 @@ test-all: prerequisites-all dependencies
 STAGES_BUILT := stage-fmt stage-build stage-control-plane stage-moto stage-deny stage-machete stage-book stage-musl \
   stage-scripts stage-fresh
 STAGES_TESTED := stage-suites stage-bench-limits
-# Before the tests: apt drops a connection if it gets too little processor time.
+# Run this before the tests, because apt drops its connections if it gets too little processor time.
 STAGES_OF_DEBIAN := stage-image-builder stage-cloud-init stage-selinux-policy
-# One after the other: apt locks the package lists of the host.
+# Run these targets one after the other, because apt locks the package lists of the host.
 stage-selinux-policy: stage-cloud-init
 
 STAGES_OF_MORE_SUITES := stage-cluster-api stage-metrics-server stage-judges stage-promtool stage-helm stage-cosign
@@ -150,7 +152,7 @@ build:
 	@$(FETCH)
 	$(call saved,$(LINT) $(BUILD) --all-targets)
 
-# All programs that are compiled for the tests are built by then.
+# All compiled programs that the tests need must exist before this target runs.
 suites: control-plane moto
 	$(LINT) tests/suites
 	$(LINT) $(CARGO) test --locked --workspace --doc
@@ -158,15 +160,15 @@ suites: control-plane moto
 more-suites: cluster-api metrics-server judges promtool helm moto cloud-init
 	$(LINT) tests/suites --more
 
-# Scripts with stand-ins for other programs.
+# Checks the scripts, with stand-ins for other programs.
 scripts:
 	@tests/scripts/check
 
-# The suites with kubelets where only control groups of version 2 exist.
+# Runs the suites that start kubelets, on a machine with only cgroup version 2.
 cgroup2-check: prerequisites-all control-plane moto build
 	$(LINT) tests/suites --cgroup2
 
-# With only the programs that are prerequisites.
+# Runs with only the prerequisites on PATH.
 demos: moto build
 	@tests/scripts/demos
 
@@ -174,11 +176,11 @@ demos: moto build
 fresh: prerequisites-images
 	@tests/fresh/check
 
-# The demos on minimal Debians, as a new user runs them.
+# Runs the demos on minimal Debian systems, like a new user.
 fresh-demos: prerequisites-images
 	@tests/fresh/check --demo
 
-# The commands of the README in a fresh clone: a demo, and a node that joins with the packages that they build.
+# Runs the commands of the README in a fresh clone: a demo, the packages, and a join of a node with these packages.
 readme: prerequisites-all control-plane moto build
 	$(LINT) tests/readme/check
 
@@ -189,7 +191,7 @@ isolation:
 ## bench: sizes, system calls, memory and times, in target/bench; SUITE=NAME for one suite
 bench: bench-$(or $(SUITE),all)
 
-# Simulated: it does not need Kubernetes.
+# This benchmark uses simulators, and does not need Kubernetes.
 bench-scale:
 	@$(FETCH)
 	@$(CARGO) bench --locked --quiet -p node-attestation-runtime --bench scale
@@ -207,7 +209,7 @@ bench-all: bench-programs bench-scale
 	@$(CARGO) bench --locked --quiet -p node-attestation-aws --bench verification
 	@$(CARGO) bench --locked --quiet -p node-attestation-tpm --bench verify
 
-# The limits that do not depend on the speed of the machine.
+# Checks the limits that do not depend on the speed of the machine.
 bench-limits: musl build
 	@"$(TARGET)/debug/bench" --limits-only
 
@@ -217,7 +219,7 @@ musl: prerequisites-musl
 	@tests/musl
 
 ## packages: deb, rpm, tar and sysext packages of all programs, with checksums, in target/packages
-##           VERSION=1.2.3, here and below, must be the version of the source
+##           VERSION=... (also for the targets below) must match the source version, or the target fails
 packages: prerequisites-packaging musl
 	@packaging/packages target/packages
 
@@ -232,12 +234,12 @@ musl-arm64: prerequisites-arm64
 fips: prerequisites-fips
 	@packaging/fips target/fips-programs
 
-# The version output of the FIPS programs, and joins with them.
+# Checks the version output of the FIPS programs, and joins with these programs.
 fips-check: fips build
 	@for program in target/fips-programs/*; do "$$program" version | grep -F '(AWS-LC-FIPS)'; done
 	$(LINT) tests/suites --fips
 
-## image: the controller's image, an OCI archive in target/image; IMAGE=registry/name, here and below
+## image: the controller's image, an OCI archive in target/image; IMAGE=registry/name (also for the targets below)
 image: prerequisites-musl
 	@packaging/controller/image target/image
 
@@ -255,24 +257,25 @@ release:
 	@env -u COSIGN_PASSWORD -u SIGNING_KEY $(MAKE) release-programs
 	@CARGO_CYCLONEDX=$$(env -u COSIGN_PASSWORD -u SIGNING_KEY $(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX))) packaging/release target/release-artifacts
 
-# In another make, because prerequisites inherit the environment of their target.
+# Runs in a separate make, because prerequisites inherit the environment of their target.
 release-programs: prerequisites-release musl musl-arm64 control-plane
 	@$(FETCH)
 	@$(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX)) >/dev/null
 
-# The image and the release, byte by byte.
+# Compares the bytes of two builds of the image and of the release.
 release-check: prerequisites-release musl musl-arm64 control-plane cosign
 	@CARGO_CYCLONEDX=$$($(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX))) tests/release/check
 
-# The output of the package linters, and the effects of installation and removal.
+# Checks the output of the package linters, and the effects of installation and removal.
 packages-check: prerequisites-packages musl
 	@tests/packages/check --nodes
 
-# The same with the packages of the controller's program, whose release build takes many minutes.
+# Runs the same checks, and also checks the packages of the controller's program, whose release build takes many
+# minutes.
 packages-check-all: prerequisites-packages musl control-plane
 	@tests/packages/check
 
-# The same for arm64, and joins, renewals and commands with these plugins in QEMU.
+# Runs the same checks for arm64, and runs joins, renewals and commands with the arm64 plugins in QEMU.
 packages-arm64-check: prerequisites-packages musl-arm64 build
 	@tests/packages/check arm64
 	@$(LINT) tests/suites --arm64
@@ -319,11 +322,11 @@ judges: prerequisites-real
 moto: prerequisites-embedded
 	@tests/moto/build >/dev/null
 
-# Debian's cloud-init for the test machines, unpacked once and cached.
+# Unpacks Debian's cloud-init for the test machines, once.
 cloud-init:
 	@tests/cloud-init/build >/dev/null
 
-# Debian's SELinux policy for the checks of the packages, compiled once and cached.
+# Compiles Debian's SELinux policy for the checks of the packages, once.
 selinux-policy:
 	@tests/packages/policy/build >/dev/null
 
@@ -333,7 +336,7 @@ image-builder: prerequisites-images
 	@tests/goss/build >/dev/null
 	@tests/image-builder/root/build >/dev/null
 
-# Dependencies that were built for another tree are not built again for a fresh one.
+# Reuses the dependencies that were built for a different clone.
 dependencies:
 	@tests/dependencies restore || echo "what was built of the dependencies is built again" >&2
 	@$(FETCH)
