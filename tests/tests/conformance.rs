@@ -11,7 +11,7 @@ fn attacks() -> String {
     ["attacks.md", "attacks-runtime.md"].map(page).concat()
 }
 
-/// The rows of the page's tables whose first cell is a letter and a number, with that cell.
+/// The table rows of the page whose first cell is a letter and a number. Returns each row with its letter and number.
 fn rows(page: &str) -> Vec<((char, usize), &str)> {
     let rows = page.lines().filter_map(|row| {
         let id = row.strip_prefix("| ")?.split(" |").next()?;
@@ -106,7 +106,7 @@ fn attacks_are_numbered_without_gaps_and_duplicates() {
     let page = attacks();
     let rows = rows(&page);
 
-    // A to E are a fixed list; the others may grow.
+    // The lists A to E are fixed. The other lists can grow.
     for (letter, count) in [('A', 32), ('B', 18), ('C', 19), ('D', 24), ('E', 12)] {
         let of_table = rows.iter().filter(|((table, _), _)| *table == letter);
         assert_eq!(of_table.count(), count, "{letter}");

@@ -56,8 +56,8 @@ fn the_log_shows_each_step_of_a_join_with_a_machine_token() {
     assert_eq!(controller.stop(), Some(0));
 }
 
-/// Without Cluster API, a token belongs to the machine that the inventory lists it for, and cannot be assigned to
-/// another machine.
+/// Without Cluster API, the inventory assigns each token to a machine. The token cannot be assigned to a different
+/// machine.
 #[test]
 fn an_insecure_machine_with_an_unlisted_token_waits_without_cluster_api() {
     const LISTED_WITHOUT: Machine = Machine::new("worker-3", "");

@@ -111,7 +111,7 @@ async fn http_1_is_used_for_an_api_server_without_http_2() {
         }
 
         watches(&server, 1);
-        // One connection of the watch, and those that the calls used.
+        // One connection is for the watch, and the others are for the calls.
         assert!(server.connections() - before <= 4);
         let lists = join_all((0..16).map(|_| list(&client))).await;
         assert!(lists.iter().all(|list| *list == Ok(0)), "{lists:?}");
@@ -127,7 +127,7 @@ async fn a_lost_connection_is_reopened() {
     let closed = || (server.open_connections() == 0).then_some(());
     poll(PATIENCE, closed).unwrap();
 
-    // The first call may have used the connection before its end was detected.
+    // The first call can have used the connection before the client detected that the connection was closed.
     let again = list(&client).await;
     assert!(again.is_ok() || list(&client).await.is_ok(), "{again:?}");
     assert_eq!(server.connections(), 2);
@@ -171,7 +171,7 @@ async fn a_name_that_resolves_to_loopback_is_refused_before_any_connection() {
     assert_eq!(server.connections(), 0);
 }
 
-/// Forwards connections, until it stops without closing them.
+/// Forwards connections, and can stop forwarding without closing them.
 struct Relay {
     address: SocketAddr,
     stopped: Arc<AtomicBool>,
@@ -218,9 +218,9 @@ async fn a_dead_connection_is_detected_by_pings() {
     assert_eq!(list(&client).await, Ok(0));
     let watching = client.clone();
     let watched = tokio::spawn(async move { watch(&watching).await });
-    // Only this runtime's time is paused; the server's runs.
+    // Only the time of this runtime is paused, not the time of the server.
     tokio::task::yield_now().await;
-    // The server runs in another runtime, which this one can only poll, in real time.
+    // The server runs in a different runtime, in real time, so this runtime can only poll it.
     let both = async {
         while server.requests().len() < 2 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -252,7 +252,7 @@ fn each_served_cluster_has_one_separate_connection() {
         assert!(is_issued(&bed.wait_for_answer(&bed.stamped(machine))));
     }
 
-    // One connection is for the Lease, which several replicas need.
+    // One of the connections is for the Lease.
     assert!(bed.server.open_connections() <= 2);
     assert!(bed.server.connections() <= 2);
 }

@@ -1,4 +1,4 @@
-//! The controller with faults: concurrent writes, lost answers, its own death, an unavailable API server.
+//! The controller with faults: concurrent writes, lost responses, a crash of the controller, an unavailable API server.
 
 use kubelet_authenticator_test_support::api_server::{Fault, Route, Step, Times};
 use kubelet_authenticator_tests::absence::{Later, assert_unanswered};

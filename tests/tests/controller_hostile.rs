@@ -1,4 +1,4 @@
-//! The controller with an API server that is hostile, or that is no API server.
+//! The controller with an API server that is hostile, or a server that is not an API server.
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -66,7 +66,7 @@ fn an_api_server_that_does_not_forward_uids_causes_a_warning() {
             "compiler": "", "platform": "",
         });
         let bed = Bed::null(&[ONE]);
-        // A path that is not a resource's; the controller reads no other such path.
+        // This path does not belong to a resource. The controller reads no other path of this kind.
         bed.server.inject(
             Route::new(Verb::Get, ""),
             Times::always(),

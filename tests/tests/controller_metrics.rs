@@ -15,7 +15,7 @@ const UNKNOWN: Machine = Machine::new("worker-9", "token9");
 const PENDING: &str = r#"node_attestation_pending_csrs{namespace="",cluster=""}"#;
 const OLDEST: &str = r#"node_attestation_oldest_pending_csr_seconds{namespace="",cluster=""}"#;
 
-/// A controller that admits machines without proof.
+/// A controller that accepts machines without evidence.
 fn bed() -> (Bed, Diagnostics) {
     let diagnostics = Diagnostics::default();
     let mut bed = Bed::insecure(&[ONE, TWO]);
@@ -23,7 +23,7 @@ fn bed() -> (Bed, Diagnostics) {
     (bed, diagnostics)
 }
 
-/// Puts a join, a denial and a request that waits into the API server, and waits for them.
+/// Creates requests that are issued, denied and pending, and waits until the controller has processed them.
 fn three(bed: &Bed) {
     let joined = Application::insecure(ONE).put(&bed.server);
     bed.wait_for_answer(&joined);
@@ -120,7 +120,7 @@ fn readiness_requires_the_first_list_and_reports_missing_ones() {
     bed.server.clear_faults();
 
     diagnostics.wait_until_ready();
-    // An outage later makes it broken, and not unready.
+    // A later outage does not make the controller unready.
     bed.server
         .inject(Route::any(), Times::always(), Fault::status(500));
     bed.server.drop_connections();
@@ -145,13 +145,13 @@ fn a_thousand_silent_connections_do_not_block_the_probes() {
             diagnostics.metrics
         };
         let mut stream = TcpStream::connect(address).unwrap();
-        // A head that does not end, a request whose answer is not read, or nothing.
+        // Sends an incomplete head, a request whose response is not read, or nothing.
         let written = match number % 3 {
             0 => stream.write_all(b"GET /healthz HTTP/1.1\r\nA: "),
             1 => stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"),
             _ => Ok(()),
         };
-        // The server may have closed it already.
+        // The server can have closed the connection already.
         drop(written);
         silent.push(stream);
     }
@@ -159,7 +159,7 @@ fn a_thousand_silent_connections_do_not_block_the_probes() {
     assert_eq!(diagnostics.probe("/healthz").unwrap().status, 200);
     let text = diagnostics.scrape();
     assert!(text.ends_with("# EOF\n"), "{text}");
-    // The limit of both servers, and what the controller has without them.
+    // The limit of both servers, plus the file descriptors of the controller without connections.
     let few = || (value(&diagnostics.scrape(), "process_open_fds") < Some(192.0)).then_some(());
     poll(PATIENCE, few).unwrap_or_else(|| panic!("{}", diagnostics.scrape()));
     let joined = Application::insecure(ONE).put(&bed.server);

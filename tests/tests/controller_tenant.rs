@@ -1,4 +1,4 @@
-//! A hostile API server of a tenant, reached by the tenant's kubeconfig.
+//! A hostile API server of a tenant, to which the controller connects with the tenant's kubeconfig.
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -12,7 +12,7 @@ use kubelet_authenticator_test_support::process::Scratch;
 use node_attestation_runtime::capi::{ObjectKey, TenantKubeconfig};
 use node_attestation_runtime::client::EgressPolicy;
 
-/// Lists requests with this kubeconfig. Returns the error if that fails.
+/// Lists requests with this kubeconfig. Returns the number of requests, or the error.
 async fn list(kubeconfig: Kubeconfig) -> Result<usize, String> {
     let text = kubeconfig.to_yaml();
     let mut reach = EgressPolicy::STRICT;
@@ -98,7 +98,7 @@ async fn the_server_is_trusted_only_with_the_expected_ca_and_name() {
 /// The memory limit of a process with twenty such API servers, in KiB.
 const MAX_RESIDENT_KIB: u64 = 400 * 1024;
 
-/// The variable of the measured process with the path of the API server's kubeconfig.
+/// The environment variable of the measured process with the path of the kubeconfig.
 const KUBECONFIG: &str = "HOSTILE_API_SERVER";
 
 #[test]
@@ -129,7 +129,7 @@ fn huge_lists_from_20_api_servers_do_not_exhaust_memory() {
     assert!(told.contains("1 passed"), "{told}");
 }
 
-/// Lists the requests of twenty clusters, six signers' of each at once, and checks the peak memory.
+/// Lists the requests in twenty clusters, for six signers of each cluster at the same time, and checks the peak memory.
 fn read_of_twenty(kubeconfig: &str) {
     let text = std::fs::read_to_string(kubeconfig).unwrap();
     let mut reach = EgressPolicy::STRICT;

@@ -7,8 +7,8 @@ use kubelet_authenticator_tests::controller::{inventory, settings};
 use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
 
-/// The options that `run` requires for any cluster. The CA key does not exist: an attempt to read it proves that no
-/// earlier error was found.
+/// The options that `run` requires for any cluster. The CA key does not exist: if the controller tries to read it, it
+/// found no earlier error.
 const CLUSTER: [&str; 6] = [
     "run",
     "--workload-kubeconfig=no.kubeconfig",
@@ -18,7 +18,7 @@ const CLUSTER: [&str; 6] = [
     "--ca-key=no.key",
 ];
 
-/// The controller's output for these settings of TPMs, with these options for its keys.
+/// The controller's output with these TPM settings and these options for its keys.
 fn said(tpm: &Value, keys: &[&str]) -> String {
     let folder = Scratch::new("tpm-cli");
     std::fs::create_dir(folder.path().join("keys")).unwrap();
@@ -84,7 +84,7 @@ fn invalid_tpm_settings_are_reported() {
             json!({"endorsementKeys": {"requireCA": ["none"]}}),
             "spec.tpm.endorsementKeys.requireCA[0]: ",
         ),
-        // The schema does not read certificates; the verifier does.
+        // The verifier parses certificates, but the schema does not.
         (
             json!({"endorsementKeys": {"requireCA": ["-----BEGIN CERTIFICATE-----"]}}),
             "requireCA[0]",

@@ -22,16 +22,16 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 
-/// The deadline for operations that take Cluster API a minute, on a busy machine.
+/// The deadline for operations for which Cluster API needs a minute. It is long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// The default lifetime of a bootstrap token of Cluster API.
 const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 
-/// The name of every Cluster here.
+/// The name of every Cluster in this suite.
 const CLUSTER: &str = "prod-1";
 
-/// One account, and a management cluster with the providers and the controller.
+/// An AWS account, and a management cluster with the providers and the controller.
 struct Site {
     cloud: Arc<Cloud>,
     network: Network,
@@ -75,8 +75,8 @@ impl Tenant {
         let mut config = image::rendered(&Provider::AWS, &image::TOLD_BY_EC2);
         let arguments = &mut config["joinConfiguration"]["nodeRegistration"]["kubeletExtraArgs"];
         let arguments = arguments.as_array_mut().unwrap();
-        // As in the templates of Cluster API Provider AWS. A cloud provider in the cluster would then report the
-        // node's addresses.
+        // The same arguments as in the templates of Cluster API Provider AWS. With these arguments, a cloud provider in
+        // the cluster reports the node's addresses.
         for (name, value) in [
             ("cloud-provider", "external"),
             ("node-ip", "{{ ds.meta_data.local_ipv4 }}"),
@@ -113,8 +113,8 @@ impl Tenant {
         nodes.map(name_of).collect()
     }
 
-    /// Sends a request by hand, with evidence of this instance, for the identity of that Machine. Returns the reason
-    /// for the denial.
+    /// Sends a request, without the plugin, that claims the identity of the Machine `joined` with evidence from
+    /// `instance`. Returns the reason for the denial.
     fn claim(&self, joined: &Joined, instance: &Instance) -> String {
         let machine = &joined.instance;
         let ca = self.plane().ca().certificate_pem().as_bytes();
@@ -135,8 +135,8 @@ impl Tenant {
         reason.to_owned()
     }
 
-    /// Starts a kubelet with the plugin on this instance, with the token of that Machine. Returns the reason for the
-    /// denial.
+    /// Starts a kubelet with the plugin on `instance`, with the token of the Machine `joined`. Returns the reason for
+    /// the denial.
     fn joins(&self, joined: &Joined, instance: &Instance) -> String {
         let before: BTreeSet<_> = self.plane().csrs().iter().map(name_of).collect();
         let token = &joined.token;
@@ -167,7 +167,7 @@ impl Tenant {
 struct Joined {
     /// Its bootstrap token.
     token: String,
-    /// The instance that was created for it.
+    /// The instance that was created for the Machine.
     instance: Instance,
 }
 
@@ -242,7 +242,7 @@ fn an_instance_without_a_machine_in_the_cluster_is_denied() {
     let tenant = Tenant::start("alone", 1);
     let joined = tenant.joined();
 
-    // An account's user who may start instances can give them any tags.
+    // A user who is allowed to start instances in the account can set any tags.
     let other = SITE.cloud.launch(&[(&owned(CLUSTER), "owned")]);
 
     let reason = tenant.joins(&joined, &other);
@@ -258,7 +258,7 @@ fn instances_cannot_join_another_cluster_with_the_same_name() {
     let joined = tenants.each_ref().map(Tenant::joined);
     let ec2 = SITE.cloud.moto().ec2(ACCOUNT, REGION);
     for one in &joined {
-        // The tag has no namespace: it is the same for both.
+        // The tag does not contain the namespace, so both Clusters have the same tag.
         let id = [("InstanceId.1".to_owned(), one.instance.ec2.id.as_str())];
         let described = ec2.call("DescribeInstances", &id);
         assert!(described.contains(&owned(CLUSTER)), "{described}");

@@ -48,8 +48,8 @@ fn bundle(files: &Scratch) -> PathBuf {
     bundle
 }
 
-/// The container of the Deployment, as the kubelet would start it, but on the network of the machine: the API server of
-/// the tests is in this network. Therefore, the container uses other ports.
+/// The container of the Deployment, as the kubelet would start it, but in the network of the machine, because the API
+/// server of the tests is in this network. Therefore, the container uses different ports.
 fn specify(bundle: &Path, container: &Value, arguments: &[String], account: &Path, server: &str) {
     let path = bundle.join("config.json");
     let mut spec: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -85,8 +85,8 @@ fn specify(bundle: &Path, container: &Value, arguments: &[String], account: &Pat
     std::fs::write(&path, spec.to_string()).unwrap();
 }
 
-/// Starts the container, which stops with the test: all its processes are in the namespace of a process that stops
-/// with the test.
+/// Starts the container. It stops with the test, because all its processes are in the PID namespace of a process that
+/// stops with the test.
 fn start(bundle: &Path, files: &Scratch) -> Process {
     let name = format!("{NAME}-{}", std::process::id());
     Launch::new("container", "unshare")

@@ -1,5 +1,5 @@
-//! Cluster API's own KubeadmControlPlane creates control planes on machines, changes their number and replaces them,
-//! and their nodes join through the plugin.
+//! Cluster API's own KubeadmControlPlane creates control planes on machines, scales them and replaces their machines,
+//! and their nodes join with the plugin.
 
 use std::process::Command;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const SETTINGS: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
 /// A lifetime longer than a test.
 const TOKEN_TTL: Duration = Duration::from_secs(900);
 
-/// The deadline for operations that take Cluster API a minute, on a busy machine.
+/// The deadline for operations for which Cluster API needs a minute. It is long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// The KubeadmConfigSpec of machines whose image contains the plugin, as printed by `render`, with the fields that all
@@ -52,7 +52,7 @@ fn control_plane_config() -> Value {
     let mut config = config(&["--control-plane"]);
     let join = &mut config["joinConfiguration"];
     let mut init = join.clone();
-    // Images that name no program of the machines.
+    // Skip these add-ons, because their images do not name a program of the machines.
     init["skipPhases"] = json!(["addon/coredns", "addon/kube-proxy"]);
     config["initConfiguration"] = init;
     config
@@ -87,8 +87,7 @@ fn wait_for_records(management: &Management, cluster: &WorkloadCluster, expected
     assert!(found.is_some(), "{:?} and not {expected:?}", live());
 }
 
-/// The requests of these nodes to the built-in signer that were approved after they had joined: only the first
-/// control-plane node can have some.
+/// The approved requests of nodes for the built-in signer. Only the first control-plane node can have such requests.
 fn built_in(kubectl: &Kubectl) -> Vec<String> {
     let requests = kubectl.json(["get", "certificatesigningrequests"]);
     let requests = requests["items"].as_array().unwrap().iter();

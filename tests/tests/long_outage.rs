@@ -11,17 +11,18 @@ use kubelet_authenticator_tests::management::MachineDeployment;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// The time for which the management cluster is away.
+/// The time for which the management cluster is unavailable.
 const AWAY: Duration = Duration::from_secs(60 * 60);
 
-/// The lifetime of a certificate, in seconds. It is renewed after 37 to 53 minutes, and expires after the outage.
+/// The lifetime of a certificate, in seconds. The certificate is renewed after 37 to 53 minutes, and expires after the
+/// outage.
 const SECONDS: u32 = 75 * 60;
 
 /// A Cluster with two nodes.
 struct Nodes {
     scene: Scene,
     deployment: MachineDeployment,
-    /// Their names, and the stored credential of each.
+    /// The names of the nodes, each with its stored credential.
     credentials: Vec<(String, Vec<u8>)>,
 }
 
@@ -74,7 +75,7 @@ impl Nodes {
     }
 
     /// Waits until each node has stored another certificate, and uses it. Asserts that no request was denied. A node
-    /// can have several pending requests: each is answered.
+    /// can have several pending requests, and each of them is answered.
     #[track_caller]
     fn renew(&self) {
         for (name, former) in &self.credentials {

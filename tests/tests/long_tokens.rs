@@ -1,4 +1,5 @@
-//! A Machine whose bootstrap token was deleted, from the condition that reports it to its Node.
+//! A Machine whose bootstrap token was deleted, from the condition that reports the deletion until the Machine has a
+//! Node.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use kubelet_authenticator_tests::fleet::{Manager, authorize, condition_of, kubel
 use kubelet_authenticator_tests::{page, program};
 use serde_json::{Value, json};
 
-/// A token counts as deleted after seven minutes in which it was missing four times.
+/// The controller reports a token as deleted if the token was missing four times within seven minutes.
 const PATIENCE: Duration = Duration::from_secs(12 * 60);
 
 #[test]
@@ -54,7 +55,7 @@ fn a_machine_without_a_token_is_reported_until_the_token_is_recreated() {
     );
     assert!(!message.contains(kept.name()), "{message}");
 
-    // Attestation is enforced: the command needs no other option.
+    // Attestation is enforced, so the command needs no other option.
     let start = "node-attestation-controller tokens recreate ";
     let command = page::command("operate.md", start);
     let command = command.replace("worker-7", "lost");

@@ -1,4 +1,5 @@
-//! A controller that challenges the machine: two requests with one key, independently of events between them.
+//! A controller that challenges the machine: it sends two requests with the same key, regardless of events between
+//! them.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,7 +51,7 @@ impl Bed {
         Self { server, node }
     }
 
-    /// Runs the plugin, while the controller answers each new request with the next of these verdicts.
+    /// Runs the plugin, while the controller answers each new request with the next of `verdicts`.
     #[track_caller]
     fn run(&self, verdicts: &[Verdict]) -> Run {
         self.run_with(&[], verdicts)
@@ -75,7 +76,7 @@ impl Bed {
         let mut decided: BTreeSet<String> = decided.map(|csr| name(&csr)).collect();
         let mut verdicts = verdicts.iter();
         let ended = poll(PATIENCE, || {
-            // Once more after the end of the plugin, for its last request.
+            // Check again after the plugin ends, for its last request.
             let last = over.load(Ordering::Relaxed);
             for csr in self.server.csrs() {
                 if decided.insert(name(&csr)) {
@@ -114,7 +115,7 @@ impl Bed {
         self.server.put_csr(csr);
     }
 
-    /// The audience of the evidence of each request, all with one key.
+    /// The audience in the evidence of each request. All requests have the same key.
     #[track_caller]
     fn sent(&self) -> Vec<String> {
         let mut keys = BTreeSet::new();

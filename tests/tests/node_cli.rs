@@ -289,7 +289,7 @@ fn the_manual_page_lists_every_command() {
     );
     assert!(page.starts_with(".ie"), "{page}");
     for name in names {
-        // roff has a hyphen in the place of a minus unless it is escaped.
+        // Without an escape, roff would print a hyphen instead of a minus.
         let entry = format!(
             "{}\\-{}(8)",
             INSECURE.replace('-', "\\-"),
@@ -309,7 +309,7 @@ fn each_command_of_the_plugin_has_a_separate_manual_page() {
     let check = node.command(&["man", "config", "check"]).succeeded().stdout;
     let renew = node.command(&["man", "renew"]).succeeded().stdout;
 
-    // The page that a page names is the one that its words print.
+    // If a page refers to another page, the words of that command print the other page.
     assert!(
         config.contains(&format!("\n{name}\\-config\\-check(8)\n")),
         "{config}"
@@ -357,7 +357,7 @@ fn the_manual_page_lists_exit_codes_files_variables_and_examples() {
         let section = section.split("\n.SH ").next().unwrap();
         assert!(section.contains(entry), "{title}: {page}");
     }
-    // The exit codes of `--help` have their own section here.
+    // In the manual page, the exit codes of `--help` have their own section.
     assert!(!page.contains("EXTRA"), "{page}");
 }
 

@@ -43,7 +43,7 @@ fn write(root: &Path, file: &str, value: &str) {
     fs::write(path, format!("{value}\n")).unwrap();
 }
 
-/// A node with a certificate that is due for renewal, and the renewal's key.
+/// A node with a certificate that is due for renewal, and a key for the renewal.
 fn renewing(server: &ApiServer) -> (Node, [String; 2]) {
     server.set_signer(Signer::Issue(Issuance {
         lifetime: Some(Duration::from_secs(3600)),
@@ -68,7 +68,7 @@ fn copy(file: &str, from: &Node, to: &Node) {
     }
 }
 
-/// A killed run can have set any files aside. The remaining files are one of these subsets.
+/// A run that was killed can have quarantined any of the files. The remaining files are one of these subsets.
 #[test]
 fn a_copied_store_does_not_reveal_its_key_to_another_machine() {
     let server = ApiServer::start();

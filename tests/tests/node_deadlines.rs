@@ -11,8 +11,8 @@ use kubelet_authenticator_test_support::api_server::{
 use kubelet_authenticator_test_support::clock::now;
 use kubelet_authenticator_tests::node::{NULL, Node, Run, UNDER_TEST};
 
-/// The time limit of a join for these nodes. A busy machine would not leave enough of a shorter limit to report the
-/// reason for the wait.
+/// The time limit of a join for these nodes. With a shorter limit, a busy machine would not have enough time to report
+/// the reason for the wait.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The time limit of a run of a node with a credential.
@@ -27,12 +27,12 @@ const SETTINGS: &str = "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alp
 
 const EVERY_SECOND: Duration = Duration::from_secs(1);
 
-/// Faults of requests, with the exit code of a node without a credential.
+/// Faults in responses to requests, each with the exit code of a node without a credential.
 fn faults() -> Vec<(Route, Fault, i32)> {
     let every = EVERY_SECOND;
     let to = "https://127.0.0.1:1".to_owned();
     let mut faults = Vec::new();
-    // A watch that has started to answer leaves the request pending.
+    // If the fault occurs after a watch has started to answer, the request is pending.
     for (fault, at_watch) in [
         (Fault::Hang, 8),
         (Fault::HangAfterStore, 8),
@@ -78,7 +78,7 @@ fn without_a_credential_a_hanging_request_times_out() {
             (route, fault, code, server, node)
         })
         .collect();
-    // In parallel: most of them take all their time.
+    // Run in parallel, because most runs use their full time limit.
     let runs: Vec<_> = nodes
         .iter()
         .map(|(route, fault, code, _, node)| (route, fault, code, node.start(&[])))
@@ -99,7 +99,7 @@ fn without_a_credential_a_hanging_connection_times_out() {
         node.set("timeLimit", TIMEOUT.as_secs().to_string());
         (server, node)
     });
-    // In parallel: each takes all its time.
+    // Run in parallel, because each run uses its full time limit.
     let runs = nodes.each_ref().map(|(_, node)| node.start(&[]));
     for run in runs {
         run.finish().failed(8).within(TIMEOUT);
@@ -125,7 +125,7 @@ fn a_stored_credential_is_printed_in_5_seconds_despite_hangs() {
         .into_iter()
         .map(|fault| (fault, node_with_credential()))
         .collect();
-    // In parallel: most of them take their five seconds.
+    // Run in parallel, because most runs take the full five seconds.
     let started: Vec<_> = joined
         .iter()
         .map(|((route, fault, _), (server, node, pair))| {
@@ -198,7 +198,7 @@ fn a_named_pipe_as_settings_file_is_refused_immediately() {
     let drop_in = node.scratch().join("config.d/10.yaml");
     fs::create_dir(drop_in.parent().unwrap()).unwrap();
     make_pipe(&drop_in);
-    // The stored certificate is valid, and so the run ends with it.
+    // The stored certificate is valid, so the run prints it.
     let words = format!("{} is not a regular file", drop_in.display());
     let run = node.run().succeeded().saying(&words);
     run.within(AT_ONCE);
@@ -247,7 +247,7 @@ fn near_expiry_a_slow_device_gets_25_seconds_once_an_hour() {
     end_backoff(&node);
     let briefly = node.run().succeeded().within(LIMIT);
     pass_an_hour(&node);
-    // The controller is away: a long run does not wait for it for more than five seconds.
+    // The controller is unavailable. Even a long run waits for the controller for at most five seconds.
     server.set_signer(Signer::Off);
     node.set_env("SLOW_FOR", "6");
     let undecided = node.run().succeeded();
@@ -289,7 +289,7 @@ fn near_expiry_only_a_device_gets_more_than_five_seconds() {
     }
 }
 
-/// The same node, with a plugin of another configuration.
+/// The same node, whose plugin has a different configuration.
 fn node_of_same_store(node: &Node, server: &ApiServer) -> Node {
     let mut same = Node::new(UNDER_TEST, server);
     same.set("stateDirectory", node.state());

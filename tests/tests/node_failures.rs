@@ -1,6 +1,6 @@
 //! Each failure has its exit status and its message, and leaves standard output empty.
 //!
-//! Not reachable with providers without evidence: 1 (a bug), 5, 6 and 7.
+//! Exit codes 1 (a bug), 5, 6 and 7 cannot occur with providers without evidence.
 
 use std::fs;
 use std::time::Duration;
@@ -260,7 +260,7 @@ fn a_certificate_that_is_not_valid_yet_is_fetched_again() {
     let (server, node) = node(Signer::flawed(Flaw::NotYetValid));
 
     node.run().failed(13).saying("not valid before");
-    // The kubelet's next run is within the back-off, and asks nobody.
+    // The kubelet's next run is within the back-off, and does not send requests.
     node.change("failure.json", |failure| {
         let in_an_hour = failure["at"].as_u64().unwrap() + 3600;
         failure["notBefore"] = in_an_hour.into();
@@ -325,7 +325,7 @@ fn a_lost_response_causes_no_second_request() {
 
     node.run().succeeded();
 
-    // The same run asks again, gets a conflict, and finds its own request.
+    // The same run creates the request again, gets a conflict, and finds its own request.
     assert_eq!((server.creates(), server.csrs().len()), (2, 1));
 }
 
@@ -395,7 +395,7 @@ fn a_request_that_is_ten_minutes_old_is_dropped_and_its_key_kept() {
 
 #[test]
 fn an_undecided_request_is_kept_while_the_certificate_is_valid() {
-    // Three of four hours are over, so the renewal is due.
+    // Three of four hours have passed, so the renewal is due.
     const HOUR: Duration = Duration::from_secs(3600);
     let (server, node) = node(Signer::Issue(Issuance {
         lifetime: Some(HOUR),

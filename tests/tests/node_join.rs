@@ -25,7 +25,7 @@ fn issuing() -> ApiServer {
     server
 }
 
-/// Issues certificates that are immediately due for renewal: three of their four hours are over.
+/// Issues certificates that are immediately due for renewal: three of their four hours have passed.
 fn old_certificates() -> Signer {
     Signer::Issue(Issuance {
         lifetime: Some(HOUR),

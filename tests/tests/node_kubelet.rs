@@ -1,4 +1,4 @@
-//! The arguments of the kubelet that runs the plugin also apply to the plugin.
+//! The plugin uses the arguments of the kubelet that runs it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,8 @@ use kubelet_authenticator_test_support::api_server::{ApiServer, Signer};
 use kubelet_authenticator_tests::node::{INSECURE, Node};
 use serde_json::Value;
 
-/// A shell that looks like a kubelet with the argument `$0` to the command that it runs, which is the rest.
+/// A shell that runs the remaining arguments as a command. To this command, the shell looks like a kubelet with the
+/// argument `$0`.
 const KUBELET: &str = r#"exec -a kubelet bash -c '"$@"; exit $?' "$0" "$@""#;
 
 fn node() -> (ApiServer, Node) {

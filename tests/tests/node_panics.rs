@@ -1,4 +1,4 @@
-//! A bug in the plugin: its output, and its leftovers.
+//! A panic in the plugin: its output, and the files that it leaves.
 
 use std::fs;
 use std::time::Duration;
@@ -42,7 +42,7 @@ fn a_plugin_that_is_aborted_leaves_no_core_file() {
     run.abort();
 
     assert_eq!((limit.as_str(), run.finish().code), ("0", None));
-    // On a machine that passes core dumps to a program there is none in any case.
+    // On a machine that pipes core dumps to a program, this file never exists.
     let cores: Vec<_> = fs::read_dir(folder).unwrap().flatten().collect();
     assert!(cores.is_empty(), "{cores:?}");
 }

@@ -1,5 +1,5 @@
-//! A node whose valid certificate is refused: revoked, of an earlier generation, or without a record. The node sends
-//! one request with its bootstrap credential.
+//! A node whose valid certificate is refused, because it was revoked, belongs to an earlier generation, or has no node
+//! identity. The node sends one request with its bootstrap credential.
 
 use std::fs::{self, File};
 use std::time::Duration;
@@ -30,10 +30,10 @@ fn due() -> (ApiServer, Node, (String, String)) {
     (server, node, pair)
 }
 
-/// More than the plugin waits between two checks of a certificate.
+/// This time exceeds the minimum interval between two checks of a certificate.
 const TWO_MINUTES: Duration = Duration::from_secs(120);
 
-/// A node with a fresh certificate that it last tried two minutes ago.
+/// A node with a fresh certificate, which the plugin last checked two minutes ago.
 fn fresh(plugin: &str) -> (ApiServer, Node, (String, String)) {
     let server = ApiServer::start();
     server.set_signer(Signer::issue());
@@ -87,7 +87,7 @@ fn denied(reason: &str) -> Fault {
     }
 }
 
-/// The calls that try a certificate.
+/// The calls that check a certificate.
 fn tries(server: &ApiServer) -> Vec<Request> {
     let mut tries = server.requests();
     tries.retain(|request| request.verb == Verb::Patch);
@@ -100,7 +100,7 @@ fn creates(server: &ApiServer) -> Vec<Request> {
     requests
 }
 
-/// The key in the certification request of each create since the join.
+/// The key in each certificate signing request since the join.
 fn keys(server: &ApiServer) -> Vec<Vec<u8>> {
     use base64::Engine as _;
     use kubelet_attestation::csr::envelope::Envelope;
@@ -122,7 +122,7 @@ fn node_user() -> String {
 
 #[test]
 fn a_revoked_node_requests_with_its_bootstrap_credential() {
-    // A certificate that the API server does not authenticate any more is treated as revoked.
+    // A certificate that the API server no longer authenticates is treated like a revoked certificate.
     for code in [403, 401] {
         let (server, node, old) = due();
         server.inject(Route::create(), Times::once(), Fault::status(code));
@@ -238,7 +238,7 @@ fn the_check_of_a_fresh_certificate_runs_once_in_two_minutes() {
     }
 }
 
-/// The run also writes the boot into the store, which takes the lock.
+/// The run also writes the boot ID to the store, and takes the lock to do this.
 #[test]
 fn a_fresh_certificate_is_tried_in_the_first_run_after_a_reboot() {
     let server = ApiServer::start();

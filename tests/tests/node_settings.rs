@@ -74,7 +74,7 @@ fn issuing() -> ApiServer {
     server
 }
 
-/// Issues certificates that are due for renewal at once, and valid for an hour.
+/// Issues certificates that are immediately due for renewal, and valid for one hour.
 fn due_at_once() -> Signer {
     Signer::Issue(Issuance {
         lifetime: Some(Duration::from_secs(3600)),
@@ -83,7 +83,8 @@ fn due_at_once() -> Signer {
     })
 }
 
-/// A node with the plugin for TPMs, which has the settings of all plugins and its own, and the store of `joined`.
+/// A node with the store of `joined` and the plugin for TPMs, which has its own settings in addition to the common
+/// settings.
 fn with_store_of(joined: &Node, server: &ApiServer) -> Node {
     let mut node = Node::new(tpm::PLUGIN, server);
     node.set("stateDirectory", joined.state());

@@ -15,10 +15,10 @@ use kubelet_authenticator_tests::node::{NULL, Node, is_pair};
 /// A change of a stored credential.
 type Change<'a> = &'a dyn Fn(&str) -> Vec<u8>;
 
-/// A user other than that of the test.
+/// A user ID that differs from the user of the test.
 const NOBODY: u32 = 65534;
 
-/// A command for a mount namespace of its own: mounts `$DIR`, and executes the plugin.
+/// A script for a separate mount namespace: mounts `$DIR`, and executes the plugin.
 const READ_ONLY: &str =
     r#"mount --bind "$DIR" "$DIR" && mount -o remount,ro,bind "$DIR" && exec "$@""#;
 const FULL: &str = r#"mount -t tmpfs -o size=64k,mode=700 tmpfs "$DIR" &&
@@ -311,7 +311,7 @@ fn a_corrupt_key_is_found_at_the_next_boot_and_replaced() {
             .collect::<String>(),
     );
     let mut der = der.unwrap();
-    // In the middle of the private half (RFC 5915, in PKCS #8): 32 bytes from byte 36 on.
+    // Corrupt the middle of the private half (RFC 5915, in PKCS #8), which is the 32 bytes from byte 36 on.
     der[50] ^= 1;
     let rotten = format!(
         "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",

@@ -13,7 +13,7 @@ use kubelet_authenticator_tests::scrape::Diagnostics;
 use node_attestation_runtime::machine_conditions::NODE_ATTESTED;
 use serde_json::{Value, json};
 
-/// The members of a pool that join at once.
+/// The number of pool members that join at the same time.
 const MEMBERS: usize = 50;
 
 /// The node whose evidence no verifier accepts.
@@ -95,7 +95,7 @@ fn a_pool_grows_from_0_to_50_nodes_with_the_token_in_its_user_data() {
         assert!(is_issued(&csr), "{csr:#}");
         assert_eq!(scene.record(node)["spec"]["providerID"], id(node));
     }
-    // The same user data is worth nothing to who is no member.
+    // A machine that is not a member of the pool cannot join with the same user data.
     let outsider = scene.stamped("member-0", "generic:///pool/outsider");
     let put_off = scene.file(&user_data, &outsider);
     scene.assert_waits("pool-a", &put_off, "MachineNotFound");
@@ -127,7 +127,7 @@ fn a_machine_condition_shows_whether_its_node_is_attested() {
     let message = told["message"].as_str().unwrap();
     assert!(message.contains(DENIED), "{told:#}");
 
-    // A node that claims the machine of another one, and a token that is no longer needed.
+    // Requests with the certificate of a different node, and with a token that is no longer needed.
     let credential = scene.join(&other);
     let claim = scene.file(&credential, &scene.stamped("other", joined.provider_id()));
     let again = scene.file(
@@ -136,7 +136,8 @@ fn a_machine_condition_shows_whether_its_node_is_attested() {
     );
     scene.assert_denied(&claim, "NodeNameMismatch");
     scene.assert_denied(&again, "NodeNameMismatch");
-    // Grants are written before refusals. Once that of the second machine is, so is all that was waiting with the first.
+    // The controller writes grants before refusals. After it has written the grant for the second machine, all earlier
+    // answers were written.
     for name in ["later", "last"] {
         let machine = machine(name);
         scene.join(&machine);

@@ -16,10 +16,10 @@ use tokio::time::timeout;
 
 const BOTH: [Contract; 2] = [Contract::V1Beta1, Contract::V1Beta2];
 
-/// A watch reports within milliseconds; a busy machine takes longer.
+/// A watch reports a change within milliseconds, but a busy machine needs more time.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// For tests that use a namespace of their own.
+/// Shared by tests that use separate namespaces.
 static SHARED: LazyLock<Management> = LazyLock::new(Management::start);
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
@@ -72,7 +72,7 @@ impl Watcher {
     }
 }
 
-/// The machine, if the inventory answers, and it exists.
+/// The machine, if the inventory is available and the machine exists.
 fn by_id(inventory: &CapiInventory, id: &str) -> Option<Machine> {
     let id = ProviderId::parse(id).unwrap();
     RUNTIME.block_on(inventory.by_provider_id(&id)).ok()?
@@ -83,7 +83,7 @@ fn by_token(inventory: &CapiInventory, id: &str) -> Option<TokenOwner> {
     RUNTIME.block_on(inventory.by_token(&id)).ok()?
 }
 
-/// Whether the inventory returns that the machine does not exist.
+/// `Some` if the inventory reports that the machine does not exist.
 fn is_gone(inventory: &CapiInventory, id: &str) -> Option<()> {
     let id = ProviderId::parse(id).unwrap();
     let found = RUNTIME.block_on(inventory.by_provider_id(&id));
@@ -164,7 +164,7 @@ fn pool_members_are_tracked_by_list_and_by_machines() {
         let pool = cluster.pool("made").provider_ids(&[c, d]).with_machines();
         let pool = pool.create();
         watcher.wait("owner", || by_token(&inventory, pool.token().id()));
-        // Its Machine, which has the name, does not exist yet: the member exists, and may not join yet.
+        // The member exists, but cannot join yet, because its Machine, which contains the name, does not exist yet.
         let pending = |id| by_id(&inventory, id).map(|member| member.state);
         assert_eq!(pending(c), Some(MachineState::Pending));
         pool.machine("made-c").provider_id(c).create();

@@ -65,7 +65,8 @@ fn said(machine: &Machine, output: &Output) -> String {
     text
 }
 
-/// Joins with kubeadm, and waits until the Node is ready and was admitted only by the project's signer.
+/// Joins with kubeadm, and waits until the Node is ready. Asserts that only the project's signer issued a certificate
+/// for it.
 #[track_caller]
 fn join(cluster: &KubeadmCluster, first: &Machine, member: Member, role: Role) -> Machine {
     let kubectl = cluster.kubectl();
@@ -117,10 +118,11 @@ fn close(cluster: &KubeadmCluster) {
     }
 }
 
-/// The wait of a control plane for its certificate: kubeadm would stop after one minute, without label and taint.
+/// The time that a control plane waits for its certificate. By default, kubeadm would stop after one minute, without
+/// setting label and taint.
 const LATE: Duration = Duration::from_secs(120);
 
-/// Lets the controller, which is stopped, answer long after the request of the machine's token.
+/// Continues the stopped controller long after the machine has sent a request with its token.
 #[track_caller]
 fn answer_late(cluster: &KubeadmCluster, controller: &Controller, member: Member) {
     let user = format!("system:bootstrap:{}", member.token);
@@ -138,7 +140,7 @@ fn workers_and_late_control_planes_join_a_kubeadm_cluster() {
     let first = boot(FIRST);
     let cluster = first.kubeadm_init();
     let kubectl = cluster.kubectl();
-    // There is nothing to take over: kubeadm gave the kubelet its certificate.
+    // `setup` has nothing to copy, because kubeadm created the kubelet's certificate.
     let conf = first.read(KUBELET_CONF).unwrap();
     let conf = String::from_utf8(conf).unwrap();
     assert!(conf.contains("kubelet-client-current.pem"), "{conf}");
@@ -173,21 +175,21 @@ fn workers_and_late_control_planes_join_a_kubeadm_cluster() {
     let taints = node["spec"]["taints"].as_array().unwrap();
     let keeps_pods_away = |taint: &Value| taint["key"] == label && taint["effect"] == "NoSchedule";
     assert!(taints.iter().any(keeps_pods_away), "{node:#}");
-    // Its kubelet uses the API server on the same node, which was not up when `setup` ran.
+    // The kubelet uses the API server on the same node, which was not running when `setup` ran.
     let conf = second.read(KUBELET_CONF).unwrap();
     let conf = String::from_utf8(conf).unwrap();
     let own = format!("https://{}:6443", second.address());
     assert!(conf.contains(&own) && conf.contains(PLUGIN), "{conf}");
     let journal = second.journal();
     assert!(journal.contains("kubelet set up: "), "{journal}");
-    // It runs the static pods of a control plane; the API server has them after its kubelet's report.
+    // The node runs the static pods of a control plane. The API server lists them after the kubelet reports them.
     let pods = ["pods", "-n", "kube-system", "-l", "component=etcd"];
     let etcd = format!("etcd-{}", SECOND.name);
     kubectl.wait_for(&pods, &etcd, PATIENCE, |pod| {
         pod["metadata"]["name"] == *etcd
     });
 
-    // The certificate that kubeadm gave the first node is renewed as that of a stock kubelet.
+    // The certificate that kubeadm created for the first node is renewed like the certificate of a stock kubelet.
     first.ok(&["systemctl", "stop", "kubelet"]);
     first.remove(KUBELET_CONF);
     first.ok(&["sh", "-c", "rm /var/lib/kubelet/pki/kubelet-client-*"]);

@@ -15,10 +15,10 @@ use kubelet_authenticator_tests::controller::{
 use kubelet_authenticator_tests::page::{Desk, repository, steps};
 use serde_json::json;
 
-/// Shared: every test has machines of its own.
+/// Shared, because every test has its own machines.
 static BED: LazyLock<RealBed> = LazyLock::new(|| RealBed::start(Controllers::Default));
 
-/// The errors about permissions in its log.
+/// The errors about permissions in the controller's log.
 fn complaints(controller: &Controller) -> Vec<String> {
     let lines = controller.lines();
     lines
@@ -68,7 +68,7 @@ fn a_machine_joins_with_the_documented_inventory_and_command() {
     let (inventory, _) = inventory.split_once("```").unwrap();
     files.write("machines.yaml", inventory);
     let heading = "## Start the controller";
-    // The machine has no TPM, and kubeadm's bindings are not checked here.
+    // The machine has no TPM, and this test does not check kubeadm's bindings.
     let commands = steps("standalone.md", heading)
         .into_iter()
         .map(|(_, command)| {
@@ -121,7 +121,7 @@ fn a_request_with_an_unparsable_time_does_not_block_other_joins() {
     let stored = kubectl.json(arguments)["metadata"]["managedFields"].to_string();
     assert!(stored.contains(TIME), "{stored}");
 
-    // Its first list has the request.
+    // The controller's first list contains the request.
     let _controller = BED.insecure(&[HOSTILE, MACHINE]).start();
     let name = BED.file(&Application::insecure(MACHINE));
 
@@ -137,7 +137,7 @@ fn kube_controller_manager_does_not_answer_a_denied_request() {
 
     let name = BED.file(&Application::insecure(MINE).with_token_of(OTHER));
     BED.wait_for_answer(&name);
-    // Both controllers have seen the denial when they have answered a later request.
+    // When both controllers have answered a later request, both have received the denial.
     let later = BED.file(&Application::insecure(OTHER));
     assert!(is_issued(&BED.wait_for_answer(&later)));
 
@@ -221,12 +221,12 @@ fn requests_are_answered_after_etcd_was_restored_from_a_backup() {
     const AFTER: Machine = Machine::new("after-restore", "back02");
     let bed = RealBed::start(Controllers::None);
     let setup = bed.null(&[BEFORE, AFTER]);
-    // The token of a request that is filed after the restore is in the backup.
+    // The token for a request after the restore must be in the backup.
     let (before, after) = (bed.stamped(BEFORE), bed.stamped(AFTER));
     let mut controller = setup.start();
     controller.wait_until_it_watches();
     let backup = bed.cluster.backup();
-    // The watch comes to a resource version that the restored API server reaches late.
+    // Advance the resource version of the watch far beyond the version in the backup.
     let objects: Vec<_> = (0..500)
         .map(|number| {
             json!({
@@ -282,7 +282,7 @@ fn a_missing_permission_is_named_and_work_continues_once_granted() {
 #[test]
 fn a_node_renews_its_certificate_with_another_key_and_keeps_its_uid() {
     const MACHINE: Machine = Machine::new("renewed", "renew1");
-    // Shorter than the shortest lifetime of a request.
+    // This duration is shorter than the minimum lifetime in a request.
     let setup = BED
         .null(&[MACHINE])
         .args(&["--certificate-duration", "300s"]);

@@ -53,7 +53,7 @@ fn prometheus_accepts_both_metric_formats() {
 
     let complaints = promtool(&["check", "metrics"], &diagnostics.scrape_older());
     assert_eq!(complaints, "");
-    // It reads OpenMetrics with times alone.
+    // promtool reads OpenMetrics only with timestamps.
     let timed: String = open
         .lines()
         .map(|line| {
@@ -114,7 +114,7 @@ fn each_alert_fires_and_resolves_and_stays_silent_after_one_change() {
             let firing = |time: &serde_json::Value| time["exp_alerts"].as_array().unwrap().len();
             (first["alertname"] == alert).then(|| [firing(first), firing(last)])
         });
-        // The alert fires and ends, and never fires if one thing is different.
+        // The alert fires and ends, and does not fire in the case with one change.
         assert_eq!(expected.collect::<Vec<_>>(), [[1, 0], [0, 0]], "{alert}");
         assert!(page.contains(&format!("</a>`{alert}` |")), "{alert}");
     }
@@ -150,7 +150,7 @@ fn each_metric_of_the_rules_and_of_the_dashboard_is_on_the_page() {
     for panel in dashboard["panels"].as_array().unwrap() {
         for target in panel["targets"].as_array().into_iter().flatten() {
             let expr = target["expr"].as_str().unwrap();
-            // What Grafana puts there.
+            // The value that Grafana inserts.
             let expr = expr
                 .replace("$__rate_interval", "5m")
                 .replace("$namespace", ".*");

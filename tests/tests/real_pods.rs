@@ -81,14 +81,14 @@ fn kubectl_logs_exec_and_top_use_the_approved_certificate() {
 
     let refused = kubectl.run(["logs", "stays"]);
 
-    // A kubelet without a serving certificate.
+    // The kubelet has no serving certificate yet.
     let stderr = text(&refused.stderr);
     assert!(stderr.contains("tls: internal error"), "{stderr}");
     let mut metrics_server = MetricsServer::start(&plane);
     metrics_server.wait_until_it_logs("remote error: tls: internal error");
 
     setup.write_inventory(&inventory(&[machine.address()]));
-    // It files a new request. The processes of its pods keep running.
+    // After the restart, the kubelet sends a new request. The processes of its pods keep running.
     machine.ok(&["systemctl", "restart", "kubelet"]);
     let logs = pods::logs(kubectl, "stays");
 

@@ -137,7 +137,7 @@ async fn a_record_is_read_back_unchanged() {
     let revoked = records.replace(&record, &stored.version).await.unwrap();
     assert_eq!(revoked.record, record);
 
-    // A field that a write removes is gone.
+    // A write also removes fields that the new node identity does not have.
     let granted = ledger.claim(&claim("m1", "n1", 3), now()).await.unwrap();
     assert!(granted.uid.generation > second);
     let object = object("whole.n1");

@@ -18,7 +18,8 @@ use kubelet_authenticator_tests::controller::{
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::{Value, json};
 
-/// A cluster of the test's own: controllers with other tasks or other records would answer each other's requests.
+/// Each test has its own cluster, because controllers with different tasks or node identities would answer each other's
+/// requests.
 fn start() -> RealBed {
     RealBed::start(Controllers::Certificates)
 }
@@ -262,7 +263,7 @@ fn a_denied_built_in_request_stays_denied_when_the_bindings_return() {
 
     bed.cluster
         .install_bindings(&[KubeadmBinding::NodeAutoapproveBootstrap]);
-    // A request after the bindings is answered by the first of both controllers.
+    // The controller that is faster answers a request that is created after the bindings.
     file("after");
     bed.wait_for_answer("after");
 

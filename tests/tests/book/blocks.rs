@@ -8,10 +8,10 @@
 //! <!-- example: The reason for which no test runs it. -->
 //! ```
 //!
-//! A block in another language, such as a manifest, can have a mark too.
+//! A block in a different language, such as a manifest, can also have a mark.
 //!
-//! The named test, or script in the repository, has the text of each command, or reads it from a page. Whether it also runs
-//! the command is not checked.
+//! The named test or script contains the text of each command, or reads the command from a page. This suite does not
+//! check whether the test also runs the command.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,7 +24,7 @@ use crate::pages;
 /// The languages of commands.
 const LANGUAGES: [&str; 4] = ["sh", "console", "bash", "shell"];
 
-/// A block of commands, in the line with this number.
+/// A block of commands, with the number of its first line.
 struct Block {
     line: usize,
     commands: Vec<String>,
@@ -111,7 +111,7 @@ fn plain(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The commands that the test neither has nor reads from a page, with all pages by their paths.
+/// The commands that the test neither contains nor reads from a page. `pages` has all pages by their paths.
 fn lacking(block: &Block, code: &str, pages: &BTreeMap<String, String>) -> Vec<String> {
     let read = pages.iter().filter(|(path, _)| {
         let name = path.rsplit('/').next().unwrap();
@@ -129,7 +129,7 @@ fn lacking(block: &Block, code: &str, pages: &BTreeMap<String, String>) -> Vec<S
     lacking.cloned().collect()
 }
 
-/// The objection to a block.
+/// The error message for a block, if any.
 fn objection(
     block: &Block,
     (tests, items): (&[String], &TestItems),

@@ -1,4 +1,5 @@
-//! The page of settings that influence each other names every setting, and every pair that can meet.
+//! The page on settings that influence each other names every setting, and every pair of settings that can be used
+//! together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -61,7 +62,7 @@ struct Subject {
     settings: BTreeSet<String>,
     /// The subjects whose settings influence these.
     meets: BTreeSet<String>,
-    /// The reason why the settings of no other subject do this.
+    /// The reason why this subject does not influence other subjects.
     reason: String,
 }
 
@@ -97,7 +98,7 @@ fn pair(one: &str, other: &str) -> Pair {
     (first.to_owned(), second.to_owned())
 }
 
-/// A row of the table of pairs: each setting of its first cell with each of its second.
+/// A row of the table of pairs: each setting in the first cell with each setting in the second cell.
 struct Together {
     pairs: BTreeSet<Pair>,
     kind: String,

@@ -12,7 +12,7 @@ use crate::{PLUGIN, PLUGINS, pages};
 
 pub const CONTROLLER: &str = "node-attestation-controller";
 
-/// The commands of a console block without their prompts, one a line; of a block of a script, all of it.
+/// The commands of console blocks, without their prompts, and the complete text of script blocks.
 fn commands(page: &str) -> Vec<String> {
     let scripts = blocks(page, "sh").into_iter().map(str::to_owned);
     let consoles = blocks(page, "console").into_iter().map(|block| {
@@ -86,7 +86,7 @@ impl Help {
             .collect()
     }
 
-    /// The entry of the flag in the help of the command, or of a command that contains it.
+    /// The entry of the flag in the help of the command, or of a command above it.
     fn flag(&mut self, command: &[String], flag: &str) -> Option<String> {
         (1..=command.len()).rev().find_map(|length| {
             let lines = self.of(&command[..length]).lines().map(str::trim_start);
@@ -99,7 +99,7 @@ impl Help {
         })
     }
 
-    /// The objection, if the command or one of its flags does not exist.
+    /// The error message if the command or one of its flags does not exist.
     fn objection(&mut self, words: &[String]) -> Option<String> {
         let name = started(words.first()?)?;
         let mut command = vec![name];
@@ -234,7 +234,7 @@ fn every_page_has_the_same_challenge_key_secret() {
             assert_eq!(name, expected, "{path}: {of}");
             *counts.entry(of).or_insert(0) += 1;
         }
-        // Only the option has this name. A Secret or a directory has another one.
+        // Only the option has this name. The Secret and the directory have different names.
         for (at, name) in text.match_indices("tpm-challenge-keys") {
             assert!(text[..at].ends_with("--"), "{path}: {name}");
         }

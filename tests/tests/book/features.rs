@@ -1,4 +1,4 @@
-//! The tables of exit codes, features and scenarios.
+//! The tables with exit codes, features and scenarios.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,4 @@
-//! The whole help of the programs, as in the files of the directory `help`.
+//! The complete help of the programs equals the files in the directory `help`.
 
 use std::fmt::Write as _;
 use std::slice;

@@ -1,4 +1,4 @@
-//! The links of the pages, and the book's list of them.
+//! The links on the pages, and the book's list of pages.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The pages of docs and the README: their links, commands, files and rows are correct.
+//! Checks the pages of docs and the README: their links, commands, files and rows.
 
 mod blocks;
 mod combinations;

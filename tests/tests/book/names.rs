@@ -1,4 +1,4 @@
-//! The page of names has the names of the code, and no others.
+//! The page on names lists exactly the names in the code.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use kubelet_authenticator_tests::page::repository;
 /// The directories with the production code.
 const CODE: [&str; 5] = ["src", "attestation", "resolver", "providers", "controller"];
 
-/// Parts of paths of files that are only for tests.
+/// Parts of file paths that are only for tests.
 const OF_TESTS: [&str; 5] = ["/tests", "tests.rs", "testing", "fixture", "benches"];
 
 /// Domains of names in Kubernetes and AWS.
@@ -21,16 +21,16 @@ const DIRECTORIES: [&str; 3] = ["/etc/", "/var/lib/", "/usr/lib/"];
 
 /// Strings that only look like names.
 const OTHERS: [&str; 4] = [
-    // The prefix of what a key binding is a digest of.
+    // The prefix of the hash input of key bindings.
     "cluster.x-k8s.io/kubelet-authenticator/",
-    // Words that make a path in a log secret or not.
+    // Words that decide whether a path in a log is redacted.
     "/etc/",
-    // Signers and files of others, of which nothing is read or written.
+    // Signers and files that belong to other programs, and that the project neither reads nor writes.
     "kubernetes.io/kube-apiserver-client",
     "/etc/kubernetes",
 ];
 
-/// The production code, without the tests in it.
+/// The production code, without its unit tests.
 fn code() -> String {
     let sources = sources().into_iter().filter(|source| {
         let path = source.path.to_str().unwrap();

@@ -173,7 +173,7 @@ impl Entry {
     }
 }
 
-/// The command with all below it.
+/// Appends the command and all commands below it.
 fn read(words: Vec<String>, help: &mut Help, all: &mut Vec<Command>) {
     let command = Command::read(words, help);
     let below = command.subcommands.clone();
@@ -185,12 +185,12 @@ fn read(words: Vec<String>, help: &mut Help, all: &mut Vec<Command>) {
     }
 }
 
-/// The page, generated from the output of the programs.
+/// The tables of the page, generated from the output of the programs.
 fn options() -> String {
     let mut help = Help::default();
     let mut all = Vec::new();
     read(vec![CONTROLLER.to_owned()], &mut help, &mut all);
-    // An option of many commands stands in one table.
+    // An option that many commands have is in one common table.
     let mut commands_of: BTreeMap<Entry, usize> = BTreeMap::new();
     for (_, entries) in all.iter().flat_map(|command| &command.sections) {
         for entry in entries.iter().filter(|entry| entry.usage.starts_with('-')) {

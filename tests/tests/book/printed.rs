@@ -31,7 +31,7 @@ fn programs() -> Vec<Source> {
             .iter()
             .any(|part| part == "tests" || part == "tests.rs");
         let package = PROGRAMS.iter().any(|folder| path.starts_with(folder));
-        // The module that defines the macro has an example, and the other one is compiled only for tests.
+        // The module that defines the macro contains an example. The other module is compiled only for tests.
         let exceptions = [
             "attestation/src/pages.rs",
             "controller/core/src/crd/reference.rs",
@@ -46,7 +46,8 @@ fn programs() -> Vec<Source> {
     sources
 }
 
-/// The objection to a page with an anchor. An anchor that ends with a hyphen is the start of several anchors.
+/// The error message for a page with an anchor, if any. An anchor that ends with a hyphen is the start of several
+/// anchors.
 fn objection(pages: &BTreeMap<String, String>, target: &str) -> Option<String> {
     let (name, anchor) = target.split_once('#').unwrap_or((target, ""));
     let Some(page) = pages.get(&format!("docs/{name}")) else {
@@ -78,7 +79,7 @@ fn each_page_and_anchor_that_a_program_prints_exists() {
     assert!(count >= 8, "{count}");
 }
 
-/// No node has the source, and no package installs the pages.
+/// Nodes do not have the source, and packages do not install the pages.
 #[test]
 fn programs_do_not_refer_to_pages_by_source_path() {
     let mut found = Vec::new();

@@ -41,7 +41,7 @@ fn settings() -> String {
     format!("{HEADER}{}", table.collect::<String>())
 }
 
-/// The head of the table of settings in the page.
+/// The header of the table of settings on the page.
 const HEADER: &str = "\
 | key in a file | option | plugins | meaning |
 | --- | --- | --- | --- |

@@ -8,8 +8,8 @@ use kubelet_authenticator_tests::controller::{inventory, settings};
 use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
 
-/// The options that `run` requires for any cluster. The CA files do not exist: an attempt to read them shows that
-/// there was no earlier error.
+/// The options that `run` requires for any cluster. The CA files do not exist: if the controller tries to read them, it
+/// found no earlier error.
 const CLUSTER: [&str; 5] = [
     "--workload-kubeconfig=no.kubeconfig",
     "--settings=settings.yaml",
@@ -24,7 +24,7 @@ struct Files {
 }
 
 impl Files {
-    /// With these settings of AWS, for listed machines.
+    /// The files with these AWS settings, for listed machines.
     fn listed(aws: &Value) -> Self {
         let scratch = Scratch::new("aws-cli");
         let spec = json!({"authorizedAttestors": ["aws"], "aws": aws});
@@ -33,7 +33,7 @@ impl Files {
         Self { scratch }
     }
 
-    /// With these settings of AWS, for the instances that they select.
+    /// The files with these AWS settings, for the instances that the settings select.
     fn found(aws: &Value) -> Self {
         let files = Self::listed(aws);
         let inventory = json!({
@@ -58,14 +58,15 @@ impl Files {
     }
 }
 
-/// The complete settings of instances that are found.
+/// Complete settings that find instances by their tags.
 fn complete() -> Value {
     json!({
         "accounts": ["111122223333"], "regions": ["eu-west-1"], "requiredTags": {"cluster": "prod-1"},
     })
 }
 
-/// Asserts that it exited with this code, printed nothing, and named all of `words`.
+/// Asserts that the program exited with this code, printed nothing to standard output, and that its error contains all
+/// of `words`.
 #[track_caller]
 fn assert_refused(output: &Output, code: i32, words: &[&str]) {
     let stderr = String::from_utf8(output.stderr.clone()).unwrap();

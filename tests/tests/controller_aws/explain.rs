@@ -1,4 +1,4 @@
-//! `explain` of an instance's request: all that can be checked without asking AWS.
+//! `explain` for an instance's request, with all checks that do not need AWS calls.
 
 use std::process::Command;
 

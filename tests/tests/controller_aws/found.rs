@@ -1,4 +1,4 @@
-//! Machines that are the instances with a cluster's tags: `awsInstances` of an inventory.
+//! Instances that are machines because they have a cluster's tags: `awsInstances` of an inventory.
 
 use std::sync::LazyLock;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 
 static CLOUD: LazyLock<Cloud> = LazyLock::new(Cloud::start);
 
-/// A controller of the cluster whose instances have the tag `cluster` with this value.
+/// A controller for the cluster whose instances have the tag `cluster` with this value.
 fn bed(cloud: &Cloud, cluster: &str) -> (Bed, Controller) {
     let aws = json!({
         "accounts": [ACCOUNT], "regions": [REGION], "requiredTags": {"cluster": cluster},

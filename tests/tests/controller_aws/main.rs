@@ -1,5 +1,6 @@
 //! The controller of one cluster on AWS, started manually: its command line, and the instances that it finds by their
-//! tags. The program is real, EC2 is moto server, STS a simulator, the API server is in this process.
+//! tags. The tests run the real program. EC2 is simulated by moto server, STS by a simulator, and the API server runs
+//! in this process.
 
 mod calls;
 mod cli;

@@ -17,7 +17,7 @@ fn credentials_expired_before_sts_exit_with_13_and_fresh_ones_join() {
     assert_eq!(reason_of(csr, "Failed"), Some("EvidenceExpired"));
     assert_eq!(reason_of(csr, "Denied"), None);
     world.tells_no_secret(&[failed]);
-    // The metadata have new credentials, as AWS's do minutes before the expiration.
+    // The metadata service provides new credentials, like AWS some minutes before the old credentials expire.
     world.rotate_credentials();
     world.joins_in_the_end();
 }
@@ -31,7 +31,7 @@ fn failures_do_not_show_credentials_on_nodes_or_the_controller() {
     let denied = world.run().failed(12).saying("NodeNameMismatch");
     world.tells_no_secret(&[denied]);
 
-    // Refused by STS with a message that repeats the credentials.
+    // STS rejects the call with a message that repeats the credentials.
     let world = World::start();
     let mut words = String::new();
     world.instance.imds.update(|metadata| {
@@ -46,7 +46,7 @@ fn failures_do_not_show_credentials_on_nodes_or_the_controller() {
     let refused = world.run().failed(12).saying("CallerRefused");
     world.tells_no_secret(&[refused]);
 
-    // No decision in time.
+    // The controller does not decide in time.
     let mut world = World::start();
     world.node.set("timeLimit", "3");
     let fault = Fault::error(500, "InternalFailure", &words);

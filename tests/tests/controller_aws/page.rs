@@ -1,4 +1,4 @@
-//! The section of docs/aws.md about failures, row by row, checked with the real programs.
+//! Checks each row of the failures section in docs/aws.md with the real programs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,7 +35,7 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 
 type Case = fn() -> World;
 
-/// For each exit code, the words of the node's message and a case that produces it.
+/// Each exit code, with words from the node's message and a case that produces the message.
 const CODES: [(i32, &str, Case); 6] = [
     (5, "hop limit", || {
         let mut world = World::start();
@@ -82,7 +82,7 @@ const CODES: [(i32, &str, Case); 6] = [
     }),
 ];
 
-/// For each reason, the case that its row names.
+/// Each reason, with the case in its row.
 const REASONS: [(&str, Case); 7] = [
     ("CallerRefused", || {
         let mut world = World::start();
@@ -147,7 +147,7 @@ fn the_plugin_exits_with_every_documented_code() {
             scope.spawn(move || {
                 let world = case();
                 let run = world.run().failed(*code).saying(words);
-                // The reason in the row that the node itself reports.
+                // The node itself reports this reason.
                 for reason in quoted(meaning).filter(|reason| *reason == "EvidenceExpired") {
                     assert!(run.stderr.contains(reason), "{run:#?}");
                 }
@@ -194,7 +194,7 @@ fn every_name_in_a_row_of_the_aws_page_exists() {
     for (_, meaning) in rows() {
         let is_name = |text: &&str| text.bytes().all(|b| b.is_ascii_alphanumeric());
         for name in quoted(&meaning).filter(is_name) {
-            // Once here, and once in its description.
+            // The name occurs in this column and in a description.
             assert!(known.matches(name).count() > 1, "{name}");
         }
     }

@@ -6,7 +6,7 @@ use kubelet_authenticator_tests::cloud::{Cloud, OWNED, REGION};
 use kubelet_authenticator_tests::controller::{Bed, Controller, PATIENCE, request};
 
 /// A controller with these variables, whose EC2 endpoint uses TLS like AWS, and the request of an instance. STS
-/// responds instead of EC2: only the addresses of the calls matter here.
+/// responds instead of EC2, because this test only checks the addresses of the calls.
 fn asked(cloud: &Cloud, environment: &[(&str, &str)]) -> (Bed, Controller) {
     let instances = cloud.launch_many(1, &[OWNED]);
     let mut bed = Bed::instances(cloud, &instances);

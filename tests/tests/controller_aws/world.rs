@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A cluster, its cloud, and a node that joins.
+/// A cluster with its cloud, and a node that joins.
 pub struct World {
     pub cloud: Cloud,
     pub bed: Bed,
@@ -77,13 +77,14 @@ impl World {
         assert!(joined.is_some(), "{}", self.controller.process.log());
     }
 
-    /// Creates credentials of this principal in the form of the metadata.
+    /// Creates credentials for this principal in the format of the metadata service.
     pub fn give(&self, principal: Principal) -> Credentials {
         let end = self.cloud.sts().now() + HOUR;
         self.until(principal, end)
     }
 
-    /// Issues credentials to the instance that expire immediately for STS, but later according to the metadata.
+    /// Issues credentials to the instance that STS treats as expired, although the metadata service reports a later
+    /// expiration.
     pub fn expire_credentials(&self) {
         let principal = Principal::instance(ACCOUNT, &self.instance.ec2.id);
         let mut given = self.until(principal, self.cloud.sts().now());

@@ -1,4 +1,4 @@
-//! `explain` without a cluster: the request and the machines are in files.
+//! `explain` without a cluster. The request and the machines are in files.
 
 use std::process::{Command, Output};
 
@@ -56,7 +56,7 @@ fn explain_runs_the_checks_until_one_needs_a_connection() {
     let files = Files::new();
 
     let text = printed(explain(&files, &request(), &[]));
-    // The CA's end cuts the lifetime short.
+    // The lifetime depends on the expiry of the CA, so it differs between runs.
     let (before, rest) = text.split_once("token1, for ").unwrap();
     let (_, after) = rest.split_once('\n').unwrap();
     let text = format!("{before}token1, for A WHILE\n{after}");
@@ -226,7 +226,7 @@ fn an_address_outside_the_configured_ranges_is_explained_as_denied() {
     assert!(outside.contains(denied), "{outside}");
 }
 
-/// Without the settings, an explanation had every default, and this request passed.
+/// With only default settings, `explain` would accept this request.
 #[test]
 fn a_request_that_only_the_settings_deny_is_explained_as_denied() {
     let files = Files::new();

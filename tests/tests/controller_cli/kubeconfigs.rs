@@ -1,4 +1,4 @@
-//! The kubeconfigs of a person: the rules of kubectl.
+//! The kubeconfigs of an operator, which follow the rules of kubectl.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -48,7 +48,7 @@ fn the_kubeconfig_is_found_as_in_kubectl() {
         refused(&[at_home, by_name], &named);
         refused(&[at_home, by_nothing], &of_home);
     }
-    // A controller does not work for an arbitrary kubeconfig of its environment.
+    // A controller ignores the kubeconfig in its environment.
     let output = run(&[at_home, by_name], &["run", "--allow-insecure"]);
     assert_refused(&output, &["neither --kubeconfig"]);
 }
@@ -101,7 +101,8 @@ impl Parts {
 fn several_kubeconfigs_are_merged_as_in_kubectl() {
     let parts = Parts::new();
 
-    // The API server in this process has no Cluster API: that it says so shows that it was asked.
+    // The API server in this process does not serve Cluster API. The error about Cluster API shows that the command
+    // called this server.
     assert_refused(&parts.run(&["clusters"]), &["is Cluster API installed?"]);
 
     let alone = parts.files.path("one");

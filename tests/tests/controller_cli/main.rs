@@ -55,7 +55,7 @@ impl Files {
         arguments
     }
 
-    /// Runs the program to its end, which it reaches only after an error.
+    /// Runs the program until it exits, which happens only after an error.
     fn run(&self) -> Output {
         run(self.arguments())
     }
@@ -78,7 +78,8 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Asserts that it exited with 3, printed nothing, and named all of `words`.
+/// Asserts that the program exited with 3, printed nothing to standard output, and that its error contains all of
+/// `words`.
 #[track_caller]
 fn assert_refused(output: &Output, words: &[&str]) {
     let stderr = stderr(output);

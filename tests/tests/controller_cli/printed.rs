@@ -1,4 +1,4 @@
-//! Texts that need no cluster: version, completion scripts, the manual page.
+//! Output that does not need a cluster: the version, completion scripts and the manual page.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{Files, assert_refused, run, stderr};
 
-/// The error of `run` for settings with this spec.
+/// The error of `run` if the settings have this spec.
 #[track_caller]
 fn assert_spec_refused(spec: &Value, words: &[&str]) {
     let files = Files::new();
@@ -191,7 +191,7 @@ fn the_settings_check_includes_the_workload_cluster() {
     assert_eq!(checks[0]["state"], "pass");
 }
 
-/// The page with the options of earlier builds.
+/// The CHANGELOG, which lists the options of earlier builds.
 fn changelog() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../CHANGELOG.md");
     fs::read_to_string(path).unwrap()

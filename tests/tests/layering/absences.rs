@@ -1,22 +1,22 @@
-//! Assertions of an absence, and UIDs without a counter.
+//! Rules for assertions that something is absent, and for UIDs.
 
 use std::fs;
 use std::path::Path;
 
 use crate::{Workspace, rust_files};
 
-/// The helpers that demand a sentinel, and this file.
+/// The helpers that require a later action as a sentinel, and this file.
 const DOORS: [&str; 2] = ["src/absence.rs", "tests/layering/absences.rs"];
 
 /// The functions that return whether a request has an answer.
 const TOLD: [&str; 2] = ["is_answered", "is_issued"];
 
-/// The assertions in the text that a request has no answer, without space.
+/// The assertions in the text that a request has no answer, without white space.
 fn bare_absences(text: &str) -> Vec<String> {
     let text: String = text.split_whitespace().collect();
     let denied = text.split("assert!(!").skip(1);
     let denied = denied.filter_map(|behind| {
-        // The condition, without the message.
+        // The asserted condition, without the message.
         let condition = behind.split([',', ';']).next()?;
         let is_bare = TOLD.iter().any(|told| condition.contains(told));
         is_bare.then(|| format!("assert!(!{condition}"))
@@ -81,7 +81,7 @@ fn each_assertion_of_absence_without_a_sentinel_is_detected() {
 /// The only test that sleeps: it polls in the runtime whose time it pauses afterwards.
 const SLEEPS: &str = "tests/tests/controller_connections.rs";
 
-/// Elapsed time does not prove an absence, whatever the assertion after it compares.
+/// Elapsed time does not prove an absence, regardless of the following assertion.
 #[test]
 fn a_test_does_not_sleep_before_an_assertion() {
     let workspace = Workspace::read();
@@ -94,8 +94,8 @@ fn a_test_does_not_sleep_before_an_assertion() {
     );
 }
 
-/// `Uids` uses a counter. With a constant, two records would have the same UID, and a test that confuses them would
-/// pass.
+/// `Uids` uses a counter. With a constant, two node identities would have the same UID, and code that confuses them
+/// would pass its test.
 #[test]
 fn the_uids_of_test_records_are_unique() {
     let workspace = Workspace::read();

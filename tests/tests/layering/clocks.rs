@@ -76,7 +76,7 @@ fn compares(line: &str) -> bool {
         && has(&ARITHMETIC)
 }
 
-/// The number of comparisons in the program of this file. A file without times of the wall clock has none.
+/// The number of comparisons in the production code of this file. Zero if the file does not use the wall clock.
 fn comparisons(text: &str) -> usize {
     let program = text
         .split("#[cfg(test)]\nmod tests")

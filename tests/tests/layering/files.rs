@@ -17,7 +17,7 @@ type Imports = BTreeMap<Names, BTreeSet<Names>>;
 /// The names that a module imports, with their paths.
 type Declared = BTreeMap<Names, BTreeMap<String, Names>>;
 
-/// The maximum number of imports from the use of an item to its definition.
+/// The maximum number of re-exports between the use of an item and its definition.
 const MAX_IMPORTS: usize = 5;
 
 /// The module of the file.
@@ -29,7 +29,7 @@ fn module(sources: &Path, file: &Path) -> Names {
     names
 }
 
-/// The paths in a path or a group of paths. `text` starts behind `prefix::`. A `*` is the module itself.
+/// The paths in a path or a group of paths. `text` starts after `prefix::`. A `*` is the module itself.
 fn paths(text: &str, prefix: &[String]) -> Vec<Names> {
     let text = text.trim_start();
     if let Some(members) = text.strip_prefix('{') {
@@ -117,7 +117,7 @@ fn defining(path: &[String], declared: &Declared, imports: usize) -> Option<Name
 /// The imports of the package with these sources, except imports of tests and of the root, which declares all modules.
 fn imports(sources: &Path) -> Imports {
     let files = rust_files(sources).into_iter();
-    // `bin` has other programs.
+    // `bin` contains other programs.
     let programs = sources.join("bin");
     let files = files.filter(|file| !is_of_tests(sources, file) && !file.starts_with(&programs));
     let texts = files.map(|file| {
@@ -145,7 +145,7 @@ fn imports(sources: &Path) -> Imports {
     imports
 }
 
-/// The largest sets of modules that import each other.
+/// The maximal sets of modules that import each other.
 fn circles(imports: &Imports) -> BTreeSet<BTreeSet<Names>> {
     let reached = imports
         .keys()

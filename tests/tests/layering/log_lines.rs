@@ -1,5 +1,5 @@
-//! The log lines of the controller. A tenant can repeat almost every event, so each line that a tenant can cause takes a
-//! part of its namespace's budget, with `cluster_line!`.
+//! The log lines of the controller. A tenant can repeat almost every event. So each log line that a tenant can cause
+//! must use `cluster_line!`, which counts the line toward the log-line budget of the namespace.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,8 @@ const SOURCES: [&str; 5] = [
     "controller/manager/src",
 ];
 
-/// The files with lines that are not in a budget, their number, and the reason why no tenant can repeat them.
+/// The files with log lines that do not count toward a budget, the number of these lines, and the reason why no tenant
+/// can repeat them.
 const WITHOUT_BUDGET: [(&str, usize, &str); 18] = [
     ("controller/core/src/log_lines.rs", 2, "`cluster_line!`"),
     (

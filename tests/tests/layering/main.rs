@@ -1,6 +1,7 @@
 //! Checks of the source:
 //!
-//! - the permitted imports of docs/architecture.md, in the manifests, and in `use` lines if a package is too coarse
+//! - the permitted imports in docs/architecture.md, compared with the manifests, and with `use` lines for rules within
+//!   a package
 //! - names of options and settings that no suite uses
 //! - rules for assertions
 
@@ -23,7 +24,7 @@ use std::process::Command;
 use serde_json::Value;
 
 const ATTESTATION: &str = "kubelet-attestation";
-/// Lookups of names, for node and controller.
+/// Host lookup, for node and controller.
 const RESOLVER: &str = "kubelet-attestation-resolver";
 const NODE: &str = "kubelet-authenticator";
 const PROVIDERS: [&str; 4] = [
@@ -366,8 +367,8 @@ fn no_check_takes_a_client_argument() {
     }
 }
 
-/// clippy reads only the nearest configuration file: a setting that the controller's file does not repeat would have
-/// no effect there.
+/// clippy reads only the nearest configuration file. A setting that the controller's file does not repeat would have no
+/// effect in the controller.
 #[test]
 fn the_controller_lints_include_the_lints_of_other_packages() {
     let workspace = Workspace::read();
@@ -381,8 +382,8 @@ fn the_controller_lints_include_the_lints_of_other_packages() {
     assert_eq!(missing, Vec::<String>::new());
 }
 
-/// clippy recognizes kube's functions and types, but not a call that is built from a URL. Such a call would list or
-/// watch complete pages.
+/// clippy recognizes functions and types of `kube`, but not a request that is built from a URL. This request would read
+/// lists or watches without a limit.
 #[test]
 fn only_one_module_lists_and_watches() {
     let workspace = Workspace::read();
@@ -398,7 +399,7 @@ fn only_one_module_lists_and_watches() {
     });
     let outside = callers.into_iter().filter(|file| {
         let file = file.strip_prefix(&workspace.root).unwrap();
-        // `pages` turns the pages that `watch` reads; tests read what they send.
+        // Only `pages` and `watch` read pages of lists. Tests read only data that they send.
         let is_door = file.starts_with("controller/runtime/src/watch")
             || file.ends_with("controller/runtime/src/client/call.rs");
         !is_door && !file.ends_with("tests.rs") && !file.iter().any(|part| part == "tests")

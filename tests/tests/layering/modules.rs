@@ -1,4 +1,4 @@
-//! The modules of each package, and circular imports among them.
+//! The modules of each package, without circular imports among them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -40,7 +40,7 @@ fn imports(sources: &Path) -> Imports {
         let used = used.filter(|used| used != name && names.contains(used.as_str()));
         imports.entry(name.clone()).or_default().extend(used);
     }
-    // The root names every module, to declare it; `bin` has other programs.
+    // The root declares every module, and `bin` contains other programs.
     imports.retain(|name, _| !["lib", "main", "bin"].contains(&name.as_str()));
     imports
 }
@@ -52,7 +52,7 @@ fn module(sources: &Path, file: &Path) -> String {
     first.strip_suffix(".rs").unwrap_or(first).to_owned()
 }
 
-/// Whether the file is compiled only for tests: it, or a module that contains it, is declared so.
+/// Whether the file is compiled only for tests, because its module, or a module above it, is declared for tests.
 pub(super) fn is_of_tests(sources: &Path, file: &Path) -> bool {
     let within = file.strip_prefix(sources).unwrap();
     within.ancestors().any(|path| {
@@ -117,7 +117,7 @@ fn used(text: &str) -> BTreeSet<String> {
     used
 }
 
-/// The members of a group of imports. `text` starts behind the brace of the group.
+/// The members of a group of imports. `text` starts after the opening brace of the group.
 pub(super) fn group(text: &str) -> Vec<&str> {
     let (mut depth, mut start, mut members) = (0, 0, Vec::new());
     for (at, character) in text.char_indices() {
@@ -179,7 +179,7 @@ fn modules_of_a_package_have_no_import_cycles() {
     }
 }
 
-/// The chain of types is the only way to a certificate: only the chain determines the contents.
+/// A certificate can only be issued through the chain of types, which determines the contents of the certificate.
 #[test]
 fn only_the_last_links_of_the_chain_create_certificate_contents() {
     let sources = Workspace::read().root.join("controller/core/src");
@@ -223,7 +223,7 @@ fn modules_match_the_documented_map_and_its_import_order() {
     for source in SOURCES {
         let sources = Workspace::read().root.join(source);
         let imports = imports(&sources);
-        // A program of one file has none.
+        // A program with only one file has no modules.
         if imports.is_empty() {
             continue;
         }

@@ -1,7 +1,7 @@
 //! Wording that a native editor would change, in pages, comments, texts of programs and names of tests.
 //!
-//! A pattern finds about a fifth of such sentences, so a low number is necessary and not sufficient. `make lint-prose`
-//! prints all findings.
+//! The patterns find about a fifth of these sentences, so a low number is necessary but not sufficient. `make
+//! lint-prose` prints all findings.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use regex_lite::Regex;
 
 use crate::{Workspace, rust_files};
 
-/// Wording, and a better one.
+/// A pattern for wording, and better wording.
 type Rule = (Regex, &'static str);
 
 /// In sentences.

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::{Workspace, rust_files};
 
-/// A reason as text would have no effect after the reason was renamed.
+/// If the code contained a reason as text, it would have no effect after a change of the reason's name.
 #[test]
 fn nodes_have_no_reason_of_the_controller_as_text() {
     let root = Workspace::read().root;

@@ -1,5 +1,6 @@
-//! Each option of `run`, each setting of the plugins and each field of a KubeletAuthentication occurs in an
-//! integration test. An occurrence proves little. Its absence proves that no test with the real programs uses it.
+//! Each option of `run`, each setting of the plugins and each field of a KubeletAuthentication occurs in an integration
+//! test. An occurrence proves little, but without an occurrence, no test with the real programs uses the option or
+//! field.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,10 +17,10 @@ use super::rust_files;
 /// The plugins with settings that an operator sets.
 const PLUGINS: [&str; 3] = ["insecure", "aws", "tpm"];
 
-/// The folders of `tests/tests` whose files only check texts: a name in them is not a use of it.
+/// The folders of `tests/tests` whose files only check texts: a name in these files does not count as a use.
 const TEXTS: [&str; 3] = ["book", "conformance", "layering"];
 
-/// The sources of the suites and of their fixtures, one after the other.
+/// The concatenated sources of the suites and of their fixtures.
 fn suites() -> String {
     let tests = repository().join("tests");
     let folders = ["src", "tests"].map(|folder| rust_files(&tests.join(folder)));

@@ -32,7 +32,7 @@ pub const ROLE: &str = "nodes";
 
 pub const HOUR: Duration = Duration::from_secs(3600);
 
-/// Shared, because the generation of its key takes long.
+/// Shared by all tests, because the generation of the key takes long.
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([0x81; 8]));
 
 pub struct Bed {
@@ -59,7 +59,7 @@ impl Bed {
         bed
     }
 
-    /// The same, which signs for the endpoint of its region.
+    /// Like [`new`](Self::new), but the plugin signs for the STS endpoint of its region.
     pub fn calling_its_regions_sts() -> Self {
         let server = ApiServer::start();
         server.set_signer(Signer::issue());
@@ -97,7 +97,7 @@ impl Bed {
         });
     }
 
-    /// Issues certificates that are due for renewal at once from now on.
+    /// From now on, issues certificates that are immediately due for renewal.
     pub fn issue_old_certificates(&self) {
         self.server.set_signer(Signer::Issue(Issuance {
             lifetime: Some(HOUR),
@@ -136,7 +136,7 @@ impl Bed {
         assert!(!text.contains("PRIVATE KEY"), "{text}");
     }
 
-    /// All secrets, which no log may contain: the instance's credentials, and values derived from them.
+    /// All secrets, which logs must not contain: the instance's credentials, and values derived from them.
     fn secrets(&self) -> Vec<String> {
         let mut secrets = Vec::new();
         self.imds.update(|instance| {
@@ -162,7 +162,7 @@ impl Bed {
         sent(self.server.created_bodies().last().unwrap()).unwrap()
     }
 
-    /// The audience that names the cluster by its CA.
+    /// The audience that is derived from the cluster's CA.
     pub fn audience(&self) -> Audience {
         Audience::of_ca(&self.server.authority().certificate_der())
     }
@@ -185,14 +185,14 @@ impl Bed {
         secret
     }
 
-    /// Runs the plugin until its back-off is over and it has a credential.
+    /// Runs the plugin until its back-off has ended and it has a credential.
     #[track_caller]
     pub fn succeed_in_the_end(&self) {
         let joined = poll(PATIENCE, || (self.run().code == Some(0)).then_some(()));
         assert!(joined.is_some());
     }
 
-    /// The paths of the reads of the metadata, in order.
+    /// The paths that were read from the metadata service, in order.
     pub fn reads(&self) -> Vec<String> {
         let requests = self.imds.requests().into_iter();
         requests

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use crate::bed::Bed;
 
-/// The time between two runs, which follows the requests of a kubelet.
+/// The time between two runs, similar to the time between two requests of a kubelet.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// The time for which the service is unavailable.
 const DOWN: Duration = Duration::from_secs(120);
 
-/// The longest pause between two attempts (node-evidence.md: a service that starts up costs a minute more).
+/// The longest pause between two attempts (node-evidence.md: the join can be up to one minute later than the start of
+/// the service).
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// The life of a kubelet on a node. To simulate elapsed time, the stored times of the node are moved into the past.
@@ -23,7 +24,7 @@ struct Boot {
 impl Boot {
     fn begin() -> Self {
         let mut bed = Bed::new();
-        // A few attempts at the service in each run, and only this much real time.
+        // Each run makes a few attempts, and takes at most this time in real time.
         bed.node.set("timeLimit", "3");
         Self {
             bed,
@@ -32,7 +33,8 @@ impl Boot {
         }
     }
 
-    /// A run of the plugin for the kubelet. The kubelet runs it again after its pause, with any result.
+    /// A run of the plugin for the kubelet. The kubelet runs the plugin again after the pause, regardless of the
+    /// result.
     fn ask(&mut self) -> i32 {
         let run = self.bed.run();
         let code = run.code.unwrap();
@@ -59,8 +61,8 @@ fn a_metadata_outage_delays_the_join_by_at_most_one_minute() {
         assert_ne!(boot.ask(), 0);
     }
     assert_eq!(boot.bed.server.connections(), 0);
-    // A run within the pause answers from memory. Before the first certificate, the pause is five seconds at most, since
-    // kubeadm waits.
+    // A run within the pause returns the recorded failure. Before the first certificate, the pause is at most five
+    // seconds, because kubeadm waits.
     let tried = boot.codes.iter().filter(|code| **code == 5).count();
     let remembered = boot.codes.iter().filter(|code| **code == 17).count();
     assert_eq!(tried + remembered, boot.codes.len(), "{:?}", boot.codes);

@@ -1,4 +1,4 @@
-//! Clocks with a difference of ten minutes.
+//! Node and server clocks that differ by ten minutes.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn a_clock_skew_of_10_minutes_exits_with_14_until_it_is_corrected() {
 
         bed.server.set_date_skew(0);
         bed.succeed_in_the_end();
-        // The request was created before the server's answer reported its time, and is continued.
+        // The request was created before the server's response showed the server's time, and the next run continues it.
         assert_eq!(bed.server.csrs().len(), 1);
     }
 }

@@ -13,7 +13,8 @@ use crate::bed::{ACCOUNT, Bed, INSTANCE, REGION, ZONE};
 /// The time limit of a join for these nodes, in seconds.
 const TIMEOUT: &str = "5";
 
-/// The time limit of a node's run: with a credential always, and without one because of [`TIMEOUT`].
+/// The time limit of a node's run. It applies to every run with a credential, and to a run without a credential because
+/// the test sets `timeLimit` to [`TIMEOUT`].
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// The number of parallel runs: some use their complete time limit, and more runs would slow each other down.
@@ -233,7 +234,7 @@ fn an_oversized_document_exits_with_7() {
 
 #[test]
 fn oversized_evidence_exits_with_7() {
-    // The text may have 24 KiB, and JSON escapes each of its newlines.
+    // The text can have 24 KiB, and JSON escapes each of its newlines.
     let bed = Bed::new();
     bed.imds.update(|instance| {
         let padding = 24 * 1024 - instance.rsa2048.len();

@@ -1,4 +1,4 @@
-//! The requests of a join, and their proofs.
+//! The requests of a join, and their evidence.
 
 use std::sync::Arc;
 
@@ -202,7 +202,7 @@ fn binding(bed: &Bed, sent: &Sent, spki: &[u8]) -> KeyBinding {
     )
 }
 
-/// The request's headers in the order of wire-format.md.
+/// The request's headers in the order that wire-format.md specifies.
 fn headers(proof: &Proof, host: &str, binding: &KeyBinding) -> Vec<(String, String)> {
     [
         ("accept", STS_ACCEPT),

@@ -4,7 +4,7 @@ use kubelet_authenticator_test_support::imds::{Fault, Network, Route, Times};
 
 use crate::bed::{Bed, INSTANCE, NAME, REGION};
 
-/// A bed whose node has this name by this policy.
+/// A test bed in which the node has this name, with this node name policy.
 fn called(name: &str, policy: &str) -> Bed {
     let mut bed = Bed::new();
     bed.node.set("nodeName", name);

@@ -40,7 +40,7 @@ fn evidence_is_stored_only_in_the_pending_request() {
     };
     assert_eq!(held(&bed), ["pending.json"]);
 
-    // The run waits for the same request: it creates no evidence.
+    // The run waits for the same request, and does not create new evidence.
     bed.run().failed(11);
     assert_eq!(bed.server.creates(), 1);
     let credentials = |path: &&String| path.contains("security-credentials");

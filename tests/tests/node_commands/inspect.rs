@@ -206,7 +206,7 @@ fn a_yaml_list_is_shown_with_each_request_and_its_conditions() {
     let mut pending = denied.clone();
     pending["metadata"]["name"] = "pending".into();
     pending.as_object_mut().unwrap().remove("status");
-    // The form of `kubectl get csr -o yaml`: JSON is YAML.
+    // The format of `kubectl get csr -o yaml`. JSON is valid YAML.
     let list = format!(
         "apiVersion: v1\nitems:\n- {denied}\n- {failed}\n- {pending}\nkind: List\nmetadata:\n  resourceVersion: \"\"\n"
     );
@@ -264,7 +264,7 @@ fn the_evidence_from_an_instance_is_shown_without_secrets() {
         for secret in [SESSION_TOKEN, ACCESS_KEY_ID] {
             assert!(!text.contains(secret), "{text}");
         }
-        // Every plugin decodes every provider's evidence.
+        // Every plugin decodes the evidence of every provider.
         assert_eq!(
             piped(NULL, &["inspect", "request", "-o", "json"], input),
             text
@@ -339,7 +339,7 @@ fn inspect_does_not_change_the_store() {
         "to explain the reason, run: {} explain-reason AnotherMachine",
         program(NULL).display()
     );
-    // The path of the program decides where the lines end.
+    // The line breaks depend on the length of the program's path.
     let table = |arguments: &[&str]| {
         let text = table(&node, arguments);
         let (before, rest) = text.split_once("  Hint").unwrap();
@@ -395,7 +395,7 @@ Lock                    free
 ";
     assert_eq!(stable(&node, &found), expected);
     let by_name = table(&["store", node.state().to_str().unwrap()]);
-    // The days that are left can be one less by then.
+    // The number of remaining days can decrease between the two commands.
     assert_eq!(stable(&node, &by_name), expected);
     assert_eq!(state(&node), before);
 }

@@ -19,7 +19,7 @@ pub const NAME: &str = "ip-10-0-0-1.eu-west-1.compute.internal";
 pub const SESSION_TOKEN: &str = "IQoJb3JpZ2luX2VjABCDEF0123456789";
 pub const ACCESS_KEY_ID: &str = "ASIA0123456789ABCDEF";
 
-/// Shared, because the generation of its key takes long.
+/// Shared by all tests, because the generation of the key takes long.
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([0x81; 8]));
 
 /// A node that is ready to join.
@@ -77,7 +77,7 @@ pub fn piped(plugin: &str, arguments: &[&str], input: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The text with placeholders for values that differ between runs, and also for paths, sizes and remaining days.
+/// The text with placeholders for values that differ between runs, such as paths, sizes and remaining days.
 pub fn stable(node: &Node, text: &str) -> String {
     let scratch = node.scratch().path().display().to_string();
     let text = text.replace(&scratch, "/SCRATCH");

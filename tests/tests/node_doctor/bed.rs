@@ -1,4 +1,4 @@
-//! A node with a kubelet's kubeconfig, and the output of `doctor` for it.
+//! A node with a kubelet's kubeconfig, and the output of `doctor` on this node.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,7 +13,7 @@ use serde_json::Value;
 /// The exit code of failing checks.
 pub const CHECK_FAILED: i32 = 20;
 
-/// The time that a person waits for all checks.
+/// The maximum time that an operator waits for all checks.
 pub const LIMIT: Duration = Duration::from_secs(10);
 
 pub struct Bed {
@@ -30,7 +30,7 @@ pub struct Examined {
     checks: Vec<Check>,
 }
 
-/// The lines of a check, without their breaks.
+/// The lines of a check, joined into one line for each part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
     pub state: String,
@@ -44,7 +44,7 @@ impl Bed {
     /// A node of this plugin that is ready to join.
     pub fn of(plugin: &str, server: ApiServer, mut node: Node) -> Self {
         server.set_signer(Signer::issue());
-        // A directory without systemctl: the machine of the test has a kubelet's unit or not.
+        // This directory does not contain systemctl, because the host of the test might have a kubelet's unit.
         node.set_env("PATH", node.scratch().directory("bin"));
         let installed = node.scratch().join(plugin);
         std::os::unix::fs::symlink(program(plugin), &installed).unwrap();
@@ -148,7 +148,7 @@ impl Bed {
         assert_eq!(examined.run.stderr, "");
     }
 
-    /// Asserts that the first failing line is of this check, with this finding and cure.
+    /// Asserts that the first failing check is this check, with this finding and this hint.
     #[track_caller]
     pub fn first_failing(&self, name: &str, finding: &str, cure: &str) -> Examined {
         let examined = self.doctor();
@@ -196,7 +196,7 @@ impl Examined {
         names.collect()
     }
 
-    /// The table with one line for each finding, cure and link.
+    /// The table with one line for each finding, hint and link.
     pub fn unwrapped(&self) -> String {
         let mut text = String::new();
         for check in &self.checks {
@@ -212,7 +212,7 @@ impl Examined {
     }
 }
 
-/// Reads the table back.
+/// Parses the table.
 fn parse(table: &str) -> Vec<Check> {
     let (table, summary) = table.rsplit_once("\n\n").unwrap();
     assert!(summary.contains(" checks: "), "{summary}");

@@ -1,4 +1,4 @@
-//! The most frequent reasons why a node does not join, except the reasons of clouds and TPMs: `clouds.rs`.
+//! The most frequent reasons why a node does not join, except the reasons in clouds and TPMs, which are in `clouds.rs`.
 
 use std::fs;
 
@@ -163,7 +163,7 @@ fn doctor_reports_a_missing_or_non_executable_plugin() {
     bed.is_well();
 }
 
-/// A command that runs its last arguments after this script, with mounts of its own.
+/// A command that runs its last arguments after this script, in a separate mount namespace.
 fn mounting(script: &str) -> [&str; 6] {
     ["/usr/bin/unshare", "--mount", "/bin/sh", "-c", script, "sh"]
 }
@@ -196,7 +196,7 @@ fn doctor_reports_a_plugin_on_a_noexec_file_system() {
         ),
     );
 
-    // The first half of the hint.
+    // Follow the first half of the hint.
     let remounted = script.replace(
         "exec \"$@\"",
         "/bin/mount -o remount,exec \"$DIR\" && exec \"$@\"",
@@ -205,7 +205,7 @@ fn doctor_reports_a_plugin_on_a_noexec_file_system() {
     bed.node.wrap(&mounting(&remounted));
     bed.is_well();
 
-    // The second half: the program is no longer on that file system.
+    // Follow the second half: the program is no longer on that file system.
     bed.node.wrap(&[]);
     let [conf, environment, none] = [
         bed.kubelet_kubeconfig(),
@@ -244,7 +244,7 @@ fn doctor_reports_a_plugin_for_another_architecture() {
     let place = bed.plugin.display();
     let program = fs::read(fs::read_link(&bed.plugin).unwrap()).unwrap();
     let mut other = program.clone();
-    // e_machine of the ELF header, little-endian: AArch64 for x86-64.
+    // Replace e_machine of the ELF header, which is little-endian: AArch64 instead of x86-64.
     assert_eq!(other[18..20], [62, 0]);
     other[18] = 183;
     fs::remove_file(&bed.plugin).unwrap();
@@ -303,7 +303,7 @@ fn doctor_reports_a_revoked_certificate() {
     );
     assert_eq!(examined.state("certificate"), "pass");
 
-    // The second refusal is this run's.
+    // This run gets the second refusal.
     let renewed = bed.node.command(&["renew"]).succeeded();
     assert!(renewed.stdout.contains("a new credential"), "{renewed:#?}");
     bed.is_well();

@@ -159,7 +159,7 @@ fn a_kubelet_kubeconfig_with_a_wrong_exec_section_fails_the_check() {
         bed.change_kubelet_kubeconfig(from, to);
         let examined = bed.doctor();
         examined.says("kubelet-kubeconfig", state, words);
-        // The cure: with the path of this plugin, which is not that of the packages.
+        // The hint contains the path of this plugin, which differs from the path in the packages.
         let cure = &examined.check("kubelet-kubeconfig").cure;
         let command = cure
             .split('`')

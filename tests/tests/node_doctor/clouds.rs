@@ -26,7 +26,7 @@ pub const INSTANCE: &str = "i-0123456789abcdef0";
 pub const NAME: &str = "ip-10-0-0-1.eu-west-1.compute.internal";
 const AWS: &str = "kubelet-authenticator-aws";
 
-/// Shared, because the generation of its key takes long.
+/// Shared by all tests, because the generation of the key takes long.
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([0x81; 8]));
 
 /// An instance that is ready to join.
@@ -174,7 +174,7 @@ fn doctor_reports_a_tpm_that_fails_hangs_or_has_no_certificate() {
     proxy.clear_faults();
 
     bed.is_well();
-    // That key has none.
+    // That key has no certificate.
     bed.node.set("tpm.endorsementKey", "ecc-p256");
     let examined = bed.doctor();
     examined.says("tpm", "pass", "with an endorsement key ecc-p256");
@@ -191,11 +191,11 @@ fn doctor_reports_a_tpm_that_fails_hangs_or_has_no_certificate() {
     );
 }
 
-/// The answer of a helper to a question of a later version.
+/// The answer of a TPM helper to a question that only a later version supports.
 const UNKNOWN: &str = r#"{"Err":"Question"}"#;
 
-/// Installs a helper without the command for the boot measurements, which gives this answer to the command for its
-/// version. It passes the other commands to the real helper, in the same process.
+/// Installs a TPM helper that does not support the question for the boot measurements, and that answers the question
+/// for its version with `version`. It passes all other questions to the real helper.
 fn install_older_helper(bed: &mut Bed, version: &str) {
     let name = "kubelet-authenticator-tpm-device";
     let script = format!(
@@ -216,7 +216,7 @@ fn a_helper_without_a_check_is_a_warning_with_its_version() {
     bed.node.command(&["renew"]).succeeded();
     for (answer, version) in [
         (r#"{"Ok":{"version":"0.0.9"}}"#, "version 0.0.9"),
-        // The first helpers do not know this question.
+        // The first TPM helpers do not support this question.
         (UNKNOWN, "an earlier version"),
     ] {
         install_older_helper(&mut bed, answer);
@@ -234,7 +234,7 @@ fn a_helper_without_a_check_is_a_warning_with_its_version() {
             "update the package kubelet-authenticator-tpm-device to the version of this plugin";
         assert!(cure.starts_with(update), "{cure}");
         examined.says("endorsement-certificate", "pass", "issued by");
-        // This helper does not tell whether that key's index is defined.
+        // This helper does not report whether the index for that key is defined.
         bed.node.set("tpm.endorsementKey", "ecc-p256");
         let examined = bed.doctor();
         let unreadable = "the TPM has no readable certificate for its endorsement key";
@@ -242,7 +242,7 @@ fn a_helper_without_a_check_is_a_warning_with_its_version() {
         let cure = &examined.check("endorsement-certificate").cure;
         assert!(!cure.contains("tpm2_nvdefine"), "{cure}");
     }
-    // A helper that does not know the question for the keys is of no use to the node.
+    // The node cannot use a helper that does not support the question for the keys.
     let name = "kubelet-authenticator-tpm-device";
     let path = bed.node.move_program().join(name);
     std::fs::write(

@@ -1,4 +1,4 @@
-//! The command `doctor`: its first failing line shows the fault, and the cure works. The command `identify`, and the
+//! The command `doctor`: the first failing check shows the fault, and the hint works. The command `identify`, and the
 //! plugin without a command.
 
 mod bed;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::bed::Bed;
 use crate::clouds::{instance, tpm_machine};
 
-/// The table with one line for each finding, with placeholders for the values that differ from run to run.
+/// The table with one line for each finding, with placeholders for the values that differ between runs.
 fn stable(bed: &Bed, table: &str) -> String {
     let status = bed.node.status();
     let certificate = &status["certificate"];
@@ -66,7 +66,7 @@ pass  last-failure: none since the last success
     let last = examined.run.stdout.lines().last();
     assert_eq!(last, Some("16 checks: 15 pass, 0 warn, 0 fail, 1 skip"));
 
-    // Plain text in a pipe, with NO_COLOR and without.
+    // The output in a pipe is plain text, with and without NO_COLOR.
     bed.node.set_env("NO_COLOR", "1");
     assert_eq!(bed.doctor().run.stdout, examined.run.stdout);
     assert!(!examined.run.stdout.contains('\u{1b}'));

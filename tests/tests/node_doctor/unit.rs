@@ -1,4 +1,4 @@
-//! The kubelet's unit, by a systemctl of the test, and the arguments of a process in the place of the kubelet.
+//! The kubelet's unit from a stand-in for systemctl, and the arguments of a process that stands in for the kubelet.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -9,12 +9,12 @@ use kubelet_authenticator_tests::node::PATIENCE;
 
 use crate::bed::{Bed, LIMIT, set_mode};
 
-/// A process with the name and the arguments of a kubelet. It is killed when this is dropped.
+/// A process with the name and the arguments of a kubelet. The process is killed when this value is dropped.
 struct Kubelet(Child);
 
 impl Kubelet {
     fn start(arguments: &str) -> Self {
-        // The shell reads from a pipe that nobody writes to, as the process that its arguments describe.
+        // The shell waits for a pipe without a writer, and its name and arguments look like a kubelet.
         let script = format!("exec -a kubelet bash -c 'read -r' kubelet {arguments}");
         let child = Command::new("bash")
             .args(["-c", &script])

@@ -37,7 +37,7 @@ fn an_unchanged_bootstrap_kubeconfig_is_not_copied_again() {
     let server = issuing();
     let host = Host::joining(&server);
     host.setup().succeeded();
-    // An administrator has put a newer token there, and the cluster has another address.
+    // An administrator has replaced the token, and the cluster has a different address.
     server
         .kubeconfig()
         .token("newer1.0123456789abcdef")
@@ -46,7 +46,7 @@ fn an_unchanged_bootstrap_kubeconfig_is_not_copied_again() {
     let conf = conf.replace(&server.url(), "https://moved.example:6443");
     fs::write(host.kubelet_conf(), &conf).unwrap();
     let bootstrap = fs::read_to_string(host.bootstrap()).unwrap();
-    // A kubeconfig of another cluster, or an unusable one, is not taken over either.
+    // `setup` does not copy a kubeconfig that is unusable, or that belongs to a different cluster.
     let other = ApiServer::start();
     for from in [
         server.kubeconfig(),
@@ -70,7 +70,7 @@ fn a_configured_kubelet_stays_configured_after_any_failure() {
     let server = issuing();
     let mut host = Host::joining(&server);
     host.setup().succeeded();
-    // Another process holds the lock, and the settings are broken.
+    // A different process holds the lock, and the settings are invalid.
     let lock = fs::File::open(host.node.file("lock")).unwrap();
     lock.lock().unwrap();
 
@@ -82,7 +82,7 @@ fn a_configured_kubelet_stays_configured_after_any_failure() {
     host.node.set("config", &config);
     host.setup().failed(3).saying("nodeNam");
     host.is_set_up(NULL);
-    // Without a kubeconfig, leftovers of an earlier life do no harm.
+    // Without a kubeconfig, old files from an earlier enrollment have no effect.
     fs::remove_file(host.kubelet_conf()).unwrap();
     host.setup().failed(3);
     host.is_left_to_kubeadm();
@@ -95,7 +95,7 @@ fn setup_updates_the_path_of_a_moved_plugin() {
     host.setup().succeeded();
     let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
     let own = program(NULL).display().to_string();
-    // What an administrator has added stays.
+    // Settings that an administrator added stay unchanged.
     let conf = conf.replace(
         "      interactiveMode",
         "      args: [\"--config=/etc/own.yaml\"]\n      # ours\n      env:\n      - name: HTTPS_PROXY\n        value: http://proxy:3128\n      interactiveMode",
@@ -134,14 +134,14 @@ fn a_machine_that_joins_again_and_was_revoked_enrolls_with_its_new_token() {
     let host = Host::joining(&server);
     host.setup().succeeded();
     let old = host.node.serial();
-    // The check of the certificate, and the first request, which uses it.
+    // The check of the certificate, and the first request, which uses the certificate.
     let lease = Route::new(Verb::Patch, "leases");
     server.inject(lease, Times::always(), Fault::status(403));
     server.inject(Route::create(), Times::once(), Fault::status(403));
 
-    // Until the API server's answer is in time, on a busy machine too.
+    // Repeat until the API server's response is in time, because the machine can be busy.
     let replaced = poll(PATIENCE, || {
-        // As `kubeadm reset` and `kubeadm join` do, after a reboot, and with the cluster's current address.
+        // `kubeadm reset` and `kubeadm join`, after a reboot, and with the cluster's current address.
         fs::remove_file(host.kubelet_conf()).unwrap();
         host.node.change("origin.json", |origin| {
             origin["bootId"] = "another boot".into();
@@ -190,7 +190,7 @@ fn a_machine_that_joins_another_cluster_drops_the_old_credential() {
     assert_eq!(host.node.status()["server"], second.url());
     assert_eq!((first.creates(), second.creates()), (1, 1));
 
-    // The same cluster once more: the certificate is valid there.
+    // A join to the same cluster again, where the certificate is valid.
     fs::remove_file(host.kubelet_conf()).unwrap();
     host.setup().succeeded();
     assert_eq!(second.creates(), 1);

@@ -15,16 +15,17 @@ use kubelet_authenticator_tests::node::{NULL, Node, Run, UNDER_TEST};
 use kubelet_authenticator_tests::program;
 use serde_json::Value;
 
-/// The kubelet's arguments in the environment file, without the kubeconfig.
+/// The kubelet's arguments in the environment file, except the kubeconfig.
 const ARGUMENTS: &str = "--rotate-certificates=false";
 
-/// The file that kubeadm writes the kubelet's arguments to.
+/// The file to which kubeadm writes the kubelet's arguments.
 pub const FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
 
 /// The kubelet's configuration file, which `kubeadm reset` removes.
 pub const CONFIGURATION: &str = "/var/lib/kubelet/config.yaml";
 
-/// Sets the host name `$0`, and runs the rest in a shell that looks like a kubelet with the argument `$1`.
+/// Sets the host name `$0`, and runs the remaining arguments in a shell that looks like a kubelet with the argument
+/// `$1`.
 const KUBELET: &str = r#"echo "$0" > /proc/sys/kernel/hostname
 exec -a kubelet bash -c '"$@"; exit $?' "$@""#;
 
@@ -65,12 +66,12 @@ impl Host {
         host
     }
 
-    /// Sets the host name of the machine. From now on, the plugin has no kubelet.
+    /// Sets the host name of the machine. From now on, the plugin runs without a kubelet.
     pub fn call(&mut self, host_name: &str) {
         self.node.call(host_name);
     }
 
-    /// A run of the plugin by a kubelet with this argument, on a machine with this host name.
+    /// Runs the plugin as a kubelet with this argument does, on a machine with this host name.
     #[track_caller]
     pub fn kubelet(&mut self, host_name: &str, argument: &str) -> Run {
         let wrapper = [
@@ -103,7 +104,7 @@ impl Host {
         fs::remove_dir_all(self.machine_path("/var/lib/kubelet")).unwrap();
     }
 
-    /// Writes the files that `kubeadm join` writes, the arguments last.
+    /// Writes the files that `kubeadm join` writes, in the same order: the arguments last.
     pub fn join_by_kubeadm(&self, server: &ApiServer) {
         server.kubeconfig().write(&self.from());
         self.machine_file(CONFIGURATION, "kind: KubeletConfiguration\n");

@@ -1,5 +1,5 @@
-//! `setup`, plugin and kubelet use the same name and provider ID. The cases combine the place of these values, the
-//! failure of the first request, and the way in which the node joins.
+//! `setup`, plugin and kubelet use the same name and provider ID. The cases combine the source of these values, the
+//! failure of the first request, and the method of joining.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use crate::sources::{LATE, NAME, PLACES, Place, agree_after};
 /// A first request that fails before the name and the provider ID are set.
 struct Failed {
     fault: Fault,
-    /// The certificate of the adopted node at that time.
+    /// A change to the certificate of the adopted node.
     own: fn(Contents) -> Contents,
     /// The exit code of an adoption.
     code: i32,
@@ -108,6 +108,6 @@ fn setup_plugin_and_kubelet_agree_after_a_failed_request() {
 
 #[test]
 fn setup_plugin_and_kubelet_agree_after_a_pending_request() {
-    // The time limit can end the run before the watch ends.
+    // The time limit can end before the watch.
     agree_in_each_place(Some(&Failed::with(PENDING, 11, "the next run")));
 }

@@ -35,7 +35,7 @@ fn setup_after_kubeadm_join_configures_the_kubelet_and_enrolls() {
     assert_eq!(endpoint.to_fields(), bootstrap.endpoint.to_fields());
     assert_eq!(endpoint.ca_pem(), server.ca_pem());
     assert!(is_pair(&host.node.file("kubelet-client.pem")));
-    // The kubelet's first call does not wait, and no kubeadm file is needed any more.
+    // The kubelet's first call does not wait, and no longer needs files of kubeadm.
     fs::remove_file(host.from()).unwrap();
     host.node.run().succeeded().pair();
     assert_eq!(server.creates(), 1);
@@ -104,7 +104,7 @@ fn setup_copies_the_cluster_settings_from_the_bootstrap_kubeconfig() {
             assert_eq!(fields.ca_pem, server.ca_pem());
         }
     }
-    // With any characters in a password.
+    // A password can contain any characters.
     let mut host = Host::new(NULL, &server);
     host.node.set("timeLimit", "1");
     server.kubeconfig().proxy_url(proxied).write(&host.from());
@@ -130,7 +130,7 @@ fn a_killed_setup_is_completed_at_the_next_start_of_the_kubelet() {
         let killed = host.setup();
 
         assert_eq!(killed.code, None, "{step:?}: {killed:#?}");
-        // Only a kubelet with a kubeconfig gets the arguments for it.
+        // The kubelet gets these arguments only if it has a kubeconfig.
         if host.environment().exists() {
             let command = Kubeconfig::read_exec_command(&host.kubelet_conf()).unwrap();
             assert!(command.is_some(), "{step:?}");
@@ -163,7 +163,7 @@ fn setup_does_nothing_on_a_node_without_a_bootstrap_kubeconfig() {
     type Make = fn(&ApiServer) -> File;
     for (kubelet_conf, bootstrap, why) in [
         (None, false, "bootstrap-kubelet.conf does not exist"),
-        // As after `kubeadm init`.
+        // The state after `kubeadm init`.
         (Some(own as Make), false, "has a separate credential"),
         (Some(own as Make), true, "has a separate credential"),
         (
@@ -178,7 +178,7 @@ fn setup_does_nothing_on_a_node_without_a_bootstrap_kubeconfig() {
         if bootstrap {
             server.kubeconfig().write(&host.from());
         }
-        // Left by an earlier life of the machine.
+        // A file from an earlier enrollment of the machine.
         fs::create_dir_all(host.environment().parent().unwrap()).unwrap();
         fs::write(
             host.environment(),
@@ -230,14 +230,14 @@ fn a_refused_machine_reports_the_reason_and_its_kubelet_retries() {
     let run = run.saying("the kubelet is set up, but has no credential yet");
     run.saying("MachineUnknown").saying("hint: ");
     host.is_set_up(NULL);
-    // Each start of the kubelet runs it again; the failure is remembered in the meantime.
+    // Each start of the kubelet runs `setup` again. During the back-off, `setup` reports the recorded failure.
     host.setup().succeeded().saying("back-off until ");
     assert_eq!(server.creates(), 1);
     server.set_signer(Signer::issue());
     host.node.command(&["renew"]).succeeded();
     assert_eq!(host.setup().succeeded().stderr, "");
 
-    // No decision in time.
+    // The controller does not decide in time.
     server.set_signer(Signer::Off);
     host = Host::joining(&server);
     host.node.set("timeLimit", "1");
@@ -279,7 +279,7 @@ fn a_node_that_cannot_be_set_up_is_left_to_kubeadm_with_the_reason() {
         host.is_left_to_kubeadm();
         assert!(!host.kubelet_conf().exists());
     }
-    // A file in place of a directory.
+    // A file exists instead of a directory.
     let mut host = Host::joining(&server);
     fs::write(host.etc.join("in-the-way"), "").unwrap();
     host.node.set(

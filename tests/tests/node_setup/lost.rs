@@ -7,7 +7,7 @@ use kubelet_authenticator_tests::program;
 
 use crate::bed::{CONFIGURATION, Host, issuing};
 
-/// A machine that is set up, without kubeadm's bootstrap kubeconfig.
+/// A machine on which `setup` has run, without kubeadm's bootstrap kubeconfig.
 fn set_up() -> Host {
     let server = issuing();
     let host = Host::named(&server, "worker-1");
@@ -27,7 +27,7 @@ fn a_lost_or_empty_kubeconfig_is_restored_from_the_store() {
                 None => fs::remove_file(host.kubelet_conf()).unwrap(),
             }
             if !environment {
-                // Removed by an earlier release.
+                // An earlier release removed this file.
                 fs::remove_file(host.environment()).unwrap();
             }
 
@@ -89,7 +89,7 @@ fn an_invalid_kubeconfig_fails_and_the_environment_file_is_kept() {
             let kept = fs::read_to_string(host.environment()).unwrap();
             assert_eq!(kept, environment);
         }
-        // The hint: remove it.
+        // Follow the hint, and remove the kubeconfig.
         if host.kubelet_conf().is_file() {
             fs::remove_file(host.kubelet_conf()).unwrap();
             host.setup().succeeded();
@@ -140,7 +140,7 @@ fn the_error_contains_the_missing_file_of_a_bootstrap_kubeconfig() {
 
         host.is_left_to_kubeadm();
     }
-    // A certificate of a kubelet that is to be adopted.
+    // The kubeconfig has the certificate of a kubelet to adopt.
     let host = Host::named(&server, "worker-1");
     let pair = serde_json::json!({"client-certificate": "/none/current.pem", "client-key": "/none/current.pem"});
     server.kubeconfig().user(pair).write(&host.kubelet_conf());

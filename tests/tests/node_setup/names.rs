@@ -39,7 +39,7 @@ fn a_late_host_name_overrides_a_name_without_a_certificate() {
         mend(&server, &mut host);
         host.call("worker-1");
 
-        // Before the next request, too.
+        // `status` also reports this before the next request.
         let status = host.node.status();
         assert_eq!(status["nodeName"], "worker-1");
         if status["pendingRequest"].is_object() {
@@ -105,7 +105,8 @@ fn a_pending_request_for_another_name_is_dropped_unless_approved() {
         if is_approved {
             let run = run.saying("the request for node first was approved");
             run.saying("the host name is second, but this node was enrolled as first");
-            // A kubelet that has another name for certain gets no certificate for that one.
+            // If the kubelet certainly has a different name, the plugin does not request a certificate for the name in
+            // the settings.
             let refused = host
                 .kubelet("second", "--hostname-override=second")
                 .failed(15);
@@ -141,7 +142,7 @@ fn a_changed_node_name_fails_until_the_hint_is_followed() {
         .failed(15)
         .saying(words);
 
-    // The first half of the hint.
+    // Follow the first half of the hint.
     host.machine_file("/etc/default/kubelet", &file("first"));
     let run = host.setup().succeeded();
     assert_eq!(run.stderr, "", "{run:#?}");

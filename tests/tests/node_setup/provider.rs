@@ -1,4 +1,4 @@
-//! A kubelet that runs the plugin of another provider.
+//! A kubelet that runs the plugin of a different provider.
 
 use std::fs;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn a_plugin_for_another_provider_is_refused_until_it_is_replaced() {
         let is_named = doctor.stdout.contains(&command);
         assert_eq!(is_named, other.exists(), "{doctor:#?}");
 
-        // Without a certificate from this provider, nothing changes.
+        // Without a certificate from this provider, `setup` does not change any file.
         server.set_signer(Signer::deny("MachineUnknown", "no machine"));
         host.setup_with(&["--replace"])
             .failed(12)
@@ -57,7 +57,7 @@ fn a_plugin_for_another_provider_is_refused_until_it_is_replaced() {
         host.is_set_up(NULL);
         assert_ne!(host.node.serial(), old);
     }
-    // With this plugin, there is nothing to replace.
+    // The kubelet already runs this plugin, so `--replace` has no effect.
     let again = host.setup_with(&["--replace"]).succeeded();
     assert!(
         again.stdout.contains("already runs this plugin"),

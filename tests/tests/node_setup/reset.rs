@@ -42,7 +42,7 @@ fn a_join_under_another_name_discards_the_stored_certificate() {
                 host.call("worker-2");
             }
             if is_early {
-                // A start of the kubelet between two files of kubeadm.
+                // The kubelet starts after kubeadm has written the first of its files and before it writes the second.
                 server.kubeconfig().write(&host.from());
                 host.setup().succeeded();
                 assert_eq!(server.creates(), 1);
@@ -64,7 +64,7 @@ fn a_join_under_another_name_discards_the_stored_certificate() {
                 "worker-1"
             };
             host.kubelet(name, argument).succeeded().pair();
-            // The next start changes nothing.
+            // The next start does not change any file.
             let again = host.setup().succeeded();
             assert_eq!(again.stderr, "");
             assert_eq!(server.creates(), 2);

@@ -1,5 +1,5 @@
-//! The places where an administrator can set the node name and the provider ID. `setup` and the plugin of the kubelet
-//! use the same value in each case.
+//! The sources in which an administrator can set the node name and the provider ID. `setup` and the plugin of the
+//! kubelet use the same value in each case.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,13 +11,13 @@ use crate::bed::{CONFIGURATION, FLAGS, Host, asked, issuing};
 pub const NAME: &str = "--hostname-override=worker-1";
 const ID: &str = "--provider-id=test:///worker-1";
 const CONFIGURED: &str = "kind: KubeletConfiguration\nproviderID: test:///worker-1\n";
-/// The value of a place that another place overrides.
+/// The value in a source that another source overrides.
 const OTHER: &str = "ARGS=--hostname-override=other\n";
 
 /// Sets the node name `worker-1` and its provider ID on a machine with the host name `vm`.
 pub type Place = fn(&mut Host);
 
-/// The places without the host name.
+/// The sources except the host name.
 pub const PLACES: [(&str, Place); 12] = [
     ("the settings", |host| {
         host.node.set("nodeName", "worker-1");
@@ -86,7 +86,7 @@ pub const LATE: Place = |host| {
     host.machine_file(CONFIGURATION, CONFIGURED);
 };
 
-/// Runs systemd on the machine, with a systemctl that prints these properties.
+/// Simulates systemd on the machine, with a systemctl that runs this script.
 fn systemd(host: &mut Host, script: &str) {
     let run = host.machine_path("/run/systemd/system");
     fs::create_dir_all(run).unwrap();
@@ -211,7 +211,7 @@ fn setup_leaves_the_first_request_to_a_kubelet_with_an_unknown_unit() {
         assert_eq!(server.creates(), 0);
         host.kubelet("vm", NAME).succeeded().pair();
         assert_eq!(asked(&server), "worker-1");
-        // With a certificate, nothing needs the unit.
+        // With a certificate, the plugin does not need the unit.
         let run = host.setup().succeeded();
         assert_eq!(run.stderr, "", "{run:#?}");
     }

@@ -10,7 +10,7 @@ use crate::bed::{Host, asked, issuing};
 
 const NEW: &str = "fedcba.fedcba9876543210";
 
-/// A machine whose first token has expired, and the server, which has another.
+/// A machine whose first token has expired, and the server, which accepts a new token.
 fn expired() -> (ApiServer, Host) {
     let server = issuing();
     server.add_token("fedcba", "fedcba9876543210");
@@ -38,7 +38,7 @@ fn joins(server: &ApiServer, host: &mut Host) {
 fn a_new_bootstrap_kubeconfig_is_copied_without_a_certificate() {
     let (server, mut host) = expired();
     server.kubeconfig().token(NEW).write(&host.from());
-    // As a file that was prepared before.
+    // The file has an older date, like a file that was prepared earlier.
     let from = fs::File::options().write(true).open(host.from()).unwrap();
     let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     from.set_modified(long_ago).unwrap();
@@ -77,7 +77,7 @@ fn a_new_token_in_the_token_file_of_a_bootstrap_kubeconfig_is_used() {
 #[test]
 fn a_new_token_in_the_copied_bootstrap_kubeconfig_is_kept() {
     let (server, mut host) = expired();
-    // The hint, followed literally.
+    // Follow the hint literally.
     server.kubeconfig().token(NEW).write(&host.bootstrap());
 
     joins(&server, &mut host);

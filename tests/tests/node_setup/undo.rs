@@ -13,7 +13,7 @@ fn setup_undo_installs_the_stored_certificate_for_the_kubelet() {
     let host = Host::joining(&server);
     host.setup().succeeded();
     let stored = fs::read_to_string(host.node.file("kubelet-client.pem")).unwrap();
-    // The cluster has moved since.
+    // The address of the cluster has changed since then.
     let moved = "https://moved.example:6443";
     let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
     fs::write(host.kubelet_conf(), conf.replace(&server.url(), moved)).unwrap();
@@ -24,7 +24,7 @@ fn setup_undo_installs_the_stored_certificate_for_the_kubelet() {
     host.is_left_to_kubeadm();
     assert_eq!(fs::read_to_string(host.pair()).unwrap(), stored);
     assert_eq!(mode_of(&host.pair()), 0o600);
-    // In the form that the kubelet writes: it replaces nothing else.
+    // Use the format that the kubelet writes, because the kubelet only replaces such links.
     let target = fs::read_link(host.pair()).unwrap();
     let name = target.file_name().unwrap().to_str().unwrap();
     let stamp = name
@@ -44,7 +44,7 @@ fn setup_undo_installs_the_stored_certificate_for_the_kubelet() {
     assert!(!chain_pem.contains("PRIVATE"), "{chain_pem}");
     assert_eq!(kubeconfig.endpoint.server(), moved);
     assert_eq!(kubeconfig.endpoint.ca_pem(), server.ca_pem());
-    // If the drop-in remains, the next start changes nothing.
+    // If the drop-in remains, the next start does not change any file.
     let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
     let results = [
         (host.setup(), "nothing to do: "),

@@ -40,15 +40,15 @@ pub struct Bed {
     pub tpm: Arc<Swtpm>,
     pub machine: TpmMachine,
     pub node: Node,
-    /// The maker of credentials, with a TPM of its own.
+    /// Creates credentials, with a separate TPM.
     maker: TpmMachine,
-    /// The endorsement key of the credentials: that of the machine.
+    /// The endorsement key for which credentials are created: the key of the machine.
     pub trusted: Vec<u8>,
-    /// Whether certificates are due for renewal at once.
+    /// Whether certificates are immediately due for renewal.
     pub old: bool,
     /// Whether answers to challenges remain undecided.
     pub idle: bool,
-    /// The verifier that decides in place of the test.
+    /// The verifier that decides instead of the test.
     pub verifier: Option<TpmVerifier>,
     /// The versions of evidence that the controller reads.
     pub versions: &'static [&'static str],
@@ -91,8 +91,8 @@ impl Bed {
         run
     }
 
-    /// Like [`run`](Self::run), but kills the plugin when the API server has its answer to the challenge, which stays
-    /// undecided, and the plugin has recorded that.
+    /// Like [`run`](Self::run), but does not decide on the answer to the challenge. Kills the plugin after the API
+    /// server has the answer, and the plugin has recorded this.
     #[track_caller]
     pub fn kill_at_the_answer(&mut self) {
         self.idle = true;
@@ -110,7 +110,7 @@ impl Bed {
         self.idle = false;
     }
 
-    /// The result of a run of the plugin, while the controller decides its requests.
+    /// The result of a run of the plugin, while the controller decides on its requests.
     #[track_caller]
     fn controlled<T>(&self, run: impl FnOnce(Started) -> T) -> T {
         let over = AtomicBool::new(false);
@@ -131,7 +131,7 @@ impl Bed {
             .filter(|csr| csr["status"]["conditions"].is_array());
         let mut decided: BTreeSet<String> = decided.map(known).collect();
         let ended = poll(PATIENCE, || {
-            // Once more after the end of the plugin, for its last request.
+            // Check again after the plugin ends, for its last request.
             let last = over.load(Ordering::Relaxed);
             for csr in self.server.csrs() {
                 if decided.insert(known(&csr)) {
@@ -242,7 +242,7 @@ impl Bed {
         assert_eq!(response.header.audience, self.audience());
     }
 
-    /// The audience that names the cluster by its CA.
+    /// The audience that is derived from the cluster's CA.
     pub fn audience(&self) -> Audience {
         Audience::of_ca(&self.server.authority().certificate_der())
     }

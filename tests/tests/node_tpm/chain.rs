@@ -1,4 +1,4 @@
-//! Certificates of authorities in the TPM, and the versions of evidence that can contain them.
+//! CA certificates in the TPM, and the evidence versions that can contain them.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use node_attestation_tpm::verifier::TpmVerifier;
 
 use crate::bed::Bed;
 
-/// A machine whose TPM has its own authorities, and stores their certificates in this order.
+/// A machine whose TPM has its own CAs, and stores their certificates in this order.
 fn with_chain(order: impl FnOnce(&mut Vec<Vec<u8>>)) -> (Bed, Arc<EkCa>) {
     let maker = Arc::new(EkCa::with_intermediates("a maker", Intermediates::Good(3)));
     let tpm = Swtpm::made_by(&maker);
@@ -27,7 +27,7 @@ fn with_chain(order: impl FnOnce(&mut Vec<Vec<u8>>)) -> (Bed, Arc<EkCa>) {
     (Bed::with(tpm), maker)
 }
 
-/// A verifier with only the root of the maker.
+/// A verifier that trusts only the root CA of this manufacturer.
 fn requiring(maker: &EkCa) -> TpmVerifier {
     let keys = ChallengeKeys {
         current: ChallengeKey::new([3; 32]),

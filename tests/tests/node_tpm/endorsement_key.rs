@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use crate::bed::Bed;
 use crate::join::hex;
 
-/// A machine whose TPM has only an RSA key prepared, and which renews in every run.
+/// A machine that renews in every run, and whose TPM provides only an RSA key.
 fn with_rsa_alone() -> Bed {
     let mut bed = Bed::new();
     bed.tpm.evict(EndorsementKey::P384.persistent_handle());
@@ -26,7 +26,7 @@ fn public(bed: &Bed, kind: EndorsementKey) -> Vec<u8> {
     TpmMachine::new(bed.tpm.clone(), kind).ek_public()
 }
 
-/// Makes an endorsement key P-256 persistent in the TPM, like an agent that needs one.
+/// Makes a P-256 endorsement key persistent in the TPM, like an agent that needs this key.
 fn persist_p256(bed: &Bed) {
     let handle = format!("{:#010x}", EndorsementKey::P256.persistent_handle());
     let output = Command::new("tpm2_createek")
@@ -62,7 +62,7 @@ fn a_machine_keeps_its_kind_of_endorsement_key_until_reset() {
     let sent = bed.sent();
     assert_eq!(sent[3].provider_id, sent[0].provider_id);
     bed.node.command(&["reset", "--yes"]).succeeded();
-    // A certificate counts more than a key that is stored.
+    // A key with a certificate takes precedence over a persistent key.
     let certificate = EndorsementKey::Rsa2048.certificate_index();
     bed.tpm.remove_certificate(certificate);
     let p256 = public(&bed, EndorsementKey::P256);
@@ -114,7 +114,7 @@ fn an_endorsement_key_kind_without_an_origin_is_not_used() {
     assert_eq!(std::fs::read_to_string(kept).unwrap(), "ecc-p384");
 }
 
-/// Runs a script of the page in this directory. Returns the printed digest.
+/// Runs a script from the page in this directory. Returns the digest that it prints.
 #[track_caller]
 fn digest_by(script: &str, bed: &Bed, directory: &Scratch) -> String {
     let output = Command::new("sh")

@@ -26,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// The time limit of a run of a node with a credential.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A node with a TPM that has this fault at every such command.
+/// A node with a TPM in which each of these commands has this fault.
 fn faulty(commands: Commands, fault: Fault) -> (Bed, TpmProxy) {
     let mut bed = Bed::new();
     let proxy = TpmProxy::before(&bed.tpm);
@@ -73,7 +73,7 @@ fn a_hanging_tpm_exits_with_6_at_the_deadline() {
             .saying("the TPM did not answer within")
             .within(TIMEOUT);
     };
-    // In parallel: each takes all its time.
+    // Run in parallel, because each run uses its full time limit.
     thread::scope(|scope| {
         for command in [
             command::GET_CAPABILITY,
@@ -138,7 +138,7 @@ fn a_challenge_for_another_tpm_exits_with_7_and_is_not_stored() {
     assert!(sent.iter().all(|one| one.spki == sent[0].spki));
 }
 
-/// Limits the processes and threads of the plugin and its children; root has no such limit.
+/// Limits the processes and threads of the plugin and its children. The limit does not apply to root.
 fn limited_to(tasks: u32, bed: &mut Bed) {
     let limit = format!("--nproc={tasks}");
     if rustix::process::geteuid().is_root() {
@@ -152,7 +152,7 @@ fn limited_to(tasks: u32, bed: &mut Bed) {
         let wrapper = [&["setpriv"][..], &user, &["prlimit", &limit]].concat();
         bed.node.wrap(&wrapper);
     } else {
-        // Only the plugin's own tasks count there.
+        // In a separate user namespace, only tasks of the plugin count.
         bed.node.wrap(&["unshare", "--user", "prlimit", &limit]);
     }
 }
@@ -160,7 +160,7 @@ fn limited_to(tasks: u32, bed: &mut Bed) {
 #[test]
 fn a_plugin_that_cannot_start_a_thread_exits_with_6() {
     let (mut bed, _proxy) = faulty(Commands::All, Fault::Hang);
-    // Its two threads, and the program that accesses the TPM.
+    // The limit allows two threads and the TPM helper.
     limited_to(3, &mut bed);
 
     let run = bed.run().failed(6).saying("cannot start a thread");
@@ -191,7 +191,7 @@ fn a_machine_without_a_tpm_exits_with_6_and_the_reason() {
     }
 }
 
-/// The program that accesses the TPM, with one of its names replaced.
+/// Installs the TPM helper with one of the names in it replaced.
 fn patched(bed: &mut Bed, from: &str, to: &str) {
     assert_eq!(from.len(), to.len());
     let mut bytes = std::fs::read(program(DEVICE)).unwrap();
@@ -206,7 +206,7 @@ fn patched(bed: &mut Bed, from: &str, to: &str) {
     bed.set_device_program(&bytes);
 }
 
-/// The loader of a program by the program itself: `PT_INTERP` of a 64-bit little-endian ELF file.
+/// The path of the dynamic loader in a program: `PT_INTERP` of a 64-bit little-endian ELF file.
 fn loader(program: &[u8]) -> String {
     let number = |start: usize, length: usize| {
         let bytes = program[start..start + length].iter().rev();
@@ -276,7 +276,7 @@ fn the_tpm_helper_ends_with_the_plugin() {
 
     plugin.kill();
 
-    // Its remainder, if any, waits for a process to read its exit status.
+    // If the process still exists, it is a zombie whose exit status was not read.
     let ended = poll(PATIENCE, || {
         let status = std::fs::read_to_string(process.join("status"));
         status

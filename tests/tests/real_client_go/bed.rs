@@ -1,4 +1,4 @@
-//! A server, its kubeconfig, and the two clients.
+//! A server with its kubeconfig, and the two clients.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read, Write};
@@ -28,7 +28,7 @@ pub const TOKEN: &str = "abcdef.0123456789abcdef";
 /// The names of the server of [`Bed`].
 pub const NAMES: [&str; 4] = ["127.0.0.1", "localhost", "api.test", "my_api.test"];
 
-/// The comparison of the plugin with client-go.
+/// The result of the comparison between the plugin and client-go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Both accept it, or neither does.
@@ -47,7 +47,7 @@ pub struct Form {
     pub says: &'static str,
     kubeconfig: PathBuf,
     environment: Vec<(&'static str, String)>,
-    /// The values that must exist until both programs have tried.
+    /// The values that must exist until both programs have ended.
     _alive: Vec<Alive>,
 }
 
@@ -276,7 +276,8 @@ fn serve(tcp: TcpStream, config: Arc<ServerConfig>) {
     }
 }
 
-/// OpenSSL's server, for TLS features that rustls does not serve. Its files are the responses. Returns its port.
+/// Starts the OpenSSL server, for TLS features that rustls servers do not support. It sends the contents of files as
+/// responses. Returns its port.
 pub fn openssl_server(
     folder: &TempDir,
     (certificate, key): (&str, &str),
@@ -315,7 +316,7 @@ pub fn openssl_server(
     let mut lines = output.lines().map_while(Result::ok);
     let accepts = lines.find(|line| line.starts_with("ACCEPT")).unwrap();
     let port = accepts.rsplit(':').next().unwrap().trim().parse().unwrap();
-    // It stops when nobody reads its output.
+    // The server stops if its output is not read.
     thread::spawn(move || lines.for_each(drop));
     (port, Alive::Process(Mutex::new(child)))
 }

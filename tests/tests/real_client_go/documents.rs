@@ -19,14 +19,14 @@ pub fn forms(bed: &Bed) -> Vec<Form> {
     forms
 }
 
-/// The usual kubeconfig with another text in the place of one.
+/// The usual kubeconfig, in which the text `new` replaces `old`.
 fn with(bed: &Bed, name: &'static str, old: &str, new: &str) -> Form {
     let usual = bed.kubeconfig();
     assert!(usual.contains(old), "{old}");
     Form::new(name, bed, usual.replacen(old, new, 1))
 }
 
-/// The usual kubeconfig with a field of the cluster.
+/// The usual kubeconfig with an additional field in the cluster entry.
 fn with_field(bed: &Bed, name: &'static str, field: &str) -> Form {
     with(bed, name, "contexts:", &format!("    {field}\ncontexts:"))
 }
@@ -201,7 +201,7 @@ fn encodings(bed: &Bed) -> Vec<Form> {
     let lines = lines.trim_end();
     let pem = bed.authority.certificate_pem();
     let longer = |more: &[u8]| STANDARD.encode([pem.as_bytes(), more].concat());
-    // One of these lengths has padding, and bits that are not used.
+    // With one of these lengths, the base64 has padding and unused bits.
     let padded = ["", "\n", "\n\n"].map(|more| longer(more.as_bytes()));
     let padded = padded.into_iter().find(|it| it.ends_with("==")).unwrap();
     let unused = format!("{}h==", padded.strip_suffix("g==").unwrap_or(&padded));
@@ -230,7 +230,7 @@ fn encodings(bed: &Bed) -> Vec<Form> {
     ]
 }
 
-/// Base64 in lines of 64, as a literal block of a user.
+/// Base64 in lines of 64 characters, as a YAML literal block.
 fn lines(content: &str) -> String {
     let encoded = STANDARD.encode(content);
     let lines = encoded.as_bytes().chunks(64);

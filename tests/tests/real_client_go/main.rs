@@ -14,13 +14,14 @@ use std::thread;
 
 use bed::{Bed, Form, Verdict};
 
-/// The differences on the page, by their mark.
+/// The section of the page with the differences.
 fn page() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/support.md");
     fs::read_to_string(path).unwrap()
 }
 
-/// The results of kubectl and the plugin for each form. They wait most of the time.
+/// The results of kubectl and the plugin for each form. The forms run in parallel, because the programs wait most of
+/// the time.
 fn results(forms: &[Form]) -> Vec<(Result<(), String>, Result<(), String>)> {
     thread::scope(|scope| {
         let parts = forms.chunks(forms.len().div_ceil(4));
@@ -61,7 +62,7 @@ fn faults(
     if is_listed != (form.expected != Verdict::Same) {
         faults.push(format!("{name}: listed in docs/support.md: {is_listed}"));
     }
-    // A limit is explained in plain words.
+    // The plugin's error explains the limit.
     if let (Verdict::Stricter, Err(why)) = (form.expected, ours)
         && (form.says.is_empty() || !why.contains(form.says))
     {
@@ -70,8 +71,8 @@ fn faults(
     faults
 }
 
-/// Compares each form, and asserts that the differences are the expected ones. Two programs that cannot reach a
-/// server agree too, so both must accept the valid forms.
+/// Compares each form, and asserts that the differences are the expected ones. Two programs that cannot reach the
+/// server also agree, so both programs must accept the valid forms.
 fn compare(forms: Vec<Form>, least: usize, valid: &[&str]) {
     assert!(forms.len() >= least, "{}", forms.len());
     let page = page();

@@ -8,7 +8,7 @@ use kubelet_authenticator_test_support::connect_proxy::ConnectProxy;
 
 use super::bed::{Bed, Form, kubeconfig};
 
-/// A proxy with this answer to everything.
+/// A proxy that sends this response to every request.
 fn answering(answer: &'static str) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -46,7 +46,7 @@ fn socks5(server: SocketAddr) -> SocketAddr {
 
 pub fn forms(bed: &Bed) -> Vec<Form> {
     let server = SocketAddr::from(([127, 0, 0, 1], bed.server.port));
-    // They live as long as the process.
+    // These proxies run until the process ends.
     let [proxy, asking] = [
         ConnectProxy::leading_to(server),
         ConnectProxy::asking_for("Basic dXNlcjpwQHcgMQ=="),
@@ -65,7 +65,7 @@ pub fn forms(bed: &Bed) -> Vec<Form> {
         );
         Form::new(name, bed, text)
     };
-    // The name has no address, so only a proxy reaches it.
+    // The host name has no address, so only a proxy can connect to it.
     let elsewhere = kubeconfig(&format!("https://api.test:{}", bed.server.port), &bed.ca());
     let variable = |name, url: &str| Form::new(name, bed, &elsewhere).with("HTTPS_PROXY", url);
     vec![

@@ -55,7 +55,8 @@ fn served(name: &'static str, host: &str, chain: &str, key: &str, listed: &str) 
     Form::new(name, &bed, kubeconfig(&url, &STANDARD.encode(listed)))
 }
 
-/// A certificate of the CA `issuer` with these contents. Loopback's name is in it unless it is changed.
+/// A certificate of the CA `issuer` with these contents. Unless `change` removes it, the certificate contains the
+/// loopback name.
 fn signed(
     name: &'static str,
     host: &str,
@@ -66,7 +67,7 @@ fn signed(
     issuer(&mut params);
     let key = KeyPair::generate().unwrap();
     let listed = params.self_signed(&key).unwrap().pem();
-    // Signs whatever its own certificate says.
+    // This issuer signs regardless of the contents of its own certificate.
     let ca = Issuer::new(ca_params("kubernetes"), key);
     let mut params = leaf_params(&["127.0.0.1", "localhost"]);
     leaf(&mut params);

@@ -22,7 +22,7 @@ pub struct Audit {
     _files: Scratch,
 }
 
-/// A verb and the resource that it is used on, with the subresource.
+/// The number of calls for each verb and resource, with the subresource.
 pub type Calls = BTreeMap<(String, String), usize>;
 
 /// A position in a log.
@@ -51,7 +51,7 @@ impl Audit {
 
     fn lines(&self) -> Vec<Value> {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
-        // The last line may be incomplete.
+        // The last line can be incomplete.
         let lines = text
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok());
@@ -83,8 +83,8 @@ impl Audit {
     }
 }
 
-/// Whether the cost of the request is independent of the number of joins: the work of every minute, the election of a
-/// leader, a watch, or the list before a watch.
+/// Whether the request does not depend on the number of joins. These are requests of periodic tasks, of leader
+/// election, watches, and the lists before a watch.
 fn is_upkeep(verb: &str, object: &Value) -> bool {
     let resource = object["resource"].as_str().unwrap_or_default();
     let of_a_node = object["namespace"] == "kube-node-lease";

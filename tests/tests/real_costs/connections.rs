@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-/// The state of a connection that is open (`include/net/tcp_states.h`).
+/// The state of an open connection (`include/net/tcp_states.h`).
 const ESTABLISHED: &str = "01";
 
 /// The number of connections of the process to this port.

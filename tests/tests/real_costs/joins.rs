@@ -1,4 +1,4 @@
-//! Joins and renewals, one and twenty at once.
+//! Joins and renewals, one at a time and twenty at the same time.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -71,7 +71,8 @@ impl Bed {
         all
     }
 
-    /// Waits until the requests are exactly these: events follow the answer, and a log the request.
+    /// Waits until the log has exactly these requests. The controller writes Events after the answer, and the API
+    /// server writes its log after the request.
     #[track_caller]
     fn assert_calls(&self, marks: [Mark; 2], expected: &Calls) {
         let found = poll(PATIENCE, || {
@@ -186,7 +187,7 @@ fn a_join_costs_5_writes_and_a_renewal_2_even_in_parallel() {
     bed.join(&many);
     bed.assert_calls(begun_many, &of_joins(AT_ONCE));
 
-    // One for all calls and watches; to the management cluster another one for the Lease.
+    // One connection is for all calls and watches. The management cluster also has a connection for the Lease.
     let few = poll(PATIENCE, || {
         let [management, workload] = bed.connections();
         (management <= 2 && workload == 1).then_some(())
@@ -196,7 +197,7 @@ fn a_join_costs_5_writes_and_a_renewal_2_even_in_parallel() {
     let renewal = bed.mark();
     bed.issued(&[(credential, bed.application(&one[0]))]);
     bed.assert_calls(renewal, &of_renewals(1));
-    // What any of them wrote late is written before what a later join writes.
+    // The controller makes all late writes before the writes of a later join.
     let later = [bed.machine("later")];
     bed.join(&later);
     let mut all = of_renewals(1);

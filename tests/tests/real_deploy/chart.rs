@@ -25,7 +25,7 @@ fn chart() -> String {
     packaging().join(NAME).display().to_string()
 }
 
-/// Runs helm without anybody's settings.
+/// Runs helm without the settings of the user.
 fn helm(arguments: &[&str]) -> Output {
     let home = Scratch::new("helm");
     let mut helm = Command::new(&*HELM);
@@ -60,7 +60,7 @@ pub fn objects(manifests: &str) -> BTreeMap<[String; 3], Value> {
     objects.collect()
 }
 
-/// The same with all numbers written alike: `43200.0` and `43200` are one to an API server.
+/// The value with all numbers in the same format, because `43200.0` and `43200` are equal for an API server.
 fn plain(value: Value) -> Value {
     match value {
         Value::Number(number) => json!(number.as_f64()),
@@ -242,8 +242,8 @@ fn chart_values_appear_in_the_rendered_objects() {
     assert_eq!(of_kind(&found, "PrometheusRule")["spec"], alerts);
     let kinds = ["PodDisruptionBudget", "FlowSchema"];
     assert!(!found.keys().any(|[kind, ..]| kinds.contains(&&**kind)));
-    // Nothing is left in the namespace of the manifests, but in the watched one, and in that of AWS Controllers for
-    // Kubernetes.
+    // No object is in the namespace of the manifests. Some objects are in the watched namespace and in the namespace of
+    // AWS Controllers for Kubernetes.
     for [kind, namespace, name] in found.keys() {
         assert!(
             ["", "attestation", "fleet", "ack-system"].contains(&&**namespace),
@@ -349,8 +349,8 @@ fn applying_resources(page: &str) -> String {
     command.to_owned()
 }
 
-/// Applies the custom resources of a later version with the command of the pages. Helm owns the fields of
-/// those that the chart installed.
+/// Applies the custom resources of a later version with the command of the pages. Helm owns the fields of the
+/// definitions that the chart installed.
 #[track_caller]
 fn follow_the_pages_with_changed_resources(management: &Management, files: &Scratch) {
     let folder = packaging().join("../crds");
@@ -372,7 +372,7 @@ fn follow_the_pages_with_changed_resources(management: &Management, files: &Scra
     assert_eq!(applying_resources("upgrade.md"), command);
     let command = command.replace("crds.yaml", file.to_str().unwrap());
     let words: Vec<&str> = command.split(' ').skip(1).collect();
-    // kubectl also changes fields that kubectl created, but not Helm's.
+    // Without `--force-conflicts`, kubectl changes fields that it owns, but not fields that Helm owns.
     let without = words.iter().filter(|word| **word != "--force-conflicts");
     let refused = kubectl.run(without);
     let error = String::from_utf8_lossy(&refused.stderr);
@@ -439,7 +439,7 @@ fn a_packed_chart_installs_a_leading_controller_in_any_namespace() {
     let upgraded = deployment(&management, namespace);
     assert_eq!(upgraded["spec"]["replicas"], 3);
     follow_the_pages_with_changed_resources(&management, &files);
-    // What the clusters have is not taken from them.
+    // The objects of the clusters stay.
     run(&["uninstall"], &[]);
     let kubectl = management.kubectl();
     let left = kubectl.json(["get", "deployments,roles", "-n", namespace]);

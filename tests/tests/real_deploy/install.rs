@@ -1,4 +1,4 @@
-//! The methods of install.md, with an operator who copies the commands of the page.
+//! The installation methods in install.md, for an operator who copies the commands of the page.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -46,7 +46,7 @@ fn follow(method: &str, prepare: impl FnOnce(&Desk)) {
     ));
 }
 
-/// Writes what `make` writes with this script of packaging to a directory.
+/// Runs this script of packaging like `make`, with this output directory.
 #[track_caller]
 fn make(files: &Scratch, script: &str, directory: &str) {
     let mut build = Command::new(repository().join("packaging").join(script));
@@ -152,7 +152,7 @@ fn a_viewer_reads_clusters_and_identities_and_writes_nothing() {
         let answer = viewer.run(["auth", "can-i", verb, resource, "-n", "tenant-a"]);
         String::from_utf8_lossy(&answer.stdout).trim() == "yes"
     };
-    // The API server reads the binding with a watch.
+    // Wait, because the API server receives the binding with a watch.
     let is_bound = poll(PATIENCE, || can("list", "nodeidentities").then_some(()));
     assert!(is_bound.is_some());
 

@@ -57,7 +57,7 @@ fn a_controller_with_the_permissions_in_the_manifests_leads() {
     assert!(held["spec"]["holderIdentity"].is_string(), "{held:#}");
     assert_eq!(lease(&management, "default"), None);
 
-    // The second replica is ready too, and leads once the first is gone.
+    // The second replica is also ready, and becomes the leader after the first replica stops.
     let (_second, two) = start(&management, NAMESPACE, &files, "second");
     two.wait_until_ready();
     two.wait_for(&[&format!(r#"node_attestation_leader{{lease="{NAME}"}} 0.0"#)]);
@@ -142,7 +142,7 @@ fn the_pod_is_admitted_as_restricted_and_its_probes_name_its_ports() {
         assert_eq!(container[probe]["httpGet"]["path"], path);
         assert_eq!(container[probe]["httpGet"]["port"], "health");
     }
-    // What selects Pods selects these.
+    // All selectors for Pods select these Pods.
     let labels = &template["metadata"]["labels"];
     for (kind, name, path) in [
         ("poddisruptionbudget", NAME, "/spec/selector/matchLabels"),
@@ -280,7 +280,7 @@ fn each_overlay_of_a_split_fleet_has_permissions_and_a_filter() {
         files.write(&format!("{part}/kustomization.yaml"), overlay);
         desk.follow(&create.replace("blue", part));
     }
-    // No Pod runs, so that no part has a leader.
+    // No Pod runs, so no controller is a leader, and the check fails.
     desk.follow(&format!("{delete}\n{leases}\n{check} || [ $? = 20 ]"));
     let left = ["get", "deployment,lease", "-n", NAMESPACE, "-o", "name"];
     assert_eq!(kubectl.ok(left), "");
@@ -374,7 +374,7 @@ fn a_cluster_has_metrics_until_its_authentication_is_deleted() {
     let written = r#"node_attestation_status_writes_total{result="ok"}"#;
     assert!(value(&text, written) >= Some(1.0), "{text}");
 
-    // A machine whose certificates are revoked, and one that nobody knows.
+    // Revoke the certificates of a known machine, and of an unknown machine.
     let identities = Command::new(program(NAME))
         .args(["identities", "revoke", "--yes", "prod-1", "node-1"])
         .arg("--kubeconfig")

@@ -29,7 +29,7 @@ fn check<'a>(checks: &'a [Value], name: &str) -> (&'a str, &'a str) {
 /// The output with placeholders for the values that differ between runs.
 #[track_caller]
 fn stable_check(text: &str) -> String {
-    // The length of the holder's name decides where the lines of this check end.
+    // The line breaks of this check depend on the length of the holder's name.
     let (before, rest) = text.split_once("-controller, ").unwrap();
     let (_, after) = rest.split_once("\npass  clusters: ").unwrap();
     let text = format!("{before}-controller, AGE by HOLDER\npass  clusters: {after}");
@@ -176,7 +176,7 @@ fn each_cluster_check_is_documented_and_each_documented_check_exists() {
 
     let (_, checks) = checked(&scene, &["--nodes"]);
 
-    // The check of a settings file is made without a management cluster.
+    // The check `settings` only runs without a management cluster.
     let mut made = vec!["settings".to_owned()];
     for one in &checks {
         let name = one["name"].as_str().unwrap();

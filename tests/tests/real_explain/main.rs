@@ -105,7 +105,8 @@ fn outcomes(explanation: &Value) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Everything that an explanation could write: the Cluster's records, requests and Nodes, each with its version.
+/// All objects that `explain` could change: the Cluster's node identities, requests and Nodes, each with its resource
+/// version.
 fn versions(scene: &Scene) -> Vec<String> {
     let list = |kubectl: &kubelet_authenticator_test_support::control_plane::Kubectl,
                 kind: &str| {
@@ -267,7 +268,7 @@ Note:      the request was already answered: the checks use the time of the
            answer, and the current Machines and node identities
 ";
 
-/// The text without the values that differ from run to run.
+/// The text without the values that differ between runs.
 fn stable(text: &str, request: &str) -> String {
     let digits = |word: &str| {
         let is_time = word.len() >= 20 && word.starts_with("20") && word.contains('T');

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::bed::{Authentication, Manager, authorize, condition_of, management};
 use crate::requests::{answer, file, join};
 
-/// One management cluster for all tests here.
+/// One management cluster for all tests in this module.
 static BED: LazyLock<(Management, Manager)> = LazyLock::new(|| {
     let management = management();
     let manager = Manager::insecure(&management, &[]);
@@ -78,7 +78,7 @@ fn a_certificate_issued_after_a_ca_replacement_is_signed_by_the_new_ca() {
     let issued = join(&cluster, &before);
     assert!(is_signed_by(&issued, &former));
 
-    // By way of an unusable CA, so that the use of the next one is visible.
+    // Write an unusable CA in between, so that the use of the next CA is visible.
     let next = CertificateAuthority::new("next");
     let another = CertificateAuthority::new("another");
     let kubectl = BED.0.kubectl();
@@ -98,7 +98,7 @@ fn a_cluster_with_the_ca_certificate_of_another_stops_only_itself() {
     let (victim, of_victim) = ready("prod-1", "has-a-ca");
     let own = CertificateAuthority::new("victim");
     let kubectl = BED.0.kubectl();
-    // Before the victim has it: no claim is the first one.
+    // This happens before the victim has the CA, because the first claim must not win.
     tenant.write_ca(own.certificate_pem(), None);
     victim.write_ca(own.certificate_pem(), Some(&own.pair().key_pem));
     of_tenant.wait_for(kubectl, "Ready", "False", "SharedCA");
@@ -110,7 +110,7 @@ fn a_cluster_with_the_ca_certificate_of_another_stops_only_itself() {
     ));
     of_victim.wait_until_ready(kubectl);
 
-    // The private key is a proof, whoever has it.
+    // The private key proves the ownership of the CA, regardless of the owner of the copy.
     tenant.write_ca(own.certificate_pem(), Some(&own.pair().key_pem));
     of_victim.wait_for(kubectl, "Ready", "False", "SharedCA");
     of_tenant.wait_for(kubectl, "Ready", "False", "SharedCA");

@@ -1,4 +1,4 @@
-//! A condition reports a fault of a cluster, and nothing else stops because of the fault.
+//! A condition reports a fault of a cluster, and the fault does not affect other work.
 
 use std::net::TcpListener;
 use std::sync::{Arc, LazyLock};
@@ -28,7 +28,7 @@ fn kubectl() -> &'static Kubectl {
     BED.0.kubectl()
 }
 
-/// A cluster in a namespace of its own, with a CA of its own.
+/// A cluster in a separate namespace, with a separate CA.
 fn cluster(namespace: &str) -> WorkloadCluster {
     let cluster = BED
         .0
@@ -77,7 +77,7 @@ fn the_condition_names_missing_secrets() {
     assert!(message.contains("prod-1-ca"), "{message}");
 }
 
-/// A cluster with a control plane of its own, whose CA signs.
+/// A cluster with a separate control plane, whose CA signs.
 fn with_control_plane(namespace: &str) -> (WorkloadCluster, Authentication) {
     let cluster = BED.0.cluster("prod-1").namespace(namespace).create();
     let authentication = authorize(&BED.0, &cluster, &["insecure"], json!({}));
@@ -148,7 +148,7 @@ fn requests_of_an_unserved_cluster_wait_until_it_is_served_again() {
 /// The clusters whose API servers never answer.
 const HANGING: u32 = 6;
 
-/// The deadline of one call of the controller, and so of the first one to each of them.
+/// The deadline of each call of the controller, and therefore of the first call to each of these API servers.
 const OF_ONE_CALL: Duration = Duration::from_secs(20);
 
 #[test]
@@ -158,7 +158,7 @@ fn unavailable_api_servers_do_not_delay_other_clusters() {
     dead.write_kubeconfig(&workload_kubeconfig("prod-1", &gone));
     down.wait_until_ready(kubectl());
     drop(gone);
-    // The kernel accepts connections that nobody reads.
+    // The kernel accepts connections, but no process reads from them.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = format!("https://{}", silent.local_addr().unwrap());
     let good = workload_kubeconfig("prod-1", &WORKLOAD);

@@ -17,7 +17,7 @@ const FILTER: &str = "cluster.x-k8s.io/watch-filter";
 
 const ATTESTORS: &str = "attestation.cluster.x-k8s.io/authorized-attestors";
 
-/// The changes of a status that a controller is waited for.
+/// The number of status changes that the tests wait for.
 const ROUNDS: usize = 4;
 
 const DEADLINE: Duration = Duration::from_mins(1);
@@ -30,7 +30,7 @@ struct Bed {
     _scratch: Scratch,
 }
 
-/// A group of the user of a controller, by which its writes are known.
+/// The group of a controller's user, which identifies its writes.
 const BLUE: &str = "blue";
 const GREEN: &str = "green";
 
@@ -146,7 +146,7 @@ fn controllers_with_different_filters_write_only_for_their_own_clusters() {
     let blue = bed.cluster("of-blue", BLUE);
     let green = bed.cluster("of-green", GREEN);
     let of_blue = authorize(&bed.management, &blue, &["insecure"], json!({}));
-    // The label of the Cluster decides, not that of the KubeletAuthentication.
+    // The label of the Cluster decides, not the label of the KubeletAuthentication.
     kubectl.apply_object(&json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "KubeletAuthentication",
         "metadata": {"name": "prod-1", "namespace": "of-green", "labels": {FILTER: BLUE}},
@@ -226,7 +226,7 @@ fn controllers_with_different_filters_write_only_for_their_own_clusters() {
     assert_eq!(of_later, writes, "it serves no Cluster there any more");
 }
 
-/// A KubeletAuthentication without a Cluster, in a namespace of its own.
+/// Creates a KubeletAuthentication without a Cluster, in a separate namespace.
 #[track_caller]
 fn missing(kubectl: &Kubectl, namespace: &str, labels: Value) -> Authentication {
     kubectl.apply_object(&json!({
@@ -251,7 +251,7 @@ fn a_missing_cluster_is_reported_by_the_label_on_its_authentication() {
     let labeled = missing(kubectl, "labeled", json!({FILTER: BLUE}));
     labeled.wait_for(kubectl, "Ready", "False", "ClusterNotFound");
 
-    // Created from the annotation, it has the label of its Cluster.
+    // A KubeletAuthentication that is created from the annotation has the label of its Cluster.
     let made = bed.cluster("made", GREEN);
     let target = ["clusters.cluster.x-k8s.io", "prod-1", "-n", "made"];
     let patch = json!({"metadata": {"annotations": {ATTESTORS: "aws"}}});

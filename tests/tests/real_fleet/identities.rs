@@ -1,4 +1,4 @@
-//! Records, as administrators see and change them.
+//! Node identities, as administrators see and change them.
 
 use std::process::{Command, Output};
 
@@ -64,7 +64,7 @@ fn an_operator_can_show_revoke_and_reset_a_record() {
         assert_eq!(rehearsed.stdout, b"Nothing was changed.\n", "{rehearsed:?}");
         let effect = String::from_utf8_lossy(&rehearsed.stderr);
         assert!(effect.contains("node node-1"), "{effect}");
-        // For programs, the record as it is.
+        // The JSON output for programs contains the unchanged node identity.
         let rehearsed = [act, "--dry-run", "-o", "json", "prod-1", "node-1"];
         let document: Value = serde_json::from_str(&printed(&management, &rehearsed)).unwrap();
         assert_eq!(document["spec"], json[0]["spec"], "{document}");
@@ -141,7 +141,7 @@ fn a_record_is_deleted_with_its_cluster() {
 
     let named = ["clusters.cluster.x-k8s.io", "prod-1"];
     kubectl.ok(["delete", named[0], named[1], "--wait=false"]);
-    // As Cluster API does once all objects of the Cluster are gone.
+    // Cluster API does the same after all objects of the Cluster are deleted.
     kubectl.patch(&named, &json!({"metadata": {"finalizers": null}}));
 
     let gone = poll(DEADLINE, || {

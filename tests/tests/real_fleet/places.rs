@@ -15,7 +15,7 @@ fn a_cluster_beyond_the_limit_is_served_after_a_deletion() {
         name: "prod-1".to_owned(),
     };
     let cluster = management.cluster("prod-2").namespace("crowded").create();
-    // The times of their creation differ only if they are a second apart; the name decides otherwise.
+    // Creation times have a precision of one second. If the times of two Clusters are equal, the name decides.
     kubectl.apply_object(&json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "KubeletAuthentication",
         "metadata": {"name": oldest.name, "namespace": oldest.namespace},

@@ -1,4 +1,4 @@
-//! No secret appears anywhere: not in a log, not in an Event, not in a condition or any other object of the project.
+//! No log, Event, condition or other object of the project contains a secret.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ const PIECE: usize = 24;
 struct Secrets(Vec<(&'static str, String)>);
 
 impl Secrets {
-    /// Adds each line of it completely and in pieces, and its base64 in pieces.
+    /// Adds each line of the secret completely and in pieces, and the base64 of the line in pieces.
     fn add(&mut self, what: &'static str, secret: &str) {
         let lines = secret.lines().filter(|line| line.len() >= LONG_ENOUGH);
         for line in lines {
@@ -32,7 +32,7 @@ impl Secrets {
                 self.0.push((what, line[start..start + PIECE].to_owned()));
             }
         }
-        // Its offset in a longer text that is encoded as a whole determines which of three encodings it has.
+        // In the base64 of a longer text, a secret has one of three encodings, depending on its offset.
         for skipped in 0..3 {
             let encoded = STANDARD.encode(&secret.as_bytes()[skipped..]);
             for start in (0..encoded.len().saturating_sub(PIECE)).step_by(PIECE) {
@@ -47,7 +47,7 @@ impl Secrets {
         let random = random_part(pem);
         self.add(what, &pem[random.clone()]);
         let encoded = STANDARD.encode(pem);
-        // Whole groups of four.
+        // Use only whole groups of four characters.
         let (start, end) = (random.start.div_ceil(3) * 4, random.end / 3 * 4);
         self.add(what, &encoded[start..end]);
     }
@@ -61,13 +61,13 @@ impl Secrets {
     }
 }
 
-/// All objects on an API server that the controller writes, or that are written about its work.
+/// All objects in an API server that the controller writes, or that other components write about its work.
 fn told(kubectl: &Kubectl, resources: &str) -> String {
     kubectl.ok(["get", resources, "-A", "-o", "json"])
 }
 
-/// The range of the private number in the PEM of a key on P-256. The part before it is the same in every such key,
-/// and some of it in every certificate request.
+/// The range of the private number in the PEM of a key on P-256. The part before the number is the same in every P-256
+/// key, and some of it occurs in every certificate request.
 fn random_part(pem: &str) -> Range<usize> {
     /// The bytes before the number: the structure's version and the number's length (RFC 5915).
     const BEFORE: [u8; 5] = [2, 1, 1, 4, 32];
@@ -75,7 +75,7 @@ fn random_part(pem: &str) -> Range<usize> {
     let der = STANDARD.decode(&body).unwrap();
     let mut windows = der.windows(BEFORE.len());
     let number = windows.position(|bytes| bytes == BEFORE).unwrap() + BEFORE.len();
-    // The characters that encode nothing else.
+    // The characters that encode only the number.
     let (first, last) = ((number * 4).div_ceil(3), (number + 32) * 4 / 3 - 1);
     let begins = pem.find('\n').unwrap() + 1;
     // A line of a PEM has 64 characters.

@@ -37,7 +37,7 @@ pub struct Bed {
 impl Bed {
     pub fn start(controllers: Controllers, bindings: &[KubeadmBinding]) -> Self {
         let builder = ControlPlane::builder().controllers(controllers);
-        // At this level kube-controller-manager logs requests that it does not approve.
+        // At this log level, kube-controller-manager logs requests that it does not approve.
         let cluster = builder.controller_manager_arg("--v=4").start();
         cluster.install_bindings(bindings);
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -96,8 +96,8 @@ impl Bed {
         self.cluster.kubectl_with(self.node_kubeconfig(name, uid))
     }
 
-    /// Waits until the admission policy is in force, or no longer is: the API server learns of it by a watch of its
-    /// own.
+    /// Waits until the admission policy is in force, or is no longer in force. The API server receives policies with a
+    /// separate watch.
     #[track_caller]
     pub fn wait_until_confined(&self, is_confined: bool) {
         let probe = self.node("probe");
@@ -200,12 +200,12 @@ impl<'a> Request<'a> {
         self.file_of(attacker, None)
     }
 
-    /// Creates it with this length.
+    /// Creates the object with this length.
     pub fn file_of(&self, attacker: &Kubectl, length: Option<usize>) -> Output {
         create(attacker, &self.to_json(length))
     }
 
-    /// Creates it with this in its metadata.
+    /// Creates the object with this field in its metadata.
     pub fn file_with(&self, attacker: &Kubectl, field: &str, value: Value) -> Output {
         let mut request = self.to_json(None);
         request["metadata"][field] = value;
@@ -230,7 +230,7 @@ pub fn assert_done(output: &Output) {
     assert!(output.status.success(), "{}", said(output));
 }
 
-/// Asserts that the admission policy refused with these words.
+/// Asserts that the admission policy rejected the request with a message that contains these words.
 #[track_caller]
 pub fn assert_refused(output: &Output, words: &str) {
     let said = said(output);

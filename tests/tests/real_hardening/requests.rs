@@ -13,7 +13,7 @@ use crate::bed::{BUILT_IN, Bed, OURS, Request, SECRET, STOCK, assert_done, asser
 const BINDING: &str = "validatingadmissionpolicybinding";
 const POLICY: &str = "validatingadmissionpolicy";
 
-/// A cluster of AWS machines, in which one exempt control-plane node renews like in kubeadm's clusters.
+/// A cluster of AWS machines, in which one exempt control-plane node renews as in kubeadm's clusters.
 static CONFINED: LazyLock<Bed> = LazyLock::new(|| {
     let settings = Settings {
         exempt: BTreeSet::from([NodeName::parse("control-plane-1").unwrap()]),

@@ -68,7 +68,8 @@ pub fn label(node: &Kubectl, name: &str, value: usize) -> Output {
     node.run(["label", "node", name, &label, "--overwrite"])
 }
 
-/// Waits until the node's writes are refused, or are not: the API server learns of a list by a watch of its own.
+/// Waits until the API server rejects the node's writes, or accepts them. The API server receives the list of revoked
+/// credentials with a separate watch.
 #[track_caller]
 pub fn wait_until(node: &Kubectl, name: &str, refused: bool) {
     let mut tries = 0;
@@ -105,7 +106,7 @@ fn add_pod(cluster: &ControlPlane, node: &str, name: &str) -> Value {
     kubectl.json(["get", "pod", name])
 }
 
-/// All writes of a kubelet once, each with its description.
+/// Makes each kind of write that a kubelet makes. Returns the descriptions of the writes that succeeded.
 fn writes(bed: &Bed, kubelet: &Kubectl, node: &str, round: usize) -> Vec<(&'static str, Output)> {
     let pod = format!("{node}-{round}");
     let uid = add_pod(&bed.cluster, node, &pod)["metadata"]["uid"].clone();
@@ -135,7 +136,7 @@ fn writes(bed: &Bed, kubelet: &Kubectl, node: &str, round: usize) -> Vec<(&'stat
         }),
     );
     let evictions = format!("/api/v1/namespaces/default/pods/{evicted}/eviction");
-    // kubectl's own patch of a status reads it first, which no kubelet may.
+    // `kubectl patch` reads the object first, which kubelets are not allowed to do.
     let now = |kind: &str, name: &str| bed.cluster.kubectl().json(["get", kind, name]);
     let put = |path: &str, object: Value| {
         kubelet.run(["replace", "--raw", path, "-f", &file("status", object)])
@@ -321,13 +322,13 @@ fn the_revocation_policy_is_bound_only_while_an_entry_exists() {
     wait_until(&node, "n", true);
     assert_eq!(listed(&bed), [uid(1, 1).record.to_string()]);
 
-    // Its time has passed.
+    // The retention time of the revocation has passed.
     assert_eq!(apply(&bed, &[uid(1, 1)], week()), Revocation::default());
     assert!(!is_bound(&bed));
     wait_until(&node, "n", false);
     assert_eq!(listed(&bed), Vec::<String>::new());
 
-    // And once more, with the leftovers from before.
+    // Apply the policy again, while objects from the first time still exist.
     apply(&bed, &[uid(1, 1)], now());
     wait_until(&node, "n", true);
 }
@@ -421,7 +422,7 @@ fn the_generation_floor_refuses_lower_ones_and_survives_a_restart() {
     wait_until(&node, "n", true);
     assert_done(&label(&other, "other", 0));
 
-    // A controller that knows of no floor keeps it.
+    // A controller that has no floor itself keeps the stored floor.
     let list = floor(0);
     wait_until(&node, "n", true);
     assert!(!list.is_empty());

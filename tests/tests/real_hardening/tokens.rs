@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
-// The monotonic clock shows the same time.
+// The tests have only this clock.
 use kubelet_authenticator_test_support::clock::since_epoch as elapsed;
 use kubelet_authenticator_test_support::control_plane::Controllers;
 use node_attestation_core::identifiers::TokenId;
@@ -31,7 +31,7 @@ fn id(token: &str) -> TokenId {
     TokenId::parse(token).unwrap()
 }
 
-/// Adds a Secret in the form of Cluster API's bootstrap provider.
+/// Adds a Secret in the format of Cluster API's bootstrap provider.
 fn add(bed: &Bed, token: &str, expiration: Option<SystemTime>) {
     let mut data = json!({
         "token-id": token, "token-secret": SECRET,
@@ -131,7 +131,7 @@ fn an_extended_token_expires_after_its_machine_is_deleted() {
     assert_eq!(expiration(&secret(&bed, "leaves")), Some(text(later)));
     assert_eq!(secret(&bed, "return"), returned);
     assert_eq!(secret(&bed, "theirs"), theirs);
-    // Its time began again when it was needed again.
+    // The remaining lifetime starts again when the token is needed again.
     assert_eq!(keep(&none, now() + 2 * GRACE - second).ended, []);
     assert_eq!(keep(&none, now() + 2 * GRACE).ended, [id("return")]);
     assert_eq!(keep(&none, now() + 2 * GRACE).ended, []);
@@ -194,7 +194,7 @@ fn a_token_extended_by_a_previous_controller_expires_with_its_machine() {
     let ended = secret(&bed, "leaves");
     assert_eq!(expiration(&ended), Some(text(later)));
     assert!(ended["metadata"]["labels"].is_null(), "{ended:#}");
-    // From here on the token belongs to the controller's successor.
+    // From here on, the token belongs to the next leader.
     let none = wanted(&[]);
     assert_eq!(keep(&none, later).ended, []);
     assert_eq!(keep(&none, later + GRACE).ended, [id("stays1")]);

@@ -1,4 +1,4 @@
-//! Kubelets whose only proof is the token of their machine.
+//! Kubelets without evidence, which have only the bootstrap token of their machine.
 
 use std::sync::LazyLock;
 
@@ -146,8 +146,8 @@ fn kube_controller_manager_does_not_change_requests_for_our_signers() {
     kubelet.wait_until_ready();
     let ours = node.requests();
 
-    // A request of its own, which shows that its approver and its signers have processed the project's requests
-    // before it.
+    // After kube-controller-manager has answered this request, its approver and its signers have also processed the
+    // project's earlier requests.
     let its_own = plane.client_certificate("system:node:its-own", Some("system:nodes"));
     plane.install_bindings(&[KubeadmBinding::NodeAutoapproveCertificateRotation]);
     let (request, _) = certificate_request(&Subject::node("its-own"), None);

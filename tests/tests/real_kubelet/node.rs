@@ -56,7 +56,7 @@ pub fn controller(plane: &ControlPlane, name: &str, machines: &[Machine]) -> Set
     Setup::new(&program(name), plane.admin_kubeconfig(), ca, machines)
 }
 
-/// Starts it and waits until it watches.
+/// Starts the controller, and waits until its watch is open.
 pub fn started(setup: &Setup) -> Controller {
     let mut controller = setup.start();
     controller.wait_until_it_watches();
@@ -118,7 +118,8 @@ impl<'a> Node<'a> {
     }
 }
 
-/// The requests of the machine with this provider ID, the oldest first: both by its token and by its certificate.
+/// The requests of the machine with this provider ID, the oldest first: both the requests with its token and with its
+/// certificate.
 pub fn requests_for(plane: &ControlPlane, name: &str) -> Vec<Value> {
     let names = |csr: &Value| {
         let request = BASE64_STANDARD

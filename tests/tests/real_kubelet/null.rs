@@ -78,14 +78,14 @@ fn the_lease_is_renewed_in_time_while_renewals_reopen_watches() {
     assert_eq!(issued["provider"], "null");
 }
 
-/// A lifetime with more than 20 seconds below a fifth of it, when a slow device would get a long run.
+/// A lifetime of which a fifth is longer than 20 seconds. In this last fifth, a slow device would get a long run.
 const OUTLIVES: &str = "110s";
 
 /// A kubelet renews its Lease every 10 seconds. A run of the plugin takes 5 seconds, or 25 with a slow device.
 const SHORT_GAP: Duration = Duration::from_secs(25);
 
-/// A node whose kubelet renews its Lease until its first certificate expires. `disturb` receives the controller after
-/// the node is ready, and its result is kept until that expiry.
+/// A node whose kubelet renews its Lease until its first certificate expires. After the node is ready, `disturb`
+/// receives the controller. The result of `disturb` is kept until the certificate expires.
 ///
 /// Returns the number of requests without a certificate, and whether the node has a later certificate.
 #[track_caller]
@@ -103,7 +103,7 @@ fn leases_in_time<T>(machine: Machine, disturb: impl FnOnce(Controller) -> T) ->
 
     let end = not_after(&latest(&node));
     let mut renewed_at: Vec<Value> = Vec::new();
-    // After its end, the API server refuses the certificate, and the next renewal does not come.
+    // After the certificate expires, the API server rejects it, and the kubelet cannot renew its Lease.
     while let Ok(left) = Duration::try_from(end.duration_since(jiff::Timestamp::now()))
         && let Some(event) = lease.next(left)
     {
@@ -130,14 +130,14 @@ fn the_lease_is_renewed_until_expiry_without_a_controller() {
 fn the_lease_is_renewed_until_expiry_while_the_controller_hangs() {
     const HANGS: Machine = Machine::new("hangs-1", "hangs1");
     let outcome = leases_in_time(HANGS, |controller| {
-        // It has its connections, its watches and its Lease, and does nothing.
+        // The stopped controller keeps its connections, its watches and its Lease, but does no work.
         controller.process.signal(Signal::STOP);
         controller
     });
     assert_eq!(outcome, (1, false));
 }
 
-/// The time in which it answers pending requests.
+/// The time in which the controller answers pending requests.
 const AWAKE: Duration = Duration::from_millis(500);
 
 /// Longer than a run of the plugin with a valid certificate, and shorter than the deadline of the leader's renewals.

@@ -1,4 +1,4 @@
-//! Accidents in the lives of nodes. Each node recovers without an administrator.
+//! Nodes that lose data or are replaced. Each node recovers without an administrator.
 
 use std::fs;
 use std::sync::LazyLock;

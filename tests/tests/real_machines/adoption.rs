@@ -1,5 +1,5 @@
-//! A cluster with existing nodes: they renew as before, are adopted one by one, attestation is enforced, and all steps
-//! are undone.
+//! A cluster with existing nodes: the nodes renew as before and are adopted one by one. Then attestation is enforced,
+//! and finally all steps are undone.
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
@@ -10,12 +10,12 @@ use serde_json::json;
 use kubelet_authenticator_tests::machines::objects::names;
 use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, joinable};
 
-/// The lifetime of kubeadm's certificates here: short enough to wait for a renewal, and long enough for several attempts on a
-/// busy machine.
+/// The lifetime of kubeadm's certificates in this test: short enough to wait for a renewal, and long enough for several
+/// attempts on a busy machine.
 const SECONDS: u32 = 150;
 
-/// The lifetime of the project's certificates here. A renewal can fail more than once on a busy machine, and an
-/// adopted node has no credential to rejoin with.
+/// The lifetime of the project's certificates in this test. On a busy machine, a renewal can fail more than once, and
+/// an adopted node has no bootstrap credential.
 const OUR_SECONDS: u32 = 240;
 
 /// Kubernetes' own signer.
@@ -53,7 +53,7 @@ fn kubeadm_nodes_are_adopted_and_returned_to_kubeadm() {
         })
         .collect();
 
-    // No enforcement at first.
+    // At first, attestation is not enforced.
     let lifetimes = json!({ "expirationSeconds": OUR_SECONDS });
     scene.attend(&json!({ "certificate": lifetimes }));
     scene.wait_for_renewals(BUILT_IN, &nodes);
@@ -84,7 +84,7 @@ fn kubeadm_nodes_are_adopted_and_returned_to_kubeadm() {
     assert_eq!(before, built_in());
     scene.reads_well(&nodes);
 
-    // And back: kubeadm's own bindings again, and no controller that manages the cluster.
+    // Undo all steps: restore kubeadm's bindings, and stop managing the cluster.
     scene.change(&json!({ "autoApproveBindings": "Report" }));
     scene.plane().kubeadm_bootstrap_token_phase();
     scene.wait_for_paths("False", "AutoApproveBindingFound");

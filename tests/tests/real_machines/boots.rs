@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::page::doctor_says;
 
-/// The time for which a metadata service is down.
+/// The time for which a metadata service is unavailable.
 const DOWN: Duration = Duration::from_secs(120);
 
 /// Shifts the clock of the C library by the value of `FAKETIME`. The kubelet reads the clock without that library, and
@@ -87,7 +87,7 @@ fn an_instance_with_a_wrong_clock_reports_it_and_joins_when_corrected() {
 
 const RESTART: &str = "systemctl daemon-reload && systemctl restart --no-block kubelet";
 
-/// A command that shifts the clock of the programs that the kubelet runs.
+/// A command that shifts the clock of the programs that the kubelet starts.
 fn shifted_by(time: &str) -> String {
     format!(
         "mkdir -p $(dirname {DROP_IN})
@@ -95,14 +95,14 @@ fn shifted_by(time: &str) -> String {
     )
 }
 
-/// Waits until the journal of an instance has a line with these words, and the cure soon after it.
+/// Waits until the journal of an instance has a line with these words, followed by the hint.
 #[track_caller]
 fn is_named(instances: &Instances, words: &str) {
     let journal = || instances.each(|_, machine| machine.journal()).concat();
     let named = poll(PATIENCE, || {
         let said = journal();
         let lines: Vec<&str> = said.lines().collect();
-        // The kubelet writes lines, too.
+        // Lines of the kubelet can be in between.
         let named = |lines: &[&str]| {
             lines[0].contains(words) && lines.iter().any(|line| line.contains(CURE))
         };
@@ -115,7 +115,7 @@ fn shifted_doctor(time: &str) -> String {
     format!("env '{PRELOAD}' FAKETIME={time} {DOCTOR} --output json")
 }
 
-/// Waits until the first failing check of `doctor` is this one, with this text and this cure. On a busy machine, checks
+/// Waits until the first failing check of `doctor` is this one, with this text and this hint. On a busy machine, checks
 /// also fail because they exceed their time limit.
 #[track_caller]
 fn doctor_names(check: &str, words: &str, doctor: impl Fn() -> Output) {

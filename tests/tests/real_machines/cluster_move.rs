@@ -107,7 +107,7 @@ fn nodes_renew_and_join_after_clusterctl_move_and_back() {
     assert_eq!(joins(&cluster), 2);
     assert_eq!(decisions(&there, &cluster), decided);
     reads_well(&SITE, &cluster, std::slice::from_ref(&name));
-    // Another manager owns the moved object, and the Cluster's annotation still applies.
+    // A different field manager owns the moved object, but the Cluster's annotation still applies.
     annotate(&SITE, "tpm,aws");
     let kubectl = SITE.management.kubectl();
     let authentications = ["kubeletauthentications", "-n", "moved"];

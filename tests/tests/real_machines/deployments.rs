@@ -82,8 +82,8 @@ fn answers_of_pods(scene: &Scene, nodes: &[String]) {
     kubectl.ok(["delete", "pods", "--all", "--timeout=180s"]);
 }
 
-/// Waits until this certificate cannot recreate the Node that Cluster API has deleted. By then, it cannot write at
-/// all.
+/// Waits until this certificate cannot recreate the Node that Cluster API has deleted. At that time, the certificate
+/// cannot write at all.
 #[track_caller]
 fn refused(scene: &Scene, kubeconfig: &PathBuf, name: &str) {
     let mut said = String::new();
@@ -171,7 +171,7 @@ fn a_machine_whose_provider_id_differs_from_its_claim_is_revoked() {
     refused(&scene, &scene.stolen(node), node);
 }
 
-/// As with Cluster API Provider AWS: the provider ID is on the AWSMachine first, and on the Machine once the
+/// As with Cluster API Provider AWS: the AWSMachine gets the provider ID first, and the Machine gets it after the
 /// AWSMachine is ready.
 #[test]
 fn instances_without_a_machine_provider_id_join_leave_and_roll_out() {

@@ -49,7 +49,7 @@ fn check_attestation(scene: &Scene, pool: &str, status: &str) {
     let condition = &mut spec["checks"]["unhealthyMachineConditions"][0];
     condition["status"] = json!(status);
     condition["timeoutSeconds"] = json!(1);
-    // One Machine is the whole pool.
+    // The pool has only one Machine, so no limit on the remediation may apply.
     spec.remove("remediation").unwrap();
     SITE.management.kubectl().create_object(&check);
 }
@@ -65,7 +65,7 @@ fn wait_for_attested(deployment: &MachineDeployment, status: &str) -> Vec<Value>
     found.unwrap_or_else(|| panic!("not {status}: {:#}", json!(deployment.machines())))
 }
 
-/// Stops the kubelet of this node, and waits for another Machine in place of its own.
+/// Stops the kubelet of this node, and waits until a new Machine replaces its Machine.
 #[track_caller]
 fn is_replaced(scene: &Scene, deployment: &MachineDeployment, node: &str) -> String {
     let former = deployment.machines();
@@ -151,7 +151,7 @@ fn waiting_machines_are_replaced_unless_their_health_check_is_paused() {
     let annotate = |object: &str, value: &str| {
         kubectl.ok(["annotate", object, "--namespace=waiting", value]);
     };
-    // For its nodes, a Cluster that is not served is a controller that is away.
+    // For the nodes, a Cluster that is not served looks like an outage of the controller.
     let authentication = format!("kubeletauthentication/{}", scene.cluster.name());
     annotate(&authentication, &format!("{PAUSED}="));
     scene
@@ -167,7 +167,7 @@ fn waiting_machines_are_replaced_unless_their_health_check_is_paused() {
 
     annotate("machinehealthcheck/pool-a", &format!("{PAUSED}="));
     let kept = wait_for_machine(&waiting);
-    // Twice, so that one of them was without a Node for the whole time after the pause.
+    // Repeat this, so that the second Machine was without a Node for the whole time after the pause.
     for _ in 0..2 {
         wait_for_others(&sentinel, &wait_for_machine(&sentinel));
     }
@@ -203,7 +203,7 @@ fn a_denied_machine_is_replaced_and_a_waiting_machine_is_kept() {
         deployment
     });
     let kept = wait_for_attested(&waiting, "Unknown");
-    // Twice, so that one of them waited for the whole time after the other pool did.
+    // Repeat this, so that the second Machine waited for the whole time.
     for _ in 0..2 {
         wait_for_others(&sentinel, &wait_for_machine(&sentinel));
     }

@@ -1,4 +1,4 @@
-//! Names that cloud-init reads from the metadata service of EC2.
+//! Node names that cloud-init reads from the EC2 metadata service.
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::cloud_init::render_on_ec2;

@@ -1,4 +1,4 @@
-//! Pages of docs, with an operator who copies their commands.
+//! Pages of docs, followed by an operator who copies their commands.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -65,7 +65,7 @@ fn script(commands: Vec<String>) -> String {
 fn script_of(pages: &[&str]) -> String {
     let commands = pages.iter().flat_map(|page| commands(page, '$'));
     let script = script(commands.collect());
-    // The page has the current version; Cluster API creates no Machine that is newer than its control plane.
+    // The page has the current version; Cluster API does not create a Machine that is newer than the control plane.
     script.replace("v1.36.3", &KUBERNETES_VERSION)
 }
 
@@ -78,7 +78,8 @@ fn follow_to_the_end<P>(
     start: impl FnOnce(&WorkloadCluster) -> P,
 ) -> (WorkloadCluster, P) {
     let mut shell = shell.spawn(log);
-    // If the script ends early, its log shows the reason: a wait for the Cluster would not.
+    // If the script ends early, report its log, which shows the reason. A timeout of a wait for the Cluster would not
+    // show it.
     let applied = poll(PATIENCE, || {
         let said = fs::read_to_string(log).unwrap_or_default();
         (said.contains("/prod-1 created") || shell.exit_status().is_some()).then_some(())
@@ -171,7 +172,7 @@ fn the_ec2_tutorial_commands_create_attested_instances() {
     let (manifests, cluster) = cluster.manifests();
     cluster.control_plane().prepare_for_joins();
     let desk = desk_of_cluster(&manifests, management.admin_kubeconfig());
-    // The operator's AWS is simulated. The page has no option for a Cluster without an identity, and needs none.
+    // The operator's AWS is simulated. The page does not need an option for a Cluster without an identity.
     let endpoints = CLOUD.arguments_without_fallback();
     let endpoints = endpoints.iter().map(|word| word.display().to_string());
     let endpoints = endpoints.collect::<Vec<_>>().join(" ");
@@ -216,7 +217,7 @@ fn look(desk: &Desk, request: &str) {
                 .replace("NAME", request)
                 .replace("CLUSTER", "tenant-a/prod-1")
                 .replace("team-a/", "tenant-a/");
-            // The code of a failed check is an answer too.
+            // The exit code of a failed check is also a valid result.
             let answer = if command.contains(" cluster check") {
                 " || [ $? = 20 ]"
             } else {
@@ -258,7 +259,7 @@ fn the_quickstart_commands_attest_instances_and_show_a_broken_setting() {
     desk.follow(&script(after.to_vec()));
     scene.wait_for_paths("True", "Closed");
 
-    // The commands of install.md on a node, but for those of packages.
+    // The commands of install.md for a node, except the commands that install packages.
     let mut of_install = page::commands("install.md", '#');
     of_install.retain(|command| !command.contains("node-attestation-controller"));
     let [package, version, identify, doctor] = of_install.as_slice() else {
@@ -359,7 +360,8 @@ fn the_documented_commands_adopt_a_plain_instance_and_undo_it() {
     for (prompt, command) in adopted.chain(undone) {
         let command = command.replace("tenant-a", "stock-ec2");
         match (prompt, &*command) {
-            // The clusters of other tests are looked at too, and neither the package nor the manifests are installed.
+            // These commands also show the clusters of other tests, or need the package or the manifests, which are not
+            // installed.
             ('$', "node-attestation-controller cluster check" | "kubectl delete -k overlay")
             | ('#', "apt purge kubelet-authenticator-aws") => {}
             ('$', _) => desk.follow(&command),

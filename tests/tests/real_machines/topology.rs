@@ -15,7 +15,7 @@ const CONTROLS: &str = "controlplane.cluster.x-k8s.io/v1beta2";
 const BOOTSTRAPS: &str = "bootstrap.cluster.x-k8s.io";
 const CORE: &str = "cluster.x-k8s.io/v1beta2";
 
-/// A namespace with a ClusterClass `class`, whose workers have these fields of their own.
+/// A namespace with a ClusterClass `class`, whose worker templates already have these fields.
 struct Class {
     namespace: &'static str,
     kubectl: &'static Kubectl,

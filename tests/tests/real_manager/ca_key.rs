@@ -44,7 +44,7 @@ fn a_cluster_without_its_ca_key_never_begins_enforcement() {
     cluster.control_plane().install_bindings(&[auto_approve]);
     let machine = cluster.machine("stock").create();
     cluster.write_ca(cluster.control_plane().ca().certificate_pem(), None);
-    // With every Node recorded, since there is none, a served Cluster would be enforced at once.
+    // The Cluster has no Nodes, so if it were served, attestation would be enforced immediately.
     let spec = json!({"autoApproveBindings": "Remove"});
     let authentication = authorize(&SITE.management, &cluster, &["aws"], spec);
     let scene = Scene {
@@ -88,7 +88,7 @@ fn a_cluster_that_loses_its_ca_key_stays_enforced_and_requests_wait() {
     let kubectl = plane.kubectl_with(&node);
     kubectl.create_object(&serving::request("serves", "joined", address));
     let client = scene.file(&token, &scene.rightful(&late));
-    // A request that another cluster's machine filed later has its answer by then.
+    // Wait until a later request in a different cluster has its answer.
     let served = Scene::start(&SITE, "key-kept", json!({}));
     let sentinel = served.cluster.machine("sentinel").create();
     let sentinel = served.file(

@@ -1,4 +1,4 @@
-//! Ways around attestation, closed by the controller and kept closed.
+//! Auto-approval paths, which the controller closes and keeps closed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -224,7 +224,7 @@ fn a_cluster_whose_settings_are_created_again_is_enforced_again() {
     }
 }
 
-/// Sends this stock request, which gets a warning and its certificate, like without the controller.
+/// Sends this stock request, which gets a warning, but also a certificate, as without the controller.
 #[track_caller]
 fn goes_on_as_before(scene: &Scene, kubeconfig: &Path, name: &str, node_name: &str) {
     let said = file(scene, kubeconfig, &request(name, node_name), None);
@@ -268,7 +268,8 @@ fn nodes_join_and_renew_as_before_until_attestation_is_enforced() {
     scene.wait_for_paths("True", "Closed", &[]);
     let refused = Some("denied request");
     file(&scene, &node, &request("too-late", "late"), refused);
-    // A Node without a record does not open it either, even if the controller starts to serve the cluster again.
+    // A Node without a node identity does not open the path either, even if the controller starts to serve the cluster
+    // again.
     create_node(&scene, "strange");
     scene.change(&json!({"bootstrapTokens": "Ignore"}));
     scene.wait_for_paths("True", "Closed", &[]);

@@ -22,7 +22,7 @@ fn management() -> &'static Kubectl {
     SITE.management.kubectl()
 }
 
-/// A Cluster `prod-1` in a namespace of its own, without an API server.
+/// A Cluster `prod-1` in a separate namespace, without an API server.
 struct Bare {
     namespace: &'static str,
 }
@@ -55,7 +55,7 @@ impl Bare {
         list["items"].as_array().unwrap().first().cloned()
     }
 
-    /// Waits until it has one that authorizes these attestors.
+    /// Waits until the Cluster has a KubeletAuthentication that authorizes these attestors.
     #[track_caller]
     fn wait_for(&self, attestors: &[&str]) -> Value {
         let found = poll(DEADLINE, || {
@@ -116,7 +116,7 @@ fn a_cluster_with_an_annotation_is_managed_and_its_machines_join() {
     assert_first_generation(&scene.record("node-1"));
 
     scene.wait_for_paths("True", "Closed", &["attestation is not enforced"]);
-    // The number of records is written a moment after the first record.
+    // The controller writes the number of node identities after the first node identity.
     let expected = [
         "annotated",
         "prod-1",
@@ -143,7 +143,7 @@ fn the_resource_follows_the_annotation_and_is_kept_without_it() {
     let cluster = Bare::new("followed", Some("aws, tpm"), &json!({}));
     let made = cluster.wait_for(&["aws", "tpm"]);
     assert_eq!(made["metadata"]["annotations"][ENABLED_BY], "Cluster");
-    // Other fields that an operator sets are the operator's.
+    // The controller does not change other fields that an operator sets.
     let target = ["kubeletauthentication", "prod-1", "-n", "followed"];
     let patch = json!({"spec": {"adoption": "Allow"}});
     management().patch(&target, &patch);
@@ -158,7 +158,7 @@ fn the_resource_follows_the_annotation_and_is_kept_without_it() {
 
     cluster.annotate(None);
 
-    // A later change by another Cluster proves that this one was processed.
+    // A later change for a different Cluster proves that the controller processed this change.
     Bare::new("followed-after", Some("aws"), &json!({})).wait_for(&["aws"]);
     let stays = cluster.wait_for(&["tpm"]);
     assert_eq!(stays["metadata"]["uid"], made["metadata"]["uid"]);
@@ -228,7 +228,8 @@ fn printed(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Asserts that it exited with 3, printed nothing, and named all of `words`.
+/// Asserts that the program exited with 3, printed nothing to standard output, and that its error contains all of
+/// `words`.
 #[track_caller]
 fn assert_refused(output: &Output, words: &[&str]) {
     let error = String::from_utf8_lossy(&output.stderr);

@@ -17,5 +17,5 @@ use std::sync::{Arc, LazyLock};
 
 use kubelet_authenticator_tests::scene::Site;
 
-/// Shared: every test has a Cluster of its own, or machines of its own in one.
+/// Shared, because every test has its own Cluster, or its own machines in a Cluster.
 static SITE: LazyLock<Arc<Site>> = LazyLock::new(Site::start);

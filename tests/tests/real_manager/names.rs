@@ -27,7 +27,7 @@ fn reused(scene: &Scene, join: Join, name: &str) -> (Machine, Value) {
     (second, node)
 }
 
-/// How a machine joins. Returns a kubeconfig with its certificate.
+/// A function that lets a machine join, and returns a kubeconfig with its certificate.
 type Join = fn(&Scene, &Machine) -> PathBuf;
 
 /// Joins with a bootstrap token only.
@@ -127,13 +127,13 @@ fn stock_nodes_stay(scene: &Scene, join: Join) {
     for (name, provider_id) in [
         ("node-1", worker.provider_id()),
         ("cp-1", control_plane.provider_id()),
-        // kubeadm's kubelets without a cloud provider have none.
+        // kubelets of kubeadm without a cloud provider have no provider ID.
         ("node-2", ""),
     ] {
         scene.kubectl().create_object(&node(name, provider_id));
     }
 
-    // Twice: the second sweep began when all were there.
+    // Wait for two sweeps, so that all Nodes existed when the second sweep began.
     for _ in 0..2 {
         let left = scene.kubectl().create_object(&node(last, &of_last));
         let uid = Some(left["metadata"]["uid"].clone());

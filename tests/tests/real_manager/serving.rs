@@ -1,4 +1,4 @@
-//! Serving certificates for the addresses that Cluster API has.
+//! Serving certificates for the addresses that Cluster API reports.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -74,7 +74,7 @@ fn a_pool_member_serves_at_its_reported_address_if_allowed() {
         Some(scene.answer(&name)).filter(is_issued)
     });
     assert!(issued.is_some(), "{asked} requests are denied");
-    // And none for an address that it does not report.
+    // A request for an address that the member does not report gets no certificate.
     kubectl.create_object(&request("another", "member", [203, 0, 113, 8]));
     scene.assert_denied("another", "ServingNameNotReported");
 }
@@ -99,7 +99,7 @@ fn a_pool_member_serves_only_at_addresses_in_configured_ranges() {
     assert!(is_issued(&issued), "{issued:#}");
     scene.assert_denied("first-outside", OUT_OF_RANGE);
 
-    // The other way round: what it has a certificate for is no longer permitted.
+    // Change the ranges, so that the address in the issued certificate is no longer permitted.
     scene.change(&json!({"servingAddressRanges": ["203.0.113.64/26"]}));
     let mut asked = 0;
     let denied = poll(SWEPT, || {
@@ -113,7 +113,7 @@ fn a_pool_member_serves_only_at_addresses_in_configured_ranges() {
     ask("then-inside", 70);
     let issued = scene.answer("then-inside");
     assert!(is_issued(&issued), "{issued:#}");
-    // An address in the range still needs a report for this member.
+    // An address in the range must also be reported for this member.
     ask("not-reported", 71);
     scene.assert_denied("not-reported", "ServingNameNotReported");
 }

@@ -52,7 +52,7 @@ pub fn is_there(scene: &Scene, kind: &str, name: &str) -> bool {
     scene.kubectl().run(["get", kind, name]).status.success()
 }
 
-/// Waits until it exists, or does not.
+/// Waits until the object exists, or does not exist.
 #[track_caller]
 pub fn wait_until(scene: &Scene, kind: &str, name: &str, there: bool) {
     let found = poll(SWEPT, || {

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 use self::bed::{Bed, Node, Nodes, tpm};
 
-/// Shared: both nodes stay, and every test has further machines of its own.
+/// Shared, because both nodes stay, and every test has its own additional machines.
 static BED: LazyLock<Bed> = LazyLock::new(Bed::start);
 static NODES: LazyLock<Nodes> = LazyLock::new(|| Nodes::join(&BED));
 
@@ -86,7 +86,7 @@ fn an_instance_and_a_host_with_a_tpm_join_and_renew_in_one_cluster() {
     }
 
     for (node, joined) in [instance.name(), host.name()].into_iter().zip(joined) {
-        // What a renewal notes follows in a later round.
+        // The controller records the renewal in a later round.
         assert_eq!(
             without_renewals(&scene.record(node)),
             without_renewals(&joined),
@@ -229,7 +229,7 @@ fn a_bootstrap_token_with_evidence_of_the_other_kind_is_denied() {
 #[test]
 fn a_name_held_with_one_attestor_is_denied_to_the_other_attestor() {
     let (scene, Nodes { instance, host }) = (&BED.scene, &*NODES);
-    // A host whose Machine would have the name of the instance's Node, and an instance whose name a host has.
+    // A host whose Machine has the name of the instance's Node, and an instance whose name belongs to a host.
     let (spare, taken) = (tpm(), BED.launch());
     let spare_id = provider_id(&spare);
     let machine = BED.machine_with("host-2", &spare);
@@ -249,7 +249,7 @@ fn a_name_held_with_one_attestor_is_denied_to_the_other_attestor() {
     let answer = BED.ask(&machine.bootstrap_kubeconfig(), application);
     answer.is_denied("NameTaken");
 
-    // And for the name of a host's Node an instance has no evidence.
+    // An instance has no evidence for the name of a host's Node.
     let application = BED.by_aws(&taken, host.name(), &taken.provider_id());
     let answer = BED.ask(&machine.bootstrap_kubeconfig(), application);
     answer.is_denied("NodeNameMismatch");
@@ -272,7 +272,7 @@ fn an_instance_that_joined_with_a_nitro_tpm_is_denied_without_it() {
     joined.is_issued();
     assert_eq!(scene.record(names.0)["spec"]["attestor"], "tpm");
 
-    // Whoever has the credentials of its metadata service, but not its TPM.
+    // An attacker who has the credentials from the instance's metadata service, but not its TPM.
     let certificate = BED.certificate_in(&joined);
     for kubeconfig in [&token, &certificate] {
         let application = BED.by_aws(&instance, names.0, names.1);
@@ -350,7 +350,7 @@ fn an_sts_outage_delays_instances_but_not_hosts_with_tpms() {
     assert!(is_issued(&csr), "{csr:#}");
 }
 
-/// The output of a command for people, on the management cluster of the bed.
+/// The JSON output of an operator's command in the management cluster.
 fn told(arguments: &[&str]) -> Value {
     let management = BED.scene.site.management.control_plane();
     let output = Command::new(program("node-attestation-controller"))

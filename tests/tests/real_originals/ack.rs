@@ -17,7 +17,7 @@ use crate::judge::Judge;
 use crate::random::again;
 use crate::stored::all_stored;
 
-/// The rules of its differences.
+/// The rules that explain the differences.
 pub const ROWS: &[Rule] = &Rule::ALL;
 
 /// The number of generated cases.
@@ -30,7 +30,7 @@ fn judge() -> Judge {
     )
 }
 
-/// The answers of the judge for the original case and for its visible form.
+/// The answers of the judge for the original case and for the visible case.
 #[derive(Debug)]
 struct Answers {
     given: Answer,

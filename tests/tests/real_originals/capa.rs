@@ -14,13 +14,13 @@ use self::sides::{Bed, Sides};
 use crate::random::again;
 use crate::stored::all_stored;
 
-/// The rules of its differences.
+/// The rules that explain the differences.
 pub const ROWS: &[Rule] = &Rule::ALL;
 
 /// The number of generated cases.
 const CASES: usize = 1500;
 
-/// The rules of a case that was run. A difference without a rule fails the test.
+/// Runs a case, and returns the rules that explain its differences. A difference without a rule fails the test.
 #[track_caller]
 fn judged(bed: &mut Bed, case: Case) -> (Sides, BTreeSet<Rule>) {
     let sides = bed.judge(case);

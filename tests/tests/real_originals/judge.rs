@@ -64,7 +64,7 @@ impl Judge {
         self.answer()
     }
 
-    /// The answers to all cases, of a program that reads them all first.
+    /// The answers to all cases, from a program that first reads all cases.
     pub fn ask_all(mut self, cases: &[Value]) -> Vec<Value> {
         let lines: String = cases.iter().map(|case| format!("{case}\n")).collect();
         let mut input = self.cases.take().unwrap();

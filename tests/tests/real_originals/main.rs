@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 /// The rows without a case on both sides. The tests call the originals once for each case, for an Instance in a
-/// namespace, and do not read their writes.
+/// namespace, and ignore objects that the originals write.
 const READ_ALONE: [&str; 6] = [
     "session of a role over a role",
     "rotation of a Secret",
@@ -39,7 +39,7 @@ fn each_documented_difference_is_tested_or_in_the_original_code() {
     let (table, _) = table.split_once("\n## ").unwrap();
     let rows = table.lines().filter_map(|line| line.strip_prefix("| "));
     let rows = rows.filter_map(|row| Some(row.split_once(" | ")?.0));
-    // The heading has an empty cell, and the line below it has dashes.
+    // Skip the header, whose cell is empty, and the line of dashes below it.
     let rows: BTreeSet<&str> = rows
         .filter(|row| !row.starts_with(['|', '-']) && !row.is_empty())
         .collect();

@@ -13,7 +13,7 @@ pub fn seed() -> u64 {
     })
 }
 
-/// How to run the same cases again.
+/// The instruction to run the same cases again.
 pub fn again() -> String {
     format!("{SEED}={}", seed())
 }

@@ -19,7 +19,7 @@ const CONTROLLERS: [&str; 2] = ["capa-system", "ack-system"];
 static MANAGEMENT: LazyLock<Management> = LazyLock::new(|| {
     let management = Management::on(ControlPlane::builder().start(), Contract::V1Beta2);
     management.define_aws();
-    // Each case has its own, or none.
+    // Each case has its own Namespaces, or none.
     management
         .kubectl()
         .ok(["delete", "awsclustercontrolleridentities", "default"]);
@@ -41,9 +41,9 @@ static MANAGEMENT: LazyLock<Management> = LazyLock::new(|| {
 ///
 /// # Panics
 ///
-/// If the API server fails, rather than refuses the object as invalid.
+/// If the API server fails for a reason other than an invalid object.
 pub fn stored(object: &Value) -> Result<Value, String> {
-    // Clusters are in namespaces that exist.
+    // The namespaces of clusters must exist.
     let exists = object["kind"] == "Namespace";
     let answer = MANAGEMENT.kubectl().dry_run(object, exists);
     answer.inspect_err(|error| {
@@ -71,7 +71,7 @@ pub fn all_stored<T: Send>(
         let rest = sent.split_off(sent.len().min(50));
         parts.push(std::mem::replace(&mut sent, rest));
     }
-    // An API server answers several at once.
+    // Send several requests at the same time.
     let mut all = Vec::new();
     while !parts.is_empty() {
         let rest = parts.split_off(parts.len().min(8));

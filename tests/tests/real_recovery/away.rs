@@ -30,7 +30,8 @@ fn requests_are_answered_after_an_outage_of_the_management_cluster() {
         });
         assert!(asked.is_some(), "{node}");
     }
-    // The effect is visible: either a request waits for the records, or the Lease could not be kept.
+    // Wait until the outage has an effect: a request waits for the node identities, or the controller cannot renew its
+    // Lease.
     let noticed = poll(PATIENCE, || {
         let waits = lines(&manager.process, "decided");
         let waits = waits.iter().any(|line| line["outcome"] == "deferred");

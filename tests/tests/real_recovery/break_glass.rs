@@ -126,7 +126,7 @@ fn a_tpm_node_rejoins_with_the_documented_commands() {
         manager,
         machine,
         kubelet,
-        // The page makes a new key.
+        // The commands of the page create a new key.
         options: vec!["--tpm-challenge-keys".into(), "challenge-keys".into()],
         environment: Vec::new(),
     });
@@ -154,7 +154,8 @@ fn story(bed: Bed) {
     wait_until_expired(&plane, &node);
     wait_until_not_ready(&plane, &node);
 
-    // What it requested with its certificate, while no controller ran, would be answered without evidence of today.
+    // Without this step, the controller would answer requests that the node created with its certificate while no
+    // controller was running.
     let of_node = format!("system:node:{node}");
     let renewals = |csr: &Value| csr["spec"]["username"] == *of_node && !is_answered(csr);
     for csr in plane.csrs().into_iter().filter(renewals) {
@@ -185,7 +186,7 @@ fn story(bed: Bed) {
     assert_eq!(now["metadata"]["uid"], before["metadata"]["uid"]);
     end(&mut by_hand);
 
-    // The controller has nodes to run on again.
+    // The controller can run on nodes again.
     let known = issued(&plane, &node).len();
     drop(manager);
     let arguments: Vec<_> = options

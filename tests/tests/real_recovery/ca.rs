@@ -1,4 +1,5 @@
-//! The CA of a cluster is replaced with the steps of docs/ca-rotation.md: as planned, and after its key was leaked.
+//! Replaces the CA of a cluster with the steps of docs/ca-rotation.md: in a planned rotation, and after the CA key has
+//! leaked.
 
 mod town;
 
@@ -23,7 +24,7 @@ use crate::instances::OWNED;
 use crate::restored::identities;
 use crate::witness::{PATIENCE, issued, mark, not_after, requests, uid_of};
 
-/// The machine, and its node unless its instance names that.
+/// The name of the machine, and of its node unless the instance determines the node name.
 const MACHINE: &str = "m1";
 
 /// The public key (SPKI) of the certificate of the request.
@@ -77,7 +78,8 @@ impl Life {
         assert_eq!(requests.len(), self.known, "{requests:#?}");
     }
 
-    /// Waits for the next certificate of the node, for a request of this user, which this CA signs; `status` shows it.
+    /// Waits for the next certificate of the node, which this CA signs for a request from this user. Asserts that
+    /// `status` shows the certificate.
     #[track_caller]
     fn next(&mut self, user: &str, ca: &CertificateAuthority) -> Value {
         let csr = self.town.certificate(&self.node, self.known, user);
@@ -88,7 +90,7 @@ impl Life {
         csr
     }
 
-    /// The same if the node has evidence: it renews with its certificate.
+    /// Like `next`, if the node has evidence, and therefore renews with its certificate.
     #[track_caller]
     fn renews(&mut self, ca: &CertificateAuthority) {
         if self.node.has_evidence() {
@@ -110,7 +112,8 @@ impl Life {
         assert!(accepted.is_some(), "{}", plane.apiserver().log());
     }
 
-    /// Writes the certificates of the Secret, first with the key of another CA: the controller has read the Secret then.
+    /// Writes the certificates of the Secret, first with the key of a different CA. The resulting condition shows that
+    /// the controller has read the Secret.
     #[track_caller]
     fn write_secret(
         &self,
@@ -140,7 +143,7 @@ impl Life {
         assert!(listed.lines().any(is_live), "{listed}");
     }
 
-    /// A node that has not followed: the previous certificate is its first, or its only one.
+    /// Asserts that a node whose kubeconfig was not updated still trusts the previous CA, as its first or only CA.
     #[track_caller]
     fn refuse_leftovers(&self, both: &str) {
         self.node.put(both);
@@ -170,11 +173,11 @@ fn rotate(mut life: Life) {
     life.write_secret(&both, &former, &new);
     life.assert_no_other_request();
 
-    // 3. The node trusts both CAs. Its evidence is for the new CA already.
+    // 3. The node trusts both CAs. Its evidence already names the new CA.
     life.node.trust(&new_first);
     life.renews(&former);
 
-    // Between the steps 3 and 6: everything else that the previous CA has signed.
+    // Between steps 3 and 6: replaces all other certificates from the previous CA.
     life.town.replace_other_certificates();
 
     // 4. The new certificate signs.

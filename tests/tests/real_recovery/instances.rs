@@ -98,11 +98,11 @@ fn an_instance_joins_and_renews_with_fresh_evidence() {
         requests.len(),
         "evidence was used twice: {signed:?}"
     );
-    // One more is the controller's: which account its own credentials are of.
+    // The controller made one more call, to determine the account of its own credentials.
     assert_eq!(bed.cloud.sts().calls().len(), requests.len() + 1);
     kubelet.wait_for_lease_renewal();
     none_is_refused(plane);
-    // The identity was recorded at the join, and is not written again.
+    // The AWS identity was recorded at the join, and later renewals do not write it again.
     let record = [
         "get",
         "nodeidentities",

@@ -1,6 +1,6 @@
 //! An outage of the controller from the renewal of the certificates to shortly before their end, with two hundred
-//! nodes. A lifetime of seven days is four minutes in this test, and each time that depends on it is equally short: a
-//! plugin detects from the responses of an API server that a clock is ahead.
+//! nodes. A lifetime of four minutes represents seven days, and the other times are equally short. The tests cannot
+//! shift the clock instead, because the plugin detects from API server responses that its clock is ahead.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,10 +19,10 @@ use serde_json::json;
 
 const NODES: usize = 200;
 
-/// Runs at a time: each of them waits most of its five seconds.
+/// The number of parallel runs. Each run waits for most of its five seconds.
 const AT_ONCE: usize = 100;
 
-/// The lifetime of a certificate. Its renewal is due after half to seven tenths of it.
+/// The lifetime of a certificate. The renewal is due after 50 to 70 % of the lifetime.
 const LIFETIME: Duration = Duration::from_secs(240);
 
 /// The controller is back after four fifths of the lifetime.
@@ -61,7 +61,7 @@ impl Fleet {
         plane.kubectl().apply_object(&list);
         let last = machines.last().unwrap();
         plane.add_bootstrap_token(last.token, SECRET);
-        // The nodes' fixture wants one; nothing connects to it.
+        // The fixture for nodes requires an API server, but no node connects to it.
         let unused = ApiServer::start();
         let ca = BASE64_STANDARD.encode(plane.ca().certificate_pem());
         let info = json!({"server": plane.server(), "certificate-authority-data": ca});
@@ -92,8 +92,8 @@ impl Fleet {
         printed
     }
 
-    /// The nodes with an unanswered request. No node has two: an outage leaves at most one request for each ten
-    /// minutes, and this outage is shorter.
+    /// The nodes with an unanswered request. No node has two pending requests, because a node creates at most one
+    /// request every ten minutes, and this outage is shorter.
     #[track_caller]
     fn open(&self) -> BTreeMap<String, usize> {
         let mut of_node: BTreeMap<String, usize> = BTreeMap::new();
@@ -124,10 +124,10 @@ fn two_hundred_nodes_keep_one_request_each_in_an_outage_and_renew() {
     controller.wait_until_it_watches();
     let begun = Instant::now();
     let joined = fleet.run();
-    // It keeps its records, which are in its memory here, and does nothing.
+    // The stopped controller keeps its node identities, which are in memory in this test, but does no work.
     controller.process.signal(Signal::STOP);
 
-    // No renewal is due before.
+    // No renewal is due before this time.
     poll(LIFETIME / 2, || None::<()>);
     while begun.elapsed() < BACK {
         assert_eq!(fleet.run(), joined);

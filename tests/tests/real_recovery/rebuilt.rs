@@ -59,7 +59,7 @@ fn a_cluster_rebuilt_with_the_same_ca_refuses_previous_certificates() {
         "{object:#}"
     );
 
-    // A machine that joins the new cluster gets a generation above the floor, and writes.
+    // A machine that joins the new cluster gets a generation above the floor, and can write.
     let machine = cluster.machine("m2").create();
     let bearer = machine.token().bearer();
     let (id, secret) = bearer.split_once('.').unwrap();

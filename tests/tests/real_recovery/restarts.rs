@@ -1,4 +1,4 @@
-//! An instance that is stopped and started in the life of its node.
+//! An instance that is stopped and started again after its node has joined.
 
 use base64::prelude::*;
 use kubelet_authenticator_test_support::process::poll;
@@ -47,7 +47,7 @@ fn a_restarted_instance_renews_only_with_its_new_document() {
     wait_until_ready(plane, &node);
     none_is_refused(plane);
 
-    // The old document is of no use: not even this instance can renew with it.
+    // The old document is no longer valid, and not even this instance can renew with it.
     instance.imds.set(metadata.unwrap());
     let denied = poll(PATIENCE, || {
         let mut requests = requests(plane, &node).into_iter();

@@ -90,7 +90,7 @@ fn after_a_restore_a_node_with_a_later_generation_is_reset_and_rejoins() {
     let reset = found.expect("no node presented a later generation");
     assert_eq!(reset[0]["spec"]["nodeName"], "m1");
 
-    // The node itself is left alone.
+    // The node itself is not changed.
     let third = wait_for_certificate(&plane, "m1", known, |_| true);
     assert!(
         third["spec"]["username"]
@@ -115,7 +115,7 @@ fn nodes_below_the_generation_floor_are_refused_and_rejoin_above_it() {
     let plane = cluster.control_plane().clone();
     let machine = cluster.machine("m1").create();
     let _manager = Manager::null(&management, &[]);
-    // Long enough that no renewal is due before the node is NotReady, also on a busy machine.
+    // Long enough that no renewal is due before the node is NotReady, even on a busy machine.
     let seconds = 2 * SECONDS;
     let spec = json!({"certificate": {"expirationSeconds": seconds}});
     authorize(&management, &cluster, &["aws"], spec).wait_until_ready(management.kubectl());
@@ -174,7 +174,7 @@ fn a_revoked_certificate_stays_refused_after_an_etcd_restore() {
         said.contains("is revoked").then_some(())
     };
     assert!(poll(PATIENCE, &mut refused).is_some());
-    // The watches come to resource versions that the restored API server reaches late.
+    // Advance the resource versions of the watches far beyond the versions in the backup.
     let objects: Vec<_> = (0..500)
         .map(|number| {
             json!({
@@ -193,7 +193,7 @@ fn a_revoked_certificate_stays_refused_after_an_etcd_restore() {
     let other = self::kubelet(&cluster, &later, PLUGIN).start();
     other.wait_until_ready();
     assert_eq!(refused(), Some(()));
-    // Nor does the machine get another certificate with its token.
+    // The machine does not get a new certificate with its token either.
     let known = requests(&plane, "m1").len();
     lose_disk(&mut kubelet);
     let denied = poll(PATIENCE, || {
@@ -207,12 +207,12 @@ fn a_revoked_certificate_stays_refused_after_an_etcd_restore() {
     assert_eq!(denied["reason"], "IdentityRevoked", "{denied:#?}");
     assert_eq!(refused(), Some(()));
 
-    // Until an operator permits it.
+    // The machine gets a certificate after an operator permits it.
     identities(
         &management,
         &["reset", "--revoked", "--yes", "prod-1", "m1"],
     );
-    // The plugin would wait for minutes after the denial.
+    // Remove the recorded failure, because the plugin would wait for minutes after the denial.
     lose_disk(&mut kubelet);
     wait_for_certificate(&plane, "m1", 1, |_| true);
     wait_until_ready(&plane, "m1");

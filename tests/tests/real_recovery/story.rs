@@ -1,5 +1,5 @@
-//! The complete sequence, on two API servers and in both contracts of Cluster API: nodes join, renew, lose their disks
-//! and recover. kubectl shows each step.
+//! The complete sequence, on two API servers and with both Cluster API contract versions: nodes join, renew, lose their
+//! disks and recover. kubectl shows each step.
 
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Exec, User};
 use kubelet_authenticator_test_support::kubelet::Kubelet;
@@ -94,7 +94,8 @@ fn story(contract: Contract) {
     let table = poll(PATIENCE, || {
         let words = ["get", "kubeletauthentications,nodeidentities"];
         let table = kubectl.ok(words);
-        // The first expiration, which the next check of the records reports; a record's own follows in an hour.
+        // The next check of the node identities reports the first expiration. Later expirations are reported within an
+        // hour.
         table.contains("Z ").then_some(table)
     });
     let table = table.unwrap_or_else(|| {
@@ -107,7 +108,7 @@ fn story(contract: Contract) {
     reads_well(&table, &first);
 }
 
-/// Asserts an operator's view of it. `first` are the records before the nodes lost their disks.
+/// Asserts the table that an operator sees. `first` contains the node identities before the nodes lost their disks.
 fn reads_well(table: &str, first: &[Value; 3]) {
     let rows: Vec<Vec<&str>> = table
         .lines()
@@ -127,7 +128,7 @@ fn reads_well(table: &str, first: &[Value; 3]) {
         let name = format!("nodeidentity.attestation.cluster.x-k8s.io/prod-1.{node}");
         let columns = row(&name).expect("a row of the node");
         assert_eq!(columns[1..5], ["prod-1", node, provider_id, "null"]);
-        // It kept its disk.
+        // This node kept its disk.
         let is_same = first["spec"]["generation"].as_u64() == columns[5].parse().ok();
         assert_eq!(is_same, node == "pool-1", "{columns:?}");
     }

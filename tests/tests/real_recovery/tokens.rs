@@ -60,7 +60,7 @@ fn a_node_without_disk_and_token_joins_after_the_token_is_recreated() {
     lose_disk(&mut kubelet);
     kubelet.wait_for_log("Unauthorized");
 
-    // Attestation is not enforced here, where a token is enough for any name.
+    // Attestation is not enforced in this cluster, so a token is sufficient for any node name.
     let refused = recreate(&management, &["m1"]);
     assert_eq!(refused.status.code(), Some(3), "{refused:?}");
     let said = String::from_utf8(refused.stderr).unwrap();
@@ -87,7 +87,8 @@ fn a_node_without_disk_and_token_joins_after_the_token_is_recreated() {
     wait_until_ready(&plane, "m1");
 }
 
-/// Seconds: as the seven days of the default, of which everything here is a part.
+/// The lifetime in seconds, which represents the default of seven days. The other times in these tests are fractions of
+/// it.
 const LIFETIME: u32 = 45;
 
 /// A cluster whose certificates expire within a test, and its nodes.
@@ -105,7 +106,7 @@ impl Town {
         Self::start_with(names, "Refuse")
     }
 
-    /// The same with this setting of `adoption`.
+    /// Starts the same cluster with this setting of `adoption`.
     #[track_caller]
     fn start_with(names: &[&str], adoption: &str) -> Self {
         let management = management();
@@ -171,7 +172,7 @@ impl Town {
         self.management.kubectl().ok(words);
     }
 
-    /// The latest certificates of the nodes.
+    /// The expiration times of the latest certificates of the nodes.
     fn ends(&self) -> Vec<i64> {
         let ends = self.nodes.iter().map(|(machine, _)| {
             let issued = issued(self.plane(), machine.node_name());

@@ -1,4 +1,4 @@
-//! Observations of nodes: on both clusters, and in the controller's log.
+//! Functions that observe nodes in both clusters and in the controller's log.
 
 use std::fs;
 use std::process::Output;
@@ -177,7 +177,7 @@ pub fn lose_disk(kubelet: &mut Kubelet) {
     kubelet.start();
 }
 
-/// kubectl at this API server, with the stored certificate of a node.
+/// kubectl for this API server, with the stored certificate of a node.
 pub fn as_node(plane: &ControlPlane, kubelet: &Kubelet) -> Kubectl {
     let stored = kubelet
         .var_lib()

@@ -173,7 +173,7 @@ fn settings_for_an_unauthorized_attestor_are_refused() {
     ] {
         valid().refuses(pointer, &value, field, message);
     }
-    // EC2 provides the endorsement keys, in those regions.
+    // EC2 provides the endorsement keys in these regions.
     let of_ec2 = json!({
         "clusterName": "prod-1", "authorizedAttestors": ["tpm"],
         "aws": {"regions": ["eu-west-1"]}, "tpm": {"endorsementKeys": {"platform": "aws"}},

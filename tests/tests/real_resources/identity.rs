@@ -113,7 +113,7 @@ fn contradictory_times_and_generations_are_refused() {
     ]);
 }
 
-/// A stored record of its own.
+/// A separate stored node identity.
 fn stored(node: &str) -> Subject {
     let stored = identity("prod-1", node);
     stored.store();
@@ -146,7 +146,7 @@ fn a_generation_starts_at_1_and_can_only_increase() {
 
 #[test]
 fn the_identity_fields_of_a_record_are_immutable() {
-    // The object's name does not contain them.
+    // The object's name does not contain these values.
     let mut stored = identity("prod.eu", "same");
     stored.object["metadata"]["name"] = json!(object_name("prod.eu", "same"));
     stored.store();

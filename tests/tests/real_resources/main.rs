@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 const API_VERSION: &str = "attestation.cluster.x-k8s.io/v1alpha1";
 
-/// Shared: every test has separate objects, or only makes dry runs.
+/// Shared, because every test has separate objects, or only makes dry runs.
 static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(|| {
     let cluster = ControlPlane::start();
     let kubectl = cluster.kubectl();
@@ -128,7 +128,7 @@ fn dry_run(verb: &str, object: &Value) -> (bool, String) {
     (output.status.success(), String::from_utf8(text).unwrap())
 }
 
-/// The API server's message that it has skipped the rules in CEL after the failure of other checks.
+/// The API server's message that it skipped the CEL rules because other checks failed.
 const RULES_LEFT_OUT: &str = "<nil>: Invalid value: null: some validation rules were not checked";
 
 #[track_caller]

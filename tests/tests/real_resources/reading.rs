@@ -8,7 +8,7 @@ use super::{authentication, identity, kubectl};
 fn table(text: &str) -> Vec<Vec<String>> {
     let mut lines = text.lines();
     let header = lines.next().unwrap();
-    // Columns are three spaces apart; the words of a title, one.
+    // Columns are separated by three spaces, and words in a title by one space.
     let begins =
         |at: &usize| header[at - 3..].starts_with("   ") && !header[*at..].starts_with(' ');
     let starts: Vec<_> = (3..header.len()).filter(begins).collect();
@@ -211,7 +211,7 @@ fn clusterctl_moves_user_objects_and_records() {
         let own = format!(
             "{definition}/kubeletauthentications.{group}\n{definition}/nodeidentities.{group}\n"
         );
-        // The contract's labels say that a kind is part of a provider's, which the identity is not.
+        // The labels of the contract mark the kinds of a provider. The identity is not such a kind.
         let identity = "awsserviceaccountidentities.infrastructure.cluster.x-k8s.io";
         let expected = if label.starts_with("clusterctl") {
             format!("{definition}/{identity}\n{own}")

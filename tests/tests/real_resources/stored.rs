@@ -79,7 +79,7 @@ fn an_object_of_the_previous_schema_is_served_without_removed_fields() {
         })
     };
     kubectl.apply_object(&of("everything", &everything()));
-    // The former definition fills in the lifetimes.
+    // The previous definition sets default lifetimes.
     let bare = json!({"clusterName": "bare", "authorizedAttestors": ["insecure"]});
     kubectl.apply_object(&of("bare", &bare));
     let get = |name: &str| kubectl.json(["get", "kubeauth", name]);
@@ -90,7 +90,7 @@ fn an_object_of_the_previous_schema_is_served_without_removed_fields() {
     kubectl.apply(&definitions());
     kubectl.ok(established);
 
-    // Pruned when it is read: nothing wrote it since.
+    // The API server prunes the object on read, because it was not written since then.
     let expected = without_removed(everything());
     let served = poll(SERVED, || {
         Some(get("everything")).filter(|one| one["spec"] == expected)
@@ -98,7 +98,7 @@ fn an_object_of_the_previous_schema_is_served_without_removed_fields() {
     assert!(served.is_some(), "{:#}", get("everything"));
     let lifetime = json!({"expirationSeconds": 604_800});
     assert_eq!(get("bare")["spec"]["certificate"], lifetime);
-    // A rule of the new definition that its spec breaks does not stop other writes.
+    // The spec violates a rule of the new definition, but other writes are still accepted.
     let condition = json!({
         "type": "Ready", "status": "False", "reason": "SettingsInvalid", "message": "",
         "lastTransitionTime": "2026-11-21T12:00:00Z",

@@ -234,7 +234,7 @@ fn kubeadm_join_uses_the_plugin_until_setup_is_undone() {
     node.restart();
     node.runs_by_the_plugin();
 
-    // kubeadm's own client is the plugin, and it writes the kubelet's configuration again.
+    // kubeadm itself uses the plugin to connect, and it writes the kubelet's configuration again.
     machine.kubeadm_upgrade(&["node"]);
     let configuration = machine.read("/var/lib/kubelet/config.yaml").unwrap();
     let configuration = String::from_utf8(configuration).unwrap();
@@ -281,8 +281,8 @@ fn a_refused_machine_shows_the_reason_and_joins_once_accepted() {
         joining.join().unwrap()
     });
 
-    // As with a plugin that does not answer: kubeadm is done when the kubelet runs. Older versions, of the oldest
-    // supported Kubernetes, wait for the Node and fail.
+    // kubeadm succeeds as soon as the kubelet runs, as with a plugin that does not answer. The kubeadm of the oldest
+    // supported Kubernetes version waits for the Node and fails.
     let waits_for_node = kubectl.ok(["version"]).contains("Server Version: v1.33.");
     assert_eq!(
         joined.status.success(),
@@ -351,7 +351,7 @@ fn kubelet_says(machine: &Machine, text: &str) {
     assert!(said.is_some(), "{text}: {}", machine.journal());
 }
 
-/// The first failing check of a `doctor` that runs as this program. `None` if no check fails.
+/// The first failing check of `doctor`, run with this program. `None` if no check fails.
 #[track_caller]
 fn first_failing(machine: &Machine, program: &str) -> Option<String> {
     let output = machine.run(&[program, "doctor", "--output", "json"]);
@@ -371,7 +371,7 @@ fn a_missing_or_unusable_plugin_is_reported_by_kubelet_and_doctor() {
     node.joins();
     let kept = "/root/kubelet-authenticator-null";
     assert_eq!(first_failing(machine, PLUGIN), None);
-    // The program is a mount of its own.
+    // The program is a separate mount.
     let remove = format!("cp {PLUGIN} {kept} && umount {PLUGIN} && rm {PLUGIN}");
     machine.ok(&["sh", "-euc", &remove]);
 
@@ -382,7 +382,7 @@ fn a_missing_or_unusable_plugin_is_reported_by_kubelet_and_doctor() {
     let gone = format!("kubelet-kubeconfig: cannot run the plugin: {PLUGIN}: No such file");
     assert!(found.starts_with(&gone), "{found}");
 
-    // e_machine of the ELF header: AArch64. The kubelet calls whatever is at the path, at any moment.
+    // e_machine of the ELF header: AArch64. The kubelet can run the file at this path at any time.
     let other = format!(
         "cp {kept} {PLUGIN}.new
         printf '\\267' | dd of={PLUGIN}.new bs=1 seek=18 conv=notrunc status=none
@@ -416,7 +416,7 @@ fn doctor_reports_a_hanging_plugin_and_certified_nodes_keep_running() {
     let node = Node::with(HANGS, NULL, PLUGIN, "");
     let machine = &node.machine;
     node.joins();
-    // It waits for the API server, which this machine does not reach for a moment, and is stopped there.
+    // The plugin waits for the API server, which this machine temporarily cannot reach, and is stopped during the wait.
     let proxies = |signal: &str| machine.ok(&["pkill", signal, "-f", "systemd-socket-proxyd"]);
     proxies("-STOP");
     let start = format!("setsid {PLUGIN} renew --force >/dev/null 2>&1 & echo $!");
@@ -446,7 +446,7 @@ fn doctor_reports_a_hanging_plugin_and_certified_nodes_keep_running() {
     assert!(held.starts_with(&format!("lock: {by}")), "{held}");
     machine.ok(&["mv", CREDENTIAL, "/root/kept.pem"]);
     machine.ok(&["systemctl", "restart", "kubelet"]);
-    // The kubelet's requests end before a run does, so its journal has the words of the plugin.
+    // The kubelet's requests time out before a run ends, so its journal contains the plugin's message.
     kubelet_says(machine, &format!("{STORE}/lock was held for more than"));
     kubelet_says(machine, "hint: wait for that process, or stop it");
 
@@ -468,7 +468,7 @@ fn a_setup_killed_at_any_write_does_not_stop_kubeadm_join() {
     for step in steps::SETUP {
         let kill_at = format!("KILL_AT={step:?}");
         machine.ok(&["systemctl", "set-environment", &kill_at]);
-        // As kubeadm does just before it restarts a kubelet that keeps ending.
+        // kubeadm writes this file before it restarts a kubelet that keeps failing.
         machine.write(BOOTSTRAP, 0o600, &bootstrap);
 
         machine.ok(&["systemctl", "restart", "kubelet"]);
@@ -476,7 +476,7 @@ fn a_setup_killed_at_any_write_does_not_stop_kubeadm_join() {
         let result = "--property=ExecStartPre";
         let started = machine.ok(&["systemctl", "show", result, "kubelet"]);
         assert!(started.contains("status=9/KILL"), "{step:?}: {started}");
-        // Otherwise systemd starts it again ten seconds after its end.
+        // Otherwise, systemd starts the kubelet again ten seconds after it ends.
         machine.ok(&["systemctl", "stop", "kubelet"]);
         assert!(!machine.exists(CREDENTIAL), "{step:?}");
         let written = [KUBELET_CONF, ENVIRONMENT].map(|path| machine.exists(path));
@@ -486,7 +486,7 @@ fn a_setup_killed_at_any_write_does_not_stop_kubeadm_join() {
             _ => [true, true],
         };
         assert_eq!(written, expected, "{step:?}");
-        // The files that `kubeadm reset` removes, and whose presence kubeadm refuses.
+        // The files that `kubeadm reset` removes, and that must not exist when kubeadm joins.
         machine.remove(KUBELET_CONF);
         machine.remove(BOOTSTRAP);
     }

@@ -30,7 +30,8 @@ fn follow(member: Member, page: &str, heading: &str) {
     let mut joins = 0;
     for (prompt, command) in page::section(page, heading) {
         let command = command.replace("kubelet-authenticator-aws", NULL);
-        // `make packages-check` installs the packages, and the address of the cluster is not on the page.
+        // Skip the installation, which `make packages-check` tests, and commands with the address of the cluster, which
+        // is not on the page.
         if prompt == '$' || command.starts_with("apt install ./") {
             continue;
         }
@@ -69,7 +70,7 @@ fn the_documented_query_finds_the_permission_of_a_bootstrap_token() {
         let known = "system:bootstrappers:kubeadm:default-node-token";
         let question = question.replace(known, group);
 
-        // The command fails if the answer is no.
+        // The command exits with an error if the answer is "no".
         desk.follow(&format!("{question} > answer.txt || true"));
 
         let said = std::fs::read_to_string(desk.files().join("answer.txt")).unwrap();

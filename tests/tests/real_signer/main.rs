@@ -19,7 +19,7 @@ use kubelet_authenticator_tests::controller::{
 use kubelet_authenticator_tests::page::commands;
 use kubelet_authenticator_tests::program;
 
-/// Shared: every test has machines of its own.
+/// Shared, because every test has its own machines.
 static BED: LazyLock<RealBed> = LazyLock::new(|| RealBed::start(Controllers::None));
 
 const PIN: &str = "648219";
@@ -31,7 +31,7 @@ struct Token {
 }
 
 impl Token {
-    /// A token with this key, a PEM file in PKCS #8, of the CA with this certificate.
+    /// A token with the key of the CA with this certificate. `key` is a PEM file in PKCS #8.
     fn with_key(ca: &Path, key: &Path) -> Self {
         let token = Self {
             scratch: Scratch::new("token"),
@@ -75,7 +75,7 @@ impl Token {
             "keyUsage=critical,keyCertSign,cRLSign",
         ]);
         let mut token = Self::with_key(&ca, &key_file);
-        // The key is in the token alone from here on: the folder with its file goes.
+        // From here on, only the token contains the key, because the folder with the key file is deleted.
         token.ca = token.scratch.write("ca.crt", fs::read(&ca).unwrap());
         token
     }

@@ -125,7 +125,7 @@ fn a_cluster_with_its_ca_key_in_a_token_is_served_and_enforced() {
     verify(&token, &certificate_of(&renewed).unwrap());
     let line = signer.wait_for_log("system:node:host-1", SWEPT);
     assert!(line.contains("namespace=\"signed\""), "{line}");
-    // The Cluster is one like others: its own signer, and enforcement.
+    // The Cluster works like other Clusters, with its own signer and with enforcement.
     let status = &ready["status"];
     assert_eq!(status["kubeletClientCertificateSigner"], signer_name);
     assert_ne!(signer_name, BUILT_IN_CLIENT_SIGNER);
@@ -165,7 +165,7 @@ fn requests_wait_for_a_signer_that_is_unavailable_or_has_no_key() {
         authentication: other,
     };
 
-    // The CA is another's: that Cluster's requests wait, and no other's do.
+    // The CA belongs to a different Cluster. Only requests of this Cluster stay pending.
     let foreign = asks(&unknown, "of-unknown");
     unknown.assert_waits("of-unknown", &foreign, "SignerRefused");
     let first = scene.answer(&asks(&scene, "before"));
@@ -174,7 +174,7 @@ fn requests_wait_for_a_signer_that_is_unavailable_or_has_no_key() {
     signer.kill();
     let name = asks(&scene, "during");
     scene.assert_waits("during", &name, "SignerUnavailable");
-    // A Cluster that has its key is served meanwhile.
+    // Meanwhile, a Cluster whose CA key is available is served.
     let ca = unknown.cluster.control_plane().ca().pair();
     let key = traditional_key(&ca.key_pem);
     unknown.cluster.write_ca(&ca.certificate_pem, Some(&key));

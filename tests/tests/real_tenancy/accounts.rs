@@ -1,4 +1,4 @@
-//! Tenants whose nodes join, each in an account of its own.
+//! Tenants whose nodes join, each in a separate account.
 
 use kubelet_authenticator_test_support::moto::access_key;
 use kubelet_authenticator_test_support::sts::Trust;
@@ -155,7 +155,7 @@ fn an_instance_in_another_account_cannot_join_the_cluster() {
     const OTHERS: &str = "200000000007";
     static_identity("own-account", THEIRS);
     let tenant = Tenant::of_provider("own-account", STATIC_IDENTITY, "own-account");
-    // The attacker writes all objects of its namespace: also a Machine with the other's instance.
+    // The attacker can write all objects in its namespace, including a Machine with the instance of the other tenant.
     let stolen = tenant.launch(OTHERS);
     assert_eq!(tenant.is_denied("m1", &stolen), "AccountNotAllowed");
     tenant.joins("m2", &tenant.launch(THEIRS));
@@ -185,7 +185,7 @@ fn a_rotated_secret_is_used_but_a_changed_account_is_refused() {
     );
     tenant.waits(&request, &format!("first belonged to account {THEIRS},"));
 
-    // A person accepts the other account.
+    // An operator accepts the other account.
     let patch =
         json!({"metadata": {"annotations": {"attestation.cluster.x-k8s.io/aws-account": null}}});
     kubectl.patch(
@@ -213,7 +213,7 @@ fn nodes_join_with_the_identity_of_a_managed_control_plane() {
     let patch = json!({"spec": {"controlPlaneRef": reference}});
     let target = ["clusters.cluster.x-k8s.io", NAME, "-n", NAME];
     SITE.management.kubectl().patch(&target, &patch);
-    // Nodes of EKS cannot join. The cluster here has the CA's key, and instances with its own name in the tag.
+    // EKS nodes cannot join, even though this cluster has the CA key, and instances with its name in the tag.
     let message = tenant.condition("ControlPlaneSupported", "False", "ManagedControlPlane");
     assert!(
         message.starts_with("AWSManagedControlPlane: EKS "),

@@ -30,10 +30,10 @@ const SECONDS: u32 = 120;
 /// A lease duration with frequent requests of the kubelet, so that a renewal happens soon after it is due.
 const LEASE: u32 = 12;
 
-/// A key of challenges in the format of `openssl rand -hex 32`, but not random.
+/// A challenge key in the format of `openssl rand -hex 32`, but not random.
 const KEY: &str = "0f";
 
-/// A node, and the machine that it is.
+/// A node, and its machine.
 pub struct Node<M> {
     pub machine: Machine,
     pub kubelet: Kubelet,
@@ -233,7 +233,7 @@ pub fn tpm() -> TpmMachine {
 }
 
 impl Nodes {
-    /// Has a kubelet of each kind join.
+    /// Starts a kubelet of each kind, and waits until both have joined.
     pub fn join(bed: &Bed) -> Self {
         let (instance, tpm) = (bed.launch(), tpm());
         let first = bed.machine_of("instance-1", &instance);

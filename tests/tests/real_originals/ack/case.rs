@@ -30,7 +30,7 @@ pub struct Case {
     pub objects: Vec<Value>,
     /// The namespace of the cluster and its instances.
     pub namespace: String,
-    /// The labels of both.
+    /// The labels of the cluster and of its instances.
     pub labels: Value,
     /// Whether selectors are used instead of annotations.
     pub selectors: bool,
@@ -97,8 +97,8 @@ impl Case {
         annotation.as_str().filter(|value| !value.is_empty())
     }
 
-    /// The same case in a form that the runtime reads completely: without a status, and in a namespace whose
-    /// annotations it reads.
+    /// The visible case: the same case, changed so that the runtime reads all of it. It has no status, and is in a
+    /// namespace whose annotations the runtime reads.
     pub fn visible(&self) -> Self {
         let mut visible = self.clone();
         visible.owner_account.clear();
@@ -120,7 +120,7 @@ impl Case {
         IGNORED.contains(&&*self.namespace)
     }
 
-    /// The config map, and the account or team in it, that decide.
+    /// The config map that decides, and the account or team that is looked up in it.
     pub fn looked_up(&self) -> Option<(&'static str, &str)> {
         if self.selectors {
             return None;

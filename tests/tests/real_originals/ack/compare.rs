@@ -1,4 +1,4 @@
-//! The differences of the sides, each with the rule that explains it.
+//! The differences between the sides, each with the rule that explains it.
 
 use std::collections::BTreeSet;
 
@@ -76,7 +76,7 @@ impl Rule {
             Self::ArnOfNoRole => difference.arn_of_no_role(),
             Self::WhiteSpace => difference.white_space(),
             Self::Fields => difference.fields(),
-            // The visible form of a case has neither.
+            // These differences do not occur in a visible case.
             Self::NamespaceIgnored | Self::StatusAccount => false,
             Self::NoSelector => difference.no_selector(),
             Self::InvalidSelector => difference.invalid_selector(),
@@ -84,12 +84,12 @@ impl Rule {
     }
 }
 
-/// The rules that explain how our resolution of a case differs from the answer for it, given the answer for its
-/// visible form. Empty if there is no difference.
+/// The rules that explain the differences between our resolution of a case and the original's answer, given the
+/// original's answer for the visible case. Empty if there is no difference.
 ///
 /// # Errors
 ///
-/// No rule explains it.
+/// No rule explains a difference.
 pub fn compare(
     case: &Case,
     ours: &Result<Plan, ResolutionError>,
@@ -118,7 +118,7 @@ pub fn compare(
     Ok(rules)
 }
 
-/// The one role of a plan of the controller's credentials.
+/// The role of the plan, if the plan has exactly one role and starts from the controller's credentials.
 fn only(plan: &Plan) -> Option<&Role> {
     match &*plan.roles {
         [role] if matches!(plan.root, Root::Controller) => Some(role),
@@ -126,7 +126,7 @@ fn only(plan: &Plan) -> Option<&Role> {
     }
 }
 
-/// A value of a config map as parsed here: ARN, external ID and session name.
+/// A value of a config map, as our side parses it: ARN, external ID and session name.
 fn read(value: &str) -> Option<[&str; 3]> {
     let value = value.trim();
     if value.starts_with("arn:") {
@@ -141,7 +141,7 @@ fn read(value: &str) -> Option<[&str; 3]> {
     Some(fields)
 }
 
-/// A case in its visible form, and both answers for it.
+/// A visible case, with the answers of both sides.
 struct Difference<'a> {
     case: &'a Case,
     ours: &'a Result<Plan, ResolutionError>,
@@ -199,7 +199,7 @@ impl Difference<'_> {
         *self.theirs == own()
     }
 
-    /// Their answer is that of the config map.
+    /// Their answer comes from the config map.
     fn is_looked_up(&self) -> bool {
         let looked_up = self.case.looked_up();
         looked_up.is_some_and(|(map, id)| *self.theirs == lookup(self.case, map, id))
@@ -249,7 +249,7 @@ impl Difference<'_> {
         !self.case.selectors && !is_known && is_unknown && self.is_own()
     }
 
-    /// Their runtime continues with the plain key.
+    /// If the key of the service is empty, their runtime uses the plain key.
     fn empty_service_key(&self) -> bool {
         let Err(ResolutionError::CarmEmptyValue { map, key }) = self.ours else {
             return false;
@@ -270,7 +270,7 @@ impl Difference<'_> {
         !is_number && is_looked_up && self.is_looked_up()
     }
 
-    /// The value is used or refused unchanged.
+    /// Their runtime uses the value unchanged, or refuses it unchanged.
     fn account_of_role(&self) -> bool {
         let Err(ResolutionError::AccountMismatch(AccountMismatch::OfNamespace { annotated, role })) =
             self.ours
@@ -351,7 +351,7 @@ impl Difference<'_> {
         self.case.selectors && is_none && matching(self.case).is_empty() && self.is_own()
     }
 
-    /// Their runtime ignores invalid selectors: the other selectors decide.
+    /// Their runtime ignores invalid selectors: only the valid selectors decide.
     fn invalid_selector(&self) -> bool {
         let names: &[String] = match self.ours {
             Err(ResolutionError::RoleSelectorConflict(names)) => names,

@@ -1,5 +1,5 @@
-//! The answer of the runtime of AWS Controllers for Kubernetes to a case, step by step, so that each difference is one of exact
-//! answers on both sides.
+//! The answer of the runtime of AWS Controllers for Kubernetes to a case, written as separate steps, so that the exact
+//! answers of both sides can be compared.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use super::case::{ACCOUNT_MAP, Case};
 /// The controller's account at the judge.
 pub const CONTROLLER: &str = "111122223333";
 
-/// A role, which is empty for the controller's own, and the account of the credentials; or an error.
+/// The role, which is empty for the controller's own credentials, and the account of the credentials, or an error.
 pub type Answer = Result<(String, String), String>;
 
 /// The answer of the judge.
@@ -50,7 +50,7 @@ pub fn lookup(case: &Case, map: &str, id: &str) -> Answer {
         _ if case.object("ConfigMap", map).is_none() => "CARM configmap not found",
         None => "key not found in CARM configmap",
         Some("") => "role value is empty in CARM configmap",
-        // It names the config map of teams for both.
+        // The error names the config map of teams for accounts and teams.
         Some(value) => {
             return role(value).map_err(|why| {
                 format!("parsing role ARN {value:?} from \"ack-role-team-map\" configmap: {why}")
@@ -143,8 +143,8 @@ fn items(list: &Value) -> Vec<&Value> {
     list.as_array().into_iter().flatten().collect()
 }
 
-/// The answer for a case, if this is the answer for its visible form: annotations of some namespaces are not read, and
-/// a status is.
+/// The answer for a case, derived from the answer for the visible case. The runtime does not read the annotations of
+/// some namespaces, and reads the status.
 pub fn with_what_it_hides(case: &Case, visible: &Answer) -> Answer {
     let answer = if case.is_ignored() && !case.selectors {
         own()

@@ -41,7 +41,7 @@ impl Case {
         }
     }
 
-    /// The same, whose cluster names this identity.
+    /// Lets the cluster name this identity.
     pub fn of(mut self, kind: &str, name: &str) -> Self {
         self.cluster["spec"]["identityRef"] = json!({"kind": kind, "name": name});
         self

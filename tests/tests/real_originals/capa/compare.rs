@@ -1,4 +1,4 @@
-//! The differences of the sides, each with the rule that explains it.
+//! The differences between the sides, each with the rule that explains it.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::sides::{Assumed, Ours, Sides, Theirs, own};
 
-/// The words of the SDK about an access key without an ID or a secret.
+/// The SDK's error text for an access key without an ID or a secret.
 const EMPTY_KEY: &str = "static credentials are empty";
 
 /// The error text of Go for an access key with a line break.
@@ -70,7 +70,7 @@ impl Rule {
     }
 }
 
-/// The rules that explain all differences of the sides.
+/// The rules that explain all differences between the sides.
 ///
 /// # Errors
 ///
@@ -111,7 +111,7 @@ fn no_calls(sides: &Sides) -> Result<(), String> {
         .ok_or_else(|| "STS was called".to_owned())
 }
 
-/// The refusal in the words of the provider, and in its conditions.
+/// Whether the provider refuses for the same reason, in its error text and in its conditions.
 fn is_same(sides: &Sides, error: &ResolutionError, text: &str) -> bool {
     let reason = |kind: &str| sides.reasons.get(kind).map(String::as_str);
     let retrieved =
@@ -154,13 +154,13 @@ fn not_found(identity: &IdentityRef) -> String {
     format!("{plural}.infrastructure.cluster.x-k8s.io \"{name}\" not found")
 }
 
-/// The rule that explains two results. The rules for calls that both sides made are added.
+/// The rule that explains the difference between the two results. Adds the rules for calls that both sides made.
 fn of_ends(sides: &Sides, rules: &mut BTreeSet<Rule>) -> Option<Rule> {
     let theirs = &sides.theirs;
     let calls = &theirs.calls;
     match (&sides.ours.end, &theirs.end) {
         (Ours::Unresolved(error), end) => match error {
-            // The credentials of the controller, and no check.
+            // The provider uses the controller's credentials, without a check.
             ResolutionError::IdentityNotFound { identity }
             | ResolutionError::UsageUnauthorized { identity, .. }
             | ResolutionError::BadSelector { identity, .. }
@@ -170,7 +170,7 @@ fn of_ends(sides: &Sides, rules: &mut BTreeSet<Rule>) -> Option<Rule> {
                 let is_own = *end == Theirs::Keys(own()) && calls.is_empty();
                 is_own.then_some(Rule::NoIdentityRef)
             }
-            // The first call is of the controller, and nobody let it.
+            // The provider makes the first call with the controller's credentials, without permission.
             ResolutionError::MissingSource(identity) => {
                 let first = calls.first()?;
                 let is_own = first.caller == own().owner && first.role == *arn(sides, identity);
@@ -193,7 +193,7 @@ fn of_ends(sides: &Sides, rules: &mut BTreeSet<Rule>) -> Option<Rule> {
                 identity,
                 invalid: InvalidRoleSpec::PolicyArns,
             } => {
-                // They are not sent: what is wrong with them shows nowhere.
+                // The credentials are not sent, so their fault has no effect.
                 let is_assumed = calls.iter().any(|call| call.role == *arn(sides, identity));
                 let beneath = || is_refused_beneath(sides, identity);
                 let has_no_arns = calls.iter().all(|call| call.policy_arns.is_empty());
@@ -228,7 +228,7 @@ fn of_ends(sides: &Sides, rules: &mut BTreeSet<Rule>) -> Option<Rule> {
             {
                 (identity.kind == IdentityKind::Static).then_some(Rule::SecretFirst)
             }
-            // The same refusal, but of the cluster's identity as its condition has it.
+            // The same refusal, but the provider's condition names the cluster's identity.
             ResolutionError::SourceUsageUnauthorized { identity, .. } => {
                 let named = &sides.case.cluster["spec"]["identityRef"]["name"];
                 let IdentityRef { kind, name } = identity;
@@ -241,7 +241,8 @@ fn of_ends(sides: &Sides, rules: &mut BTreeSet<Rule>) -> Option<Rule> {
                 is_same.then_some(Rule::SameName)
             }
             ResolutionError::SecretMalformed { .. } => {
-                // It is used as it is; with a role over it, STS does not know it, or it stands in no header.
+                // The provider uses the key unchanged. With a role on top, STS rejects the key, or the key is not valid
+                // in a header.
                 let first = calls.first().map(|call| &*call.outcome);
                 let is_used = match end {
                     Theirs::Keys(_) => calls.is_empty(),
@@ -255,7 +256,7 @@ fn of_ends(sides: &Sides, rules: &mut BTreeSet<Rule>) -> Option<Rule> {
             }
             _ => None,
         },
-        // It asks for more than an hour with a session.
+        // The provider requests more than one hour with the credentials of a session.
         (_, Theirs::NotRetrieved(text)) if text.contains("1 hour session limit") => {
             let last = calls.len().checked_sub(1)?;
             let (ours, theirs) = (sides.ours.calls.get(last)?, calls.get(last)?);
@@ -271,7 +272,7 @@ fn of_ends(sides: &Sides, rules: &mut BTreeSet<Rule>) -> Option<Rule> {
     }
 }
 
-/// Whether an error of theirs is about a source of this identity, which both would refuse.
+/// Whether the provider's error is about a source of this identity that both sides refuse.
 fn is_refused_beneath(sides: &Sides, identity: &IdentityRef) -> bool {
     let sources = sources(sides, identity);
     match &sides.theirs.end {
@@ -333,7 +334,7 @@ fn secret_not_found(sides: &Sides, identity: &IdentityRef) -> String {
     format!("secrets \"{name}\" not found")
 }
 
-/// The credentials are of the last session, or of the same key.
+/// Checks that the credentials belong to the last session, or to the same key.
 fn owners(sides: &Sides) -> Result<(), String> {
     let (Ours::Keys(ours), Theirs::Keys(theirs)) = (&sides.ours.end, &sides.theirs.end) else {
         return Err("there are no credentials".to_owned());

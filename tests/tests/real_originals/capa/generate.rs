@@ -1,4 +1,4 @@
-//! Generated cases: a chain of identities that works, and mostly something wrong with it.
+//! Generated cases: a valid chain of identities, usually with a fault.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -57,7 +57,7 @@ fn namespaces(case: &mut Case, random: &mut Random) {
 
 /// A chain of this number of identities, which the cluster names.
 fn chain(mut case: Case, depth: usize, random: &mut Random) -> Case {
-    // A source may have the name of the cluster's identity.
+    // A source can have the name of the cluster's identity.
     let same_name = random.once_in(4);
     let name = |index: usize, last: bool| {
         if same_name && last {
@@ -178,7 +178,7 @@ fn settings(spec: &mut Value, random: &mut Random) {
 fn static_identity(case: Case, name: &str, random: &mut Random) -> Case {
     let id = case.key_id(name);
     let unknown = format!("AKIAUNKNOWN{name}").to_uppercase();
-    // As `echo` writes them.
+    // The values end with a line feed, as from `echo`.
     let (id_line, secret_line) = (format!("{id}\n"), "s3cret\n");
     let references = [
         name,
@@ -234,7 +234,7 @@ fn static_identity(case: Case, name: &str, random: &mut Random) -> Case {
     }
 }
 
-/// The same with `allowedNamespaces`, or without.
+/// The spec, with or without `allowedNamespaces`.
 fn with_allowed(mut spec: Value, random: &mut Random) -> Value {
     if random.below(3) > 0 {
         let everybody = [

@@ -48,7 +48,8 @@ fn every_kind_of_allowed_namespaces_matches_capa() {
         json!({"selector": {"matchExpressions": [expression]}})
     };
     let [own, other] = NAMESPACES;
-    // For a cluster in tenant-a, whose environment is dev, and for one in tenant-b, whose is prod.
+    // The results for a cluster in tenant-a, which has the label environment=dev, and in tenant-b, which has
+    // environment=prod.
     let rows = [
         (json!("REMOVED"), ["no", "no"]),
         (json!(null), ["no", "no"]),

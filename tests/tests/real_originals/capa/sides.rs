@@ -67,9 +67,9 @@ pub struct Did<E> {
 /// Credentials.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Obtained {
-    /// The ARN of their owner.
+    /// The ARN of the owner of the credentials.
     pub owner: String,
-    /// The digest of ID, secret and session token.
+    /// The digest over the key ID, the secret and the session token.
     pub digest: String,
 }
 
@@ -116,7 +116,7 @@ pub struct Sides {
     pub ours: Did<Ours>,
     /// The side of the provider.
     pub theirs: Did<Theirs>,
-    /// The reasons of its conditions, by type.
+    /// The reasons of the provider's conditions, by type.
     pub reasons: BTreeMap<String, String>,
 }
 
@@ -226,7 +226,7 @@ impl Bed {
             let text = |data: &Value, key: &str| {
                 let value = BASE64_STANDARD.decode(data[key].as_str()?).ok()?;
                 let value = String::from_utf8(value).ok()?;
-                // STS knows no empty one, and none with a line break.
+                // STS does not recognize values that are empty or contain a line break.
                 (!value.is_empty() && value == value.trim()).then_some(value)
             };
             if data["SessionToken"].is_string() {
@@ -275,7 +275,7 @@ impl Bed {
             SharedCredentialsProvider::new(Keys::new(OWN_KEY.0, OWN_KEY.1, None, None, "own"));
         let key = DigestKey::random().unwrap();
         let key_of_case = ObjectKey::new(case.namespace(), case.name());
-        // Of its own: nothing of another case is in the cache.
+        // A new instance, so that the cache does not contain data from a different case.
         let sessions = Sessions::new(own, self.client.clone(), Arc::new(NoTokens), key);
         let keys = self.runtime.block_on(async {
             let of_plan = sessions.of_plan(&plan, REGION, &key_of_case);

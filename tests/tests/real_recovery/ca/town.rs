@@ -157,7 +157,7 @@ impl Node {
         }
     }
 
-    /// The same, and restarts the kubelet.
+    /// Like [`put`](Self::put), and restarts the kubelet.
     #[track_caller]
     pub fn trust(&mut self, cas: &str) {
         self.put(cas);
@@ -176,7 +176,7 @@ impl Node {
             .unwrap()
     }
 
-    /// The same in the cluster of the kubelet's kubeconfig.
+    /// Runs `renew` in the cluster of the kubelet's kubeconfig.
     pub fn renew(&self, words: &[&str]) -> Output {
         let kubeconfig = self.kubelet.kubeconfig().to_str().unwrap();
         self.run(&[&["renew", "--kubelet-kubeconfig", kubeconfig], words].concat())

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::super::{assert_refused, dry_run};
 
-/// Asserts that a file with this object gets the same answer: none of these fields is refused, or all of them.
+/// Asserts that the parser gives the same answer for a file with this object: it rejects exactly these fields.
 #[track_caller]
 pub fn a_file_refuses(object: &Value, fields: &[&str]) {
     let faults = match parse(&object.to_string()) {

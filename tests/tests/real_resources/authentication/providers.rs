@@ -166,13 +166,13 @@ fn an_allowed_state_without_a_register_or_digest_is_refused() {
             state("7", "G"),
             "should match",
         ),
-        // No firmware has measured.
+        // The values show that no firmware has measured the boot.
         (
             "tpm.pcrPolicy.allowed[0]",
             state("0", "0"),
             "is not measured by the firmware",
         ),
-        // Of the bank SHA-384.
+        // Values of the SHA-384 bank.
         (
             "tpm.pcrPolicy.allowed[0].7",
             json!([{"7": "a".repeat(96)}]),
@@ -181,7 +181,7 @@ fn an_allowed_state_without_a_register_or_digest_is_refused() {
     ]);
     let valid = authentication("prod-1");
     valid.accepts("/spec/tpm/pcrPolicy", &json!({}));
-    // A register that is zero unless something uses it.
+    // A register that is zero unless a program extends it.
     valid.accepts("/spec/tpm/pcrPolicy/allowed", &state("12", "0"));
 }
 
@@ -198,7 +198,7 @@ fn a_register_has_one_to_32_alternative_digests() {
         ("7", format!("{a}, {b}")),
         ("7", format!("{b},{a}, {b}")),
         ("7", many(32)),
-        // A register that is zero until something uses it.
+        // A register that is zero until a program extends it.
         ("12", format!("{a},{zeros}")),
     ] {
         let value = of(register, &alternatives);
@@ -232,7 +232,7 @@ fn a_register_has_one_to_32_alternative_digests() {
         malformed(format!("{a},{b}0")),
         malformed(format!("{a},{}", b.to_uppercase())),
         malformed(format!("{a},sha256:{b}")),
-        // Of the bank SHA-384.
+        // Values of the SHA-384 bank.
         malformed(format!("{a},{}", "a".repeat(96))),
         (value, of("7", &many(33)), "may not be more than 2110"),
         unmeasured(format!("{a},{zeros}")),
