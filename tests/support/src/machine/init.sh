@@ -4,13 +4,13 @@
 # The rest: triples of permissions, source and target; `program`, `tree` and `link` are special values for permissions.
 scratch=$1 name=$2 address=$3 host=$4 switch=/proc/$5/ns/net layers=$6
 shift 6
-# This /proc is still the host's, so the PID is the host's number.
+# This /proc still belongs to the host, so the PID is the PID on the host.
 read -r pid rest </proc/self/stat
 
 echo "$name" >/proc/sys/kernel/hostname
 ip link set lo up
-# A veth pair to the switch. The kernel removes the pair with either end. kubeadm and the kubelet need a default route,
-# although the host does not forward their traffic.
+# Creates a veth pair to the switch. The kernel removes the pair when one end is removed. kubeadm and the kubelet need a
+# default route, even though the host does not forward their traffic.
 port=m${address##*.}
 ip link add node type veth peer name "$port" netns "$switch"
 nsenter --net="$switch" ip link set "$port" master switch up
@@ -25,7 +25,7 @@ mkdir upper work tree
 mount -t overlay -o lowerdir="$layers",upperdir=upper,workdir=work machine tree
 cd tree
 
-# Remove everything that belongs to a node on the host, and all of its services.
+# Remove all services of the host, and all files that belong to a node.
 for own in etc/cni etc/default etc/kubernetes etc/systemd opt/cni var/lib/kubelet \
     usr/lib/systemd/system-generators usr/lib/systemd/system-environment-generators \
     usr/local/lib/systemd; do
@@ -43,7 +43,7 @@ printf '[Journal]\nReadKMsg=no\nAudit=no\n' >etc/systemd/journald.conf
 mkdir -p etc/systemd/system/multi-user.target.wants
 ln -s /usr/lib/systemd/system/kubelet.service etc/systemd/system/multi-user.target.wants/
 
-# The image's own drop-ins of the kubelet's unit stay.
+# Drop-ins for the kubelet's unit that come from the image stay.
 if [ "$layers" != / ] && [ -d usr/lib/systemd/system/kubelet.service.d ]; then
   cp -n usr/lib/systemd/system/kubelet.service.d/* "$scratch/units/kubelet.service.d"
 fi
@@ -62,13 +62,13 @@ done
 mknod -m 666 dev/tty c 5 0
 ln -s /proc/self/fd dev/fd
 ln -s pts/ptmx dev/ptmx
-# A regular file: systemd writes here until there is a journal, and the kernel's messages belong to the host.
+# Use a regular file. systemd writes to it until the journal runs, and the kernel log belongs to the host.
 touch dev/kmsg
 mount --bind "$scratch/kmsg" dev/kmsg
 
 mount -t sysfs sysfs sys
 if [ -e /sys/fs/cgroup/cgroup.procs ]; then
-  # Only cgroup version 2, as with `tests/suites --cgroup2`.
+  # The machine has only cgroup version 2, as with `tests/suites --cgroup2`.
   mount -t cgroup2 cgroup sys/fs/cgroup
 else
   mount -t tmpfs -o mode=755 cgroup sys/fs/cgroup
@@ -87,7 +87,8 @@ else
 fi
 
 mount -t proc proc proc
-# systemd (fs/) and the kubelet set these sysctls, which belong to the host, so they write into copies.
+# systemd (fs/) and the kubelet set these sysctls. The sysctls belong to the host, so the machine gets copies of the
+# files.
 for sysctl in fs/file-max fs/nr_open vm/overcommit_memory vm/panic_on_oom kernel/panic \
     kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
   [ -e "proc/sys/$sysctl" ] || continue
@@ -105,7 +106,7 @@ while [ $# -gt 0 ]; do
   case $1 in
     program)
       touch "$3"
-      # Read-only, because it is the host's file.
+      # Mount the file read-only, because it belongs to the host.
       mount --bind -o ro "/old$2" "$3"
       ;;
     tree) cp -a "/old$2/." "$3" ;;
