@@ -9,12 +9,12 @@ use serde_json::Value;
 use crate::controller::{is_answered, is_issued, reason_of};
 use crate::fleet::condition_of;
 
-/// Something that the controller did after it could have answered the request in question.
+/// An action of the controller after the time at which it could have answered the request.
 #[derive(Debug, Clone, Copy)]
 pub struct Later(());
 
 impl Later {
-    /// The answer of a request that was filed later.
+    /// The answer to a request that was created later.
     #[track_caller]
     pub fn answer(csr: &Value) -> Self {
         assert!(is_answered(csr), "a sentinel without an answer: {csr:#}");
@@ -35,7 +35,7 @@ impl Later {
         Self(())
     }
 
-    /// The next renewal of a node's Lease, for which it waits.
+    /// Waits for the next renewal of a node's Lease.
     #[track_caller]
     pub fn renewal(kubelet: &Kubelet) -> Self {
         kubelet.wait_for_lease_renewal();
@@ -54,16 +54,16 @@ impl Later {
     }
 }
 
-/// Asserts that the request has no answer. It is read after `later` was seen.
+/// Asserts that the request has no answer. Reads the request after the event `later` was observed.
 #[track_caller]
 pub fn assert_unanswered(_later: Later, read: impl FnOnce() -> Value) {
     let csr = read();
-    // An object that could not be read has no answer either.
+    // Check that the object was read, because a missing object has no answer either.
     assert!(csr["spec"].is_object(), "not a request: {csr:#}");
     assert!(!is_answered(&csr), "{csr:#}");
 }
 
-/// The same for all requests of a machine, of which there is at least one.
+/// Asserts the same for all requests of a machine. There must be at least one request.
 #[track_caller]
 pub fn assert_all_unanswered(later: Later, read: impl FnOnce() -> Vec<Value>) {
     let requests = read();
@@ -73,8 +73,8 @@ pub fn assert_all_unanswered(later: Later, read: impl FnOnce() -> Vec<Value>) {
     }
 }
 
-/// Asserts that the request was refused with this condition and reason, and has no certificate. The condition is the
-/// sentinel: no controller signs a request with it.
+/// Asserts that the request was refused with this condition and reason, and has no certificate. No later event is
+/// needed, because no controller signs a request with this condition.
 #[track_caller]
 pub fn assert_refused(csr: &Value, (condition, reason): (&str, &str)) {
     assert_eq!(reason_of(csr, condition), Some(reason), "{csr:#}");

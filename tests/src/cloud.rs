@@ -1,5 +1,5 @@
-//! A cloud whose instances can prove their identity: EC2 is moto server, STS and the metadata services are the
-//! simulators.
+//! A cloud whose instances can prove their identity: EC2 is simulated by moto server, and STS and the metadata services
+//! by the project's simulators.
 
 use std::ffi::OsString;
 use std::fs;
@@ -62,7 +62,7 @@ pub struct Instance {
     pub rsa2048: String,
 }
 
-/// The data of an instance that a launch creates.
+/// The data that a launch of an instance creates.
 struct Launched {
     document: String,
     rsa2048: String,
@@ -120,7 +120,7 @@ impl Cloud {
         self.boot(self.moto.ec2(ACCOUNT, REGION).run(tags))
     }
 
-    /// Creates an instance with these tags that was launched an hour ago: its data in EC2 are complete.
+    /// Creates an instance with these tags that was launched an hour ago, so that its data in EC2 are complete.
     #[track_caller]
     pub fn launched_an_hour_ago(&self, tags: &[(&str, &str)]) -> Instance {
         let mut ec2 = self.moto.ec2(ACCOUNT, REGION).run(tags);
@@ -157,7 +157,7 @@ impl Cloud {
         launched.into_iter().map(|ec2| self.boot(ec2)).collect()
     }
 
-    /// Gives an instance its metadata, newly created for a launch.
+    /// Starts the metadata service of an instance, with new metadata as after a launch.
     pub fn boot(&self, ec2: moto::Instance) -> Instance {
         let Launched {
             document,
@@ -174,7 +174,7 @@ impl Cloud {
         }
     }
 
-    /// Stops an instance and starts it again: its metadata service then has another document, and other credentials.
+    /// Stops an instance and starts it again: its metadata service then has a new document and new credentials.
     pub fn restart(&self, instance: &mut Instance) {
         let ec2 = self.moto.ec2(&instance.ec2.account, &instance.ec2.region);
         ec2.stop(&instance.ec2.id);
@@ -217,7 +217,7 @@ impl Cloud {
     }
 
     /// The manager's command-line options for this cloud. The manager uses its own credentials for Clusters without an
-    /// identity, because most Clusters in the tests have a provider without identities.
+    /// identity, because most Clusters in the tests do not name an identity.
     pub fn manager_arguments(&self) -> Vec<OsString> {
         let fallback = OsString::from("--allow-controller-identity-fallback");
         self.arguments_without_fallback()
@@ -348,12 +348,12 @@ impl Instance {
         format!("aws:///{}/{}", self.ec2.zone, self.ec2.id)
     }
 
-    /// Its node's name, if that is its private DNS name.
+    /// The node name of an instance whose node uses the private DNS name.
     pub fn node_name(&self) -> &str {
         &self.ec2.private_dns_name
     }
 
-    /// The parts of its evidence, for a request about its own identity.
+    /// The parts of valid evidence, for a request that claims the instance's own identity.
     pub fn parts<'a>(
         &'a self,
         audience: &'a Audience,

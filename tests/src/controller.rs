@@ -33,7 +33,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Machine {
     /// The name of the machine and of its Node.
     pub name: &'static str,
-    /// The public half of its bootstrap token. Empty if the inventory lists none.
+    /// The public half of the machine's bootstrap token. Empty if the inventory does not list a token.
     pub token: &'static str,
 }
 
@@ -43,7 +43,7 @@ impl Machine {
         Self { name, token }
     }
 
-    /// The infrastructure's ID of the machine.
+    /// The provider ID of the machine.
     pub fn provider_id(self) -> String {
         format!("test:///{}", self.name)
     }
@@ -105,7 +105,7 @@ impl Setup {
         setup.args(&[OsStr::new("--ca-key"), ca_key.as_os_str()])
     }
 
-    /// `node-attestation-controller run` for these machines, without proof, with the CA's key in an external signer.
+    /// `node-attestation-controller run` for these machines, without evidence. The CA key is in an external signer.
     pub fn with_signer(
         kubeconfig: &Path,
         ca_cert: &Path,
@@ -155,7 +155,7 @@ impl Setup {
             scratch: Arc::new(scratch),
             spec: json!({}),
         };
-        // The rubber stamp is in addition to these.
+        // The controller also accepts the rubber stamp.
         setup.spec(&json!({"authorizedAttestors": ["aws"]}))
     }
 
@@ -175,7 +175,7 @@ impl Setup {
 
     /// Replaces the inventory.
     pub fn write_inventory(&self, text: &str) {
-        // In one step, as an operator's editor or a mounted volume does.
+        // Replaces the file in one step, like an editor or a mounted volume.
         let new = self.scratch.write("machines.new", text);
         std::fs::rename(new, self.scratch.join("machines.yaml")).unwrap();
     }
@@ -206,7 +206,7 @@ impl Setup {
 pub struct Controller {
     /// The process.
     pub process: Process,
-    // The controller reads them while it runs.
+    // The files must exist while the controller runs.
     _files: Arc<Scratch>,
 }
 
@@ -234,7 +234,7 @@ impl Controller {
         self.wait_for_line("decided", |fields| fields["csr"] == csr)
     }
 
-    /// Waits until it watches.
+    /// Waits until the controller watches requests.
     #[track_caller]
     pub fn wait_until_it_watches(&mut self) {
         self.wait_for_line("watching", |_| true);

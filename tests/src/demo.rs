@@ -77,8 +77,8 @@ const TOLD: [(&str, &[&str]); 5] = [
 ///
 /// # Panics
 ///
-/// If an outcome is unexpected: the intended check did not refuse an attack, or the killed machine has more requests
-/// than a join needs.
+/// If an outcome is unexpected. For example, the intended check did not refuse an attack, or the killed machine has
+/// more requests than a join needs.
 #[track_caller]
 pub fn tell(provider: &str, control_plane: &str) -> String {
     let arguments = ["--provider", provider, "--control-plane", control_plane];

@@ -47,7 +47,7 @@ pub fn apply(management: &Management, manifests: &str) {
     let output = management.kubectl().run_with_input(apply, manifests);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{error}");
-    // Not even a warning.
+    // kubectl must not print warnings either.
     assert_eq!(error, "");
     let applied = String::from_utf8_lossy(&output.stdout).into_owned();
     let objects = manifests.split("\n---\n").count();
@@ -96,7 +96,7 @@ pub fn start(
 ) -> (Process, Diagnostics) {
     let plane = management.control_plane();
     let kubeconfig = plane.kubeconfig(User::Token(token(management, namespace)));
-    // A Pod's own namespace.
+    // The option that a Pod gets with its own namespace.
     let current = format!("--namespace={namespace}");
     plane
         .kubectl_with(&kubeconfig)
@@ -114,7 +114,7 @@ pub fn start(
     (process, diagnostics)
 }
 
-/// Starts a controller like [`start`], and waits until it leads by a Lease of the namespace.
+/// Starts a controller like [`start`], and waits until it holds the Lease in the namespace.
 #[track_caller]
 pub fn lead(management: &Management, namespace: &str, files: &Scratch) -> Process {
     let (process, diagnostics) = start(management, namespace, files, "manager");

@@ -31,7 +31,7 @@ pub struct Source {
 ///
 /// # Panics
 ///
-/// If one cannot be read.
+/// If a source cannot be read.
 pub fn sources() -> Vec<Source> {
     let root = repository();
     let mut sources = Vec::new();
@@ -137,7 +137,7 @@ pub fn numbered<'a>(page: &'a str, heading: &str) -> Vec<(usize, Vec<&'a str>)> 
 /// The functions and constants of the tests, by name.
 ///
 /// A test contains the words in its own body, in each function that it calls, in each constant that it names, and so
-/// on. Functions and constants are found by name: in the same file or, if they are not there, in all test files of the
+/// on. Functions and constants are found by name, first in the same file, and otherwise in all test files of the
 /// package. A word in a comment does not count. The check does not verify that a word is compared with an outcome.
 pub struct TestItems<'a>(BTreeMap<&'a str, Vec<Item<'a>>>);
 
@@ -163,7 +163,8 @@ impl<'a> TestItems<'a> {
         Self(items)
     }
 
-    /// The reasons in the fifth cell of a row that no test in its sixth cell has, with the row's name.
+    /// The reasons in the fifth cell of a row that do not occur in any test in the sixth cell, each with the row's
+    /// name.
     pub fn lacking<'p>(&self, page: &'p str) -> Vec<(&'p str, &'p str)> {
         let mut lacking = Vec::new();
         for row in page.lines().filter(|line| line.starts_with("| ")) {
@@ -237,7 +238,7 @@ impl<'a> TestItems<'a> {
     }
 }
 
-/// The form of a reason: one word in camel case.
+/// Whether the text has the format of a reason: one word in camel case.
 pub fn is_reason(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_uppercase())
         && text.bytes().all(|b| b.is_ascii_alphabetic())

@@ -52,7 +52,7 @@ pub fn allow_short_certificates(management: &Management) {
     kubectl.patch(&target, &json!({"spec": {"versions": versions}}));
 }
 
-/// Asserts that no later generation of this record was opened. Its number depends on the time.
+/// Asserts that no later generation of this record was opened. The generation number depends on the time.
 #[track_caller]
 pub fn assert_first_generation(record: &Value) {
     assert!(record["spec"]["generation"].is_u64(), "{record:#}");
@@ -95,7 +95,7 @@ impl Manager {
         Self::start(management, "null-attestation-controller", arguments)
     }
 
-    /// The same with the period of inspections that the controller has by default, and not with a short one.
+    /// Like [`null`](Self::null), but with the default sync period instead of a short period.
     pub fn null_with_default_period(management: &Management) -> Self {
         let name = "null-attestation-controller";
         Self::spawned(management, None, name, |launch| launch)
@@ -144,7 +144,7 @@ impl Manager {
         name: &str,
         told: impl FnOnce(Launch) -> Launch,
     ) -> Self {
-        // Two rounds are enough to wait for, and they need not be a minute apart.
+        // Tests wait for two rounds, so a short period makes the tests faster.
         let often = |launch: Launch| launch.args(["--sync-period=10s"]);
         Self::spawned(management, group, name, |launch| told(often(launch)))
     }
@@ -231,8 +231,8 @@ impl Authentication {
     }
 
     /// Changes a setting that does not affect nodes, and waits until this condition belongs to the change. Returns the
-    /// object. By then, the controller has written everything about earlier events: this is the sentinel for tests
-    /// that assert an absence.
+    /// object. At that time, the controller has made all writes about earlier events. Tests that assert an absence use
+    /// this condition as the later event.
     #[track_caller]
     pub fn touch(&self, kubectl: &Kubectl, condition: &str) -> Value {
         let Self { namespace, name } = self;
@@ -318,7 +318,7 @@ pub fn join_stock(cluster: &WorkloadCluster, machine: &Machine) -> (Kubelet, Pat
         .bootstrap_kubeconfig(machine.bootstrap_kubeconfig())
         .start();
     kubelet.wait_until_ready();
-    // A link to a file of the kubelet's namespace.
+    // The file is a link to a file in the kubelet's mount namespace.
     let pki = kubelet.var_lib().join("kubelet/pki");
     let current = std::fs::read_link(pki.join("kubelet-client-current.pem")).unwrap();
     let pem = std::fs::read_to_string(pki.join(current.file_name().unwrap())).unwrap();

@@ -32,8 +32,8 @@ pub type Hosts = BTreeMap<String, (String, Arc<Swtpm>)>;
 
 /// Creates hosts with these provider IDs, or prefixes of them, which no other test uses.
 ///
-/// No two clusters share a host, nor the name of a host: Cluster API looks for a Node's Machine in all of them, by
-/// both.
+/// Each cluster needs different hosts and host names, because Cluster API searches for the Machine of a Node in all
+/// clusters, by provider ID and by name.
 pub fn hosts_with_tpms(provider_ids: impl IntoIterator<Item = String>) -> Hosts {
     let hosts = provider_ids.into_iter().map(|provider_id| {
         let tpm = Arc::new(Swtpm::start());
@@ -54,7 +54,8 @@ pub fn list(kubectl: &Kubectl, namespace: &str, hosts: &Hosts) {
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {
             "name": HOSTS, "namespace": namespace,
-            // Without it, the ConfigMap would stay behind: nothing of the Cluster owns it.
+            // Without this label, `clusterctl move` would not move the ConfigMap, because no object of the Cluster owns
+            // it.
             "labels": { "clusterctl.cluster.x-k8s.io/move": "" },
         },
         "data": listed,
@@ -85,7 +86,7 @@ pub fn machine(
         let tpms = tpms.lock().unwrap();
         let mut hosts = tpms.iter();
         if let Some((_, tpm)) = hosts.find(|(host, _)| is_of(&boot.provider_id, host)) {
-            // The machine is switched on: it may have been another's before.
+            // The host is switched on, and resets its TPM. A different machine can have used the host before.
             tpm.reset(Reset::Orderly);
             builder = on_host(builder, tpm);
         }
@@ -94,8 +95,8 @@ pub fn machine(
     }
 }
 
-/// An instance with the plugin in its image, whose user data cloud-init carries out; with a NitroTPM if the plugin's
-/// proof requires it.
+/// An instance with the plugin in its image, whose user data cloud-init runs. The instance has a NitroTPM if the
+/// plugin's evidence requires it.
 pub fn instance(
     cluster: &WorkloadCluster,
     attestor: Attestor,
@@ -104,7 +105,7 @@ pub fn instance(
     instance_of(cluster, attestor, cloud, None)
 }
 
-/// The same for an image with these layers, which was created outside the tests.
+/// Like [`instance`], for an image with these layers that was created outside the tests.
 pub fn instance_of(
     cluster: &WorkloadCluster,
     attestor: Attestor,
@@ -180,7 +181,7 @@ fn with_settings(
     builder.file(&path, 0o644, settings::file(settings))
 }
 
-/// Whether the provider ID is that of the host, or of a machine on it.
+/// Whether the provider ID belongs to the host, or to a machine on the host.
 fn is_of(provider_id: &str, host: &str) -> bool {
     provider_id == host || host.ends_with('/') && provider_id.starts_with(host)
 }

@@ -31,8 +31,8 @@ use std::sync::Mutex;
 #[doc = include_str!("../../docs/new-provider.md")]
 pub struct NewProviderPage;
 
-/// The variable that names a directory of programs to run instead of the built ones. It contains the programs of
-/// another version, and the manifests of that version in the directory `packaging`.
+/// The variable that names a directory of programs to run instead of the built ones. This directory contains the
+/// programs of a different version, and the manifests of that version in the subdirectory `packaging`.
 const OTHERS: &str = "KUBELET_AUTHENTICATOR_PROGRAMS";
 
 /// The variable that states that the programs are built: `tests/suites` builds them before the suites, and the source
@@ -46,8 +46,8 @@ static STALE: Mutex<BTreeMap<PathBuf, Option<PathBuf>>> = Mutex::new(BTreeMap::n
 ///
 /// # Panics
 ///
-/// If it has not been built, or a test uses it and its source has changed since. `tests/suites` builds the programs
-/// before it runs a suite.
+/// If the program has not been built, or if a test uses the program and its source changed after the build.
+/// `tests/suites` builds the programs before it runs a suite.
 #[track_caller]
 pub fn program(name: &str) -> PathBuf {
     let other = std::env::var_os(OTHERS).map(|others| PathBuf::from(others).join(name));
@@ -80,7 +80,7 @@ fn assert_current(program: &Path) {
         .entry(program.to_owned())
         .or_insert_with(|| sources::changed(program))
         .clone();
-    // A panic with the lock would hide the message from the other tests.
+    // Release the lock before the panic, so that other tests also report this message.
     drop(stale);
     if let Some(source) = changed {
         panic!(

@@ -30,7 +30,7 @@ use self::objects::{client_requests, reads_well, record, renewals, rows};
 /// The lifetime of a bootstrap token of Cluster API here, short enough to wait for a rotation.
 pub const TOKEN_TTL: Duration = Duration::from_secs(60);
 
-/// The deadline for operations that take Cluster API a minute, on a busy machine.
+/// The deadline for operations for which Cluster API needs a minute. It is long enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(900);
 
 const SETTINGS: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
@@ -80,10 +80,10 @@ impl Site {
     }
 }
 
-/// The site of all tests, each of which has a namespace of its own.
+/// The site of all tests. Each test has a separate namespace.
 pub static SITE: LazyLock<Site> = LazyLock::new(Site::start);
 
-/// A builder for a Cluster that machines can join by `kubeadm join`.
+/// A builder for a Cluster that machines can join with `kubeadm join`.
 pub fn joinable(namespace: &str) -> ClusterBuilder {
     let cluster = SITE.management.cluster("prod-1").namespace(namespace);
     cluster.apiserver_arg("--anonymous-auth=true")
@@ -92,20 +92,20 @@ pub fn joinable(namespace: &str) -> ClusterBuilder {
 /// The machines of a Cluster.
 #[derive(Debug)]
 pub enum Machines {
-    /// Machines without evidence. The infrastructure passes their identity to them, except to machines whose Node is
-    /// created first: these derive it from their host name.
+    /// Machines without evidence. The infrastructure passes the provider ID to the machines. Machines whose Node is
+    /// created first derive the provider ID from their host name instead.
     Insecure(Order),
     /// Machines with TPMs, on this number of hosts, named like the namespace with a number.
     Tpm(usize),
     /// The same machines, with a provider ID that is set after the Node is created, as with Metal3.
     TpmNodeFirst(usize),
-    /// Instances of EC2 with a proof for this attestor.
+    /// EC2 instances with evidence for this attestor.
     Ec2(Attestor),
-    /// The same, of an image with these layers.
+    /// EC2 instances from an image with these layers.
     Ec2OfImage(Attestor, String),
-    /// The same, in a VPC whose DHCP options have this domain.
+    /// EC2 instances in a VPC whose DHCP options have this domain.
     Ec2InDomain(Attestor, &'static str),
-    /// The same, whose metadata services are down when they boot.
+    /// EC2 instances whose metadata services are unavailable at boot.
     Ec2WithoutMetadata(Attestor),
 }
 
@@ -126,7 +126,7 @@ fn listed(
     let hosts = image::hosts_with_tpms(ids);
     let kubectl = SITE.management.kubectl();
     image::list(kubectl, namespace, &hosts);
-    // The maximum of a list in a KubeletAuthentication itself is 512.
+    // A list in the KubeletAuthentication itself can only have 512 entries.
     let elsewhere = (0..1000).map(|n| {
         (
             format!("{n:064x}"),
@@ -312,8 +312,8 @@ impl Scene {
         self.config.clone()
     }
 
-    /// The same without the plugin: the kubelet gets its certificate by itself, and requests a serving certificate,
-    /// which is not approved.
+    /// The KubeadmConfigSpec without the plugin. The kubelet gets its certificate with TLS bootstrapping, and requests
+    /// a serving certificate, which is not approved.
     pub fn stock_config(&self) -> Value {
         let mut config = self.config.clone();
         config.as_object_mut().unwrap().remove("files");
@@ -362,7 +362,7 @@ impl Scene {
         name.to_owned()
     }
 
-    /// Whether its nodes get serving certificates: not without evidence.
+    /// Whether the nodes get serving certificates. They do not without evidence.
     pub fn serves(&self) -> bool {
         self.attestor != Attestor::INSECURE
     }
@@ -380,7 +380,7 @@ impl Scene {
     /// Waits until each node has renewed its certificate with this signer, and is ready.
     #[track_caller]
     pub fn wait_for_renewals(&self, signer: &str, nodes: &[String]) {
-        // All of them are counted first: certificates of one lifetime are renewed in parallel.
+        // Count the renewals of all nodes first, because nodes with the same lifetime renew in parallel.
         let before = nodes.iter().map(|node| self.renewals(signer, node));
         let before: Vec<_> = before.collect();
         for (node, before) in nodes.iter().zip(before) {
@@ -393,7 +393,7 @@ impl Scene {
         }
     }
 
-    /// Waits until the name's record is a tombstone.
+    /// Waits until the node identity is retired.
     #[track_caller]
     pub fn wait_for_tombstone(&self, node_name: &str) {
         let buried = poll(PATIENCE, || {

@@ -51,20 +51,20 @@ pub use self::secrets::{workload_kubeconfig, workload_kubeconfig_of_ca};
 /// A management cluster.
 #[derive(Debug)]
 pub struct Management {
-    // First: they end before their API server.
+    // The first field, so that the managers stop before their API server.
     managers: Option<Managers>,
     control_plane: Arc<ControlPlane>,
     contract: Contract,
 }
 
 impl Management {
-    /// Starts a current one: both contracts served, v1beta2 stored.
+    /// Starts a management cluster with the current contract: both versions are served, and v1beta2 is stored.
     #[track_caller]
     pub fn start() -> Self {
         Self::start_with(Contract::V1Beta2)
     }
 
-    /// Starts one with the versions of this contract.
+    /// Starts a management cluster with the versions of this contract.
     #[track_caller]
     pub fn start_with(contract: Contract) -> Self {
         Self::on(ControlPlane::start(), contract)
@@ -76,7 +76,7 @@ impl Management {
         Self::with_managers(token_ttl, &managers::WITHOUT_CONTROL_PLANES)
     }
 
-    /// Starts one whose managers also create control planes.
+    /// Starts a management cluster whose managers also create control planes.
     #[track_caller]
     pub fn managed_with_control_planes(token_ttl: Duration) -> Self {
         Self::with_managers(token_ttl, &managers::ALL)

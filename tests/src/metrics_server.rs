@@ -29,7 +29,7 @@ pub struct MetricsServer {
 }
 
 impl Drop for MetricsServer {
-    /// An APIService without a server would stop the garbage collection of its cluster.
+    /// Delete the APIService, because an APIService without a server would stop the garbage collection of the cluster.
     fn drop(&mut self) {
         let words = ["delete", "apiservice", &self.service, "--wait=false"];
         self.kubectl.run(words);
@@ -57,7 +57,7 @@ impl MetricsServer {
             }
             kubectl.apply_server_side(&object);
         }
-        // Endpoints may not be addresses of loopback; a name that resolves to one is accepted.
+        // Endpoints must not be loopback addresses, but a name that resolves to a loopback address is accepted.
         kubectl.apply_server_side(&json!({
             "apiVersion": "v1", "kind": "Service",
             "metadata": { "name": service["name"], "namespace": service["namespace"] },
@@ -85,7 +85,7 @@ impl MetricsServer {
                 "--kubelet-use-node-status-port",
                 "--kubelet-preferred-address-types=InternalIP",
             ])
-            // The shortest that it accepts; it must be longer than the timeout of a request.
+            // The minimum resolution that metrics-server accepts. It must be longer than the request timeout.
             .args(["--metric-resolution=10s", "--kubelet-request-timeout=5s"])
             .spawn(&files.join("metrics-server.log"));
         process.poll_alive("be called by the API server", DEADLINE, |_| {

@@ -33,10 +33,10 @@ pub const BOOTSTRAP_USER: &str = "system:bootstrap:abcdef";
 /// A deadline longer than any wait of a suite.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Sets the host name `$0`, and runs the rest.
+/// Sets the host name `$0`, and runs the remaining arguments.
 const NAMED: &str = r#"echo "$0" > /proc/sys/kernel/hostname; exec "$@""#;
 
-/// The longest time to start a process on a machine under load, in addition to the time of the process itself.
+/// The maximum time to start a process on a busy machine, in addition to the run time of the process.
 const STARTING: Duration = Duration::from_secs(15);
 
 /// A node that joins the cluster of an API server.
@@ -119,7 +119,7 @@ impl Node {
         let moved = folder.join(self.program.file_name().unwrap());
         if !moved.exists() {
             let linked = fs::hard_link(&self.program, &moved);
-            // A link works within one file system only.
+            // A hard link only works within the same file system.
             linked
                 .or_else(|_| fs::copy(&self.program, &moved).map(drop))
                 .unwrap();
@@ -243,9 +243,9 @@ impl Node {
     ) -> Started {
         let mut line = self.wrapper.clone();
         line.push(program.into());
-        // An option may be given once.
+        // An option can be given only once.
         let settings = self.settings.iter();
-        // A plugin of an earlier commit has no option for it, and takes longer.
+        // A plugin from an earlier commit has no time limit option, and takes longer.
         let settings = settings.filter(|(key, _)| key != "timeLimit" || !runs_others());
         let settings = settings.filter(|(key, _)| {
             let flag = settings::flag(key);

@@ -12,7 +12,8 @@ use kubelet_authenticator_test_support::process::{Launch, Scratch};
 use crate::machines::PATIENCE;
 use crate::program;
 
-/// The commands of a page of docs from this heading on, each behind its prompt: `$` on an operator's machine, `#` on a node.
+/// The commands of a page of docs from this heading on, each with its prompt: `$` on an operator's machine, `#` on a
+/// node.
 ///
 /// # Panics
 ///
@@ -45,7 +46,7 @@ pub fn section(page: &str, heading: &str) -> Vec<(char, String)> {
 ///
 /// # Panics
 ///
-/// If there is not exactly one.
+/// If the page does not have exactly one such line.
 #[track_caller]
 pub fn command(page: &str, start: &str) -> String {
     let text = text(page);
@@ -92,7 +93,7 @@ fn steps_in(text: &str) -> Vec<(char, String)> {
     steps
 }
 
-/// The commands of a page after this prompt.
+/// The commands on a page that follow this prompt.
 #[track_caller]
 pub fn commands(page: &str, prompt: char) -> Vec<String> {
     let steps = steps(page, "").into_iter();
@@ -130,7 +131,7 @@ impl Desk {
         for name in ["kubelet-authenticator-aws", "kubelet-authenticator-tpm"] {
             symlink(program(name), programs.join(name)).unwrap();
         }
-        // API servers of tests are on loopback, and rounds of the controller need not be a minute apart. These options
+        // The API servers of the tests are on loopback, and a shorter sync period makes the tests faster. These options
         // need a management cluster.
         let controller = program("node-attestation-controller");
         let wrapper = format!(
@@ -153,8 +154,8 @@ impl Desk {
         &self.0
     }
 
-    /// The operator's shell, for a script. `node-attestation-controller run` gets the words of the variable `RUN_OPTIONS` as
-    /// further options, which a caller can set.
+    /// The operator's shell, for a script. `node-attestation-controller run` gets the words in the variable
+    /// `RUN_OPTIONS`, which a caller can set, as additional options.
     pub fn shell(&self, script: &str) -> Launch {
         let path = std::env::var("PATH").unwrap();
         Launch::new("desk", "bash")
@@ -162,7 +163,7 @@ impl Desk {
             .arg(format!("cd {}\n{script}", self.0.path().display()))
             .env("PATH", format!("{}:{path}", self.0.join("bin").display()))
             .env("HOME", self.0.path())
-            // clusterctl would otherwise look for a newer version of itself on the Internet.
+            // Otherwise, clusterctl would search the Internet for a newer version.
             .env("CLUSTERCTL_DISABLE_VERSIONCHECK", "true")
     }
 

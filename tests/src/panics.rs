@@ -1,4 +1,4 @@
-//! The effect of a panic on a node: none, while its stored credential is valid.
+//! A panic must not affect a node while its stored credential is valid.
 
 use std::path::Path;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub fn check(program: &Path) {
         assert_rescued(&node.run(), &old);
     }
     let mut panics = 0;
-    // The first call decides that a renewal is due: before it there is no output.
+    // Skip the first call, which decides that a renewal is due, because no output exists before it.
     for call in 2.. {
         let (_server, mut node, old) = due(program);
         node.set_env("PANIC_ON_CALL", call.to_string());

@@ -28,7 +28,7 @@ pub fn run(kubectl: &Kubectl, name: &str, node_name: &str) {
             }],
         },
     });
-    // A pod's ServiceAccount is created a moment after its namespace.
+    // Kubernetes creates a pod's ServiceAccount some time after the namespace.
     let created = poll(PATIENCE, || kubectl.try_create(&pod).ok());
     assert!(created.is_some(), "{:?}", kubectl.try_create(&pod));
     let runs = |pod: &Value| pod["metadata"]["name"] == name && pod["status"]["phase"] == "Running";

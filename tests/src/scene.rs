@@ -33,7 +33,7 @@ impl Site {
         Self::of(|management| Manager::null(management, &[]))
     }
 
-    /// Starts a site whose controller inspects a Cluster as rarely as by default.
+    /// Starts a site whose controller inspects Clusters with the default period.
     #[track_caller]
     pub fn rarely_inspected() -> Arc<Self> {
         Self::of(Manager::null_with_default_period)
@@ -280,7 +280,7 @@ impl Scene {
         let mut written = 0;
         let refused = poll(SWEPT, || {
             written += 1;
-            // Another value each time: kubectl sends no patch without changes.
+            // Use a new value each time, because kubectl does not send a patch without changes.
             let label = format!("a.example/written={written}");
             let output = kubectl.run(["label", "node", node_name, "--overwrite", &label]);
             let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -8,7 +8,7 @@ use crate::page::repository;
 ///
 /// # Panics
 ///
-/// If the file has another text; the message has the first line that differs.
+/// If the file has a different text. The message contains the first line that differs.
 #[track_caller]
 pub fn assert_file(path: &str, text: &str) {
     let file = repository().join(path);
@@ -21,7 +21,7 @@ pub fn assert_file(path: &str, text: &str) {
     }
 }
 
-/// The first line that differs, if the texts do.
+/// The first line that differs, if the texts are different.
 fn difference(stored: &str, found: &str) -> Option<String> {
     if stored == found {
         return None;
@@ -37,7 +37,7 @@ fn difference(stored: &str, found: &str) -> Option<String> {
     ))
 }
 
-/// The text with words in the place of what differs from run to run: times, digests, serial numbers, addresses of API
+/// The text with placeholders for values that differ between runs: times, digests, serial numbers, addresses of API
 /// servers, UIDs of node identities, and names of requests.
 pub fn stable(text: &str) -> String {
     let is_end = |letter: char| letter.is_whitespace() || "(),;".contains(letter);

@@ -17,8 +17,8 @@ fn modified(file: &Path) -> Option<SystemTime> {
     fs::metadata(file).ok()?.modified().ok()
 }
 
-/// The absolute paths behind `PROGRAM:` in a list for `make`, where a backslash precedes each space of a path. With the
-/// setting `dep-info-basedir`, cargo writes relative paths.
+/// The absolute paths after `PROGRAM:` in a list for `make`. In these lists, a backslash precedes each space in a path.
+/// With the setting `dep-info-basedir`, cargo writes relative paths.
 fn sources(list: &str) -> Vec<PathBuf> {
     let Some((_, list)) = list.split_once(": ") else {
         return Vec::new();

@@ -69,7 +69,7 @@ impl Challenger {
     }
 
     fn write(&self, name: &str, digits: &str) {
-        // In one step: the manager reads it for each request.
+        // Replace the file in one step, because the manager reads it for each request.
         let new = self.scratch.write("key.new", digits);
         fs::rename(new, self.keys().join(name)).unwrap();
     }
@@ -169,7 +169,7 @@ impl Requester {
         self.response_with(machine, challenge, &opened.unwrap())
     }
 
-    /// The response of this machine with `secret` in place of the challenge's secret.
+    /// The response of this machine with `secret` instead of the challenge's secret.
     #[track_caller]
     pub fn response_with(
         &self,

@@ -1,4 +1,4 @@
-//! Targets of an API server's answers to a node.
+//! Targets for the parsers of API server responses to a node.
 
 use std::sync::LazyLock;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{Outcome, SECRET, assert_keeps_secret};
 
-/// A length above that of any error that contains a server's message.
+/// A length that exceeds the length of any error with a message from the server.
 const MAX_ERROR_LEN: usize = 16 * 1024;
 
 /// A client that never sends data.
@@ -29,7 +29,8 @@ static CLIENT: LazyLock<ApiClient> = LazyLock::new(|| {
     ApiClient::connect(&endpoint, &login, &|_| None).unwrap()
 });
 
-/// A request in the API server's form: an accepted one is accepted again in its canonical form.
+/// A request in the format of the API server. If the parser accepts a request, it also accepts the canonical form of
+/// the request.
 pub fn csr_object(input: &[u8]) -> Outcome {
     let csr = match object(&CLIENT, input) {
         Ok(csr) => csr,
@@ -73,7 +74,7 @@ pub fn csr_object_seeds() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The lines of a watch: their decision is final, and about the awaited request.
+/// The lines of a watch. The decision that the parser returns is final, and belongs to the awaited request.
 pub fn watch_lines(input: &[u8]) -> Outcome {
     match watch(&CLIENT, &WAITING, input) {
         Ok(Some(csr)) if csr.state == CsrState::Pending => Outcome::Refused,
@@ -144,7 +145,7 @@ fn stored(status: &Value) -> Value {
     })
 }
 
-/// A `Status` in place of an object: its message is safe for a journal.
+/// A `Status` instead of an object. Its message is safe for a journal.
 pub fn status(input: &[u8]) -> Outcome {
     for status in [302, 400, 401, 404, 409, 422, 429, 500, 503, 999] {
         let text = refusal(&CLIENT, status, input).to_string();
@@ -155,7 +156,7 @@ pub fn status(input: &[u8]) -> Outcome {
     Outcome::of(refusal(&CLIENT, 403, input).to_string() != without)
 }
 
-/// A refusal in Kubernetes' form.
+/// A refusal in the format of Kubernetes.
 pub fn status_seeds() -> Vec<Vec<u8>> {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

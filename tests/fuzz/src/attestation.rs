@@ -21,7 +21,8 @@ use x509_parser::prelude::FromDer as _;
 
 use crate::Outcome;
 
-/// The minimum length of a credential that cannot be part of another field of a proof: a region is shorter.
+/// The minimum length of a credential that cannot be part of another field of a proof: a region is shorter than this
+/// length.
 const LONGER_THAN_A_REGION: usize = 33;
 
 /// An envelope has one encoding.
@@ -56,7 +57,7 @@ pub fn envelope_seeds() -> Vec<Vec<u8>> {
     encoded.into()
 }
 
-/// The signed bytes and the key are those of the input, and another parser reads the same ones.
+/// The signed bytes and the key occur in the input, and a different parser returns the same values.
 pub fn certification_request(input: &[u8]) -> Outcome {
     let Ok(request) = CertificationRequest::from_der(input) else {
         return Outcome::Refused;
@@ -90,7 +91,7 @@ pub fn certification_request_seeds() -> Vec<Vec<u8>> {
     vec![Csr::valid().der(), extended.der()]
 }
 
-/// Evidence of an instance reads back, and the debug output of its proof contains no credential.
+/// Evidence of an instance is unchanged after a round trip, and the debug output of its proof contains no credential.
 pub fn aws_evidence(input: &[u8]) -> Outcome {
     let Ok(evidence) = AwsEvidence::parse(input) else {
         return Outcome::Refused;
@@ -125,7 +126,7 @@ pub fn aws_evidence_seeds() -> Vec<Vec<u8>> {
     vec![evidence.to_json()]
 }
 
-/// Evidence of a TPM reads back, and each of its parts is within its limit.
+/// Evidence of a TPM is unchanged after a round trip, and each of its parts is within its limit.
 pub fn tpm_evidence(input: &[u8]) -> Outcome {
     let Ok(evidence) = TpmEvidence::parse(input) else {
         return Outcome::Refused;
@@ -164,7 +165,7 @@ pub fn tpm_evidence(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// Evidence of both phases, in both versions and with registers of both banks.
+/// Evidence of both phases, in both versions, and with registers from both banks.
 pub fn tpm_evidence_seeds() -> Vec<Vec<u8>> {
     let keys = PublicAreas {
         endorsement: b"endorsement key".to_vec(),
@@ -207,7 +208,7 @@ pub fn tpm_evidence_seeds() -> Vec<Vec<u8>> {
 /// A header is unchanged after a round trip, and its version is the separately parsed version.
 pub fn evidence_header(input: &[u8]) -> Outcome {
     let Ok(header) = Header::parse(input) else {
-        // Evidence of any other version has one.
+        // Evidence of any other version still has a version.
         return Outcome::of(version_of(input).is_ok());
     };
     assert_eq!(Header::parse(&header.to_json()).unwrap(), header);
@@ -259,7 +260,7 @@ pub fn challenge_seeds() -> Vec<Vec<u8>> {
     vec![json, annotation.into_bytes()]
 }
 
-/// The text of every name is the input.
+/// The text of every accepted name equals the input.
 pub fn names(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;
@@ -308,7 +309,8 @@ pub fn names_seeds() -> Vec<Vec<u8>> {
     names.map(|name| name.as_bytes().to_vec()).into()
 }
 
-/// A binding is the digest that docs/wire-format.md defines, and bytes do not move between its parts.
+/// A key binding is the digest that docs/wire-format.md defines. Moving bytes from one part to the next changes the
+/// digest.
 pub fn key_binding(input: &[u8]) -> Outcome {
     let fields: Vec<&[u8]> = input.split(|byte| *byte == 0).collect();
     let binding = binding(&fields);

@@ -1,4 +1,4 @@
-//! Targets of `node-attestation-aws`: signed documents of instances, and answers of STS and EC2.
+//! Targets in `node-attestation-aws`: signed instance identity documents, and responses from STS and EC2.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -38,7 +38,7 @@ const PUBLISHED: [&str; 2] = [
 
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([0xb6; 8]));
 
-/// The signers of AWS, and a test signer.
+/// The document signing certificates of AWS, and a test signer.
 static SIGNERS: LazyLock<Signers> = LazyLock::new(|| {
     let file = SIGNER.signers_file(&[REGION]);
     Signers::embedded().with_file(&file).unwrap()
@@ -104,7 +104,7 @@ pub fn ber_seeds() -> Vec<Vec<u8>> {
     vec![message().to_ber(), message().to_der(), in_pieces.to_ber()]
 }
 
-/// The contents of a signed document: each part has its form, and is in the document.
+/// The contents of a signed document: each part has the correct format, and occurs in the document.
 pub fn document_contents(input: &[u8]) -> Outcome {
     let Ok(document) = SIGNERS.verify(&SIGNER.message(input).to_base64()) else {
         return Outcome::Refused;
@@ -194,7 +194,7 @@ pub fn sts_answer_seeds() -> Vec<Vec<u8>> {
     answers.map(String::into_bytes).collect()
 }
 
-/// The text of hosts, roles and regions is the input.
+/// The text of accepted hosts, roles and regions equals the input.
 pub fn aws_names(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;

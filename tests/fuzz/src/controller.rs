@@ -19,7 +19,8 @@ use crate::Outcome;
 /// One more than the maximum number of names of a serving certificate.
 const TOO_MANY_NAMES: usize = 33;
 
-/// `spec.request` of a machine that joins: a certificate is for the requested key and name.
+/// `spec.request` of a machine that joins. If the decision issues a certificate, the certificate has the requested key
+/// and name.
 pub fn decision(input: &[u8]) -> Outcome {
     let Decision::Issue(issued) = decided(&object(input), &cluster()) else {
         return Outcome::Refused;
@@ -57,7 +58,7 @@ pub fn serving_names(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// A name; and names with addresses of both versions.
+/// A name, and names with IPv4 and IPv6 addresses.
 pub fn serving_names_seeds() -> Vec<Vec<u8>> {
     let mixed = [
         dns("ip-10-0-0-1.eu-west-1.compute.internal"),
@@ -67,7 +68,7 @@ pub fn serving_names_seeds() -> Vec<Vec<u8>> {
     vec![der::sequence(&[dns("n1")]), der::sequence(&mixed)]
 }
 
-/// The text of every identifier is the input.
+/// The text of every accepted identifier equals the input.
 pub fn identifiers(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;
@@ -75,7 +76,7 @@ pub fn identifiers(input: &[u8]) -> Outcome {
     let range: Option<AddressRange> = text.parse().ok();
     if let Some(range) = range {
         let (network, _) = text.split_once('/').unwrap();
-        // It reads leading zeros, which std does not.
+        // The library accepts leading zeros, which `std` rejects.
         if let Ok(network) = network.parse::<IpAddr>() {
             assert!(range.contains(&network));
         }

@@ -1,8 +1,8 @@
 //! Fuzz targets of every parser of foreign bytes.
 //!
-//! A target reads its input as the programs do, and checks the parser's guarantees about accepted inputs: one
-//! encoding, limits, no secret in an error. `cargo fuzz` runs the programs in `fuzz_targets`; the test `smoke` runs
-//! every target with its seeds and several thousand mutations.
+//! A target parses its input like the programs, and checks the parser's guarantees about accepted inputs: one encoding,
+//! limits, no secret in an error. `cargo fuzz` runs the programs in `fuzz_targets`; the test `smoke` runs every target
+//! with its seeds and several thousand mutations.
 //!
 //! | module | parsers of |
 //! | --- | --- |
@@ -30,9 +30,9 @@ pub use targets::TARGETS;
 /// A parser with its guarantees.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// The name of its program in `fuzz_targets`.
+    /// The name of the target's program in `fuzz_targets`.
     pub name: &'static str,
-    /// Reads the input; panics if a guarantee is broken.
+    /// Parses the input. Panics if a guarantee is violated.
     pub check: fn(&[u8]) -> Outcome,
     /// Valid inputs.
     pub seeds: fn() -> Vec<Vec<u8>>,
@@ -60,7 +60,7 @@ impl Outcome {
 /// The value of credentials in seeds.
 const SECRET: &str = "q7x-credential-x7q";
 
-/// Asserts that a text repeats no credential.
+/// Asserts that a text does not contain a credential.
 fn assert_keeps_secret(text: &str) {
     assert!(!text.contains(SECRET), "{text}");
 }

@@ -22,7 +22,7 @@ use tempfile::TempDir;
 
 use crate::{Outcome, SECRET, assert_keeps_secret};
 
-/// A length above that of any error about exec info: client-go's texts are shortened in it.
+/// A length that exceeds the length of any error about exec info, because errors shorten the texts from client-go.
 const MAX_ERROR_LEN: usize = 2 * 1024;
 
 /// client-go's exec info. An error does not contain data of the cluster.
@@ -32,7 +32,7 @@ pub fn exec_info(input: &[u8]) -> Outcome {
         Err(error) => {
             let text = error_chain(&error);
             assert!(text.len() <= MAX_ERROR_LEN, "{text}");
-            // These two quote the invalid field.
+            // These two errors quote the invalid field.
             if !text.contains("field kind is") && !text.contains("field apiVersion is") {
                 assert_keeps_secret(&text);
             }
@@ -81,7 +81,7 @@ pub fn exec_info_seeds() -> Vec<Vec<u8>> {
         .into()
 }
 
-/// Asserts the guarantees of an endpoint: it can be stored, and written as client-go does.
+/// Asserts the guarantees of an endpoint: it can be stored, and written in client-go's format.
 fn assert_endpoint(endpoint: &ClusterEndpoint) {
     assert!(endpoint.server().starts_with("https://"));
     assert!(!endpoint.ca().is_empty());
@@ -106,9 +106,9 @@ fn assert_endpoint(endpoint: &ClusterEndpoint) {
 /// The directory of the kubeconfigs to read.
 static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
 
-/// A kubeconfig; an error repeats no credential.
+/// A kubeconfig. Errors do not contain credentials.
 pub fn kubeconfig(input: &[u8]) -> Outcome {
-    // Files that never end, or that a parser must not read.
+    // Skip paths to files that never end, or that a parser must not read.
     if ["/dev", "/proc", "/sys"]
         .iter()
         .any(|folder| names(input, folder))
@@ -201,7 +201,7 @@ fn settings_schema() -> ProviderSchema {
 
 type Flags = Vec<(Entry, OsString)>;
 
-/// Asserts the properties of all settings, also with an additional option.
+/// Asserts the properties of all settings, with and without an additional option.
 fn assert_settings(settings: &Settings, again: impl Fn(Flags) -> Settings) {
     assert!(settings.state_directory.is_absolute());
     assert!(settings.bootstrap_kubeconfig.is_absolute());
@@ -263,7 +263,7 @@ pub fn settings_file_seeds() -> Vec<Vec<u8>> {
     files.map(String::into_bytes).into()
 }
 
-/// The kubelet's arguments: each is in the input, and the last of several wins.
+/// The kubelet's arguments. Each value occurs in the input, and the last value of a repeated flag is used.
 pub fn kubelet_arguments(input: &[u8]) -> Outcome {
     let text = String::from_utf8_lossy(input);
     let of_process = KubeletArguments::from_cmdline(input);
@@ -278,12 +278,12 @@ pub fn kubelet_arguments(input: &[u8]) -> Outcome {
     for value in of_process.iter().flat_map(named) {
         assert!(!value.is_empty() && text.contains(&value), "{value:?}");
     }
-    // Quotes in a file are not in the value.
+    // The value does not contain quotes from the file.
     for value in named(&of_kubeadm) {
         assert!(!value.is_empty() && value.len() <= text.len(), "{value:?}");
     }
     if of_process.is_some() {
-        // The first may be the value of a flag at the end.
+        // The first occurrence can be the value of a flag at the end of the input.
         let last = b"\0--provider-id=a:///last".repeat(2);
         let longer = KubeletArguments::from_cmdline(&[input, &last].concat()).unwrap();
         assert_eq!(longer.provider_id(), Some("a:///last"));
@@ -292,7 +292,7 @@ pub fn kubelet_arguments(input: &[u8]) -> Outcome {
     Outcome::of(found.next().is_some())
 }
 
-/// Command lines of kubelets, and kubeadm's file.
+/// Kubelet command lines, and kubeadm's file with kubelet flags.
 pub fn kubelet_arguments_seeds() -> Vec<Vec<u8>> {
     vec![
         b"/usr/bin/kubelet\0--hostname-override=n1\0--v=2\0--provider-id\0aws:///a/i-1\0".to_vec(),

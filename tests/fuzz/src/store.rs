@@ -27,7 +27,7 @@ use crate::{Outcome, attestation};
 
 const PROVIDER_ID: &str = "aws:///eu-west-1a/i-0123456789abcdef0";
 
-/// The longest pause after a failure, including the rounding of its ends.
+/// The longest pause after a failure, including rounding of its start and its end.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3601);
 
 /// The minimum length of a relevant part of a key in base64.
@@ -50,14 +50,14 @@ static NODE: LazyLock<Node> = LazyLock::new(|| {
     }
 });
 
-/// The file of a credential is the input, byte for byte.
+/// An accepted credential is written to the file unchanged, byte for byte.
 pub fn credential_file(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;
     };
     match Credential::from_store(text) {
         Ok(credential) => {
-            // A later release can have put more into the file.
+            // A later release can have written additional data to the file.
             let kept = credential.to_pem();
             let again = Credential::from_store(&kept).unwrap();
             assert_eq!(*again.to_pem(), *kept);
@@ -96,7 +96,7 @@ fn subject() -> Asked {
     }
 }
 
-/// An issued chain: a credential created from it can be stored, and belongs to this key and node.
+/// An issued chain: a credential that is created from it can be stored, and belongs to this key and node.
 pub fn issued_chain(input: &[u8]) -> Outcome {
     let key = || PrivateKey::from_pem(Secret::new(NODE.pair.key_pem.clone())).unwrap();
     let subject = subject();
@@ -119,7 +119,7 @@ pub fn issued_chain(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// The beginning of the node's certificate, since 1970.
+/// The start of the certificate's validity, as the time since 1970.
 static ISSUED: LazyLock<Duration> = LazyLock::new(|| {
     let file = [&*NODE.pair.certificate_pem, &NODE.pair.key_pem].concat();
     let start = Credential::from_store(&file).unwrap().validity().not_before;
@@ -152,7 +152,7 @@ pub fn origin_file(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// Origins with all fields, and with the fewest.
+/// Origins with all fields, and with only the required fields.
 pub fn origin_file_seeds() -> Vec<Vec<u8>> {
     let endpoint = |tls_server_name: Option<&str>, proxy_url: Option<&str>| EndpointFields {
         server: "https://10.0.0.1:6443".to_owned(),
@@ -182,7 +182,7 @@ fn machine() -> MachineDigest {
     serde_json::from_str(r#"{"productUuid":"00ff","boardAssetTag":"i-1"}"#).unwrap()
 }
 
-/// `pending.json` reads back; an error contains no part of its key.
+/// `pending.json` is unchanged after a round trip. Errors do not contain a part of its key.
 pub fn pending_file(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;
@@ -201,7 +201,7 @@ pub fn pending_file(input: &[u8]) -> Outcome {
     assert_eq!(again.machine, pending.machine);
     assert_eq!(again.ca, pending.ca);
     if let Some(request) = &pending.request {
-        // No time in the file is outside of a clock's range.
+        // All times in the file are within the range of the clock.
         request.is_worth_taking_up(&request.subject, None, SystemTime::UNIX_EPOCH);
     }
     Outcome::Accepted
@@ -226,7 +226,7 @@ pub fn pending_file_seeds() -> Vec<Vec<u8>> {
     [vec![unused.to_json().to_vec()], files].concat()
 }
 
-/// The record of a failure reads back, and never applies for longer than the longest pause.
+/// The record of a failure is unchanged after a round trip, and never applies for longer than the longest pause.
 pub fn failure_record(input: &[u8]) -> Outcome {
     let text = str::from_utf8(input).ok();
     let Some(record) = text.and_then(FailureRecord::parse) else {
@@ -250,7 +250,7 @@ pub fn failure_record(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// Records of a first failure, and of one in a series.
+/// Records of a first failure, and of a failure in a series.
 pub fn failure_record_seeds() -> Vec<Vec<u8>> {
     let now = SystemTime::UNIX_EPOCH + *ISSUED;
     let failure = Failure::new(Code::Denied, "denied", "look at the reason");
@@ -309,7 +309,7 @@ pub fn inspected_text_seeds() -> Vec<Vec<u8>> {
     .concat()
 }
 
-/// Asserts that an error contains no long part of the base64 in the text that it is about.
+/// Asserts that an error contains no long part of the base64 in the parsed text.
 fn assert_keeps_keys(error: &str, text: &str) {
     let is_base64 = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
     let mut parts = text.split(|c: char| !is_base64(c));

@@ -25,7 +25,7 @@ const TOO_MANY_CERTIFICATES: usize = 17;
 /// The runtime of clients.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
-/// A tenant's kubeconfig: an error does not contain its data, and no client connects to this host.
+/// A tenant's kubeconfig: errors do not contain its data, and no client connects to this host.
 pub fn tenant_kubeconfig(input: &[u8]) -> Outcome {
     let kubeconfig = match TenantKubeconfig::parse(input, EgressPolicy::STRICT) {
         Ok(kubeconfig) => kubeconfig,
@@ -108,7 +108,7 @@ fn ca() -> CertificateAuthority {
     CertificateAuthority::new("kubernetes")
 }
 
-/// The Secret of a bootstrap token: its expiration moves to a later time, and reads back from there.
+/// The Secret of a bootstrap token: its expiration is moved to a later time, and a parse returns that time.
 pub fn bootstrap_token(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;
@@ -125,7 +125,7 @@ pub fn bootstrap_token(input: &[u8]) -> Outcome {
         assert!(end <= longest);
         let mut secret: Value = serde_json::from_str(text).unwrap();
         secret["data"]["expiration"] = patch["data"]["expiration"].clone();
-        // Nothing is left to extend.
+        // The token does not need another extension.
         assert_eq!(extension(&secret.to_string(), now), Ok(None));
     }
     Outcome::Accepted
@@ -147,7 +147,8 @@ pub fn bootstrap_token_seeds() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Answers without `managedFields`: the same for any division into pieces, and otherwise the same JSON.
+/// Removes `managedFields` from responses. The result does not depend on the division into pieces, and the other JSON
+/// is unchanged.
 pub fn managed_fields(input: &[u8]) -> Outcome {
     let whole = sieved([input], false);
     for len in [1, 3, 7] {
@@ -196,7 +197,7 @@ pub fn managed_fields_seeds() -> Vec<Vec<u8>> {
     vec![object.to_string().into(), list.to_string().into(), pretty]
 }
 
-/// An object of a watch: every JSON value is one, and an error does not repeat its contents.
+/// An object in a watch. The parser accepts every JSON value, and errors do not contain the contents.
 pub fn watched_object(input: &[u8]) -> Outcome {
     let is_json = serde_json::from_slice::<Value>(input).is_ok();
     let request = lenient::<CertificateSigningRequest>(input);

@@ -1,4 +1,4 @@
-//! Targets of `node-attestation-tpm`: structures of TPMs, and certificates of endorsement keys.
+//! Targets in `node-attestation-tpm`: TPM structures and endorsement key certificates.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -22,7 +22,7 @@ use crate::Outcome;
 /// The attributes of a valid attestation key.
 const ATTRIBUTES: u32 = 0x0005_0472;
 
-/// A key with the attributes of a TPM's that signs anything.
+/// A software key with the attributes of a TPM key. It signs any data.
 static FORGER: LazyLock<SoftwareKey> = LazyLock::new(SoftwareKey::generate);
 
 /// The banks of quotes.
@@ -87,7 +87,8 @@ fn assert_named(key: &PublicKey, public_area: &[u8]) {
     assert!(rest.is_empty() && spki.parsed().is_ok());
 }
 
-/// `TPMS_ATTEST`, with a valid signature for any content: it has one encoding, and covers these registers.
+/// `TPMS_ATTEST`, with a valid signature over any content. An accepted structure has one encoding, and covers these
+/// registers.
 pub fn attest(input: &[u8]) -> Outcome {
     let again = attest_again(input);
     if let Some(again) = &again {
@@ -141,7 +142,7 @@ fn verified(attest: Vec<u8>, signature: Vec<u8>, bank: Bank) -> Option<Registers
     quote(&FORGER.public(ATTRIBUTES), evidence, DATA).ok()
 }
 
-/// A maker of TPMs, and one of its TPMs.
+/// A TPM manufacturer, and one of its TPMs.
 struct Maker {
     ca: EkCa,
     trusted: Certificates,
@@ -187,7 +188,7 @@ pub fn endorsement_certificate_seeds() -> Vec<Vec<u8>> {
     vec![MAKER.certificate.clone(), padded]
 }
 
-/// The certificate of an authority between a TPM and its maker's root.
+/// The certificate of an intermediate CA between a TPM and its manufacturer's root CA.
 pub fn intermediate_certificate(input: &[u8]) -> Outcome {
     let mut outcome = Outcome::Refused;
     for place in 0..MAKER.ca.intermediates().len() {
@@ -251,7 +252,7 @@ const POLICY_B: [u8; 48] = [
     0xcb, 0x47, 0xba, 0x09, 0x69, 0x96, 0x46, 0x15, 0x0f, 0x9f, 0xc0, 0x00, 0xf3, 0xf8, 0x0e, 0x12,
 ];
 
-/// A modulus of 2048 bits, odd, and without an owner.
+/// An odd modulus of 2048 bits, which does not belong to a real key.
 fn modulus() -> Vec<u8> {
     let mut modulus: Vec<u8> = (0..8_u8)
         .flat_map(|block| Sha256::digest([block]))

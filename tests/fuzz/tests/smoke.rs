@@ -40,9 +40,9 @@ fn target(name: &str) -> &'static Target {
     named.next().expect("a target has this name")
 }
 
-/// Runs the target with its seeds and this number of mutations. The target must accept and refuse at least this number
-/// of them, which is half of the measured number. A target that refuses every input does not check guarantees of
-/// accepted input.
+/// Runs the target with its seeds and this number of mutations. The target must accept and refuse at least these
+/// numbers of mutations, which are half of the measured numbers. A target that refuses every input does not check
+/// guarantees of accepted input.
 #[track_caller]
 fn survive(name: &str, mutations: usize, accepted: usize, refused: usize) {
     let target = target(name);
@@ -74,7 +74,7 @@ macro_rules! survive {
     };
 }
 
-// Each target, and the least numbers of mutations that it accepts and refuses.
+// Each target, with the minimum numbers of mutations that it accepts and refuses.
 survive! {
     the_parser_of_envelopes_survives_mutations: "envelope" MUTATIONS 62 1936,
     the_parser_of_certification_requests_survives_mutations: "certification_request" MUTATIONS 242 1755,

@@ -1,8 +1,8 @@
-//! A plugin like `kubelet-authenticator-null` that tests can stop in the middle, move to another machine, or make
-//! newer than its controller.
+//! A plugin like `kubelet-authenticator-null` that tests can kill at a step, move to a different machine, or make newer
+//! than its controller.
 //!
-//! `KILL_AT` names a step right after which it gets SIGKILL, as by a restart of the kubelet's unit. `MACHINE_ROOT` is
-//! the root under which the kernel's and the firmware's files describe the machine. `PANIC_AT` names a step right
+//! `KILL_AT` names the step after which the plugin gets SIGKILL, as at a restart of the kubelet's unit. `MACHINE_ROOT`
+//! is the root under which the kernel's and the firmware's files describe the machine. `PANIC_AT` names a step right
 //! after which the run panics, and `PANIC_ON_CALL` is the number of the call to its provider's `renewal`, on any
 //! thread, that panics. `HANG_FOR` is the number of seconds for which its evidence is not available, whatever the
 //! deadline. `SLOW_FOR` is the number of seconds that its device needs for evidence; it gives up at the deadline.
@@ -53,7 +53,7 @@ impl Attester for Null {
     }
 
     fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, Failure> {
-        // The tests run the program, whose deadlines are in real time.
+        // Sleep in real time, because the deadlines of this program use real time.
         if let Ok(seconds) = std::env::var("HANG_FOR") {
             sleep(Duration::from_secs(seconds.parse().unwrap()));
         }

@@ -28,7 +28,7 @@ pub struct Application {
 }
 
 impl Application {
-    /// A request of a machine without proof.
+    /// A request from a machine without evidence.
     pub fn insecure(machine: Machine) -> Self {
         Self::new(machine, Provider::INSECURE, None)
     }

@@ -67,7 +67,7 @@ impl Bed {
         bed.asking(cloud)
     }
 
-    /// Replaces the inventory by these machines, in the form of the inventory.
+    /// Replaces the inventory with these machines, which are in the inventory format.
     pub fn write_machines(&self, machines: Vec<Value>) {
         let inventory = json!({
             "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
@@ -123,7 +123,7 @@ impl Bed {
         .unwrap_or_else(|| panic!("no event {reason}: {:#?}", self.server.events()))
     }
 
-    /// The number of reads and writes of this part of one request.
+    /// The number of reads and writes of this subresource of a request.
     pub fn calls(&self, name: &str, part: &str) -> usize {
         let requests = self.server.requests();
         let calls = requests

@@ -142,7 +142,7 @@ impl RealBed {
         Application::null(machine, self.cluster.ca().certificate_pem())
     }
 
-    /// Creates the request with its token, which is created first. Returns its name.
+    /// Creates the request's token, and then the request with this token. Returns its name.
     pub fn file(&self, application: &Application) -> String {
         let token = self
             .cluster

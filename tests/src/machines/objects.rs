@@ -1,4 +1,4 @@
-//! Objects of the laboratory, and the tables that kubectl prints of them.
+//! Objects in the test clusters, and the tables that kubectl prints of them.
 
 use crate::management::WorkloadCluster;
 use kubelet_attestation::names::Provider as Attestor;

@@ -33,7 +33,8 @@ const MANAGED_BY: &str = "cluster.x-k8s.io/managed-by";
 
 impl Management {
     /// Defines the AWSClusters, AWSMachines, AWSMachineTemplates, managed control planes and identities of Cluster API
-    /// Provider AWS, whose provider is then the test. Also creates its identity for every namespace, like the provider.
+    /// Provider AWS, so that the test acts as this provider. Also creates the identity that the provider creates for
+    /// every namespace.
     #[track_caller]
     pub fn define_aws(&self) {
         let wanted = [AWS_CLUSTER, AWS_MACHINE, AWS_MACHINE_TEMPLATE];
@@ -44,7 +45,7 @@ impl Management {
         definitions.retain(|object| wanted.contains(&object["metadata"]["name"]));
         assert_eq!(definitions.len(), wanted.len());
         for definition in &mut definitions {
-            // There is no converter: the one served version is stored.
+            // No conversion webhook is necessary, because the only served version is the stored version.
             definition["spec"]["conversion"] = json!({ "strategy": "None" });
             self.kubectl().apply_server_side(definition);
         }
@@ -56,15 +57,15 @@ impl Management {
     }
 }
 
-/// Creates a network for AWSClusters, whose addresses machines of this process can have: there is one.
+/// Creates the only network for AWSClusters. Machines of this process can have addresses in this network.
 #[track_caller]
 pub fn network(cloud: &Cloud) -> Network {
     let ec2 = cloud.moto().ec2(ACCOUNT, REGION);
     ec2.create_network(&Machine::network(), &SECURITY_GROUPS)
 }
 
-/// Creates networks for the AWSClusters of these accounts, whose addresses machines of this process can have: instead
-/// of [`network`].
+/// Creates networks for the AWSClusters of these accounts, instead of [`network`]. Machines of this process can have
+/// addresses in these networks.
 ///
 /// # Panics
 ///
@@ -111,7 +112,7 @@ pub(super) fn machine_template(network: &Network) -> Value {
         "ami": { "id": "ami-12345678" },
         "subnet": { "id": network.subnet },
         "sshKeyName": "",
-        // User data stay in the instance, as with most providers, and are not stored elsewhere.
+        // As with most providers, the user data are only stored in the instance.
         "cloudInit": { "insecureSkipSecretsManager": true },
     } } })
 }

@@ -81,7 +81,7 @@ impl ClusterBuilder {
         self
     }
 
-    /// Uses this workload cluster instead of starting one.
+    /// Uses this workload cluster instead of a new workload cluster.
     pub fn workload(mut self, workload: Arc<ControlPlane>) -> Self {
         self.workload = Some(workload);
         self
@@ -143,7 +143,7 @@ impl ClusterBuilder {
             for part in &mut parts {
                 part.owner = Some(&cluster.object);
             }
-            // Cluster API looks for a missing object again after 30 seconds, too.
+            // Create the parts first, because Cluster API only searches for a missing object again after 30 seconds.
             let parts: Vec<_> = parts.iter().collect();
             self.place.create_without_statuses(&parts);
             self.place.write_statuses(&parts);
@@ -243,8 +243,8 @@ impl ClusterBuilder {
 
     /// The existing Cluster, with its Secrets.
     ///
-    /// They come before the status of its InfraCluster: Cluster API connects to a Cluster as soon as its infrastructure
-    /// is ready, and repeats a failed attempt after 30 seconds.
+    /// The Secrets are created before the status of the InfraCluster, because Cluster API connects to a Cluster as soon
+    /// as its infrastructure is ready, and retries only after 30 seconds.
     #[track_caller]
     fn created(&self, workload: Arc<ControlPlane>, object: Value) -> WorkloadCluster {
         let cluster = WorkloadCluster {
@@ -289,7 +289,7 @@ impl AwaitedCluster {
     }
 }
 
-/// The API server's address in the form of objects.
+/// The API server's address in the format of Cluster API objects.
 fn endpoint(workload: &ControlPlane) -> Value {
     let authority = workload.server().trim_start_matches("https://");
     let (host, port) = authority.split_once(':').expect("it has a port");
@@ -312,8 +312,8 @@ fn references(place: &Place) -> Value {
     cluster["spec"].clone()
 }
 
-/// Writes the data of providers into the InfraCluster and the control plane that others created, and to which a
-/// Cluster's spec refers.
+/// Writes the data of providers into the InfraCluster and the control plane that a Cluster's spec refers to, and that
+/// other components created.
 #[track_caller]
 fn provide(
     place: &Place,
@@ -349,7 +349,7 @@ fn namespace(place: &Place) -> Value {
 #[derive(Debug)]
 pub struct WorkloadCluster {
     pub(super) place: Place,
-    /// `None` if it is on machines.
+    /// `None` if the control plane runs on machines.
     pub(super) workload: Option<Arc<ControlPlane>>,
     pub(super) infrastructure: InfraCluster,
     /// The Cluster at its creation.
@@ -371,7 +371,7 @@ impl WorkloadCluster {
     ///
     /// # Panics
     ///
-    /// If its control plane is on machines.
+    /// If its control plane runs on machines.
     #[track_caller]
     pub fn control_plane(&self) -> &Arc<ControlPlane> {
         let workload = self.workload.as_ref();

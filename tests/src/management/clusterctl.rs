@@ -22,7 +22,7 @@ const INVENTORY: &str = "clusterctl.cluster.x-k8s.io/core";
 /// The label of a provider's name.
 const PROVIDER: &str = "cluster.x-k8s.io/provider";
 
-/// The providers of this management cluster: name, type, label.
+/// The providers in this management cluster, each with name, type and label.
 const PROVIDERS: [[&str; 3]; 4] = [
     ["cluster-api", "CoreProvider", "cluster-api"],
     ["kubeadm", "BootstrapProvider", "bootstrap-kubeadm"],
@@ -84,7 +84,7 @@ fn register(kubectl: &Kubectl, [name, kind, label]: [&str; 3], namespace: &str) 
         "metadata": { "name": label, "namespace": namespace, "labels": labels },
         "providerName": name, "type": kind, "version": "v1.14.2",
     });
-    // A definition that is established may be served a moment later.
+    // The API server can begin to serve a definition some time after it is established.
     let created = poll(DEADLINE, || kubectl.try_create(&provider).ok());
     assert!(created.is_some(), "{provider:#} cannot be created");
 }
@@ -106,7 +106,7 @@ pub fn clusterctl(home: &Path, arguments: &[&str]) -> String {
         .arg("--config")
         .arg(home.join("clusterctl.yaml"))
         .args(arguments)
-        // It would otherwise look for a newer version of itself on the Internet.
+        // Otherwise, clusterctl would search the Internet for a newer version.
         .env("CLUSTERCTL_DISABLE_VERSIONCHECK", "true")
         .env("HOME", home)
         .output()
@@ -117,8 +117,8 @@ pub fn clusterctl(home: &Path, arguments: &[&str]) -> String {
 }
 
 impl WorkloadCluster {
-    /// Moves everything in its namespace with `clusterctl move`, and writes the statuses again that no manager writes:
-    /// statuses are not moved.
+    /// Moves everything in its namespace with `clusterctl move`, and writes the statuses that no manager writes,
+    /// because clusterctl does not move statuses.
     #[track_caller]
     pub fn clusterctl_move(self, target: &Management) -> Self {
         let kubeconfigs = [
@@ -138,7 +138,7 @@ impl WorkloadCluster {
             .arg(from)
             .arg("--to-kubeconfig")
             .arg(to)
-            // It would otherwise look for a newer version of itself on the Internet.
+            // Otherwise, clusterctl would search the Internet for a newer version.
             .env("CLUSTERCTL_DISABLE_VERSIONCHECK", "true")
             .env("HOME", files.path());
         let mut process = launch.spawn(&files.join("clusterctl.log"));

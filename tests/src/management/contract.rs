@@ -3,7 +3,7 @@ use serde_json::{Map, Value, json};
 
 use super::aws;
 
-/// Cluster API's contracts with its providers: versions and forms of objects.
+/// Cluster API's contracts with its providers: object versions and formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contract {
     /// Up to Cluster API 1.10: only v1beta1.
@@ -18,7 +18,7 @@ pub enum InfraCluster {
     /// A provider whose InfraCluster has the signers of the kubelet authentication proposal in its status.
     #[default]
     WithSigners,
-    /// A provider whose InfraCluster prunes them.
+    /// A provider whose InfraCluster has no fields for the signers.
     WithoutSigners,
     /// Cluster API Provider AWS, with an externally managed AWSCluster in this network.
     Aws(Network),
@@ -55,7 +55,7 @@ impl InfraCluster {
         }
     }
 
-    /// The kind of its machines' templates, and the spec of one.
+    /// The kind of its machine templates, and the spec of a template.
     pub(super) fn machine_template(&self) -> (Kind, Value) {
         match self {
             Self::WithSigners | Self::WithoutSigners => (

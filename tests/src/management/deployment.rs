@@ -28,7 +28,7 @@ const CONTROL_PLANE: &str = "cluster.x-k8s.io/control-plane";
 /// The deadline for Machines to be Running.
 pub(super) const RUNNING: Duration = Duration::from_secs(900);
 
-/// A MachineDeployment; or a KubeadmControlPlane, which has the same operations.
+/// A MachineDeployment, or a KubeadmControlPlane, which supports the same operations.
 #[derive(Debug)]
 pub struct MachineDeployment {
     place: Place,
@@ -67,7 +67,7 @@ impl WorkloadCluster {
         create(infrastructure, of_machines);
         let mut spec = template(&place, &name, KUBEADM_CONFIG_TEMPLATE, infrastructure);
         spec["replicas"] = json!(replicas);
-        // A rollout waits for it.
+        // A rollout waits for this condition.
         let gates = json!([{ "conditionType": NODE_ATTESTED }]);
         spec["template"]["spec"]["readinessGates"] = gates;
         create(MACHINE_DEPLOYMENT, spec);
@@ -78,7 +78,7 @@ impl WorkloadCluster {
         }
     }
 
-    /// The MachineDeployment that the topology controller creates for this one of the Cluster's topology.
+    /// The MachineDeployment that the topology controller creates for this entry in the Cluster's topology.
     #[track_caller]
     pub fn machine_deployment_of_topology(&self, name: &str) -> MachineDeployment {
         let place = self.place.clone();
@@ -169,7 +169,7 @@ impl MachineDeployment {
         self.place.patch(self.kind, &self.name, &patch);
     }
 
-    /// Replaces each Machine by another.
+    /// Replaces each Machine with a new Machine.
     #[track_caller]
     pub fn roll_out(&self) {
         let now = humantime::format_rfc3339_seconds(now()).to_string();

@@ -15,7 +15,7 @@ const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 /// The secret half of every bootstrap token.
 const SECRET: &str = "0123456789abcdef";
 
-/// The number of the next token: every token of a test process has an ID of its own.
+/// The number of the next token: every token of a test process has a different ID.
 static TOKENS: AtomicU32 = AtomicU32::new(0);
 
 /// A builder for a Machine with its KubeadmConfig, its bootstrap token and its InfraMachine.
@@ -39,9 +39,9 @@ pub struct MachineBuilder {
 /// A node's first credential.
 #[derive(Debug)]
 enum Bootstrap {
-    /// A KubeadmConfig and a token of its own.
+    /// The Machine has its own KubeadmConfig and its own token.
     Own,
-    /// The token of its pool: the Machine has no reference.
+    /// The token of its pool. The Machine does not refer to a KubeadmConfig.
     Pool(BootstrapToken),
 }
 
@@ -155,7 +155,8 @@ impl MachineBuilder {
                 );
                 let place = &self.place;
                 place.create_without_statuses(&[&infra_machine, &config]);
-                // Only now, as Cluster API does: a config that is missing is not read again at once.
+                // Set the reference only now, like Cluster API. If the config were missing, the controller would not
+                // read it again immediately.
                 let spec = json!({ "spec": { "bootstrap": data } });
                 place.patch(MACHINE, &self.name, &spec);
                 place.write_statuses(&[&infra_machine, &config, &machine]);

@@ -37,7 +37,7 @@ const READS_CONTROL_PLANES: &str = "reads-control-planes";
 
 /// Cluster API's providers, each with the ServiceAccount and the permissions in its manifest, and with its webhooks.
 ///
-/// Their webhooks listen on all addresses: no flag selects one.
+/// The webhooks listen on all addresses, because no flag selects an address.
 #[derive(Debug)]
 pub(super) struct Managers {
     _processes: Vec<Process>,
@@ -83,13 +83,13 @@ impl Manager {
 }
 
 impl Managers {
-    /// Starts them, and waits until they are ready; bootstrap tokens have this lifetime.
+    /// Starts the managers, and waits until they are ready. Bootstrap tokens have this lifetime.
     #[track_caller]
     pub(super) fn start(cluster: &ControlPlane, names: &[&str], token_ttl: Duration) -> Self {
         let webhooks = Webhooks::new();
         let ttl = format!("--bootstrap-token-ttl={}s", token_ttl.as_secs());
-        // Both are alpha, and off by default: without them the managers accept no configuration for Ignition, and no
-        // ClusterClass.
+        // Both feature gates are off by default. Without them, the managers reject Ignition configurations and
+        // ClusterClasses.
         let ignition = "--feature-gates=KubeadmBootstrapFormatIgnition=true";
         let classes = "--feature-gates=ClusterTopology=true";
         let started = names.iter().map(|name| {
@@ -107,7 +107,7 @@ impl Managers {
             let program = Launch::new(name, BUILT.join(name)).args(flags);
             start(cluster, program, &account, port, &webhooks)
         });
-        // All of them are started before the first wait.
+        // Start all managers before the first wait.
         let started: Vec<_> = started.collect();
         let processes = started.into_iter().map(Manager::wait_until_ready);
         Self {
@@ -185,7 +185,7 @@ fn let_read_control_planes(kubectl: &Kubectl, account: &Value) {
     }
 }
 
-/// Replaces the Service in a webhook's client configuration by a URL on loopback.
+/// Replaces the Service in a webhook's client configuration with a URL on loopback.
 fn call_on(client: &mut Value, port: u16, ca: &str) {
     let path = client["service"]["path"].as_str().unwrap_or_default();
     *client = json!({

@@ -26,7 +26,7 @@ pub(super) struct New<'a> {
     pub(super) name: &'a str,
     /// The stored object that owns it.
     pub(super) owner: Option<&'a Value>,
-    /// Labels, annotations and finalizers, in addition to the ones of every object.
+    /// Labels, annotations and finalizers, in addition to the labels, annotations and finalizers of every object.
     pub(super) metadata: Metadata,
     pub(super) spec: Value,
     pub(super) status: Value,
@@ -45,7 +45,7 @@ impl Place {
         self.control_plane.kubectl()
     }
 
-    /// Creates the object with its status, and returns the stored object from before the status.
+    /// Creates the object with its status, and returns the object as it was stored before the status was written.
     #[track_caller]
     pub(super) fn create(&self, new: &New<'_>) -> Value {
         let stored = self.create_without_statuses(&[new]).remove(0);

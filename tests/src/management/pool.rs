@@ -101,7 +101,8 @@ impl PoolBuilder {
         );
         let place = &self.place;
         place.create_without_statuses(&[&infra_pool, &config]);
-        // Only now, as Cluster API does: a config that is missing is not read again at once.
+        // Set the reference only now, like Cluster API. If the config were missing, the controller would not read it
+        // again immediately.
         let data = json!({ "bootstrap": { "dataSecretName": self.name } });
         let spec = json!({ "spec": { "template": { "spec": data } } });
         place.patch(MACHINE_POOL, &self.name, &spec);

@@ -19,11 +19,11 @@ pub enum Order {
     ProviderIdFirst,
     /// The machine first, and the provider ID after its Node exists, as with Cluster API's Docker provider.
     NodeFirst,
-    /// One of these free hosts, by provider ID, as on bare metal: a host has its name and its provider ID before a
-    /// Machine exists.
+    /// The machine runs on one of these hosts (provider IDs), as on bare metal. A host has its name and its provider ID
+    /// before a Machine exists.
     Hosts(Vec<String>),
-    /// One of these free hosts, by the prefix of the provider ID, and the provider ID after the Node exists, as with
-    /// Metal3.
+    /// The machine runs on one of these hosts (prefixes of provider IDs). The provider ID is set after the Node exists,
+    /// as with Metal3.
     HostsNodeFirst(Vec<String>),
 }
 
@@ -32,7 +32,7 @@ pub enum Order {
 pub struct Boot {
     /// The host name of the machine: the name of the InfraMachine, of the instance in its pool, or of the host.
     pub name: String,
-    /// Its provider ID, which its infrastructure publishes at once or later.
+    /// The provider ID, which the infrastructure publishes immediately or later.
     pub provider_id: String,
     /// Its bootstrap data.
     pub data: String,
@@ -69,7 +69,7 @@ impl Provider {
         }
     }
 
-    /// Pauses while the Cluster is moved, and continues at its new place. Its machines keep running.
+    /// Pauses while the Cluster is moved, and continues in the new management cluster. Its machines keep running.
     pub fn moved(mut self, moving: impl FnOnce() -> WorkloadCluster) -> (Self, WorkloadCluster) {
         let mut infrastructure = self.rounds.end().expect("it runs");
         let cluster = moving();

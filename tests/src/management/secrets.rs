@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::place::{CLUSTER_NAME, Place, owner_reference};
 
-/// The kubeconfig that Cluster API writes for a cluster: everything inline, a member of `system:masters`, the key in
-/// SEC1 or PKCS#1.
+/// The kubeconfig that Cluster API writes for a cluster: all content is inline, the user is a member of
+/// `system:masters`, and the key is in SEC1 or PKCS#1.
 pub fn workload_kubeconfig(name: &str, workload: &ControlPlane) -> String {
     workload_kubeconfig_of_ca(name, workload, workload.ca())
 }

@@ -24,7 +24,7 @@ const MAX_OPENS: f64 = 6.0;
 /// same program takes 1,968 to 2,088 KiB.
 const MAX_PEAK_KIB: f64 = 2.25 * 1024.0;
 
-/// Settings that an operator of this provider would write.
+/// Typical settings for this provider.
 const SETTINGS: &str = "\
 apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1
 kind: KubeletAuthenticatorConfiguration
@@ -41,7 +41,7 @@ pub const PLUGINS: [&str; 3] = [
     "kubelet-authenticator-tpm",
 ];
 
-/// A node as client-go runs its plugin.
+/// A node whose plugin runs as client-go starts it.
 pub struct Node {
     exec_info: String,
     settings: Vec<OsString>,
@@ -96,7 +96,7 @@ pub fn run(programs: &Path, limits_only: bool) -> Suite {
     };
     let with_settings = with_settings.with_args([option("config", &settings)]);
 
-    // With the same store, and without any source of evidence: no metadata service, and no TPM.
+    // Run these plugins with the same store, and without a source of evidence: without a metadata service or a TPM.
     let others = PLUGINS.into_iter().filter(|name| *name != PLUGIN);
     let others: Vec<Program> = others
         .map(|name| Program {
@@ -209,8 +209,8 @@ fn print(programs: &[Program], costs: &[Cost], times: &[Vec<Duration>]) {
 
 /// Copies of the programs in a file system in memory, if there is one.
 ///
-/// A page fault maps a part of the program. The size of this part depends on how the file got into the page cache: the
-/// same binary on a disk measures from 1.8 to 4.3 MiB.
+/// A page fault maps a part of the program. The size of this part depends on how the file got into the page cache: for
+/// the same binary on a disk, the measured memory is 1.8 to 4.3 MiB.
 fn in_memory(programs: &Path, fallback: &Path) -> PathBuf {
     let memory = Path::new("/dev/shm");
     let base = if memory.is_dir() { memory } else { fallback };
@@ -232,7 +232,7 @@ fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// Whether the program needs no work of the dynamic loader.
+/// Whether the program runs without a dynamic loader.
 fn is_static(program: &Path) -> bool {
     let output = Command::new("ldd")
         .arg(program)

@@ -1,4 +1,4 @@
-//! Objects of Cluster API in the state in which its managers leave them.
+//! Cluster API objects, in the same state as after its managers have processed them.
 
 use serde_json::{Value, json};
 
@@ -70,7 +70,7 @@ impl NewMachine<'_> {
         let objects = [
             infra_machine(json!({"spec": {"providerID": self.provider_id}})),
             config(json!({"spec": {"joinConfiguration": {"discovery": discovery}}})),
-            // With bootstrap data, so after its config.
+            // The Machine has bootstrap data, so create it after its config.
             machine(json!({"spec": {
                 "clusterName": cluster,
                 "bootstrap": {

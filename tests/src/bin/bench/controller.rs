@@ -27,12 +27,12 @@ impl Drop for Controller {
     }
 }
 
-/// The infrastructure's ID of the machine of this name.
+/// The provider ID of the machine with this name.
 pub fn provider_id(machine: &str) -> String {
     format!("bench:///{machine}")
 }
 
-/// Starts it for these machines, each with the public half of its bootstrap token.
+/// Starts the controller for these machines, each with the public half of its bootstrap token.
 pub fn start(
     program: &Path,
     files: &Files,

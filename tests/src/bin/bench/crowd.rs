@@ -48,7 +48,7 @@ impl<T: Send + 'static> Background<T> {
     }
 }
 
-/// Creates the objects, and sends requests from now on. Returns their number at the end.
+/// Creates the objects. From then on, sends requests in the background, and returns their number at the end.
 pub fn turn(simulation: &Simulation, tenant: Tenant) -> Background<usize> {
     for number in 0..OBJECTS {
         simulation.management.put(machine(&tenant.name, number));
@@ -57,7 +57,7 @@ pub fn turn(simulation: &Simulation, tenant: Tenant) -> Background<usize> {
     request(tenant)
 }
 
-/// Sends requests with unknown tokens from now on. Returns their number at the end.
+/// Sends requests with unknown tokens in the background. Returns their number at the end.
 pub fn request(tenant: Tenant) -> Background<usize> {
     Background::start(move |is_over| {
         let mut filed = 0;
@@ -76,7 +76,7 @@ pub fn request(tenant: Tenant) -> Background<usize> {
     })
 }
 
-/// Probes `/healthz` from now on. Returns the longest response time at the end.
+/// Probes `/healthz` in the background. Returns the longest response time at the end.
 pub fn probe(diagnostics: Diagnostics) -> Background<Duration> {
     Background::start(move |is_over| {
         let mut longest = Duration::ZERO;
@@ -97,7 +97,7 @@ pub fn lock_times(file: &std::path::Path) -> BTreeMap<String, f64> {
     serde_json::from_str(&text).expect("times by lock")
 }
 
-/// A Machine with bootstrap data whose KubeadmConfig does not exist, of a pool that does not exist.
+/// A Machine with bootstrap data. Its KubeadmConfig and its pool do not exist.
 fn machine(cluster: &str, number: usize) -> Value {
     let name = long("m", number);
     let fields = json!({

@@ -36,7 +36,8 @@ pub fn run(programs: &Path, program: &Path) -> Suite {
             );
             node.program(PLUGIN, programs)
         };
-        // One run is timed; the CPU time needs a parent of its own, and another machine.
+        // Alternate between two measurements: wall time, and CPU time, which needs a separate parent process and a
+        // different machine.
         if index % 2 == 0 {
             wall.push(node("wall").time());
         } else {
@@ -78,7 +79,7 @@ pub fn run(programs: &Path, program: &Path) -> Suite {
     suite
 }
 
-/// A machine's own bootstrap token: its public half.
+/// The public half of a machine's own bootstrap token.
 fn token_id(index: usize) -> String {
     format!("t{index:05}")
 }

@@ -20,7 +20,7 @@ use crate::report::{Suite, print_table};
 /// The number of requests that one token creates.
 const REQUESTS: usize = 60_000;
 
-/// The number of requests in progress at once.
+/// The number of simultaneous requests.
 const AT_ONCE: usize = 16;
 
 /// The time limit of one join. The measurement ends if a join takes longer.

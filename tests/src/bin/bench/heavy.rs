@@ -1,5 +1,6 @@
-//! A tenant whose objects are expensive to read: nested, of the wrong type, with many labels, or long. It writes them
-//! again and again, and its cluster looks up tokens, for which the controller reads its `KubeadmConfig`s.
+//! A tenant whose objects are expensive to read: nested, of the wrong type, with many labels, or long. The tenant
+//! rewrites these objects repeatedly. Requests from its cluster cause token lookups, for which the controller reads the
+//! `KubeadmConfig`s.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -18,7 +19,7 @@ const LEVELS: usize = 200;
 /// The length of the longest text. etcd stores objects of up to 1.5 MiB.
 const LENGTH: usize = 1_400_000;
 
-/// The number of labels, which are values of their own.
+/// The number of labels. Each label is a separate value in memory.
 const LABELS: usize = 40_000;
 
 /// The pause between two writes.
@@ -92,7 +93,7 @@ pub fn reported(log: &Path, namespace: &str) -> BTreeSet<String> {
     skipped.collect()
 }
 
-/// An object of this kind, which differs from that of another write.
+/// An object of this kind, which is different for each write.
 fn shaped(kind: (&str, &str), (cluster, name): (&str, &str), shape: Shape, write: usize) -> Value {
     let is_secret = kind.1 == "Secret";
     // The Secret of the Cluster with this shape.
@@ -107,7 +108,8 @@ fn shaped(kind: (&str, &str), (cluster, name): (&str, &str), shape: Shape, write
     } else {
         cluster
     };
-    // A Machine of the wrong type has no config, so another one refers to the config of the wrong type.
+    // A Machine with a field of the wrong type has no config, so a different Machine refers to the config with a field
+    // of the wrong type.
     let config = match shape {
         Shape::Nested => "wrong",
         _ => name,

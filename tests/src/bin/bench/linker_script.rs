@@ -1,7 +1,7 @@
 //! A linker script that puts the functions of a cached run next to each other.
 //!
-//! A page fault maps the 64 KiB around it. In the linker's own order, the functions of a cached run are spread over
-//! the whole program, and so half of it becomes resident.
+//! A page fault maps the 64 KiB around it. In the default order, the functions of a cached run are spread over the
+//! whole program, so half of the program becomes resident.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -39,8 +39,8 @@ pub fn of(programs: &Path) -> String {
     )
 }
 
-/// The name without the parts that differ between compilers: the hash of a crate, the hash of an instance of a generic
-/// function, and the number of a copy.
+/// The name without the parts that differ between compilers: the crate hash, the hash of a generic instance, and the
+/// copy number.
 fn pattern(name: &str) -> String {
     let mut pattern = String::new();
     let mut rest = name;

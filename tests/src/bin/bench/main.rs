@@ -72,7 +72,7 @@ fn main() -> ExitCode {
         let controller = || program("node-attestation-controller");
         let suite = match name {
             Name::CachedPath => {
-                // The shortest of all checks that do not depend on the machine's speed.
+                // Run this check first. It is the shortest check that does not depend on the machine's speed.
                 panics::check(&node_programs().join("plugin-that-panics"));
                 println!("a panic behind the cached path prints the stored credential");
                 cached_path::run(&node_programs(), limits_only)

@@ -12,7 +12,7 @@ const PEAK_RUNS: usize = 21;
 /// A program with its arguments and environment, without anything else of the tests.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// Its name in the tables.
+    /// The program's name in the tables.
     pub name: &'static str,
     /// The file.
     pub path: PathBuf,
@@ -27,11 +27,11 @@ pub struct Program {
 pub struct Cost {
     /// The size of the file in bytes.
     pub size: u64,
-    /// User-space instructions, by callgrind.
+    /// User-space instructions, measured with callgrind.
     pub instructions: u64,
-    /// System calls, by strace.
+    /// System calls, measured with strace.
     pub system_calls: u64,
-    /// The system calls that open a file, whether it exists or not.
+    /// The system calls that open a file, including files that do not exist.
     pub opens: u64,
     /// Peak resident memory in KiB.
     pub peak_kib: u64,
@@ -48,13 +48,13 @@ impl Program {
         }
     }
 
-    /// The same with these arguments.
+    /// Adds these arguments.
     pub fn with_args<T: Into<OsString>>(mut self, args: impl IntoIterator<Item = T>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
         self
     }
 
-    /// The same with these variables.
+    /// Adds these variables.
     pub fn with_env<T: Into<OsString>>(mut self, env: impl IntoIterator<Item = (T, T)>) -> Self {
         self.env.extend(
             env.into_iter()
@@ -67,7 +67,7 @@ impl Program {
         self.under::<&str>(None, &[])
     }
 
-    /// The program under a tool that starts it.
+    /// The command that runs the program, optionally with a tool.
     fn under<T: AsRef<std::ffi::OsStr>>(&self, tool: Option<&Path>, tool_args: &[T]) -> Command {
         let mut command = match tool {
             Some(tool) => {
@@ -88,7 +88,7 @@ impl Program {
         command
     }
 
-    /// Runs it once and times it.
+    /// Runs the program once, and returns the elapsed time.
     pub fn time(&self) -> Duration {
         let mut command = self.command();
         command.stderr(Stdio::null());
@@ -99,7 +99,7 @@ impl Program {
         elapsed
     }
 
-    /// Measures everything except the time; `peak_memory` is the program of that name.
+    /// Measures everything except the time; `peak_memory` is the path of the program `peak-memory`.
     pub fn cost(&self, peak_memory: &Path) -> Cost {
         let (system_calls, opens) = self.system_calls();
         // The part of a program that a page fault maps depends on its load address in this run.
@@ -140,7 +140,7 @@ impl Program {
         let mut command = self.under(Some(Path::new("valgrind")), &args);
         assert!(command.output().unwrap().status.success(), "{}", self.name);
         let calls = std::fs::read_to_string(calls.path()).unwrap();
-        // "fn=(3) name" and "cfn=(3) name": the name appears at the first mention.
+        // "fn=(3) name" and "cfn=(3) name": the name only appears at the first occurrence.
         let named = calls
             .lines()
             .filter(|line| line.starts_with("fn=") || line.starts_with("cfn="))
@@ -196,8 +196,8 @@ impl Program {
     }
 }
 
-/// The wall times of programs run in turn, so that a noisy moment affects all of them alike: sorted, one list for
-/// each program.
+/// The wall times of programs run in turn, so that noise affects all programs equally. Returns a sorted list for each
+/// program.
 pub fn interleaved(programs: &[Program], runs: usize) -> Vec<Vec<Duration>> {
     let mut times = vec![Vec::with_capacity(runs); programs.len()];
     for _ in 0..runs {
@@ -244,10 +244,10 @@ fn status(pid: u32, name: &str) -> f64 {
 /// The processor time of a process and all its threads, in user space and in the kernel.
 pub fn processor_time(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    // The second field is the name, which may contain any character.
+    // The second field is the name, which can contain any character.
     let (_, fields) = stat.rsplit_once(')').unwrap();
     let fields: Vec<&str> = fields.split_whitespace().collect();
     let ticks = |field: &str| field.parse::<u32>().unwrap();
-    // Hundredths of a second, on every Linux.
+    // The times are in hundredths of a second on every Linux system.
     Duration::from_millis(10) * (ticks(fields[11]) + ticks(fields[12]))
 }

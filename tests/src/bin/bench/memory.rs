@@ -13,14 +13,14 @@ use crate::simulation::{Simulation, Tenant};
 const CLUSTERS: [usize; 3] = [100, 300, 1000];
 const MACHINES: [usize; 2] = [30_000, 100_000];
 
-/// The memory limits of a controller in bytes: its own, for a cluster, for a node.
+/// The memory limits of a controller, in bytes: the base, and the additional memory for each cluster and for each node.
 const OWN: usize = 60_000_000;
 const A_CLUSTER: usize = 150_000;
 const A_NODE: usize = 3_000;
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// The time after which the work of a start is done.
+/// The time after which the controller has completed its work after the start.
 const SETTLED: Duration = Duration::from_secs(20);
 
 /// Measures, prints the table, and returns the values.

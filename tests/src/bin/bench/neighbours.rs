@@ -1,5 +1,5 @@
-//! Clusters of one controller, a quarter of whose API servers turn hostile, and the effect on the others. Three more
-//! tenants have many Machines, objects that are expensive to read, and many Clusters in the management cluster.
+//! Clusters of one controller, a quarter of whose API servers turn hostile, and the effect on the other clusters. Three
+//! more tenants have many Machines, objects that are expensive to read, and many Clusters in the management cluster.
 //! Everything except the controller runs in this process.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -25,10 +25,10 @@ const GOOD: usize = 150;
 /// The number of clusters that turn hostile, ten in each way.
 const HOSTILE: usize = 50;
 
-/// The number of simultaneous joins, each in a cluster of its own.
+/// The number of simultaneous joins, each in a separate cluster.
 const AT_ONCE: usize = 20;
 
-/// The number of rounds of joins before the others become hostile, and also after it.
+/// The number of rounds of joins before, and also after, the other clusters become hostile.
 const ROUNDS: usize = 15;
 
 /// The pause between two rounds, so that they cover more than one state of the hostile clusters.
@@ -66,10 +66,11 @@ const MEASURED: [&str; 10] = [
 /// The limit of the controller's memory next to hostile clusters, in MiB.
 const MAX_MEMORY: f64 = 400.0;
 
-/// The number of clusters whose requests are stored, and use much more memory than their length.
+/// The number of hostile clusters with requests that the controller stores, and that use much more memory than their
+/// length.
 const KEEPING: usize = 4;
 
-/// The number of such requests of each.
+/// The number of these requests in each cluster.
 const KEPT: usize = 1000;
 
 /// The number of values in each request, which is near the limit.
@@ -78,13 +79,13 @@ const VALUES: usize = 4000;
 /// The maximum number of threads of the controller: the threads of tokio, and of hanging lookups.
 const MAX_THREADS: f64 = 64.0;
 
-/// The number of elements that cost three bytes each to send.
+/// The number of elements in a response. Each element has three bytes.
 const ELEMENTS: usize = 640_000;
 
 /// The address of a name server that never answers.
 const NAME_SERVER: &str = "127.0.0.2";
 
-/// Starts a program in a mount namespace in which it uses that name server.
+/// Starts a program in a mount namespace in which the program uses this name server.
 const WITH_NAME_SERVER: &str = r#"mount --bind "$0" /etc/resolv.conf && exec "$@""#;
 
 /// Measures, prints the table, and returns the values.
@@ -128,7 +129,7 @@ pub fn run() -> Suite {
     simulation.wait_until_watched(&tenants, &vec![0; tenants.len()]);
     simulation.wait_until_watched(std::slice::from_ref(&crowded), &[0]);
     simulation.wait_until_watched(std::slice::from_ref(&expensive), &[0]);
-    // The cost of a first request is not measured.
+    // Make the first requests before the measurement.
     joins(good, 0);
 
     let used = processor_time(controller.pid());
@@ -161,7 +162,7 @@ pub fn run() -> Suite {
     let asked_since = hostile.iter().zip(asked_before);
     let calls: usize = asked_since.map(|(it, before)| asked(it) - before).sum();
     let reported = heavy::reported(&simulation.log(), &namespace);
-    // The hostile work, each with its minimum: with less of it, the limits would prove nothing.
+    // The hostile work, each kind with its minimum. With less work, the limits would not prove anything.
     let work = [
         ("calls of hostile API servers", calls, 200),
         (
@@ -287,7 +288,7 @@ fn name_server() -> Arc<AtomicUsize> {
     asked
 }
 
-/// An address at which no connection is ever established.
+/// An address that accepts no connections and sends no errors.
 struct Hole {
     address: SocketAddr,
     _listener: TcpListener,
@@ -305,7 +306,7 @@ impl Hole {
             socket.listen(0).unwrap().into_std().unwrap()
         });
         let address = listener.local_addr().unwrap();
-        // Connections up to the limit of the accept queue; the next is not answered.
+        // Fill the accept queue. The kernel does not answer further connections.
         let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok();
         let waiting = std::iter::from_fn(connect).collect();
         Self {
@@ -316,7 +317,7 @@ impl Hole {
     }
 }
 
-/// Makes an API server hostile from now on, with the method of this number.
+/// From now on, makes an API server hostile, in the way with this number.
 fn turn(simulation: &Simulation, tenant: &Tenant, number: usize, hole: SocketAddr) {
     let Tenant { name, server } = tenant;
     let connections = |fault| server.inject_connection(Times::always(), fault);
@@ -347,7 +348,7 @@ fn turn(simulation: &Simulation, tenant: &Tenant, number: usize, hole: SocketAdd
             1 => connections(ConnectionFault::NotHttp),
             _ => calls(Route::any(), Fault::not_json()),
         },
-        // Requests that are listed, watched and kept, and whose answers are never taken.
+        // Requests that the controller lists, watches and stores, and whose answers the API server never reads.
         4 if variant < KEEPING => {
             let fault = Fault::Answer {
                 code: 200,
@@ -365,7 +366,7 @@ fn turn(simulation: &Simulation, tenant: &Tenant, number: usize, hole: SocketAdd
     server.drop_connections();
 }
 
-/// A body that uses much more memory than its length, and the verb of the calls that get it as the response.
+/// A response body that uses much more memory than its length, and the verb of the calls that receive it.
 fn much_of_little(number: usize) -> (Verb, String) {
     let list =
         |items: &str| format!(r#"{{"metadata":{{"resourceVersion":"9"}},"items":[{items}]}}"#);
@@ -386,7 +387,7 @@ fn much_of_little(number: usize) -> (Verb, String) {
     }
 }
 
-/// Events of a watch with requests for the controller, whose metadata or groups are many small values.
+/// Watch events with requests for the controller whose metadata or groups consist of many small values.
 fn kept_requests() -> String {
     let owners = "{},".repeat(VALUES) + "{}";
     let groups = r#""","#.repeat(VALUES) + r#""""#;
@@ -463,7 +464,7 @@ fn joins(tenants: &[Tenant], round: usize) -> Vec<Duration> {
             .map(|(tenant, _)| tenant.name.as_str())
             .collect();
         assert!(filed.elapsed() < DEADLINE, "no answer: {waiting:?}");
-        // The benchmark measures real time, and must not occupy a processor.
+        // Sleep, because the benchmark measures real time and must not occupy a processor.
         std::thread::sleep(Duration::from_millis(1));
     }
     times

@@ -1,4 +1,4 @@
-//! A join on real Kubernetes: in turn the kubelet's own TLS bootstrap, and the kubelet with the plugin.
+//! A join on real Kubernetes: alternately, a kubelet with TLS bootstrapping, and a kubelet with the plugin.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -99,7 +99,7 @@ fn plugin_join(plane: &ControlPlane, plugin: &Path, name: &str, token: &str) -> 
     observed(plane, name, token.id(), || kubelet.start())
 }
 
-/// The same watches observe both kinds, so that both include their cost.
+/// The same watches observe both kinds of joins, so that both include the cost of the watches.
 fn observed(
     plane: &ControlPlane,
     name: &str,

@@ -87,7 +87,8 @@ impl Suite {
     }
 }
 
-/// Prints rows below a header as a Markdown table. The first column is aligned left, the others right.
+/// Prints rows below a header as a Markdown table. The first column is left-aligned, and the other columns are
+/// right-aligned.
 pub fn print_table(header: &[&str], rows: &[Vec<String>]) {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].len());

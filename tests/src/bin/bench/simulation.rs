@@ -30,7 +30,7 @@ pub const NODE_IDENTITY: (&str, &str) = ("attestation.cluster.x-k8s.io/v1alpha1"
 /// Deadline of the first watch of one cluster.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// The size of managed fields, conditions and owners of a Machine, in bytes.
+/// The total size of the managed fields, conditions and owner references of a Machine, in bytes.
 const FILLER: usize = 3000;
 
 /// A management cluster.
@@ -120,7 +120,7 @@ impl Simulation {
             .put(cluster_api::object(kind, (cluster, cluster, name), fields));
     }
 
-    /// Creates a Cluster and its KubeletAuthentication; both are in a namespace of the Cluster's name.
+    /// Creates a Cluster and its KubeletAuthentication; both are in a namespace with the name of the Cluster.
     pub fn put_cluster(&self, cluster: &Tenant, attestor: &str) {
         let Tenant { name, server } = cluster;
         let address = server.address();
@@ -192,7 +192,7 @@ impl Simulation {
         self.management.put(record);
     }
 
-    /// Waits until the requests of all these clusters are watched more often than `before`.
+    /// Waits until the number of watches for requests in each of these clusters exceeds `before`.
     pub fn wait_until_watched(&self, clusters: &[Tenant], before: &[usize]) {
         for (cluster, before) in clusters.iter().zip(before) {
             let is_watched = || (cluster.server.watches() > *before).then_some(());
@@ -205,7 +205,7 @@ impl Simulation {
     }
 }
 
-/// The infrastructure's ID of a machine.
+/// The provider ID of a machine.
 pub fn provider_id(machine: &str) -> String {
     format!("generic:///{machine}")
 }

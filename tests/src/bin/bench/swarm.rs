@@ -15,8 +15,8 @@ use crate::simulation::{KUBELET_AUTHENTICATION, Simulation};
 /// (`--max-clusters-per-namespace`).
 const CLUSTERS: usize = 2000;
 
-/// The number of Clusters that must have the condition of a Cluster beyond the limit. Some of the first Clusters lose
-/// their place to an older Cluster, and get the condition later.
+/// The number of Clusters that must have the condition of a Cluster beyond the limit. Some Clusters are served at
+/// first, and get the condition later, when an older Cluster replaces them.
 const BEYOND: usize = 900;
 
 const NAMESPACE: &str = "swarm";

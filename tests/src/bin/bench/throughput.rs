@@ -1,6 +1,6 @@
 //! Certificates per second on real API servers: the controller, kube-controller-manager's approver and signer, and a
-//! client that makes only the controller's writes. Then the controller again, with lost connections and a leader that
-//! stops.
+//! client that makes only the controller's writes. Finally, measures the controller with lost connections and a leader
+//! that stops.
 
 mod breaking_proxy;
 mod ideal_client;
@@ -34,13 +34,13 @@ const MACHINES: usize = 2_000;
 /// The number of requests to kube-controller-manager with its default limits, which processes ten per second.
 const FEW: usize = 300;
 
-/// The number of breaks of all connections to both API servers.
+/// The number of times that all connections to both API servers are closed.
 const BREAKS: u32 = 35;
 
-/// The pause between two of them.
+/// The pause between two of these interruptions.
 const BETWEEN: Duration = Duration::from_millis(500);
 
-/// The time for a controller's remaining work after the last certificate.
+/// The time in which a controller completes its remaining work after the last certificate.
 const AFTERWARDS: Duration = Duration::from_secs(3);
 
 /// The minimum share of the ideal client's requests per second.
@@ -50,7 +50,7 @@ const LEAST_OF_IDEAL: f64 = 0.9;
 const LEAST_OF_DEFAULT: f64 = 15.0;
 
 const CLUSTER: &str = "throughput";
-/// The controller's name, to both API servers and in Events.
+/// The controller's name in both API servers and in Events.
 const USER: &str = "node-attestation-controller";
 const NAMESPACE: &str = "default";
 const OTHER_LIMITS: [&str; 2] = ["--kube-api-qps=100000", "--kube-api-burst=100000"];
@@ -230,7 +230,7 @@ impl World {
         self.runtime.block_on(load::create(kubeconfig, &objects));
     }
 
-    /// Requests of these machines, each by its own token.
+    /// Requests from these machines, each with its own token.
     fn requests(&self, machines: Range<usize>) -> Vec<Request> {
         let ca = self.workload().ca().certificate_pem();
         let requests = machines.map(|number| {
@@ -291,7 +291,7 @@ impl World {
         certificates.next().unwrap().to_owned()
     }
 
-    /// A kubeconfig of the controller, through this proxy.
+    /// A kubeconfig for the controller, optionally through this proxy.
     fn management_kubeconfig(&self, proxy: Option<&BreakingProxy>) -> PathBuf {
         let plane = self.management.control_plane();
         let path = plane.client_cert_kubeconfig(USER, None);

@@ -1,4 +1,4 @@
-//! An attacker who holds a bootstrap token and writes requests by hand.
+//! An attacker who has a bootstrap token, and creates requests without the plugin.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,18 +11,18 @@ use serde_json::{Value, json};
 use crate::cluster::{self, Cluster};
 use crate::controller::Decision;
 
-/// The deadline for a response: a refusal takes little time, and the absence of a decision must be observable.
+/// The deadline for a response: long enough for a refusal, and short enough to observe that no decision arrives.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The time for which an undecided request is watched.
 const UNDECIDED: Duration = Duration::from_secs(2);
 
-/// The number of the next request: requests have names of their own.
+/// The number of the next request: each request has a different name.
 static FILED: AtomicU32 = AtomicU32::new(1);
 
 const CSRS: &str = "apis/certificates.k8s.io/v1/certificatesigningrequests";
 
-/// The signer of kubelets without proof.
+/// The signer for kubelets without evidence.
 pub const INSECURE: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure";
 
 /// Kubernetes' own signer of kubelets' client certificates.
@@ -39,7 +39,7 @@ pub enum Verdict {
         reason: String,
         message: String,
     },
-    /// No outcome within the time limit.
+    /// The request has no outcome within the time limit.
     Undecided,
 }
 
@@ -49,8 +49,8 @@ pub fn sum_up(met: usize, all: usize) {
 }
 
 impl Verdict {
-    /// Prints the result of an attack. Returns whether it was refused in this condition, for this reason. `decision`
-    /// is the controller's log entry for a refusal with a reason.
+    /// Prints the result of an attack. Returns whether the request was refused with this condition and this reason.
+    /// `decision` is the controller's log entry for a refusal with a reason.
     pub fn tell(&self, expected: (&str, &str), decision: impl FnOnce(&str) -> Decision) -> bool {
         let Self::Refused {
             kind,
@@ -94,7 +94,7 @@ pub struct Wish {
 }
 
 impl Wish {
-    /// The permitted contents of a request of a node with this name.
+    /// The permitted contents of a request from a node with this name.
     pub fn node(node: &'static str, signer: &'static str) -> Self {
         let provider_id = cluster::provider_id(node);
         Self {
@@ -185,7 +185,7 @@ impl Attacker {
     ///
     /// # Errors
     ///
-    /// The API server does not accept it.
+    /// The API server rejects the request.
     pub fn send(&self, signer: &str, request: &str) -> Result<String, Verdict> {
         let number = FILED.fetch_add(1, Ordering::Relaxed);
         let name = format!("kubelet-authenticator-attack-{number}");
@@ -222,7 +222,7 @@ impl Attacker {
         Ok(name)
     }
 
-    /// The bytes of another client's request: every holder of a token can read them.
+    /// The bytes of another client's request: anyone with a bootstrap token can read them.
     pub fn read_request(&self, name: &str) -> String {
         let csr = self.get(&format!("{CSRS}/{name}"));
         let request = csr["spec"]["request"]

@@ -13,9 +13,9 @@ pub const JOINED: &str = "worker-1";
 pub enum Expected {
     /// The request is refused, for this reason.
     Denied(&'static str),
-    /// The request waits, for this reason, as long as the certificate of the legitimate holder is valid.
+    /// The request stays pending, for this reason, while the certificate of the legitimate holder is valid.
     Waits(&'static str),
-    /// The attack succeeds: the limit of a provider without proof.
+    /// The attack succeeds, because the provider has no evidence.
     NotStopped,
 }
 
@@ -25,9 +25,9 @@ pub struct Attack {
     pub token: &'static str,
     /// A short description.
     pub what: &'static str,
-    /// Its outcome on a cluster with kubeadm's bindings.
+    /// The outcome on a cluster with kubeadm's bindings.
     pub stock: &'static str,
-    /// Its outcome with the project's signer.
+    /// The outcome with the project's signer.
     pub expected: Expected,
     kind: Kind,
 }

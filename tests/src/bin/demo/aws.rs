@@ -33,7 +33,7 @@ const KUBELET: &str = "control-plane-1";
 pub struct World {
     cluster: Cluster,
     cloud: Cloud,
-    /// The instances by machine name. The API server has a bootstrap token for each.
+    /// The instances by machine name. The API server has a bootstrap token for each machine.
     instances: Vec<(&'static str, Instance)>,
     /// The attacker's instance in the same account, which is not a machine of the cluster.
     own: Instance,
@@ -81,7 +81,7 @@ impl World {
         })
     }
 
-    /// The numbers of calls to STS and EC2 so far.
+    /// The current numbers of calls to STS and EC2.
     fn asked(&self) -> (usize, usize) {
         let sts = self.cloud.sts().calls().len();
         (sts, self.cloud.moto().count("DescribeInstances"))
@@ -154,7 +154,7 @@ fn tell(world: &World, controller: &Controller, folder: &Path) -> bool {
     first.0 && victim.0 && resumed && refused
 }
 
-/// Whether all attacks are refused by the check that is intended for each.
+/// Whether each attack is refused by the intended check.
 fn attacks(world: &World, controller: &Controller, victim: &str) -> bool {
     println!("\n== Attacks ==");
     println!(

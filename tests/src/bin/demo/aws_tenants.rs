@@ -1,5 +1,5 @@
-//! The demo of five tenants with separate AWS accounts: four have identities that permit them, and one names the
-//! identity of another tenant.
+//! The demo of five tenants with separate AWS accounts: four tenants use identities that permit them, and one tenant
+//! names the identity of a different tenant.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -34,10 +34,10 @@ const RBAC: [&str; 2] = [
     ),
 ];
 
-/// The options of the controller about identities.
+/// The controller options for identities.
 const OPTIONS: [&str; 2] = ["--ack", "carm"];
 
-/// The tenants, with their accounts. Cluster, namespace and tenant have one name.
+/// The tenants, with their accounts. Cluster, namespace and tenant have the same name.
 const TENANTS: [(&str, &str); 5] = [
     ("by-key", "200000000001"),
     ("by-role", "200000000002"),
@@ -103,7 +103,7 @@ struct Tenant {
 enum Machines {
     /// Like Cluster API Provider AWS.
     Provider { _instances: Instances },
-    /// Others: the instances are there before Machines.
+    /// A different creator: the instances exist before the Machines.
     Others { _provider: Provider },
 }
 
@@ -353,7 +353,7 @@ impl Story<'_> {
             };
             has("Account", account) && has("Result", "Resolved")
         });
-        // All of them, also after one that is not as it should be.
+        // Explain all requests, even after an unexpected result.
         explained.filter(|one| !one).count() == 0
     }
 

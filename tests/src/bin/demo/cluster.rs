@@ -23,7 +23,7 @@ const TOKEN_SECRET: &str = "0123456789abcdef";
 /// The deadline for a request to arrive.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The ID of the machine of this name in an infrastructure without instances.
+/// The provider ID of the machine with this name in an infrastructure without instances.
 pub fn provider_id(machine: &str) -> String {
     format!("demo:///{machine}")
 }
@@ -37,7 +37,7 @@ pub fn token(machine: &str) -> String {
     format!("{id}.{TOKEN_SECRET}")
 }
 
-/// The inventory file of the controller, with the infrastructure's ID of each machine.
+/// The inventory file of the controller, with the provider ID of each machine.
 pub fn inventory(provider_id: impl Fn(&str) -> String) -> String {
     let mut text = String::from(
         "apiVersion: attestation.cluster.x-k8s.io/v1alpha1\nkind: MachineInventory\nmachines:\n",
@@ -138,7 +138,7 @@ impl Cluster {
         }
     }
 
-    /// The requests to this signer by this machine's token.
+    /// The requests for this signer that were sent with this machine's token.
     pub fn requests_of(&self, machine: &str, signer: &str) -> Vec<Value> {
         let token = token(machine);
         let (id, _) = token.split_once('.').expect("a bootstrap token");
@@ -150,7 +150,7 @@ impl Cluster {
         csrs
     }
 
-    /// Waits for a request to this signer with the token of this machine, as long as `going_on` returns true.
+    /// Waits for a request for this signer with this machine's token, while `going_on` returns true.
     pub fn wait_for_request_of(
         &self,
         machine: &str,
@@ -158,7 +158,7 @@ impl Cluster {
         mut going_on: impl FnMut() -> bool,
     ) -> Option<Value> {
         let found = poll(PATIENCE, || {
-            // Called first: a process that ends after this call has sent its request by now.
+            // Call this before reading the requests: if the process has already ended, it has already sent its request.
             let last = !going_on();
             let csr = self.requests_of(machine, signer).into_iter().next();
             (csr.is_some() || last).then_some(csr)

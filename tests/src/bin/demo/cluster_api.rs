@@ -1,4 +1,4 @@
-//! The demo of a Cluster API cluster: its objects are applied, and machines with TPMs start.
+//! The demo of a Cluster API cluster: kubectl applies the objects, and machines with TPMs start.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
@@ -33,7 +33,7 @@ const NAMESPACE: &str = "tenant-a";
 /// The length of a request's name that distinguishes it from others.
 const NAME: usize = 30;
 
-/// The hosts. A rollout needs one more than the number of Machines.
+/// The hosts. A rollout needs one host more than the number of Machines.
 const HOSTS: [&str; 3] = ["worker-1", "worker-2", "worker-3"];
 
 const AUTHENTICATION: &str = "\
@@ -164,7 +164,7 @@ impl Story<'_> {
             self.tell("Machine", name(&machine), &phase.to_lowercase());
         }
         let mut requests = self.plane().csrs();
-        // The first of two within a second is the one that has its challenge.
+        // If two requests were created within the same second, the request with the challenge is the first.
         requests.sort_by_key(|csr| {
             let created = csr["metadata"]["creationTimestamp"].as_str();
             (created.map(str::to_owned), !has_condition(csr, "Failed"))
@@ -198,7 +198,7 @@ impl Story<'_> {
         items(self.management, &["get", "machines", "-n", NAMESPACE])
     }
 
-    /// Whether there are two Machines with other names than these, and both run.
+    /// Whether two Machines with names that differ from these names are running.
     fn two_run_besides(&self, former: &[String]) -> bool {
         let machines = self.machines();
         machines.len() == 2

@@ -82,7 +82,7 @@ impl Controller {
         self.process.signal(Signal::CONT);
     }
 
-    /// Its decision of the request of this name, or its last one of this node.
+    /// The controller's last decision on a request that `matches` selects.
     pub fn decision(&self, matches: impl Fn(&Value) -> bool) -> Decision {
         let log = || self.process.log().text();
         poll(PATIENCE, || find(&log(), &matches))

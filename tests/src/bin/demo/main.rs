@@ -1,11 +1,11 @@
-//! The main function as a demo: a node joins, and attackers do not.
+//! The demo: a node joins, and attackers fail.
 //!
 //! `demo [--provider aws|tpm|insecure|aws-tenants] [--control-plane embedded|real|cluster-api]`
 //!
 //! - `embedded` is an API server in this process.
 //! - `real` is etcd, kube-apiserver, kube-controller-manager, kubelet and kubectl.
 //! - `cluster-api` adds Cluster API's managers, and machines with TPMs.
-//! - `aws-tenants` has five tenants, each with an AWS account.
+//! - The provider `aws-tenants` has five tenants, each with its own AWS account.
 //!
 //! The controller and the plugin are the real programs in all variants. Exit code 1 means that an outcome was
 //! unexpected.
@@ -25,7 +25,7 @@ use std::process::ExitCode;
 
 use kubelet_attestation::page_url;
 
-/// The page section for a reader who has seen the demo.
+/// The page section that a reader should continue with after the demo.
 const NEXT: &str = page_url!("start.md#on-your-own-cluster");
 
 fn main() -> ExitCode {

@@ -77,7 +77,7 @@ impl Plugin {
         }
     }
 
-    /// A machine without proof.
+    /// A machine without evidence.
     pub fn insecure(cluster: &Cluster, folder: &Path, machine: &'static str) -> Self {
         let own = [
             ("nodeName", machine.to_owned()),
@@ -93,7 +93,7 @@ impl Plugin {
         name.to_string_lossy().into_owned()
     }
 
-    /// The entry of a kubelet's kubeconfig for it.
+    /// The entry for this plugin in a kubelet's kubeconfig.
     pub fn exec(&self) -> Exec {
         let exec = Exec::new(self.program.clone()).provide_cluster_info();
         let settings = self.settings.iter();

@@ -78,7 +78,7 @@ pub fn stock_and_closed(cluster: &Cluster, plane: &ControlPlane) -> bool {
     closed(cluster, plane) && stock
 }
 
-/// Whether the built-in signer of Kubernetes no longer issues certificates without kubeadm's bindings.
+/// Whether Kubernetes' built-in signer stops issuing certificates after kubeadm's bindings are deleted.
 pub fn closed(cluster: &Cluster, plane: &ControlPlane) -> bool {
     plane.remove_binding(KubeadmBinding::NodeAutoapproveBootstrap);
     plane.remove_binding(KubeadmBinding::NodeAutoapproveCertificateRotation);
@@ -116,7 +116,7 @@ fn stock_bindings(cluster: &Cluster) -> bool {
     as_said
 }
 
-/// A machine joins: returns whether it did, and the name of its request.
+/// Lets a machine join. Returns whether it joined, and the name of its request.
 pub fn join(
     cluster: &Cluster,
     controller: &Controller,
@@ -299,7 +299,7 @@ pub fn told(run: &Run) -> bool {
     }
 }
 
-/// The subject and the expiration of a certificate, in openssl's words.
+/// The subject and the expiration of a certificate, as openssl prints them.
 pub fn describe(pem: &str) -> String {
     use std::io::Write as _;
     let mut openssl = Command::new("openssl")

@@ -44,11 +44,11 @@ const KUBELET: &str = "control-plane-1";
 /// The cluster, its machines, and its attacker.
 struct World {
     cluster: Cluster,
-    /// The machines. The API server has a bootstrap token for each.
+    /// The machines. The API server has a bootstrap token for each machine.
     machines: Vec<Machine>,
     /// The attacker's machine, which is not a machine of the cluster.
     own: Machine,
-    /// The controller's files for TPMs: machines must have the same boot state.
+    /// The controller's files for TPMs: all machines must have the same boot state.
     challenger: Challenger,
     folder: tempfile::TempDir,
 }
@@ -192,7 +192,7 @@ pub fn real() -> bool {
     stock && closed && told
 }
 
-/// Whether Kubernetes' own signer issues the certificates that the attacks request: it reads no evidence.
+/// Whether Kubernetes' own signer, which does not read evidence, issues the certificates that the attacks request.
 fn stock(cluster: &Cluster) -> bool {
     println!("\n== Stock: kubeadm's bindings, Kubernetes' own signer ==");
     println!("  an attacker holds the bootstrap token of {LEAKED}, and requests from {BUILT_IN}:");
@@ -217,7 +217,7 @@ fn tell(world: &World, controller: &Controller) -> bool {
     first && victim && resumed && refused
 }
 
-/// Whether a machine joins, by two requests and one challenge.
+/// Whether a machine joins with two requests and one challenge.
 fn join(world: &World, controller: &Controller, machine: &str) -> bool {
     println!("\n== {machine} joins: two requests with one key, one challenge ==");
     let plugin = world.plugin(machine);
@@ -283,7 +283,7 @@ fn killed_in_the_middle(world: &World) -> bool {
     );
     println!("              and got kill -9 while its TPM was to open the challenge");
     proxy.clear_faults();
-    // The kernel does the same if a process dies with /dev/tpmrm0 open.
+    // The kernel does the same if a process ends while /dev/tpmrm0 is open.
     tpm.flush();
     let run = plugin.run();
     let Requests {
@@ -298,7 +298,7 @@ fn killed_in_the_middle(world: &World) -> bool {
     story::told(&run) && (enrolments.len(), responses.len()) == (1, 1)
 }
 
-/// Whether all attacks are refused by the check that is intended for each.
+/// Whether each attack is refused by the intended check.
 fn attacks(world: &World, controller: &Controller) -> bool {
     println!("\n== Attacks ==");
     println!(

@@ -14,10 +14,10 @@ use node_attestation_core::verifier::Identity;
 use node_attestation_runtime::client::CallError;
 use node_attestation_runtime::csr_writer::RequestStore;
 
-/// The step after which the controller dies.
+/// The step after which the controller crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CrashPoint {
-    /// The name's record has been written.
+    /// The node identity has been written.
     Claim,
     /// `/approval` has been written: approved, or denied.
     Approve,
@@ -33,7 +33,7 @@ impl CrashPoint {
     }
 }
 
-/// A store that dies after a write.
+/// A store that crashes the controller after a write.
 #[derive(Debug)]
 pub(crate) struct CrashingStore {
     inner: Arc<dyn RequestStore>,
@@ -66,7 +66,7 @@ impl RequestStore for CrashingStore {
     }
 }
 
-/// Records that die after a write.
+/// A store of node identities that crashes the controller after a write.
 #[derive(Debug)]
 pub(crate) struct CrashingRecords {
     inner: Arc<dyn Records>,

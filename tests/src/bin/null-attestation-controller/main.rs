@@ -1,11 +1,12 @@
 //! A controller for the rubber-stamp provider `null`, and an example of an infrastructure provider that embeds the
 //! libraries.
 //!
-//! Such a program adds only a verifier; the checks, the records, the signing and the answers are the library's. In
-//! addition, tests make it crash, panic, and issue certificates that expire within seconds.
+//! An infrastructure provider adds only a verifier. The libraries provide the checks, the node identities, the signing
+//! and the answers. In addition, tests can make this program crash, panic, and issue certificates that expire within
+//! seconds.
 //!
-//! With `--kubeconfig` it serves a management cluster, and every cluster of it has the rubber stamp in addition to
-//! the attestors that are authorized there.
+//! With `--kubeconfig`, this program serves a management cluster. Every cluster accepts the rubber stamp, in addition
+//! to its authorized attestors.
 
 mod crash;
 mod management;
@@ -89,7 +90,7 @@ async fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .with_target(false)
         .with_ansi(false);
-    // The log levels of other libraries are off: only the project's own lines are read.
+    // The log levels of other libraries are off: the tests only read log lines of the project.
     let filter = tracing_subscriber::filter::Targets::new()
         .with_target("node_attestation_core", level)
         .with_target("node_attestation_runtime", level)

@@ -94,7 +94,7 @@ async fn write_lock_times(file: PathBuf) {
     let new = file.with_extension("new");
     loop {
         let times = longest_held().into_iter();
-        // A lock that was never held is in the file too, with 0.
+        // The file also contains locks that were never held, with the time 0.
         let times =
             times.map(|(lock, held)| (lock.name(), held.unwrap_or_default().as_secs_f64() * 1e3));
         let times: BTreeMap<&str, f64> = times.collect();

@@ -58,7 +58,8 @@ impl RubberStamp {
             .into());
         }
         // A verifier of real evidence takes the identity from the verified parts, and requires that they cover
-        // `KeyBinding::new(..)` of the appraisal's fields. A rubber stamp proves nothing: it believes the claim.
+        // `KeyBinding::new(..)` of the appraisal's fields. A rubber stamp is no evidence, so this verifier accepts the
+        // claim unchecked.
         let identity = Identity::of(appraisal.provider_id.clone());
         Ok(Assurance::Attested(AttestedIdentity::vouched(identity)))
     }

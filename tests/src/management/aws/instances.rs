@@ -17,13 +17,13 @@ use crate::cloud::{Cloud, Instance, REGION};
 
 const FINALIZER: &str = "awsmachine.infrastructure.cluster.x-k8s.io";
 
-/// The maker of the instances of AWSMachines.
+/// The component that creates the instances of AWSMachines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Maker {
     /// The manager of Cluster API Provider AWS ([`Capa`](super::super::Capa)).
     Capa,
     /// The test, which makes the same writes in the same order: finalizer, provider ID, and readiness. The last write
-    /// comes after the node's request for a certificate: Cluster API does not publish the Machine's provider ID
+    /// follows the node's request for a certificate, because Cluster API does not publish the Machine's provider ID
     /// earlier.
     Test,
 }
@@ -41,14 +41,14 @@ type Running = BTreeMap<String, Booted>;
 
 #[derive(Debug)]
 struct Booted {
-    // First: it ends before its metadata service.
+    // The first field, so that the machine stops before its metadata service.
     machine: Machine,
     instance: Instance,
     token: String,
 }
 
 impl Instances {
-    /// Starts to boot them: the arguments of `boot` are an instance and its user data.
+    /// Starts to boot the instances. The arguments of `boot` are an instance and its user data.
     ///
     /// # Panics
     ///
@@ -148,7 +148,7 @@ impl State {
         let gone: Vec<_> = lock(&self.running)
             .extract_if(.., |name, _| !is_there(name))
             .collect();
-        // They take a moment to end, during which the lock is not held.
+        // Stopping the machines takes time, so drop them without the lock.
         drop(gone);
         for object in staying {
             self.boot(object);
@@ -190,7 +190,7 @@ impl State {
         lock(&self.running).insert(name.to_owned(), booted);
     }
 
-    /// Writes the next data of Cluster API Provider AWS about this AWSMachine, if it is time.
+    /// Makes the next write of Cluster API Provider AWS for this AWSMachine, if its conditions are met.
     fn provide(&self, object: &Value) {
         let name = name_of(object);
         let Some((_, machine)) = self.data_secret_of(object) else {

@@ -19,7 +19,7 @@ const HOST: &str = "infrastructure.cluster.x-k8s.io/host";
 /// The running machines, by the names of their InfraMachines, or of the instances in their pools.
 pub(super) type Instances = BTreeMap<String, Machine>;
 
-/// The infrastructure of one Cluster, and the templates to create more of it.
+/// The infrastructure of one Cluster, and the templates to create more objects.
 pub(super) struct Infrastructure {
     pub(super) place: Place,
     pub(super) workload: Option<Arc<ControlPlane>>,
@@ -43,7 +43,7 @@ impl Infrastructure {
         self.look_at_pools();
     }
 
-    /// Takes the next step for this machine, if it has one.
+    /// Takes the next step for this machine, if a step remains.
     fn provide(&self, name: &str, object: &Value) {
         let Some(machine) = owner(object, MACHINE) else {
             return;
@@ -87,8 +87,8 @@ impl Infrastructure {
         self.place.patch_status(GENERIC_MACHINE, name, &status);
     }
 
-    /// The future provider ID of this InfraMachine; `None` while there is no free host, and until one is noted for
-    /// it.
+    /// The future provider ID of this InfraMachine; `None` while no host is free, and until the InfraMachine has a host
+    /// annotation.
     fn provider_id(&self, object: &Value) -> Option<String> {
         match &self.order {
             Order::ProviderIdFirst => {

@@ -20,10 +20,10 @@ use super::watch::{Piece, WatchPlan};
 use super::{Shared, lock, watch};
 use crate::clock::now;
 
-/// The limit of kube-apiserver.
+/// The body size limit of kube-apiserver.
 pub(super) const LARGEST_BODY: usize = 3 * 1024 * 1024;
 
-/// The number of pieces of a body that wait for the client.
+/// The number of pieces of a body that the server queues for the client.
 const QUEUE: usize = 16;
 
 /// The size of a piece of a huge body, in bytes.
@@ -32,7 +32,7 @@ const CHUNK: usize = 64 * 1024;
 type Body = BoxBody<Bytes, io::Error>;
 pub(super) type Response = hyper::Response<Body>;
 
-/// The answer of a fault that replaces the server's own.
+/// The answer of a fault, if it replaces the server's own answer.
 pub(super) fn instead(fault: Option<&Fault>, target: &Target) -> Option<Answer> {
     match fault? {
         Fault::Status { code, retry_after } => {

@@ -54,7 +54,7 @@ impl User {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
         let subject = certificate.subject();
         let text = |value: Result<&str, _>| value.map(str::to_owned).ok();
-        // Go takes the last common name.
+        // Go uses the last common name.
         let name = subject
             .iter_common_name()
             .last()
@@ -173,7 +173,8 @@ fn client_verifier(
         .unwrap()
 }
 
-/// Accepts any client certificate in the handshake: the API server refuses a wrong one in its answer, with 401.
+/// Accepts any client certificate in the handshake: the API server rejects an invalid certificate later, in its
+/// response, with 401.
 #[derive(Debug)]
 pub(super) struct AnyClient {
     verifier: Arc<dyn ClientCertVerifier>,
@@ -222,7 +223,7 @@ impl ClientCertVerifier for AnyClient {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        // Only the key is checked here: the answer reports flaws of the certificate itself.
+        // Check only the key here. The response reports other faults of the certificate.
         let (_, parsed) = X509Certificate::from_der(cert)
             .map_err(|_| rustls::Error::InvalidCertificate(CertificateError::BadEncoding))?;
         let key = SubjectPublicKeyInfoDer::from(parsed.public_key().raw);
@@ -234,7 +235,8 @@ impl ClientCertVerifier for AnyClient {
     }
 }
 
-/// Refuses requests beyond this user's permissions, by the rules of kubeadm's bindings and of the node authorizer.
+/// Refuses requests that exceed this user's permissions, which are defined by kubeadm's bindings and the node
+/// authorizer.
 pub(super) fn authorize(user: &User, target: &Target) -> Result<(), Refusal> {
     let allowed = user.is_in("system:masters")
         || is_public(target)

@@ -76,7 +76,7 @@ pub(super) fn check_spec(spec: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// Only the first block is checked; data after it is stored and never read.
+/// Checks only the first block. The data after it is stored, but never parsed.
 fn check_request(encoded: &str) -> Result<(), String> {
     let bytes = STANDARD
         .decode(encoded)
@@ -143,7 +143,7 @@ pub(super) enum Part {
     Main,
     /// `/approval`: conditions.
     Approval,
-    /// `/status`: certificate, and conditions but Approved and Denied.
+    /// `/status`: the certificate, and conditions except Approved and Denied.
     Status,
 }
 
@@ -268,7 +268,7 @@ fn check_conditions(request: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// Checks only the form: neither approval nor key nor subject.
+/// Checks only the syntax, and not the approval, the key or the subject.
 fn check_certificate(encoded: &str) -> Result<(), String> {
     if encoded.is_empty() {
         return Ok(());

@@ -29,7 +29,7 @@ impl Route {
         }
     }
 
-    /// This verb for this resource (plural, such as `nodes`), without subresources.
+    /// Requests with this verb for this resource (plural, such as `nodes`), without subresources.
     pub fn new(verb: Verb, plural: &str) -> Self {
         Self {
             verb: Some(verb),
@@ -69,7 +69,7 @@ impl Route {
         Self::part("status")
     }
 
-    /// The same route, for the object of this name only (not for creations, whose path has no name).
+    /// Restricts the route to the object with this name. Does not match creations, whose path has no name.
     pub fn named(mut self, name: &str) -> Self {
         self.name = Some(name.into());
         self
@@ -95,7 +95,7 @@ impl Route {
     }
 }
 
-/// The number of matches: the first `skip` matches are spared, the next `count` are hit.
+/// The number of matches: the first `skip` matches have no fault, and the next `count` matches have the fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
     skip: usize,
@@ -113,7 +113,7 @@ impl Times {
         Self { skip: 0, count }
     }
 
-    /// The match after the next `skip`.
+    /// One match, after the next `skip` matches.
     pub fn after(skip: usize) -> Self {
         Self { skip, count: 1 }
     }
@@ -164,7 +164,7 @@ pub enum Fault {
         /// The time between two bytes.
         every: Duration,
     },
-    /// Status 200 and a JSON document of this many bytes, in one line, without a length.
+    /// Status 200 and a JSON document with this number of bytes, in one line, without `Content-Length`.
     HugeBody {
         /// The size in bytes.
         size: usize,
@@ -249,13 +249,13 @@ impl Fault {
 /// A fault of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionFault {
-    /// The connection is accepted and never read from.
+    /// The connection is accepted, but the server never reads from it.
     SilentAtTcp,
     /// The client's first TLS message is read and never answered.
     SilentAtTls,
     /// The connection is closed immediately.
     Close,
-    /// The server's certificate is from an authority that no client trusts.
+    /// The server's certificate comes from a CA that no client trusts.
     AnotherAuthority,
     /// The server's certificate is only for [`super::OTHER_NAME`].
     AnotherName,
@@ -267,13 +267,13 @@ pub enum ConnectionFault {
     OnlyHttp1,
     /// The answer to the client's first TLS message is not TLS.
     NotTls,
-    /// The data after the handshake is not HTTP.
+    /// The server's data after the handshake is not HTTP.
     NotHttp,
     /// After the handshake one byte arrives per second.
     Slow,
 }
 
-/// All faults that are still to occur.
+/// All faults that have not occurred yet.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     requests: Vec<(Route, Times, Fault)>,
@@ -293,7 +293,7 @@ impl Faults {
         *self = Self::default();
     }
 
-    /// The fault of this request: the fault in the first matching rule with matches left.
+    /// The fault for this request: the fault in the first matching rule that still has matches left.
     pub(super) fn take(&mut self, target: &Target) -> Option<Fault> {
         self.requests
             .iter_mut()

@@ -18,7 +18,7 @@ pub struct Kubeconfig {
 }
 
 impl Kubeconfig {
-    /// A kubeconfig for this server and its authority, as data, with a bootstrap token.
+    /// A kubeconfig for this server with inline CA data and a bootstrap token.
     pub fn new(server: &ApiServer) -> Self {
         let cluster = json!({
             "server": server.url(),
@@ -36,12 +36,12 @@ impl Kubeconfig {
         self.cluster_field("server", url.into())
     }
 
-    /// Other authority data, PEM.
+    /// Sets different CA data (PEM).
     pub fn ca_data(self, pem: &str) -> Self {
         self.cluster_field("certificate-authority-data", STANDARD.encode(pem).into())
     }
 
-    /// No authority at all.
+    /// Removes the CA.
     pub fn without_ca(mut self) -> Self {
         if let Some(cluster) = self.cluster.as_object_mut() {
             cluster.remove("certificate-authority-data");
@@ -49,12 +49,12 @@ impl Kubeconfig {
         self
     }
 
-    /// The name to verify the server's certificate against.
+    /// Sets the expected name in the server's certificate.
     pub fn tls_server_name(self, name: &str) -> Self {
         self.cluster_field("tls-server-name", name.into())
     }
 
-    /// A proxy for all connections.
+    /// Sets a proxy for all connections.
     pub fn proxy_url(self, url: &str) -> Self {
         self.cluster_field("proxy-url", url.into())
     }
@@ -65,7 +65,7 @@ impl Kubeconfig {
             .cluster_field("insecure-skip-tls-verify", true.into())
     }
 
-    /// Any field of the cluster.
+    /// Sets any field of the cluster.
     pub fn cluster_field(mut self, key: &str, value: Value) -> Self {
         self.cluster[key] = value;
         self
@@ -76,7 +76,7 @@ impl Kubeconfig {
         self.user(json!({"token": token}))
     }
 
-    /// A client certificate, as data.
+    /// Sets an inline client certificate.
     pub fn client_certificate(self, pair: &KeyAndCertificate) -> Self {
         self.user(json!({
             "client-certificate-data": STANDARD.encode(&pair.certificate_pem),
@@ -84,7 +84,7 @@ impl Kubeconfig {
         }))
     }
 
-    /// An exec plugin: no arguments, `interactiveMode: Never`.
+    /// Sets an exec plugin without arguments, with `interactiveMode: Never`.
     pub fn exec(self, command: &Path, api_version: &str, provide_cluster_info: bool) -> Self {
         self.user(json!({"exec": {
             "apiVersion": api_version, "command": text(command),
@@ -92,13 +92,13 @@ impl Kubeconfig {
         }}))
     }
 
-    /// Any user entry as a whole.
+    /// Replaces the complete user entry.
     pub fn user(mut self, user: Value) -> Self {
         self.user = user;
         self
     }
 
-    /// Puts this number of contexts, clusters and users without a server before the valid ones.
+    /// Adds this number of contexts, clusters without a server, and users before the valid entries.
     pub fn other_contexts(mut self, count: usize) -> Self {
         self.other_contexts = count;
         self

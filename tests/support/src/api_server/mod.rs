@@ -1,4 +1,4 @@
-//! An in-memory Kubernetes API server, with faults.
+//! An in-memory Kubernetes API server with injectable faults.
 //!
 //! It responds like kube-apiserver 1.36 within its scope: authentication by bootstrap token and client certificate,
 //! certificate signing requests with their rules, nodes, leases and events. A test can define more kinds
@@ -136,7 +136,7 @@ impl ApiServer {
         format!("https://{}", self.address())
     }
 
-    /// The cluster's authority: it signs the server's certificate and the clients'.
+    /// The cluster's CA, which signs the certificates of the server and of the clients.
     pub fn authority(&self) -> &CertificateAuthority {
         &self.shared.authority
     }
@@ -170,7 +170,7 @@ impl ApiServer {
         lock(&self.shared.state).authenticator.add_token(id, secret);
     }
 
-    /// Forgets a bootstrap token: the answer is 401 from now on.
+    /// Deletes a bootstrap token. From now on, requests with the token fail with 401.
     pub fn revoke_token(&self, id: &str) {
         lock(&self.shared.state).authenticator.revoke_token(id);
     }
@@ -242,7 +242,7 @@ impl ApiServer {
         [self.objects(&CORE_EVENTS), self.objects(&EVENTS)].concat()
     }
 
-    /// Forgets the history: watches from a version before now get 410.
+    /// Deletes the history. Watches from an earlier version fail with 410.
     pub fn compact(&self) {
         lock(&self.shared.state).store.compact();
     }
@@ -262,7 +262,7 @@ impl ApiServer {
         lock(&self.shared.faults).clear();
     }
 
-    /// Sets the error of the `Date` of every answer in seconds; negative values are in the past.
+    /// Sets the error of `Date` in every response, in seconds. Negative values are in the past.
     pub fn set_date_skew(&self, seconds: i64) {
         *lock(&self.shared.skew) = seconds;
     }

@@ -54,7 +54,7 @@ impl Definition {
         self
     }
 
-    /// Kinds exist as long as the process: objects, watches and selections refer to them.
+    /// Kinds exist until the process ends, because objects, watches and selections refer to them.
     fn leak(self) -> &'static Resource {
         let leak = |text: String| &*text.leak();
         Box::leak(Box::new(Resource {
@@ -79,7 +79,7 @@ impl ApiServer {
         lock(&self.shared.state).store.define(definition.leak());
     }
 
-    /// Stores an object unchanged, in place of the one of its name, and returns the stored object.
+    /// Stores an object unchanged, replaces an object with the same name, and returns the stored object.
     ///
     /// # Panics
     ///
@@ -107,7 +107,7 @@ impl ApiServer {
         (*stored).clone()
     }
 
-    /// One object: the namespace is empty if the kind is not namespaced.
+    /// Returns an object. The namespace is empty if the kind is cluster-scoped.
     #[track_caller]
     pub fn object(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
         let resource = self.resource(plural);
@@ -133,7 +133,7 @@ impl ApiServer {
     #[track_caller]
     pub fn remove(&self, plural: &str, namespace: &str, name: &str) {
         let resource = self.resource(plural);
-        // The object may already be gone.
+        // The object can already be deleted.
         let _ = lock(&self.shared.state)
             .store
             .delete(resource, namespace, name);

@@ -1,4 +1,4 @@
-//! PEM, parsed like Go's `encoding/pem` with the same leniency: the API server's interpretation decides.
+//! A PEM parser that is as lenient as Go's `encoding/pem`, because the API server uses that parser.
 
 use std::collections::BTreeMap;
 

@@ -15,7 +15,7 @@ pub(super) struct Resource {
     pub(super) kind: &'static str,
     /// Whether its objects live in namespaces.
     pub(super) namespaced: bool,
-    /// Whether a test defined it: then the rules of custom resources apply.
+    /// Whether a test defined it: if so, the rules of custom resources apply.
     pub(super) custom: bool,
     /// Its subresources.
     pub(super) subresources: &'static [&'static str],
@@ -115,7 +115,7 @@ impl Resource {
         }
     }
 
-    /// Whether its objects are the same as those of `other`, possibly in another version.
+    /// Whether both resources have the same objects, possibly in a different version.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (self.group, self.plural) == (other.group, other.plural)
     }

@@ -1,4 +1,4 @@
-//! A proxy of a server, all of whose connections can be broken at once.
+//! A proxy for a server that can close all its connections at the same time.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::load::{client, place};
 
-/// The number of requests in progress at once.
+/// The number of simultaneous requests.
 const AT_ONCE: usize = 64;
 
 /// The controller's objects of one request, as templates for copies.
@@ -28,14 +28,14 @@ pub struct Copies {
     pub record: Value,
     /// An Event.
     pub event: Value,
-    /// The number of requests for which there is one Event.
+    /// The number of requests for each Event.
     pub event_every: usize,
     /// A certificate, as base64.
     pub certificate: String,
 }
 
-/// Answers every new request until it is dropped: with a NodeIdentity, an approval, a certificate and, for some, an
-/// Event.
+/// Answers every new request with a NodeIdentity, an approval and a certificate, and some requests also with an Event.
+/// Runs until the future is dropped.
 pub async fn run(management: &Path, workload: &Path, copies: Copies) {
     let (management, workload) = (client(management).await, client(workload).await);
     let requests: Api<CertificateSigningRequest> = Api::all(workload);

@@ -1,4 +1,4 @@
-//! Requests of many machines at once, and their outcomes.
+//! Simultaneous requests of many machines, and their outcomes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,7 +13,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, Config};
 use serde_json::Value;
 
-/// The number of calls in progress at once.
+/// The number of simultaneous calls.
 const AT_ONCE: usize = 32;
 
 /// The time after which a request counts as lost.
@@ -33,7 +33,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// The request `object`, filed with the token of this ID.
+    /// The request `object`, sent with the token with this ID.
     pub fn new(token: &str, object: Value) -> Self {
         Self {
             token: token.to_owned(),
@@ -43,16 +43,16 @@ impl Request {
     }
 }
 
-/// The observations of a request by a watch.
+/// The states of a request that a watch observed.
 #[derive(Debug)]
 struct Seen {
     created: Instant,
     issued: Option<Instant>,
-    /// The number of its states: created, approved, issued.
+    /// The number of observed states: created, approved, issued.
     states: usize,
 }
 
-/// The observations of all requests by a watch.
+/// The states of all requests that a watch observed.
 #[derive(Debug, Default)]
 pub struct Certificates(BTreeMap<String, Seen>);
 
@@ -72,8 +72,7 @@ impl Certificates {
         }
     }
 
-    /// The number of requests without a certificate, or with changes other than one by an approval and one by a
-    /// certificate.
+    /// The number of requests without a certificate, or with more changes than one approval and one certificate.
     pub fn wrong(&self, requests: &[Request]) -> usize {
         let is_right = |request: &&Request| {
             self.0
@@ -133,7 +132,7 @@ pub async fn create(kubeconfig: &Path, objects: &[([Value; 3], [Value; 3])]) {
         .await;
 }
 
-/// An object and the API that serves it.
+/// The client for the kind and namespace of an object.
 pub fn place(client: &Client, object: &Value) -> (Api<DynamicObject>, DynamicObject) {
     let object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
     let types = object.types.clone().unwrap();
@@ -215,7 +214,7 @@ pub async fn run(kubeconfig: &Path, requests: &[Request], pause: Duration) -> Ce
     futures::stream::iter((0..).zip(requests))
         .for_each_concurrent(at_once, file)
         .await;
-    // Lost requests are counted.
+    // After a timeout, the requests without a certificate are counted as lost.
     drop(tokio::time::timeout(DEADLINE, watch).await);
     let mut certificates = certificates.lock().unwrap_or_else(PoisonError::into_inner);
     std::mem::take(&mut certificates)

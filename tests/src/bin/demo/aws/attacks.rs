@@ -40,7 +40,7 @@ struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// The parts of the victim's current evidence.
+    /// The parts of valid evidence from the victim.
     fn rightful(&self) -> Parts<'_> {
         let victim = self.world.instance(LEAKED);
         let now = self.world.cloud.sts().now();

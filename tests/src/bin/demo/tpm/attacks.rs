@@ -14,8 +14,8 @@ use kubelet_authenticator_tests::tpm::{REGISTERS, Requester, quote_of};
 use super::scene::Scene;
 use crate::attacks::LEAKED;
 
-/// The response of the built-in signer of Kubernetes with kubeadm's bindings. This signer does not read evidence: each
-/// of these attacks is only a bootstrap token and a name for it.
+/// The response of the built-in signer of Kubernetes with kubeadm's bindings. This signer does not read evidence: for
+/// this signer, each of these attacks is only a request with a bootstrap token and a node name.
 pub const STOCK: &str = "issued";
 
 /// A time longer than the time limit of an answer to a challenge.
@@ -64,8 +64,8 @@ impl Scene<'_> {
         self.enrol(requester, enrolment)
     }
 
-    /// Answers a challenge for the victim's endorsement key and this attestation key. The quote is valid, except for
-    /// the secret of the challenge if the attacker's TPM does not open it.
+    /// Answers a challenge for the victim's endorsement key and this attestation key. The quote is valid. However, if
+    /// the attacker's TPM cannot open the challenge, the quote does not cover its secret.
     fn answer_with(
         &self,
         attestation: Vec<u8>,

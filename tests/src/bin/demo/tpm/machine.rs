@@ -18,7 +18,7 @@ pub struct Machine {
     pub name: &'static str,
     /// Its operations with its TPM.
     pub host: TpmMachine,
-    /// Its provider ID, from its endorsement key.
+    /// The provider ID, which is derived from the endorsement key.
     pub provider_id: String,
 }
 

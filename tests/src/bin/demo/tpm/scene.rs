@@ -1,4 +1,4 @@
-//! The possibilities of an attacker of machines with TPMs: running the plugin, and writing evidence himself.
+//! The methods of an attacker on machines with TPMs: running the plugin, and creating evidence without the plugin.
 
 use std::cell::Cell;
 
@@ -77,13 +77,14 @@ impl<'a> Scene<'a> {
         self.file(Application::claiming(LEAKED, id, Provider::TPM, evidence))
     }
 
-    /// The evidence of the victim's answer: every client can read it.
+    /// The evidence of the victim's answer: every client can read this evidence.
     pub fn copied(&self) -> Option<Vec<u8>> {
         let request = self.attacker.read_request(&self.victim);
         Envelope::parse(request.as_bytes()).unwrap().evidence
     }
 
-    /// Sends keys of a TPM, and gets a challenge if they are accepted. Returns the name of the request.
+    /// Sends the keys of a TPM, for which the controller creates a challenge if it accepts them. Returns the name of
+    /// the request.
     pub fn enrol(&self, requester: &Requester, enrolment: Enrolment) -> String {
         self.file(requester.carrying(&TpmEvidence::Enrol(enrolment)))
     }
