@@ -8,8 +8,8 @@ use std::sync::LazyLock;
 /// The variable that names the directory of the programs. The Makefile sets it.
 pub const DIRECTORY_VARIABLE: &str = "KUBELET_AUTHENTICATOR_CONTROL_PLANE";
 
-/// The variable that lists, separated by colons, the only builds that are allowed: each is the name of the folder of
-/// its script. Without the variable, all builds are allowed.
+/// The variable with the allowed builds, separated by colons. Each build has the name of its script's folder. Without
+/// the variable, all builds are allowed.
 const BUILDS_VARIABLE: &str = "KUBELET_AUTHENTICATOR_BUILDS";
 
 static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -19,12 +19,12 @@ static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
 /// One of the programs: `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`,
 /// `kubelet`, `kubectl`, `kubeadm` or `fakecri`.
 ///
-/// They are in the directory that `KUBELET_AUTHENTICATOR_CONTROL_PLANE` names; without it `tests/control-plane/build`
-/// prints the directory, and builds them first if necessary.
+/// The variable `KUBELET_AUTHENTICATOR_CONTROL_PLANE` names the directory of the programs. Without this variable,
+/// `tests/control-plane/build` prints the directory, and first builds the programs if necessary.
 ///
 /// # Panics
 ///
-/// If they cannot be built or the program is not among them: a test that needs it cannot pass.
+/// If the programs cannot be built, or do not include this program, because a test that needs the program cannot pass.
 #[track_caller]
 pub fn control_plane_binary(name: &str) -> PathBuf {
     let path = DIRECTORY.join(name);
@@ -36,7 +36,7 @@ pub fn control_plane_binary(name: &str) -> PathBuf {
     path
 }
 
-/// The version of Kubernetes of these programs, such as `v1.36.3`.
+/// The Kubernetes version of these programs, such as `v1.36.3`.
 pub static KUBERNETES_VERSION: LazyLock<String> = LazyLock::new(|| {
     let mut kubeadm = Command::new(control_plane_binary("kubeadm"));
     let output = kubeadm.args(["version", "--output", "short"]).output();
@@ -54,13 +54,13 @@ fn control_plane() -> PathBuf {
 ///
 /// # Panics
 ///
-/// If it cannot be built: a test that needs it cannot pass.
+/// If the build fails, because a test that needs the directory cannot pass.
 #[track_caller]
 pub fn build(script: &Path) -> PathBuf {
     built(&mut Command::new(script), script)
 }
 
-/// Like [`build`], for one part, which the script gets as its argument.
+/// Like [`build`], for a single part, whose name is the argument of the script.
 ///
 /// # Panics
 ///
@@ -80,7 +80,7 @@ fn built(command: &mut Command, script: &Path) -> PathBuf {
         may_be_used,
         "{folder} is not in {BUILDS_VARIABLE}: the suite belongs to those of `make test-all`; see tests/suites"
     );
-    // Standard error is the terminal's: a first build takes minutes and reports that.
+    // Inherit standard error, because a first build takes minutes and prints a message about this.
     let output = command
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())

@@ -1,4 +1,4 @@
-//! Debian's cloud-init, outside of a machine.
+//! Debian's cloud-init, run outside a machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use crate::process::Scratch;
 
 /// Reads the metadata service with cloud-init's datasource for EC2, and renders the template as user data of an instance.
 ///
-/// The only replaced function looks for EC2 in the firmware tables of this machine.
+/// The script replaces only the function that searches for EC2 in the firmware tables of this machine.
 const RENDER: &str = r#"
 import os, sys
 from cloudinit import distros, helpers
@@ -26,7 +26,7 @@ template = os.path.join(directory, "template")
 print(render_jinja_payload_from_file(open(template).read(), template, data))
 "#;
 
-/// The tree of cloud-init and its libraries, to be laid over a root.
+/// The directory tree of cloud-init and its libraries, which is a layer for a root directory.
 #[track_caller]
 pub(crate) fn tree() -> PathBuf {
     build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../cloud-init/build"))
@@ -41,7 +41,7 @@ pub(crate) fn tree() -> PathBuf {
 pub fn render_on_ec2(metadata_service: &str, template: &str) -> String {
     let scratch = Scratch::new("cloud-init");
     scratch.write("template", format!("## template: jinja\n{template}"));
-    // The packages are for the system's Python.
+    // Use the system's Python, because the packages are for this version.
     let output = Command::new("/usr/bin/python3")
         .args(["-c", RENDER, metadata_service])
         .arg(scratch.path())

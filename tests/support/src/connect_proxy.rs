@@ -137,7 +137,7 @@ fn serve(
     client.set_read_timeout(None)?;
     let (from_server, to_client) = (server.try_clone()?, client.try_clone()?);
     std::thread::spawn(move || pipe(from_server, to_client));
-    // Through the reader: it may have read ahead.
+    // Forward the data with the reader, because it can have read ahead.
     pipe(reader, server);
     Ok(())
 }

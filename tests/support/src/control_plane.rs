@@ -14,8 +14,7 @@
 //! drop(kubelet);
 //! ```
 //!
-//! A start takes about three seconds and half a gigabyte: tests that can share a control plane use a `static`, and
-//! separate names.
+//! A start takes about 3 seconds and 500 MB. Tests that can share a control plane use a `static`, and separate names.
 //!
 //! # Panics
 //!
@@ -50,15 +49,16 @@ use crate::kubelet::KubeletBuilder;
 use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate, Subject};
 use crate::process::{Process, Scratch};
 
-/// The deadline for operations that take a second: the machines that run tests are busy.
+/// The deadline for operations that take a second. It is long, because the machines that run tests are busy.
 pub const DEADLINE: Duration = Duration::from_secs(180);
 
 /// A running control plane. It stops, without leftovers, when it is dropped.
 #[derive(Debug)]
 pub struct ControlPlane {
-    // Processes first: fields are dropped in order, and they write into the directory.
+    // The processes are the first fields, because fields are dropped in order, and the processes write to the
+    // directory.
     controller_manager: Option<RwLock<Process>>,
-    // Locked: a test restarts them while clusters and nodes share the control plane.
+    // In a lock, because a test can restart the process while clusters and nodes share the control plane.
     apiserver: RwLock<Process>,
     etcd: RwLock<Process>,
     server: String,

@@ -1,4 +1,4 @@
-//! A maker of TPMs: a root and intermediate authorities that certify endorsement keys, correctly or with flaws.
+//! A TPM manufacturer: a root CA and intermediate CAs that certify endorsement keys, correctly or with flaws.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -26,10 +26,10 @@ pub use self::contents::{AIK_USAGE, AlternativeName, EK_USAGE, EkContents, oaep_
 pub use self::flaw::Flaw;
 use crate::process::Scratch;
 
-/// The authorities between the root and the endorsement keys.
+/// The intermediate CAs between the root CA and the endorsement keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intermediates {
-    /// This number of authorities, each certified by the one before.
+    /// This number of CAs. The previous CA certifies each of them.
     Good(usize),
     /// One authority whose certificate has expired.
     Expired,
@@ -37,7 +37,7 @@ pub enum Intermediates {
     NotAnAuthority,
 }
 
-/// The authorities of a maker of TPMs. Keys are ECDSA P-256.
+/// The CAs of a TPM manufacturer. Keys are ECDSA P-256.
 ///
 /// `swtpm_setup` signs with the last authority, like vendors.
 pub struct EkCa {
@@ -64,14 +64,14 @@ impl Default for EkCa {
 }
 
 impl EkCa {
-    /// Creates the authorities of the maker `name`: a root and one below it.
+    /// Creates the CAs of the manufacturer `name`: a root CA and an intermediate CA.
     ///
-    /// Another maker of the same name has the same subjects and other keys.
+    /// A second manufacturer with the same name has the same subjects, but different keys.
     pub fn new(name: &str) -> Self {
         Self::with_intermediates(name, Intermediates::Good(1))
     }
 
-    /// Creates the authorities of the maker `name`, with others below the root.
+    /// Creates the CAs of the manufacturer `name`, with these intermediate CAs.
     pub fn with_intermediates(name: &str, intermediates: Intermediates) -> Self {
         match intermediates {
             Intermediates::Good(count) => Self::make(name, count, None),
@@ -80,8 +80,8 @@ impl EkCa {
         }
     }
 
-    /// Creates the authorities of the vendor `name`, `count` of them below the root. The authority `number` has a
-    /// flaw. The root is number 0.
+    /// Creates the CAs of the manufacturer `name`, with `count` intermediate CAs. The CA with the number `number` has a
+    /// flaw. The root CA is number 0.
     pub fn with_flaw(name: &str, count: usize, number: usize, flaw: Flaw) -> Self {
         Self::make(name, count, Some((number, flaw)))
     }
@@ -132,7 +132,7 @@ impl EkCa {
         &self.root_pem
     }
 
-    /// A certificate of the root that the last authority of `other` signed, PEM.
+    /// A certificate for the root CA that the last CA of `other` signed, as PEM.
     pub fn root_cross_signed_by(&self, other: &Self) -> String {
         let (name, public_key) = &self.root;
         let key = SubjectPublicKeyInfo::from_der(public_key).unwrap();
@@ -140,8 +140,8 @@ impl EkCa {
         certificate.unwrap().pem()
     }
 
-    /// The certificates of the authorities between the root and the endorsement keys as PEM, each before the
-    /// certificate of its signer. Empty if there are none.
+    /// The certificates of the intermediate CAs as PEM, each before the certificate of its signer. Empty without
+    /// intermediate CAs.
     pub fn intermediates_pem(&self) -> &str {
         &self.intermediates_pem
     }
@@ -151,7 +151,7 @@ impl EkCa {
         &self.intermediates
     }
 
-    /// Certifies an endorsement key (DER of its `SubjectPublicKeyInfo`); DER.
+    /// Certifies an endorsement key (DER of its `SubjectPublicKeyInfo`). Returns the certificate as DER.
     ///
     /// # Panics
     ///

@@ -2,8 +2,8 @@
 //!
 //! It responds like EC2's metadata service within its scope: session tokens and their lifetimes, the identity document
 //! and its signature, the placement, the services' partition and the credentials of the instance, and lists of the
-//! values in a directory. It creates none of its data: a test sets an [`Instance`], and can replace it at run time.
-//! Faults are set at run time ([`Imds::inject`], [`Imds::go_down`]), and all requests are recorded.
+//! values in a directory. The service does not create data itself: a test sets an [`Instance`], and can replace it at
+//! run time. Faults are set at run time ([`Imds::inject`], [`Imds::go_down`]), and all requests are recorded.
 //!
 //! Each service has a separate port. All services of a process share one thread, so that two hundred services are
 //! possible. A service stops when it is dropped.
@@ -66,11 +66,11 @@ pub struct Request {
     pub method: String,
     /// The path and query as received.
     pub path: String,
-    /// Whether it had a token that was valid at that time.
+    /// Whether the request had a token that was valid at that time.
     pub authorized: bool,
-    /// The lifetime of a token that it requested, if any.
+    /// The requested token lifetime, if the request was for a token.
     pub ttl: Option<u32>,
-    /// Status of the answer; absent until answered, and always if there is no answer.
+    /// The status of the answer; `None` while the request has no answer.
     pub code: Option<u16>,
 }
 
@@ -117,7 +117,7 @@ impl Imds {
             requests: Mutex::default(),
             connections: Mutex::default(),
         });
-        // Below the ports that the kernel assigns, so that it is available again later.
+        // Use a port below the range that the kernel assigns, so that the port is available again later.
         let bound = poll(PORT_PATIENCE, || {
             std::net::TcpListener::bind((ip, free_port())).ok()
         });
@@ -141,7 +141,7 @@ impl Imds {
         format!("http://{}", self.address)
     }
 
-    /// Replaces the instance: it was stopped and started, or its credentials were rotated.
+    /// Replaces the instance, for example after it was stopped and started, or after its credentials were rotated.
     pub fn set(&self, instance: Instance) {
         *lock(&self.shared.instance) = instance;
     }
@@ -151,7 +151,7 @@ impl Imds {
         change(&mut lock(&self.shared.instance));
     }
 
-    /// Adds a fault; of several that match, the first added applies first.
+    /// Adds a fault. If several faults match, they apply in the order in which they were added.
     pub fn inject(&self, route: Route, times: Times, fault: Fault) {
         lock(&self.shared.faults).add(route, times, fault);
     }
@@ -161,17 +161,17 @@ impl Imds {
         lock(&self.shared.faults).clear();
     }
 
-    /// Forgets every token: the answer is 401 until a new token is requested.
+    /// Deletes every token. Requests fail with 401 until a new token is requested.
     pub fn expire_tokens(&self) {
         lock(&self.shared.sessions).clear();
     }
 
-    /// Refuses new connections from now on, and closes the open ones.
+    /// From now on, refuses new connections. Closes the open connections.
     pub fn go_down(&self) {
         let listening = lock(&self.listening).take();
         if let Some(Listening { stop, task }) = listening {
             drop(stop);
-            // The port is closed at the end of the task, and not before.
+            // Wait for the end of the task, which closes the port.
             poll(PORT_PATIENCE, || task.is_finished().then_some(()));
         }
     }

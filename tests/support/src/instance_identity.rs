@@ -1,8 +1,8 @@
-//! Signed instance identity documents in the form of the instance metadata service of AWS
+//! Signed instance identity documents in the format of the AWS instance metadata service
 //! (`dynamic/instance-identity/document` and `rsa2048`), signed by a test signer.
 //!
 //! The messages have the structure of messages published in 2021, byte for byte except for the signed content. A test
-//! can then change one part ([`message`]).
+//! can change a part of a message ([`message`]).
 
 pub mod message;
 
@@ -21,7 +21,7 @@ pub use message::Message;
 
 use crate::tlv;
 
-/// The issuer of the certificates of AWS's signers, from the country down.
+/// The issuer name in AWS document signing certificates, starting with the country.
 const ISSUER: [(DnType, &[u64], &str); 4] = [
     (DnType::CountryName, &[2, 5, 4, 6], "US"),
     (
@@ -56,9 +56,9 @@ pub struct Document {
     pub instance_type: String,
     /// Its IPv4 address; `None` on networks without IPv4.
     pub private_ip: Option<String>,
-    /// The time of its start, RFC 3339.
+    /// The start time of the instance (RFC 3339).
     pub pending_time: String,
-    /// The product codes that it is billed by.
+    /// The product codes for billing.
     pub billing_products: Vec<String>,
     /// The version of the format.
     pub version: String,
@@ -116,7 +116,7 @@ fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// A signer of documents, with a certificate like the ones that AWS publishes for each region.
+/// A signer of documents, with a certificate like the certificates that AWS publishes for each region.
 pub struct TestSigner {
     key: RsaKeyPair,
     serial: Vec<u8>,

@@ -1,18 +1,18 @@
 //! A real kubelet with a container runtime without containers.
 //!
 //! It registers its Node, renews its Lease, reports readiness, and serves its own API. It gets its credentials like
-//! every kubelet: from the kubeconfig's exec plugin, or with its own TLS bootstrap.
+//! every kubelet: from the kubeconfig's exec plugin, or with TLS bootstrapping.
 //!
 //! # Guarantees
 //!
 //! A kubelet that runs as root changes the machine: sysctls, `/var/lib/kubelet`, `/var/log`, a mount. This kubelet has
-//! a separate mount namespace, in which these are files of the test. They exist until the [`Kubelet`] is dropped,
-//! including restarts, and the machine does not change.
+//! a separate mount namespace, in which these files belong to the test. The files survive restarts and are removed when
+//! the [`Kubelet`] is dropped, and the machine does not change.
 //!
 //! # Assumptions
 //!
-//! Root, or a kernel that allows users to create user namespaces. The machine has an address other than loopback, or
-//! the kubelet is made [reachable](KubeletBuilder::reachable), which requires root.
+//! The test needs root, or a kernel that allows users to create user namespaces. In addition, the machine must have an
+//! address other than loopback, or the kubelet must be [reachable](KubeletBuilder::reachable), which requires root.
 
 mod builder;
 mod configuration;
@@ -38,10 +38,11 @@ const TERMINATION: Duration = Duration::from_secs(10);
 /// The namespace of the nodes' Leases; kubectl ignores it for Nodes.
 const LEASES: &str = "kube-node-lease";
 
-/// A kubelet; killed, with all its state removed, when it is dropped.
+/// A kubelet. When this value is dropped, the kubelet is killed, and all its state is removed.
 #[derive(Debug)]
 pub struct Kubelet {
-    // Processes first: fields are dropped in order, and they write into the directory.
+    // The processes are the first fields, because fields are dropped in order, and the processes write to the
+    // directory.
     process: Process,
     _runtime: Process,
     name: String,
@@ -59,7 +60,7 @@ impl Kubelet {
         &self.name
     }
 
-    /// The kubelet's process id, its exec plugin's parent.
+    /// The kubelet's process ID. The kubelet is the parent of its exec plugin.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
@@ -130,7 +131,7 @@ impl Kubelet {
         })
     }
 
-    /// Watches its Lease. Its events are a quarter of a lease duration apart.
+    /// Watches its Lease. The watch has an event every quarter of the lease duration.
     pub fn watch_lease(&self) -> Watch {
         let selector = format!("metadata.name={}", self.name);
         self.admin
@@ -142,7 +143,7 @@ impl Kubelet {
         self.process.log().text()
     }
 
-    /// Waits for a line, since its last start, that contains `needle`. Returns the line.
+    /// Waits for a line after the last start that contains `needle`. Returns the line.
     #[track_caller]
     pub fn wait_for_log(&mut self, needle: &str) -> String {
         self.process.wait_for_log(needle, DEADLINE)
@@ -153,7 +154,7 @@ impl Kubelet {
         self.address
     }
 
-    /// Reads its health through the API server, with all certificates verified: `kubectl get --raw
+    /// Reads the kubelet's health through the API server, which verifies all certificates: `kubectl get --raw
     /// /api/v1/nodes/<name>/proxy/healthz`.
     #[track_caller]
     pub fn healthz_through_the_api_server(&self) -> Output {
@@ -171,7 +172,7 @@ impl Kubelet {
     ///
     /// # Panics
     ///
-    /// If it does not serve a certificate within [`DEADLINE`].
+    /// If the kubelet does not serve a certificate within [`DEADLINE`].
     #[track_caller]
     pub fn metrics(&self) -> Metrics {
         let metrics = poll(DEADLINE, || {

@@ -16,24 +16,24 @@
 //! ```
 //!
 //! A machine is a set of namespaces (mount, network, process, host name, IPC, control group) in which systemd is
-//! process 1. Its root directory is the root directory of the host or of an image, below a separate layer. Its units
-//! are the kubelet with kubeadm's drop-in, journald, and a container runtime whose containers are processes of the
-//! machine. The machine can connect to the API server at the same address as the host, to other servers of the host if
-//! configured, and to the other machines of the test process. The host can connect to its address. A boot takes half a
-//! second, and a join one or two seconds.
+//! process 1. Its root directory is the root directory of the host or of an image, under a separate writable layer. Its
+//! units are the kubelet with kubeadm's drop-in, journald, and a container runtime whose containers are processes of
+//! the machine. The machine can connect to the API server at the same address as the host, to other servers of the host
+//! if configured, and to the other machines of the test process. The host can connect to its address. A boot takes half
+//! a second, and a join one or two seconds.
 //!
 //! # Guarantees
 //!
-//! The host is unchanged after a machine: its files, sysctls, control groups and processes are removed when the
+//! A machine leaves the host unchanged: the machine's files, sysctls, control groups and processes are removed when the
 //! [`Machine`] is dropped, and when the test process ends in any other way.
 //!
-//! It starts without any file of a node. It has separate directories `/etc/kubernetes`, `/var/lib/kubelet`,
+//! The machine starts without files of a node. It has separate directories `/etc/kubernetes`, `/var/lib/kubelet`,
 //! `/etc/default`, `/etc/systemd` and `/var/log`, and no `/var/lib/kubelet-authenticator`.
 //!
 //! # Assumptions
 //!
-//! Root, Linux with overlayfs and the devices `veth` and `bridge`, Debian's layout (`/usr/lib/systemd`), systemd 252
-//! or similar. Control groups version 1 as mounted by systemd, or only version 2.
+//! A machine needs root, Linux with overlayfs and the devices `veth` and `bridge`, Debian's layout
+//! (`/usr/lib/systemd`), systemd 252 or similar. Control groups version 1 as mounted by systemd, or only version 2.
 
 mod builder;
 mod cgroups;
@@ -73,7 +73,7 @@ const ENVIRONMENT: [&str; 2] = [
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 ];
 
-/// Creates the file `$2`, with the permissions `$1` from the start, and its directories.
+/// Creates the directories of the file `$2`, and then the file, with the permissions `$1` from the start.
 const WRITE: &str = r#"mkdir -p "$(dirname "$2")"
 umask 077
 cat >"$2.new"
@@ -83,7 +83,7 @@ mv -fT "$2.new" "$2""#;
 /// A running machine. It stops, without leftovers, when it is dropped.
 #[derive(Debug)]
 pub struct Machine {
-    // Processes first: fields are dropped in order, and the control group must be empty.
+    // The processes are the first fields, because fields are dropped in order, and the control group must be empty.
     process: Process,
     _group: ControlGroup,
     _forwarders: Vec<Forwarder>,
@@ -105,8 +105,8 @@ impl Machine {
         MachineBuilder::new(None, name)
     }
 
-    /// A range of addresses from which an infrastructure selects the addresses of its machines
-    /// ([`MachineBuilder::at`]), in CIDR notation.
+    /// The address range from which an infrastructure assigns addresses to its machines ([`MachineBuilder::at`]), in
+    /// CIDR notation.
     ///
     /// # Panics
     ///
@@ -116,8 +116,8 @@ impl Machine {
         Network::of_this_process().assigned()
     }
 
-    /// The networks, in CIDR notation, in which the infrastructures of several owners assign addresses. It cannot be
-    /// combined with [`Machine::network`].
+    /// Several networks, in CIDR notation, for infrastructures with different owners. This function cannot be combined
+    /// with [`Machine::network`].
     ///
     /// # Panics
     ///
@@ -137,7 +137,7 @@ impl Machine {
         self.address
     }
 
-    /// The host's process ID of its process 1.
+    /// The process ID, on the host, of the machine's process 1.
     pub fn pid(&self) -> i32 {
         self.pid
     }
@@ -162,7 +162,8 @@ impl Machine {
 
     /// The contents of a file in it.
     ///
-    /// Read from within: links like `kubelet-client-current.pem` have other targets on the host.
+    /// Reads the file inside the machine, because links like `kubelet-client-current.pem` have different targets on the
+    /// host.
     #[track_caller]
     pub fn read(&self, path: &str) -> Option<Vec<u8>> {
         let output = self.run(&["cat", "--", path]);
@@ -182,7 +183,7 @@ impl Machine {
             .spawn()
             .expect("setpriv can be started");
         let mut stdin = child.stdin.take().expect("it is piped");
-        // The command may end without reading, and then reports the reason.
+        // The command can end without reading, and then reports the reason.
         stdin.write_all(content.as_ref()).ok();
         drop(stdin);
         let output = child.wait_with_output().expect("a child can be waited for");
@@ -228,8 +229,8 @@ impl Machine {
         if !self.process.is_running() {
             return;
         }
-        // Process 1 is gone only after all others of its namespace (pid_namespaces(7)), and `unshare`, which waits
-        // for it, after that. Killing `unshare` would end them unobserved.
+        // Process 1 ends only after all other processes in its namespace (pid_namespaces(7)), and then `unshare`, which
+        // waits for process 1. If `unshare` were killed, the end of the processes could not be observed.
         if let Some(first) = Pid::from_raw(self.pid) {
             kill_process(first, Signal::KILL).ok();
             poll(DEADLINE, || self.process.exit_status());
@@ -244,7 +245,7 @@ impl Machine {
         ];
         let mut all = vec!["nsenter", "--target", &pid];
         all.extend(namespaces);
-        // By its path: the folders on the PATH of the tests are not in the machine.
+        // Use the absolute path, because the machine does not have all folders on the PATH of the tests.
         all.extend(["/usr/bin/env", "-i"]);
         all.extend(ENVIRONMENT);
         all.extend(words);

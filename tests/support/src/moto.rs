@@ -1,4 +1,4 @@
-//! EC2: moto server, behind a front server that counts, fails and corrects its answers.
+//! EC2: moto server, behind a front server that counts calls, injects failures, and corrects answers.
 //!
 //! ```no_run
 //! use kubelet_authenticator_test_support::moto::{Failure, Field, Moto, Scope};
@@ -13,15 +13,15 @@
 //! assert_eq!(moto.count("DescribeInstances"), 1);
 //! ```
 //!
-//! A client belongs to the account in its access key ([`access_key`]). Its region is the one that it signs for.
-//! Signatures are not verified. Operations of a test as the owner of an account ([`Moto::ec2`]) are neither counted
-//! nor failed.
+//! A client belongs to the account in its access key ([`access_key`]). Its region is the region in its signatures,
+//! which are not verified. Operations of a test as the owner of an account ([`Moto::ec2`]) are neither counted nor
+//! failed.
 //!
 //! The front itself answers `GetInstanceTpmEkPub`, which moto does not implement ([`Moto::give_tpm`]).
 //!
 //! Commands of the AWS CLI, for any service that moto implements, run in [`Moto::shell`].
 //!
-//! `tests/moto/build` installs moto server once, outside the tree. A start takes two seconds: tests that can share a
+//! `tests/moto/build` installs moto server once, outside the tree. A start takes two seconds. Tests that can share a
 //! server use a `static`, and separate accounts.
 //!
 //! # Panics
@@ -53,7 +53,7 @@ use crate::process::{Launch, Process, Scratch, free_port, poll};
 /// The directory of moto server.
 static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(install);
 
-/// The deadline for a start, which takes two seconds: the machines that run tests are busy.
+/// The deadline for a start, which takes two seconds on an idle machine. The machines that run tests are busy.
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// The maximum number of attempts to start it, if another process has taken its port each time.
@@ -135,7 +135,7 @@ impl Moto {
         self.front.inject(scope, times, failure);
     }
 
-    /// Replaces the value of an instance's field in all answers from now on.
+    /// Replaces the value of an instance's field in all later answers.
     pub fn amend(&self, instance: &str, field: Field, value: &str) {
         self.front.amend(instance, field, value);
     }
@@ -174,7 +174,7 @@ fn account_of(access_key: &str) -> Option<&str> {
 
 fn install() -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../moto/build");
-    // Standard error is inherited: a first installation takes half a minute and reports that.
+    // Inherit standard error, because a first installation takes 30 seconds and prints a message about this.
     let output = Command::new(&script)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())

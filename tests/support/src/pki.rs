@@ -22,7 +22,7 @@ pub const SUBJECT_UID: &[u64] = &[1, 3, 6, 1, 4, 1, 57683, 2];
 /// The provider identifier of the kubelet authentication proposal, an extension.
 pub const PROVIDER_ID: &[u64] = &[1, 3, 6, 1, 4, 1, 11129, 2, 1, 21];
 
-/// The default lifetime of a test's authorities and certificates.
+/// The default lifetime of a test's certificates.
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// The time by which signers of Kubernetes backdate a certificate.
@@ -49,7 +49,7 @@ impl KeyAndCertificate {
         CertificateDer::from_pem_slice(self.certificate_pem.as_bytes()).unwrap()
     }
 
-    /// The key in rustls' form.
+    /// The key in the type of rustls.
     pub fn key_der(&self) -> PrivateKeyDer<'static> {
         PrivateKeyDer::from_pem_slice(self.key_pem.as_bytes()).unwrap()
     }

@@ -2,9 +2,9 @@
 //!
 //! # Guarantees
 //!
-//! - A [`Process`] stops when it is dropped. If the test process ends in any other way, even by SIGKILL, the kernel
-//!   sends the parent-death signal to the [`Process`].
-//! - Its environment contains only `PATH` and the test's variables, and none of the developer's.
+//! - A [`Process`] stops when it is dropped. If the test process ends in a different way, even with SIGKILL, the kernel
+//!   kills the [`Process`] with the parent-death signal.
+//! - Its environment contains only `PATH` and the variables of the test, and no variables of the developer.
 //! - Its output is in a log file. A failed wait panics with the end of that log.
 
 mod address;
@@ -31,8 +31,8 @@ pub(crate) use self::spawner::spawn;
 /// The interval at which a condition without notifications is checked.
 const POLL: Duration = Duration::from_millis(20);
 
-/// The longest pause between two checks of a condition. Checks take at most a fifth of the time, so that waiting
-/// leaves the processor to others.
+/// The longest pause between two checks of a condition. Checks take at most a fifth of the time, so that other
+/// processes can use the processor during a wait.
 const SELDOM: Duration = Duration::from_secs(2);
 
 /// A command: program, arguments, environment.
@@ -87,7 +87,7 @@ impl Launch {
         self.spawn_under(&[], log)
     }
 
-    /// Starts the command through `wrapper`, a command that executes its last arguments in its own place.
+    /// Starts the command through `wrapper`, a command that finally executes its last arguments.
     ///
     /// The innermost command sets the parent-death signal, because entering a user namespace clears it.
     #[track_caller]
@@ -121,7 +121,7 @@ impl Launch {
     }
 }
 
-/// A running child process, leader of a process group of its own.
+/// A running child process, which is the leader of its own process group.
 #[derive(Debug)]
 pub struct Process {
     launch: Launch,
@@ -233,7 +233,7 @@ impl Process {
 
     /// Sends a signal to this process only.
     pub fn signal(&self, signal: Signal) {
-        // An error means that the process has ended, which the caller learns by other means.
+        // An error means that the process has ended, which the caller detects in a different way.
         kill_process(self.group(), signal).ok();
     }
 
@@ -246,8 +246,8 @@ impl Process {
 
     /// Kills it and all of its process group, and waits for it.
     pub fn kill(&mut self) {
-        // The group outlives its leader only while it has members. Its number is reused only after a wait for the
-        // leader, and without members.
+        // The group can exist longer than its leader. The kernel reuses its number only after a wait for the leader,
+        // and after all members have ended.
         kill_process_group(self.group(), Signal::KILL).ok();
         self.child.wait().ok();
     }
@@ -263,7 +263,7 @@ impl Drop for Process {
     }
 }
 
-/// A command that dies with the thread that starts it, with only `PATH` as its environment.
+/// A command whose process is killed when the thread that started it ends, with only `PATH` as its environment.
 pub(crate) fn guarded<W: AsRef<OsStr>>(wrapper: &[OsString], words: &[W]) -> Command {
     let guard = ["setpriv", "--pdeathsig", "KILL", "--"].map(OsStr::new);
     let mut all = wrapper
@@ -291,8 +291,8 @@ pub fn poll<T>(deadline: Duration, mut condition: impl FnMut() -> Option<T>) -> 
         if started.elapsed() >= deadline {
             return None;
         }
-        // A long wait can take a twentieth longer. An API server answers quickly, but each answer uses processor time
-        // of both sides, and other tests wait for that time.
+        // A long wait can take 5 % longer. An API server answers quickly, but each answer uses processor time on both
+        // sides, which other tests need.
         let late = started.elapsed() / 20;
         let cost = asked.elapsed();
         thread::sleep((cost * 4).max(late).clamp(POLL, SELDOM));

@@ -16,7 +16,7 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    /// Serves what `accept` accepts, on a free port.
+    /// Serves connections with `accept`, on a free port.
     pub(crate) fn start<A>(accept: impl FnOnce(TcpListener) -> A + Send + 'static) -> Self
     where
         A: Future,
@@ -37,7 +37,7 @@ impl Serving {
                     _ = stopped => {}
                 }
             });
-            // Blocking tasks in threads of their own are not waited for.
+            // Do not wait for blocking tasks, which run in separate threads.
             runtime.shutdown_background();
         });
         Self {
@@ -62,7 +62,7 @@ impl Drop for Serving {
     }
 }
 
-/// An error that closes the connection instead of an answer.
+/// An error that closes the connection without an answer.
 #[derive(Debug)]
 pub(crate) struct Cut;
 

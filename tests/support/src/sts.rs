@@ -1,8 +1,8 @@
 //! A security token service that implements `GetCallerIdentity`, `AssumeRole` and `AssumeRoleWithWebIdentity`, strictly.
 //!
 //! It calculates the signature of every call itself, from the received bytes (AWS Signature Version 4). It stores the
-//! owners of the credentials, and responds with the texts of AWS, as JSON or XML according to `accept`. One address
-//! serves all regions: a test sets that address as the endpoint, and `host` is signed as received.
+//! owners of the credentials. Its responses have the texts of AWS, in JSON or XML, as the header `accept` requests. One
+//! address serves all regions: a test sets that address as the endpoint, and `host` is signed as received.
 //!
 //! It runs on a separate thread and runtime. Its interface is synchronous, and any thread can use it. The service
 //! stops when it is dropped.
@@ -102,7 +102,7 @@ pub struct Call {
     pub headers: Vec<(String, String)>,
     /// The body.
     pub body: String,
-    /// The ARN of the caller, if the signature belongs to it.
+    /// The ARN of the caller, if the signature is valid.
     pub caller: Option<String>,
     /// `OK`, the error code, or the name of the fault.
     pub outcome: String,
@@ -167,7 +167,7 @@ impl Sts {
         self.shared.authority.certificate_pem()
     }
 
-    /// New credentials of `principal`, valid for six hours by the service's clock.
+    /// New credentials of `principal`, valid for six hours on the service's clock.
     pub fn credentials(&self, principal: Principal) -> Credentials {
         let expiration = self.now() + LIFETIME;
         self.credentials_until(principal, expiration)

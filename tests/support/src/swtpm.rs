@@ -1,4 +1,4 @@
-//! Software TPMs 2.0, each with an endorsement key that its maker has certified.
+//! Software TPMs 2.0, each with an endorsement key that its manufacturer has certified.
 //!
 //! ```no_run
 //! use kubelet_authenticator_test_support::swtpm::{Reset, Swtpm};
@@ -11,15 +11,15 @@
 //! assert!(tpm.transient_handles().is_empty());
 //! ```
 //!
-//! Each TPM is one child process `swtpm`, on two neighbouring ports of 127.0.0.1, with a separate state
-//! directory. Its endorsement keys RSA-2048 (0x81010001, certificate in 0x01c00002) and P-384
-//! (0x81010016, 0x01c00016) are persistent and certified by an [`EkCa`]. The key P-256 is neither.
+//! Each TPM is one child process `swtpm`, on two neighbouring ports of 127.0.0.1, with a separate state directory. Its
+//! endorsement keys RSA-2048 (0x81010001, certificate in 0x01c00002) and P-384 (0x81010016, 0x01c00016) are persistent
+//! and certified by an [`EkCa`]. The P-256 key is neither persistent nor certified.
 //!
 //! # One client at a time
 //!
-//! There is no resource manager. A TPM serves the first connection, and the others wait until it ends. The functions
-//! here also connect: they wait for a connected client, and fail after a minute. A killed client leaves its objects in
-//! the TPM, which has space for three objects, until [`Swtpm::flush`] or a reset.
+//! There is no resource manager. A TPM serves one connection at a time, and other connections wait until it ends. The
+//! functions in this module also connect, so they wait for a connected client, and fail after a minute. A killed client
+//! leaves its objects in the TPM, which has space for three objects, until [`Swtpm::flush`] or a reset.
 //!
 //! # Panics
 //!
@@ -41,10 +41,10 @@ use crate::ek_ca::EkCa;
 use crate::hex::hex;
 use crate::process::{Launch, Process, Scratch, free_port, poll};
 
-/// The default maker of TPMs.
+/// The default TPM manufacturer.
 static MAKER: LazyLock<Arc<EkCa>> = LazyLock::new(Arc::default);
 
-/// The deadline for a start, which takes 30 ms: the machines that run tests are busy.
+/// The deadline for a start, which takes 30 ms on an idle machine. The machines that run tests are busy.
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// The maximum number of attempts to start it, if another process has taken a port each time.
@@ -85,9 +85,9 @@ pub struct Swtpm {
 /// The firmware of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Firmware {
-    /// It extends the PCRs 0 to 7 at each boot.
+    /// The firmware extends PCRs 0 to 7 at each boot.
     Measures,
-    /// Leaves them at zero: some firmware extends only the SHA-1 bank.
+    /// The firmware leaves these PCRs at zero, like firmware that extends only the SHA-1 bank.
     MeasuresNothing,
 }
 
@@ -110,7 +110,7 @@ impl Swtpm {
         Self::made_by(&MAKER)
     }
 
-    /// Creates and starts a TPM of this maker.
+    /// Creates and starts a TPM from this manufacturer.
     #[track_caller]
     pub fn made_by(maker: &Arc<EkCa>) -> Self {
         Self::make(maker, "sha256", Firmware::Measures)
@@ -122,7 +122,7 @@ impl Swtpm {
         Self::make(&MAKER, banks, Firmware::Measures)
     }
 
-    /// Creates and starts a TPM whose firmware does not extend the bank SHA-256: the PCRs 0 to 7 are zero.
+    /// Creates and starts a TPM whose firmware does not extend the SHA-256 bank, so PCRs 0 to 7 are zero.
     #[track_caller]
     pub fn unmeasured() -> Self {
         Self::unmeasured_with_banks("sha256")
@@ -134,8 +134,8 @@ impl Swtpm {
         Self::make(&MAKER, banks, Firmware::MeasuresNothing)
     }
 
-    /// Starts a TPM with a copy of the state of another TPM: a cloned virtual machine, or one that is reset to a
-    /// snapshot.
+    /// Starts a TPM with a copy of the state of another TPM: a cloned virtual machine, or a virtual machine that is
+    /// reset to a snapshot.
     ///
     /// It has the same seeds, keys, certificates and counters. The other TPM keeps running. This TPM has been switched
     /// on once more.
@@ -162,8 +162,8 @@ impl Swtpm {
         for _ in 0..ATTEMPTS {
             let port = free_port();
             let mut process = launch(port, &state, &written).spawn(&log);
-            // It writes its ID when it listens. A connection would not prove that: the ports may be another's, and
-            // this process about to end.
+            // swtpm writes its process ID when it listens. A connection would not prove that it listens, because the
+            // ports can belong to a different process while this process is about to end.
             let own = process.pid().to_string();
             let listening = poll(DEADLINE, || {
                 let ended = !process.is_running();
@@ -195,7 +195,7 @@ impl Swtpm {
         panic!("swtpm found none of {ATTEMPTS} pairs of ports free");
     }
 
-    /// Its address in the form of libtss2 and tpm2-tools: `swtpm:host=127.0.0.1,port=PORT`.
+    /// Its address in the format of libtss2 and tpm2-tools: `swtpm:host=127.0.0.1,port=PORT`.
     pub fn tcti(&self) -> String {
         tcti(self.port)
     }
@@ -210,7 +210,7 @@ impl Swtpm {
         &self.maker
     }
 
-    /// The certificate of its maker's root, PEM.
+    /// The certificate of its manufacturer's root CA, PEM.
     pub fn ca_pem(&self) -> &str {
         self.maker.root_pem()
     }
@@ -248,8 +248,8 @@ impl Swtpm {
         sequence.must(&command);
     }
 
-    /// Clears the TPM: keys and certificates remain, with or without persistent endorsement keys. The reset counters
-    /// are 0.
+    /// Clears the TPM. Endorsement keys and certificates remain, even if the keys are not persistent. The reset
+    /// counters are 0.
     #[track_caller]
     pub fn clear(&self) {
         self.tools.once(&["tpm2_clear", "-c", "p"]);
@@ -270,16 +270,16 @@ impl Swtpm {
         }
     }
 
-    /// Removes a persistent key, because most machines have none.
+    /// Removes a persistent key. Most machines have no persistent keys.
     #[track_caller]
     pub fn evict(&self, handle: u32) {
         let handle = format!("{handle:#010x}");
-        // The keys of `swtpm_setup` are the platform's.
+        // The keys from `swtpm_setup` belong to the platform hierarchy.
         self.tools
             .once(&["tpm2_evictcontrol", "-C", "p", "-c", &handle]);
     }
 
-    /// Stores a certificate in an index, in place of a present one.
+    /// Stores a certificate in an index, and replaces an existing certificate.
     #[track_caller]
     pub fn write_certificate(&self, index: u32, der: &[u8]) {
         provision::write_certificate(&self.tools.sequence(), index, der);
@@ -312,6 +312,6 @@ fn launch(port: u16, state: &Path, written: &Path) -> Launch {
         .args(["--tpmstate", &format!("dir={}", state.display())])
         .args(["--pid", &format!("file={}", written.display())])
         .args(["--server", &channel(port)])
-        // libtss2 expects the control channel there.
+        // libtss2 expects the control channel on the next port.
         .args(["--ctrl", &channel(port + 1)])
 }

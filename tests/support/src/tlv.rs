@@ -1,4 +1,4 @@
-//! An encoder of BER and DER, as far as the simulators need it.
+//! An encoder of BER and DER, with the features that the simulators need.
 
 pub(crate) const INTEGER: u8 = 0x02;
 pub(crate) const OCTET_STRING: u8 = 0x04;

@@ -1,4 +1,4 @@
-//! The operations of a machine with its TPM for attestation, by tpm2-tools, and possible attacks.
+//! The attestation operations of a machine with its TPM, and possible attacks, implemented with tpm2-tools.
 //!
 //! It shares no code with the code under test, so that it can replace the plugin and verify its results.
 //!
@@ -18,8 +18,8 @@
 //! let signature = forger.sign(&quote.attest).unwrap();
 //! ```
 //!
-//! Structures are bytes in the TPM's encoding, and `TPM2B` structures have no length bytes. No call leaves an object
-//! or a session in the TPM, including older ones.
+//! Structures are bytes in the TPM's encoding, and `TPM2B` structures have no length bytes. After each call, the TPM
+//! contains no objects or sessions, including older ones.
 //!
 //! # Panics
 //!
@@ -142,7 +142,7 @@ impl TpmMachine {
     ///
     /// # Errors
     ///
-    /// If the TPM refuses, or the credential is not for both keys.
+    /// If the TPM refuses the command, or the credential does not match both keys.
     #[track_caller]
     pub fn activate(
         &self,

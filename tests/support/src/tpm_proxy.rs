@@ -14,7 +14,8 @@
 //! assert_eq!(proxy.count(command::QUOTE), 1);
 //! ```
 //!
-//! The TPM still serves one client at a time: clients that connect to it directly wait for the clients of the proxy.
+//! The TPM still serves one client at a time: clients that connect directly wait while a client of the proxy is
+//! connected.
 
 mod serve;
 
@@ -28,7 +29,7 @@ use crate::api_server::Times;
 use crate::process::{free_port, poll};
 use crate::swtpm::Swtpm;
 
-/// The longest search for a pair of free ports.
+/// The maximum time for the search for a pair of free ports.
 const PORT_PATIENCE: Duration = Duration::from_secs(60);
 
 /// `TPM_CC`: the codes of commands ("TPM 2.0 Library, Part 2: Structures", 6.5.2).
@@ -74,7 +75,7 @@ impl Commands {
 /// A fault of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// This response code is the answer, without the TPM.
+    /// The proxy answers with this response code, without the TPM.
     Answer(u32),
     /// The TPM gets the command after this time.
     Slow(Duration),
@@ -144,7 +145,7 @@ impl TpmProxy {
         }
     }
 
-    /// Its address in the form of libtss2 and tpm2-tools: `swtpm:host=127.0.0.1,port=PORT`.
+    /// Its address in the format of libtss2 and tpm2-tools: `swtpm:host=127.0.0.1,port=PORT`.
     pub fn tcti(&self) -> String {
         format!("swtpm:host=127.0.0.1,port={}", self.port)
     }
@@ -154,7 +155,7 @@ impl TpmProxy {
         self.shared.lock().faults.push((commands, times, fault));
     }
 
-    /// Removes all faults; hanging commands are cut.
+    /// Removes all faults, and closes the connections of hanging commands.
     pub fn clear_faults(&self) {
         let mut state = self.shared.lock();
         state.faults.clear();

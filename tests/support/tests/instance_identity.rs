@@ -19,7 +19,7 @@ fn document() -> Document {
     )
 }
 
-/// The verification of a message by openssl with the certificate of `signer`: the content, if valid.
+/// Verifies a message with openssl and the certificate of `signer`. Returns the content if the message is valid.
 fn openssl(message: &[u8], signer: &TestSigner) -> Option<Vec<u8>> {
     let folder = tempfile::tempdir().unwrap();
     let (path, certificate) = (folder.path().join("message"), folder.path().join("signer"));
@@ -76,8 +76,8 @@ fn openssl_rejects_a_changed_document_and_another_signer() {
 
 #[test]
 fn identity_documents_and_messages_have_the_format_of_aws() {
-    // The message that AWS signed for this document in 2021 up to the content's length, between the content and the
-    // serial number, and between the signing time and the digest.
+    // The message equals the message that AWS signed for this document in 2021, in these parts: up to the content's
+    // length, between the content and the serial number, and between the signing time and the digest.
     let mut document = document();
     document.instance_type = "t2.medium".into();
     document.pending_time = "2021-09-03T21:25:44Z".into();

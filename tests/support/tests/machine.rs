@@ -1,4 +1,4 @@
-//! A machine leaves nothing behind, independently of how its test ends.
+//! A machine leaves nothing behind, regardless of the way in which its test ends.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -71,7 +71,7 @@ fn a_killed_test_leaves_no_parts_of_a_machine_behind() {
     assert!(gone.is_some(), "{:?}", left(&processes, &groups));
 }
 
-/// The processes and groups among these that still exist.
+/// Those of these processes and groups that still exist.
 fn left(processes: &[i32], groups: &[PathBuf]) -> Vec<PathBuf> {
     let processes = processes
         .iter()
@@ -80,7 +80,7 @@ fn left(processes: &[i32], groups: &[PathBuf]) -> Vec<PathBuf> {
     all.filter(|path| path.exists()).collect()
 }
 
-/// The directories of the control groups in which a machine's process is.
+/// The directories of the control groups that contain a machine's process.
 fn control_groups(pid: i32) -> Vec<PathBuf> {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let name = groups
@@ -97,7 +97,7 @@ fn control_groups(pid: i32) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The processes in the process namespace of this one.
+/// The processes in the same PID namespace as this process.
 fn processes_beside(pid: i32) -> Vec<i32> {
     let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
     let wanted = namespace(pid);

@@ -15,7 +15,7 @@ fn public_key(account: &str, region: &str, asked: &str) -> (u16, String) {
 
 fn post(account: &str, region: &str, call: String) -> (u16, String) {
     let (key, _) = access_key(account);
-    // The client needs a provider also for plain HTTP.
+    // The client needs a crypto provider even for plain HTTP.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let client = reqwest::blocking::Client::new();
     let answer = client

@@ -28,7 +28,7 @@ fn attributes(public: &[u8]) -> u32 {
     u32::from_be_bytes(public[4..8].try_into().unwrap())
 }
 
-/// Whether the signature is valid by ECDSA P-256 with SHA-256.
+/// Whether the signature is a valid ECDSA P-256 signature with SHA-256.
 fn verifies(public: &[u8], message: &[u8], signature: &[u8]) -> bool {
     let (x, y) = public[public.len() - 68..].split_at(34);
     let (r, s) = signature[4..].split_at(34);
@@ -39,7 +39,7 @@ fn verifies(public: &[u8], message: &[u8], signature: &[u8]) -> bool {
         .is_ok()
 }
 
-/// The qualifying data of a `TPMS_ATTEST` whose names are of SHA-256.
+/// The qualifying data of a `TPMS_ATTEST` whose names use SHA-256.
 fn qualifying_data(attest: &[u8]) -> &[u8] {
     let length = usize::from(attest[43]);
     &attest[44..44 + length]
@@ -91,7 +91,7 @@ fn an_unrestricted_key_signs_a_forged_quote_and_a_restricted_one_does_not() {
     let (public, registers) = (machine.ak_public(), BTreeMap::from([(0, [9; 32])]));
     let forged = forged_quote(&public, &[7; 32], &registers);
     let real = machine.quote(&[7; 32], &[0]).attest;
-    // The same to the byte, except for the clock and the values of the registers.
+    // Both structures are equal, except for the clock and the values of the registers.
     assert_eq!((&forged[..76], forged.len()), (&real[..76], real.len()));
     assert_eq!(forged[101..113], real[101..113]);
 

@@ -1,4 +1,4 @@
-//! Connections and requests: TLS, HTTP/2 and HTTP/1.1, gates and faults around the handlers.
+//! Connections and requests: TLS, HTTP/2 and HTTP/1.1, with gates and faults before and after the handlers.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -107,11 +107,11 @@ async fn connection(
     let service = service_fn(|request| {
         let (peer, shared, cut) = (peer.clone(), shared.clone(), cut.clone());
         async move {
-            // In a separate task, because the end of a client does not undo its request.
+            // Run in a separate task, because a request continues after its client disconnects.
             let served = tokio::spawn(serve(peer, shared, request));
             let answer = served.await.map_err(|_| Cut).flatten();
             if answer.is_err() && is_http2 {
-                // The error would otherwise end only this request.
+                // Close the connection, because the error alone would end only this request.
                 cut.notify_one();
                 pending::<()>().await;
             }
@@ -140,7 +140,7 @@ async fn connection(
     }
 }
 
-/// A connection in the count of open ones.
+/// A connection that counts as open until this value is dropped.
 struct Open(Arc<Shared>);
 
 impl Open {
@@ -222,7 +222,7 @@ async fn serve(
         },
     };
     if let (true, Some(Fault::TrickleHead { every })) = (peer.is_http2, &fault) {
-        // In HTTP/2 the head is one frame, and other answers do not wait for it.
+        // In HTTP/2, the head is a single frame, and other responses do not wait for this frame.
         tokio::time::sleep(*every * HEAD_LEN).await;
         return Ok(answer.into_response(&shared, None));
     }
@@ -231,7 +231,7 @@ async fn serve(
     Ok(answer.into_response(&shared, fault))
 }
 
-/// A request with all that is known about it.
+/// A request with all data about it.
 struct Exchange<'a> {
     peer: &'a Peer,
     shared: &'a Arc<Shared>,

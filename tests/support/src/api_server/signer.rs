@@ -21,7 +21,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// The lifetime of a certificate whose request does not specify one.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The server's own handling of a certificate request, immediately after its creation.
+/// The decision that the server itself makes on a certificate request, immediately after its creation.
 ///
 /// Requests for signers of `kubernetes.io/` are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -91,7 +91,7 @@ impl Signer {
 pub struct Issuance {
     /// The time from now to the expiry. If absent, the request's `expirationSeconds`, or one year.
     pub lifetime: Option<Duration>,
-    /// The time from the beginning of the validity to now.
+    /// The time by which the start of the validity precedes the current time.
     pub backdate: Duration,
     /// The certificate UID, a subject attribute.
     pub uid: Option<String>,
@@ -113,7 +113,7 @@ impl Default for Issuance {
 /// A flaw of an issued certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
-    /// The certificate is for a key that is in no request.
+    /// The certificate is for a key that does not occur in any request.
     AnotherKey,
     /// The certificate names another node.
     AnotherName,

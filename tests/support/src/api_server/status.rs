@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::resource::{Resource, Target, qualified};
 
-/// A refusal in the API server's words.
+/// A refusal with the API server's text.
 #[derive(Debug, Clone)]
 pub(super) struct Refusal {
     pub(super) code: u16,
@@ -150,7 +150,7 @@ impl Refusal {
         Self::new(400, "BadRequest", message, Value::Null)
     }
 
-    /// The requested version is no longer, or not yet, known.
+    /// The requested version was already deleted, or does not exist yet.
     pub(super) fn expired(version: u64, oldest: u64) -> Self {
         let message = format!("too old resource version: {version} ({oldest})");
         Self::new(410, "Expired", &message, Value::Null)

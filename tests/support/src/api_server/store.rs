@@ -1,4 +1,4 @@
-//! Objects, their versions, and the history that watches are served from.
+//! Objects with their versions, and the history for watches.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,8 +40,8 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// The change in a watch of the selection. An object that begins to match is added, and an object that no longer
-    /// matches is deleted.
+    /// The change as a watch of the selection reports it. An object that starts to match is reported as added, and an
+    /// object that stops matching as deleted.
     fn seen_by(&self, selection: &Selection) -> Option<Self> {
         if !self.resource.is_same(selection.resource) {
             return None;
@@ -111,7 +111,7 @@ impl Store {
         self.latest.subscribe()
     }
 
-    /// Forgets the history: requests for an older version are answered with 410.
+    /// Deletes the history: requests for an older version are answered with 410.
     pub(super) fn compact(&mut self) {
         self.version += 1;
         self.compacted = self.version;

@@ -1,4 +1,4 @@
-//! A connection whose speed can be limited to a byte at a time.
+//! A connection whose speed can be limited to single bytes with pauses.
 
 use std::io;
 use std::pin::Pin;
@@ -58,7 +58,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Trickle<T> {
         let written = Pin::new(&mut this.inner).poll_write(cx, buf.get(..1).unwrap_or_default());
         if written.is_ready() {
             this.pause = Some(Box::pin(sleep(every)));
-            // A byte that stays in a buffer would not be slow but absent.
+            // Flush each byte, because a byte in a buffer would not arrive at all.
             let _ = Pin::new(&mut this.inner).poll_flush(cx)?;
         }
         written

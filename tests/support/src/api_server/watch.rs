@@ -16,7 +16,7 @@ use super::{Shared, lock};
 /// A piece of a body; an error closes the connection.
 pub(super) type Piece = Result<Frame<Bytes>, std::io::Error>;
 
-/// Enough time for sent data to leave the process before the connection is closed.
+/// The time for sent data to leave the process before the connection is closed.
 const FLUSH: Duration = Duration::from_millis(20);
 
 /// The duration of a watch whose request does not specify one. The real server uses 30 to 60 minutes.
@@ -85,7 +85,7 @@ enum End {
     Clean,
 }
 
-/// Sends the changes until the time is over, the client disconnects, or a fault ends the watch.
+/// Sends the changes until the duration has passed, the client disconnects, or a fault ends the watch.
 pub(super) async fn run(
     shared: Arc<Shared>,
     plan: WatchPlan,
@@ -163,7 +163,8 @@ impl Stream {
         if self.left == 0 {
             return Err(Stopped::AtLimit);
         }
-        // The type comes first, as from kube-apiserver: decoders that get the object first buffer it, and read fewer levels.
+        // Send the type first, like kube-apiserver. If the object came first, decoders would buffer it, and parse fewer
+        // levels.
         let line = format!("{{\"type\":{},\"object\":{object}}}\n", json!(kind));
         self.send_raw(line.into()).await?;
         self.left -= 1;

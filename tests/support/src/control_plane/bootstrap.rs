@@ -130,7 +130,7 @@ impl KubeadmBinding {
     }
 }
 
-/// The only role that kubeadm itself defines.
+/// The only role that kubeadm defines itself.
 fn get_nodes_role() -> Value {
     json!({
         "apiVersion": format!("{RBAC}/v1"),
@@ -141,8 +141,8 @@ fn get_nodes_role() -> Value {
 }
 
 impl ControlPlane {
-    /// Adds a bootstrap token of kubeadm's group: an `id` of 6 and a `secret` of 16 lower-case letters and digits.
-    /// The token is valid when this returns.
+    /// Adds a bootstrap token of kubeadm's group: an `id` of 6 and a `secret` of 16 lower-case letters and digits. The
+    /// token is valid when this function returns.
     #[track_caller]
     pub fn add_bootstrap_token(&self, id: &str, secret: &str) -> BootstrapToken {
         let token = self.write_bootstrap_token(id, secret, None);

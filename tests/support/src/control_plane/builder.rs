@@ -16,7 +16,7 @@ use crate::process::{Launch, Process, Scratch, free_port, poll};
 /// The maximum number of attempts to start a control plane, if another process has taken one of its ports each time.
 const ATTEMPTS: usize = 5;
 
-/// The longest wait for the start of other control planes.
+/// The maximum wait for the start of other control planes.
 const TURN_DEADLINE: Duration = Duration::from_secs(15 * 60);
 
 /// The message of every component whose port is already used.
@@ -85,7 +85,7 @@ pub struct ControlPlaneBuilder {
     controller_manager_args: Vec<String>,
 }
 
-/// Another process has taken a port between its selection and its use.
+/// A different process has started to use a port between its selection and its use.
 struct PortTaken;
 
 impl ControlPlaneBuilder {
@@ -218,7 +218,7 @@ impl ControlPlaneBuilder {
             ))
             .arg(flag("--kubelet-client-certificate", &client_certificate))
             .arg(flag("--kubelet-client-key", &client_key))
-            // As in kubeadm, for API servers behind an APIService.
+            // The same flags as in kubeadm, for API servers of an APIService.
             .arg(flag("--requestheader-client-ca-file", &front_proxy_ca_path))
             .arg(format!("--requestheader-allowed-names={FRONT_PROXY}"))
             .arg("--requestheader-username-headers=X-Remote-User")
@@ -226,13 +226,13 @@ impl ControlPlaneBuilder {
             .arg("--requestheader-extra-headers-prefix=X-Remote-Extra-")
             .arg(flag("--proxy-client-cert-file", &front_proxy))
             .arg(flag("--proxy-client-key-file", &front_proxy_key))
-            // No resolver knows the nodes' names.
+            // The names of the nodes have no DNS entries.
             .arg("--kubelet-preferred-address-types=InternalIP")
             .arg(flag("--tls-cert-file", &certificate))
             .arg(flag("--tls-private-key-file", &key))
             .arg(flag("--cert-dir", scratch.path()))
             .arg("--profiling=false")
-            // Each API server runs for seconds: without garbage collection, it takes a quarter less processor time.
+            // Each API server runs only for seconds. Without garbage collection, it uses 25 % less processor time.
             .env("GOGC", "off")
             .env("GOMEMLIMIT", "640MiB")
             .args(&self.apiserver_args)
@@ -307,7 +307,7 @@ impl ControlPlane {
             "the API server",
             &mut [&mut *write(&self.etcd), &mut *write(&self.apiserver)],
             || {
-                // A port without a listener is found without a program.
+                // Check the port first, because this does not need a program.
                 TcpStream::connect(address).is_ok()
                     && answers_ok(admin, "/readyz")
                     && admin.raw("/api/v1/namespaces/kube-system").is_ok()
@@ -353,7 +353,7 @@ pub(super) fn write_manager_kubeconfig(
 }
 
 /// A turn to start a control plane, until the file is closed. All test programs together have as many turns as the
-/// machine has processors. More concurrent starts would take so long that all miss their deadlines.
+/// machine has processors. More concurrent starts would take so long that all of them would miss their deadlines.
 fn turn() -> File {
     let turns = thread::available_parallelism().map_or(1, usize::from);
     let programs = control_plane_binary("etcd");

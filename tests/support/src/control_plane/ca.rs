@@ -1,4 +1,4 @@
-//! The replacement of the cluster's CA on the control plane.
+//! Replaces the cluster's CA on the control plane.
 
 use std::fs;
 
@@ -13,14 +13,14 @@ impl ControlPlane {
     /// itself, some time later.
     #[track_caller]
     pub fn accept_clients_of(&self, cas: &str) {
-        // In one step: the API server can read the file at any time.
+        // Replace the file in one step, because the API server can read it at any time.
         let new = self.scratch.write("client-ca.new", cas);
         fs::rename(new, self.scratch.join(CLIENT_CAS)).expect("replace the file");
     }
 
-    /// Replaces the certificates of the API server, of the administrator and of kube-controller-manager by certificates
-    /// of this CA, and restarts both programs. The API server must accept this CA for clients. The key that
-    /// kube-controller-manager signs with stays.
+    /// Replaces the certificates of the API server, of the administrator and of kube-controller-manager with
+    /// certificates from this CA, and restarts both programs. The API server must accept this CA for clients.
+    /// kube-controller-manager keeps its signing key.
     #[track_caller]
     pub fn issue_again(&self, ca: &CertificateAuthority) {
         write_serving_certificate(&self.scratch, ca);

@@ -1,5 +1,5 @@
-//! Calls to the API server in this process. They take milliseconds, but kubectl takes most of a second for a call on a
-//! busy machine.
+//! Calls to the API server in this process. The calls take milliseconds, but on a busy machine, a call of kubectl takes
+//! almost a second.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -26,7 +26,7 @@ use super::watch::Event;
 /// The deadline of one call.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The runtime of all clients in the process: tests have no separate runtime, or one that must not block.
+/// The runtime of all clients in the process: tests have no runtime of their own, or a runtime that must not block.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -47,7 +47,7 @@ pub(super) struct Resource {
     short: Vec<String>,
 }
 
-/// The selected objects: one, or a list.
+/// The selected objects: a single object, or a list.
 #[derive(Debug, Clone)]
 pub(super) struct Selection {
     resource: Resource,
@@ -94,7 +94,7 @@ impl Client {
             let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
                 .await
                 .ok()?;
-            // A proxy of the environment is not for loopback.
+            // Ignore a proxy in the environment, because the API server is on loopback.
             config.proxy_url = None;
             kube::Client::try_from(config).ok()
         })?;
@@ -191,7 +191,7 @@ impl Client {
         Ok(created)
     }
 
-    /// The stored form of the object, which is not stored.
+    /// Returns the object as the API server would store it, without storing it (dry run).
     pub(super) fn try_create(&self, place: &Selection, object: &Value) -> Answer<Value> {
         let parameters = PostParams {
             dry_run: true,
@@ -203,7 +203,7 @@ impl Client {
         Ok(created)
     }
 
-    /// The form of the object after the server applied this one, which is not stored.
+    /// Returns the object as it would be after the API server has applied this object, without storing it (dry run).
     pub(super) fn try_apply(&self, place: &Selection, object: &Value) -> Answer<Value> {
         let parameters = PatchParams::apply("kubectl").force().dry_run();
         let mut applied = self.patch(place, None, &parameters, &Patch::Apply(object))?;
@@ -260,7 +260,7 @@ impl Client {
         }))
     }
 
-    /// The API server's answer to an object that it does not store.
+    /// The API server's answer to a review, which is an object that it does not store.
     pub(super) fn review<K>(&self, review: K) -> Answer<K>
     where
         K: kube::Resource<DynamicType = ()> + Serialize + DeserializeOwned,
@@ -324,7 +324,7 @@ impl Client {
     fn call<E: Display>(&self, request: Result<hyper::Request<Vec<u8>>, E>) -> Answer<Value> {
         let (kube, request) = (self.kube.clone(), request.map_err(said)?);
         block(limited(async move {
-            // The server may close the connection on which a request is sent. One that reads can be sent again.
+            // The server can close the connection while a request is sent. A request that only reads can be sent again.
             let again = (request.method() == hyper::Method::GET).then(|| request.clone());
             let answer = match (kube.request(request).await, again) {
                 (Err(kube::Error::Service(_)), Some(again)) => kube.request(again).await,
@@ -378,7 +378,8 @@ impl Resource {
         })
     }
 
-    /// Whether kubectl accepts this word for it: plural, singular or short name, or plural and group.
+    /// Whether kubectl accepts this word for the resource: the plural, singular or short name, or the plural with the
+    /// group.
     fn is_called(&self, word: &str) -> bool {
         let Self {
             api,

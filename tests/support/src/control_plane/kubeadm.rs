@@ -29,8 +29,8 @@ impl ControlPlaneBuilder {
 }
 
 impl ControlPlane {
-    /// Runs the phases of `kubeadm init` whose results `kubeadm join` reads, and adds a bootstrap token for joins.
-    /// All of kubeadm's bindings exist when this returns.
+    /// Runs the phases of `kubeadm init` whose results `kubeadm join` reads, and adds a bootstrap token for joins. All
+    /// of kubeadm's bindings exist when this function returns.
     ///
     /// The cluster needs [`ControlPlaneBuilder::anonymous_auth`] and, for a signature of
     /// `cluster-info`, controllers.
@@ -52,8 +52,8 @@ impl ControlPlane {
         token
     }
 
-    /// Waits until `cluster-info` is signed for the token: `kubeadm join`, which polls every five seconds, does not
-    /// have to wait for that.
+    /// Waits until `cluster-info` is signed for the token: otherwise, `kubeadm join`, which polls every five seconds,
+    /// would wait for the signature.
     #[track_caller]
     pub fn wait_for_discovery(&self, token: &BootstrapToken) {
         let resource = [
@@ -70,7 +70,7 @@ impl ControlPlane {
             });
     }
 
-    /// Runs the real kubeadm as on the control-plane node, with a configuration for this cluster and the
+    /// Runs the real kubeadm like on the control-plane node, with a configuration for this cluster and the
     /// administrator's kubeconfig: `cluster.kubeadm(["init", "phase", "bootstrap-token"])`.
     ///
     /// The arguments are a command that accepts the flags `--config` and `--kubeconfig`.
@@ -146,11 +146,11 @@ pub(crate) fn kubelet_configuration() -> Value {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        // The path of `kubeadm join`; kubeadm would use the certificates' directory above.
+        // The path that `kubeadm join` uses. Otherwise, kubeadm would use the directory of the certificates above.
         "authentication": { "x509": { "clientCAFile": "/etc/kubernetes/pki/ca.crt" } },
         "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": false,
-        // kubeadm drops an empty list, and the default is not allowed without those cgroups.
+        // kubeadm drops an empty list, and the default is invalid without these cgroups.
         "enforceNodeAllocatable": ["none"],
         "failCgroupV1": false,
         "failSwapOn": false,

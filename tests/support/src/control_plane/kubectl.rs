@@ -159,7 +159,7 @@ impl Kubectl {
         }
     }
 
-    /// Creates one object, and returns the stored object, or the reason of the refusal.
+    /// Creates one object, and returns the stored object, or the reason for the refusal.
     pub fn try_create(&self, object: &Value) -> Result<Value, String> {
         if let Some((client, place)) = self.placed(object) {
             return client.create(&place, object, "kubectl-create");
@@ -290,7 +290,7 @@ impl Kubectl {
         self.known_client().get_or_insert_with(client).clone()
     }
 
-    /// Reads the kubeconfig again before the next call: its file was replaced.
+    /// Makes the next call read the kubeconfig again, because its file was replaced.
     pub(super) fn read_again(&self) {
         *self.known_client() = None;
     }
@@ -333,7 +333,7 @@ impl Kubectl {
         let mut child = command.spawn().expect("setpriv can be started");
         let mut stdin = child.stdin.take().expect("it is piped");
         thread::scope(|scope| {
-            // kubectl may end without reading.
+            // kubectl can end without reading its input.
             scope.spawn(move || stdin.write_all(input.as_bytes()).ok());
             child.wait_with_output().expect("a child can be waited for")
         })
@@ -346,7 +346,7 @@ impl Kubectl {
         flags: &[&str],
     ) -> std::process::Command {
         let mut words = vec![control_plane_binary("kubectl").into_os_string()];
-        // First: after `--` come the words of a command in a pod.
+        // Add this option first, because the words after `--` are a command in a pod.
         words.push("--kubeconfig".into());
         words.push(self.kubeconfig.clone().into());
         words.extend(flags.iter().map(OsString::from));

@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 use super::client::{Answer, Client, Selection};
 use super::kubectl::Kubectl;
 
-/// The pause between two watches, so that an unavailable server is not polled all the time.
+/// The pause between two watches, so that an unavailable server is not polled continuously.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Waits for an object that satisfies `condition`. The error describes the observed objects.
@@ -67,7 +67,7 @@ fn summary(object: &Value) -> String {
             continue;
         };
         for (name, value) in fields {
-            // Requests, certificates and a node's inventory would hide the rest.
+            // Omit requests, certificates and a node's inventory, which would hide the other fields.
             if ![
                 "request",
                 "certificate",
@@ -90,7 +90,7 @@ fn summary(object: &Value) -> String {
 pub struct Watch {
     task: AbortHandle,
     events: Receiver<Answer<Event>>,
-    /// The reason for its end.
+    /// The reason for the end of the watch.
     error: Option<String>,
 }
 

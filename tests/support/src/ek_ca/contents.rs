@@ -1,4 +1,4 @@
-//! The contents of certificates of endorsement keys.
+//! The contents of endorsement key certificates.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -45,8 +45,8 @@ const ECDSA_WITH_SHA256: &[u64] = &[1, 2, 840, 10045, 4, 3, 2];
 /// The format in which a certificate names the model of the TPM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AlternativeName {
-    /// In a critical extension, which is required without a subject: a verifier that does not support it must refuse
-    /// it.
+    /// In a critical extension, which is required if the subject is empty. A verifier that does not support the
+    /// extension must reject the certificate.
     Critical,
     /// In an extension that is not critical.
     NotCritical,
@@ -137,7 +137,7 @@ fn model() -> Vec<u8> {
     sequence(&[tlv(CONTEXT_4, &sequence(&attributes))])
 }
 
-/// The same RSA key, restricted to RSAES-OAEP with SHA-256 (RFC 4055, 4.1).
+/// The `SubjectPublicKeyInfo` of the same RSA key, restricted to RSAES-OAEP with SHA-256 (RFC 4055, 4.1).
 ///
 /// # Panics
 ///
@@ -164,7 +164,7 @@ pub(super) fn with_another_key(certificate: &[u8], spki: &[u8], issuer: &KeyPair
     let old = parsed.public_key().raw;
     let start = signed.windows(old.len()).position(|window| window == old);
     let start = start.expect("it has its key");
-    // Tag and length of the signed part: it is longer than 255 bytes.
+    // Tag and length of the signed part, whose length field has two bytes because the part is longer than 255 bytes.
     let (before, after) = (&signed[4..start], &signed[start + old.len()..]);
     let signed = sequence(&[before.to_vec(), spki.to_vec(), after.to_vec()]);
     let signature = issuer.sign(&signed).expect("it signs");

@@ -1,4 +1,4 @@
-//! Flaws of the certificate of an authority.
+//! Flaws in CA certificates.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -14,7 +14,7 @@ use crate::tlv::{SET, tlv};
 /// 2223-07-06.
 const FAR_AWAY: Duration = Duration::from_secs(8_000_000_000);
 
-/// A flaw or a rare property of the certificate of an authority.
+/// A flaw or a rare property of a CA certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
     /// The certificate has expired.
@@ -23,17 +23,17 @@ pub enum Flaw {
     NotYetValid,
     /// The certificate does not belong to an authority.
     NotAnAuthority,
-    /// The certificate limits the number of authorities below it to this one.
+    /// The certificate limits the number of CAs below it to this number.
     PathLength(u8),
-    /// The key signs only lists of revoked certificates.
+    /// The key usage only allows signing certificate revocation lists.
     SignsLists,
     /// The certificate has no key usage.
     NoKeyUsage,
-    /// The certificate is for the certificates of servers.
+    /// The extended key usage is for server certificates.
     ForServers,
-    /// The certificate is for the certificates of endorsement keys: no flaw.
+    /// The extended key usage is for endorsement key certificates, which is not a flaw.
     ForEndorsementKeys,
-    /// The certificate has an unknown extension: a flaw if it is critical.
+    /// The certificate has an unknown extension, which is a flaw if it is critical.
     Unknown {
         /// Whether the extension is critical.
         critical: bool,

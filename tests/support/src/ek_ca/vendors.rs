@@ -1,5 +1,5 @@
-//! Certificates of endorsement keys with the peculiarities of vendors. The formats are those of published
-//! certificates, and all keys and names belong to the tests.
+//! Endorsement key certificates with vendor-specific properties. The formats are the same as in published certificates,
+//! but all keys and names belong to the tests.
 
 use std::time::SystemTime;
 
@@ -14,7 +14,7 @@ use rcgen::{
 use super::{EkContents, Flaw, authority};
 use crate::tlv::{SEQUENCE, oid, sequence, tlv};
 
-/// The certificate of an endorsement key, and the authorities above it.
+/// An endorsement key certificate, and the CAs above it.
 #[derive(Debug, Clone)]
 pub struct Issued {
     /// DER.
@@ -34,7 +34,8 @@ impl Issued {
         pem(self.authorities.last().expect("there is a root"))
     }
 
-    /// The certificates between the root and the endorsement key as DER, the signing one first.
+    /// The certificates between the root CA and the endorsement key as DER, the signer of the endorsement key
+    /// certificate first.
     pub fn chain(&self) -> Vec<Vec<u8>> {
         self.authorities.iter().skip(1).rev().cloned().collect()
     }
@@ -54,7 +55,7 @@ pub fn pem(der: &[u8]) -> String {
     )
 }
 
-/// Authorities, each certified by the one before.
+/// CAs, each certified by the previous CA.
 struct Authorities {
     issuer: Issuer<'static, KeyPair>,
     certificates: Vec<Vec<u8>>,
@@ -239,8 +240,8 @@ pub fn certificate_policies(policies: &[Policy]) -> Vec<u8> {
     sequence(&policies.collect::<Vec<_>>())
 }
 
-/// Chips from 2014: signed with RSA and SHA-1. Another certificate's signature is used, because nothing here signs
-/// with SHA-1.
+/// Chips from 2014: signed with RSA and SHA-1. The signature comes from a different certificate, because the test
+/// libraries do not sign with SHA-1.
 pub fn st_of_2014(public_key: &[u8]) -> Issued {
     let mut issued = Authorities::root("TPM EK Root CA", &PKCS_RSA_SHA256)
         .below("TPM EK Intermediate CA 02", &PKCS_RSA_SHA256)
@@ -256,7 +257,7 @@ pub fn st_of_2014(public_key: &[u8]) -> Issued {
     issued
 }
 
-/// Intel from the 11th generation on: three authorities of the processor, which the TPM stores, below three of Intel.
+/// Intel from the 11th generation on: three CAs of the processor, which the TPM stores, below three CAs of Intel.
 pub fn intel_on_die(public_key: &[u8]) -> Issued {
     let algorithm = &PKCS_ECDSA_P384_SHA384;
     Authorities::root("OnDie CA RootCA Certificate Signing", algorithm)
@@ -281,7 +282,7 @@ pub fn infineon_expired(public_key: &[u8]) -> Issued {
         .certify(public_key)
 }
 
-/// An issuer that permits no authority below it, above another one.
+/// A CA that permits no CA below it, but has signed a CA certificate.
 pub fn with_path_length_0(public_key: &[u8]) -> Issued {
     Authorities::root_with("a short root", &PKCS_ECDSA_P256_SHA256, |params| {
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -295,7 +296,7 @@ pub fn ed25519_authority() -> String {
     pem(&Authorities::root("an Ed25519 CA", &PKCS_ED25519).certificates[0])
 }
 
-/// A certificate that expires at this time, issued by an authority that expires at that time.
+/// A certificate with the expiration time `certificate`, issued by a CA with the expiration time `authority`.
 pub fn ending(public_key: &[u8], certificate: SystemTime, authority: SystemTime) -> Issued {
     Authorities::root_with("an ending root", &PKCS_ECDSA_P256_SHA256, |params| {
         params.not_after = authority.into();
@@ -303,7 +304,7 @@ pub fn ending(public_key: &[u8], certificate: SystemTime, authority: SystemTime)
     .certify_with(public_key, |params| params.not_after = certificate.into())
 }
 
-/// A certificate by a root with this common name.
+/// A certificate from a root CA with this common name.
 pub fn by_root(public_key: &[u8], name: &str) -> Issued {
     Authorities::root(name, &PKCS_ECDSA_P256_SHA256).certify(public_key)
 }

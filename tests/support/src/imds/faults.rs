@@ -34,14 +34,14 @@ impl Route {
     }
 }
 
-/// A fault of a request, during which tokens are neither issued nor required.
+/// A fault of a request. A request with a fault does not need a token, and does not return one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// This status, with its own text.
     Status(u16),
     /// The connection is closed before any answer.
     Cut,
-    /// The request is never answered. On [`Route::token`]: the hop limit is too low.
+    /// The request is never answered. For [`Route::token`], this simulates a hop limit that is too low.
     Hang,
     /// The answer is delayed by this time.
     Delay(Duration),
@@ -68,7 +68,7 @@ impl Fault {
     }
 }
 
-/// All faults that are still to occur.
+/// All faults that have not occurred yet.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     requests: Vec<(Route, Times, Fault)>,

@@ -61,7 +61,7 @@ pub struct Instance {
 pub struct Profile {
     /// The role's name.
     pub role: String,
-    /// The credentials of its session.
+    /// The credentials of the role's session.
     pub credentials: Credentials,
 }
 

@@ -3,14 +3,14 @@
 /// The network of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Network {
-    /// A subnet with names from addresses, and the region's own domain.
+    /// A subnet with names that are derived from addresses, and with the region's own domain.
     AddressNames,
-    /// The same network, in a VPC whose DHCP options have this domain. Several domains are separated by spaces. A
-    /// domain can be empty, or end with a dot. The metadata contains this domain, and EC2 never does.
+    /// The same subnet, in a VPC whose DHCP options have this domain. Several domains are separated by spaces. A domain
+    /// can be empty, or end with a dot. The metadata service uses this domain in names, but EC2 does not.
     Domain(&'static str),
     /// A subnet with names from the instances' IDs.
     ResourceNames,
-    /// A subnet without IPv4: such a subnet has resource names only.
+    /// A subnet without IPv4, which always has resource names.
     Ipv6Only,
 }
 

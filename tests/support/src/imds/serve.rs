@@ -191,7 +191,7 @@ fn ok(body: Vec<u8>) -> Response {
     response
 }
 
-/// The page of the service for every error.
+/// The page that the service returns for every error.
 fn status(code: StatusCode) -> Response {
     let words = code.canonical_reason().unwrap_or_default();
     let number = code.as_u16();
@@ -215,7 +215,7 @@ fn huge(size: usize) -> Body {
     StreamBody::new(pieces).boxed_unsync()
 }
 
-/// The same answer, its body sent a byte at a time.
+/// The same response, whose body is sent byte by byte.
 async fn trickled(response: Response, every: Duration) -> Response {
     let (mut head, body) = response.into_parts();
     let bytes = body.collect().await.expect("it is whole").to_bytes();

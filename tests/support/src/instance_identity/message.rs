@@ -28,19 +28,19 @@ pub const SHA_256: &[u64] = &[2, 16, 840, 1, 101, 3, 4, 2, 1];
 pub const SHA_1: &[u64] = &[1, 3, 14, 3, 2, 26];
 /// RSA PKCS #1 v1.5 with SHA-256.
 pub const RSA_WITH_SHA_256: &[u64] = &[1, 2, 840, 113_549, 1, 1, 11];
-/// RSA, with the digest named elsewhere: AWS's algorithm until 2020.
+/// RSA without a digest, which is in a different field. AWS used this algorithm until 2020.
 pub const RSA: &[u64] = &[1, 2, 840, 113_549, 1, 1, 1];
 /// DSA with SHA-1.
 pub const DSA_WITH_SHA_1: &[u64] = &[1, 2, 840, 10_040, 4, 3];
 
-/// Three seconds after the pending time of a [`super::Document`]: the time of AWS's answer to a young instance.
+/// Three seconds after the pending time of a [`super::Document`]: the signing time for a new instance.
 const SIGNED_AT: &[u8] = b"260101000003Z";
 /// The size in bytes of the pieces into which AWS's encoder cuts content.
 const PIECE: usize = 1000;
 /// The length of the base64 lines of IMDS.
 const LINE: usize = 76;
 
-/// A signed message. The fields are public, so that a test can change one and keep the others.
+/// A signed message. The fields are public, so that a test can change a single field.
 #[derive(Debug, Clone)]
 pub struct Message {
     /// The type of the outermost content.
@@ -163,7 +163,7 @@ impl SignerInfo {
 }
 
 impl Message {
-    /// A message about `content` by the signer of this issuer and serial number, without a signature.
+    /// An unsigned message with this content, for the signer with this issuer and serial number.
     pub(super) fn unsigned(content: &[u8], issuer: Vec<u8>, serial: &[u8]) -> Self {
         let signer = SignerInfo {
             version: 1,
@@ -201,7 +201,7 @@ impl Message {
         }
     }
 
-    /// The same message with a change of its one signer, signed again by `signer`.
+    /// The same message with a change to its only signer, signed again by `signer`.
     pub fn resigned(mut self, signer: &TestSigner, change: impl FnOnce(&mut SignerInfo)) -> Self {
         change(&mut self.signers[0]);
         self.sign(signer);

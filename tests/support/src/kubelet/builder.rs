@@ -93,7 +93,7 @@ impl KubeletBuilder {
             .arg(format!("--node-ip={ip}"))
     }
 
-    /// Its address after [`KubeletBuilder::reachable`]. Otherwise loopback.
+    /// The node's address after [`KubeletBuilder::reachable`], otherwise a loopback address.
     pub fn ip(&self) -> Ipv4Addr {
         self.address
             .as_ref()
@@ -106,8 +106,8 @@ impl KubeletBuilder {
         self
     }
 
-    /// Sets an environment variable of the kubelet, which its exec plugin inherits. The only other variable is `PATH`:
-    /// a systemd unit does not have `HOME` either.
+    /// Sets an environment variable of the kubelet, which its exec plugin inherits. The only other variable is `PATH`,
+    /// because a systemd unit does not have `HOME` either.
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.environment.push((name.into(), value.into()));
         self

@@ -6,7 +6,7 @@ use super::namespace;
 
 /// A KubeletConfiguration for a machine without cgroups, swap accounting or iptables.
 ///
-/// Its authentication is the same as on every node: clients with a certificate of the cluster's authority.
+/// As on every node, clients authenticate with a certificate from the cluster's CA.
 pub(super) fn standard(port: u16, runtime: &Path, ca: &Path) -> Map<String, Value> {
     let runtime = runtime.to_str().expect("TMPDIR is UTF-8");
     let configuration = json!({

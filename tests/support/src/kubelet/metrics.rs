@@ -21,7 +21,7 @@ impl Metrics {
         self.text
             .lines()
             .filter_map(|line| sample(line, name, labels))
-            // Not `sum`: the sum of an empty sequence is minus zero.
+            // Do not use `sum`, because the sum of an empty sequence is minus zero.
             .fold(0.0, |sum, value| sum + value)
     }
 }

@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 
 use crate::process::Scratch;
 
-/// The sysctls of a kubelet as root, with their values (pkg/kubelet/cm/container_manager_linux.go,
-/// `setupKernelTunables`). A kubelet writes only values that differ. Here, none differs.
+/// The sysctls that a kubelet sets as root, with their values (pkg/kubelet/cm/container_manager_linux.go,
+/// `setupKernelTunables`). A kubelet writes only values that differ, and in this namespace no value differs.
 const SYSCTLS: [(&str, &str); 6] = [
     ("vm/overcommit_memory", "1"),
     ("vm/panic_on_oom", "0"),
@@ -20,10 +20,10 @@ const SYSCTLS: [(&str, &str); 6] = [
     ("kernel/keys/root_maxbytes", "25000000"),
 ];
 
-/// The node's own directories in `/var/lib`. All others in it belong to the machine.
+/// The node's own directories in `/var/lib`. All other directories belong to the machine.
 const OF_THE_NODE: [&str; 2] = ["kubelet", "kubelet-authenticator"];
 
-/// Mounts triples of flag, source and target up to `--`, and executes the rest.
+/// Mounts the triples of flag, source and target before `--`, and executes the remaining arguments.
 const MOUNT: &str = r#"while [ "$1" != -- ]; do mount -n "$1" "$2" "$3"; shift 3; done
 shift
 exec "$@""#;
@@ -63,7 +63,7 @@ pub(super) fn var_lib(scratch: &Scratch) -> PathBuf {
     scratch.join("var-lib")
 }
 
-/// Prepares the directories, and returns the command that executes its last arguments with them in place.
+/// Prepares the directories, and returns a command that mounts the directories and executes its last arguments.
 pub(super) fn enter(scratch: &Scratch) -> Vec<OsString> {
     let var_lib = scratch.directory("var-lib");
     let machines = scratch.directory("machine-var-lib");

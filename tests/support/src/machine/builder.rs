@@ -30,13 +30,13 @@ const PROGRAMS: [&str; 8] = [
     "kubelet",
 ];
 
-/// The program of the image `pause`, which kubeadm runs to check that pods run at all.
+/// The program of the image `pause`, which kubeadm runs to check that pods work.
 const PAUSE: &str = "#!/bin/sh\n[ \"$1\" = -v ] || exec sleep infinity\n";
 
 /// The deadline for a boot, which takes half a second on an idle machine.
 const BOOT: Duration = Duration::from_secs(180);
 
-/// Only one machine of a process boots at a time: in parallel, each boot takes longer than all of them in sequence.
+/// Only one machine of a process boots at a time: in parallel, each boot would take longer than all boots in sequence.
 static BOOTS: Mutex<()> = Mutex::new(());
 
 /// A builder for a machine.
@@ -130,8 +130,8 @@ impl MachineBuilder {
         self.place(path, format!("{mode:o}"), source)
     }
 
-    /// Puts a program of the host at this absolute path. It is the host's file, read-only: the machine can neither
-    /// change nor remove it.
+    /// Puts a program of the host at this absolute path. The file is a read-only mount from the host, so the machine
+    /// can neither change nor remove it.
     ///
     /// # Panics
     ///
@@ -143,7 +143,7 @@ impl MachineBuilder {
         self.place(path, "program".to_owned(), source)
     }
 
-    /// Adds a directory tree of the host to its root directory, below all other files.
+    /// Adds a directory tree of the host as the lowest layer of the machine's root directory.
     #[track_caller]
     pub(super) fn tree(self, host: &Path) -> Self {
         self.place("/", "tree".to_owned(), host.to_owned())
@@ -165,8 +165,8 @@ impl MachineBuilder {
         self
     }
 
-    /// Lets it reach a server of the host at the server's own loopback address. The API server is reachable without
-    /// this.
+    /// Lets the machine connect to a server of the host at the server's own loopback address. The API server does not
+    /// need this.
     pub fn reaches(mut self, server: SocketAddr) -> Self {
         self.reached.push(server);
         self

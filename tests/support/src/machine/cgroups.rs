@@ -2,8 +2,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-/// Creates the group, reports that, and removes it at the end of its standard input, which is the standard input of
-/// the test process. It tries several times, because processes in the group can still be stopping.
+/// Creates the group, reports this, and removes the group when its standard input, a pipe from the test process, is
+/// closed. It tries several times, because processes in the group can still be stopping.
 const KEEPER: &str = r#"group=$1
 if [ -e /sys/fs/cgroup/cgroup.procs ]; then set /sys/fs/cgroup; else set /sys/fs/cgroup/*/; fi
 for hierarchy; do
@@ -32,7 +32,7 @@ done"#;
 #[derive(Debug)]
 pub(super) struct ControlGroup {
     name: String,
-    // Taken to end the keeper.
+    // Dropping this value ends the keeper.
     input: Option<ChildStdin>,
     keeper: Child,
 }
@@ -45,7 +45,7 @@ impl ControlGroup {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // It outlives the test process, also if a signal ends that process group.
+            // The keeper outlives the test process, even if a signal ends the process group of the tests.
             .process_group(0)
             .spawn()
             .expect("sh can be started");

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::endpoint::{Server, Servers};
 
-/// A socket that forwards to the first of some TCP addresses that answers, until this is dropped.
+/// A socket that forwards connections to the first TCP address that answers, until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Forwarder {
     stop: Option<oneshot::Sender<()>>,
@@ -93,5 +93,5 @@ async fn forward(mut client: impl AsyncRead + AsyncWrite + Unpin, servers: Serve
             return;
         }
     }
-    // Without an API server the connection ends, as if the server was killed.
+    // Without an API server, the connection is closed, as if the server was killed.
 }

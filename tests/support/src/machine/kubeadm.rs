@@ -1,4 +1,4 @@
-//! Nodes of machines: kubeadm runs on them as for administrators.
+//! Nodes on machines, on which kubeadm runs as for administrators.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -16,7 +16,7 @@ use crate::process::Scratch;
 pub const KUBELET_PATCHES: &str = "/usr/share/kubeadm-patches";
 
 /// Preflight checks whose errors kubeadm ignores here. One check requires control groups of version 2. The others
-/// require a container runtime that answers within two seconds, but the machines that tests run on are busy.
+/// require a container runtime that answers within two seconds, but the hosts of the tests are busy.
 pub const IGNORED_PREFLIGHT_ERRORS: [&str; 3] =
     ["SystemVerification", "CRI", "ContainerRuntimeVersion"];
 
@@ -114,8 +114,8 @@ impl Machine {
         }
     }
 
-    /// Runs `kubeadm upgrade` with these arguments, without its checks of CoreDNS, which is in no cluster of the
-    /// tests.
+    /// Runs `kubeadm upgrade` with these arguments, without its checks of CoreDNS, which the clusters of the tests do
+    /// not have.
     ///
     /// # Panics
     ///
@@ -207,7 +207,7 @@ impl Machine {
                 "localAPIEndpoint": { "advertiseAddress": self.address() },
                 "certificateKey": CERTIFICATE_KEY,
             });
-            // As `render kubeadm-config --control-plane` has it.
+            // The same value as in `render kubeadm-config --control-plane`.
             configuration["timeouts"]["kubernetesAPICall"] = "10m0s".into();
         }
         self.write(file, 0o600, configuration.to_string());
@@ -221,7 +221,8 @@ impl Machine {
             "localAPIEndpoint": { "advertiseAddress": self.address() },
             "nodeRegistration": self.node_registration(&[]),
             "certificateKey": CERTIFICATE_KEY,
-            // No timeouts: some of them are in the manifests, which `kubeadm upgrade` would change.
+            // Do not set timeouts. Some timeouts are in the manifests, and `kubeadm upgrade` would change these
+            // manifests.
         });
         let cluster = json!({
             "apiVersion": KUBEADM_API_VERSION,

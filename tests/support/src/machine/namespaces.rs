@@ -9,8 +9,8 @@ use super::cgroups::ControlGroup;
 use super::network::Network;
 use crate::process::{Launch, Process, Scratch};
 
-/// Joins the control groups `$1`, and executes the command that waits for the namespaces' first process, the rest of
-/// the arguments. That process is killed with this one.
+/// Joins the control groups `$1`, and executes the remaining arguments, a command that waits for the first process of
+/// the namespaces. The first process is killed together with this command.
 ///
 /// PATH contains only the folders of a system, because the machine has a separate root directory. That directory does
 /// not have all folders on the PATH of the tests.

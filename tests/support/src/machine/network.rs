@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::process::{draw, spawn};
 
-/// The second half of 198.18.0.0/15, a range for measurements of network devices (RFC 2544): the first half is that
-/// of held addresses. Each test process has one of its 256 networks.
+/// The second half of 198.18.0.0/15, a range for benchmarks of network devices (RFC 2544). The first half is for held
+/// addresses. Each test process uses one of the 256 networks in the second half.
 const NETWORKS: [u8; 2] = [198, 19];
 
-/// The first of the addresses for assignment by others.
+/// The first address for assignment by infrastructures.
 const ASSIGNED: u8 = 176;
 
 /// The last quarter of a network.
@@ -21,9 +21,9 @@ const QUARTER: u8 = 192;
 /// The minimum number of addresses in an EC2 network (`CreateVpc`: a prefix of 28 bits).
 const SIXTEEN: u8 = 16;
 
-/// A switch in a separate namespace, which ends with its standard input, and therefore with the test process. All
-/// cables to it end with it, including the cable to the host, `$2`, which has the address `$3`. `$1` is the test
-/// process.
+/// A switch in a separate namespace. The switch ends when its standard input is closed, and therefore with the test
+/// process. All its links end with it, including the link to the host, `$2`, which has the address `$3`. `$1` is the
+/// test process.
 const SWITCH: &str = r#"ip link add switch type bridge
 ip link set switch up
 ip link add host type veth peer name "$2" netns "/proc/$1/ns/net"
@@ -40,7 +40,8 @@ static NETWORK: LazyLock<Network> = LazyLock::new(Network::make);
 pub(super) struct Network {
     number: u8,
     machines: AtomicU8,
-    // Its standard input is open until this process ends; it outlives this process, which does not wait for it.
+    // The standard input of the switch is open until this process ends. The switch ends after this process, which does
+    // not wait for it.
     switch: Child,
 }
 

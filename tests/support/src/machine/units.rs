@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::SYSTEMD;
 
-/// Systemd's own units, copied from the host: its other units would run the host's services.
+/// Systemd's own units, copied from the host: other units of the host would run the host's services.
 const OF_SYSTEMD: [&str; 15] = [
     "basic.target",
     "local-fs.target",
@@ -26,7 +26,7 @@ const OF_SYSTEMD: [&str; 15] = [
     "umount.target",
 ];
 
-/// Links that pull units in: `(directory, unit)`.
+/// Links that enable units: `(directory, unit)`.
 const WANTED: [(&str, &str); 4] = [
     ("multi-user.target.wants", "fakecri.service"),
     ("sockets.target.wants", "systemd-journald-dev-log.socket"),
@@ -78,7 +78,7 @@ pub(super) fn write(directory: &Path, reached: &[SocketAddr], runtime: &str) {
     }
     put(directory, "kubelet.service", KUBELET);
     put(directory, "kubelet.service.d/10-kubeadm.conf", KUBEADM);
-    // A start includes the listening socket, because kubeadm queries the runtime immediately.
+    // The unit is started only after the socket is listening, because kubeadm queries the runtime immediately.
     let listens = format!("until [ -S {runtime} ]; do sleep 0.05; done");
     let fakecri = format!(
         "[Service]\nExecStart=/usr/bin/fakecri --socket {runtime}\n\
@@ -100,7 +100,7 @@ fn forward(directory: &Path, server: SocketAddr) {
     let listens = format!("[Socket]\nListenStream={server}\n");
     put(directory, &format!("{unit}.socket"), &listens);
     let socket = socket(server);
-    // Units that run before `basic.target` wait for it, too.
+    // Units that run before `basic.target` also wait for this unit.
     let forwards = format!(
         "[Unit]\nDefaultDependencies=no\nConflicts=shutdown.target\nBefore=shutdown.target\n\n\
          [Service]\nExecStart={SYSTEMD}/systemd-socket-proxyd /run/machine/{socket}\n"

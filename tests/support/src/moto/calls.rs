@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Call {
     /// Its action.
     pub action: String,
-    /// The account in its access key. Empty for a key that is not from [`super::access_key`].
+    /// The account in the access key of the call. Empty if the key does not come from [`super::access_key`].
     pub account: String,
     /// The region that it was signed for.
     pub region: String,
@@ -80,20 +80,20 @@ impl Scope {
 /// A failure of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// EC2 answers with an error of its own.
+    /// EC2 returns an error.
     Error {
         /// The HTTP status.
         status: u16,
         /// EC2's code.
         code: &'static str,
     },
-    /// The answer of another server, 200.
+    /// The response has status 200 and this body, as from a different server.
     Body(String),
     /// No answer.
     Hang,
     /// The answer is delayed by this time.
     Delay(Duration),
-    /// The connection is cut.
+    /// The connection is closed without a response.
     Cut,
 }
 

@@ -19,7 +19,7 @@ use super::{account_of, http};
 use crate::api_server::Times;
 use crate::serving::{Cut, Serving};
 
-/// The header that names the account of a call to moto.
+/// The header with the account of a call to moto.
 pub(super) const ACCOUNT_HEADER: &str = "x-moto-account-id";
 
 /// The running server.
@@ -161,7 +161,7 @@ async fn serve(
     Ok(answer(posted.status, shared.correct(posted.body)))
 }
 
-/// Passes a call on to moto.
+/// Forwards a call to moto.
 async fn ask(
     shared: &Shared,
     authorization: &str,
@@ -180,7 +180,8 @@ async fn ask(
     posted.await.map_err(|_| Cut)?.map_err(|_| Cut)
 }
 
-/// Answers for moto, which does not implement the action, if moto has the instance in this account and region.
+/// Answers instead of moto, which does not implement the action, if the instance exists in moto in this account and
+/// region.
 async fn public_key(
     shared: &Shared,
     authorization: &str,

@@ -22,7 +22,7 @@ pub(super) fn post(
 ) -> io::Result<Answer> {
     let mut stream = TcpStream::connect_timeout(&server, DEADLINE)?;
     stream.set_read_timeout(Some(DEADLINE))?;
-    // HTTP/1.0: the answer has no chunks, and ends with the connection.
+    // Use HTTP/1.0, so that the response has no chunks and ends with the connection.
     let mut head = format!("POST / HTTP/1.0\r\nhost: {server}\r\n");
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));

@@ -79,7 +79,7 @@ impl Ec2 {
             if names.len() == count {
                 return instances;
             }
-            // moto's addresses are random: EC2 assigns none twice.
+            // moto's addresses are random and can repeat. EC2 never assigns an address twice.
             for instance in &instances {
                 self.terminate(&instance.id);
             }
@@ -116,7 +116,7 @@ impl Ec2 {
         }
         let started = self.call("RunInstances", &parameters);
         let started = xml::instances(&started);
-        // The instances run by the time of their description.
+        // When EC2 describes the instances, they are running.
         let ids: Vec<_> = started
             .iter()
             .map(|item| field(item, "", "instanceId"))

@@ -1,8 +1,8 @@
-//! Small changes of the text of EC2's answers.
+//! Small changes to the text of EC2 responses.
 
 use std::ops::Range;
 
-/// A field of an instance that moto does not let a test set.
+/// A field of an instance that a test cannot set in moto.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
     /// The time at which the first volume was attached.
@@ -23,12 +23,12 @@ pub enum Field {
     PrivateDnsName,
     /// Its private IPv4 address. Can be empty.
     PrivateIp,
-    /// The account that owns it and all instances of its reservation.
+    /// The account that owns the instance and all other instances in its reservation.
     Owner,
 }
 
 impl Field {
-    /// The text of the instance before the field, and the field's element.
+    /// The text in the instance that precedes the field, and the name of the field's element.
     fn place(self) -> (&'static str, &'static str) {
         match self {
             Self::RootAttached => ("<blockDeviceMapping>", "attachTime"),
@@ -51,7 +51,7 @@ pub(super) fn amend(answer: &mut String, instance: &str, field: Field, value: &s
         return;
     };
     let within = match field {
-        // The only field outside the instance, in its reservation.
+        // Only this field is outside the instance: it is in the reservation.
         Field::Owner => {
             let set = answer[..item.start].rfind("<instancesSet>");
             let set = set.expect("an instance is in a set");

@@ -5,29 +5,29 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use super::spawner;
 
-/// The first address of 198.18.0.0/16. This network and the next one, which is for machines, serve to measure network
-/// devices (RFC 2544), and no machine uses them to communicate. Documentation addresses are not used, because test
-/// machines have them.
+/// The first address of 198.18.0.0/16. This network and the next network, which is for machines, are reserved for
+/// benchmarks of network devices (RFC 2544). Documentation addresses cannot be used, because test machines have them.
 const FIRST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 
 /// The number of addresses.
 const COUNT: u64 = 1 << 16;
 
-/// The maximum number of draws of addresses that other processes hold, before the test fails.
+/// The maximum number of attempts to select an address that no other process holds.
 const ATTEMPTS: usize = 20;
 
-/// Adds the address, reports that, and removes it at the end of its standard input, which is the standard input of the
-/// test process. If the process is killed, the kernel removes the address within two hours.
+/// Adds the address, reports this, and removes the address when its standard input, a pipe from the test process, is
+/// closed. If the process is killed, the kernel removes the address within two hours.
 const HOLDER: &str = r#"ip address add "$1/32" dev lo valid_lft 7200 preferred_lft 7200 || exit
 echo held; cat; ip address del "$1/32" dev lo"#;
 
-/// An address of this machine without another user, until it is dropped or the test process ends in any way.
+/// An address of this machine that no other process uses. It exists until this value is dropped, or the test process
+/// ends.
 ///
-/// Other programs do not see it as a loopback address, but only this machine can reach it.
+/// Programs do not treat it as a loopback address, but only this machine can connect to it.
 #[derive(Debug)]
 pub struct HeldAddress {
     ip: Ipv4Addr,
-    // Taken to end the holder.
+    // Dropping this value ends the holder.
     input: Option<ChildStdin>,
     holder: Child,
 }
@@ -37,7 +37,7 @@ impl HeldAddress {
     ///
     /// # Panics
     ///
-    /// Without permission to do so (root with `CAP_NET_ADMIN`), or without `ip` from iproute2.
+    /// Without the permission to add an address (root with `CAP_NET_ADMIN`), or without `ip` from iproute2.
     #[track_caller]
     pub fn take() -> Self {
         let mut trouble = String::new();

@@ -4,13 +4,13 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::{Mutex, PoisonError};
 
-/// The ports of fixtures, below the ports that the kernel assigns, so that no connection takes one.
+/// The ports of fixtures, below the ports that the kernel assigns, so that no outgoing connection uses these ports.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
-/// The draws of this process, as long as it runs.
+/// The names that this process has drawn, which it holds until it ends.
 static DRAWN: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
-/// A TCP port of 127.0.0.1 without a listener that no other fixture, in any process, draws while this process lives.
+/// A TCP port of 127.0.0.1 without a listener that no other fixture, in any process, gets while this process runs.
 pub fn free_port() -> u16 {
     let length = u64::from(PORTS.end - PORTS.start);
     loop {

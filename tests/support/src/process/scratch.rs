@@ -7,8 +7,8 @@ use tempfile::TempDir;
 
 use super::spawner;
 
-/// Waits for the end of its standard input, which is the standard input of the test process, and removes the
-/// directory. It tries several times, because processes in the directory can still be stopping.
+/// Waits until its standard input, a pipe from the test process, is closed, and removes the directory. It tries several
+/// times, because processes in the directory can still be stopping.
 const REMOVER: &str = r#"cat; for try in 1 2 3 4 5 6 7 8 9 10; do
     rm -rf -- "$1" 2>/dev/null && exit; sleep 0.2
 done"#;
@@ -38,7 +38,8 @@ static BASE: LazyLock<Base> = LazyLock::new(|| {
 
 struct Base {
     path: PathBuf,
-    // Its standard input is open until this process ends; it outlives this process, which does not wait for it.
+    // The standard input of the remover is open until this process ends. The remover ends after this process, which
+    // does not wait for it.
     _remover: Child,
 }
 

@@ -1,4 +1,4 @@
-//! Answers in AWS's words and forms.
+//! Responses with the texts and formats of AWS.
 
 use std::time::{Duration, SystemTime};
 
@@ -48,7 +48,7 @@ pub(super) fn denied(status: u16, code: &str, message: impl Into<String>) -> Den
     }
 }
 
-/// Checks a call in the same order as AWS, and executes it. The call then has its caller.
+/// Checks a call in the same order as AWS, and executes it. Sets the caller of the call.
 pub(super) fn judge(call: &mut Call, state: &mut State) -> Verdict {
     let (path, _) = call.target.split_once('?').unwrap_or((&call.target, ""));
     if call.method != "POST" || path != "/" {
@@ -82,7 +82,7 @@ pub(super) fn judge(call: &mut Call, state: &mut State) -> Verdict {
     }
 }
 
-/// The owner of the credentials that a call was signed with.
+/// The owner of the credentials that signed a call.
 fn caller(
     call: &Call,
     state: &State,
@@ -256,10 +256,10 @@ pub(super) fn identity(principal: &Principal) -> Value {
     })
 }
 
-/// The answer to a valid call, with these results; there is one unless a fault adds others.
+/// The response to a valid call, with these results. It has exactly one result, unless a fault changes this.
 pub(super) fn identities(results: &[Value], as_json: bool) -> String {
     if as_json {
-        // Written by hand: no library writes a name twice.
+        // Build the JSON as text, because no library writes a duplicate name.
         let results: Vec<String> = results
             .iter()
             .map(|result| format!("\"GetCallerIdentityResult\":{result},"))

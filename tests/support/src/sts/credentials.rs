@@ -124,7 +124,7 @@ impl Issued {
         credentials
     }
 
-    /// Learns a long-lived access key.
+    /// Adds a long-lived access key.
     #[track_caller]
     pub(super) fn learn(&mut self, principal: Principal, id: &str, secret: &str) {
         let credentials = Credentials {

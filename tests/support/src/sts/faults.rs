@@ -8,7 +8,7 @@ pub use crate::api_server::Times;
 /// A fault of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// An error in AWS's shape.
+    /// An error in the format of AWS.
     Error {
         /// The HTTP status.
         status: u16,
@@ -33,7 +33,7 @@ pub enum Fault {
     },
     /// The call is verified. The response has no result.
     NoResult,
-    /// The call is verified. The response also names this principal, first.
+    /// The call is verified. The response also contains this principal, as the first result.
     TwoResults {
         /// The other principal.
         other: Principal,
@@ -83,7 +83,7 @@ impl Fault {
         )
     }
 
-    /// An error in AWS's shape.
+    /// An error in the format of AWS.
     pub fn error(status: u16, code: &str, message: &str) -> Self {
         Self::Error {
             status,
@@ -105,17 +105,17 @@ impl Fault {
 /// A fault of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionFault {
-    /// The connection is accepted and never read from.
+    /// The connection is accepted, but the server never reads from it.
     Silent,
     /// The connection is closed immediately.
     Close,
-    /// The certificate is from an authority that no client trusts.
+    /// The certificate comes from a CA that no client trusts.
     AnotherAuthority,
     /// The certificate is for another host.
     AnotherName,
 }
 
-/// All faults that are still to occur.
+/// All faults that have not occurred yet.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     calls: Vec<(Times, Fault)>,

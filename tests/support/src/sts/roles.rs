@@ -1,4 +1,5 @@
-//! Roles, and the principals that can assume them: `AssumeRole` and `AssumeRoleWithWebIdentity`, as strict as AWS.
+//! Roles, and the principals that can assume them: `AssumeRole` and `AssumeRoleWithWebIdentity`, with the same checks
+//! as AWS.
 //!
 //! moto accepts every call. Here, trust policies, external IDs and the one-hour limit of chained sessions apply.
 
@@ -14,7 +15,7 @@ use serde_json::Value;
 use super::answers::{Denied, denied};
 use super::{Credentials, Principal, State};
 
-/// The longest session of a role that another role assumed.
+/// The maximum session duration of a role that a different role assumed.
 const CHAINED: Duration = Duration::from_hours(1);
 
 /// The space for session policies and session tags, in the units of this service.
@@ -44,7 +45,7 @@ impl Trust {
         }
     }
 
-    /// The same, with an external ID.
+    /// Requires this external ID.
     #[must_use]
     pub fn external_id(mut self, id: &str) -> Self {
         self.external_id = Some(id.to_owned());
@@ -256,7 +257,7 @@ fn issue(
     })
 }
 
-/// Whether a principal of a trust policy is the caller, or has it.
+/// Whether a principal in a trust policy is the caller, or includes the caller.
 fn is(principal: &str, caller: &Principal) -> bool {
     let root = format!("arn:aws:iam::{}:root", caller.account);
     let role = principal

@@ -1,4 +1,4 @@
-//! Connections and calls: TLS, HTTP/1.1, and faults around the answers.
+//! Connections and calls: TLS, HTTP/1.1, and faults in the responses.
 
 use std::convert::Infallible;
 use std::future::pending;

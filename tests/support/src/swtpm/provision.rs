@@ -7,7 +7,7 @@ use super::Sequence;
 use crate::ek_ca::EkCa;
 use crate::process::{Launch, Scratch};
 
-/// The deadline for the creation, which takes a second: the machines that run tests are busy.
+/// The deadline for the creation, which takes a second on an idle machine. The machines that run tests are busy.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// The attributes of a platform index that every user can read, as `swtpm_setup` defines it for certificates.

@@ -20,7 +20,7 @@ pub(crate) struct Tools {
     turn: Mutex<()>,
 }
 
-/// A sequence of commands without other commands of this fixture between them, with separate files.
+/// A sequence of commands with its own files. This fixture does not run other commands during the sequence.
 ///
 /// At its end, no transient object remains in the TPM, including older ones.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use super::{DEADLINE, Swtpm};
 use crate::process::poll;
 
-/// The password of a key, used only for a wrong guess.
+/// The password of a key. Tests use it only to provoke a failed attempt.
 const PASSWORD: &str = "secret";
 
 /// The recovery time in seconds: longer than a test.
@@ -44,7 +44,8 @@ impl Swtpm {
         assert!(self.is_locked_out());
     }
 
-    /// Removes its state and switches it on again: the answer to every command is 0x101, failure mode, from now on.
+    /// Removes the state of the TPM, and switches it on again. From now on, the answer to every command is 0x101
+    /// (failure mode).
     #[track_caller]
     pub fn break_down(&self) {
         let sequence = self.tools.sequence();

@@ -5,13 +5,13 @@ use super::Swtpm;
 /// The counters of a TPM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clock {
-    /// The milliseconds that it has been on.
+    /// The number of milliseconds for which the TPM has been powered on.
     pub clock: u64,
     /// The number of its resets.
     pub reset_count: u32,
     /// The number of its suspensions since the last reset.
     pub restart_count: u32,
-    /// Whether `clock` was never higher.
+    /// Whether `clock` never had a higher value.
     pub safe: bool,
 }
 

@@ -96,16 +96,16 @@ pub struct AttestationKey {
 
 #[derive(Debug, Clone)]
 enum Origin {
-    /// Created by the TPM, the same each time.
+    /// The TPM creates the key, which is the same each time.
     Primary,
-    /// Loaded unchanged, next to the TPM's own keys.
+    /// The software key is loaded unchanged, outside the hierarchies of the TPM.
     Loaded(SoftwareKey),
-    /// Wrapped for a parent in the TPM, and loaded.
+    /// The software key is wrapped for a parent key in the TPM, and loaded.
     Imported(SoftwareKey),
 }
 
 impl AttestationKey {
-    /// A valid key: ECDSA P-256 with SHA-256, restricted, a primary of the endorsement hierarchy.
+    /// A valid key: ECDSA P-256 with SHA-256, restricted, a primary key in the endorsement hierarchy.
     pub fn ecdsa() -> Self {
         Self {
             hierarchy: "e",
@@ -152,7 +152,7 @@ impl AttestationKey {
         Self::with_attributes("sensitivedataorigin|userwithauth|noda|restricted|sign")
     }
 
-    /// A key ECDSA P-256 with SHA-256, with the attributes of these names in the form of tpm2-tools.
+    /// A key ECDSA P-256 with SHA-256, with these attributes, in the notation of tpm2-tools.
     pub fn with_attributes(attributes: &'static str) -> Self {
         Self {
             attributes,
@@ -160,7 +160,7 @@ impl AttestationKey {
         }
     }
 
-    /// A valid key except that it is in the owner's hierarchy: its qualified name differs.
+    /// A valid key, except that it is in the owner hierarchy, so its qualified name differs.
     pub fn of_the_owner() -> Self {
         Self {
             hierarchy: "o",

@@ -41,7 +41,7 @@ impl SoftwareKey {
         &self.pem
     }
 
-    /// `TPMT_PUBLIC` of an attestation key ECDSA P-256 with SHA-256 with these attributes, whether true or not. The
+    /// `TPMT_PUBLIC` of an attestation key ECDSA P-256 with SHA-256 with these attributes, which can be false. The
     /// attributes of a valid key are 0x50472.
     pub fn public(&self, attributes: u32) -> Vec<u8> {
         let point = self.pair().public_key().as_ref().to_vec();
@@ -78,8 +78,8 @@ impl SoftwareKey {
     }
 }
 
-/// `TPMS_ATTEST` of a quote that does not come from a TPM, as if signed with a primary key of the endorsement
-/// hierarchy with this public area. The length of the registers' digests names their bank: SHA-256 or SHA-384.
+/// `TPMS_ATTEST` of a quote that does not come from a TPM, as if signed with a primary key of the endorsement hierarchy
+/// with this public area. The length of the register digests determines the bank: SHA-256 or SHA-384.
 pub fn forged_quote<D: AsRef<[u8]>>(
     ak_public: &[u8],
     qualifying_data: &[u8],

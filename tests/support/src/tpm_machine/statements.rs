@@ -37,7 +37,7 @@ impl TpmMachine {
         self.quote_in(&self.loaded(), qualifying_data, selection, &[])
     }
 
-    /// Signs bytes without changes: TPM2_Sign.
+    /// Signs bytes directly: TPM2_Sign.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl TpmMachine {
     ///
     /// # Errors
     ///
-    /// If the bytes begin like a statement of a TPM, and the key is restricted.
+    /// If the bytes begin like a TPM statement, and the key is restricted.
     #[track_caller]
     pub fn sign_with_ticket(&self, message: &[u8]) -> Result<Vec<u8>, String> {
         let sequence = self.loaded();

@@ -1,4 +1,4 @@
-//! Connections of the proxy, each with one thread, and a second one for the opposite direction.
+//! Connections of the proxy, each with one thread for each direction.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -21,7 +21,7 @@ pub(super) fn accept(listener: &TcpListener, tpm: SocketAddr, data: bool, shared
         }
         let shared = shared.clone();
         thread::spawn(move || {
-            // The client sees the end of the connection, whatever its reason.
+            // The client only detects the end of the connection, regardless of the reason.
             serve(client, tpm, data, &shared).ok();
         });
     }
@@ -54,7 +54,7 @@ fn serve(client: TcpStream, tpm: SocketAddr, data: bool, shared: &Shared) -> io:
     served
 }
 
-/// Forwards data that is not commands: the control channel.
+/// Forwards the data of the control channel, which does not consist of commands.
 fn pass(client: &TcpStream, tpm: &TcpStream) -> io::Result<()> {
     let (mut from_tpm, mut to_client) = (tpm.try_clone()?, client.try_clone()?);
     thread::spawn(move || {
@@ -73,7 +73,7 @@ fn converse(mut client: &TcpStream, mut tpm: &TcpStream, shared: &Shared) -> io:
             None => {}
             Some(Fault::Slow(late)) => shared.pause(late),
             Some(Fault::Hang) => {
-                // Other clients may use the TPM in the meantime.
+                // In the meantime, other clients can use the TPM.
                 tpm.shutdown(Shutdown::Both)?;
                 shared.pause(Duration::MAX);
                 return Ok(());

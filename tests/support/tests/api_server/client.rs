@@ -114,7 +114,7 @@ fn build(server: &ApiServer, identity: Option<&KeyAndCertificate>) -> Client {
         .with_root_certificates(roots);
     let config = match identity {
         Some(pair) => {
-            // Unlike the usual way, this also presents certificates that rustls would not parse.
+            // Unlike the usual API, this resolver also presents certificates that rustls cannot parse.
             let key = any_supported_type(&pair.key_der()).unwrap();
             let shown = CertifiedKey::new(vec![pair.certificate_der()], key);
             config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(shown)))
