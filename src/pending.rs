@@ -86,11 +86,12 @@ pub struct Subject {
     /// The machine.
     #[serde(rename = "providerID")]
     pub provider_id: ProviderId,
-    /// The cluster that the evidence is for.
+    /// The cluster for which the evidence was created.
     pub audience: Audience,
 }
 
-/// Ignores unknown fields: a later release adds fields, and after a rollback this release must not lose the node's key.
+/// Ignores unknown fields. A later release can add fields, and after a rollback, this release must not lose the node's
+/// key.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Wire {
@@ -117,7 +118,7 @@ impl Pending {
         }
     }
 
-    /// Writes it into the store.
+    /// Writes the pending request into the store.
     pub(crate) fn save(&self, store: &StoreLock) -> Result<(), Failure> {
         store.replace(StoreFile::Pending, &self.to_json())
     }
@@ -132,7 +133,7 @@ impl Pending {
     /// have written it; the key is kept.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let mut wire: Wire = serde_json::from_str(text).map_err(|error| {
-            // The parser's error is omitted: it could show a part of the key.
+            // Omit the parser's error, because it could contain a part of the key.
             let (line, column) = (error.line(), error.column());
             Invalid::new(format!(
                 "it is not in the JSON format of this release (line {line}, column {column})"
@@ -170,7 +171,7 @@ impl Pending {
                 .and_then(|open| serde_json::to_value(open).ok()),
             replaces_denied: self.replaces_denied,
         };
-        // Allocated in advance: a growing buffer would leave copies of the key in memory.
+        // Allocate the buffer in advance, because a growing buffer would leave copies of the key in memory.
         let request = self.request.as_ref().map_or(0, |open| open.bytes.len());
         let mut json = Zeroizing::new(Vec::with_capacity(8 * 1024 + 2 * request));
         if serde_json::to_writer(&mut *json, &wire).is_err() {
@@ -181,7 +182,7 @@ impl Pending {
 }
 
 impl OpenRequest {
-    /// A request created at `now`, not sent yet.
+    /// A request that was created at `now`, and was not sent yet.
     pub fn new(name: String, bytes: Vec<u8>, subject: Subject, now: SystemTime) -> Self {
         Self {
             name,
@@ -205,8 +206,8 @@ impl OpenRequest {
         }
     }
 
-    /// The provider ID, if the machine would give the same answer again. This is the case only in the boot in which the
-    /// machine was queried, and with the same settings. A copy of the store on another machine runs in another boot.
+    /// The provider ID, if a new query would return the same provider ID. This is the case only in the same boot and
+    /// with the same settings. A copy of the store on a different machine has a different boot.
     pub fn known_provider_id(&self, scope: &FailureScope, now: SystemTime) -> Option<&ProviderId> {
         let same = scope.boot_id.is_some() && self.asked.as_ref() == Some(scope);
         (same && self.is_younger(REQUEST_ABANDONED_AFTER, now)).then_some(&self.subject.provider_id)
@@ -215,7 +216,7 @@ impl OpenRequest {
     /// Whether the request still matches `subject`, and is young enough. `lifetime` is the lifetime of the stored
     /// certificate, if that is valid and accepted.
     ///
-    /// A request with a time in the future was created with a wrong clock, and so was its evidence.
+    /// A request with a time in the future, and its evidence, were created with a wrong clock.
     pub fn is_worth_taking_up(
         &self,
         subject: &Subject,
@@ -230,7 +231,7 @@ impl OpenRequest {
     }
 
     fn is_younger(&self, max_age: Duration, now: SystemTime) -> bool {
-        // Far below the maximum of `SystemTime`, so the addition cannot overflow.
+        // The number is far below the maximum of `SystemTime`, so the addition cannot overflow.
         let created = UNIX_EPOCH + Duration::from_secs(self.created.min(u32::MAX.into()));
         now < created + max_age && created <= now + CLOCK_LEEWAY
     }
@@ -354,7 +355,7 @@ mod tests {
         let requests_in_a_day = |lifetime| {
             let mut made = vec![open()];
             let mut most = 0;
-            // For six of the seven days for which a certificate is valid.
+            // Simulates six of the seven days for which a certificate is valid.
             for minute in 0..6 * 24 * 60 {
                 let now = now() + Duration::from_mins(minute);
                 let last = made.last().unwrap();

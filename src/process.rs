@@ -1,4 +1,4 @@
-//! This program's name, and other programs of this machine, run for their output.
+//! The name of this program, and functions that run other programs and return their output.
 
 use std::env;
 use std::io::{self, Read};
@@ -46,8 +46,8 @@ pub(crate) fn command() -> String {
     }
 }
 
-/// The command that prints a file for the program at this path. The default path is the path in the packages, where the
-/// program can be missing on this machine.
+/// The command that prints a file for the program at this path. The default path is the path in the packages. On this
+/// machine, the program can be missing there.
 pub(crate) fn render(file: &str, program: &Path) -> String {
     let program = program.display();
     format!("{program} render {file} --command {program}")
@@ -62,7 +62,7 @@ pub(crate) struct Output {
 }
 
 /// The standard output of a program, or the reason why there is none. A program that does not exit within `patience` is
-/// killed. If another program holds the output open for longer, that is an error.
+/// killed. Returns an error if a different program keeps the output open for longer.
 pub(crate) fn output(
     program: &str,
     arguments: &[&str],
@@ -97,7 +97,7 @@ pub(crate) fn output(
 
 /// A running program.
 trait Running {
-    /// Whether it succeeded; `None` while it is running.
+    /// Whether the program succeeded; `None` while it is running.
     fn ended(&mut self) -> io::Result<Option<bool>>;
 
     /// Kills it with SIGKILL.
@@ -114,8 +114,8 @@ impl Running for Child {
     }
 }
 
-/// Whether the program succeeded; `None` if it did not exit in time. In that case it is killed. If it still does not
-/// exit, it is left to init.
+/// Whether the program succeeded; `None` if it did not exit in time. In that case it is killed. If the program still
+/// does not exit, init reaps it later.
 fn wait(program: &mut impl Running, deadline: Deadline) -> io::Result<Option<bool>> {
     if let Some(success) = poll(program, deadline)? {
         return Ok(Some(success));
@@ -145,7 +145,7 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Output> {
             let more = io::copy(&mut pipe, &mut io::sink());
             let is_cut = more.is_ok_and(|more| more > 0);
             if is_cut {
-                // Drop the incomplete line: a part of a secret would not be recognized.
+                // Drop the incomplete line, because the redactor would not recognize a part of a secret.
                 let line = bytes.iter().rposition(|byte| *byte == b'\n');
                 bytes.truncate(line.map_or(0, |end| end + 1));
             }

@@ -1,7 +1,7 @@
 //! The reasons of the controller, explained on a node without a network.
 //!
-//! A test of the controller writes `reasons.bin` from its catalogues, as it writes docs/reasons.md:
-//! `UPDATE=1 cargo test -p node-attestation-manager providers`.
+//! A test of the controller writes `reasons.bin` from its catalogues, in the same way as docs/reasons.md: `UPDATE=1
+//! cargo test -p node-attestation-manager providers`.
 
 use kubelet_attestation::page_url;
 
@@ -13,11 +13,11 @@ pub(crate) const PAGE: &str = page_url!("reasons.md");
 
 /// The packed catalogue.
 ///
-/// A byte of ASCII is a letter. Each other byte begins a copy of earlier text: its lower seven bits are the length
-/// without [`MIN_COPY`], and the next two bytes are the start of the copy in the text. The text has one line for each
-/// outcome, and below it one line for each reason: name, meaning, remedy and message, with tabs between them.
+/// An ASCII byte is a literal character. Every other byte starts a copy of earlier text: its lower seven bits are the
+/// length minus [`MIN_COPY`], and the next two bytes are the position of the copied text. The text has one line for
+/// each outcome, followed by one line for each reason: name, meaning, remedy and message, with tabs between them.
 ///
-/// A table of plain text would be three times as long, and each node has this program.
+/// The data are packed, because the plain text is three times as long, and each node stores this program.
 const PACKED: &[u8] = include_bytes!("reasons.bin");
 
 /// The length of the shortest copy.
@@ -33,7 +33,7 @@ struct Reason {
     message: String,
 }
 
-/// The facts about the reason with this name, if the controller of this release has it.
+/// The facts about the reason with this name, if the controller of this release uses this reason.
 pub(crate) fn explain(name: &str) -> Option<Sheet> {
     let reason = find(name)?;
     let link = format!("{PAGE}#{}", reason.outcome);
@@ -47,7 +47,7 @@ pub(crate) fn explain(name: &str) -> Option<Sheet> {
     Some(sheet)
 }
 
-/// The remedy for a request that ended with this reason. Other signers have reasons that are not in the catalogue.
+/// The hint for a request that ended with this reason. Other signers have reasons that are not in the catalogue.
 pub(crate) fn remedy(reason: &str) -> String {
     match find(reason) {
         Some(Reason { name, .. }) => {

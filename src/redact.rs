@@ -1,8 +1,8 @@
 //! Removes secrets from texts that leave this machine.
 //!
-//! It removes the known secrets of this machine everywhere, and texts with the form or the position of a secret. The
-//! second rule also removes other texts, such as certificates in base64: removing too much is better than removing too
-//! little.
+//! It removes the known secrets of this machine everywhere, and texts that look like a secret because of their format
+//! or their position. The second rule also removes other texts, such as certificates in base64. Removing too much text
+//! is better than removing too little.
 
 mod assignment;
 mod forms;
@@ -26,11 +26,10 @@ pub(crate) const REDACTED: &str = "(redacted)";
 /// The minimum length of a known secret. Shorter texts would also match ordinary words.
 const LEAST_KNOWN: usize = 12;
 
-/// The minimum length of a long word: shorter than the parts of a key, a signature or a session token, and longer than
-/// names.
+/// The minimum length of a long word. Parts of keys, signatures and session tokens are longer, and names are shorter.
 const LONG: usize = 40;
 
-/// The length of the part of a line that is examined around a word. A line can have megabytes.
+/// The number of bytes of a line that are examined before and after a word. A line can have megabytes.
 const FAR: usize = 1024;
 
 /// Words that are followed by a secret after a space.
@@ -55,7 +54,7 @@ impl Redactor {
             .extend(lines.map(|line| Zeroizing::new(line.to_owned())));
     }
 
-    /// The text without secrets, and the number of places where something was removed.
+    /// The text without secrets, and the number of redacted places.
     pub(crate) fn redact(&self, text: &str) -> (String, usize) {
         let mut count = 0;
         let mut text = pem::keys(text, &mut count);
@@ -108,7 +107,8 @@ fn login_of_url(url: &str) -> Option<Range<usize>> {
     url.rfind('@').filter(|_| !is_port).map(|end| 0..end)
 }
 
-/// `user:password` before the last `@`. Image digests have a name and a tag there.
+/// `user:password` before the last `@`. In image references with a digest, this part is a name and a tag, and not a
+/// login.
 fn login(text: &str) -> Option<Range<usize>> {
     let (login, host) = text.rsplit_once('@')?;
     if host.starts_with("sha256:")
@@ -124,7 +124,7 @@ fn login(text: &str) -> Option<Range<usize>> {
     Some(starts.min()?..login.len())
 }
 
-/// Removes words that have the form of a secret, or follow the name of one.
+/// Removes words that have the format of a secret, or that follow the name of a secret.
 fn words(text: &str, count: &mut usize) -> String {
     let mut kept = String::new();
     let mut at = 0;
@@ -156,7 +156,8 @@ fn words(text: &str, count: &mut usize) -> String {
     kept
 }
 
-/// The secret value that follows a word: the separator before it, the value, and its end in `after`.
+/// The secret value that follows a word: the separator before the value, the value, and the position of its end in
+/// `after`.
 fn value_after<'a>(before: &str, word: &str, after: &'a str) -> Option<(&'a str, &'a str, usize)> {
     let (start, end) = place_of_value(before, word, after)?;
     let (separator, value) = (after.get(..start)?, after.get(start..end)?);
@@ -214,8 +215,7 @@ fn place_of_value(before: &str, word: &str, after: &str) -> Option<(usize, usize
         .flatten()
 }
 
-/// Whether the range of a value begins on the line of its name. In YAML, the text of the value can begin on the next
-/// line.
+/// Whether a value begins on the line of its name. In YAML, a value can begin on the next line.
 fn is_on_line(found: &Assignment, after: &str) -> bool {
     after
         .get(..found.start)
@@ -261,7 +261,7 @@ fn word_behind(after: &str) -> Option<(usize, usize)> {
     (!gap.is_empty() && !value.is_empty()).then_some((gap.len(), gap.len() + value.len()))
 }
 
-/// Whether the line contains only the word, and possibly the prefix of a log.
+/// Whether the line contains only the word, and possibly a log prefix.
 fn is_alone(before: &str, after: &str) -> bool {
     let line = line_before(before).trim_end();
     let is_first = line
@@ -297,7 +297,7 @@ fn is_structure(value: &str) -> bool {
     ["{", "["].contains(&value) || starts.iter().any(|start| value.starts_with(start))
 }
 
-/// Splits a text after the longest prefix of such letters.
+/// Splits a text after the longest prefix of letters for which `of` returns true.
 fn split(text: &str, of: impl Fn(char) -> bool) -> (&str, &str) {
     let end = text.find(|letter| !of(letter)).unwrap_or(text.len());
     text.split_at_checked(end).unwrap_or((text, ""))

@@ -32,7 +32,7 @@ pub(crate) struct Rescue {
 enum State {
     /// No valid credential is available.
     Nothing,
-    /// The answer to print.
+    /// The answer to print after a panic.
     Ready(Zeroizing<Vec<u8>>),
     /// This thread is terminating the process.
     Ending(ThreadMark),
@@ -55,7 +55,7 @@ impl ThreadMark {
 }
 
 impl Rescue {
-    /// Handles every panic of the process from now on.
+    /// Installs the handler for every later panic of the process.
     pub(crate) fn install(log: Log) -> Self {
         let rescue = Self {
             state: Arc::new(Mutex::new(State::Nothing)),
@@ -75,7 +75,7 @@ impl Rescue {
         }
     }
 
-    /// The same rescue, with answers in this API version.
+    /// Uses this API version for answers.
     #[must_use]
     pub(crate) fn speaking(&self, version: ApiVersion) -> Self {
         Self {
@@ -133,7 +133,7 @@ impl Rescue {
         let what = format!("a bug ended the run at {}", place.unwrap_or_default());
         let failure = Failure::new(Code::Internal, what, "report this as a bug");
         match before {
-            // The other thread prints its answer and exits. An exit here could truncate the answer.
+            // The other thread prints its answer and exits. If this thread exited first, the answer could be truncated.
             State::Ending(other) if other != this => loop {
                 thread::park();
             },
@@ -161,8 +161,8 @@ pub(crate) fn keep_memory() {
         current: Some(0),
         maximum: Some(0),
     };
-    // A failure here must not prevent the node's credential.
+    // Ignore errors, which must not prevent the node from getting its credential.
     let _ = rustix::process::setrlimit(Resource::Core, none);
-    // A core handler that is a program ignores the limit (core(5)).
+    // If core dumps are piped to a program, the limit has no effect (core(5)).
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }

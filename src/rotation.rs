@@ -6,12 +6,12 @@ use kubelet_attestation::contract::CERTIFICATE_BACKDATING;
 
 use crate::clock::until;
 
-/// The maximum time by which this machine's clock can be behind the signer's.
+/// The maximum time by which this machine's clock can be behind the signer's clock.
 pub(crate) const CLOCK_LEEWAY: Duration = CERTIFICATE_BACKDATING;
 
-/// Below this share of its lifetime, a credential is renewed independently of its age.
+/// If less than this share of its lifetime is left, a credential is renewed, regardless of its age.
 ///
-/// From the proposal's client CSR flow ("less than 20 percent of time left").
+/// Source: the client CSR flow in the proposal ("less than 20 percent of time left").
 const RENEW_BELOW: f64 = 0.2;
 
 /// A certificate with a long lifetime is renewed about once per day, so that the machine attests about once per day.
@@ -20,8 +20,7 @@ const DAILY: (f64, f64) = (20.0 * 3600.0, 28.0 * 3600.0);
 /// A certificate with a short lifetime is renewed within this part of its lifetime.
 const SHARE: (f64, f64) = (0.5, 0.7);
 
-/// The interval of client-go's calls while no renewal is due, so that a changed setting or a replaced store takes
-/// effect.
+/// The interval of client-go's calls while no renewal is due, so that changes of settings or of the store take effect.
 const ASK_AGAIN: Duration = Duration::from_hours(1);
 
 /// The interval of client-go's calls while a renewal is pending or has failed.
@@ -35,12 +34,13 @@ const ASK_AGAIN_MIN: Duration = Duration::from_secs(1);
 pub struct Fraction(f64);
 
 impl Fraction {
-    /// The fraction from the last four of `bytes`, read as a number in base 256, in reverse order.
+    /// The fraction whose digits in base 256 are the last four of `bytes`, in reverse order.
     ///
-    /// The serial number of a certificate is random, which spreads the renewals of many nodes. It gives the same
-    /// fraction in every run.
+    /// The serial number of a certificate is random, which spreads the renewals of many nodes. The fraction is the same
+    /// in every run.
     pub fn from_bytes(bytes: &[u8]) -> Self {
-        // The first bytes of a serial number can be a sign or the zeros of a counter.
+        // Use the last bytes, because the first bytes of a serial number can be a sign byte, or leading zeros of a
+        // counter.
         let (fraction, _) = bytes
             .iter()
             .rev()
@@ -59,11 +59,11 @@ impl Fraction {
 /// The decision about a stored credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rotation {
-    /// Print it; no renewal is due.
+    /// Print the credential, because no renewal is due.
     Keep,
-    /// Renew it. If no new credential is available in time, print the old one, which is still valid.
+    /// Renew the credential. If no new credential is available in time, print the old credential, which is still valid.
     Renew,
-    /// Do not use it: it has expired or is not valid yet. Enroll with the bootstrap credential.
+    /// Do not use the credential, because it has expired or is not valid yet. Enroll with the bootstrap credential.
     Enrol,
 }
 
@@ -98,7 +98,7 @@ impl Validity {
         }
     }
 
-    /// Whether the remaining share of the lifetime makes a renewal due, independently of the jitter.
+    /// Whether the remaining share of the lifetime makes a renewal due, regardless of the jitter.
     pub fn runs_out(&self, now: SystemTime) -> bool {
         self.share_left(now) < RENEW_BELOW
     }
@@ -127,7 +127,7 @@ impl Validity {
         }
     }
 
-    /// The time at which client-go must run the plugin again, for a credential that is kept until `until`.
+    /// The time at which client-go must run the plugin again, for a credential that needs no renewal until `until`.
     pub fn expiry_kept(&self, now: SystemTime, until: SystemTime) -> SystemTime {
         self.expiry(now, until.min(now + ASK_AGAIN))
     }

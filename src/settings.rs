@@ -1,8 +1,8 @@
 //! The settings, their sources and their precedence.
 //!
-//! The sources, in order of precedence, are options, drop-ins, the file, and the defaults. Every source is read
-//! strictly: an unknown or removed key or an invalid value is a fault that names the source and the key. Other valid
-//! settings still apply, because a fault in a file must not prevent a node's certificate.
+//! The sources, in order of precedence, are options, drop-ins, the file, and the defaults. Every source is parsed
+//! strictly. An unknown or removed key, or an invalid value, is a fault, and the error names the source and the key.
+//! Other valid settings still apply, because a fault in a file must not prevent a node's certificate.
 
 mod document;
 mod effective;
@@ -56,7 +56,7 @@ impl ProviderSchema {
         table::GENERAL.iter().chain(self.settings).copied()
     }
 
-    /// The text of a setting's default, if it depends only on the provider.
+    /// The text of a setting's default, if the default depends only on the provider.
     fn default_of(&self, entry: Entry) -> Option<String> {
         if entry.name == table::EXPIRATION_SECONDS.entry().name {
             Some(self.expiration_seconds.to_string())
@@ -92,7 +92,7 @@ impl ProviderSchema {
 /// Every source of settings.
 #[derive(Debug, Clone, Default)]
 pub struct Sources<'a> {
-    /// The settings file, if it is not the default one. Its drop-ins are in the same directory.
+    /// The settings file, if it is not the default file. Its drop-ins are in the same directory.
     pub config: Option<&'a Path>,
     /// The options with their values.
     pub flags: Vec<(Entry, OsString)>,
@@ -136,7 +136,7 @@ pub struct Settings {
     pub bootstrap_kubeconfig: PathBuf,
     /// The directory of the stored credential.
     pub state_directory: PathBuf,
-    /// The cluster that evidence is for, if given.
+    /// The audience of evidence, if given.
     pub audience: Option<Audience>,
     /// The lifetime to request.
     pub expiration_seconds: u32,
@@ -159,7 +159,7 @@ enum Source<'a> {
     Flag(&'static str),
 }
 
-/// A fault in the settings, from the weakest source with a fault.
+/// A fault in the settings. If several sources have a fault, the fault from the source with the lowest precedence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The only faults are settings of earlier versions.
@@ -176,7 +176,7 @@ impl From<Fault> for Failure {
     }
 }
 
-/// Reads all sources, the weakest first, and passes the valid values of each to `take`.
+/// Reads all sources, starting with the lowest precedence, and passes the valid values of each source to `take`.
 fn read(
     sources: Sources<'_>,
     schema: &ProviderSchema,
@@ -232,13 +232,14 @@ pub(crate) fn files(sources: &Sources<'_>) -> Result<Vec<PathBuf>, Failure> {
 impl Settings {
     /// Reads all sources.
     ///
-    /// The default file can be missing, but a named file must exist. Without a file, this function makes two failed
-    /// opens. It does not read a pipe or device instead of a file. Only a hanging file system can block it.
+    /// The default file can be missing, but a named file must exist. Without files, this function makes two failed
+    /// `open` calls. It does not read a pipe or device instead of a file, so only a file system that does not respond
+    /// can block it.
     ///
     /// # Errors
     ///
-    /// An unknown or removed key or an invalid value in any source, even if a stronger source overrides it. The error
-    /// names the weakest such source.
+    /// A source has an unknown or removed key or an invalid value, even if a different source overrides it. The error
+    /// names the source with the lowest precedence.
     pub fn load(sources: Sources<'_>, schema: &ProviderSchema) -> Result<Self, Failure> {
         match Self::valid(sources, schema) {
             (settings, None) => Ok(settings),
@@ -279,8 +280,8 @@ impl Settings {
         self.values.get(setting)
     }
 
-    /// A digest that changes with any setting, and with `others`, the other inputs of a run. A failure with another
-    /// digest does not apply to these settings.
+    /// A digest of all settings, and of `others`, the other inputs of a run. A recorded failure with a different digest
+    /// does not apply to these settings.
     pub fn digest(&self, others: &str) -> String {
         let expiration = self.expiration_seconds.to_string();
         let of_provider = [("", expiration.as_str()), ("others", others)];
@@ -288,7 +289,7 @@ impl Settings {
         let given = given.map(|(name, value)| (*name, value.as_str()));
         let mut digest = Sha256::new();
         for (name, value) in of_provider.into_iter().chain(given) {
-            // The length precedes each part, so that different lists never give the same input.
+            // The length precedes each part, so that different lists never have the same hash input.
             for part in [name, value] {
                 digest.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
                 digest.update(part);

@@ -1,4 +1,4 @@
-//! Makes the kubelet of this machine run the plugin for its credential, and undoes that.
+//! Makes the kubelet of this machine run the plugin for its credential, and undoes this change.
 //!
 //! `kubeadm join` writes a bootstrap kubeconfig and starts the kubelet, which would then get a certificate with TLS
 //! bootstrapping. `setup` runs before each start of the kubelet. It copies the bootstrap credential, writes a
@@ -7,13 +7,13 @@
 //!
 //! # Guarantees
 //!
-//! - Every file changes atomically, the environment file last. If `setup` is killed, the kubelet starts with kubeadm's
-//!   own arguments, and its next start runs `setup` again.
-//! - If there is nothing to take over, the environment file does not exist, and the kubelet starts as kubeadm
-//!   configured it.
+//! - Every file is replaced atomically, and the environment file is the last. If `setup` is killed, the kubelet starts
+//!   with kubeadm's own arguments, and its next start runs `setup` again.
+//! - If there is no bootstrap credential to copy, the environment file does not exist, and the kubelet starts as
+//!   kubeadm configured it.
 //! - A kubelet with its own credential keeps it until the plugin has one.
-//! - A kubelet that is set up stays set up, even if `setup` fails. If its kubeconfig is lost, `setup` restores it from
-//!   the store, except after `kubeadm reset`.
+//! - A kubelet that uses the plugin continues to use it, even if `setup` fails. If the kubeconfig is lost, `setup`
+//!   restores it from the store, except after `kubeadm reset`.
 
 mod copy;
 mod current;
@@ -92,16 +92,16 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Takes over the kubelet whose bootstrap credential is at [`from`](Self::from), and enrolls. Returns the result,
-    /// as text.
+    /// Configures the kubelet whose bootstrap credential is at [`from`](Self::from) to use the plugin, and enrolls.
+    /// Returns the result as text.
     ///
-    /// If [`from`](Self::from) is the kubelet's own kubeconfig, the kubelet has joined before. Then the machine must
-    /// enroll before any file of the kubelet changes.
+    /// If [`from`](Self::from) is the kubelet's own kubeconfig, the kubelet has joined before. In this case, the
+    /// machine must enroll before any file of the kubelet changes.
     ///
     /// # Errors
     ///
     /// A file cannot be read or written, or a kubelet that has joined before cannot enroll. After an error, a kubelet
-    /// that is not set up has no environment file.
+    /// that does not use the plugin yet has no environment file.
     pub(crate) fn take_over(&self, authenticator: Authenticator<'_>) -> Result<String, Failure> {
         let taken = self.taken_over(authenticator);
         if taken.is_err() {
@@ -110,12 +110,12 @@ impl Setup {
         taken
     }
 
-    /// Leaves the kubelet with kubeadm's arguments, if it is not set up and the files can be
+    /// Makes the kubelet start with kubeadm's arguments, if it does not use the plugin yet and the files can be
     /// written.
     pub(crate) fn give_up(&self) {
         let is_set_up = match self.current() {
             Current::Own | Current::Plugin(_) => false,
-            // kubeadm is joining the machine. The environment file comes from an earlier life of the machine.
+            // kubeadm is joining the machine. The environment file comes from an earlier enrollment of the machine.
             Current::Missing => !self.from.exists(),
             Current::Ours(_)
             | Current::OfAnotherProvider(_)
@@ -170,15 +170,15 @@ impl Setup {
         }
     }
 
-    /// Completes an earlier run. A bootstrap kubeconfig that is still on the machine is taken over again only if it has
-    /// changed and the stored certificate is not usable.
+    /// Completes an earlier run. If a bootstrap kubeconfig is still on the machine, `setup` copies it again only if it
+    /// has changed and the stored certificate is not usable.
     fn keep(
         &self,
         mut authenticator: Authenticator<'_>,
         command: &str,
         adopts: bool,
     ) -> Result<String, Failure> {
-        // The plugin was moved. The kubelet itself looks up a name without directories.
+        // The plugin was moved. A name without directories is excluded, because the kubelet searches for it on PATH.
         let path = Path::new(command);
         if path.is_absolute() && !path.exists() {
             self.follow(command, &lock(&authenticator)?)?;
@@ -233,7 +233,8 @@ impl Setup {
         Ok(self.set_up(&authenticator, None))
     }
 
-    /// Replaces the plugin's path in the kubelet's kubeconfig. An administrator can have written the rest.
+    /// Replaces the plugin's path in the kubelet's kubeconfig. Does not change other text, because an administrator can
+    /// have written it.
     fn follow(&self, command: &str, lock: &StoreLock) -> Result<(), Failure> {
         let path = &self.kubelet_kubeconfig;
         let program = self.program.to_string_lossy();
@@ -271,8 +272,8 @@ impl Setup {
         };
 
         if !adopts {
-            // The file can remain from an earlier life of the machine. With it, the kubelet would start without its
-            // kubeconfig.
+            // The file can remain from an earlier enrollment of the machine. With this file, the kubelet would start
+            // without its kubeconfig.
             remove_file(&self.environment_file)?;
         }
         let mut held = lock(&authenticator)?;
@@ -293,8 +294,8 @@ impl Setup {
             return Ok(self.set_up(&authenticator, None));
         }
         if !self.kubeadm_flags.exists() {
-            // kubeadm has not set the kubelet's name yet, or never sets it. The kubelet's own call of the plugin has
-            // the name. The date of the lock makes that call check the stored certificate.
+            // kubeadm has not set the kubelet's name yet, or never sets it. Only the kubelet's own call of the plugin
+            // can determine the name. The date of the lock makes that call check the stored certificate.
             if let (Some(store), _) = authenticator.stored()? {
                 store.date_lock(SystemTime::UNIX_EPOCH);
             }
@@ -305,7 +306,7 @@ impl Setup {
         Ok(self.set_up(&authenticator, enrolled.err()))
     }
 
-    /// Returns the result, as text. `failure` is the reason for a missing credential.
+    /// Returns the result as text. `failure` is the reason why the node has no credential.
     fn set_up(&self, authenticator: &Authenticator<'_>, failure: Option<Failure>) -> String {
         if let Some(failure) = failure {
             let what = "the kubelet is set up, but has no credential yet";
@@ -326,14 +327,14 @@ impl Setup {
         Ok(format!("nothing to do: {why}\n"))
     }
 
-    /// As [`leave`](Self::leave), for [`undo`](Self::undo).
+    /// Like [`leave`](Self::leave), for [`undo`](Self::undo).
     fn leave_to_undo(&self, why: &str) -> Result<String, Failure> {
         remove_file(&self.environment_file)?;
         Ok(format!("nothing to undo: {why}\n"))
     }
 
-    /// Gives the kubelet the stored certificate and kubeadm's arguments, starting with its next start. The kubelet then
-    /// renews the certificate by itself. Returns the result, as text.
+    /// Configures the kubelet to use the stored certificate and kubeadm's arguments from its next start on. The kubelet
+    /// then renews the certificate without the plugin. Returns the result, as text.
     ///
     /// # Errors
     ///
@@ -365,8 +366,8 @@ impl Setup {
             ));
         };
         let lock = lock(authenticator)?;
-        // The kubelet renews only if the path is a link to a file with a name that it could have chosen itself
-        // (client-go, util/certificate/certificate_store.go).
+        // The kubelet renews only if the path is a link to a file whose name has the kubelet's own format (client-go,
+        // util/certificate/certificate_store.go).
         let now = humantime::format_rfc3339_seconds(clock::now()).to_string();
         let stamp = now.trim_end_matches('Z').replace(['T', ':'], "-");
         let pair = self.cert_dir.join(format!("kubelet-client-{stamp}.pem"));
@@ -385,8 +386,8 @@ impl Setup {
         ))
     }
 
-    /// Empties the store if its certificate does not match the node that joins now. The machine was then reset:
-    /// `kubeadm reset` does not remove the plugin's store.
+    /// Empties the store if its certificate does not match the node that joins now. In this case, the machine was
+    /// reset, and `kubeadm reset` does not remove the plugin's store.
     fn forget_another_name(
         authenticator: &Authenticator<'_>,
         login: &Login,
@@ -395,7 +396,7 @@ impl Setup {
         let (Some(_), Some(origin)) = (&stored.credential, &stored.origin) else {
             return Ok(());
         };
-        // Without a name, there is nothing to compare. The enrollment reports the reason.
+        // If the name is unknown, this function compares nothing, and the enrollment reports the reason.
         let joins: Option<NodeName> = node_of(login).or_else(|| authenticator.unbound().ok());
         let Some(joins) = joins.filter(|name| *name != origin.node_name) else {
             return Ok(());
@@ -415,8 +416,8 @@ fn lock(authenticator: &Authenticator<'_>) -> Result<StoreLock, Failure> {
     store.lock(deadline, &program(), clock::now())
 }
 
-/// Empties the store if the machine joins another cluster: an administrator has reset the machine, and `kubeadm reset`
-/// does not remove the plugin's store.
+/// Empties the store if the machine joins a different cluster. In this case, an administrator has reset the machine,
+/// and `kubeadm reset` does not remove the plugin's store.
 fn forget_other_cluster(
     authenticator: &Authenticator<'_>,
     endpoint: &ClusterEndpoint,

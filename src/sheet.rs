@@ -38,7 +38,7 @@ impl Sheet {
         self.add(key, name, Content::Value(text.clone().into(), text));
     }
 
-    /// Adds a text, if there is one. Otherwise, JSON has a null.
+    /// Adds a text. Without a text, the JSON value is null.
     pub(crate) fn text_or(
         &mut self,
         key: &'static str,
@@ -101,7 +101,7 @@ impl Sheet {
         Value::Object(facts.collect::<Map<_, _>>())
     }
 
-    /// Names and values in two columns. A line is longer than the width only if a single word is.
+    /// Names and values in two columns. A line exceeds the width only if a single word exceeds it.
     pub(crate) fn to_table(&self) -> String {
         let mut text = String::new();
         self.write(0, self.width(), &mut text);
@@ -148,7 +148,8 @@ impl Sheet {
     }
 }
 
-/// Appends a name and its value. A value with a word that does not fit next to the name begins below it.
+/// Appends a name and its value. If a word of the value does not fit next to the name, the value begins on the next
+/// line.
 fn row(name: &str, width: usize, indent: usize, words: &str, text: &mut String) {
     let beside = width + INDENT;
     let is_narrow = |word: &str| beside + word.chars().count() <= WIDTH;

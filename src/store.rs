@@ -1,4 +1,4 @@
-//! The state directory: the files that outlive a run, and their permissions.
+//! The state directory: the files that exist after a run, and their permissions.
 
 mod error;
 mod list;
@@ -24,16 +24,16 @@ pub(crate) use lock::StoreLock;
 /// The maximum size of a file, in bytes, which is much more than any file of the store has.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
 
-/// The text of a file with a key, and whether others could read it.
+/// The text of a file with a key, and a message if other users could read the file.
 pub(crate) type KeyFile = (Zeroizing<String>, Option<String>);
 
 /// A file of the store.
 ///
-/// The order is the order in which files are quarantined: keys first and the origin last. So a process that is killed
-/// in between never leaves a key without its origin.
+/// Files are quarantined in this order: keys first, and the origin last. Therefore, a process that is killed in between
+/// never leaves a key without its origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StoreFile {
-    /// The key and request that wait for a certificate.
+    /// The key and the request whose certificate is pending.
     Pending,
     /// The certificate chain, then the key.
     Credential,
@@ -62,7 +62,7 @@ impl StoreFile {
             Self::Origin => "origin.json",
             Self::Pending => "pending.json",
             Self::Failure => "failure.json",
-            // Only one provider stores a text, and the file is named after that text.
+            // Only one provider stores a text, and the file has the name of its content.
             Self::Remembered => "endorsement-key",
         }
     }
@@ -73,11 +73,12 @@ impl StoreFile {
 /// # Guarantees
 ///
 /// The directory, and each file that is read from it, belongs to root or to the user of this process. It is not
-/// writable by other users, and not a symbolic link. Anyone who could write here could choose the node's key.
+/// writable by other users, and not a symbolic link. A user who could write to the directory could choose the node's
+/// key.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     dir: PathBuf,
-    /// Whether the store only reads, and does not correct the permissions of files.
+    /// Whether the store is read-only, and does not correct the permissions of files.
     looks_only: bool,
 }
 
@@ -98,7 +99,7 @@ impl Store {
         }))
     }
 
-    /// As [`Store::open`], but a read of a key does not remove the read permission of other users.
+    /// Like [`Store::open`], but a read of a key does not remove the read permission of other users.
     pub(crate) fn look(dir: &Path) -> Result<Option<Self>, Failure> {
         let opened = Self::open(dir)?;
         Ok(opened.map(|store| Self {
@@ -113,7 +114,7 @@ impl Store {
         self.possible_files().filter(exists).collect()
     }
 
-    /// Every file except the lock, and every leftover of it.
+    /// The path of every file except the lock, of its quarantined copies, and of its temporary file.
     fn possible_files(&self) -> impl Iterator<Item = PathBuf> {
         StoreFile::ALL.into_iter().flat_map(|file| {
             let path = self.path(file);
@@ -137,7 +138,7 @@ impl Store {
                     replace::sync(parent).map_err(failed)?;
                 }
             }
-            // Another run was faster.
+            // A different run has created the directory.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(failed(error)),
         }
@@ -153,19 +154,21 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// The file is a link or not a regular file, or other users are allowed to write it. Another user could have put it
-    /// there. Bytes that are not UTF-8 are not an error: they are replaced by a text that every parser rejects.
+    /// The file is a link or not a regular file, or other users are allowed to write it. In this case, a different user
+    /// could have created the file. Bytes that are not UTF-8 do not cause an error. This function returns a text that
+    /// every parser rejects instead.
     pub(crate) fn read(&self, file: StoreFile) -> Result<Option<Zeroizing<String>>, Failure> {
         Ok(self.read_key(file)?.map(|(text, _)| text))
     }
 
-    /// As [`Store::read`], for a file with a key. Also returns a message if others could read the file, with the result
-    /// of the correction.
+    /// Like [`Store::read`], for a file with a key. Also returns a message if others could read the file, with the
+    /// result of the correction.
     ///
-    /// The key is used anyway. Others might already have it, and a node without a credential is not safer.
+    /// The plugin uses the key anyway. Other users might already have the key, and a node without a credential would
+    /// not be safer.
     pub(crate) fn read_key(&self, file: StoreFile) -> Result<Option<KeyFile>, Failure> {
         let path = self.path(file);
-        // Non-blocking: a named pipe instead of the file would block this call indefinitely.
+        // Open without blocking, because a named pipe instead of the file would block this call indefinitely.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let opened = match rustix::fs::open(&path, flags, Mode::empty()) {
             Ok(opened) => File::from(opened),
@@ -209,7 +212,7 @@ impl StoreLock {
     /// Replaces `file`. A reader sees the old or the new content, never a mixture, even after a power failure.
     pub(crate) fn replace(&self, file: StoreFile, content: &[u8]) -> Result<(), Failure> {
         let path = self.path(file);
-        // A file that is too large to read would block every later run.
+        // Do not write a file that is too large to read, because it would make every later run fail.
         if u64::try_from(content.len()).is_ok_and(|length| length > MAX_FILE_LEN) {
             return Err(too_large(&path));
         }
@@ -221,7 +224,7 @@ impl StoreLock {
         remove_file(&self.path(file))
     }
 
-    /// Removes every file, and the quarantined copies, which can contain keys. They stay removed, even after a power
+    /// Removes every file, and the quarantined copies, which can contain keys. The removal also survives a power
     /// failure.
     pub(crate) fn forget_all(&self) -> Result<(), Failure> {
         self.possible_files()
@@ -229,8 +232,8 @@ impl StoreLock {
         replace::sync(&self.dir).map_err(|error| unwritable(&self.dir, error))
     }
 
-    /// Quarantines `file`: it is not used any more, but kept for inspection. Only the last few copies of each file are
-    /// kept.
+    /// Quarantines `file`: the plugin no longer uses the file, but keeps it for inspection. Only the last few copies of
+    /// each file are kept.
     ///
     /// Returns the new path, or `None` if the file did not exist.
     pub(crate) fn quarantine(&self, file: StoreFile) -> Result<Option<PathBuf>, Failure> {
@@ -245,7 +248,7 @@ pub(crate) fn replace_file(path: &Path, content: &[u8], _lock: &StoreLock) -> Re
     in_its_folder(path, |dir| replace::replace(dir, path, content))
 }
 
-/// As [`replace_file`], with a symbolic link to `target`.
+/// Like [`replace_file`], with a symbolic link to `target`.
 pub(crate) fn replace_link(path: &Path, target: &Path, _lock: &StoreLock) -> Result<(), Failure> {
     in_its_folder(path, |dir| replace::link(dir, path, target))
 }

@@ -30,7 +30,8 @@ pub(crate) struct StoreContents {
     pub(crate) readable_by_others: Option<String>,
     /// The ID of this boot.
     pub(crate) boot_id: Option<String>,
-    /// A digest of this machine, if this run compared it with the origin: once per boot.
+    /// The digest of this machine, if this run compared it with the origin file. The plugin makes this comparison once
+    /// per boot.
     pub(crate) machine: Option<MachineDigest>,
 }
 
@@ -41,15 +42,15 @@ impl StoreContents {
     ///
     /// # Errors
     ///
-    /// The store is unsafe, or cannot be read at all. Or a later release wrote it, and this release cannot read it:
-    /// such a store keeps its credential.
+    /// The store is unsafe, or cannot be read. This includes a store that a later release wrote in a different format.
+    /// That store keeps its credential.
     pub(crate) fn load(store: &Store, machine: &Machine) -> Result<Self, Failure> {
         let mut stored = Self {
             boot_id: machine.boot_id(),
             ..Self::default()
         };
-        // Read the credential before the origin, because an enrollment writes the origin first. So a reader without
-        // the lock never finds a new credential without its origin.
+        // Read the credential before the origin, because an enrollment writes the origin first. Therefore, a reader
+        // without the lock never finds a new credential without its origin.
         let credential = store.read_key(StoreFile::Credential)?;
         stored.load_origin(store, machine)?;
         if let Some((text, readable_by_others)) = credential {
@@ -84,7 +85,7 @@ impl StoreContents {
             }
             Err(error) => {
                 self.reject(StoreFile::Origin, error_chain(&error));
-                // Only the origin could show to which machine the key belongs.
+                // Only the origin shows to which machine the key belongs.
                 self.reject(StoreFile::Pending, USELESS_ORIGIN);
             }
         }
@@ -113,7 +114,8 @@ impl StoreContents {
         };
         let mut read = Credential::from_store(text);
         if self.machine.is_some() {
-            // Once per boot, like the comparison of the machine: it costs more than all other checks here.
+            // Make this check only once per boot, like the comparison of the machine, because it takes more time than
+            // all other checks here.
             read = read.and_then(Credential::checked);
         }
         match read {
@@ -171,7 +173,7 @@ pub(crate) fn remembered(store: &Store) -> Option<String> {
     Some(text.lines().next().unwrap_or_default().trim().to_owned())
 }
 
-/// Compares eight bytes at a time, unlike musl's `memcmp`.
+/// Compares eight bytes at a time, and is therefore faster than musl's `memcmp`.
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     let (words, rest) = one.as_chunks();
     let (other_words, other_rest) = other.as_chunks();

@@ -1,5 +1,5 @@
-//! Otherwise private items, for tests: the parsers of foreign bytes and of the store's files, the
-//! inputs of the settings, and a run that tests can stop.
+//! Makes private items available to tests: the parsers of untrusted bytes and of the store's files, the inputs of the
+//! settings, and a run that tests can stop.
 
 pub use crate::authenticator::{Observer, Step};
 pub use crate::backoff::{FailureRecord, FailureScope};

@@ -13,7 +13,7 @@ pub(super) struct Assignment {
     pub(super) end: usize,
 }
 
-/// A quote, with the backslashes before it in JSON that is nested in JSON.
+/// A quote, with the backslashes before the quote in nested JSON.
 #[derive(Clone, Copy)]
 struct Quote {
     mark: char,
@@ -27,7 +27,7 @@ enum End {
     /// The end of a member of a map in braces.
     Member,
     Line,
-    /// The end of a YAML scalar: lines with a deeper indentation belong to it.
+    /// The end of a YAML scalar. Lines with a deeper indentation belong to the scalar.
     Scalar,
     Quote(Quote),
 }
@@ -93,7 +93,7 @@ impl Quote {
         Some(Self { mark, backslashes })
     }
 
-    /// The first line up to the matching closing quote, and the text after the quote.
+    /// The text of the first line up to the matching closing quote, and the text after the quote.
     fn close(self, text: &str) -> Option<(&str, &str)> {
         let mut backslashes = 0;
         for (at, letter) in first_line(text).char_indices() {
@@ -111,7 +111,7 @@ impl Quote {
     }
 }
 
-/// The text after the closing quote of a name. The opening quote of a value stays.
+/// The text after the closing quote of a name. Keeps the opening quote of a value.
 fn unquoted(around: Option<Quote>, text: &str) -> &str {
     let Some(quote) = Quote::open(text) else {
         return text;
@@ -126,7 +126,7 @@ fn unquoted(around: Option<Quote>, text: &str) -> &str {
     }
 }
 
-/// The length of the value at the start of `text`; `line` is before its name.
+/// The length of the value at the start of `text`; `line` is the text before the name of the value.
 fn length(text: &str, end: End, line: &str) -> usize {
     let column = line.len() - line.trim_start_matches([' ', '\t', '-']).len();
     let this = || first_line(text);
@@ -179,7 +179,7 @@ fn is_piece(text: &str, line: &str) -> bool {
     })
 }
 
-/// The length of a shell word: quotes and backslashes keep spaces in it.
+/// The length of a shell word: spaces in quotes or after a backslash belong to the word.
 fn word(text: &str, line: &str) -> usize {
     let mut open = None;
     let mut is_escaped = false;

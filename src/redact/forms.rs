@@ -1,8 +1,8 @@
-//! Words that have the form of a secret, independently of the text before them.
+//! Words that have the format of a secret, regardless of the text before them.
 
 use super::{LONG, decoded, line_before};
 
-/// Prefixes of tokens, and the minimum length of each token.
+/// Prefixes of tokens, each with the minimum length of the token.
 const PREFIXES: [(&str, usize); 85] = [
     ("A3-", 34),
     ("AGE-SECRET-KEY-1", 40),
@@ -91,7 +91,7 @@ const PREFIXES: [(&str, usize); 85] = [
     ("ya29.", 20),
 ];
 
-/// Parts of URLs that give access to their holder, and of other secrets.
+/// Parts that identify URLs with embedded credentials, and other secrets.
 const PARTS: [&str; 6] = [
     ".atlasv1.",
     "pbkdf2.sha",
@@ -107,7 +107,7 @@ const FOLDERS: [&str; 14] = [
     "/srv/", "/sys/", "/usr/", "/var/",
 ];
 
-/// Whether the word, or a part of a path, has the form of a secret. `before` is the text before the word.
+/// Whether the word, or a part of a path, has the format of a secret. `before` is the text before the word.
 pub(super) fn has_form(before: &str, word: &str) -> bool {
     let word = word.trim_end_matches('.');
     let line = line_before(before);
@@ -156,14 +156,14 @@ fn is_known(word: &str) -> bool {
         && (!word.starts_with("s.") || word.len() <= 28)
 }
 
-/// A password hash, as in `/etc/shadow`: `$6$salt$hash`.
+/// Whether the word is a password hash, as in `/etc/shadow`: `$6$salt$hash`.
 fn is_hash(line: &str, word: &str) -> bool {
     let has = |is: fn(&u8) -> bool| word.as_bytes().iter().any(is);
     let is_part = line.ends_with('$') && line.trim_end_matches('$').contains('$');
     is_part && word.len() >= 20 && has(u8::is_ascii_lowercase) && has(u8::is_ascii_uppercase)
 }
 
-/// A Telegram bot token: its number, and 35 letters.
+/// Whether the word is a Telegram bot token: a number, followed by 35 characters.
 fn is_bot_token(line: &str, word: &str) -> bool {
     let number = line.strip_suffix(':').unwrap_or_default();
     let digits = number.bytes().rev().take_while(u8::is_ascii_digit).count();
@@ -181,7 +181,8 @@ fn is_bootstrap_token(word: &str) -> bool {
     })
 }
 
-/// An AWS access key ID: it is not secret, but an attacker could search for the secret that belongs to it.
+/// Whether the word is an AWS access key ID. The ID is not secret, but an attacker could search for the matching
+/// secret.
 fn is_access_key_id(word: &str) -> bool {
     let is_upper = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit();
     word.len() == 20
@@ -193,7 +194,8 @@ fn is_json_web_token(word: &str) -> bool {
     word.starts_with("eyJ") && word.len() >= LONG && word.contains('.')
 }
 
-/// A long word with letters of both cases and digits. Hexadecimal digests do not match.
+/// Whether the word is long, and contains uppercase letters, lowercase letters and digits. Hexadecimal digests do not
+/// match.
 fn is_long_base64(word: &str) -> bool {
     word.len() >= LONG && !word.contains('.') && is_mixed(word)
 }
@@ -207,7 +209,7 @@ fn is_mixed(word: &str) -> bool {
     has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase) && has(u8::is_ascii_digit)
 }
 
-/// A PEM certificate in base64, as in a kubeconfig. A certificate is public.
+/// Whether the word is a PEM certificate in base64, as in a kubeconfig. Certificates are public.
 fn is_certificate(word: &str) -> bool {
     decoded(word).is_some_and(|text| {
         let mut blocks = text.split("-----BEGIN ").skip(1).peekable();

@@ -2,7 +2,7 @@
 
 use super::{LONG, decoded};
 
-/// Suffixes of names with a secret value, in lower case and without separators: they match `DB_PASSWORD`,
+/// Suffixes of names with secret values, in lower case and without separators. For example, they match `DB_PASSWORD`,
 /// `clientSecret` or `--bootstrap-token`.
 const KEYS: [&str; 52] = [
     "accesskey",
@@ -59,7 +59,7 @@ const KEYS: [&str; 52] = [
     "xkubeletattestation",
 ];
 
-/// Names like [`KEYS`], but only a long value is a secret.
+/// Suffixes like [`KEYS`], but for these names, only a long value is a secret.
 const KEYS_OF_LONG: [&str; 3] = ["key", "sig", "signature"];
 
 /// Words that end with `pass` but do not name a password.
@@ -136,7 +136,7 @@ impl Name {
             .then_some(Self::OfLong)
     }
 
-    /// Whether this value is a secret, if it has this name.
+    /// Whether a value is a secret if its name is of this kind.
     pub(super) fn has(self, value: &str) -> bool {
         let plain = value.trim_end_matches(|it: char| ".,;)}]".contains(it));
         if LITERALS
@@ -175,13 +175,13 @@ fn last_part(name: &str) -> &str {
     last.get(start..).unwrap_or(last)
 }
 
-/// An absolute path in lower case. Settings use such paths to refer to files with secrets.
+/// Whether the value is an absolute path in lower case. Settings refer to files with secrets by these paths.
 fn is_plain_path(value: &str) -> bool {
     let is_plain = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || b"/._-".contains(&it);
     value.starts_with('/') && value.len() < LONG * 3 && value.bytes().all(is_plain)
 }
 
-/// A reference to a variable, such as `${TOKEN}` or `$(TOKEN)`.
+/// Whether the value is a reference to a variable, such as `${TOKEN}` or `$(TOKEN)`.
 fn is_reference(value: &str) -> bool {
     let inner = value
         .strip_prefix("${")
@@ -191,7 +191,7 @@ fn is_reference(value: &str) -> bool {
     inner.is_some_and(|name| !name.is_empty() && name.bytes().all(is_of_name))
 }
 
-/// A Kubernetes label or taint key, or a file.
+/// Whether the value is a Kubernetes label or taint key, or a file name.
 fn is_label(value: &str) -> bool {
     let is_plain =
         |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || b"/._-:".contains(&it);

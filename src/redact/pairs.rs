@@ -1,4 +1,4 @@
-//! Secrets whose name is not directly before them.
+//! Secrets that do not directly follow their name.
 
 use super::assignment::Assignment;
 use super::names::{Name, is_noun};
@@ -11,7 +11,7 @@ const VALUES: [&str; 2] = ["value", "parametervalue"];
 /// The maximum distance between a name and its value.
 const NEAR: usize = 300;
 
-/// The characters around the words of a pair.
+/// The characters that can precede or follow the words of a pair.
 const AROUND: &str = "\"'\\,; \t\r\n";
 
 /// Programs with a short option for a password.
@@ -40,7 +40,7 @@ const WORDS: [&str; 8] = [
     "wpa_passphrase",
 ];
 
-/// Whether the word is the name of a pair's value.
+/// Whether the word introduces the value of a pair.
 pub(super) fn is_value(word: &str) -> bool {
     VALUES.iter().any(|name| word.eq_ignore_ascii_case(name))
 }
@@ -82,7 +82,7 @@ fn name_at(text: &str) -> Option<&str> {
     Some(name).filter(|name| !name.is_empty())
 }
 
-/// Whether the word is an option that contains a password, as for `mysql`.
+/// Whether the word is an option that contains a password, as in a command line of `mysql`.
 pub(super) fn is_option_with_password(line: &str, word: &str) -> bool {
     let is_of_mysql = line.contains("mysql") || line.contains("mariadb");
     is_of_mysql && word.starts_with("-p") && word.len() > 2 && !word.contains("-port")
@@ -95,7 +95,7 @@ pub(super) fn is_password_option(line: &str, word: &str) -> bool {
         .any(|(program, option)| word == *option && line.contains(program))
 }
 
-/// Whether the word is a password name that only a space separates from its value. This occurs in a line of two words,
+/// Whether the word is a password name that only a space separates from its value. This occurs in lines with two words,
 /// and in `.netrc`.
 pub(super) fn is_password_behind(line: &str, word: &str, after: &str) -> bool {
     let rest = line_of(after);

@@ -2,7 +2,7 @@
 
 use super::REDACTED;
 
-/// The text before the first word of a block, plain and URL-encoded.
+/// The dashes before the first word of a PEM block, plain and URL-encoded.
 const DASHES: [&str; 2] = ["-----", "%2D%2D%2D%2D%2D"];
 
 const BEGIN: &str = "BEGIN";
@@ -48,7 +48,7 @@ fn is_key(label: &str) -> bool {
     words.contains("PRIVATE KEY") || words.contains("STATIC KEY")
 }
 
-/// Appends the text without the ends of keys whose beginning is missing.
+/// Appends the text, but removes the last parts of keys whose beginning is missing.
 fn without_ends(text: &str, count: &mut usize, kept: &mut String) {
     let mut parts = text.split(END);
     let mut before = parts.next().unwrap_or_default();

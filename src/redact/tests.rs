@@ -127,7 +127,7 @@ const FORMS: &[(&str, &str)] = &[
         "x --token=(redacted) \\\n  --v=2",
     ),
     ("--token=a --v=2", "--token=(redacted) --v=2"),
-    // Variables of systemd, and files of them.
+    // Variables in systemd units and in environment files.
     (
         "Environment=DB_PASSWORD=x A=b",
         "Environment=DB_PASSWORD=(redacted) A=b",

@@ -67,7 +67,7 @@ impl<'a> Content<'a> {
     }
 }
 
-/// A map of the document: the whole document, or the section of a provider. A null section is empty.
+/// A map of the document: the whole document, or the section of a provider. A section that is null counts as empty.
 struct Level<'a, 'b> {
     schema: &'a ProviderSchema,
     section: &'a str,
@@ -90,7 +90,7 @@ impl Level<'_, '_> {
             return Ok(());
         }
         if !section.is_empty() && section != schema.provider.as_str() {
-            // Only a provider's own plugin has the list of keys in its section.
+            // Only the plugin of the provider has the list of keys for this section.
             return map.next_value::<IgnoredAny>().map(drop);
         }
         let mut removed = schema.removed();
@@ -160,7 +160,7 @@ impl<'de> Visitor<'de> for Level<'_, '_> {
     }
 }
 
-/// An invalid value that is skipped.
+/// Deserializes an invalid value, and skips it.
 struct Passed;
 
 /// The checked text of a value; `None` if it is empty.
@@ -191,7 +191,7 @@ impl<'de> DeserializeSeed<'de> for Checked {
     }
 }
 
-/// Fails at the value with this text, so that the error has the path of the key.
+/// Fails at the value with this error text, so that the error has the path of the key.
 struct Refused(String);
 
 impl<'de> DeserializeSeed<'de> for Refused {
@@ -217,7 +217,7 @@ impl<'de> DeserializeSeed<'de> for Constant {
     }
 }
 
-/// The error of a key whose value is not `expected`.
+/// The error for a key whose value is not `expected`.
 pub(super) fn constant(expected: &str) -> Invalid {
     Invalid::needed(format_args!("{expected:?}"))
 }

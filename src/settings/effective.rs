@@ -12,7 +12,7 @@ use crate::failure::Failure;
 #[derive(Debug, Clone)]
 pub(crate) struct Effective {
     pub(crate) entry: Entry,
-    /// Its value in the form of a file; `None` if it has no value and no default.
+    /// The value in the format of a settings file; `None` if the setting has no value and no default.
     pub(crate) value: Option<Value>,
     /// Its source.
     pub(crate) source: String,
@@ -51,7 +51,7 @@ pub(crate) fn effective(
     Ok(effective.collect())
 }
 
-/// The value in the form of a file.
+/// The value in the format of a settings file.
 fn in_a_file(form: Form, text: &str) -> Value {
     let number = |text: &str| text.trim().parse::<u64>().map_or(Value::Null, Value::from);
     match form {

@@ -19,11 +19,11 @@ use crate::ownership::{self, Untrusted};
 /// The maximum size of a file, in bytes: 100 times the size of all keys.
 const MAX_FILE_LEN: u64 = 256 * 1024;
 
-/// The maximum number of drop-ins, which is more than any configuration management tool needs for so few keys.
+/// The maximum number of drop-ins, which is more than configuration management tools need for the small number of keys.
 const MAX_DROP_INS: usize = 64;
 
-/// Reads the file and its drop-ins, and passes on the values and the fault of each. Drop-ins take precedence over the
-/// file, and later names over earlier names.
+/// Reads the file and its drop-ins, and passes the values and the fault of each file to `take`. Drop-ins take
+/// precedence over the file, and later names over earlier names.
 ///
 /// The drop-ins of `config.yaml` are the `.yaml` files in `config.d` in the same directory.
 pub(super) fn read(
@@ -125,7 +125,7 @@ fn load(
 /// The text of a document; `None` if the document does not exist.
 fn text_of(path: &Path) -> Result<Option<String>, Failure> {
     let document = path.display();
-    // Non-blocking: no deadline applies yet, and a named pipe might never get a writer.
+    // Open without blocking, because no deadline applies yet, and a named pipe might never get a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty())) {
         Ok(file) => File::from(file),
@@ -228,7 +228,7 @@ fn explain(error: Error, path: &str, document: &dyn Display) -> Failure {
         let line = line.unwrap_or_default();
         invalid(format!("{document}{line}: key {key}: {why}"))
     };
-    // Serde's paths for the whole document, and for a position between two keys.
+    // serde uses these paths for the whole document, and for a position between two keys.
     let at_a_key = !matches!(path, "." | "?");
     match error {
         Error::DuplicateMappingKey { key, .. } => {

@@ -5,9 +5,9 @@ use super::ProviderSchema;
 /// A setting of an earlier version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Removed {
-    /// Its key in a file, with its section.
+    /// The key of the setting in a file, with its section.
     pub(crate) key: &'static str,
-    /// Its option, without the dashes.
+    /// The option of the setting, without the dashes.
     pub(crate) flag: &'static str,
     /// The replacement, as a sentence.
     replacement: &'static str,
@@ -48,7 +48,7 @@ impl Removed {
 }
 
 impl ProviderSchema {
-    /// The removed settings of this plugin: the common ones, and the provider's.
+    /// The removed settings of this plugin: the common settings, and the settings of the provider.
     pub(crate) fn removed(&self) -> impl Iterator<Item = Removed> {
         let own = self.provider.as_str();
         TABLE.into_iter().filter(move |removed| {

@@ -7,7 +7,7 @@ use kubelet_attestation::names::{Audience, InvalidName, NodeName, ProviderId};
 
 use crate::failure::Invalid;
 
-/// The range in the certificates API: its minimum, and the maximum of an int32.
+/// The range of `expirationSeconds` in the certificates API: from its minimum to the maximum of an int32.
 type Expiration = Number<600, 2_147_483_647>;
 
 /// Declares settings, and their table. Each setting has a type, a key in a file, a flag, a name of the value, and a
@@ -143,7 +143,7 @@ pub enum Form {
 
 /// The type of a setting's value.
 pub trait Value: Sized {
-    /// Its type in a file.
+    /// The type of the value in a file.
     const FORM: Form = Form::Text;
 
     /// Parses a value.

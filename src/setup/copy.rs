@@ -1,7 +1,7 @@
 //! The copy of the bootstrap kubeconfig that the plugin uses.
 //!
-//! The first line of the copy contains a digest of the original, so an administrator can replace either file. The copy
-//! is used until the bootstrap kubeconfig itself changes, independently of the dates of the files.
+//! The first line of the copy contains a digest of the original, so an administrator can replace either file. The
+//! plugin uses the copy until the bootstrap kubeconfig itself changes, regardless of the dates of the files.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,13 +22,13 @@ use crate::store::{StoreFile, StoreLock, replace_file};
 /// The first line of a copy, before the digest.
 const COPIED: &str = "# Copied by `setup`: SHA-256 ";
 
-/// The same line, written before kubeadm has set the kubelet's name.
+/// The first line of a copy that was written before kubeadm set the kubelet's name.
 const UNNAMED: &str = "# Copied by `setup` before the node had a name: SHA-256 ";
 
 /// The time limit of the check whether the API server accepts the stored certificate.
 pub(super) const TRYING: Duration = Duration::from_secs(5);
 
-/// The action of `setup` for a bootstrap kubeconfig on a machine that is set up.
+/// The action of `setup` for a bootstrap kubeconfig on a machine that already uses the plugin.
 pub(super) enum Again {
     /// `setup` keeps the bootstrap kubeconfig, or has copied it again.
     Keeps,
@@ -48,7 +48,7 @@ struct Compared {
 }
 
 impl Setup {
-    /// Copies the bootstrap kubeconfig again, if that is necessary and both have the same cluster.
+    /// Copies the bootstrap kubeconfig again, if this is necessary and both kubeconfigs have the same cluster.
     pub(super) fn take_over_again(
         &self,
         authenticator: &Authenticator<'_>,
@@ -60,7 +60,7 @@ impl Setup {
             is_newer,
             is_unnamed,
         } = compare(&given, &self.from, copy);
-        // kubeadm has set the node's name since then.
+        // kubeadm has set the node's name since the last copy.
         let is_named_now = is_unnamed && self.kubeadm_flags.exists();
         if is_named_now {
             Self::forget_another_name(authenticator, &given.login)?;
@@ -105,7 +105,7 @@ impl Setup {
         let copy = copy_of(endpoint, login, !self.kubeadm_flags.exists());
         let path = &authenticator.settings.bootstrap_kubeconfig;
         replace_file(path, copy.as_bytes(), lock)?;
-        // The recorded failure is about the previous credential.
+        // Remove the recorded failure, which belongs to the previous credential.
         drop(lock.remove(StoreFile::Failure));
         Ok(())
     }

@@ -20,11 +20,11 @@ pub(super) enum Current {
     Invalid(KubeconfigError),
     /// This plugin.
     Ours(String),
-    /// The plugin of another provider.
+    /// The kubeconfig runs the plugin of a different provider.
     OfAnotherProvider(String),
     /// Another plugin.
     Plugin(String),
-    /// The kubeconfig itself, usually with a certificate.
+    /// The kubeconfig itself contains the credential, usually a certificate.
     Own,
 }
 
@@ -62,7 +62,7 @@ impl Setup {
 
 fn is_empty(path: &Path) -> bool {
     read_text(path).is_ok_and(|text| {
-        // A file system can restore the length of a file without its content.
+        // After a crash, a file system can restore the length of a file without its content.
         let mut letters = text.chars();
         letters.all(|letter| letter == '\0' || letter.is_whitespace())
     })

@@ -11,11 +11,10 @@ use crate::exec::{EXEC_INFO, MAX_VARIABLE_LEN};
 use crate::failure::{Code, Failure};
 use crate::kube::kubeconfig::{ClusterEndpoint, Login};
 
-/// The reserved length for the names of the variable and of the fields without a value, and for fields that client-go
-/// might add.
+/// The length that is reserved for the name of the variable, for field names, and for fields that client-go might add.
 const OTHER_LEN: usize = 512;
 
-/// Rejects a cluster that client-go cannot pass to a plugin: its kubelet would log "argument list too long"
+/// Rejects a cluster that client-go cannot pass to a plugin: the kubelet would log "argument list too long"
 /// indefinitely. `path` is the kubeconfig with the cluster.
 pub(crate) fn check_length(endpoint: &ClusterEndpoint, path: &Path) -> Result<(), Failure> {
     let cluster = json!({

@@ -14,8 +14,8 @@ use crate::store::replace_file;
 use crate::store_contents::StoreContents;
 
 impl Setup {
-    /// Restores the kubeconfig of a kubelet that was set up. `error` is the reason why there is nothing else to take
-    /// over.
+    /// Restores the kubeconfig of a kubelet that used the plugin. `error` is the reason why no bootstrap kubeconfig can
+    /// be used instead.
     pub(super) fn restore(
         &self,
         authenticator: &Authenticator<'_>,
@@ -78,7 +78,8 @@ impl Setup {
         !configuration(authenticator).exists() && !self.kubeadm_flags.exists()
     }
 
-    /// The cluster of a kubelet that was set up, from the store or otherwise from the plugin's bootstrap kubeconfig.
+    /// The cluster of a kubelet that used the plugin, from the store or otherwise from the plugin's bootstrap
+    /// kubeconfig.
     fn known_cluster(
         &self,
         authenticator: &Authenticator<'_>,

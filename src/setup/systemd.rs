@@ -15,8 +15,8 @@ pub(crate) fn is_plain(path: &Path) -> bool {
 pub(crate) const DROP_IN: &str =
     "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
 
-/// The systemd units that extend PCRs of the TPM while the machine starts, the last of them with "ready". A unit that a
-/// machine does not have counts as started (systemd-pcrphase.service(8)).
+/// The systemd units that extend PCRs of the TPM while the machine starts. The last unit extends a PCR with "ready". A
+/// unit that a machine does not have counts as started (systemd-pcrphase.service(8)).
 const PHASES: [&str; 4] = [
     "systemd-pcrosseparator.service",
     "systemd-pcrnvdone.service",
@@ -27,16 +27,16 @@ const PHASES: [&str; 4] = [
 /// The directories of the files that `setup` and the kubelet share.
 const FOLDERS: [&str; 2] = ["/etc/kubernetes", "/var/lib/kubelet"];
 
-/// The time limit of `setup`, in seconds: more than its own limits, and the default of systemd. Some systems have a
-/// lower default. If systemd kills `setup`, the start of the kubelet fails, although systemd ignores all other failures
-/// of `setup`.
+/// The time limit of `setup`, in seconds. It is longer than the limits in `setup`, and equals the default of systemd,
+/// because some systems have a lower default. If systemd kills `setup`, the start of the kubelet fails, although
+/// systemd ignores all other failures of `setup`.
 const START_SECONDS: u32 = 90;
 
 /// The drop-in that runs `program`, the absolute path of the plugin. The kubelet starts even if `setup` fails.
 ///
-/// `setup` makes the TPM quote its PCRs. The kubelet starts after the boot phases, and stops before they end, so that
-/// two boots of one image have the same PCRs. `setup` also reads and writes the store, so the kubelet starts after the
-/// file systems of these files are mounted.
+/// `setup` makes the TPM quote its PCRs. The kubelet starts after the units for the boot phases, and stops before these
+/// units, so that two boots of the same image have the same PCRs. `setup` also reads and writes the store, so the
+/// kubelet starts after the file systems of these files are mounted.
 pub(crate) fn drop_in(program: &Path, state_directory: &Path) -> String {
     let (program, phases) = (program.display(), PHASES.join(" "));
     let (folders, state) = (FOLDERS.join(" "), state_directory.display());

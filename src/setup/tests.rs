@@ -1,4 +1,4 @@
-//! Reads back the files of `setup`. `tests/tests/node_setup` runs the whole command.
+//! Parses the files that `setup` writes. `tests/tests/node_setup` runs the whole command.
 
 use std::fs;
 

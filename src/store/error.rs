@@ -25,7 +25,7 @@ pub(super) fn unreadable(path: &Path, error: impl Into<io::Error>) -> Failure {
 pub(super) fn unwritable(path: &Path, error: impl Into<io::Error>) -> Failure {
     let error = error.into();
     let remedy = writable(path, &error);
-    // The limit in the unit applies to every directory.
+    // The file size limit in the unit applies to every directory.
     let remedy = if Errno::from_io_error(&error) == Some(Errno::FBIG) {
         remedy
     } else {
@@ -34,14 +34,14 @@ pub(super) fn unwritable(path: &Path, error: impl Into<io::Error>) -> Failure {
     failure(format!("cannot write {}: {error}", path.display()), remedy)
 }
 
-/// As `unwritable`, for a file outside the store.
+/// Like `unwritable`, for a file outside the store.
 pub(super) fn unwritable_outside(path: &Path, error: impl Into<io::Error>) -> Failure {
     let error = error.into();
     let remedy = writable(path, &error);
     failure(format!("cannot write {}: {error}", path.display()), remedy)
 }
 
-/// The remedy that makes a file writable again, by the cause.
+/// The hint to make a file writable again, which depends on the cause.
 fn writable(path: &Path, error: &io::Error) -> String {
     let path = path.display();
     match Errno::from_io_error(error) {

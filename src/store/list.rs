@@ -15,7 +15,7 @@ pub(crate) struct Listed {
     pub(crate) name: String,
     /// Its permissions.
     pub(crate) mode: u32,
-    /// Its size in bytes.
+    /// The size of the file in bytes.
     pub(crate) length: u64,
     /// The time of its last change.
     pub(crate) modified: SystemTime,

@@ -45,15 +45,15 @@ impl Deref for StoreLock {
     }
 }
 
-/// The process that holds the lock, as described by itself.
+/// The description of the process that holds the lock, which that process wrote.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub(crate) struct Holder {
     /// Its process ID.
     pub(crate) pid: u32,
-    /// The file name in its `argv[0]`.
+    /// The file name in the process's `argv[0]`.
     pub(crate) program: String,
-    /// The time at which it took the lock, in seconds since 1970.
+    /// The time at which the process took the lock, in seconds since 1970.
     pub(crate) since: u64,
 }
 
@@ -100,8 +100,8 @@ impl Store {
             }
             thread::sleep(TRY_AGAIN.min(deadline.remaining()));
         }
-        // The holder is for waiting processes and for operators. A full disk must not prevent this run from taking the
-        // lock.
+        // Ignore errors: the holder is only information for waiting processes and operators, and a full disk must not
+        // prevent this run from taking the lock.
         drop(introduce(&mut file, program, now));
         Ok(StoreLock {
             store: self.clone(),
@@ -119,7 +119,7 @@ impl Store {
             Err(rustix::io::Errno::LOOP) => return Err(linked(&path)),
             Err(error) => return Err(unreadable(&path, error)),
         };
-        // A shared lock for a short time: a run that tries to take the lock during this time tries again.
+        // Take a shared lock for a short time. A run that tries to take the lock during this time retries.
         match fs2::FileExt::try_lock_shared(&file) {
             Ok(()) => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Some(holder(&mut file))),
@@ -133,7 +133,7 @@ impl Store {
         lock.modified().ok()
     }
 
-    /// Makes [`Store::last_locked`] return `time`. It has no effect if the disk is not writable.
+    /// Makes [`Store::last_locked`] return `time`. This call has no effect if the disk is not writable.
     pub(crate) fn date_lock(&self, time: SystemTime) {
         if let Ok(file) = open(&self.dir.join(LOCK_FILE)) {
             drop(file.set_modified(time));

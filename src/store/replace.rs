@@ -27,7 +27,7 @@ pub(super) fn link(dir: &Path, path: &Path, target: &Path) -> io::Result<()> {
 
 fn put(dir: &Path, path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let temporary = with_suffix(path, TEMPORARY);
-    // The leftover of a killed run. Because of the lock, no other run is writing it now.
+    // The temporary file comes from a run that was killed. Because of the lock, no other run is writing it now.
     if_there(fs::remove_file(&temporary))?;
     let written = write(&temporary).and_then(|()| fs::rename(&temporary, path));
     if let Err(error) = written {
@@ -48,8 +48,8 @@ pub(super) fn sync(dir: &Path) -> io::Result<()> {
     synced(File::open(dir)?.sync_all())
 }
 
-/// The result of fsync(2). Some network and user-space file systems do not support it for directories. A node must join
-/// on them too, although a power failure can then lose a change.
+/// The result of fsync(2). Some network and user-space file systems do not support it for directories. A node must also
+/// be able to join on these file systems, even though a power failure can lose a change.
 fn synced(result: io::Result<()>) -> io::Result<()> {
     use rustix::io::Errno;
     match result {
@@ -88,7 +88,8 @@ pub(super) fn quarantine(dir: &Path, path: &Path) -> io::Result<PathBuf> {
     Ok(name(1))
 }
 
-/// Every possible leftover of `path`: quarantined copies, and the temporary file of a killed run.
+/// The paths of the files that can remain of `path`: quarantined copies, and the temporary file of a run that was
+/// killed.
 pub(super) fn left_of(path: &Path) -> impl Iterator<Item = PathBuf> {
     (1..=KEPT_ASIDE)
         .map(|number| aside(path, number))

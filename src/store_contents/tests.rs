@@ -130,7 +130,7 @@ fn a_store_from_another_machine_is_rejected() {
 fn a_machine_keeps_its_credential_if_its_asset_tag_changes() {
     let fixture = Fixture::new();
     let uuid = "4C4C4544-0042-3510-8052-B3C04F4B4E32";
-    // As releases wrote it that compared every value.
+    // The origin as written by releases that compared every value.
     let digest = |name: &str, value: &str| {
         let bytes = Sha256::digest([name.as_bytes(), &[0], value.as_bytes()].concat());
         HEXLOWER.encode(&bytes)
@@ -199,7 +199,7 @@ fn of_later_release(file: StoreFile, text: &str) -> Vec<String> {
     }
 }
 
-/// Calls `take` with each copy of `json` that has another member in one of its objects.
+/// Calls `take` with each copy of `json` that has an additional member in one of its objects.
 fn add_everywhere(json: &Value, take: &mut dyn FnMut(Value)) {
     let Some(members) = json.as_object() else {
         return;

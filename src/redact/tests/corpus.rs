@@ -1,9 +1,9 @@
-//! Secrets in the formats of kubelets' journals, units, kubeconfigs and environments, and the ordinary lines around
-//! them.
+//! Secrets as they occur in kubelet journals, units, kubeconfigs and environments, and ordinary lines around the
+//! secrets.
 
 use super::redact;
 
-/// Texts, with an empty line between two. Each secret is in brackets.
+/// Texts, separated by empty lines. Each secret is in brackets.
 const SECRETS: &str = include_str!("secrets.txt");
 
 const ORDINARY: &str = include_str!("ordinary.txt");
@@ -29,7 +29,7 @@ fn texts() -> Vec<String> {
 fn secrets(text: &str) -> Vec<&str> {
     let parts = text.split(BRACKETS[0]).skip(1);
     let secrets = parts.map(|part| part.split(BRACKETS[1]).next().unwrap());
-    // A secret of several lines is gone when each of its lines is.
+    // A secret with several lines is removed if each of its lines is removed.
     secrets
         .flat_map(|secret| secret.lines().map(str::trim))
         .collect()
@@ -47,7 +47,7 @@ fn all_secrets_in_the_corpus_are_removed() {
             .into_iter()
             .filter(|secret| !secret.is_empty())
         {
-            // A short one can be a part of another word.
+            // A short secret can be a part of an ordinary word.
             let words = found.split(|it: char| it.is_whitespace() || "\"',;:=>[]{}@&".contains(it));
             let mut words = words.filter(|word| *word == secret);
             let is_left = secret.len() > 4 && found.contains(secret) || words.next().is_some();
