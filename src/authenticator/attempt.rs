@@ -113,7 +113,7 @@ impl Demand {
 pub(super) struct Attempt {
     pub(super) attester: Arc<dyn Attester>,
     pub(super) settings: Settings,
-    /// The text from [`Attester::to_remember`] for the last evidence.
+    /// The text that the provider stores about its last evidence.
     pub(super) remembered: OnceLock<String>,
     pub(super) endpoint: Option<Arc<ClusterEndpoint>>,
     pub(super) machine: Machine,
