@@ -61,7 +61,7 @@ impl Admin {
         };
         // kube-controller-manager aggregates the role.
         let aggregated = poll(PATIENCE, || {
-            let all = ["awsclusters.infrastructure.cluster.x-k8s.io", "secrets"];
+            let all = ["clusters.cluster.x-k8s.io", "secrets"];
             let may = |resource: &&str| admin.may("patch", resource, namespace);
             all.iter().all(may).then_some(())
         });

@@ -213,7 +213,7 @@ fn tenants_can_edit_settings_but_not_go_below_the_floor() {
     for (spec, message) in below() {
         assert_refused(create(&spec), "settings", message);
     }
-    assert_eq!(create(&json!({"adoption": "Allow"})), Ok(()));
+    assert_eq!(create(&json!({})), Ok(()));
     for (spec, message) in below() {
         assert_refused(merge(json!({"spec": spec})), "settings", message);
     }
@@ -229,6 +229,7 @@ fn tenants_can_edit_settings_but_not_go_below_the_floor() {
     for spec in [
         json!({"autoApproveBindings": "RemoveNow"}),
         json!({"authorizedAttestors": ["tpm", "aws"]}),
+        json!({"adoption": "Allow"}),
         json!({"adoption": "Refuse", "bootstrapTokens": "Ignore"}),
         json!({"certificate": {"expirationSeconds": 86_400}}),
         json!({"aws": {"requiredTags": {"a": "b"}}}),

@@ -292,7 +292,7 @@ impl Life {
             uid: grant.uid,
             key,
             end: self.hour + 10,
-            ..certificate
+            ..*certificate
         });
         Ok(())
     }
