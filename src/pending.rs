@@ -345,7 +345,7 @@ mod tests {
         assert!(is_taken_up(now()));
         assert!(is_taken_up(after(599)));
         assert!(!is_taken_up(after(600)));
-        assert!(is_taken_up(now() - Duration::from_secs(300)));
+        assert!(is_taken_up(now() - Duration::from_mins(5)));
         assert!(!is_taken_up(now() - Duration::from_secs(301)));
     }
 

@@ -243,7 +243,7 @@ impl EventWriter {
 }
 
 /// A cancelled task of a cluster drops the writer without [`EventWriter::finish`], at the end of a term. Without this, the
-/// writer would continue after the Lease was released, without [`DRAIN_DEADLINE`].
+/// writer would continue after the Lease was released, without `DRAIN_DEADLINE`.
 impl Drop for EventWriter {
     fn drop(&mut self) {
         self.task.abort();

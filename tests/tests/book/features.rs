@@ -5,6 +5,7 @@ use std::fs;
 
 use kubelet_authenticator::failure::Code;
 use kubelet_authenticator_tests::docs::{ambiguous, named, numbered, page};
+use kubelet_authenticator_tests::page::repository;
 
 use crate::commands::{CONTROLLER, Help};
 use crate::markdown::{inline_code, links};
