@@ -1,8 +1,6 @@
 //! Periodic work for one cluster, which does not depend on requests from its nodes.
 
 use std::collections::BTreeSet;
-use std::error::Error;
-use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
@@ -21,11 +19,13 @@ mod created_again;
 mod inspection;
 mod nodes;
 mod owners;
+mod parts;
 mod revocation_list;
 mod tokens;
 
 use inspection::{Counted, Inspection, count, refusal};
 use nodes::{Unrecorded, exempt_nodes, nodes_named, without_identity};
+use parts::{PART_DEADLINE, cut, late, part, part_within};
 pub(super) use revocation_list::OfCluster;
 use revocation_list::RevocationList;
 
@@ -45,14 +45,8 @@ use crate::logs::Failures;
 use crate::preflight::{self, required_rights};
 use crate::records::KubeRecords;
 
-/// The deadline for one part of the work: a few small calls, each with its own deadline.
-const PART_DEADLINE: Duration = Duration::from_mins(1);
-
 /// The deadline for the report about other approvers, which decides nothing. The revocations of the round wait for it.
 const APPROVERS_WITHIN: Duration = Duration::from_secs(10);
-
-/// The maximum length of errors, which are truncated. An API server can send any text.
-const MAX_MESSAGE_LEN: usize = 512;
 
 /// The maximum number of Nodes in a message.
 const MAX_NAMED: usize = 5;
@@ -310,12 +304,8 @@ impl Upkeep {
         let told = without.into_iter().chain(exempt_nodes(&unrecorded.exempt));
         let paths = part(self.paths(told.collect())).await;
         health.paths = Some(paths.unwrap_or_else(|error| (AutoApprove::Unasked, error)));
-        let approvers = part(other_approvers::read(self.access.client()));
-        let approvers = timeout(APPROVERS_WITHIN, approvers).await;
-        health.approvers = Some(approvers.unwrap_or_else(|_| {
-            let seconds = APPROVERS_WITHIN.as_secs();
-            Err(format!("not completed within {seconds} s"))
-        }));
+        let approvers = other_approvers::read(self.access.client());
+        health.approvers = Some(part_within(APPROVERS_WITHIN, approvers).await);
         health
     }
 
@@ -377,7 +367,7 @@ impl Upkeep {
                 };
             }
             Ok(Err(error)) => refusal(&error),
-            Err(_) => ApiReachability::No(late()),
+            Err(_) => ApiReachability::No(late(PART_DEADLINE)),
         };
         Health {
             answers,
@@ -477,28 +467,6 @@ impl Upkeep {
 /// The policy for revoked certificates is kept, because deleting it would make stolen certificates valid again.
 pub(super) async fn release(access: &ClusterAccess) -> Result<(), String> {
     part(admission::remove(access.client())).await
-}
-
-/// Runs one part of the work within its deadline, in a separate allocation.
-fn part<T, E: Error + 'static>(
-    work: impl Future<Output = Result<T, E>>,
-) -> impl Future<Output = Result<T, String>> {
-    let work = Box::pin(work);
-    async move {
-        match timeout(PART_DEADLINE, work).await {
-            Ok(Ok(done)) => Ok(done),
-            Ok(Err(error)) => Err(cut(error_chain(&error))),
-            Err(_) => Err(late()),
-        }
-    }
-}
-
-fn late() -> String {
-    format!("not completed within {} s", PART_DEADLINE.as_secs())
-}
-
-fn cut(text: impl Display) -> String {
-    text.to_string().chars().take(MAX_MESSAGE_LEN).collect()
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ fn a_stored_object_is_checked_with_the_same_schema_rules() {
         );
         assert_eq!(refused.to_string(), expected);
     }
-    assert_eq!(rules.len(), 8);
+    assert_eq!(rules.len(), 9);
 }
 
 #[test]

@@ -187,11 +187,7 @@ fn malformed_document_fields_are_denied() {
 fn local_and_wavelength_zones_belong_to_their_region() {
     assert_eq!(LONG_ZONE.len(), 65, "it is denied");
     let longest = LONG_ZONE.strip_suffix('a').unwrap();
-    for zone in [
-        "eu-west-1-lhr-1a",
-        "eu-west-1-wl1-lon-wlz-1",
-        longest,
-    ] {
+    for zone in ["eu-west-1-lhr-1a", "eu-west-1-wl1-lon-wlz-1", longest] {
         let json = document().to_json().replace("eu-west-1a", zone);
         assert_eq!(verify_bytes(&json).unwrap().availability_zone, zone);
     }
