@@ -93,11 +93,11 @@ test: prerequisites-all dependencies
 ## test-all: also tests whose parts take long to build; the continuous integration runs this
 test-all: prerequisites-all dependencies
 	@tests/stage --clear
-	@$(call staged,$(MAKE) --jobs=3 $(STAGES_BUILT) $(STAGES_OF_DEBIAN) $(STAGES_OF_MORE_SUITES))
+	@$(call staged,$(MAKE) --jobs=3 $(STAGES_BUILT) $(STAGES_OF_DEBIAN))
 	@$(SAVE)
-	@# The suites wait more than they compute: one of the second tier runs next to two of the first tier.
-	@$(call staged,$(MAKE) --jobs=4 $(STAGES_TESTED) stage-more-suites stages-idle)
-	@# A machine joins with real deadlines, so it needs a processor.
+	@# Tests wait more than they compute. The builds and checks that run beside them get only idle time.
+	@$(call staged,$(MAKE) --jobs=3 $(STAGES_TESTED) stages-idle)
+	@$(call staged,$(MAKE) --jobs=2 stage-more-suites stages-idle-checks)
 	@$(call staged,$(MAKE) stage-image-builder-check)
 	@$(SAVE)
 	@tests/stage --table
@@ -111,11 +111,13 @@ STAGES_OF_DEBIAN := stage-image-builder stage-cloud-init stage-selinux-policy
 # Run these targets one after the other, because apt locks the package lists of the host.
 stage-selinux-policy: stage-cloud-init
 
-STAGES_OF_MORE_SUITES := stage-cluster-api stage-metrics-server stage-judges stage-promtool stage-helm stage-cosign
-stage-more-suites: export TEST_JOBS = 1
-
-# Only while a processor is idle: the checks of the packages wait for nothing.
+# One after the other, and only while a processor is idle.
 stages-idle:
+	@chrt --idle 0 ionice --class 3 $(MAKE) --jobs=1 stage-cluster-api stage-metrics-server stage-judges stage-promtool \
+	  stage-helm stage-cosign
+
+# Only while a processor is idle: no stage waits for the checks of the packages.
+stages-idle-checks:
 	@chrt --idle 0 ionice --class 3 $(MAKE) stage-packages-check
 
 stage-%:
@@ -382,6 +384,6 @@ prerequisites-%:
 	@tests/prerequisites $*
 
 .PHONY: scripts demos fresh fresh-demos readme book packages packages-check packages-check-all components help demo test test-all test-long test-fast suite build suites more-suites \
-	stages-idle selinux-policy isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
+	stages-idle stages-idle-checks selinux-policy isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
 	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init dependencies fmt deny \
 	advisories lint-prose machete mutants image chart release release-programs release-check helm fips fips-check cgroup2-check cosign
