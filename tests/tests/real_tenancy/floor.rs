@@ -286,7 +286,8 @@ fn tenants_cannot_delete_a_kubelet_authentication_before_its_cluster() {
         "--ignore-not-found",
     ];
     assert_eq!(admin.attempt(&words, ""), Ok(()));
-    admin.ok(&["delete", CLUSTERS, "prod-1", "-n", NAME]);
+    let words = ["delete", CLUSTERS, "prod-1", "-n", NAME];
+    admin.ok(&words);
     let words = [&["delete"], &target[..]].concat();
     let deleted = poll(PATIENCE, || admin.attempt(&words, "").ok());
     assert!(deleted.is_some(), "{:?}", admin.attempt(&words, ""));
@@ -420,7 +421,8 @@ fn cluster_api_deletes_a_cluster_in_a_namespace_with_a_floor() {
     for name in ["prod-1", "prod-2"] {
         admin.patch("kubeletauthentications", name, &owners);
     }
-    admin.ok(&["delete", "configmap", "owner", "-n", NAME]);
+    let words = ["delete", "configmap", "owner", "-n", NAME];
+    admin.ok(&words);
     let is_gone = |name: &str| found(kubectl, NAME, name).is_none().then_some(());
     assert!(poll(PATIENCE, || is_gone("prod-2")).is_some());
     let collector = "--as=system:serviceaccount:kube-system:generic-garbage-collector";
@@ -429,7 +431,8 @@ fn cluster_api_deletes_a_cluster_in_a_namespace_with_a_floor() {
     assert!(told.contains(CLUSTER_FIRST), "{told}");
     assert_eq!(is_gone("prod-1"), None);
 
-    admin.ok(&["delete", CLUSTERS, "prod-1", "-n", NAME]);
+    let words = ["delete", CLUSTERS, "prod-1", "-n", NAME];
+    admin.ok(&words);
 
     assert!(poll(PATIENCE, || is_gone("prod-1")).is_some());
 }
