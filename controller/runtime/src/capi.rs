@@ -14,6 +14,7 @@ mod rereads;
 mod secret_values;
 mod selection;
 mod store;
+mod templates;
 #[cfg(test)]
 mod testing;
 mod watch;
@@ -40,5 +41,6 @@ pub(crate) use own_tokens::{OwnToken, TokenOfMachine, machine_names, own_tokens}
 pub(crate) use owner::{has_former_version, is_cluster, renew_versions};
 pub(crate) use secret_values::{CA_KEYS, KUBECONFIG_KEY, SecretValues};
 pub use selection::Selection;
+pub(crate) use templates::Recorded;
 #[cfg(test)]
 pub(crate) use testing::{ca_secret, ca_secret_without_key, objects_with_tokens};

@@ -73,7 +73,7 @@ const CLUSTER_API: &str = "cluster.x-k8s.io";
 
 /// The permissions in the management cluster: verbs, group and resources. Does not include permissions for Leases, and
 /// permissions that only some providers need.
-const MANAGEMENT_RULES: [(&[&str], &str, &[&str]); 8] = [
+const MANAGEMENT_RULES: [(&[&str], &str, &[&str]); 10] = [
     (
         &["get", "list", "watch", "create", "patch"],
         OURS,
@@ -91,7 +91,17 @@ const MANAGEMENT_RULES: [(&[&str], &str, &[&str]); 8] = [
         CLUSTER_API,
         &["clusters", "machines", "machinepools"],
     ),
-    (&["get"], "bootstrap.cluster.x-k8s.io", &["kubeadmconfigs"]),
+    (&["list"], CLUSTER_API, &["machinedeployments"]),
+    (
+        &["list"],
+        "controlplane.cluster.x-k8s.io",
+        &["kubeadmcontrolplanes"],
+    ),
+    (
+        &["get"],
+        "bootstrap.cluster.x-k8s.io",
+        &["kubeadmconfigs", "kubeadmconfigtemplates"],
+    ),
     (&["list", "watch"], "", &["secrets"]),
     (&["create"], "events.k8s.io", &["events"]),
 ];
@@ -272,7 +282,7 @@ mod tests {
                 assert!(granted(verb, group, resource), "{verb} {resource}.{group}");
             }
         }
-        assert_eq!(management_rights().len(), 26);
+        assert_eq!(management_rights().len(), 29);
     }
 
     #[test]

@@ -62,6 +62,7 @@ fn a_healthy_cluster_has_one_warning_that_fails_a_strict_check() {
         "ca",
         "records",
         "attestors",
+        "templates",
         "kubeconfig",
         "workload-version",
         "workload-rights",

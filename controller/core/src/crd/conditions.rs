@@ -91,7 +91,7 @@ pub mod reason {
     pub const CLOSED: &str = "Closed";
     /// kubeadm's bindings approve requests without evidence.
     pub const AUTO_APPROVE_BINDING_FOUND: &str = "AutoApproveBindingFound";
-    /// The bindings stay until every Node has a node identity.
+    /// The bindings stay until every Node has a node identity, and every bootstrap template has the plugin.
     pub const WAITING_FOR_RECORDS: &str = "WaitingForRecords";
     /// A different auto-approval path is open for requests from bootstrap users.
     pub const OPEN_BY_OTHER_MEANS: &str = "OpenByOtherMeans";

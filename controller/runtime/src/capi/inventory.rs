@@ -42,8 +42,8 @@ use view::{Need, Needed, View, waiting};
 /// - If a limit truncates a pool, a lookup without a result is an error, because the pool has unknown members.
 #[derive(Debug, Clone)]
 pub struct CapiInventory {
-    objects: Objects,
-    cluster: ObjectKey,
+    pub(super) objects: Objects,
+    pub(super) cluster: ObjectKey,
     /// Whether a pool's infrastructure provider creates Machines for the members, by `InfraMachinePool`.
     makes_machines: Arc<Recent<bool>>,
     /// Held while `KubeadmConfig`s are read, so that concurrent requests for the Cluster share one read.

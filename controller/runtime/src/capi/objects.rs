@@ -20,6 +20,7 @@ mod cluster;
 mod infrastructure;
 mod machine;
 mod pool;
+mod templates;
 
 pub(crate) use attestors::are_same;
 pub use attestors::{InvalidOwnAttestors, OwnAttestors};
@@ -29,8 +30,9 @@ pub(super) use infrastructure::{InfraMachine, InfraMachinePool};
 pub(super) use machine::Machine;
 pub use machine::{Attested, NODE_ATTESTED, told};
 pub(super) use pool::{MachinePool, MemberLimit, label_value, last_segment};
+pub(super) use templates::{KubeadmControlPlane, MachineDeployment, MachineTemplate, PoolConfig};
 
-/// The group of Cluster, Machine and `MachinePool`.
+/// The group of Cluster, Machine, `MachineDeployment` and `MachinePool`.
 pub(super) const CORE_GROUP: &str = "cluster.x-k8s.io";
 
 /// The API version for references: the version that Cluster API will serve the longest. Readers look up the served
@@ -99,6 +101,8 @@ read_alone! {
     "InfraMachine" => Fields<InfraMachine>,
     "InfraMachinePool" => Fields<InfraMachinePool>,
     "KubeadmConfig" => Fields<BootstrapConfig>,
+    "KubeadmConfig of a pool" => Fields<PoolConfig>,
+    "KubeadmConfigTemplate" => Fields<MachineTemplate>,
     "Machine" => Fields<Machine>,
     "MachinePool" => Fields<MachinePool>,
 }

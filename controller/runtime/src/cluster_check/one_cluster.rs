@@ -9,7 +9,7 @@ use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationSpe
 
 use super::workload::{self, Workload};
 use super::{Checked, Finding, secrets, some, within};
-use crate::capi::{ObjectKey, required_cluster_resource};
+use crate::capi::{CapiInventory, ObjectKey, Recorded, required_cluster_resource};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::cluster_states::ClusterState;
 use crate::identities::{Identities, IdentitiesError};
@@ -50,6 +50,8 @@ pub(super) async fn checks(
             .ok()
             .map(|live| ("attestors", attestors(spec, live))),
     );
+    let templates = templates(management, key, live.as_deref().ok());
+    findings.push(("templates", within(templates).await));
 
     let access = secrets::kubeconfig(management, key, reach).await;
     let named = live.ok().map(|live| {
@@ -220,6 +222,35 @@ fn attestors(spec: &KubeletAuthenticationSpec, live: &[NodeIdentity]) -> Finding
             what,
             "list the nodes with `identities list`; move them to an authorized attestor, or authorize their attestor again",
         )
+    }
+}
+
+/// Checks that the next machines can join after attestation is enforced. `live` contains the live node identities, or is
+/// `None` if they could not be read.
+async fn templates(
+    management: &ClusterAccess,
+    key: &ObjectKey,
+    live: Option<&[NodeIdentity]>,
+) -> Finding {
+    let Some(live) = live else {
+        return Finding::skip("cannot read the node identities");
+    };
+    let inventory = CapiInventory::of_command(management.client().clone(), key.clone());
+    let found = inventory.without_plugin(&Recorded::of_live(live)).await;
+    match found {
+        Err(error) => Finding::fail(
+            error,
+            "your user needs the permission to list kubeadmcontrolplanes, machinedeployments, machinepools and \
+             machines, and to get kubeadmconfigs and kubeadmconfigtemplates",
+        ),
+        Ok(without) if without.is_empty() => {
+            Finding::pass("each has the plugin, or a machine with a node identity")
+        }
+        Ok(without) => Finding::warn(
+            format!("without the plugin: {}", some(&without)),
+            "add the plugin to these bootstrap templates: autoApproveBindings: Remove waits for them, and under \
+             enforcement their next machines cannot join",
+        ),
     }
 }
 

@@ -24,7 +24,7 @@ mod revocation_list;
 mod tokens;
 
 use inspection::{Counted, Inspection, count, refusal};
-use nodes::{Unrecorded, exempt_nodes, nodes_named, without_identity};
+use nodes::{Unrecorded, exempt_nodes, nodes_named, without_identity, without_plugin};
 use parts::{PART_DEADLINE, cut, late, part, part_within};
 pub(super) use revocation_list::OfCluster;
 use revocation_list::RevocationList;
@@ -34,7 +34,7 @@ use super::machine_conditions::MachineConditions;
 use super::spec_mapping::{ServiceRangesOfCluster, is_to_be_enforced, unauthorized_of_records};
 use super::sweep_events::SweepEvents;
 use super::{SYNC_PERIOD, Settings};
-use crate::capi::{CapiInventory, Cluster};
+use crate::capi::{CapiInventory, Cluster, Recorded};
 use crate::client::{ClusterAccess, Decoding, ServerTime};
 use crate::clock::{elapsed, now};
 use crate::hardening::tokens::Tokens;
@@ -375,10 +375,10 @@ impl Upkeep {
         }
     }
 
-    /// Decides whether attestation is enforced from now on. If it is not enforced, or if enforcement does not wait for
-    /// Nodes without a record, returns the message about these Nodes. After attestation is enforced, it stays enforced
-    /// while the settings require it. Otherwise, anyone who can create a Node without a record could open all
-    /// auto-approval paths again.
+    /// Decides whether attestation is enforced from now on. If it is not enforced, or if enforcement does not wait,
+    /// returns the message about Nodes without a record, or about templates without the plugin. After attestation is
+    /// enforced, it stays enforced while the settings require it. Otherwise, anyone who can create a Node without a
+    /// record could open all auto-approval paths again.
     ///
     /// # Errors
     ///
@@ -388,11 +388,18 @@ impl Upkeep {
         without: Result<BTreeSet<String>, String>,
     ) -> Result<Option<String>, String> {
         // A previous controller process could have enforced attestation.
-        let enforced = is_to_be_enforced(&self.spec)
+        let mut enforced = is_to_be_enforced(&self.spec)
             && (self.enforces_now()
                 || self.is_enforcing()
-                || part(admission::is_enforced(self.access.client())).await?
-                || without.as_ref().is_ok_and(BTreeSet::is_empty));
+                || part(admission::is_enforced(self.access.client())).await?);
+        let mut told = None;
+        if !enforced
+            && is_to_be_enforced(&self.spec)
+            && without.as_ref().is_ok_and(BTreeSet::is_empty)
+        {
+            told = self.templates_without_plugin().boxed().await;
+            enforced = told.is_none();
+        }
         if enforced != self.is_enforcing() {
             cluster_line!(self.context.ledger.lines(), INFO, enforced, "attestation");
         }
@@ -401,7 +408,16 @@ impl Upkeep {
         if enforced && !self.enforces_now() {
             return Ok(None);
         }
-        Ok(without_identity(without, enforced))
+        Ok(told.or_else(|| without_identity(without, enforced)))
+    }
+
+    /// The message about templates whose next machines could not join. `None` if there are none.
+    async fn templates_without_plugin(&self) -> Option<String> {
+        let found = async {
+            let recorded = Recorded::of(&self.records().await?).await;
+            self.inventory.without_plugin(&recorded).await
+        };
+        without_plugin(found.await.map_err(cut))
     }
 
     /// The state of the auto-approval paths, and the message about them. The message starts with `told`.

@@ -95,6 +95,32 @@ pub(super) fn without_identity(
     ))
 }
 
+/// The message about objects whose next machines could not join. `None` if there are none.
+pub(super) fn without_plugin(found: Result<Vec<String>, String>) -> Option<String> {
+    let objects = match found {
+        Ok(objects) => objects,
+        Err(error) => {
+            return Some(format!(
+                "enforcement waits until the bootstrap templates can be read: {error}"
+            ));
+        }
+    };
+    let named: Vec<&str> = objects.iter().take(MAX_NAMED).map(String::as_str).collect();
+    let more = if objects.len() > MAX_NAMED {
+        ", and others"
+    } else {
+        ""
+    };
+    let text = || {
+        format!(
+            "enforcement waits for bootstrap templates without the plugin, whose next machines could not join: \
+             {}{more} (add the plugin, or set autoApproveBindings: RemoveNow)",
+            named.join(", ")
+        )
+    };
+    (!named.is_empty()).then(text)
+}
+
 /// The Nodes without a live record that the controller can determine without calling the workload cluster.
 #[derive(Debug)]
 pub(super) struct Unrecorded {

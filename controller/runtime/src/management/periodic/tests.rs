@@ -81,6 +81,34 @@ async fn remove_now_enforces_despite_nodes_without_a_record_and_lists_them() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn enforcement_waits_until_the_templates_can_be_read() {
+    let mut upkeep = upkeep();
+    upkeep.spec.auto_approve_bindings = AutoApproveBindings::Remove;
+    upkeep.context.enforcement = Enforcement::new(EnforcementState::Off);
+    upkeep.access = ClusterAccess::in_memory(|_| async {
+        let missing = r#"{"kind": "Status", "metadata": {}, "code": 404, "reason": "NotFound"}"#;
+        let missing = Full::new(Bytes::from(missing));
+        Response::builder().status(404).body(missing).unwrap()
+    });
+
+    let told = upkeep.enforce(Ok(BTreeSet::new())).await.unwrap().unwrap();
+
+    let begin = "enforcement waits until the bootstrap templates can be read: ";
+    assert!(told.starts_with(begin), "{told}");
+    assert_eq!(upkeep.context.enforcement.state(), EnforcementState::Off);
+
+    // A management cluster that serves no kind of Cluster API has no templates.
+    let no_kinds = ClusterAccess::in_memory(|_| async {
+        let none = r#"{"kind": "APIGroupList", "groups": []}"#;
+        Response::new(Full::new(Bytes::from(none)))
+    });
+    let cluster = ObjectKey::new("a", "prod-1");
+    upkeep.inventory = CapiInventory::of_command(no_kinds.client().clone(), cluster);
+    assert_eq!(upkeep.enforce(Ok(BTreeSet::new())).await, Ok(None));
+    assert_eq!(upkeep.context.enforcement.state(), EnforcementState::On);
+}
+
 /// An API server with every bootstrap token, each of which expires soon. Collects the changed Secrets.
 fn with_tokens(changed: &Arc<Mutex<Vec<String>>>) -> ClusterAccess {
     let changed = changed.clone();

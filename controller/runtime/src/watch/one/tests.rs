@@ -49,6 +49,12 @@ fn good(name: &str) -> Value {
                 "discovery": {"bootstrapToken": {"token": "abcdef.0123456789abcdef"}},
             },
         }}),
+        "KubeadmConfig of a pool" => json!({"spec": {
+            "files": [{"path": "/a", "content": "b"}], "preKubeadmCommands": ["c"],
+        }}),
+        "KubeadmConfigTemplate" => json!({"spec": {"template": {"spec": {
+            "files": [{"path": "/a", "content": "b"}], "preKubeadmCommands": ["c"],
+        }}}}),
         "KubeletAuthentication" => {
             json!({"spec": {"clusterName": "good", "authorizedAttestors": ["aws"]}})
         }
