@@ -179,6 +179,21 @@ pub fn authorize(
     attestors: &[&str],
     spec: Value,
 ) -> Authentication {
+    let mut settings = json!({"autoApproveBindings": "Report"});
+    for (key, value) in spec.as_object().cloned().unwrap_or_default() {
+        settings[key] = value;
+    }
+    authorize_with_defaults(management, cluster, attestors, settings)
+}
+
+/// The same, where each setting that `spec` does not contain has its default.
+#[track_caller]
+pub fn authorize_with_defaults(
+    management: &Management,
+    cluster: &WorkloadCluster,
+    attestors: &[&str],
+    spec: Value,
+) -> Authentication {
     let mut object = json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
         "kind": "KubeletAuthentication",

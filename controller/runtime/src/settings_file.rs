@@ -7,6 +7,7 @@
 //! - An unknown field is an error. An API server drops an unknown field with a warning, but in a file, a misspelled
 //!   policy would silently have no effect.
 //! - A field that requires a management cluster is an error ([`read`]).
+//! - Enforcement begins only if the file sets it ([`read`]): without a management cluster, it does not wait for Nodes.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -15,7 +16,8 @@ use std::sync::LazyLock;
 
 use kubelet_attestation::ensure;
 use node_attestation_core::crd::{
-    self, GROUP, KubeletAuthentication, KubeletAuthenticationSpec, LateProviderIds,
+    self, Adoption, AutoApproveBindings, GROUP, KubeletAuthentication, KubeletAuthenticationSpec,
+    LateProviderIds,
 };
 use serde_json::Value;
 
@@ -103,7 +105,9 @@ pub fn read(path: &Path) -> Result<KubeletAuthentication, SettingsFileError> {
         path: path.to_owned(),
         source,
     };
-    let authentication = parse(&text).map_err(invalid)?;
+    let mut authentication = parse(&text).map_err(invalid)?;
+    let mode = &mut authentication.spec.auto_approve_bindings;
+    *mode = mode.or(Some(AutoApproveBindings::Report));
     let faults = of_management(&authentication);
     ensure!(faults.is_empty(), invalid(InvalidSettings::Faults(faults)));
     Ok(authentication)
@@ -227,6 +231,9 @@ pub fn example(cluster_name: &str, attestor: &str) -> Result<String, InvalidSett
     // clusterctl's labels have no effect in a file.
     authentication.metadata.labels = None;
     let spec = &mut authentication.spec;
+    spec.auto_approve_bindings = Some(AutoApproveBindings::Report);
+    spec.adoption = Some(Adoption::Refuse);
+    spec.exempt_nodes = Some(Vec::new());
     match attestor {
         "aws" => spec.aws = Some(crd::AwsSettings::default()),
         "tpm" => spec.tpm = Some(crd::TpmSettings::default()),

@@ -191,7 +191,7 @@ impl Standalone {
             context,
             store,
             ca_is_known,
-            auto_approve_bindings: authentication.spec.auto_approve_bindings,
+            auto_approve_bindings: authentication.spec.mode(),
             metrics: Metrics::default(),
         })
     }

@@ -99,7 +99,10 @@ fn a_cluster_with_an_annotation_is_managed_and_its_machines_join() {
     };
     let ready = authentication.wait_until_ready(management());
 
-    assert_eq!(ready["spec"]["autoApproveBindings"], "Report", "{ready:#}");
+    // Unset settings stay unset, and lead to enforcement.
+    for field in ["autoApproveBindings", "adoption", "exemptNodes"] {
+        assert_eq!(ready["spec"][field], Value::Null, "{field}: {ready:#}");
+    }
     let owner = &ready["metadata"]["ownerReferences"];
     let expected = json!([{
         "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "name": "prod-1",
@@ -115,7 +118,8 @@ fn a_cluster_with_an_annotation_is_managed_and_its_machines_join() {
     scene.join(&machine);
     assert_first_generation(&scene.record("node-1"));
 
-    scene.wait_for_paths("True", "Closed", &["attestation is not enforced"]);
+    let told = scene.wait_for_paths("True", "Closed", &[]);
+    assert!(!told.contains("not enforced"), "{told}");
     // The controller writes the number of node identities after the first node identity.
     let expected = [
         "annotated",

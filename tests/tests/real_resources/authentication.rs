@@ -37,10 +37,7 @@ fn an_authentication_without_options_gets_the_defaults() {
             "authorizedAttestors": ["aws", "tpm"],
             "certificate": {},
             "audiences": [],
-            "autoApproveBindings": "Report",
             "bootstrapTokens": "Manage",
-            "adoption": "Refuse",
-            "exemptNodes": [],
             "guestReportedAddresses": "Refuse",
             "servingAddressRanges": [],
         })
@@ -74,7 +71,8 @@ fn empty_provider_settings_get_the_defaults() {
 fn a_null_field_gets_its_default() {
     let valid = authentication("prod-1");
     for (pointer, default) in [
-        ("/spec/adoption", json!("Refuse")),
+        ("/spec/adoption", json!(null)),
+        ("/spec/bootstrapTokens", json!("Manage")),
         ("/spec/certificate", json!({})),
         ("/spec/certificate/expirationSeconds", json!(null)),
         ("/spec/aws", json!(null)),

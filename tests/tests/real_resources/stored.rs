@@ -59,8 +59,7 @@ fn without_removed(mut spec: Value) -> Value {
         let parent = spec.pointer_mut(pointer).and_then(Value::as_object_mut);
         parent.unwrap().remove(field).unwrap();
     }
-    // Defaults of the new definition.
-    spec["exemptNodes"] = json!([]);
+    // A default of the new definition.
     spec["tpm"]["pcrPolicy"]["osSeparator"] = json!("Permitted");
     spec
 }
@@ -82,6 +81,8 @@ fn an_object_of_the_previous_schema_is_served_without_removed_fields() {
     // The previous definition sets default lifetimes.
     let bare = json!({"clusterName": "bare", "authorizedAttestors": ["insecure"]});
     kubectl.apply_object(&of("bare", &bare));
+    let evident = json!({"clusterName": "evident", "authorizedAttestors": ["aws"]});
+    kubectl.apply_object(&of("evident", &evident));
     let get = |name: &str| kubectl.json(["get", "kubeauth", name]);
     assert_eq!(get("everything")["spec"], everything());
     let lifetimes = json!({"expirationSeconds": 604_800, "insecureExpirationSeconds": 31_536_000});
@@ -98,6 +99,10 @@ fn an_object_of_the_previous_schema_is_served_without_removed_fields() {
     assert!(served.is_some(), "{:#}", get("everything"));
     let lifetime = json!({"expirationSeconds": 604_800});
     assert_eq!(get("bare")["spec"]["certificate"], lifetime);
+    // The new defaults do not apply to it, because the previous definition set these values.
+    let stored = &get("evident")["spec"];
+    assert_eq!(stored["autoApproveBindings"], "Report", "{stored:#}");
+    assert_eq!(stored["adoption"], "Refuse", "{stored:#}");
     // The spec violates a rule of the new definition, but other writes are still accepted.
     let condition = json!({
         "type": "Ready", "status": "False", "reason": "SettingsInvalid", "message": "",
@@ -110,7 +115,7 @@ fn an_object_of_the_previous_schema_is_served_without_removed_fields() {
     let limits = json!({"spec": {"aws": {"accounts": null, "requiredTags": null}}});
     kubectl.patch(&["kubeauth", "everything"], &limits);
     // The command in the upgrade notes. The stored object has no exemptNodes.
-    let entry = r#"[{"op": "add", "path": "/spec/exemptNodes/-", "value": "ControlPlane"}]"#;
+    let entry = r#"[{"op": "add", "path": "/spec/exemptNodes", "value": ["ControlPlane"]}]"#;
     kubectl.ok([
         "patch",
         "kubeauth",

@@ -31,17 +31,19 @@ const COMBINATIONS: &[(&str, &str, &str)] = &[
     ),
     (
         ".adoption",
-        "self.adoption != 'Allow' || !('insecure' in self.authorizedAttestors)",
+        "!has(self.adoption) || self.adoption != 'Allow' || !('insecure' in self.authorizedAttestors)",
         "Allow requires evidence: for insecure, use AllowWithoutEvidence",
     ),
     (
         ".adoption",
-        "self.adoption != 'AllowWithoutEvidence' || 'insecure' in self.authorizedAttestors",
+        "!has(self.adoption) || self.adoption != 'AllowWithoutEvidence' \
+         || 'insecure' in self.authorizedAttestors",
         "AllowWithoutEvidence is only for insecure: for other attestors, use Allow",
     ),
     (
         ".adoption",
-        "self.adoption != 'Recover' || !('insecure' in self.authorizedAttestors)",
+        "!has(self.adoption) || self.adoption != 'Recover' \
+         || !('insecure' in self.authorizedAttestors)",
         "Recover requires evidence: for insecure, use Refuse or AllowWithoutEvidence",
     ),
     (

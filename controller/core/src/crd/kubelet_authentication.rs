@@ -123,9 +123,11 @@ pub struct KubeletAuthenticationSpec {
     /// approve requests without evidence, and the Nodes without a node identity; an admission policy warns. `Remove`:
     /// when every Node has a node identity, the controller removes the bindings and keeps them removed, and the
     /// admission policy refuses. `RemoveNow`: the same without the wait; Nodes without a node identity cannot renew, and
-    /// the condition lists them.
-    #[serde(default)]
-    pub auto_approve_bindings: AutoApproveBindings,
+    /// the condition lists them. Unset: `Remove` with evidence, and `Report` with `insecure`, where the controller does
+    /// not end an enforcement that is in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "AutoApproveBindings")]
+    pub auto_approve_bindings: Option<AutoApproveBindings>,
     /// The treatment of bootstrap tokens. `Manage`: while attestation is enforced, the controller keeps the token of a
     /// Machine valid as long as the Machine exists, and then ends it; it does not change the token of a pool.
     /// `Ignore`: it does not change any token.
@@ -133,20 +135,24 @@ pub struct KubeletAuthenticationSpec {
     pub bootstrap_tokens: BootstrapTokens,
     /// Whether existing Nodes can be adopted. `Allow`: with their kubelet certificate and new evidence.
     /// `AllowWithoutEvidence`, only for `insecure`: with only that certificate. `Recover`: only Nodes whose node identity
-    /// was lost, with a certificate of this controller and new evidence.
-    #[serde(default)]
-    pub adoption: Adoption,
+    /// was lost, with a certificate of this controller and new evidence. Unset: `Allow` if autoApproveBindings is also
+    /// unset and the attestors have evidence, and otherwise `Refuse`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Adoption")]
+    pub adoption: Option<Adoption>,
     /// Nodes that renew their certificates with the built-in signer of Kubernetes, without evidence, until they have a
     /// node identity. Enforcement does not wait for them. An entry is the name of a Node without the plugin, such as a
     /// Windows node or a virtual kubelet, or `ControlPlane`: the nodes of control-plane Machines, for the certificate
-    /// that kubeadm issued to the first one.
-    #[serde(default)]
+    /// that kubeadm issued to the first one. Unset: `ControlPlane` if autoApproveBindings is also unset and the attestors
+    /// have evidence, and otherwise no Node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
+        with = "Vec<String>",
         length(max = 64),
         inner(length(min = 1, max = 253), regex(pattern = schema::NODE_OR_CONTROL_PLANE)),
         extend("x-kubernetes-list-type" = "set")
     )]
-    pub exempt_nodes: Vec<String>,
+    pub exempt_nodes: Option<Vec<String>>,
     /// Whether serving certificates can have addresses that only the machine itself reports, and not its
     /// infrastructure. `Allow` requires servingAddressRanges.
     #[serde(default)]
@@ -175,9 +181,50 @@ impl KubeletAuthenticationSpec {
         }
     }
 
-    /// The exempt Nodes.
+    /// The mode of enforcement: from the spec, or the default for its attestation providers.
+    pub fn mode(&self) -> AutoApproveBindings {
+        let default = if self.has_evidence() {
+            AutoApproveBindings::Remove
+        } else {
+            AutoApproveBindings::Report
+        };
+        self.auto_approve_bindings.unwrap_or(default)
+    }
+
+    /// Whether existing Nodes can be adopted: from the spec, or the default.
+    pub fn adopts(&self) -> Adoption {
+        let default = if self.has_secure_defaults() {
+            Adoption::Allow
+        } else {
+            Adoption::Refuse
+        };
+        self.adoption.unwrap_or(default)
+    }
+
+    /// The exempt Nodes: from the spec, or the default.
     pub fn exempt(&self) -> ExemptNodes {
-        self.exempt_nodes.iter().collect()
+        let default = self
+            .has_secure_defaults()
+            .then_some(ExemptNodes::CONTROL_PLANE);
+        match &self.exempt_nodes {
+            Some(entries) => entries.iter().collect(),
+            None => default.into_iter().collect(),
+        }
+    }
+
+    /// Whether the defaults of unset fields lead to enforcement.
+    ///
+    /// The schema of earlier versions wrote a value for `autoApproveBindings` into every object. Therefore the other
+    /// defaults depend on this field, and no stored object changes.
+    fn has_secure_defaults(&self) -> bool {
+        self.auto_approve_bindings.is_none() && self.has_evidence()
+    }
+
+    /// Whether machines send evidence to each authorized attestation provider.
+    fn has_evidence(&self) -> bool {
+        let without = [Provider::INSECURE, Provider::NULL];
+        let mut attestors = self.authorized_attestors.iter();
+        !attestors.any(|one| without.iter().any(|without| one == without.as_str()))
     }
 
     /// The maximum validity of certificates: from the spec, or the default for its attestation providers.
@@ -209,7 +256,7 @@ pub struct CertificateSettings {
     pub expiration_seconds: Option<u32>,
 }
 
-/// Declares an enum of settings. The first variant is the default.
+/// Declares an enum of settings. The first variant is the default, unless the field is optional.
 macro_rules! choice {
     (
         $(#[$attribute:meta])* $name:ident {

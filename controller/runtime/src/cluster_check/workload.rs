@@ -366,7 +366,7 @@ mod tests {
         ];
         for (exempt, state, words) in cases {
             let spec = KubeletAuthenticationSpec {
-                exempt_nodes: exempt.iter().map(ToString::to_string).collect(),
+                exempt_nodes: Some(exempt.iter().map(ToString::to_string).collect()),
                 ..KubeletAuthenticationSpec::new("prod-1", &["aws"])
             };
             let workload = Workload {

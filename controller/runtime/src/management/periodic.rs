@@ -31,7 +31,9 @@ use revocation_list::RevocationList;
 
 use super::cluster_status::{ApiReachability, AutoApprove, Health, ServiceAddresses};
 use super::machine_conditions::MachineConditions;
-use super::spec_mapping::{ServiceRangesOfCluster, is_to_be_enforced, unauthorized_of_records};
+use super::spec_mapping::{
+    ServiceRangesOfCluster, is_to_be_enforced, stays_enforced, unauthorized_of_records,
+};
 use super::sweep_events::SweepEvents;
 use super::{SYNC_PERIOD, Settings};
 use crate::capi::{CapiInventory, Cluster, Recorded};
@@ -238,7 +240,7 @@ impl Upkeep {
 
     /// Whether enforcement starts even if Nodes have no record.
     fn enforces_now(&self) -> bool {
-        self.spec.auto_approve_bindings == AutoApproveBindings::RemoveNow
+        self.spec.mode() == AutoApproveBindings::RemoveNow
     }
 
     async fn records(&self) -> Result<AllRecords, String> {
@@ -388,7 +390,7 @@ impl Upkeep {
         without: Result<BTreeSet<String>, String>,
     ) -> Result<Option<String>, String> {
         // A previous controller process could have enforced attestation.
-        let mut enforced = is_to_be_enforced(&self.spec)
+        let mut enforced = stays_enforced(&self.spec)
             && (self.enforces_now()
                 || self.is_enforcing()
                 || part(admission::is_enforced(self.access.client())).await?);

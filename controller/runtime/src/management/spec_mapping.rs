@@ -81,7 +81,7 @@ impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
 /// The enforcement state until the periodic work has read the admission policy. A previous process can have enforced
 /// attestation.
 fn enforcement(spec: &KubeletAuthenticationSpec) -> Enforcement {
-    Enforcement::new(if is_to_be_enforced(spec) {
+    Enforcement::new(if stays_enforced(spec) {
         EnforcementState::Unknown
     } else {
         EnforcementState::Off
@@ -91,7 +91,13 @@ fn enforcement(spec: &KubeletAuthenticationSpec) -> Enforcement {
 /// Whether the settings require enforcement. With `Remove`, attestation is enforced as soon as no node would be
 /// blocked.
 pub(crate) fn is_to_be_enforced(spec: &KubeletAuthenticationSpec) -> bool {
-    spec.auto_approve_bindings != AutoApproveBindings::Report
+    spec.mode() != AutoApproveBindings::Report
+}
+
+/// Whether an enforcement that is in force stays in force. Without a value for the mode, it does not end: a writer of a
+/// Cluster can change the attestors, and otherwise could end enforcement with `insecure`.
+pub(super) fn stays_enforced(spec: &KubeletAuthenticationSpec) -> bool {
+    spec.auto_approve_bindings.is_none() || is_to_be_enforced(spec)
 }
 
 /// The maximum number of attestation providers in a message. A tenant chooses the names in its records.
@@ -145,7 +151,7 @@ pub(crate) fn counted(attestors: &BTreeMap<String, usize>) -> String {
 /// The policy of the ledger.
 fn ledger_policy(spec: &KubeletAuthenticationSpec) -> LedgerPolicy {
     LedgerPolicy {
-        adoption: spec.adoption,
+        adoption: spec.adopts(),
         longest_lifetime: spec.longest_lifetime(),
     }
 }
@@ -310,15 +316,16 @@ mod tests {
     }
 
     #[test]
-    fn enforcement_is_unknown_at_first_only_if_the_settings_require_it() {
+    fn enforcement_is_unknown_at_first_unless_the_settings_exclude_it() {
         let mut spec = KubeletAuthenticationSpec::new("prod-1", &["null"]);
         for (setting, expected) in [
-            (AutoApproveBindings::Remove, EnforcementState::Unknown),
-            (AutoApproveBindings::RemoveNow, EnforcementState::Unknown),
-            (AutoApproveBindings::Report, EnforcementState::Off),
+            (Some(AutoApproveBindings::Remove), EnforcementState::Unknown),
+            (Some(AutoApproveBindings::RemoveNow), EnforcementState::Unknown),
+            (Some(AutoApproveBindings::Report), EnforcementState::Off),
+            (None, EnforcementState::Unknown),
         ] {
             spec.auto_approve_bindings = setting;
-            assert_eq!(enforcement(&spec).state(), expected);
+            assert_eq!(enforcement(&spec).state(), expected, "{setting:?}");
         }
     }
 

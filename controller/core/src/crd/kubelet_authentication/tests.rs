@@ -66,7 +66,82 @@ fn an_object_with_fields_of_earlier_versions_is_read() {
     let spec: KubeletAuthenticationSpec = serde_json::from_value(stored).unwrap();
 
     assert_eq!(spec.longest_lifetime(), DAY);
+    // Each of these objects has a value for autoApproveBindings, so the other defaults do not change either.
+    assert_eq!(spec.mode(), AutoApproveBindings::Report);
+    assert_eq!(spec.adopts(), Adoption::Refuse);
     assert!(spec.exempt().is_empty());
     let tpm = spec.tpm.as_ref().unwrap();
     assert_eq!(tpm.pcr_policy.allowed.len(), 1);
+}
+
+/// The mode, the adoption, and whether control-plane nodes are exempt.
+fn resolved(spec: serde_json::Value) -> (AutoApproveBindings, Adoption, bool) {
+    let spec: KubeletAuthenticationSpec = serde_json::from_value(spec).unwrap();
+    (
+        spec.mode(),
+        spec.adopts(),
+        spec.exempt().has_control_plane(),
+    )
+}
+
+#[test]
+fn unset_settings_lead_to_enforcement_only_with_evidence() {
+    use AutoApproveBindings::{Remove, Report};
+    for (attestors, expected) in [
+        (json!(["aws"]), (Remove, Adoption::Allow, true)),
+        (json!(["tpm"]), (Remove, Adoption::Allow, true)),
+        (json!(["aws", "tpm"]), (Remove, Adoption::Allow, true)),
+        (json!(["other"]), (Remove, Adoption::Allow, true)),
+        (json!(["insecure"]), (Report, Adoption::Refuse, false)),
+        (json!(["null"]), (Report, Adoption::Refuse, false)),
+    ] {
+        let spec = json!({"clusterName": "prod-1", "authorizedAttestors": attestors});
+        assert_eq!(resolved(spec), expected, "{attestors}");
+    }
+}
+
+#[test]
+fn a_stored_mode_keeps_the_former_defaults_of_the_other_settings() {
+    use AutoApproveBindings::{Remove, RemoveNow, Report};
+    for mode in [Report, Remove, RemoveNow] {
+        let mut spec = json!({"clusterName": "prod-1", "authorizedAttestors": ["aws"]});
+        spec["autoApproveBindings"] = json!(mode);
+        assert_eq!(resolved(spec), (mode, Adoption::Refuse, false));
+    }
+}
+
+#[test]
+fn a_set_value_replaces_only_its_own_default() {
+    use AutoApproveBindings::Remove;
+    for (field, value, expected) in [
+        (
+            "adoption",
+            json!("Refuse"),
+            (Remove, Adoption::Refuse, true),
+        ),
+        (
+            "adoption",
+            json!("Recover"),
+            (Remove, Adoption::Recover, true),
+        ),
+        ("exemptNodes", json!([]), (Remove, Adoption::Allow, false)),
+        (
+            "exemptNodes",
+            json!(["n1"]),
+            (Remove, Adoption::Allow, false),
+        ),
+    ] {
+        let mut spec = json!({"clusterName": "prod-1", "authorizedAttestors": ["aws"]});
+        spec[field] = value.clone();
+        assert_eq!(resolved(spec), expected, "{field}: {value}");
+    }
+}
+
+#[test]
+fn unset_settings_stay_unset_when_the_object_is_written() {
+    let spec = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
+    let written = serde_json::to_value(spec).unwrap();
+    for field in ["autoApproveBindings", "adoption", "exemptNodes"] {
+        assert!(written.get(field).is_none(), "{field}: {written}");
+    }
 }

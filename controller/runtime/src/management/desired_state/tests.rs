@@ -384,7 +384,7 @@ fn a_paused_cluster_still_holds_its_ca_key() {
 fn a_cluster_without_its_ca_key_is_not_served_and_gets_remedies() {
     for bindings in [AutoApproveBindings::Report, AutoApproveBindings::Remove] {
         let mut world = world();
-        world.authentication.spec.auto_approve_bindings = bindings;
+        world.authentication.spec.auto_approve_bindings = Some(bindings);
         let with_key = world.sources.ca.clone();
         let certificate = value(with_key.present().unwrap(), "tls.crt").to_vec();
         assert!(world.plan().unwrap().is_some(), "with its key");

@@ -265,11 +265,12 @@ async fn write(
             metadata.annotations = Some([mark].into());
             let parameters = post(FIELD_MANAGER);
             let mut created = api.create(&parameters, &object).await;
-            // A floor rejects a default without enforcement. It applies to this write, too.
+            // A floor rejects an object without a mode. It applies to this write, too. With a mode, no Node is exempt by
+            // default.
             if let Err(kube::Error::Api(status)) = &created
                 && status.message.contains(SETTINGS_POLICY)
             {
-                object.spec.auto_approve_bindings = AutoApproveBindings::Remove;
+                object.spec.auto_approve_bindings = Some(AutoApproveBindings::Remove);
                 created = api.create(&parameters, &object).await;
             }
             created?;

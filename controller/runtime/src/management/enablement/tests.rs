@@ -317,9 +317,9 @@ async fn a_floor_that_refuses_the_default_gets_an_enforcing_object() {
 
     assert_eq!(
         created(&[]).await,
-        (Outcome::Written, vec![json!("Report")])
+        (Outcome::Written, vec![Value::Null])
     );
-    let enforcing = vec![json!("Report"), json!("Remove")];
+    let enforcing = vec![Value::Null, json!("Remove")];
     assert_eq!(
         created(&[FLOOR]).await,
         (Outcome::Written, enforcing.clone())
@@ -330,6 +330,6 @@ async fn a_floor_that_refuses_the_default_gets_an_enforcing_object() {
     );
     assert_eq!(
         created(&["exceeded quota"]).await,
-        (Outcome::Refused, vec![json!("Report")])
+        (Outcome::Refused, vec![Value::Null])
     );
 }

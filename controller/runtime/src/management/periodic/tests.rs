@@ -37,7 +37,7 @@ fn upkeep() -> Upkeep {
 #[tokio::test(start_paused = true)]
 async fn enforcement_stays_unknown_until_the_policy_is_read() {
     let mut upkeep = upkeep();
-    upkeep.spec.auto_approve_bindings = AutoApproveBindings::Remove;
+    upkeep.spec.auto_approve_bindings = Some(AutoApproveBindings::Remove);
     upkeep.context.enforcement = Enforcement::new(EnforcementState::Unknown);
     let without = || Ok(BTreeSet::from(["stock".to_owned()]));
 
@@ -65,7 +65,7 @@ async fn remove_now_enforces_despite_nodes_without_a_record_and_lists_them() {
         (RemoveNow, EnforcementState::On),
     ] {
         let mut upkeep = upkeep();
-        upkeep.spec.auto_approve_bindings = setting;
+        upkeep.spec.auto_approve_bindings = Some(setting);
         upkeep.context.enforcement = Enforcement::new(EnforcementState::Unknown);
 
         let without = Ok(BTreeSet::from(["rogue".to_owned()]));
@@ -84,7 +84,7 @@ async fn remove_now_enforces_despite_nodes_without_a_record_and_lists_them() {
 #[tokio::test(start_paused = true)]
 async fn enforcement_waits_until_the_templates_can_be_read() {
     let mut upkeep = upkeep();
-    upkeep.spec.auto_approve_bindings = AutoApproveBindings::Remove;
+    upkeep.spec.auto_approve_bindings = Some(AutoApproveBindings::Remove);
     upkeep.context.enforcement = Enforcement::new(EnforcementState::Off);
     upkeep.access = ClusterAccess::in_memory(|_| async {
         let missing = r#"{"kind": "Status", "metadata": {}, "code": 404, "reason": "NotFound"}"#;
@@ -107,6 +107,38 @@ async fn enforcement_waits_until_the_templates_can_be_read() {
     upkeep.inventory = CapiInventory::of_command(no_kinds.client().clone(), cluster);
     assert_eq!(upkeep.enforce(Ok(BTreeSet::new())).await, Ok(None));
     assert_eq!(upkeep.context.enforcement.state(), EnforcementState::On);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unset_mode_never_ends_enforcement_when_attestors_change() {
+    let report = Some(AutoApproveBindings::Report);
+    for (mode, state, expected) in [
+        (None, EnforcementState::On, EnforcementState::On),
+        (report, EnforcementState::On, EnforcementState::Off),
+        (report, EnforcementState::Off, EnforcementState::Off),
+    ] {
+        let mut upkeep = upkeep();
+        upkeep.spec = KubeletAuthenticationSpec::new("prod-1", &["insecure"]);
+        upkeep.spec.auto_approve_bindings = mode;
+        upkeep.context.enforcement = Enforcement::new(state);
+
+        let enforced = upkeep.enforce(Ok(BTreeSet::new())).await;
+
+        assert!(enforced.is_ok(), "{enforced:?}");
+        assert_eq!(upkeep.context.enforcement.state(), expected, "{mode:?}");
+    }
+
+    // Without evidence, an unset mode does not begin enforcement either.
+    let mut upkeep = upkeep();
+    upkeep.spec = KubeletAuthenticationSpec::new("prod-1", &["insecure"]);
+    upkeep.context.enforcement = Enforcement::new(EnforcementState::Unknown);
+    upkeep.access = ClusterAccess::in_memory(|_| async {
+        let missing = r#"{"kind": "Status", "metadata": {}, "code": 404, "reason": "NotFound"}"#;
+        let missing = Full::new(Bytes::from(missing));
+        Response::builder().status(404).body(missing).unwrap()
+    });
+    assert!(upkeep.enforce(Ok(BTreeSet::new())).await.is_ok());
+    assert_eq!(upkeep.context.enforcement.state(), EnforcementState::Off);
 }
 
 /// An API server with every bootstrap token, each of which expires soon. Collects the changed Secrets.
