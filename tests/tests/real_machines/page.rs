@@ -236,7 +236,7 @@ fn the_quickstart_commands_attest_instances_and_show_a_broken_setting() {
     commands.retain(|command| !command.starts_with("make "));
     let enforced = commands
         .iter()
-        .position(|command| command.contains("autoApproveBindings"));
+        .position(|command| command.contains("AutoApprovePathsClosed"));
     let (before, after) = commands.split_at(enforced.unwrap());
     let config = scene.config();
     let deployment = scene.cluster.machine_deployment_of("pool-a", 0, config);

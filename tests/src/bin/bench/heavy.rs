@@ -117,6 +117,7 @@ fn shaped(kind: (&str, &str), (cluster, name): (&str, &str), shape: Shape, write
     let spec = json!({
         "clusterName": of_cluster,
         "authorizedAttestors": ["aws"],
+        "autoApproveBindings": "Report",
         "bootstrap": {
             "configRef": reference(BOOTSTRAP_GROUP, "KubeadmConfig", config),
             "dataSecretName": name,

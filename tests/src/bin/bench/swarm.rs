@@ -35,7 +35,9 @@ pub fn turn(simulation: &Simulation) -> Background<usize> {
         let name = name(number);
         let key = (NAMESPACE, name.as_str(), name.as_str());
         management.put(object((CLUSTER_API, "Cluster"), key, json!({"spec": {}})));
-        let spec = json!({"clusterName": name, "authorizedAttestors": ["aws"]});
+        let spec = json!({
+            "clusterName": name, "authorizedAttestors": ["aws"], "autoApproveBindings": "Report",
+        });
         let fields = json!({"spec": spec});
         management.put(object(KUBELET_AUTHENTICATION, key, fields));
     };
