@@ -6,7 +6,9 @@ use std::sync::{Arc, LazyLock, MutexGuard, Once};
 use std::time::Duration;
 
 use crate::cloud::{Cloud, Instance};
-use crate::fleet::{self, Authentication, Manager, authorize, condition_of, grant};
+use crate::fleet::{
+    self, Authentication, Manager, authorize, authorize_with_defaults, condition_of, grant,
+};
 use crate::image;
 use crate::management::{
     ClusterBuilder, InfraCluster, Instances, Maker, Management, Order, Provider, WorkloadCluster,
@@ -258,6 +260,19 @@ impl Scene {
 
     /// Creates its KubeletAuthentication; `spec` is merged into the settings that its machines need.
     pub fn attend(&self, spec: &Value) {
+        self.attend_by(spec, authorize);
+    }
+
+    /// The same with only the settings that its machines need.
+    pub fn attend_with_defaults(&self) {
+        self.attend_by(&json!({}), authorize_with_defaults);
+    }
+
+    fn attend_by(
+        &self,
+        spec: &Value,
+        authorize: fn(&Management, &WorkloadCluster, &[&str], Value) -> Authentication,
+    ) {
         let mut whole = json!({});
         if let Some(tpm) = &self.tpm {
             whole["tpm"] = tpm.clone();

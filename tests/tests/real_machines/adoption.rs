@@ -5,7 +5,7 @@ use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_tests::fleet::assert_first_generation;
 use kubelet_authenticator_tests::page;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use kubelet_authenticator_tests::machines::objects::names;
 use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, joinable};
@@ -128,6 +128,47 @@ validatingadmissionpolicybinding.admissionregistration.k8s.io/node-attestation-r
         let left = String::from_utf8(left).unwrap();
         assert!(!left.contains("exec:"), "{left}");
     }
+}
+
+#[test]
+fn unset_settings_enforce_by_themselves_and_no_node_fails() {
+    let scene = Scene::unattended(joinable("by-itself"), Machines::Tpm(2));
+    let stock = scene.stock_config();
+    let deployment = scene.cluster.machine_deployment_of("pool-a", 2, stock);
+    let machines = deployment.wait_until_running(2);
+    let node = |machine: &Value| {
+        machine["status"]["nodeRef"]["name"]
+            .as_str()
+            .map(str::to_owned)
+    };
+    let nodes: Vec<String> = machines.iter().map(|one| node(one).unwrap()).collect();
+    let uids = || -> Vec<Value> {
+        let uid = |name: &String| {
+            let node = scene.plane().kubectl().json(["get", "node", name]);
+            node["metadata"]["uid"].clone()
+        };
+        nodes.iter().map(uid).collect()
+    };
+    let before = uids();
+
+    scene.attend_with_defaults();
+
+    let told = scene.wait_for_paths("False", "WaitingForRecords");
+    assert!(told.contains("2 Nodes have no node identity"), "{told}");
+    for node in &nodes {
+        scene.write_settings(node);
+        // Until the last node has a node identity, nothing is enforced.
+        scene.wait_for_paths("False", "WaitingForRecords");
+        scene.on(node, |machine| page::take_over(machine, &Attestor::TPM));
+        assert_first_generation(&scene.record(node));
+    }
+    // The template has no plugin, but its machines have node identities.
+    scene.wait_for_paths("True", "Closed");
+    for node in &nodes {
+        scene.plane().wait_for_node_ready(node);
+    }
+    assert_eq!(uids(), before, "no Node was created again");
+    scene.reads_well(&nodes);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::json;
 
 use kubelet_authenticator_tests::machines::objects::names;
-use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene};
+use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, joinable};
 
 /// Certificates that were copied from the machines, by the names of their nodes.
 type Stolen = Vec<(String, PathBuf)>;
@@ -169,6 +169,29 @@ fn a_machine_whose_provider_id_differs_from_its_claim_is_revoked() {
     let id = scene.record(node)["spec"]["providerID"].clone();
     assert!(id.as_str().unwrap().starts_with("docker:////not-"), "{id}");
     refused(&scene, &scene.stolen(node), node);
+}
+
+#[test]
+fn deployments_scale_from_zero_under_enforcement_with_the_plugin() {
+    let scene = Scene::unattended(joinable("from-zero"), Machines::Tpm(2));
+    let deployment = |name, config| scene.cluster.machine_deployment_of(name, 0, config);
+    let ours = deployment("ours", scene.config());
+    let stock = deployment("stock", scene.stock_config());
+    scene.attend_with_defaults();
+
+    let told = scene.wait_for_paths("False", "WaitingForRecords");
+    let words = "could not join: MachineDeployment stock (add the plugin";
+    assert!(told.contains(words), "{told}");
+
+    stock.bootstrap_as(&ours);
+
+    scene.wait_for_paths("True", "Closed");
+    for deployment in [&ours, &stock] {
+        deployment.scale(1);
+        let machine = deployment.wait_until_running(1).remove(0);
+        let node = scene.wait_for_node_of(&machine);
+        assert_eq!(scene.record(&node)["spec"]["attestor"], "tpm");
+    }
 }
 
 /// As with Cluster API Provider AWS: the AWSMachine gets the provider ID first, and the Machine gets it after the
