@@ -15,7 +15,7 @@ use std::time::SystemTime;
 
 use crate::refusal::{Deferral, Failure, Refusal};
 pub use algorithm::SignatureAlgorithm;
-pub use ca::{CaCertificate, name_and_end};
+pub use ca::{CaCertificate, OtherCertificate};
 use certificate::Unsigned;
 pub(crate) use certificate::{CertificateContents, Purpose};
 pub use external::{ExternalKey, ExternalKeyError, SigningRequest};

@@ -6,6 +6,7 @@
 //! | [`bindings`] | finds bindings that approve kubelet CSRs without evidence, and removes kubeadm's two |
 //! | [`auto_approve_audit`] | verifies that no such path is open, or lists the open paths |
 //! | [`other_approvers`] | finds other approvers of requests for serving certificates |
+//! | [`exempt_overlaps`] | finds exempt Nodes whose name has two valid certificates |
 //! | [`admission`] | restricts the requests that tokens and nodes can create |
 //! | [`floor`] | the policies of a management cluster that its tenants cannot go below; it does no I/O |
 //! | [`revocation`] | refuses every write with a revoked certificate |
@@ -28,6 +29,7 @@ pub mod auto_approve_audit;
 pub mod bindings;
 #[cfg(test)]
 mod evaluated;
+pub mod exempt_overlaps;
 pub mod floor;
 pub mod other_approvers;
 mod policies;

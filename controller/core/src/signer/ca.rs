@@ -97,14 +97,29 @@ impl CaCertificate {
     }
 }
 
-/// The common name and the expiry time of the first certificate in a PEM text, without verifying it. `None` if the
-/// certificate is malformed.
-pub fn name_and_end(text: &[u8]) -> Option<(String, SystemTime)> {
-    let block = pem::parse(text).ok()?;
-    let (_, certificate) = X509Certificate::from_der(block.contents()).ok()?;
-    let name = certificate.subject().iter_common_name().next()?;
-    let end = system_time(certificate.validity().not_after).ok()?;
-    Some((name.as_str().ok()?.to_owned(), end))
+/// A certificate from another signer. Nothing in it is verified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtherCertificate {
+    /// The common name.
+    pub name: String,
+    /// The begin of its validity.
+    pub begin: SystemTime,
+    /// The expiry time.
+    pub end: SystemTime,
+}
+
+impl OtherCertificate {
+    /// The first certificate in a PEM text. `None` if it is malformed.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let block = pem::parse(text).ok()?;
+        let (_, certificate) = X509Certificate::from_der(block.contents()).ok()?;
+        let name = certificate.subject().iter_common_name().next()?;
+        Some(Self {
+            name: name.as_str().ok()?.to_owned(),
+            begin: system_time(certificate.validity().not_before).ok()?,
+            end: system_time(certificate.validity().not_after).ok()?,
+        })
+    }
 }
 
 fn system_time(time: ASN1Time) -> Result<SystemTime, InvalidCa> {

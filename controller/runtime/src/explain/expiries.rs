@@ -10,7 +10,7 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::Client;
 use kube::api::{Api, ListParams};
 use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, NodeName};
-use node_attestation_core::signer::name_and_end;
+use node_attestation_core::signer::OtherCertificate;
 
 use crate::client::CallError;
 use crate::watch::{Lenient, all_of};
@@ -34,13 +34,13 @@ fn latest(
     let mut all = BTreeMap::new();
     for request in requests {
         let certificate = request.status.and_then(|status| status.certificate);
-        let certificate = certificate.and_then(|certificate| name_and_end(&certificate.0));
-        let Some((user, end)) = certificate else {
+        let certificate = certificate.and_then(|pem| OtherCertificate::parse(&pem.0));
+        let Some(certificate) = certificate else {
             continue;
         };
-        if let Some(node) = NodeName::from_user_name(&user) {
-            let known = all.entry(node.to_string()).or_insert(end);
-            *known = end.max(*known);
+        if let Some(node) = NodeName::from_user_name(&certificate.name) {
+            let known = all.entry(node.to_string()).or_insert(certificate.end);
+            *known = certificate.end.max(*known);
         }
     }
     all

@@ -224,7 +224,7 @@ fn too_many(object: &'static str, limit: usize) -> HardeningError {
 }
 
 /// Calls `take` with each readable object. Returns whether all pages were read.
-async fn each<K: Object>(
+pub(super) async fn each<K: Object>(
     client: &Client,
     object: &'static str,
     wanted: ListParams,

@@ -27,6 +27,8 @@ pub(super) struct Health {
     pub(super) overdue: Option<usize>,
     /// The number of exempt Nodes without a record. `None` before the first inspection.
     pub(super) exempt: Option<usize>,
+    /// The number of exempt names with two valid certificates. `None` if unknown.
+    pub(super) overlaps: Option<usize>,
     /// The number of live records whose machines are gone. Set if there are too many to retire them together without an
     /// operator's permission.
     pub(super) held_back: Option<usize>,

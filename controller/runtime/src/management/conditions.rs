@@ -124,11 +124,15 @@ pub(super) fn report_of(
         };
     }
     let attestors = of_attestors(phase);
-    let (findings, overdue, exempt) = match phase {
+    let (findings, overdue, [exempt, overlaps]) = match phase {
         ClusterPhase::Serving {
             findings, health, ..
-        } => (Findings::clone(findings), health.overdue, health.exempt),
-        ClusterPhase::Waiting | ClusterPhase::Stopped(_) => (Findings::default(), None, None),
+        } => (
+            Findings::clone(findings),
+            health.overdue,
+            [health.exempt, health.overlaps],
+        ),
+        ClusterPhase::Waiting | ClusterPhase::Stopped(_) => (Findings::default(), None, [None; 2]),
     };
     let approvals = match phase {
         ClusterPhase::Serving { health, .. } => match &health.approvers {
@@ -172,6 +176,7 @@ pub(super) fn report_of(
             .map(|time| SystemTime::from(time.0)),
         overdue,
         exempt,
+        overlaps,
         approvals,
         expiring: findings.expiring,
         unmeasured: findings.unmeasured,

@@ -39,6 +39,7 @@ use super::{SYNC_PERIOD, Settings};
 use crate::capi::{CapiInventory, Cluster, Recorded};
 use crate::client::{ClusterAccess, Decoding, ServerTime};
 use crate::clock::{elapsed, now};
+use crate::hardening::exempt_overlaps::ExemptOverlaps;
 use crate::hardening::tokens::Tokens;
 use crate::hardening::{
     HardeningError, admission, auto_approve_audit, bindings, other_approvers, service_ranges,
@@ -82,6 +83,7 @@ pub(super) struct Upkeep {
     /// created again. The watches set this flag.
     pub(super) urgent: Arc<AtomicBool>,
     tokens: Tokens,
+    overlaps: ExemptOverlaps,
     revoked: RevocationList,
     /// The time on the management cluster's API server.
     server_time: ServerTime,
@@ -122,6 +124,7 @@ impl Upkeep {
             rights: None,
             urgent: Arc::default(),
             tokens,
+            overlaps: ExemptOverlaps::default(),
             revoked: RevocationList::default(),
             server_time: ServerTime::default(),
             context,
@@ -281,6 +284,10 @@ impl Upkeep {
         let (exempt, records) = (&self.admission.exempt, self.records().await.ok());
         let unrecorded = Unrecorded::of(exempt, &self.inventory, records.as_ref()).await;
         health.exempt = Some(unrecorded.exempt.len());
+        let looked = self
+            .overlaps
+            .look(self.access.client(), &unrecorded.exempt, now());
+        health.overlaps = health.note("the certificates of exempt Nodes", part(looked).await);
         let has_tombstones = counted.is_some_and(|counted| counted.has_tombstones);
         let without = if has_tombstones || !self.is_enforcing() || self.enforces_now() {
             self.without_record(has_tombstones).await
@@ -304,6 +311,7 @@ impl Upkeep {
             without = without_identity(Ok(unrecorded.of_machines), true);
         }
         let told = without.into_iter().chain(exempt_nodes(&unrecorded.exempt));
+        let told = told.chain(self.overlaps.message());
         let paths = part(self.paths(told.collect())).await;
         health.paths = Some(paths.unwrap_or_else(|error| (AutoApprove::Unasked, error)));
         let approvers = other_approvers::read(self.access.client());

@@ -58,6 +58,8 @@ metrics! {
         "Ready Nodes, up to 100, whose certificates are overdue for renewal";
     EXEMPT = Gauge "node_attestation_exempt_nodes" CLUSTER,
         "Exempt Nodes without a node identity, which can renew without evidence";
+    OVERLAPS = Gauge "node_attestation_exempt_overlaps" CLUSTER,
+        "Exempt names with two valid certificates of the built-in signer";
     OTHER_APPROVALS = Gauge "node_attestation_other_serving_approvals" &["namespace", "cluster", "approver"],
         "Requests for serving certificates that another approver approved in the last hour, by the reason that it wrote";
     VENDOR_EXPIRY = Gauge "node_attestation_endorsement_certificate_expiry_timestamp_seconds" &["namespace", "cluster", "subject"],

@@ -77,6 +77,7 @@ impl ClusterMetrics {
         state.earliest_expiry = report.earliest_expiry;
         state.overdue = report.overdue;
         state.exempt = report.exempt;
+        state.overlaps = report.overlaps;
         state.approvals = report.approvals;
         state.expiring = report.expiring;
         state.unmeasured = report.unmeasured;

@@ -44,6 +44,7 @@ pub(super) struct State {
     pub(super) earliest_expiry: Option<SystemTime>,
     pub(super) overdue: Option<usize>,
     pub(super) exempt: Option<usize>,
+    pub(super) overlaps: Option<usize>,
     /// The numbers of requests for serving certificates that other approvers approved, by reason.
     pub(super) approvals: BTreeMap<String, usize>,
     pub(super) expiring: Option<Expiring>,
@@ -69,6 +70,8 @@ pub(crate) struct ClusterReport {
     pub(crate) overdue: Option<usize>,
     /// The number of exempt Nodes without a record.
     pub(crate) exempt: Option<usize>,
+    /// The number of exempt names with two valid certificates.
+    pub(crate) overlaps: Option<usize>,
     /// The numbers of requests for serving certificates that other approvers approved, by reason.
     pub(crate) approvals: BTreeMap<String, usize>,
     /// The endorsement key certificate that expires first, if it expires soon.

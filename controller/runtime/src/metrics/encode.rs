@@ -105,11 +105,12 @@ fn clusters(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
         mut expiries,
         mut overdue,
         mut exempt,
+        mut overlaps,
         mut approvals,
         mut vendors,
         mut unmeasured,
         mut denials,
-    ] = [const { Series::new() }; 11];
+    ] = [const { Series::new() }; 12];
     let left_out = inner.left_out.load(Ordering::Relaxed);
     if left_out > 0 {
         phases.insert("stopped", u32::try_from(left_out).unwrap_or(u32::MAX));
@@ -151,6 +152,9 @@ fn clusters(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
         if let Some(count) = state.exempt {
             exempt.push((labels(&[]), number(count)));
         }
+        if let Some(count) = state.overlaps {
+            overlaps.push((labels(&[]), number(count)));
+        }
         for (approver, count) in &state.approvals {
             approvals.push((labels(&[("approver", approver)]), number(*count)));
         }
@@ -174,6 +178,7 @@ fn clusters(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
     series(encoder, &catalogue::EARLIEST_EXPIRY, expiries)?;
     series(encoder, &catalogue::OVERDUE, overdue)?;
     series(encoder, &catalogue::EXEMPT, exempt)?;
+    series(encoder, &catalogue::OVERLAPS, overlaps)?;
     series(encoder, &catalogue::OTHER_APPROVALS, approvals)?;
     series(encoder, &catalogue::DENIALS, denials)?;
     series(encoder, &catalogue::VENDOR_EXPIRY, vendors)?;

@@ -49,6 +49,7 @@ fn report() -> ClusterReport {
         earliest_expiry: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1000)),
         overdue: Some(4),
         exempt: Some(5),
+        overlaps: Some(7),
         approvals: BTreeMap::from([("KubectlApprove".to_owned(), 6)]),
         expiring: Some(Expiring {
             at: SystemTime::UNIX_EPOCH + Duration::from_secs(2000),
@@ -176,6 +177,7 @@ async fn each_metric_has_its_counted_value() {
         r#"node_attestation_earliest_expiry_timestamp_seconds{namespace="tenant-a",cluster="prod-1"} 1000.0"#,
         r#"node_attestation_overdue_nodes{namespace="tenant-a",cluster="prod-1"} 4.0"#,
         r#"node_attestation_exempt_nodes{namespace="tenant-a",cluster="prod-1"} 5.0"#,
+        r#"node_attestation_exempt_overlaps{namespace="tenant-a",cluster="prod-1"} 7.0"#,
         r#"node_attestation_other_serving_approvals{namespace="tenant-a",cluster="prod-1",approver="KubectlApprove"} 6.0"#,
         r#"node_attestation_endorsement_certificate_expiry_timestamp_seconds{namespace="tenant-a",cluster="prod-1",subject="CN=a vendor"} 2000.0"#,
         r#"node_attestation_unmeasured_machines{namespace="tenant-a",cluster="prod-1"} 2.0"#,

@@ -1,0 +1,122 @@
+//! Finds exempt Nodes whose name has two valid certificates.
+//!
+//! An exempt Node renews with the built-in signer, and without evidence. A certificate for its name, which an attacker got
+//! with a bootstrap token before enforcement, can therefore also be renewed. A kubelet renews its certificate when at least
+//! 70 % of the validity are over. An earlier certificate for the same name shows that another holder has one.
+//!
+//! kube-controller-manager deletes an issued request after 1 hour. The certificates that were seen earlier are only in
+//! memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::Client;
+use kube::api::ListParams;
+use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, NodeName};
+use node_attestation_core::signer::OtherCertificate;
+use node_attestation_core::time::until;
+
+use super::access::HardeningError;
+use super::other_approvers::each;
+use crate::client::PAGE_SIZE;
+
+/// The part of the validity before which no kubelet renews, in percent: a kubelet renews after 70 % to 90 %. The margin is
+/// for clocks that differ.
+const NOT_RENEWED_BEFORE: u32 = 65;
+
+/// The maximum number of names in the message.
+const MAX_NAMED: usize = 5;
+
+/// The begin and the end of a certificate's validity.
+type Validity = (SystemTime, SystemTime);
+
+/// The known certificates of the exempt Nodes in one cluster.
+#[derive(Debug, Default)]
+pub struct ExemptOverlaps {
+    /// The certificate of each name that was issued last.
+    last: BTreeMap<NodeName, Validity>,
+    /// The names with two valid certificates, with the time at which the first of them expires.
+    found: BTreeMap<NodeName, SystemTime>,
+}
+
+impl ExemptOverlaps {
+    /// Reads the requests in the cluster that the built-in signer has answered. Returns the number of names in `exempt`
+    /// with two valid certificates.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a call to the API server failed.
+    pub async fn look(
+        &mut self,
+        client: &Client,
+        exempt: &BTreeSet<NodeName>,
+        now: SystemTime,
+    ) -> Result<usize, HardeningError> {
+        let mut issued = Vec::new();
+        if !exempt.is_empty() {
+            let of_signer = format!("spec.signerName={BUILT_IN_CLIENT_SIGNER}");
+            let wanted = ListParams::default().limit(PAGE_SIZE).fields(&of_signer);
+            let take = |request: CertificateSigningRequest| {
+                let certificate = request.status.and_then(|status| status.certificate);
+                let certificate = certificate.and_then(|pem| OtherCertificate::parse(&pem.0));
+                let Some(OtherCertificate { name, begin, end }) = certificate else {
+                    return;
+                };
+                let node = NodeName::from_user_name(&name);
+                issued.extend(
+                    node.filter(|node| exempt.contains(node))
+                        .map(|node| (node, (begin, end))),
+                );
+            };
+            // Requests beyond the limit are not evaluated.
+            each(client, "certificatesigningrequests", wanted, take).await?;
+        }
+        self.last.retain(|node, _| exempt.contains(node));
+        issued.sort_by_key(|(_, (begin, _))| *begin);
+        for (node, validity) in issued {
+            self.note(node, validity, now);
+        }
+        self.found
+            .retain(|node, end| exempt.contains(node) && *end > now);
+        Ok(self.found.len())
+    }
+
+    /// Notes a certificate. It overlaps if the former certificate is still valid, and its renewal was not due.
+    fn note(&mut self, node: NodeName, validity: Validity, now: SystemTime) {
+        let Some(&last) = self.last.get(&node) else {
+            self.last.insert(node, validity);
+            return;
+        };
+        let (former, later) = (last.min(validity), last.max(validity));
+        let whole = until(former.1, former.0);
+        let is_early = until(later.0, former.0) < share(whole);
+        let first_end = former.1.min(later.1);
+        if former != later && is_early && first_end > now {
+            self.found.insert(node.clone(), first_end);
+        }
+        self.last.insert(node, later);
+    }
+
+    /// The message about names with two valid certificates. `None` if there are none.
+    pub fn message(&self) -> Option<String> {
+        let named = self.found.keys().take(MAX_NAMED);
+        let named: Vec<&str> = named.map(NodeName::as_str).collect();
+        let count = self.found.len();
+        let text = || {
+            format!(
+                "{count} exempt names have two valid certificates, so another holder can be an attacker: {}",
+                named.join(", ")
+            )
+        };
+        (count > 0).then(text)
+    }
+}
+
+/// The part of this validity before which no kubelet renews.
+fn share(validity: Duration) -> Duration {
+    validity.saturating_mul(NOT_RENEWED_BEFORE) / 100
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+use std::sync::{Arc, Mutex};
+use std::time::UNIX_EPOCH;
+
+use http_body_util::Full;
+use hyper::Response;
+use hyper::body::Bytes;
+use k8s_openapi::ByteString;
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, date_time_ymd};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::client::ClusterAccess;
+
+const DAY: u64 = 24 * 60 * 60;
+
+/// A day of 2025, from 0.
+fn day(number: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs((20_089 + number) * DAY)
+}
+
+fn name(text: &str) -> NodeName {
+    NodeName::parse(text).unwrap()
+}
+
+/// A request with a certificate for this user, valid from this day for 100 days.
+fn issued(user: &str, begin: u64) -> Value {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, user);
+    let from = |days: u64| date_time_ymd(2025, 1, 1) + Duration::from_secs(days * DAY);
+    params.not_before = from(begin);
+    params.not_after = from(begin + 100);
+    let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+    let pem = ByteString(certificate.pem().into_bytes());
+    json!({
+        "metadata": {"name": format!("{user}-{begin}")},
+        "spec": {"request": "", "signerName": BUILT_IN_CLIENT_SIGNER},
+        "status": {"certificate": pem},
+    })
+}
+
+/// A cluster whose requests can change.
+struct Cluster {
+    requests: Arc<Mutex<Vec<Value>>>,
+    access: ClusterAccess,
+    overlaps: ExemptOverlaps,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let requests: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let listed = requests.clone();
+        let access = ClusterAccess::in_memory(move |_| {
+            let items = listed.lock().unwrap().clone();
+            let list = json!({"metadata": {}, "items": items});
+            let answer = Full::new(Bytes::from(list.to_string()));
+            async move { Response::new(answer) }
+        });
+        Self {
+            requests,
+            access,
+            overlaps: ExemptOverlaps::default(),
+        }
+    }
+
+    /// The number of overlaps and the message, when these requests exist on this day.
+    async fn look(&mut self, requests: Vec<Value>, exempt: &[&str], today: u64) -> (usize, String) {
+        *self.requests.lock().unwrap() = requests;
+        let exempt = exempt.iter().map(|one| name(one)).collect();
+        let client = self.access.client();
+        let found = self.overlaps.look(client, &exempt, day(today)).await;
+        (found.unwrap(), self.overlaps.message().unwrap_or_default())
+    }
+}
+
+const CP_1: &str = "system:node:cp-1";
+
+#[tokio::test]
+async fn a_second_certificate_of_an_exempt_name_is_found_before_a_renewal_is_due() {
+    for (begin, expected) in [
+        (1, 1),
+        (64, 1),
+        (65, 0),
+        (70, 0),
+        (90, 0),
+        (100, 0),
+        (200, 0),
+    ] {
+        let mut cluster = Cluster::new();
+        let first = vec![issued(CP_1, 0)];
+        assert_eq!(cluster.look(first, &["cp-1"], 0).await.0, 0);
+
+        // The first request no longer exists.
+        let second = vec![issued(CP_1, begin)];
+        let (found, message) = cluster.look(second, &["cp-1"], begin).await;
+
+        assert_eq!(found, expected, "{begin}");
+        assert_eq!(message.ends_with(": cp-1"), expected == 1, "{message}");
+    }
+}
+
+#[tokio::test]
+async fn only_certificates_of_exempt_names_are_compared() {
+    let both = || vec![issued(CP_1, 0), issued(CP_1, 1)];
+    for (requests, exempt, expected) in [
+        (both(), "cp-1", 1),
+        (both().into_iter().rev().collect(), "cp-1", 1),
+        (both(), "cp-2", 0),
+        (vec![issued(CP_1, 0), issued("cp-1", 1)], "cp-1", 0),
+        (
+            vec![issued(CP_1, 0), issued("system:node:cp-2", 1)],
+            "cp-1",
+            0,
+        ),
+        (vec![issued(CP_1, 0)], "cp-1", 0),
+    ] {
+        let (found, message) = Cluster::new().look(requests, &[exempt], 1).await;
+        assert_eq!(found, expected, "{exempt}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn an_overlap_ends_with_a_certificate_or_the_exemption() {
+    let both = || vec![issued(CP_1, 0), issued(CP_1, 1)];
+    for (exempt, today, expected) in [
+        (&["cp-1"][..], 99, 1),
+        (&["cp-1"][..], 100, 0),
+        (&["cp-2"][..], 2, 0),
+        (&[][..], 2, 0),
+    ] {
+        let mut cluster = Cluster::new();
+        assert_eq!(cluster.look(both(), &["cp-1"], 1).await.0, 1);
+
+        let (found, message) = cluster.look(Vec::new(), exempt, today).await;
+
+        assert_eq!(found, expected, "{today}: {message}");
+        assert_eq!(message.is_empty(), expected == 0, "{message}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_without_a_certificate_is_not_compared() {
+    let mut pending = issued(CP_1, 1);
+    pending["status"] = json!({});
+    let mut malformed = issued(CP_1, 1);
+    malformed["status"]["certificate"] = json!(ByteString(b"text".to_vec()));
+    for second in [pending, malformed] {
+        let requests = vec![issued(CP_1, 0), second];
+        assert_eq!(Cluster::new().look(requests, &["cp-1"], 1).await.0, 0);
+    }
+}
