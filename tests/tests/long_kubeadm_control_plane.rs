@@ -97,8 +97,27 @@ fn built_in(kubectl: &Kubectl) -> Vec<String> {
         .collect()
 }
 
+/// Creates a MachineHealthCheck for the control plane. A Machine is unhealthy when its Node stops reporting.
+fn check_health(management: &Management, cluster: &WorkloadCluster) {
+    management.kubectl().create_object(&json!({
+        "apiVersion": "cluster.x-k8s.io/v1beta2",
+        "kind": "MachineHealthCheck",
+        "metadata": { "name": "control-plane", "namespace": cluster.namespace() },
+        "spec": {
+            "clusterName": cluster.name(),
+            "selector": { "matchLabels": { "cluster.x-k8s.io/control-plane": "" } },
+            "checks": {
+                "nodeStartupTimeoutSeconds": 600,
+                "unhealthyNodeConditions": [
+                    { "type": "Ready", "status": "Unknown", "timeoutSeconds": 1 },
+                ],
+            },
+        },
+    }));
+}
+
 #[test]
-fn kubeadm_control_plane_machines_join_when_scaled_and_rolled_out() {
+fn control_plane_machines_join_when_scaled_replaced_and_remediated() {
     let management = Management::managed_with_control_planes(TOKEN_TTL);
     grant(&management);
     let _manager = Manager::insecure(&management, &[]);
@@ -135,6 +154,8 @@ fn kubeadm_control_plane_machines_join_when_scaled_and_rolled_out() {
     let worker = names(&workers.wait_until_running(1));
     // The first node has kubeadm's certificate, and no record.
     wait_for_records(&management, &cluster, &worker);
+    let paths = "AutoApprovePathsClosed";
+    authentication.wait_for(management.kubectl(), paths, "True", "Closed");
 
     control_plane.scale(3);
 
@@ -168,6 +189,16 @@ fn kubeadm_control_plane_machines_join_when_scaled_and_rolled_out() {
 
     let former: Vec<_> = grown.iter().map(String::as_str).collect();
     let replaced = names(&control_plane.wait_until_replaced(3, &former));
-    wait_for_records(&management, &cluster, &[replaced, worker].concat());
+    let expected = [replaced.clone(), worker.clone()].concat();
+    wait_for_records(&management, &cluster, &expected);
+
+    // The kubelet of a member stops, and KubeadmControlPlane deletes its Machine before it creates the next one.
+    check_health(&management, &cluster);
+    let broken = &replaced[0];
+    provider.on(broken, |machine| {
+        machine.ok(&["systemctl", "stop", "kubelet"])
+    });
+    let remediated = names(&control_plane.wait_until_replaced(3, &[broken.as_str()]));
+    wait_for_records(&management, &cluster, &[remediated, worker].concat());
     assert_eq!(built_in(&kubectl), by_kubeadm);
 }

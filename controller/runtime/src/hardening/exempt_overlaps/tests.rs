@@ -76,7 +76,7 @@ impl Cluster {
 const CP_1: &str = "system:node:cp-1";
 
 #[tokio::test]
-async fn a_second_certificate_of_an_exempt_name_is_found_before_a_renewal_is_due() {
+async fn a_second_certificate_of_an_exempt_name_is_found_before_a_renewal() {
     for (begin, expected) in [
         (1, 1),
         (64, 1),
