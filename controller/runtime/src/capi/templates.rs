@@ -23,7 +23,7 @@ use crate::watch::{ReadAlone, page_of};
 
 /// The number of objects after which reading stops. One of them is enough for the decision, and a message contains only
 /// a few names.
-pub(crate) const MAX_WITHOUT_PLUGIN: usize = 6;
+const MAX_WITHOUT_PLUGIN: usize = 6;
 
 /// The label with the name of a Machine's `MachineDeployment`.
 const DEPLOYMENT_NAME: &str = "cluster.x-k8s.io/deployment-name";
@@ -138,7 +138,8 @@ impl CapiInventory {
             let is_deleting = deployment.as_ref().is_some_and(|one| one.deleting);
             (!is_deleting).then_some((name, deployment.and_then(|one| one.template)))
         });
-        let (mut without, mut known) = (Vec::new(), BTreeMap::new());
+        let mut known: BTreeMap<Reference, bool> = BTreeMap::new();
+        let mut without = Vec::new();
         for (name, template) in Box::pin(deployments).await? {
             if without.len() >= MAX_WITHOUT_PLUGIN {
                 break;
