@@ -28,7 +28,7 @@ use crate::capi::{CapiInventory, ClusterCa, ObjectKey, TenantKubeconfig};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::hardening::{admission, revocation, service_ranges};
 use crate::keyless_signing::KeylessSigning;
-use crate::management::spec_mapping::{ContextBuilder, is_to_be_enforced, serving_address_ranges};
+use crate::management::spec_mapping::{ContextBuilder, serving_address_ranges, stays_enforced};
 use crate::metrics::Metrics;
 use crate::nodes::KubeNodes;
 use crate::records::KubeRecords;
@@ -125,7 +125,7 @@ async fn read(
         }
     };
 
-    let wanted = is_to_be_enforced(spec);
+    let wanted = stays_enforced(spec);
     let enforced = admission::is_enforced(access.client()).await;
     if let Err(error) = &enforced {
         let error = error_chain(error);

@@ -96,7 +96,7 @@ pub(crate) fn is_to_be_enforced(spec: &KubeletAuthenticationSpec) -> bool {
 
 /// Whether an enforcement that is in force stays in force. Without a value for the mode, it does not end: a writer of a
 /// Cluster can change the attestors, and otherwise could end enforcement with `insecure`.
-pub(super) fn stays_enforced(spec: &KubeletAuthenticationSpec) -> bool {
+pub(crate) fn stays_enforced(spec: &KubeletAuthenticationSpec) -> bool {
     spec.auto_approve_bindings.is_none() || is_to_be_enforced(spec)
 }
 
