@@ -8,6 +8,7 @@
 //! memory.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -16,6 +17,7 @@ use kube::api::ListParams;
 use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, NodeName};
 use node_attestation_core::signer::OtherCertificate;
 use node_attestation_core::time::until;
+use node_attestation_core::unshared::Unshared;
 
 use super::access::HardeningError;
 use super::other_approvers::each;
@@ -31,9 +33,15 @@ const MAX_NAMED: usize = 5;
 /// The begin and the end of a certificate's validity.
 type Validity = (SystemTime, SystemTime);
 
-/// The known certificates of the exempt Nodes in one cluster.
+/// The known certificates of the exempt Nodes in one cluster. All clones share them, so that they outlive a change of the
+/// settings. The lock is not shared between clusters.
+#[derive(Debug, Clone, Default)]
+pub struct ExemptOverlaps(Arc<Unshared<Known>>);
+
 #[derive(Debug, Default)]
-pub struct ExemptOverlaps {
+struct Known {
+    /// The UID of the Cluster.
+    cluster: String,
     /// The certificate of each name that was issued last.
     last: BTreeMap<NodeName, Validity>,
     /// The names with two valid certificates, with the time at which the first of them expires.
@@ -41,6 +49,20 @@ pub struct ExemptOverlaps {
 }
 
 impl ExemptOverlaps {
+    /// The certificates of this Cluster. Those of an earlier Cluster with the same name are removed.
+    #[must_use]
+    pub fn of_cluster(self, uid: &str) -> Self {
+        let mut known = self.0.lock();
+        if known.cluster != uid {
+            *known = Known {
+                cluster: uid.to_owned(),
+                ..Known::default()
+            };
+        }
+        drop(known);
+        self
+    }
+
     /// Reads the requests in the cluster that the built-in signer has answered. Returns the number of names in `exempt`
     /// with two valid certificates.
     ///
@@ -48,7 +70,7 @@ impl ExemptOverlaps {
     ///
     /// Returns an error if a call to the API server failed.
     pub async fn look(
-        &mut self,
+        &self,
         client: &Client,
         exempt: &BTreeSet<NodeName>,
         now: SystemTime,
@@ -72,37 +94,23 @@ impl ExemptOverlaps {
             // Requests beyond the limit are not evaluated.
             each(client, "certificatesigningrequests", wanted, take).await?;
         }
-        self.last.retain(|node, _| exempt.contains(node));
         issued.sort_by_key(|(_, (begin, _))| *begin);
+        let mut known = self.0.lock();
+        known.last.retain(|node, _| exempt.contains(node));
         for (node, validity) in issued {
-            self.note(node, validity, now);
+            known.note(node, validity, now);
         }
-        self.found
-            .retain(|node, end| exempt.contains(node) && *end > now);
-        Ok(self.found.len())
-    }
-
-    /// Notes a certificate. It overlaps if the former certificate is still valid, and its renewal was not due.
-    fn note(&mut self, node: NodeName, validity: Validity, now: SystemTime) {
-        let Some(&last) = self.last.get(&node) else {
-            self.last.insert(node, validity);
-            return;
-        };
-        let (former, later) = (last.min(validity), last.max(validity));
-        let whole = until(former.1, former.0);
-        let is_early = until(later.0, former.0) < share(whole);
-        let first_end = former.1.min(later.1);
-        if former != later && is_early && first_end > now {
-            self.found.insert(node.clone(), first_end);
-        }
-        self.last.insert(node, later);
+        let is_current = |node: &NodeName, end: SystemTime| exempt.contains(node) && end > now;
+        known.found.retain(|node, end| is_current(node, *end));
+        Ok(known.found.len())
     }
 
     /// The message about names with two valid certificates. `None` if there are none.
     pub fn message(&self) -> Option<String> {
-        let named = self.found.keys().take(MAX_NAMED);
+        let known = self.0.lock();
+        let named = known.found.keys().take(MAX_NAMED);
         let named: Vec<&str> = named.map(NodeName::as_str).collect();
-        let count = self.found.len();
+        let count = known.found.len();
         let text = || {
             format!(
                 "{count} exempt names have two valid certificates, so another holder can be an attacker: {}",
@@ -110,6 +118,24 @@ impl ExemptOverlaps {
             )
         };
         (count > 0).then(text)
+    }
+}
+
+impl Known {
+    /// Notes a certificate. It overlaps if the earlier certificate is still valid, and its renewal was not due.
+    fn note(&mut self, node: NodeName, validity: Validity, now: SystemTime) {
+        let Some(&last) = self.last.get(&node) else {
+            self.last.insert(node, validity);
+            return;
+        };
+        let (earlier, later) = (last.min(validity), last.max(validity));
+        let whole = until(earlier.1, earlier.0);
+        let is_early = until(later.0, earlier.0) < share(whole);
+        let first_end = earlier.1.min(later.1);
+        if earlier != later && is_early && first_end > now {
+            self.found.insert(node.clone(), first_end);
+        }
+        self.last.insert(node, later);
     }
 }
 

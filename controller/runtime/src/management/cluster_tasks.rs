@@ -22,6 +22,7 @@ use crate::clock::{jittered, now};
 use crate::csr_writer::KubeStore;
 use crate::events::{EventLimits, Events};
 use crate::hardening::bindings::report_returns;
+use crate::hardening::exempt_overlaps::ExemptOverlaps;
 use crate::log_lines::{ClusterLines, Served};
 use crate::metrics::ClusterMetrics;
 use crate::nodes::KubeNodes;
@@ -60,7 +61,7 @@ impl Running {
         key: &ObjectKey,
         service: &Service,
         records: Arc<KubeRecords>,
-        (absences, revocations): (Absences, Revocations),
+        (absences, revocations, overlaps): (Absences, Revocations, ExemptOverlaps),
         metrics: ClusterMetrics,
     ) -> Result<Self, KubeconfigRefused> {
         let Controller {
@@ -117,6 +118,7 @@ impl Running {
             key: key.clone(),
             records,
             uid: service.cluster.uid.clone(),
+            overlaps,
         };
         let upkeep = Upkeep::new(
             access.clone(),

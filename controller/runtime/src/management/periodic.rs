@@ -137,6 +137,7 @@ impl Upkeep {
         Self {
             owned: Some((known.records.clone(), known.uid.clone())),
             service_ranges: ServiceRangesOfCluster::of(cluster),
+            overlaps: known.overlaps.clone().of_cluster(&known.uid),
             revoked: RevocationList::of_cluster(known),
             ..self
         }

@@ -38,6 +38,7 @@ use super::single_object::Observed;
 use super::status_writer::StatusWriter;
 use crate::capi::{Cluster, KubeconfigRefused, ObjectKey, Objects, Selection};
 use crate::clock::now;
+use crate::hardening::exempt_overlaps::ExemptOverlaps;
 use crate::log_lines::ClusterLines;
 use crate::metrics::ClusterMetrics;
 use crate::records::KubeRecords;
@@ -113,6 +114,7 @@ async fn serve_selected(
             records: Arc::new(shared.records.of_cluster(key)),
             absences: Absences::new(missing_machine_timeout.unwrap_or(MISSING_MACHINE_TIMEOUT)),
             revocations: Revocations::unread(),
+            overlaps: ExemptOverlaps::default(),
             running: None,
             restarts: Restarts::new(Instant::now()),
             status_writer: StatusWriter::new(shared, key),
@@ -200,6 +202,7 @@ struct Supervisor {
     records: Arc<KubeRecords>,
     absences: Absences,
     revocations: Revocations,
+    overlaps: ExemptOverlaps,
     running: Option<Running>,
     restarts: Restarts,
     status_writer: StatusWriter,
@@ -332,7 +335,11 @@ impl Supervisor {
             }
             running @ None => {
                 let records = self.records.clone();
-                let memory = (self.absences.clone(), self.revocations.clone());
+                let memory = (
+                    self.absences.clone(),
+                    self.revocations.clone(),
+                    self.overlaps.clone(),
+                );
                 let metrics = self.metrics.clone();
                 let known = self.no_client.take();
                 let known = known.filter(|(of, _)| *of == service.fingerprint);

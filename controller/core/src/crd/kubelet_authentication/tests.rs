@@ -101,7 +101,7 @@ fn unset_settings_lead_to_enforcement_only_with_evidence() {
 }
 
 #[test]
-fn a_stored_mode_keeps_the_former_defaults_of_the_other_settings() {
+fn a_stored_mode_keeps_the_previous_defaults_of_the_other_settings() {
     use AutoApproveBindings::{Remove, RemoveNow, Report};
     for mode in [Report, Remove, RemoveNow] {
         let mut spec = json!({"clusterName": "prod-1", "authorizedAttestors": ["aws"]});

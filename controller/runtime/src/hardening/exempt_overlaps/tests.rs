@@ -149,3 +149,19 @@ async fn a_request_without_a_certificate_is_not_compared() {
         assert_eq!(Cluster::new().look(requests, &["cp-1"], 1).await.0, 0);
     }
 }
+
+#[tokio::test]
+async fn known_certificates_outlive_new_settings_but_not_the_cluster() {
+    for (uid, expected) in [("uid-1", 1), ("uid-2", 0)] {
+        let mut cluster = Cluster::new();
+        let kept = ExemptOverlaps::default();
+        cluster.overlaps = kept.clone().of_cluster("uid-1");
+        cluster.look(vec![issued(CP_1, 0)], &["cp-1"], 0).await;
+
+        cluster.overlaps = kept.of_cluster(uid);
+
+        let second = vec![issued(CP_1, 1)];
+        let (found, message) = cluster.look(second, &["cp-1"], 1).await;
+        assert_eq!(found, expected, "{uid}: {message}");
+    }
+}

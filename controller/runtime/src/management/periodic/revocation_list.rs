@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::created_again::compare;
 use super::{cut, part};
 use crate::capi::ObjectKey;
+use crate::hardening::exempt_overlaps::ExemptOverlaps;
 use crate::hardening::revocation::{self, Revocation};
 use crate::logs::Failures;
 use crate::memory::{Holding, Share};
@@ -82,6 +83,8 @@ pub(in crate::management) struct OfCluster {
     pub(in crate::management) records: Arc<KubeRecords>,
     /// The UID of the Cluster.
     pub(in crate::management) uid: String,
+    /// The certificates of its exempt Nodes.
+    pub(in crate::management) overlaps: ExemptOverlaps,
 }
 
 #[derive(Debug)]
