@@ -112,3 +112,27 @@ fn an_exempt_node_renews_without_delaying_enforcement() {
     let refused = Some("can only create a node CSR with CN=system:node:windows-1");
     file(&scene, &windows, &request("as-another", "own"), refused);
 }
+
+#[test]
+fn a_second_certificate_of_an_exempt_node_is_reported() {
+    let cluster = Scene::unattended(&SITE, "exempt-twice");
+    let plane = cluster.control_plane().clone();
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "windows-1"}});
+    plane.kubectl().create_object(&node);
+    let settings = json!({"autoApproveBindings": "Remove", "exemptNodes": ["windows-1"]});
+    let scene = Scene::attend(&SITE, cluster, settings);
+    let exempt = "1 exempt Nodes can renew without evidence: windows-1";
+    scene.wait_for_paths("True", "Closed", &[exempt]);
+    let windows = of_kubeadm(&scene, "windows-1");
+
+    for name in ["first", "second"] {
+        let message = scene.wait_for_paths("True", "Closed", &[exempt]);
+        assert!(!message.contains("two valid certificates"), "{message}");
+        file(&scene, &windows, &request(name, "windows-1"), None);
+        let issued = scene.answer(name);
+        assert!(is_issued(&issued), "{issued:#}");
+    }
+
+    let words = "1 exempt names have two valid certificates";
+    scene.wait_for_paths("True", "Closed", &[words, ": windows-1"]);
+}

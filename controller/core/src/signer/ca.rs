@@ -106,9 +106,13 @@ pub struct OtherCertificate {
     pub begin: SystemTime,
     /// The expiry time.
     pub end: SystemTime,
+    /// The first bytes of the serial number. A conforming one has at most 20 bytes.
+    pub serial: Vec<u8>,
 }
 
 impl OtherCertificate {
+    const MAX_SERIAL_LEN: usize = 20;
+
     /// The first certificate in a PEM text. `None` if it is malformed.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let block = pem::parse(text).ok()?;
@@ -118,6 +122,10 @@ impl OtherCertificate {
             name: name.as_str().ok()?.to_owned(),
             begin: system_time(certificate.validity().not_before).ok()?,
             end: system_time(certificate.validity().not_after).ok()?,
+            serial: {
+                let bytes = certificate.raw_serial().iter();
+                bytes.copied().take(Self::MAX_SERIAL_LEN).collect()
+            },
         })
     }
 }

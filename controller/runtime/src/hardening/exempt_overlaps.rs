@@ -30,8 +30,8 @@ const NOT_RENEWED_BEFORE: u32 = 65;
 /// The maximum number of names in the message.
 const MAX_NAMED: usize = 5;
 
-/// The begin and the end of a certificate's validity.
-type Validity = (SystemTime, SystemTime);
+/// A certificate: the begin and the end of its validity, and its serial number.
+type Issued = (SystemTime, SystemTime, Vec<u8>);
 
 /// The known certificates of the exempt Nodes in one cluster. All clones share them, so that they outlive a change of the
 /// settings. The lock is not shared between clusters.
@@ -43,7 +43,7 @@ struct Known {
     /// The UID of the Cluster.
     cluster: String,
     /// The certificate of each name that was issued last.
-    last: BTreeMap<NodeName, Validity>,
+    last: BTreeMap<NodeName, Issued>,
     /// The names with two valid certificates, with the time at which the first of them expires.
     found: BTreeMap<NodeName, SystemTime>,
 }
@@ -82,23 +82,19 @@ impl ExemptOverlaps {
             let take = |request: CertificateSigningRequest| {
                 let certificate = request.status.and_then(|status| status.certificate);
                 let certificate = certificate.and_then(|pem| OtherCertificate::parse(&pem.0));
-                let Some(OtherCertificate { name, begin, end }) = certificate else {
-                    return;
-                };
-                let node = NodeName::from_user_name(&name);
-                issued.extend(
-                    node.filter(|node| exempt.contains(node))
-                        .map(|node| (node, (begin, end))),
-                );
+                let Some(one) = certificate else { return };
+                let node = NodeName::from_user_name(&one.name);
+                let node = node.filter(|node| exempt.contains(node));
+                issued.extend(node.map(|node| (node, (one.begin, one.end, one.serial))));
             };
             // Requests beyond the limit are not evaluated.
             each(client, "certificatesigningrequests", wanted, take).await?;
         }
-        issued.sort_by_key(|(_, (begin, _))| *begin);
+        issued.sort_by_key(|(_, (begin, ..))| *begin);
         let mut known = self.0.lock();
         known.last.retain(|node, _| exempt.contains(node));
-        for (node, validity) in issued {
-            known.note(node, validity, now);
+        for (node, one) in issued {
+            known.note(node, one, now);
         }
         let is_current = |node: &NodeName, end: SystemTime| exempt.contains(node) && end > now;
         known.found.retain(|node, end| is_current(node, *end));
@@ -123,16 +119,18 @@ impl ExemptOverlaps {
 
 impl Known {
     /// Notes a certificate. It overlaps if the earlier certificate is still valid, and its renewal was not due.
-    fn note(&mut self, node: NodeName, validity: Validity, now: SystemTime) {
-        let Some(&last) = self.last.get(&node) else {
-            self.last.insert(node, validity);
-            return;
+    fn note(&mut self, node: NodeName, issued: Issued, now: SystemTime) {
+        let last = self.last.remove(&node);
+        let last = last.unwrap_or_else(|| issued.clone());
+        let (earlier, later) = if last <= issued {
+            (last, issued)
+        } else {
+            (issued, last)
         };
-        let (earlier, later) = (last.min(validity), last.max(validity));
         let whole = until(earlier.1, earlier.0);
         let is_early = until(later.0, earlier.0) < share(whole);
         let first_end = earlier.1.min(later.1);
-        if earlier != later && is_early && first_end > now {
+        if earlier.2 != later.2 && is_early && first_end > now {
             self.found.insert(node.clone(), first_end);
         }
         self.last.insert(node, later);

@@ -105,6 +105,8 @@ async fn only_certificates_of_exempt_names_are_compared() {
     for (requests, exempt, expected) in [
         (both(), "cp-1", 1),
         (both().into_iter().rev().collect(), "cp-1", 1),
+        (vec![issued(CP_1, 0), issued(CP_1, 0)], "cp-1", 1),
+        (vec![issued(CP_1, 0); 2], "cp-1", 0),
         (both(), "cp-2", 0),
         (vec![issued(CP_1, 0), issued("cp-1", 1)], "cp-1", 0),
         (
