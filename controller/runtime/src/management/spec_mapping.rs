@@ -320,7 +320,10 @@ mod tests {
         let mut spec = KubeletAuthenticationSpec::new("prod-1", &["null"]);
         for (setting, expected) in [
             (Some(AutoApproveBindings::Remove), EnforcementState::Unknown),
-            (Some(AutoApproveBindings::RemoveNow), EnforcementState::Unknown),
+            (
+                Some(AutoApproveBindings::RemoveNow),
+                EnforcementState::Unknown,
+            ),
             (Some(AutoApproveBindings::Report), EnforcementState::Off),
             (None, EnforcementState::Unknown),
         ] {

@@ -33,13 +33,12 @@ const GROUPS: [(&str, &[(&str, &str)]); 3] = [
 ];
 
 fn object(name: &str, spec: Value) -> Value {
-    json!({
-        "metadata": {
-            "name": name, "namespace": NAMESPACE, "uid": name,
-            "labels": {"cluster.x-k8s.io/cluster-name": "prod-1"},
-        },
-        "spec": spec,
-    })
+    let mut object = json!({"metadata": {
+        "name": name, "namespace": NAMESPACE, "uid": name,
+        "labels": {"cluster.x-k8s.io/cluster-name": "prod-1"},
+    }});
+    object["spec"] = spec;
+    object
 }
 
 /// A Machine of `prod-1` with one more label.
