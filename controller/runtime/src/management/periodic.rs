@@ -48,8 +48,8 @@ use crate::logs::Failures;
 use crate::preflight::{self, required_rights};
 use crate::records::KubeRecords;
 
-/// The deadline for the report about other approvers, which decides nothing. The revocations of the round wait for it.
-const APPROVERS_WITHIN: Duration = Duration::from_secs(10);
+/// The deadline for a report that decides nothing. The revocations of the round wait for it.
+const REPORT_WITHIN: Duration = Duration::from_secs(10);
 
 /// The maximum number of Nodes in a message.
 const MAX_NAMED: usize = 5;
@@ -285,10 +285,6 @@ impl Upkeep {
         let (exempt, records) = (&self.admission.exempt, self.records().await.ok());
         let unrecorded = Unrecorded::of(exempt, &self.inventory, records.as_ref()).await;
         health.exempt = Some(unrecorded.exempt.len());
-        let looked = self
-            .overlaps
-            .look(self.access.client(), &unrecorded.exempt, now());
-        health.overlaps = health.note("the certificates of exempt Nodes", part(looked).await);
         let has_tombstones = counted.is_some_and(|counted| counted.has_tombstones);
         let without = if has_tombstones || !self.is_enforcing() || self.enforces_now() {
             self.without_record(has_tombstones).await
@@ -311,12 +307,16 @@ impl Upkeep {
         if without.is_none() && self.is_enforcing() {
             without = without_identity(Ok(unrecorded.of_machines), true);
         }
+        let looked = self
+            .overlaps
+            .look(self.access.client(), &unrecorded.exempt, now());
+        health.overlaps = part_within(REPORT_WITHIN, looked).await.ok();
         let told = without.into_iter().chain(exempt_nodes(&unrecorded.exempt));
         let told = told.chain(self.overlaps.message());
         let paths = part(self.paths(told.collect())).await;
         health.paths = Some(paths.unwrap_or_else(|error| (AutoApprove::Unasked, error)));
         let approvers = other_approvers::read(self.access.client());
-        health.approvers = Some(part_within(APPROVERS_WITHIN, approvers).await);
+        health.approvers = Some(part_within(REPORT_WITHIN, approvers).await);
         health
     }
 
