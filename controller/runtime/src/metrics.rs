@@ -20,7 +20,7 @@ mod process;
 mod watches;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use node_attestation_core::verifier::Verifiers;
@@ -50,6 +50,9 @@ const DURATIONS: [f64; 11] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0,
 ];
 
+/// The external signer has not reported its problems.
+const NO_STATUS: u64 = u64::MAX;
+
 /// The labels of a counter, in the order of the catalogue.
 type Labels<const N: usize> = [(&'static str, String); N];
 
@@ -68,6 +71,8 @@ struct Inner {
     cloud_requests: Family<Labels<3>, Counter>,
     signer_requests: Family<Labels<2>, Counter>,
     signer_durations: Family<Labels<2>, Histogram, fn() -> Histogram>,
+    /// The number of CAs that the external signer cannot use. [`NO_STATUS`] before its first status.
+    signer_problems: AtomicU64,
     watch_failures: Family<Labels<1>, Counter>,
     terms: Family<Labels<1>, Counter>,
     clusters: Live<Cluster>,
@@ -152,6 +157,7 @@ impl Metrics {
             cloud_requests: Family::default(),
             signer_requests: Family::default(),
             signer_durations: Family::new_with_constructor(|| Histogram::new(DURATIONS)),
+            signer_problems: AtomicU64::new(NO_STATUS),
             watch_failures: Family::default(),
             terms: Family::default(),
             clusters: Live::default(),
@@ -250,6 +256,13 @@ impl Metrics {
         inner.signer_requests.get_or_create(&labels).inc();
         let durations = inner.signer_durations.get_or_create(&labels);
         durations.observe(took.as_secs_f64());
+    }
+
+    /// Sets the number of CAs that the external signer cannot use.
+    pub(crate) fn signer_problems(&self, count: u32) {
+        if let Some(inner) = &self.0 {
+            inner.signer_problems.store(count.into(), Ordering::Relaxed);
+        }
     }
 
     /// Sets the number of clusters that are not served because their namespace, or all namespaces together, use too

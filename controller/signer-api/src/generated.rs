@@ -9,6 +9,12 @@ pub struct StatusResponse {
     /// "ok", or the problem, for the controller's log.
     #[prost(string, tag = "2")]
     pub health: ::prost::alloc::string::String,
+    /// The CAs that the signer cannot use, with the reasons: at most 8 texts of 256 bytes. Other CAs are not affected.
+    #[prost(string, repeated, tag = "3")]
+    pub problems: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The number of these CAs.
+    #[prost(uint32, tag = "4")]
+    pub problem_count: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SignRequest {

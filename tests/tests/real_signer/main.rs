@@ -24,7 +24,7 @@ static BED: LazyLock<RealBed> = LazyLock::new(|| RealBed::start(Controllers::Non
 
 const PIN: &str = "648219";
 
-/// A token with the key `node-ca` of a CA.
+/// A token with the key `node-ca` of a CA, and the folder of the signer's CAs.
 struct Token {
     scratch: Scratch,
     ca: PathBuf,
@@ -38,18 +38,48 @@ impl Token {
             ca: ca.to_owned(),
         };
         let folder = token.scratch.directory("tokens");
+        token.scratch.directory("cas");
         let conf = format!(
             "directories.tokendir = {}\nlog.level = ERROR\n",
             folder.display()
         );
         token.scratch.write("softhsm2.conf", conf);
         token.write_pin(PIN, 0o600);
-        let [init, import, _] = page();
-        fs::copy(key, token.scratch.join("ca.key")).unwrap();
-        let mut fill = token.shell(&format!("{init}\n{import}"));
-        run(fill.env("PIN", PIN).env("SO_PIN", "20486"));
-        fs::remove_file(token.scratch.join("ca.key")).unwrap();
+        let [init, ..] = page();
+        let mut init = token.shell(&init);
+        run(init.env("PIN", PIN).env("SO_PIN", "20486"));
+        token.import(key, "node-ca", "01");
         token
+    }
+
+    /// Imports a key with this label and number.
+    fn import(&self, key: &Path, label: &str, id: &str) {
+        let [_, import, ..] = page();
+        let import = import
+            .replace("--label node-ca", &format!("--label {label}"))
+            .replace("--id 01", &format!("--id {id}"));
+        fs::copy(key, self.scratch.join("ca.key")).unwrap();
+        run(self.shell(&import).env("PIN", PIN));
+        fs::remove_file(self.scratch.join("ca.key")).unwrap();
+    }
+
+    /// Writes the file of the CA in `ca`, with the key that has this label, for this Cluster: `NAMESPACE/NAME`, or empty.
+    fn assign(&self, file: &str, ca: &Path, label: &str, cluster: &str) {
+        let [_, _, assign, _] = page();
+        let line = if cluster.is_empty() {
+            String::new()
+        } else {
+            format!("\"cluster: {cluster}\"")
+        };
+        let assign = assign
+            .replace("key-label: node-ca", &format!("key-label: {label}"))
+            .replace("\"cluster: tenant-a/prod-1\"", &line)
+            .replace("cat ca.crt", &format!("cat {}", ca.display()))
+            .replace(
+                "/etc/node-attestation-signer/cas/prod-1",
+                &format!("cas/{file}"),
+            );
+        run(&mut self.shell(&assign));
     }
 
     /// A token with a new CA, whose key openssl creates.
@@ -99,16 +129,15 @@ impl Token {
         self.scratch.join("signer.sock")
     }
 
-    /// The page's command, with this token's files and this Cluster.
-    fn launch(&self, cluster: &str) -> Launch {
-        let [_, _, serve] = page();
-        let file = |path: PathBuf| path.display().to_string();
+    /// The page's command, with this token's files.
+    fn launch(&self) -> Launch {
+        let [_, _, _, serve] = page();
+        let file = |name: &str| self.scratch.join(name).display().to_string();
         let serve = serve
             .replace("\\\n", " ")
-            .replace("/run/signer/signer.sock", &file(self.socket()))
-            .replace("/etc/signer/pin", &file(self.scratch.join("pin")))
-            .replace("/etc/signer/ca.crt", &file(self.ca.clone()))
-            .replace(",tenant-a/prod-1", cluster);
+            .replace("/run/signer/signer.sock", &file("signer.sock"))
+            .replace("/etc/node-attestation-signer/pin", &file("pin"))
+            .replace("/etc/node-attestation-signer/cas", &file("cas"));
         let mut words = serve.split_whitespace();
         assert_eq!(words.next(), Some("node-attestation-signer-pkcs11"));
         Launch::new("signer", program("node-attestation-signer-pkcs11"))
@@ -121,16 +150,17 @@ impl Token {
         self.serve_cluster("")
     }
 
-    /// The same for the CA of a Cluster: `,NAMESPACE/NAME`.
+    /// The same for the CA of a Cluster: `NAMESPACE/NAME`.
     fn serve_cluster(&self, cluster: &str) -> Process {
-        let mut signer = self.launch(cluster).spawn(&self.scratch.join("signer.log"));
-        signer.wait_for_log("serving", PATIENCE);
+        self.assign("first", &self.ca, "node-ca", cluster);
+        let mut signer = self.launch().spawn(&self.scratch.join("signer.log"));
+        signer.wait_for_log("serving socket", PATIENCE);
         signer
     }
 }
 
-/// The commands of the page: two fill a token, and the last one is the signer.
-fn page() -> [String; 3] {
+/// The commands of the page: two fill a token, one writes the file of a CA, and the last one is the signer.
+fn page() -> [String; 4] {
     commands("signers.md", '$').try_into().unwrap()
 }
 
@@ -246,7 +276,7 @@ fn requests_wait_for_an_unavailable_signer_and_are_then_issued() {
 fn a_signer_refuses_the_ca_of_another_cluster_and_the_request_waits() {
     const MACHINE: Machine = Machine::new("foreign", "tokf01");
     let token = Token::with_new_ca(&["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]);
-    let _signer = token.serve_cluster(",tenant-a/prod-1");
+    let _signer = token.serve_cluster("tenant-a/prod-1");
     let mut controller = BED
         .signed_by(&token.socket(), &token.ca, &[MACHINE])
         .start();
@@ -263,28 +293,70 @@ fn a_signer_refuses_the_ca_of_another_cluster_and_the_request_waits() {
 }
 
 #[test]
-fn a_missing_pin_or_a_wrong_label_stops_the_signer_with_an_error() {
+fn a_missing_pin_folder_or_new_option_stops_the_signer_with_an_error() {
     let token = Token::with_new_ca(&["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]);
-    let ends_with = |launch: Launch, words: &str| {
+    token.assign("first", &token.ca, "node-ca", "");
+    let ends_with = |launch: Launch, code: i32, words: &str| {
         let mut signer = launch.spawn(&token.scratch.join("signer.log"));
-        assert_eq!(signer.wait(PATIENCE).code(), Some(1));
+        assert_eq!(signer.wait(PATIENCE).code(), Some(code));
         let log = signer.log().since(signer.log_start());
         assert!(log.contains(words), "{log}");
     };
-    let other = token.launch("").args(["--ca", "nowhere.crt,node-ca"]);
-    ends_with(other, "cannot read the CA certificate nowhere.crt");
-    let ca = format!("{},other", token.ca.display());
-    let other = token.launch("").args(["--ca", &ca]);
-    ends_with(other, "0 private keys have the label");
+    let old = token.launch().args(["--ca", "ca.crt,node-ca"]);
+    ends_with(old, 2, "--ca was removed: write one file for each CA");
 
     token.write_pin("", 0o600);
-    ends_with(token.launch(""), "its first line is empty");
+    ends_with(token.launch(), 1, "its first line is empty");
     token.write_pin(PIN, 0o640);
     ends_with(
-        token.launch(""),
+        token.launch(),
+        1,
         "group or others have access to it (mode 0640)",
     );
+    fs::rename(token.scratch.join("cas"), token.scratch.join("moved")).unwrap();
+    ends_with(token.launch(), 1, "No such file or directory");
     assert!(poll(PATIENCE, || (!token.socket().exists()).then_some(())).is_some());
+}
+
+#[test]
+fn an_invalid_file_or_a_missing_key_stops_only_its_own_ca() {
+    const FIRST: Machine = Machine::new("beside-bad", "tokg01");
+    const SECOND: Machine = Machine::new("keyless", "tokg02");
+    let token = Token::with_new_ca(&["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]);
+    token.assign("absent", &token.ca, "absent", "tenant-a/other");
+    token.scratch.write("cas/bad", "key-label: node-ca\n");
+    let mut signer = token.launch().spawn(&token.scratch.join("signer.log"));
+    signer.wait_for_log("cannot use the file file=\"bad\"", PATIENCE);
+    let line = signer.wait_for_log("cannot sign with the CA", PATIENCE);
+    assert!(line.contains("0 private keys have the label"), "{line}");
+    signer.wait_for_log("serving socket", PATIENCE);
+
+    // The certificate belongs to the other Cluster until its file is removed.
+    token.assign("first", &token.ca, "node-ca", "");
+    let refused = signer.wait_for_log("file=\"first\"", PATIENCE);
+    let reason = "absent already assigns this CA certificate to Cluster tenant-a/other";
+    assert!(refused.contains(reason), "{refused}");
+    let mut controller = BED
+        .signed_by(&token.socket(), &token.ca, &[FIRST, SECOND])
+        .start();
+    let name = BED.file(&Application::insecure(FIRST));
+    assert_eq!(
+        controller.wait_for_decision(&name)["reason"],
+        "SignerRefused"
+    );
+    fs::remove_file(token.scratch.join("cas/absent")).unwrap();
+    assert!(is_issued(&BED.wait_for_answer(&name)));
+
+    let mark = signer.log().mark();
+    token.assign("first", &token.ca, "absent", "");
+    signer.wait_for_log_after(mark, "key_label=\"absent\"", PATIENCE);
+    let name = BED.file(&Application::insecure(SECOND));
+    let line = controller.wait_for_decision(&name);
+    assert_eq!(line["reason"], "SignerUnavailable");
+    let detail = line["detail"].as_str().unwrap();
+    assert!(detail.contains("0 private keys have the label"), "{detail}");
+    token.assign("first", &token.ca, "node-ca", "");
+    assert!(is_issued(&BED.wait_for_answer(&name)));
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The signer next to the controller of a management cluster, whose Clusters have no CA key in their Secrets.
 
+use std::fs;
 use std::process::Command;
+use std::sync::Arc;
 
 use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, Provider};
 use kubelet_authenticator_test_support::control_plane::KubeadmBinding;
@@ -8,7 +10,9 @@ use kubelet_authenticator_test_support::pki::traditional_key;
 use kubelet_authenticator_test_support::process::{Process, Scratch, poll};
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
-use kubelet_authenticator_tests::controller::{Application, certificate_of, conditions, is_issued};
+use kubelet_authenticator_tests::controller::{
+    Application, certificate_of, conditions, is_issued, is_signed_by,
+};
 use kubelet_authenticator_tests::fleet::{
     Authentication, Manager, allow_short_certificates, authorize, kubelet_of_tpm, management,
 };
@@ -42,7 +46,7 @@ fn token_of(cluster: &WorkloadCluster) -> (Token, Process) {
 }
 
 fn serve(token: &Token, cluster: &WorkloadCluster) -> Process {
-    token.serve_cluster(&format!(",{}/{}", cluster.namespace(), cluster.name()))
+    token.serve_cluster(&format!("{}/{}", cluster.namespace(), cluster.name()))
 }
 
 fn endpoint(token: &Token) -> String {
@@ -186,4 +190,60 @@ fn requests_wait_for_a_signer_that_is_unavailable_or_has_no_key() {
     let _signer = serve(&token, &scene.cluster);
     let csr = scene.answer(&name);
     verify(&token, &certificate_of(&csr).expect("a certificate"));
+}
+
+/// Three Clusters with their CA keys in one token. The signer runs before the last Cluster exists.
+#[test]
+fn a_cluster_added_while_the_signer_runs_joins_two_others() {
+    let management = management();
+    let [first, second] = ["first", "second"].map(|name| without_key(&management, name));
+    let (token, mut signer) = token_of(&first);
+    add(&token, &second, "02");
+    let manager = Manager::insecure(&management, &[&endpoint(&token)]);
+    let site = Arc::new(Site {
+        management,
+        manager,
+    });
+    let attend = |cluster| Scene::attend_by(&site, cluster, "insecure", json!({}));
+    let [first, second] = [first, second].map(attend);
+    for scene in [&first, &second] {
+        assert_signed(scene, "early");
+    }
+
+    let late = attend(without_key(&site.management, "late"));
+    let waiting = asks(&late, "late");
+    late.assert_waits("late", &waiting, "SignerRefused");
+    add(&token, &late.cluster, "03");
+    let csr = late.answer(&waiting);
+    let ca = late.cluster.control_plane().ca().certificate_pem();
+    assert!(is_signed_by(&certificate_of(&csr).unwrap(), ca), "{csr:#}");
+    for scene in [&first, &second, &late] {
+        assert_signed(scene, "later");
+    }
+
+    // The CA of a removed file ends, and the other CAs stay.
+    let mark = signer.log().mark();
+    fs::remove_file(token.scratch.join("cas/second")).unwrap();
+    signer.wait_for_log_after(mark, "the file was removed file=\"second\"", SWEPT);
+    let name = asks(&second, "after");
+    second.assert_waits("after", &name, "SignerRefused");
+    assert_signed(&first, "after");
+    assert!(signer.is_running());
+}
+
+/// Imports the key of this Cluster's CA to the token with this number, and writes the file of the CA.
+fn add(token: &Token, cluster: &WorkloadCluster, id: &str) {
+    let (plane, namespace) = (cluster.control_plane(), cluster.namespace());
+    token.import(&plane.ca_key_path(), namespace, id);
+    let cluster = format!("{namespace}/{}", cluster.name());
+    token.assign(namespace, &plane.ca_cert_path(), namespace, &cluster);
+}
+
+/// A new Machine gets a certificate from the CA of this Cluster.
+#[track_caller]
+fn assert_signed(scene: &Scene, machine: &str) {
+    let csr = scene.answer(&asks(scene, machine));
+    let certificate = certificate_of(&csr).expect("a certificate");
+    let ca = scene.cluster.control_plane().ca().certificate_pem();
+    assert!(is_signed_by(&certificate, ca), "{csr:#}");
 }

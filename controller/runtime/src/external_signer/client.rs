@@ -10,6 +10,7 @@ use kubelet_attestation::text::visible;
 use node_attestation_signer_api::external_signer_client::ExternalSignerClient;
 use node_attestation_signer_api::{SignRequest, StatusRequest, VERSION};
 use tokio::net::UnixStream;
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};
@@ -58,6 +59,8 @@ pub(super) struct Client {
     /// The last status, with its time. The lock is held for at most one status call, whose deadline is the same for all
     /// clusters.
     status: Turnstile<Option<(Instant, Result<(), CallError>)>>,
+    /// The problems in the last status, so that each change has one log line.
+    problems: watch::Sender<Vec<String>>,
     metrics: Metrics,
 }
 
@@ -87,6 +90,7 @@ impl Client {
             endpoint,
             calls: FairTurns::new(CALLS),
             status: Turnstile::default(),
+            problems: watch::Sender::default(),
             metrics,
         }
     }
@@ -118,8 +122,25 @@ impl Client {
             answer.version == VERSION,
             wrong(format!("its version is {:?}", answer.version))
         );
+        self.report(answer.problem_count, &answer.problems);
         ensure!(answer.health == "ok", wrong(answer.health));
         Ok(())
+    }
+
+    /// Logs the problems of single CAs if they changed. They do not affect other CAs.
+    fn report(&self, count: u32, problems: &[String]) {
+        self.metrics.signer_problems(count);
+        let problems: Vec<String> = problems.iter().map(|text| short(text)).collect();
+        let changed = self.problems.send_if_modified(|last| {
+            let is_new = *last != problems;
+            *last = problems;
+            is_new
+        });
+        let problems = self.problems.borrow();
+        if changed && count > 0 {
+            let first = problems.join("; ");
+            tracing::warn!(count, first, "the external signer cannot use all CAs");
+        }
     }
 
     /// Requests a signature, after waiting for a turn in this queue.
@@ -158,14 +179,18 @@ impl Client {
     }
 
     fn error(&self, operation: &'static str, status: &Status) -> CallError {
-        let said = visible(status.message());
         CallError {
             operation,
             endpoint: self.endpoint.path().display().to_string(),
             code: status.code(),
-            message: said.chars().take(MAX_MESSAGE_LEN).collect(),
+            message: short(status.message()),
         }
     }
+}
+
+/// The beginning of a text from the signer, without control characters.
+fn short(text: &str) -> String {
+    visible(text).chars().take(MAX_MESSAGE_LEN).collect()
 }
 
 /// The name of a status code in the gRPC specification.

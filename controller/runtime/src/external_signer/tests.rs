@@ -45,6 +45,7 @@ struct Program {
     does: Does,
     version: &'static str,
     health: &'static str,
+    problems: &'static [&'static str],
     asked: Arc<Mutex<Vec<SignRequest>>>,
 }
 
@@ -54,6 +55,8 @@ impl Served for Program {
         Ok(Response::new(StatusResponse {
             version: self.version.to_owned(),
             health: self.health.to_owned(),
+            problems: self.problems.iter().map(|&text| text.to_owned()).collect(),
+            problem_count: u32::try_from(self.problems.len()).unwrap(),
         }))
     }
 
@@ -103,6 +106,7 @@ impl Bed {
                 does,
                 version: "v1alpha1",
                 health: "ok",
+                problems: &[],
                 asked: Arc::default(),
             },
             signer: ExternalSigner::new(endpoint, metrics.clone()),
@@ -204,6 +208,28 @@ async fn an_unavailable_external_signer_is_used_as_soon_as_it_returns() {
     let _server = bed.serve();
     later().await;
     assert!(is_issued(&decided(&cluster).await));
+}
+
+#[tokio::test]
+async fn a_problem_of_one_ca_is_a_metric_and_stops_no_other_ca() {
+    let mut bed = Bed::new(Does::Sign);
+    let gauge = |bed: &Bed| {
+        let text = bed.metrics.text(Format::OpenMetrics);
+        let mut lines = text.lines();
+        lines.find_map(|line| {
+            Some(
+                line.strip_prefix("node_attestation_signer_problems ")?
+                    .to_owned(),
+            )
+        })
+    };
+    assert_eq!(gauge(&bed), None);
+    bed.program.problems = &["2: it has no PEM certificate", "3: it is not UTF-8 text"];
+    let _server = bed.serve();
+
+    assert!(is_issued(&decided(&bed.cluster("prod-1")).await));
+
+    assert_eq!(gauge(&bed), Some("2".to_owned()));
 }
 
 #[tokio::test]

@@ -88,6 +88,8 @@ metrics! {
         "Calls to the external signer";
     SIGNER_DURATION = Histogram "node_attestation_signer_duration_seconds" &["operation", "code"],
         "Duration of calls to the external signer, including the wait for a turn";
+    SIGNER_PROBLEMS = Gauge "node_attestation_signer_problems" NONE,
+        "CAs that the external signer cannot use, from its last status";
     CPU = Counter "process_cpu_seconds" NONE,
         "Processor time";
     RESIDENT = Gauge "process_resident_memory_bytes" NONE,

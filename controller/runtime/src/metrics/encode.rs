@@ -19,7 +19,7 @@ use prometheus_client::registry::Registry;
 use super::catalogue::{self, Metric};
 use super::clusters::Cluster;
 use super::process::Usage;
-use super::{Format, Inner};
+use super::{Format, Inner, NO_STATUS};
 use crate::clock::now;
 
 type Labels = Vec<(&'static str, String)>;
@@ -63,6 +63,10 @@ impl Collector for Snapshot {
             if !family.is_empty() {
                 family.encode(describe(&mut encoder, metric)?)?;
             }
+        }
+        let problems = inner.signer_problems.load(Ordering::Relaxed);
+        if problems != NO_STATUS {
+            describe(&mut encoder, &catalogue::SIGNER_PROBLEMS)?.encode_gauge(&problems)?;
         }
         clusters(&mut encoder, inner)?;
         leases(&mut encoder, inner)?;

@@ -20,6 +20,7 @@ fn busy() -> (Metrics, Vec<Box<dyn std::any::Any>>) {
     metrics.status_written(Written::Conflict);
     metrics.cloud_called(("ec2", "DescribeInstances"), CloudResult::Throttled);
     metrics.signer_called("Sign", "OK", took);
+    metrics.signer_problems(7);
     let cluster = metrics.cluster("tenant-a", "prod-1");
     cluster.report(report);
     cluster.decided((DENIED, "NameTaken"), Some("aws"), took);
@@ -189,6 +190,7 @@ async fn each_metric_has_its_counted_value() {
         r#"node_attestation_record_writes_total{operation="create",result="ok"} 1"#,
         r#"node_attestation_status_writes_total{result="conflict"} 1"#,
         r#"node_attestation_cloud_requests_total{service="ec2",operation="DescribeInstances",result="throttled"} 1"#,
+        "node_attestation_signer_problems 7",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }

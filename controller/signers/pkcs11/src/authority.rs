@@ -1,25 +1,17 @@
-//! The CAs that the command-line options name.
+//! A CA, from its file.
 
-use std::fs;
-use std::io;
-use std::path::PathBuf;
-use std::str::FromStr;
+use std::fmt;
+use std::str::{self, FromStr};
 
 use node_attestation_turns::Owner;
 use sha2::{Digest as _, Sha256};
 use x509_cert::Certificate;
 use x509_cert::der::{self, DecodePem as _, Encode as _};
 
-/// A CA in the format of the command-line option: `CERT,KEY-LABEL[,NAMESPACE/NAME]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct AuthorityArgument {
-    certificate: PathBuf,
-    key_label: String,
-    cluster: Cluster,
-}
+use crate::server_names::{InvalidAddress, InvalidName, Reserved, ReservedAddress, ReservedName};
 
 /// The Cluster that a CA belongs to. Both fields are empty without a management cluster.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Cluster {
     pub(crate) namespace: String,
     pub(crate) name: String,
@@ -32,6 +24,7 @@ pub(crate) struct Authority {
     pub(crate) sha256: [u8; 32],
     pub(crate) key_label: String,
     pub(crate) cluster: Cluster,
+    pub(crate) reserved: Reserved,
 }
 
 /// The turns rotate by the namespace of the Cluster, and then by key.
@@ -45,50 +38,47 @@ impl Owner for Authority {
     }
 }
 
-/// A text that is not a CA argument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("must be CERT,KEY-LABEL or CERT,KEY-LABEL,NAMESPACE/NAME")]
-pub(crate) struct InvalidAuthority;
-
-/// A certificate that cannot be read.
+/// The file does not describe a CA. The text contains only line numbers, because the file can be a secret that an
+/// operator copied to the wrong folder.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot read the CA certificate {}", path.display())]
-pub(crate) struct ReadError {
-    path: PathBuf,
-    source: ReadErrorSource,
-}
-
-#[derive(Debug, thiserror::Error)]
-enum ReadErrorSource {
-    #[error(transparent)]
-    File(io::Error),
-    #[error("it is not exactly one PEM certificate")]
+pub(crate) enum InvalidFile {
+    #[error("it is not UTF-8 text")]
+    NotText,
+    #[error("it has no PEM certificate")]
+    NoCertificate,
+    #[error("line {0} is not a setting (want NAME: VALUE)")]
+    NotASetting(usize),
+    #[error(
+        "line {0} has an unknown setting (want key-label, cluster, reserved-name or reserved-address)"
+    )]
+    Unknown(usize),
+    #[error("line {0} repeats a setting")]
+    Repeated(usize),
+    #[error("line {line} is invalid")]
+    Value { line: usize, source: InvalidValue },
+    #[error("the setting key-label is missing")]
+    NoKeyLabel,
+    #[error("it does not contain exactly one PEM certificate after its settings")]
     Certificate(#[source] der::Error),
 }
 
-impl FromStr for AuthorityArgument {
-    type Err = InvalidAuthority;
-
-    fn from_str(text: &str) -> Result<Self, InvalidAuthority> {
-        let mut parts = text.split(',');
-        let mut next = || parts.next().filter(|part| !part.is_empty());
-        let (Some(certificate), Some(key_label)) = (next(), next()) else {
-            return Err(InvalidAuthority);
-        };
-        let cluster = parts.next().map(Cluster::parse).transpose()?;
-        if parts.next().is_some() {
-            return Err(InvalidAuthority);
-        }
-        Ok(Self {
-            certificate: PathBuf::from(certificate),
-            key_label: key_label.to_owned(),
-            cluster: cluster.unwrap_or_default(),
-        })
-    }
+/// The value of a setting is invalid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum InvalidValue {
+    #[error("the value is empty")]
+    Empty,
+    #[error("want NAMESPACE/NAME of a Cluster")]
+    Cluster,
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    #[error(transparent)]
+    Address(#[from] InvalidAddress),
 }
 
-impl Cluster {
-    fn parse(text: &str) -> Result<Self, InvalidAuthority> {
+impl FromStr for Cluster {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         match text.split_once('/') {
             Some((namespace, name))
                 if !namespace.is_empty() && !name.is_empty() && !name.contains('/') =>
@@ -98,60 +88,174 @@ impl Cluster {
                     name: name.to_owned(),
                 })
             }
-            Some(_) | None => Err(InvalidAuthority),
+            Some(_) | None => Err(InvalidValue::Cluster),
         }
     }
 }
 
-impl AuthorityArgument {
-    /// Reads the certificate.
-    pub(crate) fn read(&self) -> Result<Authority, ReadError> {
-        let failed = |source| ReadError {
-            path: self.certificate.clone(),
-            source,
-        };
-        let pem = fs::read(&self.certificate);
-        let pem = pem.map_err(|error| failed(ReadErrorSource::File(error)))?;
-        let invalid = |error| failed(ReadErrorSource::Certificate(error));
-        let certificate = Certificate::from_pem(pem).map_err(invalid)?;
-        let der = certificate.to_der().map_err(invalid)?;
-        Ok(Authority {
+impl fmt::Display for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::default() {
+            return f.write_str("the cluster without a management cluster");
+        }
+        write!(f, "Cluster {}/{}", self.namespace, self.name)
+    }
+}
+
+impl Authority {
+    /// Parses a file: the settings, one in each line, and then the certificate of the CA in PEM. Empty lines and lines
+    /// that begin with `#` have no effect.
+    pub(crate) fn parse(file: &[u8]) -> Result<Self, InvalidFile> {
+        let text = str::from_utf8(file).map_err(|_| InvalidFile::NotText)?;
+        let begin = text.find("-----BEGIN ");
+        let (settings, pem) = text.split_at(begin.ok_or(InvalidFile::NoCertificate)?);
+        let (mut key_label, mut cluster) = (None, None);
+        let mut reserved = Reserved::default();
+        for (number, line) in (1..).zip(settings.lines()) {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let setting = line.split_once(':');
+            let (name, value) = setting.ok_or(InvalidFile::NotASetting(number))?;
+            let value = value.trim();
+            let invalid = |source| InvalidFile::Value {
+                line: number,
+                source,
+            };
+            if value.is_empty() {
+                return Err(invalid(InvalidValue::Empty));
+            }
+            let replaced = match name.trim() {
+                "key-label" => key_label.replace(value.to_owned()).is_some(),
+                "cluster" => {
+                    let value: Cluster = value.parse().map_err(invalid)?;
+                    cluster.replace(value).is_some()
+                }
+                "reserved-name" => {
+                    let value: Result<ReservedName, _> = value.parse();
+                    reserved
+                        .names
+                        .push(value.map_err(|error| invalid(error.into()))?);
+                    false
+                }
+                "reserved-address" => {
+                    let value: Result<ReservedAddress, _> = value.parse();
+                    reserved
+                        .addresses
+                        .push(value.map_err(|error| invalid(error.into()))?);
+                    false
+                }
+                _ => return Err(InvalidFile::Unknown(number)),
+            };
+            if replaced {
+                return Err(InvalidFile::Repeated(number));
+            }
+        }
+        let certificate = Certificate::from_pem(pem).map_err(InvalidFile::Certificate)?;
+        let der = certificate.to_der().map_err(InvalidFile::Certificate)?;
+        Ok(Self {
             certificate,
             sha256: Sha256::digest(der).into(),
-            key_label: self.key_label.clone(),
-            cluster: self.cluster.clone(),
+            key_label: key_label.ok_or(InvalidFile::NoKeyLabel)?,
+            cluster: cluster.unwrap_or_default(),
+            reserved,
         })
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::error::Error as _;
+
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+
     use super::*;
 
-    #[test]
-    fn a_ca_option_has_a_certificate_a_key_and_an_optional_cluster() {
-        let parsed: AuthorityArgument = "ca.crt,node-ca,tenant-a/prod-1".parse().unwrap();
-        assert_eq!(parsed.certificate, PathBuf::from("ca.crt"));
-        assert_eq!(parsed.key_label, "node-ca");
-        assert_eq!(parsed.cluster.namespace, "tenant-a");
-        assert_eq!(parsed.cluster.name, "prod-1");
-        let parsed: AuthorityArgument = "ca.crt,node-ca".parse().unwrap();
-        assert_eq!(parsed.cluster, Cluster::default());
+    /// The certificate of a new CA, in PEM.
+    pub(crate) fn new_ca() -> String {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        params.self_signed(&key).unwrap().pem()
+    }
 
-        for text in [
-            "",
-            "ca.crt",
-            "ca.crt,",
-            ",key",
-            "a,b,",
-            "a,b,c",
-            "a,b,/c",
-            "a,b,c/",
-            "a,b,c/d/e",
-            "a,b,c/d,e",
+    /// The error for a file with these settings and a valid certificate, with its cause.
+    fn refused(settings: &str) -> String {
+        let error = Authority::parse(format!("{settings}{}", new_ca()).as_bytes()).unwrap_err();
+        let cause = error.source().map(|cause| format!(": {cause}"));
+        format!("{error}{}", cause.unwrap_or_default())
+    }
+
+    #[test]
+    fn a_ca_file_has_a_key_label_a_cluster_reservations_and_a_ca() {
+        let settings = "\
+# The CA of prod-1.
+key-label: node-ca
+cluster: tenant-a/prod-1
+
+reserved-name: api.prod-1.example
+reserved-name: api.example
+reserved-address: 10.96.0.0/12
+";
+        let parsed = Authority::parse(format!("{settings}{}", new_ca()).as_bytes()).unwrap();
+        assert_eq!(parsed.key_label, "node-ca");
+        assert_eq!(parsed.cluster.to_string(), "Cluster tenant-a/prod-1");
+        assert_eq!(parsed.reserved.names.len(), 2);
+        assert_eq!(parsed.reserved.addresses.len(), 1);
+
+        let short = format!("key-label:node-ca\n{}", new_ca());
+        let parsed = Authority::parse(short.as_bytes()).unwrap();
+        assert_eq!(parsed.cluster, Cluster::default());
+    }
+
+    #[test]
+    fn a_ca_file_with_one_invalid_line_is_refused_with_its_number() {
+        const KEY: &str = "key-label: node-ca\n";
+        for (line, expected) in [
+            ("node-ca", "line 2 is not a setting (want NAME: VALUE)"),
+            ("key-label: other", "line 2 repeats a setting"),
+            ("cluster:", "line 2 is invalid: the value is empty"),
+            (
+                "cluster: prod-1",
+                "line 2 is invalid: want NAMESPACE/NAME of a Cluster",
+            ),
+            (
+                "cluster: a/b/c",
+                "line 2 is invalid: want NAMESPACE/NAME of a Cluster",
+            ),
+            (
+                "cluster: /c",
+                "line 2 is invalid: want NAMESPACE/NAME of a Cluster",
+            ),
+            (
+                "reserved-name: *.example",
+                "line 2 is invalid: it is not a DNS name",
+            ),
+            (
+                "reserved-address: 10.96.0.0/33",
+                "line 2 is invalid: it is not an address, or a range such as 10.96.0.0/12",
+            ),
         ] {
-            let parsed = text.parse::<AuthorityArgument>();
-            assert_eq!(parsed, Err(InvalidAuthority), "{text}");
+            assert_eq!(refused(&format!("{KEY}{line}\n")), expected);
         }
+        let unknown = refused(&format!("{KEY}pin: 648219\n"));
+        assert!(unknown.starts_with("line 2 has an unknown setting"));
+        assert!(!unknown.contains("648219"), "{unknown}");
+        assert_eq!(refused(""), "the setting key-label is missing");
+        let twice = "cluster: a/b\ncluster: a/b\n";
+        assert_eq!(refused(twice), "line 2 repeats a setting");
+    }
+
+    #[test]
+    fn a_ca_file_without_exactly_one_certificate_is_refused() {
+        let error = |file: &[u8]| Authority::parse(file).unwrap_err().to_string();
+        assert_eq!(error(b"key-label: k\n"), "it has no PEM certificate");
+        assert_eq!(error(&[0xff]), "it is not UTF-8 text");
+        let one = "it does not contain exactly one PEM certificate after its settings";
+        let two = format!("key-label: k\n{}{}", new_ca(), new_ca());
+        assert_eq!(error(two.as_bytes()), one);
+        let key = KeyPair::generate().unwrap().serialize_pem();
+        assert_eq!(error(format!("key-label: k\n{key}").as_bytes()), one);
     }
 }

@@ -1,15 +1,15 @@
 //! An external signer for node-attestation-controller: CA keys stay in a PKCS #11 token.
 //!
 //! ```text
-//! node-attestation-signer-pkcs11 --socket PATH --module LIBRARY --token-label LABEL --pin-file FILE
-//!     --ca CERT,KEY-LABEL[,NAMESPACE/NAME] .. [--reserved-name NAME ..] [--reserved-address ADDRESS ..]
+//! node-attestation-signer-pkcs11 --socket PATH --module LIBRARY --token-label LABEL --pin-file FILE --cas DIRECTORY
 //! ```
 //!
 //! # Contract
 //!
 //! - It serves `nodeattestation.v1alpha1.ExternalSigner` (docs/signers.md) on a Unix socket with mode 0600.
-//! - It signs for the CAs in its command line. Each CA belongs to one Cluster. It parses every request, and signs only
-//!   node certificates.
+//! - It signs for the CAs in a folder. Each CA has one file and belongs to one Cluster. The signer reads the folder
+//!   every 5 seconds. An invalid file affects only its own CA.
+//! - It parses every request, and signs only node certificates.
 //! - It logs to standard error, with one line for each certificate. The log never contains the PIN.
 //! - It tries the PIN only once, and does not try it if the PIN file is empty, or accessible to group or others. If the
 //!   token rejects the PIN, the signer does not log in again, because the token could lock itself. The process keeps
@@ -20,9 +20,12 @@
 //!
 //! Each module imports only modules above it.
 //!
-//! - `authority`: the CAs that the command-line options name
-//! - `pin`: the PIN, from its file
+//! - `chain`: the text of an error with its causes
+//! - `removed`: options of earlier builds
 //! - `server_names`: the names and addresses in serving certificates
+//! - `authority`: a CA, from its file
+//! - `folder`: the folder with one file for each CA
+//! - `pin`: the PIN, from its file
 //! - `policy`: the policy on certificates
 //! - `token`: the PKCS #11 token
 //! - `log_lines`: the rates of log lines about calls without a signature
@@ -30,9 +33,12 @@
 //! - `service`: the gRPC service
 
 mod authority;
+mod chain;
+mod folder;
 mod log_lines;
 mod pin;
 mod policy;
+mod removed;
 mod server_names;
 #[expect(
     clippy::disallowed_types,
@@ -58,17 +64,17 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
-use clap::Parser;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 use node_attestation_signer_api::external_signer_server::ExternalSignerServer;
 use rustix::fs::Mode;
 use tokio::net::UnixListener;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::sleep;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
-use authority::{Authority, AuthorityArgument};
-use server_names::{Reserved, ReservedAddress, ReservedName};
+use folder::{Folder, MAX_CAS};
 use service::{Calls, Service};
 use token::{Keys, Token};
 
@@ -82,6 +88,9 @@ const CALLS: Calls = Calls {
     of_all: 16,
     of_ca: 4,
 };
+
+/// The interval between two reads of the folder with the CAs.
+const READ_EVERY: Duration = Duration::from_secs(5);
 
 /// The maximum number of concurrent calls on one connection. The controller makes fewer calls.
 const STREAMS: u32 = 256;
@@ -108,51 +117,99 @@ struct Arguments {
     /// Label of the token
     #[arg(long, value_name = "LABEL")]
     token_label: String,
-    /// File with the PIN of the token's user in its first line. Group and others must have no access to it
+    /// File with the PIN of the token's user in its first line. Only the signer's user can have access to it, or root
+    /// and the signer's group, which can read it
     #[arg(long, value_name = "FILE")]
     pin_file: PathBuf,
-    /// CA: the file with its certificate, the label of its private key, and its Cluster. Leave out the Cluster for
-    /// a controller without a management cluster. Repeatable
-    #[arg(
-        long = "ca",
-        value_name = "CERT,KEY-LABEL[,NAMESPACE/NAME]",
-        required = true
-    )]
-    authorities: Vec<AuthorityArgument>,
-    /// DNS name of an API server, which a kubelet's serving certificate must not have. Repeatable
-    #[arg(long = "reserved-name", value_name = "NAME")]
-    reserved_names: Vec<ReservedName>,
-    /// Address of an API server, or a range such as the Service range, which a kubelet's serving certificate must
-    /// not have. Repeatable
-    #[arg(long = "reserved-address", value_name = "ADDRESS")]
-    reserved_addresses: Vec<ReservedAddress>,
+    /// Directory with one file for each CA: the label of its private key, its Cluster, and its certificate. The signer
+    /// reads it every 5 seconds
+    #[arg(long, value_name = "DIRECTORY")]
+    cas: PathBuf,
 }
 
 fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
+    let arguments = arguments();
     tracing_subscriber::fmt()
         .with_writer(io::stderr)
         .with_ansi(false)
         .with_target(false)
         .init();
-    let authorities: Vec<Authority> = arguments
-        .authorities
-        .iter()
-        .map(AuthorityArgument::read)
-        .collect::<Result<_, _>>()?;
+    let files = folder::read(&arguments.cas);
+    let files = files.with_context(|| format!("cannot read {}", arguments.cas.display()))?;
     let pin = pin::read(&arguments.pin_file)?;
     let token = Token::open(&arguments.module, &arguments.token_label, &pin)?;
-    let reserved = Reserved {
-        names: arguments.reserved_names,
-        addresses: arguments.reserved_addresses,
-    };
-    // Each signature can occupy a thread, and `Status` can occupy one more.
-    let threads = authorities.len().saturating_mul(CALLS.of_ca);
+    // Each signature can occupy a thread. `Status`, a check of keys and a read of the folder can each occupy one more.
+    let threads = MAX_CAS.saturating_mul(CALLS.of_ca);
     let threads = threads.saturating_add(CALLS.of_all);
-    let service = Service::new(token, CALLS, authorities, reserved, now)?;
+    let service = Arc::new(Service::new(token, CALLS, now));
+    let mut cas = Cas {
+        path: arguments.cas,
+        folder: Folder::default(),
+        service: service.clone(),
+    };
     let mut runtime = Builder::new_multi_thread();
     let runtime = runtime.enable_all().max_blocking_threads(threads).build()?;
-    runtime.block_on(serve(service, &arguments.socket))
+    runtime.block_on(async {
+        cas.update(files);
+        let reader = tokio::spawn(cas.read_again());
+        let served = serve(service, &arguments.socket).await;
+        reader.abort();
+        served
+    })
+}
+
+/// The arguments. An error about an option of an earlier build names its replacement.
+fn arguments() -> Arguments {
+    let matches = Arguments::command().try_get_matches();
+    let arguments = matches.and_then(|matches| Arguments::from_arg_matches(&matches));
+    arguments.unwrap_or_else(|error| removed::explained(error, Arguments::command()).exit())
+}
+
+/// The CAs of the folder, for the service.
+struct Cas<T> {
+    path: PathBuf,
+    folder: Folder,
+    service: Arc<Service<T>>,
+}
+
+impl<T: Keys> Cas<T> {
+    fn update(&mut self, files: folder::Files) {
+        for event in self.folder.update(files) {
+            event.log();
+        }
+        let refused = self.folder.refused();
+        let refused = refused.map(|(file, reason)| format!("{file}: {reason}"));
+        let refused = refused.collect();
+        self.service.serve(self.folder.authorities(), refused);
+        self.service.check_keys();
+    }
+
+    /// Reads the folder again and again. If it cannot be read, the CAs of the last read stay in use.
+    async fn read_again(mut self) {
+        let mut last_error = None;
+        loop {
+            sleep(READ_EVERY).await;
+            let path = self.path.clone();
+            // The wait fails only if the runtime stops.
+            let Ok(files) = tokio::task::spawn_blocking(move || folder::read(&path)).await else {
+                return;
+            };
+            match files {
+                Ok(files) => {
+                    self.update(files);
+                    last_error = None;
+                }
+                Err(error) => {
+                    let error = error.to_string();
+                    if last_error.as_ref() != Some(&error) {
+                        let folder = self.path.display();
+                        tracing::error!(%folder, error, "cannot read the folder with the CAs");
+                    }
+                    last_error = Some(error);
+                }
+            }
+        }
+    }
 }
 
 /// The wall clock, read once for each certificate.
@@ -164,7 +221,7 @@ fn now() -> SystemTime {
     SystemTime::now()
 }
 
-async fn serve<T: Keys>(service: Service<T>, socket: &Path) -> anyhow::Result<()> {
+async fn serve<T: Keys>(service: Arc<Service<T>>, socket: &Path) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let listener = listen(socket).with_context(|| format!("cannot use {}", socket.display()))?;
@@ -175,7 +232,7 @@ async fn serve<T: Keys>(service: Service<T>, socket: &Path) -> anyhow::Result<()
             _ = interrupt.recv() => {}
         }
     };
-    serve_on(Arc::new(service), listener, stop).await?;
+    serve_on(service, listener, stop).await?;
     tracing::info!("stopped");
     Ok(())
 }

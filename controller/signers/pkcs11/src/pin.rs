@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
@@ -12,6 +12,12 @@ const MAX_LEN: u64 = 256;
 
 /// The permission bits of group and others.
 const OTHERS: u32 = 0o077;
+
+/// The permission of the group to read.
+const GROUP_READS: u32 = 0o040;
+
+/// The user ID of root.
+const ROOT: u32 = 0;
 
 /// The file does not contain a usable PIN. The signer does not try an unusable PIN, because a token counts failed
 /// attempts, and locks itself after several of them.
@@ -48,9 +54,10 @@ pub(crate) fn read(path: &Path) -> Result<Zeroizing<String>, PinError> {
 
 fn first_line(path: &Path) -> Result<Zeroizing<String>, PinErrorSource> {
     let file = File::open(path).map_err(PinErrorSource::File)?;
-    let mode = file.metadata().map_err(PinErrorSource::File)?.permissions();
-    if mode.mode() & OTHERS != 0 {
-        return Err(PinErrorSource::Exposed(mode.mode() & 0o7777));
+    let found = file.metadata().map_err(PinErrorSource::File)?;
+    let user = rustix::process::geteuid().as_raw();
+    if is_exposed(found.mode(), found.uid(), user) {
+        return Err(PinErrorSource::Exposed(found.mode() & 0o7777));
     }
     let capacity = usize::try_from(MAX_LEN).unwrap_or_default() + 1;
     // The capacity is large enough for the whole file, so that no reallocation leaves a copy of the PIN in memory.
@@ -67,9 +74,22 @@ fn first_line(path: &Path) -> Result<Zeroizing<String>, PinErrorSource> {
     Ok(Zeroizing::new(line.to_owned()))
 }
 
+/// Whether others can access a file with this mode and owner. If root owns the file and the signer runs as another user,
+/// its group can read it: the signer has no other access to a Secret in a Pod with `fsGroup`, or to a file that root
+/// provides.
+fn is_exposed(mode: u32, owner: u32, user: u32) -> bool {
+    let allowed = if owner == ROOT && user != ROOT {
+        GROUP_READS
+    } else {
+        0
+    };
+    mode & OTHERS & !allowed != 0
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
 
     use kubelet_authenticator_test_support::process::Scratch;
 
@@ -109,6 +129,25 @@ mod tests {
             let text = error.to_string();
             assert!(text.contains("chmod 0600"), "{text}");
             assert!(!text.contains("648219"), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_a_file_of_root_lets_the_signers_group_read_the_pin() {
+        for (mode, owner, user, expected) in [
+            (0o100_440, 0, 65532, false),
+            (0o100_640, 0, 65532, false),
+            (0o100_440, 65532, 65532, true),
+            (0o100_440, 0, 0, true),
+            (0o100_460, 0, 65532, true),
+            (0o100_444, 0, 65532, true),
+            (0o100_400, 65532, 65532, false),
+        ] {
+            assert_eq!(
+                is_exposed(mode, owner, user),
+                expected,
+                "{mode:o} {owner} {user}"
+            );
         }
     }
 

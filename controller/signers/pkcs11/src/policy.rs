@@ -68,7 +68,6 @@ pub(crate) fn check(
     to_be_signed: &[u8],
     authority: &Authority,
     algorithm: SignatureAlgorithm,
-    reserved: &Reserved,
     now: SystemTime,
 ) -> Result<NodeCertificate, Refused> {
     let certificate = TbsCertificate::from_der(to_be_signed)
@@ -101,7 +100,7 @@ pub(crate) fn check(
     let end_of_ca = ca.validity().not_after.to_unix_duration();
     require(end <= end_of_ca, "it expires after its CA")?;
     let user = user(&certificate)?;
-    check_extensions(&certificate, reserved)?;
+    check_extensions(&certificate, &authority.reserved)?;
     Ok(NodeCertificate {
         user,
         serial: data_encoding::HEXLOWER.encode(certificate.serial_number().as_bytes()),

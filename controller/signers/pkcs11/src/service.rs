@@ -1,7 +1,8 @@
 //! The gRPC service.
 
-use std::error::Error;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use node_attestation_signer_api::external_signer_server::ExternalSigner;
@@ -14,9 +15,9 @@ use tokio::time::{Instant, sleep};
 use tonic::{Request, Response, Status};
 
 use crate::authority::{Authority, Cluster};
+use crate::chain::chain;
 use crate::log_lines::LogLines;
 use crate::policy;
-use crate::server_names::Reserved;
 use crate::token::{Keys, TokenError};
 use crate::turns::{Busy, Turns};
 
@@ -29,87 +30,144 @@ const STATUS_DEADLINE: Duration = Duration::from_secs(2);
 /// The health of a token that does not respond.
 const BUSY: &str = "the token has not answered earlier calls";
 
+/// The maximum number of problems in a response, and the maximum length of each text. The controller reads at most 4
+/// KiB.
+const MAX_PROBLEMS: usize = 8;
+const MAX_PROBLEM_LEN: usize = 256;
+
 /// Signs for several CAs with the keys of one token.
 pub(crate) struct Service<T> {
     token: Arc<T>,
-    authorities: Vec<Signing>,
+    limits: Calls,
     /// The turns that all CAs share.
-    #[cfg(test)]
     calls: FairTurns,
+    served: watch::Sender<Arc<Served>>,
+    /// The files that the signer does not use, with the reasons.
+    refused: watch::Sender<Vec<String>>,
+    /// The Clusters whose key the token does not have, with the error.
+    missing: watch::Sender<BTreeMap<Cluster, String>>,
+    /// Whether a thread checks keys.
+    is_checking: Arc<AtomicBool>,
     /// The time of the token's last successful response.
     good: watch::Sender<Option<Instant>>,
     /// The latest check of the token. All concurrent `Status` calls wait for it.
     checked: parking_lot::Mutex<Option<Checked>>,
-    reserved: Reserved,
     lines: LogLines,
     clock: fn() -> SystemTime,
 }
 
+/// The CAs. Each Cluster has one.
+type Served = BTreeMap<Cluster, Arc<Signing>>;
+
 /// A CA, with its turns for calls to the token.
 struct Signing {
-    authority: Authority,
+    authority: Arc<Authority>,
     /// The turns of this CA. An abandoned call keeps one of them until the token responds.
     turns: Turns,
     /// The queue of this CA for the turns of all CAs, which rotate by namespace and then by key. An abandoned call does
     /// not keep one of these turns.
     line: Line,
+    /// Whether the token was seen to have the key.
+    has_key: AtomicBool,
 }
 
 /// The result of a check. `None` until the token responds.
 type Checked = watch::Receiver<Option<Result<(), String>>>;
 
 impl<T: Keys> Service<T> {
-    /// Checks that the token has all keys. If the token rejected the PIN, the service still starts, and each call
-    /// returns this error. `calls` limits the concurrent signatures, both in total and for each CA.
-    pub(crate) fn new(
-        token: T,
-        calls: Calls,
-        authorities: Vec<Authority>,
-        reserved: Reserved,
-        clock: fn() -> SystemTime,
-    ) -> Result<Self, TokenError> {
-        for authority in &authorities {
-            match token.check_key(&authority.key_label) {
-                Err(error @ TokenError::PinRefused) => {
-                    tracing::error!(error = chain(&error), "cannot sign");
-                    break;
-                }
-                checked => checked?,
-            }
-        }
-        let of_all = FairTurns::new(TurnLimits {
-            all: calls.of_all,
-            of_cluster: calls.of_ca,
-        });
-        let signing = |authority| Signing {
-            turns: Turns::new(calls.of_ca),
-            line: of_all.line(&authority),
-            authority,
-        };
-        Ok(Self {
+    /// A service without CAs. `calls` limits the concurrent signatures, both in total and for each CA.
+    pub(crate) fn new(token: T, calls: Calls, clock: fn() -> SystemTime) -> Self {
+        Self {
             token: Arc::new(token),
-            authorities: authorities.into_iter().map(signing).collect(),
-            #[cfg(test)]
-            calls: of_all,
+            limits: calls,
+            calls: FairTurns::new(TurnLimits {
+                all: calls.of_all,
+                of_cluster: calls.of_ca,
+            }),
+            served: watch::Sender::default(),
+            refused: watch::Sender::default(),
+            missing: watch::Sender::default(),
+            is_checking: Arc::default(),
             good: watch::Sender::new(None),
             checked: parking_lot::Mutex::default(),
-            reserved,
             lines: LogLines::default(),
             clock,
-        })
+        }
+    }
+
+    /// Serves exactly these CAs. `refused` has the files that are not used, with the reasons. Calls in progress are
+    /// completed. A CA that was served before keeps its turns.
+    pub(crate) fn serve(
+        &self,
+        authorities: impl IntoIterator<Item = Arc<Authority>>,
+        refused: Vec<String>,
+    ) {
+        let former = self.served.borrow().clone();
+        let served = authorities.into_iter().map(|authority| {
+            let same = former.get(&authority.cluster);
+            let same = same.filter(|signing| Arc::ptr_eq(&signing.authority, &authority));
+            let signing = same.cloned().unwrap_or_else(|| {
+                Arc::new(Signing {
+                    turns: Turns::new(self.limits.of_ca),
+                    line: self.calls.line(&*authority),
+                    has_key: AtomicBool::new(false),
+                    authority: authority.clone(),
+                })
+            });
+            (authority.cluster.clone(), signing)
+        });
+        let served: Served = served.collect();
+        self.served.send_replace(Arc::new(served));
+        self.refused.send_replace(refused);
+    }
+
+    /// Checks that the token has the keys that were not found yet, in a thread that can block. One check runs at a
+    /// time. A missing key affects only its own CA.
+    pub(crate) fn check_keys(&self) {
+        if self.is_checking.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (token, served) = (self.token.clone(), self.served.borrow().clone());
+        let (missing, is_checking) = (self.missing.clone(), self.is_checking.clone());
+        // The thread is not joined, because `missing` gets the result.
+        drop(tokio::task::spawn_blocking(move || {
+            let found = missing_keys(&*token, &served);
+            let former = missing.send_replace(found.clone());
+            for (cluster, error) in &found {
+                if former.get(cluster) != Some(error) {
+                    let Cluster { namespace, name } = cluster;
+                    tracing::error!(namespace, cluster = name, error, "cannot sign with the CA");
+                }
+            }
+            is_checking.store(false, Ordering::Release);
+        }));
+    }
+
+    /// The problems of single CAs, for `Status`: the first few, and the number of all.
+    fn problems(&self) -> (Vec<String>, u32) {
+        let mut all = self.refused.borrow().clone();
+        let missing = self.missing.borrow().clone();
+        all.extend(
+            missing
+                .iter()
+                .map(|(cluster, error)| format!("{cluster}: {error}")),
+        );
+        let count = u32::try_from(all.len()).unwrap_or(u32::MAX);
+        let first = all.iter().take(MAX_PROBLEMS);
+        (first.map(|text| shown(text)).collect(), count)
     }
 
     /// Returns the CA that the request names, if it belongs to the cluster in the request.
-    fn signing(&self, request: &SignRequest) -> Option<&Signing> {
+    fn signing(&self, request: &SignRequest) -> Option<Arc<Signing>> {
         let cluster = Cluster {
             namespace: request.cluster_namespace.clone(),
             name: request.cluster_name.clone(),
         };
-        let mut all = self.authorities.iter();
-        all.find(|Signing { authority, .. }| {
-            authority.cluster == cluster
-                && authority.sha256.as_slice() == request.ca_certificate_sha256
-        })
+        let served = self.served.borrow().clone();
+        let signing = served
+            .get(&cluster)
+            .filter(|signing| signing.authority.sha256.as_slice() == request.ca_certificate_sha256);
+        signing.cloned()
     }
 
     /// Calls the token in a thread that can block. The call always completes, even if its caller no longer waits. In
@@ -120,6 +178,7 @@ impl<T: Keys> Service<T> {
             authority,
             turns,
             line,
+            has_key: _,
         }: &Signing,
         question: impl FnOnce(&T) -> Result<A, TokenError> + Send + 'static,
     ) -> Result<A, Status> {
@@ -206,9 +265,12 @@ impl<T: Keys> ExternalSigner for Service<T> {
     async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
         let health = self.health().await;
         let health = health.err().unwrap_or_else(|| "ok".to_owned());
+        let (problems, problem_count) = self.problems();
         Ok(Response::new(StatusResponse {
             version: VERSION.to_owned(),
             health,
+            problems,
+            problem_count,
         }))
     }
 
@@ -228,12 +290,11 @@ impl<T: Keys> ExternalSigner for Service<T> {
                 "this signer has no key for this CA and this cluster",
             ));
         };
-        let (authority, algorithm) = (&signing.authority, request.algorithm());
+        let (authority, algorithm) = (signing.authority.as_ref(), request.algorithm());
         let certificate = match policy::check(
             &request.tbs_certificate,
             authority,
             algorithm,
-            &self.reserved,
             (self.clock)(),
         ) {
             Ok(certificate) => certificate,
@@ -246,7 +307,7 @@ impl<T: Keys> ExternalSigner for Service<T> {
             }
         };
         let label = authority.key_label.clone();
-        let signed = self.ask(signing, move |token| {
+        let signed = self.ask(&signing, move |token| {
             let signature = token.sign(&label, algorithm, &request.tbs_certificate)?;
             let policy::NodeCertificate { user, serial } = certificate;
             // Logged in the thread, so that every signature has a log line even if the caller no longer waits.
@@ -264,15 +325,32 @@ impl<T: Keys> ExternalSigner for Service<T> {
     }
 }
 
-/// Formats the error with its causes.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
+/// The Clusters whose key the token does not have. If the token has a different error, the check ends, because `Status`
+/// reports this error.
+fn missing_keys(token: &impl Keys, served: &Served) -> BTreeMap<Cluster, String> {
+    let mut missing = BTreeMap::new();
+    for (cluster, signing) in served {
+        if signing.has_key.load(Ordering::Relaxed) {
+            continue;
+        }
+        match token.check_key(&signing.authority.key_label) {
+            Ok(()) => signing.has_key.store(true, Ordering::Relaxed),
+            Err(error @ TokenError::Key { .. }) => {
+                missing.insert(cluster.clone(), chain(&error));
+            }
+            Err(_) => break,
+        }
     }
-    text
+    missing
+}
+
+/// The text of a problem, in ASCII and with a limited length. File names can contain any characters.
+fn shown(problem: &str) -> String {
+    let is_shown = |letter: &char| letter.is_ascii_graphic() || *letter == ' ';
+    let letters = problem.chars().take(MAX_PROBLEM_LEN);
+    letters
+        .map(|letter| if is_shown(&letter) { letter } else { '_' })
+        .collect()
 }
 
 #[cfg(test)]

@@ -117,7 +117,11 @@ impl Token {
             login: Mutex::default(),
         };
         match token.check() {
-            Ok(()) | Err(TokenError::PinRefused) => Ok(token),
+            Ok(()) => Ok(token),
+            Err(error @ TokenError::PinRefused) => {
+                tracing::error!(%error, "cannot sign");
+                Ok(token)
+            }
             Err(error) => Err(error),
         }
     }

@@ -33,6 +33,7 @@ pub(crate) fn ca(name: &str) -> Ca {
         sha256: [0; 32],
         key_label: "ca".to_owned(),
         cluster: Cluster::default(),
+        reserved: Reserved::default(),
     };
     Ca {
         issuer: Issuer::new(params, key),
@@ -85,13 +86,7 @@ fn checked_at(params: &CertificateParams, now: SystemTime) -> Result<NodeCertifi
     let ca = ca("ca");
     let message = to_be_signed(params, &ca);
     let algorithm = SignatureAlgorithm::EcdsaP256Sha256;
-    check(
-        &message,
-        &ca.authority,
-        algorithm,
-        &Reserved::default(),
-        now,
-    )
+    check(&message, &ca.authority, algorithm, now)
 }
 
 /// The result for the changed certificate at the beginning of its validity.
@@ -106,13 +101,7 @@ fn checked_in(
     ca: &Ca,
     algorithm: SignatureAlgorithm,
 ) -> Result<NodeCertificate, Refused> {
-    check(
-        message,
-        &ca.authority,
-        algorithm,
-        &Reserved::default(),
-        now(),
-    )
+    check(message, &ca.authority, algorithm, now())
 }
 
 #[test]
@@ -216,11 +205,11 @@ fn a_server_certificate_for_reserved_names_is_refused() {
         (ADDRESS, SanType::IpAddress([127, 0, 0, 1].into())),
         (KIND, SanType::URI("https://n1".try_into().unwrap())),
     ];
-    let reserved = Reserved {
+    let mut ca = ca("ca");
+    ca.authority.reserved = Reserved {
         names: vec!["api.prod-1.example".parse().unwrap()],
         addresses: vec!["10.96.0.0/12".parse().unwrap()],
     };
-    let ca = ca("ca");
     for (reason, name) in names {
         let mut params = valid();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -228,7 +217,7 @@ fn a_server_certificate_for_reserved_names_is_refused() {
         let message = to_be_signed(&params, &ca);
         let algorithm = SignatureAlgorithm::EcdsaP256Sha256;
 
-        let checked = check(&message, &ca.authority, algorithm, &reserved, now());
+        let checked = check(&message, &ca.authority, algorithm, now());
 
         assert_eq!(checked, Err(Refused(reason)), "{name:?}");
     }

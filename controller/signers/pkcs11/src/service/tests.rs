@@ -1,5 +1,7 @@
 //! The service, with a token that hangs.
 
+mod served;
+
 use std::io;
 use std::sync::LazyLock;
 
@@ -148,10 +150,11 @@ fn world_with(calls: Calls, check_hangs: bool, namespaces: &[&str]) -> World {
         may_answer: Mutex::new(answers),
         check_hangs,
     };
-    let authorities = cas.into_iter().map(|ca| ca.authority).collect();
-    let service = Service::new(token, calls, authorities, Reserved::default(), now);
+    let service = Service::new(token, calls, now);
+    let authorities = cas.into_iter().map(|ca| Arc::new(ca.authority));
+    service.serve(authorities, Vec::new());
     World {
-        service: Arc::new(service.unwrap()),
+        service: Arc::new(service),
         asked,
         may_answer,
         requests,
@@ -217,14 +220,20 @@ impl World {
         status.await.unwrap().into_inner().health
     }
 
+    /// The first CA.
+    fn first(&self) -> Arc<Signing> {
+        self.service.signing(&self.requests[0]).unwrap()
+    }
+
     /// Waits until the first CA has a thread that does not wait for the token.
     async fn one_is_free(&self) {
-        self.service.authorities[0].turns.one_is_free().await;
+        self.first().turns.one_is_free().await;
     }
 
     /// The number of free turns for other CAs in the namespace of the first CA.
     fn free_turns(&self) -> usize {
-        let namespace = &self.service.authorities[0].authority.cluster.namespace;
+        let first = self.first();
+        let namespace = &first.authority.cluster.namespace;
         let others = (0..2 * crate::CALLS.of_all).map(|number| {
             let mut other = ca("other").authority;
             other.cluster.namespace.clone_from(namespace);
@@ -238,10 +247,9 @@ impl World {
 
     fn serial(&self) -> String {
         let algorithm = SignatureAlgorithm::EcdsaP256Sha256;
-        let authority = &self.service.authorities[0].authority;
-        let reserved = Reserved::default();
+        let authority = &self.first().authority;
         let message = &self.requests[0].tbs_certificate;
-        policy::check(message, authority, algorithm, &reserved, now())
+        policy::check(message, authority, algorithm, now())
             .unwrap()
             .serial
     }
@@ -472,8 +480,9 @@ async fn a_service_with_a_refused_pin_keeps_running_and_reports_it() {
     let request = world().requests.remove(0);
     let mut authority = ca("ca-0").authority;
     authority.cluster.name.clone_from(&request.cluster_name);
-    let authorities = vec![authority];
-    let service = Service::new(Refusing, ONE_CALL, authorities, Reserved::default(), now).unwrap();
+    let service = Service::new(Refusing, ONE_CALL, now);
+    service.serve([Arc::new(authority)], Vec::new());
+    service.check_keys();
 
     let status = service.status(Request::new(StatusRequest::default()));
     let health = status.await.unwrap().into_inner().health;

@@ -1,0 +1,133 @@
+//! Files of CAs that appear, change and disappear.
+
+use std::os::unix::fs::symlink;
+
+use super::*;
+use crate::authority::tests::new_ca;
+
+/// The file of a CA for this Cluster.
+fn file(cluster: &str, ca: &str) -> Vec<u8> {
+    format!("key-label: of-{cluster}\ncluster: {cluster}\n{ca}").into_bytes()
+}
+
+fn files<const N: usize>(files: [(&str, &[u8]); N]) -> Files {
+    let files = files.into_iter();
+    files
+        .map(|(name, bytes)| (name.to_owned(), Ok(bytes.to_vec())))
+        .collect()
+}
+
+/// The changes, as text.
+fn changed(folder: &mut Folder, files: Files) -> Vec<String> {
+    let events = folder.update(files).into_iter();
+    let events = events.map(|event| match event {
+        Event::Used(file, authority) => format!("{file}: {}", authority.key_label),
+        Event::Refused(file, reason) => format!("{file}: {reason}"),
+        Event::Removed(file) => format!("{file} removed"),
+    });
+    events.collect()
+}
+
+fn labels(folder: &Folder) -> Vec<String> {
+    folder
+        .authorities()
+        .map(|authority| authority.key_label.clone())
+        .collect()
+}
+
+#[test]
+fn a_ca_begins_and_ends_with_its_file() {
+    let mut folder = Folder::default();
+    let [one, two] = ["t/one", "t/two"].map(|cluster| file(cluster, &new_ca()));
+
+    assert_eq!(changed(&mut folder, files([("1", &one)])), ["1: of-t/one"]);
+    let both = files([("1", &one), ("2", &two)]);
+    assert_eq!(changed(&mut folder, both.clone()), ["2: of-t/two"]);
+    assert_eq!(changed(&mut folder, both), [] as [&str; 0]);
+    assert_eq!(changed(&mut folder, files([("2", &two)])), ["1 removed"]);
+
+    assert_eq!(labels(&folder), ["of-t/two"]);
+}
+
+#[test]
+fn a_changed_file_replaces_only_its_own_ca() {
+    let mut folder = Folder::default();
+    let [one, other, new] = ["t/one", "t/other", "t/one"].map(|name| file(name, &new_ca()));
+    changed(&mut folder, files([("1", &one), ("2", &other)]));
+    let before: Vec<_> = folder.authorities().collect();
+
+    let events = changed(&mut folder, files([("1", &new), ("2", &other)]));
+
+    assert_eq!(events, ["1: of-t/one"]);
+    let after: Vec<_> = folder.authorities().collect();
+    assert_ne!(before[0].sha256, after[0].sha256);
+    assert!(Arc::ptr_eq(&before[1], &after[1]));
+}
+
+#[test]
+fn an_invalid_ca_file_ends_only_its_own_ca_and_is_reported_once() {
+    let mut folder = Folder::default();
+    let [one, other] = ["t/one", "t/other"].map(|cluster| file(cluster, &new_ca()));
+    changed(&mut folder, files([("1", &one), ("2", &other)]));
+
+    let invalid = files([("1", b"key-label: k\n"), ("2", &other)]);
+    let refused = ["1: it has no PEM certificate"];
+    assert_eq!(changed(&mut folder, invalid.clone()), refused);
+    assert_eq!(changed(&mut folder, invalid), [] as [&str; 0]);
+    let again = files([("1", b"key-label: l\n"), ("2", &other)]);
+    assert_eq!(changed(&mut folder, again), refused);
+
+    assert_eq!(labels(&folder), ["of-t/other"]);
+    let reasons: Vec<_> = folder.refused().collect();
+    assert_eq!(reasons, [("1", "it has no PEM certificate")]);
+}
+
+#[test]
+fn a_second_file_for_a_cluster_is_refused_until_the_first_ends() {
+    let mut folder = Folder::default();
+    let [one, two] = ["t/one", "t/one"].map(|cluster| file(cluster, &new_ca()));
+    changed(&mut folder, files([("b", &one)]));
+
+    // The name of the later file sorts before the name of the file in use.
+    let both = files([("a", &two), ("b", &one)]);
+    let events = changed(&mut folder, both.clone());
+    assert_eq!(events, ["a: b is already the file of Cluster t/one"]);
+    assert_eq!(changed(&mut folder, both), [] as [&str; 0]);
+    let events = changed(&mut folder, files([("a", &two)]));
+    assert_eq!(events, ["a: of-t/one", "b removed"]);
+}
+
+#[test]
+fn a_ca_certificate_is_refused_for_a_second_cluster() {
+    let mut folder = Folder::default();
+    let ca = new_ca();
+    let [one, two] = ["t/one", "t/two"].map(|cluster| file(cluster, &ca));
+
+    let events = changed(&mut folder, files([("1", &one), ("2", &two)]));
+
+    let refused = "2: 1 already assigns this CA certificate to Cluster t/one";
+    assert_eq!(events, ["1: of-t/one", refused]);
+    assert_eq!(labels(&folder), ["of-t/one"]);
+}
+
+#[test]
+fn only_visible_regular_files_of_limited_length_are_read() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = |name: &str| scratch.path().join(name);
+    fs::write(path("plain"), "a").unwrap();
+    fs::write(path(".hidden"), "b").unwrap();
+    fs::create_dir(path("directory")).unwrap();
+    symlink(path(".hidden"), path("linked")).unwrap();
+    symlink(path("nowhere"), path("dangling")).unwrap();
+    fs::write(path("long"), vec![b'a'; 64 * 1024 + 1]).unwrap();
+
+    let files = read(scratch.path()).unwrap();
+
+    let names: Vec<_> = files.keys().collect();
+    assert_eq!(names, ["dangling", "linked", "long", "plain"]);
+    assert_eq!(files["plain"].as_deref(), Ok(&b"a"[..]));
+    assert_eq!(files["linked"].as_deref(), Ok(&b"b"[..]));
+    assert_eq!(files["long"], Err("it is longer than 64 KiB".to_owned()));
+    assert!(files["dangling"].is_err());
+    assert!(read(&path("nowhere")).is_err());
+}
