@@ -12,7 +12,8 @@ use crate::identifiers::CertificateUid;
 use crate::ledger::RequestRef;
 use crate::refusal::{Deferral, Denial, Failure, Ignored, Refusal};
 use crate::request::{
-    Approval, Asked, ClaimedCsr, IssuedCertificate, ParsedCsr, RawRequest, TriageError,
+    self, Approval, Asked, ClaimedCsr, IssuedCertificate, KubeletServing, ParsedCsr, RawRequest,
+    TriageError,
 };
 use crate::scope::EnforcementState;
 use crate::time::until;
@@ -147,7 +148,7 @@ impl Deciding<'_> {
         }
         if enforcement == EnforcementState::Unknown {
             // An answered request needs no decision. Other approvers are allowed only until attestation is enforced.
-            return match RawRequest::triage(request, &self.context.verifiers) {
+            return match triage(request, self.context) {
                 Err(TriageError::Ignore(ignored)) if ignored != Ignored::IssuedByOthers => {
                     Err(Decision::Ignore(ignored))
                 }
@@ -160,9 +161,7 @@ impl Deciding<'_> {
     /// Runs the checks. An error is also a decision, so that `?` stops the checks.
     async fn checked(&mut self, request: &CertificateSigningRequest) -> Result<Decision, Decision> {
         let context = self.context;
-        let raw = self
-            .steps
-            .take("triage", || RawRequest::triage(request, &context.verifiers))?;
+        let raw = self.steps.take("triage", || triage(request, context))?;
         self.steps.saw(|| seen::request(request));
         let asked = raw.asked().clone();
         let csr = self.steps.take("parse", || raw.parse())?;
@@ -171,7 +170,9 @@ impl Deciding<'_> {
             Asked::Client(provider) => Box::pin(self.client(csr, &provider)).await,
             Asked::BuiltInClient if csr.is_attested() => Err(attested_built_in(&csr).into()),
             Asked::BuiltInClient => Box::pin(self.unattested_built_in(csr)).await,
-            Asked::Serving(_) | Asked::BuiltInServing => Box::pin(self.serving(csr)).await,
+            Asked::Serving(_) | Asked::BuiltInServing | Asked::OwnBuiltInServing => {
+                Box::pin(self.serving(csr)).await
+            }
         }
     }
 
@@ -259,7 +260,10 @@ impl Deciding<'_> {
         self.steps.saw(|| seen::machine(csr.machine()));
         let made = match csr.request().asked {
             Asked::BuiltInServing => Decision::Approve(self.steps.take("sign", || csr.approve())?),
-            Asked::Client(_) | Asked::BuiltInClient | Asked::Serving(_) => {
+            Asked::Client(_)
+            | Asked::BuiltInClient
+            | Asked::Serving(_)
+            | Asked::OwnBuiltInServing => {
                 let signed = csr.sign(&context.signer, now);
                 Decision::Issue(self.steps.wait("sign", signed).await?)
             }
@@ -267,6 +271,18 @@ impl Deciding<'_> {
         self.steps.saw(|| seen::signed(&made));
         Ok(made)
     }
+}
+
+fn triage(
+    request: &CertificateSigningRequest,
+    context: &Context,
+) -> Result<RawRequest, TriageError> {
+    let serving = if context.signer.signs_kubelet_serving() {
+        KubeletServing::Own
+    } else {
+        KubeletServing::BuiltIn
+    };
+    request::triage(request, &context.verifiers, serving)
 }
 
 /// Whether this is a request to a built-in signer of Kubernetes from a machine without a node identity. While

@@ -17,6 +17,7 @@ use crate::refusal::{Deferral, Failure, Refusal};
 pub use algorithm::SignatureAlgorithm;
 pub use ca::{CaCertificate, OtherCertificate};
 use certificate::Unsigned;
+pub use certificate::is_other_serving;
 pub(crate) use certificate::{CertificateContents, Purpose};
 pub use external::{ExternalKey, ExternalKeyError, SigningRequest};
 use key::CaKey;
@@ -100,6 +101,14 @@ impl Signer {
     /// DER of the CA certificate.
     pub fn ca_der(&self) -> &[u8] {
         &self.ca.der
+    }
+
+    /// Whether this controller signs for `kubernetes.io/kubelet-serving` with this CA, instead of kube-controller-manager.
+    pub fn signs_kubelet_serving(&self) -> bool {
+        match &self.key {
+            Key::Held(_) => false,
+            Key::External(key, _) => key.signs_kubelet_serving(),
+        }
     }
 
     /// Checks that the CA can sign now: its certificate is valid, and the program that holds the key responds. If the

@@ -68,6 +68,10 @@ impl ExternalKey for ClusterKey {
         self.client.check().await.map_err(of_call)
     }
 
+    fn signs_kubelet_serving(&self) -> bool {
+        self.client.signs_kubelet_serving()
+    }
+
     async fn sign(&self, request: &SigningRequest<'_>) -> Result<Vec<u8>, ExternalKeyError> {
         let algorithm = match request.algorithm {
             SignatureAlgorithm::EcdsaP256Sha256 => api::SignatureAlgorithm::EcdsaP256Sha256,

@@ -2,6 +2,7 @@
 //! signer.
 
 mod management;
+mod serving;
 
 use std::fs::{self, Permissions};
 use std::path::{Path, PathBuf};

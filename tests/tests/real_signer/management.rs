@@ -38,7 +38,7 @@ fn without_key(management: &Management, namespace: &str) -> WorkloadCluster {
 }
 
 /// A token with the key of this Cluster's CA, and its running signer.
-fn token_of(cluster: &WorkloadCluster) -> (Token, Process) {
+pub(super) fn token_of(cluster: &WorkloadCluster) -> (Token, Process) {
     let plane = cluster.control_plane();
     let token = Token::with_key(&plane.ca_cert_path(), &plane.ca_key_path());
     let signer = serve(&token, cluster);
@@ -49,11 +49,11 @@ fn serve(token: &Token, cluster: &WorkloadCluster) -> Process {
     token.serve_cluster(&format!("{}/{}", cluster.namespace(), cluster.name()))
 }
 
-fn endpoint(token: &Token) -> String {
+pub(super) fn endpoint(token: &Token) -> String {
     format!("--signer-endpoint=unix://{}", token.socket().display())
 }
 
-fn scene(
+pub(super) fn scene(
     management: Management,
     manager: Manager,
     cluster: WorkloadCluster,

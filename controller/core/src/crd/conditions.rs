@@ -143,6 +143,8 @@ pub mod reason {
     pub const NONE_FOUND: &str = "NoneFound";
     /// Another approver approved requests for serving certificates.
     pub const APPROVED_BY_OTHERS: &str = "ApprovedByOthers";
+    /// Another signer signed requests for serving certificates that the controller signs.
+    pub const SIGNED_BY_OTHERS: &str = "SignedByOthers";
     /// Bindings permit others to approve requests for serving certificates.
     pub const OTHERS_CAN_APPROVE: &str = "OthersCanApprove";
     /// The controller is not allowed to list the roles of the workload cluster.

@@ -47,7 +47,7 @@ impl ParsedCsr {
     ) -> Result<ConformantServingCsr, Refusal> {
         let raw = self.raw();
         match raw.asked {
-            Asked::Serving(_) | Asked::BuiltInServing => {}
+            Asked::Serving(_) | Asked::BuiltInServing | Asked::OwnBuiltInServing => {}
             Asked::Client(_) | Asked::BuiltInClient => return Err(Denial::SignerPurpose.into()),
         }
         let node_name = subject::node_name(self.csr())?;

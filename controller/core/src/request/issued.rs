@@ -120,7 +120,7 @@ impl CorroboratedCsr {
 
 fn is_ours(asked: &Asked) -> Result<(), Denial> {
     match asked {
-        Asked::Client(_) | Asked::Serving(_) => Ok(()),
+        Asked::Client(_) | Asked::Serving(_) | Asked::OwnBuiltInServing => Ok(()),
         Asked::BuiltInClient | Asked::BuiltInServing => Err(Denial::SignerPurpose),
     }
 }
@@ -139,6 +139,7 @@ mod tests {
         for asked in [
             Asked::Client(Provider::NULL),
             Asked::Serving(Provider::NULL),
+            Asked::OwnBuiltInServing,
         ] {
             assert_eq!(is_ours(&asked), Ok(()));
         }

@@ -43,7 +43,7 @@ impl ParsedCsr {
         match self.raw.asked() {
             Asked::Client(provider) => Some(provider),
             Asked::BuiltInClient => self.claimed_provider(),
-            Asked::Serving(_) | Asked::BuiltInServing => None,
+            Asked::Serving(_) | Asked::BuiltInServing | Asked::OwnBuiltInServing => None,
         }
     }
 

@@ -48,6 +48,17 @@ pub enum Asked {
     Serving(Provider),
     /// kube-controller-manager's serving signer.
     BuiltInServing,
+    /// The same signer in a cluster without a signer in kube-controller-manager, so that this controller signs.
+    OwnBuiltInServing,
+}
+
+/// The component that signs for `kubernetes.io/kubelet-serving` in a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KubeletServing {
+    /// kube-controller-manager.
+    BuiltIn,
+    /// This controller, with an external signer.
+    Own,
 }
 
 impl Asked {
@@ -112,32 +123,7 @@ impl RawRequest {
         csr: &CertificateSigningRequest,
         verifiers: &Verifiers,
     ) -> Result<Self, TriageError> {
-        let CertificateSigningRequest { metadata, spec, .. } = csr;
-        let created = metadata.creation_timestamp.as_ref();
-        let annotations = metadata.annotations.as_ref();
-        let asked = Asked::of(&spec.signer_name, verifiers)
-            .ok_or_else(|| Ignored::AnotherSigner(spec.signer_name.clone()))?;
-        if let Some(status) = &csr.status {
-            still_open(status, &asked)?;
-        }
-        if let Asked::Client(provider) | Asked::Serving(provider) = &asked {
-            verifiers.is_available(provider)?;
-        }
-        size::within_limits(spec)?;
-        let contents = RawContents {
-            asked,
-            request: spec.request.0.clone(),
-            usages: spec.usages.clone().unwrap_or_default(),
-            username: spec.username.clone().unwrap_or_default(),
-            groups: spec.groups.clone().unwrap_or_default(),
-            uid: spec.uid.clone(),
-            expiration: spec
-                .expiration_seconds
-                .map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or_default())),
-            created: created.map(|time| time.0.into()),
-            annotated_key: annotations.and_then(|all| all.get(ENDORSEMENT_KEY_ANNOTATION).cloned()),
-        };
-        Ok(Self { contents })
+        triage(csr, verifiers, KubeletServing::BuiltIn)
     }
 
     /// The kind of the requested signer.
@@ -148,6 +134,45 @@ impl RawRequest {
     pub(super) fn contents(&self) -> &RawContents {
         &self.contents
     }
+}
+
+/// Like [`RawRequest::triage`], in a cluster where this component signs for `kubernetes.io/kubelet-serving`. A request
+/// that this controller approved and must also sign is still open until it has a certificate.
+pub(crate) fn triage(
+    csr: &CertificateSigningRequest,
+    verifiers: &Verifiers,
+    serving: KubeletServing,
+) -> Result<RawRequest, TriageError> {
+    let signer = &csr.spec.signer_name;
+    let asked = match (Asked::of(signer, verifiers), serving) {
+        (None, _) => return Err(Ignored::AnotherSigner(signer.clone()).into()),
+        (Some(Asked::BuiltInServing), KubeletServing::Own) => Asked::OwnBuiltInServing,
+        (Some(asked), _) => asked,
+    };
+    let CertificateSigningRequest { metadata, spec, .. } = csr;
+    let created = metadata.creation_timestamp.as_ref();
+    let annotations = metadata.annotations.as_ref();
+    if let Some(status) = &csr.status {
+        still_open(status, &asked)?;
+    }
+    if let Asked::Client(provider) | Asked::Serving(provider) = &asked {
+        verifiers.is_available(provider)?;
+    }
+    size::within_limits(spec)?;
+    let contents = RawContents {
+        asked,
+        request: spec.request.0.clone(),
+        usages: spec.usages.clone().unwrap_or_default(),
+        username: spec.username.clone().unwrap_or_default(),
+        groups: spec.groups.clone().unwrap_or_default(),
+        uid: spec.uid.clone(),
+        expiration: spec
+            .expiration_seconds
+            .map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or_default())),
+        created: created.map(|time| time.0.into()),
+        annotated_key: annotations.and_then(|all| all.get(ENDORSEMENT_KEY_ANNOTATION).cloned()),
+    };
+    Ok(RawRequest { contents })
 }
 
 fn still_open(status: &CertificateSigningRequestStatus, asked: &Asked) -> Result<(), Ignored> {
@@ -167,8 +192,10 @@ fn still_open(status: &CertificateSigningRequestStatus, asked: &Asked) -> Result
         Asked::BuiltInClient | Asked::BuiltInServing if approved_by_us => {
             Err(Ignored::AlreadyApproved)
         }
-        Asked::Client(_) | Asked::BuiltInClient | Asked::Serving(_) | Asked::BuiltInServing => {
-            Ok(())
-        }
+        Asked::Client(_)
+        | Asked::BuiltInClient
+        | Asked::Serving(_)
+        | Asked::BuiltInServing
+        | Asked::OwnBuiltInServing => Ok(()),
     }
 }

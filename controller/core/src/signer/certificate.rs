@@ -7,12 +7,13 @@ use aws_lc_rs::error::Unspecified;
 use kubelet_attestation::contract::CERTIFICATE_BACKDATING;
 use kubelet_attestation::csr::oid;
 use kubelet_attestation::names::{NODES_GROUP, NodeName, ProviderId};
+use x509_cert::Certificate;
 use x509_cert::attr::AttributeTypeAndValue;
 use x509_cert::certificate::Rfc5280;
 use x509_cert::der::asn1::{
     Any, BitString, Ia5String, ObjectIdentifier, OctetString, Utf8StringRef,
 };
-use x509_cert::der::{self, Encode, Tag};
+use x509_cert::der::{self, Decode as _, Encode, Tag};
 use x509_cert::ext::Extension;
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::ext::pkix::{
@@ -121,6 +122,28 @@ impl Unsigned {
             not_after: self.not_after,
         })
     }
+}
+
+/// Whether a serving certificate in PEM is from another signer: it cannot be parsed, or it does not begin with the
+/// extensions of this controller, in their order. kube-controller-manager writes them in a different order.
+///
+/// A signer that imitates this order is not detected.
+pub fn is_other_serving(certificate: &[u8]) -> bool {
+    const OWN: [ObjectIdentifier; 4] = [
+        oid::BASIC_CONSTRAINTS,
+        oid::KEY_USAGE,
+        oid::EXTENDED_KEY_USAGE,
+        oid::SUBJECT_ALT_NAME,
+    ];
+    let Ok(block) = pem::parse(certificate) else {
+        return true;
+    };
+    let Ok(certificate) = Certificate::from_der(block.contents()) else {
+        return true;
+    };
+    let extensions = certificate.tbs_certificate().extensions();
+    let found = extensions.into_iter().flatten().map(|one| one.extn_id);
+    !found.take(OWN.len()).eq(OWN)
 }
 
 /// Returns `O=system:nodes, CN=system:node:<name>` and, for a client certificate, the UID that the API server copies

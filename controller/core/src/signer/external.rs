@@ -19,6 +19,11 @@ pub trait ExternalKey: Debug + Send + Sync {
     /// Checks that the program can sign now. The controller claims a node name only if this check passes.
     async fn check(&self) -> Result<(), ExternalKeyError>;
 
+    /// Whether this controller uses the key for `kubernetes.io/kubelet-serving`, because no other component signs for it.
+    fn signs_kubelet_serving(&self) -> bool {
+        false
+    }
+
     /// Signs one certificate.
     async fn sign(&self, request: &SigningRequest<'_>) -> Result<Vec<u8>, ExternalKeyError>;
 }

@@ -95,6 +95,11 @@ impl Client {
         }
     }
 
+    /// Whether the controller signs for `kubernetes.io/kubelet-serving` through this signer.
+    pub(super) fn signs_kubelet_serving(&self) -> bool {
+        self.endpoint.signs_kubelet_serving()
+    }
+
     /// Requests the status. Concurrent callers share one call.
     pub(super) async fn check(&self) -> Result<(), CallError> {
         let mut last = self.status.lock().await;

@@ -1,4 +1,4 @@
-//! Finds other approvers of requests for serving certificates.
+//! Finds other approvers of requests for serving certificates, and other signers.
 //!
 //! A request does not contain the user that approved it. The API server stores only the reason and the message that the
 //! approver wrote. So the requests show that another approver works, and bindings show the users that have the permission.
@@ -16,6 +16,7 @@ use kubelet_attestation::ensure;
 use kubelet_attestation::errors::{error_chain, shortened};
 use kubelet_attestation::names::BUILT_IN_SERVING_SIGNER;
 use node_attestation_core::request::ApprovalReason;
+use node_attestation_core::signer::is_other_serving;
 
 use super::access::{HardeningError, Object, call};
 use crate::client::{CONTROLLER, PAGE_SIZE};
@@ -77,12 +78,25 @@ pub struct OtherApprovers {
     pub more: usize,
     /// The error message, if the controller is not allowed to list roles.
     pub unread: Option<String>,
+    /// The number of requests that another signer signed in the last hour. 0 if kube-controller-manager signs them.
+    pub signed: usize,
+    /// The same, also if kube-controller-manager signs them.
+    signed_by_any: usize,
 }
 
 impl OtherApprovers {
     /// Whether no other approver was found.
     pub fn is_empty(&self) -> bool {
-        self.approved.is_empty() && self.permitted.is_empty()
+        self.approved.is_empty() && self.permitted.is_empty() && self.signed == 0
+    }
+
+    /// The same in a cluster in which only this controller signs.
+    #[must_use]
+    pub fn with_signers(self) -> Self {
+        Self {
+            signed: self.signed_by_any,
+            ..self
+        }
     }
 
     /// The numbers of approvals by well-known reason, and of all others together.
@@ -97,6 +111,11 @@ impl OtherApprovers {
     }
 
     fn note(&mut self, request: &CertificateSigningRequest) {
+        let status = request.status.as_ref();
+        let certificate = status.and_then(|status| status.certificate.as_ref());
+        if certificate.is_some_and(|one| !one.0.is_empty() && is_other_serving(&one.0)) {
+            self.signed_by_any += 1;
+        }
         let mut conditions = request
             .status
             .iter()
@@ -137,6 +156,12 @@ impl fmt::Display for OtherApprovers {
             parts.push(format!(
                 "another approver approved requests for {BUILT_IN_SERVING_SIGNER} in the last hour: {}",
                 counts.join(", ")
+            ));
+        }
+        if self.signed > 0 {
+            parts.push(format!(
+                "another signer signed {} requests for {BUILT_IN_SERVING_SIGNER} in the last hour",
+                self.signed
             ));
         }
         if !self.permitted.is_empty() {

@@ -370,6 +370,8 @@ fn of_approvers(approvers: &Result<OtherApprovers, String>) -> ConditionReport {
         Ok(found) => {
             let (holds, reason) = if !found.approved.is_empty() {
                 (False, reason::APPROVED_BY_OTHERS)
+            } else if found.signed > 0 {
+                (False, reason::SIGNED_BY_OTHERS)
             } else if !found.permitted.is_empty() {
                 (False, reason::OTHERS_CAN_APPROVE)
             } else if found.unread.is_some() {

@@ -316,7 +316,12 @@ impl Upkeep {
         let paths = part(self.paths(told.collect())).await;
         health.paths = Some(paths.unwrap_or_else(|error| (AutoApprove::Unasked, error)));
         let approvers = other_approvers::read(self.access.client());
-        health.approvers = Some(part_within(REPORT_WITHIN, approvers).await);
+        let approvers = part_within(REPORT_WITHIN, approvers).await;
+        health.approvers = Some(if self.context.signer.signs_kubelet_serving() {
+            approvers.map(other_approvers::OtherApprovers::with_signers)
+        } else {
+            approvers
+        });
         health
     }
 

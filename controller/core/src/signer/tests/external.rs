@@ -1,17 +1,21 @@
 //! Keys that another program holds.
 
 use async_trait::async_trait;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
 use super::*;
-use crate::refusal::Unavailable;
+use crate::refusal::{Denial, Ignored, Unavailable};
+use crate::request::ApprovalReason;
 use crate::signer::ca::CaCertificate;
 use crate::signer::key::CaKey;
+use crate::testing::condition;
 
 /// An external program that changes its signatures.
 struct Program {
     key: CaKey,
     away: bool,
     refuses: bool,
+    serves: bool,
     change: fn(Vec<u8>) -> Vec<u8>,
 }
 
@@ -28,6 +32,7 @@ impl Program {
             key: CaKey::from_pem(pki.key().as_bytes(), &ca).unwrap(),
             away: false,
             refuses: false,
+            serves: false,
             change: |signature| signature,
         }
     }
@@ -44,6 +49,10 @@ impl ExternalKey for Program {
             return Err(ExternalKeyError::Unavailable(Unavailable::new("away")));
         }
         Ok(())
+    }
+
+    fn signs_kubelet_serving(&self) -> bool {
+        self.serves
     }
 
     async fn sign(&self, request: &SigningRequest<'_>) -> Result<Vec<u8>, ExternalKeyError> {
@@ -181,5 +190,122 @@ fn a_ca_of_another_kind_or_size_has_no_signer() {
         let signer = Signer::with_external_key(pki.certificate().as_bytes(), any);
 
         assert_eq!(signer.unwrap_err(), InvalidCa::KeyKind, "{key:?}");
+    }
+}
+
+/// The cluster in which node `n1` has joined, with this signer.
+fn serving_by(signer: Signer) -> Context {
+    Context {
+        signer: signer.into(),
+        ..serving_cluster()
+    }
+}
+
+fn serves(pki: &Pki) -> Signer {
+    let program = Program {
+        serves: true,
+        ..Program::of(pki)
+    };
+    program.for_ca(pki)
+}
+
+/// The request of a stock kubelet.
+fn stock() -> CertificateSigningRequest {
+    serving_object(&serving_csr(&[dns("n1"), ip(ADDRESS)]))
+}
+
+#[test]
+fn a_kubelet_serving_request_is_signed_only_by_a_signer_that_serves() {
+    let pki = Pki::new();
+    let signer = serves(&pki);
+    let now = late(&signer);
+
+    let cluster = serving_by(signer);
+    let issued = issued_at(&stock(), &cluster, now);
+
+    assert_eq!(issued.basis, ApprovalReason::ServingNamesCorroborated);
+    assert_eq!(issued.not_after, now + cluster.longest_lifetime);
+    pki.verify_server(&issued.pem, now);
+    // Otherwise, kube-controller-manager signs.
+    for signer in [Program::of(&pki).for_ca(&pki), pki.signer().unwrap()] {
+        let decision = decided_at(&stock(), &serving_by(signer), now);
+        assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
+    }
+}
+
+#[test]
+fn a_kubelet_serving_request_that_is_signed_here_passes_every_check() {
+    let pki = Pki::new();
+    let now = late(&serves(&pki));
+    let decided =
+        |request: &CertificateSigningRequest| decided_at(request, &serving_by(serves(&pki)), now);
+    let foreign = serving_object(&serving_csr(&[dns("n1"), ip([192, 0, 2, 2])]));
+    let decision = decided(&foreign);
+    let denied = matches!(
+        decision,
+        Decision::Deny(Denial::ServingNameNotReported { .. })
+    );
+    assert!(denied, "{decision:?}");
+    let mut another = stock();
+    another.spec.username = Some("system:node:n2".to_owned());
+    let decision = decided(&another);
+    let denied = matches!(
+        decision,
+        Decision::Deny(Denial::RequesterIsAnotherNode { .. })
+    );
+    assert!(denied, "{decision:?}");
+}
+
+#[test]
+fn an_approved_kubelet_serving_request_is_signed_after_a_crash() {
+    let pki = Pki::new();
+    let signer = serves(&pki);
+    let now = late(&signer);
+    let cluster = serving_by(signer);
+    let mut approved = condition("Approved");
+    approved.reason = Some(ApprovalReason::ServingNamesCorroborated.reason().to_owned());
+    let mut request = stock();
+    let status = request.status.get_or_insert_default();
+    status.conditions = Some(vec![approved]);
+
+    pki.verify_server(&issued_at(&request, &cluster, now).pem, now);
+
+    let status = request.status.get_or_insert_default();
+    status.certificate = Some(k8s_openapi::ByteString(b"x".to_vec()));
+    let decision = decided_at(&request, &cluster, now);
+    let ignored = matches!(decision, Decision::Ignore(Ignored::AlreadyIssued));
+    assert!(ignored, "{decision:?}");
+}
+
+#[test]
+fn a_kubelet_serving_request_waits_while_its_signer_refuses() {
+    let pki = Pki::new();
+    let program = Program {
+        serves: true,
+        refuses: true,
+        ..Program::of(&pki)
+    };
+    let signer = program.for_ca(&pki);
+    let now = late(&signer);
+
+    let decision = decided_at(&stock(), &serving_by(signer), now);
+
+    let waits = matches!(decision, Decision::Retry(Deferral::SignerRefused(_)));
+    assert!(waits, "{decision:?}");
+}
+
+#[test]
+fn only_a_serving_certificate_of_this_controller_has_its_form() {
+    let pki = Pki::new();
+    let signer = serves(&pki);
+    let now = late(&signer);
+    let cluster = serving_by(signer);
+    let own = issued_at(&stock(), &cluster, now).pem;
+    assert!(!is_other_serving(own.as_bytes()));
+
+    let client = cluster_of(Program::of(&pki).for_ca(&pki));
+    let client = issued_at(&valid(), &client, now).pem;
+    for other in [client.as_str(), &pki.certificate(), "", "x"] {
+        assert!(is_other_serving(other.as_bytes()), "{other}");
     }
 }

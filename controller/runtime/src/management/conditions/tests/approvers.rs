@@ -21,6 +21,8 @@ fn another_approver_of_serving_certificates_sets_the_condition_to_false() {
     assert_eq!(of(approved), is("False", "ApprovedByOthers"));
     let permitted = of(|found| found.permitted.push("ClusterRoleBinding x".to_owned()));
     assert_eq!(permitted, is("False", "OthersCanApprove"));
+    let signed = of(|found| found.signed = 2);
+    assert_eq!(signed, is("False", "SignedByOthers"));
     let unread = of(|found| found.unread = Some("not allowed".to_owned()));
     assert_eq!(unread, is("Unknown", "RolesUnreadable"));
     let failed = serving(Health {
