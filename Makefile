@@ -10,7 +10,7 @@ unexport LANGUAGE
 
 # The arguments of make have common names, so a variable with the same name in the user's shell must not become an
 # argument.
-$(foreach variable,VERSION IMAGE BUILDER PROVIDER CONTROL_PLANE SUITE TEST PART,$(if \
+$(foreach variable,VERSION IMAGE SIGNER_IMAGE BUILDER PROVIDER CONTROL_PLANE SUITE TEST PART,$(if \
   $(filter environment,$(origin $(variable))),$(eval undefine $(variable))))
 
 # A recipe must never get text that a shell would expand. A git tag name, for example, can contain such text.
@@ -21,8 +21,8 @@ without = $(if $(2),$(call without,$(subst $(firstword $(2)),,$(1)),$(wordlist 2
 unfit = $(call without,$(subst $(space),!,$(value $(1))),$(characters))
 checked = $(if $(filter command environment,$(firstword $(origin $(1)))),$(if $(call unfit,$(1)),$(error \
   invalid $(1): it can have letters, digits, and . _ - + ~ / : @ and commas)))
-$(foreach variable,VERSION IMAGE BUILDER SOURCE_DATE_EPOCH PROVIDER CONTROL_PLANE SUITE TEST PART,$(call checked,$(variable)))
-export VERSION IMAGE BUILDER
+$(foreach variable,VERSION IMAGE SIGNER_IMAGE BUILDER SOURCE_DATE_EPOCH PROVIDER CONTROL_PLANE SUITE TEST PART,$(call checked,$(variable)))
+export VERSION IMAGE SIGNER_IMAGE BUILDER
 ifeq ($(origin COSIGN_PASSWORD),command line)
 $(error COSIGN_PASSWORD belongs into the environment: arguments are seen by everybody)
 endif
@@ -245,6 +245,10 @@ fips-check: fips build
 image: prerequisites-musl
 	@packaging/controller/image target/image
 
+## signer-image: the image of the PKCS #11 signer, an OCI archive in target/image; SIGNER_IMAGE=registry/name
+signer-image: prerequisites-packaging
+	@packaging/signer/image target/image
+
 ## chart: the controller's Helm chart, in target/chart
 chart: prerequisites-real
 	@packaging/chart/build target/chart
@@ -386,4 +390,4 @@ prerequisites-%:
 .PHONY: scripts demos fresh fresh-demos readme book packages packages-check packages-check-all components help demo test test-all test-long test-fast suite build suites more-suites \
 	stages-idle stages-idle-checks selinux-policy isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
 	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init dependencies fmt deny \
-	advisories lint-prose machete mutants image chart release release-programs release-check helm fips fips-check cgroup2-check cosign
+	advisories lint-prose machete mutants image signer-image chart release release-programs release-check helm fips fips-check cgroup2-check cosign
