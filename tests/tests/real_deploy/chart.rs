@@ -73,7 +73,7 @@ fn plain(value: Value) -> Value {
     }
 }
 
-fn of_kind<'a>(objects: &'a BTreeMap<[String; 3], Value>, kind: &str) -> &'a Value {
+pub fn of_kind<'a>(objects: &'a BTreeMap<[String; 3], Value>, kind: &str) -> &'a Value {
     let mut found = objects.iter().filter(|([of, ..], _)| of == kind);
     let (_, object) = found
         .next()
@@ -139,6 +139,8 @@ fn the_chart_passes_helm_lint_and_rejects_invalid_values() {
             "/extraVolumeMounts/0",
         ),
         ("extraContainers=[{\"name\":\"a\"}]", "/extraContainers/0"),
+        ("signer.module=\"softhsm\"", "/signer/module"),
+        ("signer.enabled=true", "signer.caConfigMaps is missing"),
         (
             "serviceAccount.annotations={\"a\":1}",
             "/serviceAccount/annotations/a",
@@ -294,48 +296,6 @@ fn a_controller_for_one_namespace_reads_only_its_secrets() {
     let with_static = of(&[watched, "capa.staticIdentities=true"]);
     assert_eq!(with_static, ["capa-system", "fleet"]);
     assert_eq!(of(&["capa.staticIdentities=true"]), [""]);
-}
-
-#[test]
-fn an_external_signer_container_shares_a_socket_with_the_controller() {
-    let mount = json!({"name": "signer", "mountPath": "/run/signer"});
-    let volume = json!({"name": "signer", "emptyDir": {"medium": "Memory"}});
-    let signer = json!({
-        "name": "signer", "image": "registry.example/signer:v1", "volumeMounts": [mount],
-        "args": ["--socket=/run/signer/signer.sock"],
-    });
-    let values = [
-        format!("extraVolumes=[{volume}]"),
-        format!("extraVolumeMounts=[{mount}]"),
-        format!("extraContainers=[{signer}]"),
-        r#"extraArgs=["--signer-endpoint=unix:///run/signer/signer.sock"]"#.to_owned(),
-    ];
-    let mut values: Vec<_> = values.iter().map(String::as_str).collect();
-    let of = |values: &[&str]| {
-        let found = objects(&template(NAMESPACE, values));
-        of_kind(&found, "Deployment")["spec"]["template"]["spec"].clone()
-    };
-
-    let pod = of(&values);
-    values.push(r#"tpm.challengeKeysSecret="challenge-keys""#);
-    let with_keys = of(&values);
-
-    let manager = &pod["containers"][0];
-    let args = manager["args"].as_array().unwrap();
-    assert_eq!(
-        args.last().unwrap(),
-        "--signer-endpoint=unix:///run/signer/signer.sock"
-    );
-    assert_eq!(manager["name"], of(&[])["containers"][0]["name"]);
-    assert_eq!(manager["volumeMounts"], json!([mount]));
-    assert_eq!(pod["volumes"], json!([volume]));
-    assert_eq!(pod["containers"][1], signer);
-    assert_eq!(pod["containers"].as_array().unwrap().len(), 2);
-    let keys = json!({"name": "keys", "mountPath": "/keys", "readOnly": true});
-    let manager = &with_keys["containers"][0];
-    assert_eq!(manager["volumeMounts"], json!([keys, mount]));
-    let keys = json!({"name": "keys", "secret": {"secretName": "challenge-keys"}});
-    assert_eq!(with_keys["volumes"], json!([keys, volume]));
 }
 
 /// The command that applies crds.yaml on a page.

@@ -4,6 +4,7 @@
 mod chart;
 mod floor;
 mod install;
+mod signer;
 
 use std::path::Path;
 use std::process::Command;

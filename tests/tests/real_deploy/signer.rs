@@ -1,0 +1,102 @@
+//! External signers in the chart.
+
+use kubelet_authenticator_tests::deploy::NAMESPACE;
+use serde_json::json;
+
+use crate::chart::{objects, of_kind, template};
+
+#[test]
+fn an_external_signer_container_shares_a_socket_with_the_controller() {
+    let mount = json!({"name": "signer", "mountPath": "/run/signer"});
+    let volume = json!({"name": "signer", "emptyDir": {"medium": "Memory"}});
+    let signer = json!({
+        "name": "signer", "image": "registry.example/signer:v1", "volumeMounts": [mount],
+        "args": ["--socket=/run/signer/signer.sock"],
+    });
+    let values = [
+        format!("extraVolumes=[{volume}]"),
+        format!("extraVolumeMounts=[{mount}]"),
+        format!("extraContainers=[{signer}]"),
+        r#"extraArgs=["--signer-endpoint=unix:///run/signer/signer.sock"]"#.to_owned(),
+    ];
+    let mut values: Vec<_> = values.iter().map(String::as_str).collect();
+    let of = |values: &[&str]| {
+        let found = objects(&template(NAMESPACE, values));
+        of_kind(&found, "Deployment")["spec"]["template"]["spec"].clone()
+    };
+
+    let pod = of(&values);
+    values.push(r#"tpm.challengeKeysSecret="challenge-keys""#);
+    let with_keys = of(&values);
+
+    let manager = &pod["containers"][0];
+    let args = manager["args"].as_array().unwrap();
+    assert_eq!(
+        args.last().unwrap(),
+        "--signer-endpoint=unix:///run/signer/signer.sock"
+    );
+    assert_eq!(manager["name"], of(&[])["containers"][0]["name"]);
+    assert_eq!(manager["volumeMounts"], json!([mount]));
+    assert_eq!(pod["volumes"], json!([volume]));
+    assert_eq!(pod["containers"][1], signer);
+    assert_eq!(pod["containers"].as_array().unwrap().len(), 2);
+    let keys = json!({"name": "keys", "mountPath": "/keys", "readOnly": true});
+    let manager = &with_keys["containers"][0];
+    assert_eq!(manager["volumeMounts"], json!([keys, mount]));
+    let keys = json!({"name": "keys", "secret": {"secretName": "challenge-keys"}});
+    assert_eq!(with_keys["volumes"], json!([keys, volume]));
+}
+
+#[test]
+fn the_signer_of_the_chart_has_its_socket_its_pin_and_its_cas() {
+    let values = [
+        r#"signer={"enabled": true, "module": "/opt/hsm.so", "tokenLabel": "clusters"}"#,
+        r#"signer.pinSecret="pin""#,
+        r#"signer.caConfigMaps=["cas", "more-cas"]"#,
+        r#"signer.extraEnv=[{"name": "HSM_CONF", "value": "/etc/hsm"}]"#,
+        "signer.kubeletServing=true",
+    ];
+    let found = objects(&template(NAMESPACE, &values));
+    let pod = &of_kind(&found, "Deployment")["spec"]["template"]["spec"];
+    let [manager, signer] = &pod["containers"].as_array().unwrap()[..] else {
+        panic!("{pod:#}")
+    };
+
+    let endpoint = "--signer-endpoint=unix:///run/signer/signer.sock,kubelet-serving";
+    let arguments = manager["args"].as_array().unwrap();
+    assert!(arguments.contains(&json!(endpoint)), "{arguments:?}");
+    let socket = json!({"name": "signer", "mountPath": "/run/signer"});
+    assert_eq!(manager["volumeMounts"], json!([socket]));
+    assert_eq!(
+        signer["args"],
+        json!([
+            "--socket=/run/signer/signer.sock",
+            "--module=/opt/hsm.so",
+            "--token-label=clusters",
+            "--pin-file=/etc/node-attestation-signer/secret/pin",
+            "--cas=/etc/node-attestation-signer/cas",
+        ])
+    );
+    // The controller has no access to the PIN.
+    let folder = "/etc/node-attestation-signer";
+    let mounts = json!([
+        socket,
+        {"name": "signer-pin", "mountPath": format!("{folder}/secret"), "readOnly": true},
+        {"name": "signer-cas", "mountPath": format!("{folder}/cas"), "readOnly": true},
+    ]);
+    assert_eq!(signer["volumeMounts"], mounts);
+    assert_eq!(signer["securityContext"], manager["securityContext"]);
+    assert_eq!(signer["env"][0]["name"], "HSM_CONF");
+    assert_eq!(pod["securityContext"]["fsGroup"], 65532.0);
+    let [_, pin, cas] = &pod["volumes"].as_array().unwrap()[..] else {
+        panic!("{pod:#}")
+    };
+    assert_eq!(pin["secret"]["secretName"], "pin");
+    assert_eq!(pin["secret"]["defaultMode"], 256.0);
+    let sources = cas["projected"]["sources"].as_array().unwrap();
+    let names: Vec<_> = sources
+        .iter()
+        .map(|one| &one["configMap"]["name"])
+        .collect();
+    assert_eq!(names, ["cas", "more-cas"]);
+}
