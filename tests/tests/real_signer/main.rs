@@ -321,7 +321,7 @@ fn a_missing_pin_folder_or_new_option_stops_the_signer_with_an_error() {
 
 #[test]
 fn an_invalid_file_or_a_missing_key_stops_only_its_own_ca() {
-    const FIRST: Machine = Machine::new("beside-bad", "tokg01");
+    const FIRST: Machine = Machine::new("near-bad", "tokg01");
     const SECOND: Machine = Machine::new("keyless", "tokg02");
     let token = Token::with_new_ca(&["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]);
     token.assign("absent", &token.ca, "absent", "tenant-a/other");

@@ -143,7 +143,7 @@ pub fn is_other_serving(certificate: &[u8]) -> bool {
     };
     let extensions = certificate.tbs_certificate().extensions();
     let found = extensions.into_iter().flatten().map(|one| one.extn_id);
-    !found.take(OWN.len()).eq(OWN)
+    found.take(OWN.len()).ne(OWN)
 }
 
 /// Returns `O=system:nodes, CN=system:node:<name>` and, for a client certificate, the UID that the API server copies
