@@ -29,7 +29,9 @@ fn start(namespace: &str, controllers: Controllers) -> (Scene, Token, Process) {
     cluster.write_ca(cluster.control_plane().ca().certificate_pem(), None);
     let (token, signer) = token_of(&cluster);
     let keys = token.scratch.directory("challenge-keys");
-    token.scratch.write("challenge-keys/current", "0f".repeat(32));
+    token
+        .scratch
+        .write("challenge-keys/current", "0f".repeat(32));
     let keys = keys.display().to_string();
     let endpoint = format!("{},kubelet-serving", endpoint(&token));
     let arguments = [&*endpoint, "--tpm-challenge-keys", &keys];
