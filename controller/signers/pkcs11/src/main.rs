@@ -177,9 +177,14 @@ impl<T: Keys> Cas<T> {
         for event in self.folder.update(files) {
             event.log();
         }
+        self.serve(None);
+    }
+
+    /// Serves the CAs of the last read. `unread` is the reason why the folder cannot be read now.
+    fn serve(&self, unread: Option<String>) {
         let refused = self.folder.refused();
         let refused = refused.map(|(file, reason)| format!("{file}: {reason}"));
-        let refused = refused.collect();
+        let refused = refused.chain(unread).collect();
         self.service.serve(self.folder.authorities(), refused);
         self.service.check_keys();
     }
@@ -205,6 +210,7 @@ impl<T: Keys> Cas<T> {
                         let folder = self.path.display();
                         tracing::error!(%folder, error, "cannot read the folder with the CAs");
                     }
+                    self.serve(Some(format!("cannot read the folder: {error}")));
                     last_error = Some(error);
                 }
             }
