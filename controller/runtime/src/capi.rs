@@ -18,6 +18,7 @@ mod templates;
 #[cfg(test)]
 mod testing;
 mod watch;
+mod workload_access;
 
 pub(crate) use api_discovery::{cluster_resource, required_cluster_resource};
 pub use ca::{CaOutOfTime, CaRefused, ClusterCa};
@@ -43,4 +44,6 @@ pub(crate) use secret_values::{CA_KEYS, KUBECONFIG_KEY, SecretValues};
 pub use selection::Selection;
 pub(crate) use templates::Recorded;
 #[cfg(test)]
-pub(crate) use testing::{ca_secret, ca_secret_without_key, objects_with_tokens};
+pub(crate) use testing::{ca_secret, ca_secret_without_key, objects_with_tokens, token_of};
+pub(crate) use workload_access::kubeconfig_text;
+pub use workload_access::{TokenClaims, access_secret_name};

@@ -65,6 +65,7 @@ pub(crate) mod spec_mapping;
 mod status_writer;
 mod supervisor;
 mod sweep_events;
+mod token_renewal;
 #[cfg(test)]
 pub(crate) use infra_cluster::each_read_alone;
 
@@ -72,6 +73,7 @@ use ca_key_registry::CaKeys;
 use infra_cluster::Definitions;
 use leader::{Candidate, TermEnd};
 use places::Places;
+use single_object::Observed;
 
 /// The kinds in the management cluster that a replica must list before it is ready. Kinds that only the leader needs
 /// are listed after the replica becomes the leader.
@@ -94,6 +96,8 @@ pub struct Settings {
     pub candidate: String,
     /// The addresses that API servers of workload clusters are allowed to have.
     pub reach: EgressPolicy,
+    /// The kubeconfigs that the controller uses for workload clusters.
+    pub workload_access: WorkloadAccess,
     /// The time for which a Machine must be missing before its record is retired, its certificates are revoked and its
     /// Node is deleted. If `None`, [`MISSING_MACHINE_TIMEOUT`](node_attestation_core::ledger::MISSING_MACHINE_TIMEOUT)
     /// applies.
@@ -112,6 +116,37 @@ pub struct Settings {
     pub external_signer: Option<ExternalSigner>,
     /// An observer of the Cluster watch.
     pub cluster_observer: Option<Arc<dyn ClusterObserver>>,
+}
+
+/// The kubeconfigs that the controller uses for workload clusters.
+///
+/// An own kubeconfig is in the Secret [`access_secret_name`](crate::capi::access_secret_name) in the namespace of the
+/// controller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WorkloadAccess {
+    /// `<cluster>-kubeconfig` of Cluster API, which is an administrator's credential.
+    #[default]
+    ClusterApi,
+    /// The controller's own kubeconfig, if it exists. Otherwise `<cluster>-kubeconfig`.
+    PreferOwn,
+    /// Only the controller's own kubeconfig. The controller does not read `<cluster>-kubeconfig`.
+    Own,
+}
+
+impl WorkloadAccess {
+    /// Whether the controller watches the Secrets with its own kubeconfigs.
+    fn has_own(self) -> bool {
+        self != Self::ClusterApi
+    }
+
+    /// Whether the controller uses its own kubeconfig, if the Secret with it is in this state.
+    fn is_own<K>(self, own: &Observed<K>) -> bool {
+        match self {
+            Self::ClusterApi => false,
+            Self::PreferOwn => !matches!(own, Observed::Absent),
+            Self::Own => true,
+        }
+    }
 }
 
 /// Creates the verifiers for a cluster's authorized attestation providers. The text is the Cluster's UID, which changes

@@ -43,7 +43,9 @@ pub use log::WatchLog;
 #[cfg(test)]
 pub(crate) use one::Table;
 pub use one::{ReadAlone, metadata_of_one, one_of, readable_one_of};
-pub(crate) use one::{document, one_on_behalf_of, read_alone, required_one_of, text_of_one};
+pub(crate) use one::{
+    document, one_on_behalf_of, read_alone, required_one_of, text_of_one, token_text,
+};
 pub(crate) use recovery::{Recovery, RecoveryStep, pages_of};
 use steps::steps;
 

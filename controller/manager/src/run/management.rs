@@ -9,7 +9,9 @@ use std::time::Duration;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_runtime::client::EgressPolicy;
 use node_attestation_runtime::external_signer::ExternalSigner;
-use node_attestation_runtime::management::{Controller, MAX_CLUSTERS_PER_NAMESPACE, Settings};
+use node_attestation_runtime::management::{
+    Controller, MAX_CLUSTERS_PER_NAMESPACE, Settings, WorkloadAccess,
+};
 use node_attestation_runtime::metrics::Metrics;
 use tokio::task::JoinSet;
 
@@ -38,6 +40,10 @@ pub(super) struct ManagementArguments {
     /// Maximum number of Clusters in one namespace: the oldest are served
     #[arg(long, value_name = "NUMBER", default_value_t = MAX_CLUSTERS_PER_NAMESPACE)]
     max_clusters_per_namespace: NonZeroUsize,
+    /// Kubeconfigs for workload clusters. An own kubeconfig is in the Secret workload-access.NAMESPACE.CLUSTER, in the
+    /// namespace of the controller
+    #[arg(long, value_name = "WAY", value_enum, default_value_t = AccessOption::ClusterApi)]
+    workload_access: AccessOption,
     /// The time for which a Machine must be missing, in at least two rounds, until its record is retired
     #[arg(long, hide = true, value_name = "DURATION", value_parser = humantime::parse_duration)]
     missing_machine_timeout: Option<Duration>,
@@ -47,6 +53,27 @@ pub(super) struct ManagementArguments {
     /// Accept workload clusters whose API server has a loopback address
     #[arg(long, hide = true)]
     insecure_allow_loopback: bool,
+}
+
+/// The values of `--workload-access`.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum AccessOption {
+    /// Cluster API's kubeconfigs, which belong to an administrator
+    ClusterApi,
+    /// The controller's own kubeconfigs. For a Cluster without one, Cluster API's kubeconfig
+    PreferOwn,
+    /// Only the controller's own kubeconfigs
+    Own,
+}
+
+impl From<AccessOption> for WorkloadAccess {
+    fn from(option: AccessOption) -> Self {
+        match option {
+            AccessOption::ClusterApi => Self::ClusterApi,
+            AccessOption::PreferOwn => Self::PreferOwn,
+            AccessOption::Own => Self::Own,
+        }
+    }
 }
 
 /// Serves all clusters until `stop` is ready.
@@ -70,6 +97,7 @@ pub(super) async fn run(
     settings.missing_machine_timeout = arguments.missing_machine_timeout;
     settings.sync_period = arguments.sync_period;
     settings.max_clusters_per_namespace = Some(arguments.max_clusters_per_namespace);
+    settings.workload_access = arguments.workload_access.into();
     settings.metrics = metrics;
     settings.external_signer = external;
     settings.cluster_observer = providers.cluster_observer();

@@ -20,6 +20,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
 use super::ObjectKey;
+use super::workload_access::{TokenClaims, kubeconfig_text};
 use crate::client::{ClusterAccess, EgressPolicy, LocalRange};
 
 /// The name of the document in error messages: the key of the kubeconfig in the Secret.
@@ -56,6 +57,8 @@ pub enum KubeconfigRefused {
 pub struct TenantKubeconfig {
     config: Config,
     reach: EgressPolicy,
+    /// The claims of the service account token, if the user has one.
+    claims: Option<TokenClaims>,
 }
 
 impl TenantKubeconfig {
@@ -80,8 +83,30 @@ impl TenantKubeconfig {
         let mut config = Config::new(url.map_err(|_| KubeconfigRefused::NoClient)?);
         config.tls_server_name = endpoint.tls_server_name().map(str::to_owned);
         config.root_cert = Some(endpoint.ca().iter().map(|der| der.to_vec()).collect());
-        config.auth_info = auth_info(&kubeconfig.login(no_files)?)?;
-        Ok(Self { config, reach })
+        let login = kubeconfig.login(no_files)?;
+        let claims = match &login {
+            Login::Token(token) => TokenClaims::of(token.expose()),
+            Login::ClientCertificate { .. } => None,
+        };
+        config.auth_info = auth_info(&login)?;
+        Ok(Self {
+            config,
+            reach,
+            claims,
+        })
+    }
+
+    /// The claims of the user's token. `None` if the user has no service account token that expires.
+    pub fn claims(&self) -> Option<&TokenClaims> {
+        self.claims.as_ref()
+    }
+
+    /// The kubeconfig for the same API server with another token, as text that is wiped when it is dropped. `None` if
+    /// the text is not a token.
+    pub(crate) fn with_token(&self, token: &str) -> Option<Zeroizing<String>> {
+        let server = self.config.cluster_url.to_string();
+        let name = self.config.tls_server_name.as_deref();
+        kubeconfig_text(&server, name, self.ca_certificates(), token)
     }
 
     /// The CA certificates for the API server, as DER.

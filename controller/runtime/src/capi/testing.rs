@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::LazyLock;
 
+use data_encoding::BASE64URL_NOPAD;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Request, Response};
@@ -256,4 +257,12 @@ pub(crate) fn ca_secret() -> Secret {
         data: Some(data.into()),
         ..Secret::default()
     }
+}
+
+/// A service account token with these claims, whose signature is invalid.
+pub(crate) fn token_of(claims: &Value) -> String {
+    let part = |text: &str| BASE64URL_NOPAD.encode(text.as_bytes());
+    let payload = part(&claims.to_string());
+    let header = part("{\"alg\":\"RS256\"}");
+    format!("{header}.{payload}.{}", part("signed"))
 }

@@ -30,7 +30,10 @@ use parsed::{ParsedCa, ParsedKubeconfig, ParsedSpec, digest};
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     pub(super) cluster: Observed<Cluster>,
+    /// The controller's own kubeconfig, or Cluster API's.
     pub(super) kubeconfig: Observed<Arc<Secret>>,
+    /// The name of the Secret with the controller's own kubeconfig, if that kubeconfig is used.
+    pub(super) own_kubeconfig: Option<String>,
     pub(super) ca: Observed<Arc<Secret>>,
     pub(super) outdated: Outdated,
 }
@@ -42,14 +45,23 @@ pub(super) struct Outdated {
     pub(super) ca: Option<Unreadable>,
 }
 
-impl Outdated {
-    /// The messages about this cluster's Secrets.
-    pub(super) fn messages(&self, cluster: &str) -> Vec<String> {
-        let secrets = [("kubeconfig", &self.kubeconfig), ("ca", &self.ca)];
-        let messages = secrets.into_iter().filter_map(|(suffix, why)| {
+impl Sources {
+    /// The name of the Secret with this cluster's kubeconfig.
+    pub(super) fn kubeconfig_name(&self, cluster: &str) -> String {
+        let own = self.own_kubeconfig.clone();
+        own.unwrap_or_else(|| format!("{cluster}-kubeconfig"))
+    }
+
+    /// The messages about unreadable versions of this cluster's Secrets.
+    pub(super) fn outdated_messages(&self, cluster: &str) -> Vec<String> {
+        let secrets = [
+            (self.kubeconfig_name(cluster), &self.outdated.kubeconfig),
+            (format!("{cluster}-ca"), &self.outdated.ca),
+        ];
+        let messages = secrets.into_iter().filter_map(|(name, why)| {
             let why = why.as_ref()?;
             Some(format!(
-                "cannot read the last version of Secret {cluster}-{suffix}: {why}"
+                "cannot read the last version of Secret {name}: {why}"
             ))
         });
         messages.collect()
@@ -133,7 +145,7 @@ pub(super) fn service(
             availability: Box::new(verifiers.availability()),
         });
     }
-    let kubeconfig_name = format!("{name}-kubeconfig");
+    let kubeconfig_name = sources.kubeconfig_name(name);
     let of_kubeconfig = match &sources.kubeconfig {
         Observed::Unknown => return Ok(None),
         Observed::Absent => return Err(NotReady::KubeconfigNotFound(kubeconfig_name)),

@@ -59,7 +59,8 @@ impl<K> From<Option<K>> for Observed<K> {
     }
 }
 
-/// Returns each change to the Secret with this name, including the values of these keys. The stream never ends.
+/// Returns each change to the Secret with this name, including its version and the values of these keys. The stream
+/// never ends.
 ///
 /// Unlike `kube::runtime::watch_object`, it decodes a Secret leniently, lists in pages, and logs like all other
 /// watches. The last readable version remains in use while later versions cannot be read, and while the API server is
@@ -80,10 +81,13 @@ pub(super) fn follow(
         let state = match event {
             Ok(Event::Apply(object) | Event::InitApply(object)) => {
                 seen = true;
+                let version = object.meta().resource_version.clone();
                 match object.object {
                     Ok(read) => {
                         is_known = true;
-                        Some(Observed::Present(read.only(keys)))
+                        let mut secret = read.only(keys);
+                        secret.metadata.resource_version = version;
+                        Some(Observed::Present(secret))
                     }
                     Err(ref error) => {
                         skipped.note(object.meta(), error);

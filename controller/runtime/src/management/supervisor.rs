@@ -36,6 +36,7 @@ use super::kept_authentications::{Authentication, KeptAuthentication};
 use super::places::Place;
 use super::single_object::Observed;
 use super::status_writer::StatusWriter;
+use super::token_renewal::{OwnSecret, TokenRenewal};
 use crate::capi::{Cluster, KubeconfigRefused, ObjectKey, Objects, Selection};
 use crate::clock::now;
 use crate::hardening::exempt_overlaps::ExemptOverlaps;
@@ -119,6 +120,7 @@ async fn serve_selected(
             restarts: Restarts::new(Instant::now()),
             status_writer: StatusWriter::new(shared, key),
             condition_events: ConditionEvents::default(),
+            renewal: TokenRenewal::default(),
             infra_cluster: InfraCluster::new(
                 shared.controller.management.clone(),
                 shared.objects.clone(),
@@ -207,6 +209,8 @@ struct Supervisor {
     restarts: Restarts,
     status_writer: StatusWriter,
     condition_events: ConditionEvents,
+    /// The renewal of the token in the controller's own kubeconfig.
+    renewal: TokenRenewal,
     infra_cluster: InfraCluster,
     lines: ClusterLines,
 }
@@ -357,7 +361,7 @@ impl Supervisor {
                     }
                     Err(source) => {
                         self.no_client = Some((service.fingerprint, source.clone()));
-                        let name = format!("{}-kubeconfig", self.key.name);
+                        let name = self.sources.kubeconfig_name(&self.key.name);
                         return ClusterPhase::Stopped(NotReady::KubeconfigRefused { name, source });
                     }
                 }
@@ -367,8 +371,15 @@ impl Supervisor {
         let conditions = std::mem::take(&mut findings.conditions);
         let mut health = Box::new(running.health.borrow().clone());
         health.signer_unused = service.signer_unused;
-        let outdated = self.sources.outdated.messages(&self.key.name);
+        let outdated = self.sources.outdated_messages(&self.key.name);
         health.undone.extend(outdated);
+        if let Some(own) = OwnSecret::of(&self.sources, &self.shared.controller.management) {
+            let kubeconfig = &service.kubeconfig;
+            let workload = running.access.client();
+            Box::pin(self.renewal.renew(kubeconfig, &own, workload, now())).await;
+            let warning = self.renewal.warning(kubeconfig, &own, now());
+            health.undone.extend(warning);
+        }
         ClusterPhase::Serving {
             ca: running.ca.out_of_time(now()),
             health,

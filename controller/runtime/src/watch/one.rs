@@ -8,12 +8,13 @@ use std::fmt::Debug;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
+use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, GetParams, Request};
+use kube::api::{Api, GetParams, PostParams, Request};
 use kube::{Client, Error, Resource};
 use node_attestation_core::crd::{KubeletAuthentication, NodeIdentity, RevokedNodeCredentials};
 use serde::de::{DeserializeOwned, Error as _};
@@ -177,6 +178,25 @@ pub(crate) async fn text_of_one(
     name: &str,
 ) -> kube::Result<Zeroizing<String>> {
     let request = Request::new(path).get(name, &GetParams::default());
+    let request = request.map_err(Error::BuildRequest)?;
+    client.request_text(request).await.map(Zeroizing::new)
+}
+
+/// Requests a token for this service account. Returns the response as text that is wiped when it is dropped.
+///
+/// # Errors
+///
+/// Returns an error if the call failed, or if the service account does not exist.
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
+pub(crate) async fn token_text(
+    client: &Client,
+    (namespace, account): (&str, &str),
+    request: &TokenRequest,
+) -> kube::Result<Zeroizing<String>> {
+    let body = serde_json::to_vec(request).map_err(Error::SerdeError)?;
+    let path = ServiceAccount::url_path(&(), Some(namespace));
+    let request =
+        Request::new(path).create_subresource("token", account, &PostParams::default(), body);
     let request = request.map_err(Error::BuildRequest)?;
     client.request_text(request).await.map(Zeroizing::new)
 }

@@ -97,6 +97,7 @@ fn world() -> World {
         sources: Sources {
             cluster: Observed::Present(cluster),
             kubeconfig: kubeconfig(&ca.0, SERVER),
+            own_kubeconfig: None,
             ca: ca_secret(&ca),
             outdated: Outdated::default(),
         },

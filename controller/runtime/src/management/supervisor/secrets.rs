@@ -10,13 +10,11 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::Supervisor;
-use crate::capi::{CA_KEYS, KUBECONFIG_KEY, ObjectKey, SecretValues};
+use crate::capi::{CA_KEYS, KUBECONFIG_KEY, ObjectKey, SecretValues, access_secret_name};
 use crate::management::desired_state::Outdated;
-use crate::management::resume_panic;
 use crate::management::single_object::{Change, Observed, follow};
+use crate::management::{Controller, WorkloadAccess, resume_panic};
 use crate::watch::{Lenient, Unreadable};
-
-type SecretReceiver = watch::Receiver<Followed>;
 
 /// The last readable version of a Secret, and the reason why a later version could not be read.
 #[derive(Clone, Default)]
@@ -28,18 +26,68 @@ struct Followed {
 /// The watches for a Cluster's Secrets. They run only while the Cluster exists, so that a `KubeletAuthentication`
 /// without a Cluster uses no watch.
 pub(super) struct SecretWatches {
-    kubeconfigs: SecretReceiver,
-    cas: SecretReceiver,
-    /// The tasks that run the watches. They end only with a panic. Without these tasks, changes to a Secret would have
-    /// no effect.
+    access: WorkloadAccess,
+    /// The controller's own kubeconfig, if the controller uses such kubeconfigs.
+    own: Option<Watched>,
+    /// Cluster API's kubeconfig, which is an administrator's credential. It is watched only while it is used.
+    kubeconfig: Option<Watched>,
+    ca: Watched,
+}
+
+/// The watch for a Secret.
+struct Watched {
+    versions: watch::Receiver<Followed>,
+    /// The task that runs the watch. It ends only with a panic. Without this task, changes to the Secret would have no
+    /// effect.
     following: JoinSet<()>,
 }
 
 /// A version of each Secret.
 #[derive(Default)]
 pub(super) struct Secrets {
+    is_own: bool,
     kubeconfig: Followed,
     ca: Followed,
+}
+
+impl Watched {
+    /// Returns after the Secret changes. Dropping the future has no effect.
+    async fn changed(&mut self) {
+        tokio::select! {
+            Ok(()) = self.versions.changed() => {}
+            Some(ended) = self.following.join_next() => resume_panic(ended),
+            else => pending().await,
+        }
+    }
+
+    fn version(&mut self) -> Followed {
+        self.versions.borrow_and_update().clone()
+    }
+}
+
+impl SecretWatches {
+    /// Whether the controller's own kubeconfig is used, not Cluster API's.
+    fn is_own(&self) -> bool {
+        let own = self.own.as_ref().map(|own| own.versions.borrow());
+        let own = own.as_deref().map(|followed| &followed.secret);
+        self.access.is_own(own.unwrap_or(&Observed::Unknown))
+    }
+
+    fn versions(&mut self) -> Secrets {
+        let own = self.own.as_mut().map(Watched::version);
+        let of_own = own.as_ref().map(|followed| &followed.secret);
+        let is_own = self.access.is_own(of_own.unwrap_or(&Observed::Unknown));
+        let kubeconfig = if is_own {
+            own
+        } else {
+            self.kubeconfig.as_mut().map(Watched::version)
+        };
+        Secrets {
+            is_own,
+            kubeconfig: kubeconfig.unwrap_or_default(),
+            ca: self.ca.version(),
+        }
+    }
 }
 
 impl Followed {
@@ -65,49 +113,69 @@ impl Supervisor {
             // If watches are running, the Cluster existed before.
             Observed::Unknown | Observed::Unreadable(_) => watches.is_some(),
         };
-        if is_wanted && watches.is_none() {
-            let mut following = JoinSet::new();
-            *watches = Some(SecretWatches {
-                kubeconfigs: self.follow_secret("kubeconfig", &[KUBECONFIG_KEY], &mut following),
-                cas: self.follow_secret("ca", &CA_KEYS, &mut following),
-                following,
-            });
-        } else if !is_wanted && watches.take().is_some() {
-            self.secrets_changed(Secrets::default());
+        if !is_wanted {
+            if watches.take().is_some() {
+                self.secrets_changed(Secrets::default());
+            }
+            return;
+        }
+        let ObjectKey { namespace, name } = &self.key;
+        let Controller {
+            settings,
+            management,
+            ..
+        } = &self.shared.controller;
+        let access = settings.workload_access;
+        let watches = watches.get_or_insert_with(|| SecretWatches {
+            access,
+            own: access.has_own().then(|| {
+                let own = access_secret_name(&self.key);
+                self.follow_secret(management.default_namespace(), &own, &[KUBECONFIG_KEY])
+            }),
+            kubeconfig: None,
+            ca: self.follow_secret(namespace, &format!("{name}-ca"), &CA_KEYS),
+        });
+        if watches.is_own() {
+            watches.kubeconfig = None;
+        } else if watches.kubeconfig.is_none() {
+            let name = format!("{name}-kubeconfig");
+            watches.kubeconfig = Some(self.follow_secret(namespace, &name, &[KUBECONFIG_KEY]));
         }
     }
 
     pub(super) fn secrets_changed(&mut self, secrets: Secrets) {
-        let Secrets { kubeconfig, ca } = secrets;
+        let Secrets {
+            is_own,
+            kubeconfig,
+            ca,
+        } = secrets;
         self.sources.outdated = Outdated {
             kubeconfig: kubeconfig.outdated,
             ca: ca.outdated,
         };
         self.sources.kubeconfig = kubeconfig.secret;
+        self.sources.own_kubeconfig = is_own.then(|| access_secret_name(&self.key));
         self.sources.ca = ca.secret;
     }
 
-    /// Watches these values of a cluster's Secret, in a task in this set.
+    /// Watches these values of a Secret, in a task.
     ///
     /// The stream needs a separate task, because it keeps its turn among the calls to the API server even while it is
     /// not polled, and the supervisor waits for a turn when it writes.
-    fn follow_secret(
-        &self,
-        suffix: &str,
-        keys: &'static [&'static str],
-        tasks: &mut JoinSet<()>,
-    ) -> SecretReceiver {
-        let ObjectKey { namespace, name } = &self.key;
+    fn follow_secret(&self, namespace: &str, name: &str, keys: &'static [&'static str]) -> Watched {
         let management = self.shared.controller.management.clone();
         let api = Api::<Lenient<SecretValues, Secret>>::namespaced(management, namespace);
-        let name = format!("{name}-{suffix}");
-        let versions = follow(api, &name, keys, self.lines.clone());
-        let (sender, receiver) = watch::channel(Followed::default());
-        tasks.spawn(versions.for_each(move |change| {
+        let changes = follow(api, name, keys, self.lines.clone());
+        let (sender, versions) = watch::channel(Followed::default());
+        let mut following = JoinSet::new();
+        following.spawn(changes.for_each(move |change| {
             sender.send_modify(|followed| followed.change(change));
             ready(())
         }));
-        receiver
+        Watched {
+            versions,
+            following,
+        }
     }
 }
 
@@ -116,21 +184,50 @@ pub(super) async fn changed(watches: &mut Option<SecretWatches>) -> Secrets {
     let Some(watches) = watches else {
         return pending().await;
     };
+    let SecretWatches {
+        own,
+        kubeconfig,
+        ca,
+        ..
+    } = watches;
     tokio::select! {
-        Ok(()) = watches.kubeconfigs.changed() => {}
-        Ok(()) = watches.cas.changed() => {}
-        Some(ended) = watches.following.join_next() => resume_panic(ended),
-        else => pending().await,
+        () = if_any(own.as_mut()) => {}
+        () = if_any(kubeconfig.as_mut()) => {}
+        () = ca.changed() => {}
     }
-    Secrets {
-        kubeconfig: watches.kubeconfigs.borrow_and_update().clone(),
-        ca: watches.cas.borrow_and_update().clone(),
+    watches.versions()
+}
+
+/// Waits until the Secret of this watch changes. Without a watch, never returns.
+async fn if_any(watched: Option<&mut Watched>) {
+    match watched {
+        Some(watched) => watched.changed().await,
+        None => pending().await,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::management::desired_state::Sources;
+
+    #[test]
+    fn the_kubeconfig_of_the_cluster_is_used_only_without_an_own_one() {
+        use WorkloadAccess::{ClusterApi, Own, PreferOwn};
+        let why = Unreadable::because("value is not base64");
+        let states = [
+            Observed::Unknown,
+            Observed::Absent,
+            Observed::Present(()),
+            Observed::Unreadable(why),
+        ];
+        let used = |access: WorkloadAccess| states.each_ref().map(|own| access.is_own(own));
+
+        assert_eq!(used(ClusterApi), [false; 4]);
+        // An unknown or unreadable kubeconfig does not select an administrator's credential.
+        assert_eq!(used(PreferOwn), [true, false, true, true]);
+        assert_eq!(used(Own), [true; 4]);
+    }
 
     #[test]
     fn an_unreadable_version_of_a_secret_is_named_until_it_is_replaced() {
@@ -139,7 +236,11 @@ mod tests {
         let (mut kubeconfig, mut ca) = (Followed::default(), Followed::default());
         let of = |kubeconfig: &Followed, ca: &Followed| {
             let [kubeconfig, ca] = [kubeconfig, ca].map(|followed| followed.outdated.clone());
-            Outdated { kubeconfig, ca }.messages("prod-1")
+            let sources = Sources {
+                outdated: Outdated { kubeconfig, ca },
+                ..Sources::default()
+            };
+            sources.outdated_messages("prod-1")
         };
         kubeconfig.change(present());
         ca.change(present());

@@ -1,0 +1,165 @@
+//! The renewal of the token in the controller's own kubeconfig.
+//!
+//! The controller requests a token for its own service account from the workload cluster, and writes it to the Secret
+//! with its kubeconfig. A token lives for 30 days, and is renewed after a third of its lifetime. Therefore, it outlives
+//! an outage of ten days, if the API server does not grant a shorter lifetime.
+//!
+//! # Guarantees
+//!
+//! - A renewal is one write, and the token in use stays valid. After a crash at any point, the next renewal repeats the
+//!   request. A token that was not stored expires.
+//! - The write has the version of the Secret that was read. If an operator replaced the Secret, it is not overwritten.
+//! - The Secret only gets a token for the same service account that expires later.
+//! - Errors do not contain a token, or any other part of a response with a token.
+
+use std::time::{Duration, SystemTime};
+
+use data_encoding::BASE64;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::Secret;
+use kube::Client;
+use kube::api::{Api, Patch};
+use kubelet_attestation::errors::error_chain;
+use node_attestation_core::time::{self, until};
+use serde_json::json;
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+use super::desired_state::Sources;
+use crate::capi::{KUBECONFIG_KEY, TenantKubeconfig, TokenClaims};
+use crate::client::{CONTROLLER, call, merge};
+use crate::watch::token_text;
+
+/// The lifetime to request, which is three times the longest outage. At least two thirds are left before a renewal.
+const LIFE: Duration = Duration::from_hours(30 * 24);
+
+/// The delay between two attempts.
+const AGAIN: Duration = Duration::from_mins(10);
+
+/// The Secret with the controller's own kubeconfig.
+pub(super) struct OwnSecret<'a> {
+    name: &'a str,
+    /// The version that was read.
+    version: Option<&'a str>,
+    management: &'a Client,
+}
+
+/// The attempts to renew a token.
+#[derive(Default)]
+pub(super) struct TokenRenewal {
+    /// The time of the next attempt.
+    next: Option<Instant>,
+    /// The error of the last attempt.
+    error: Option<String>,
+}
+
+impl<'a> OwnSecret<'a> {
+    /// The Secret, if the cluster is served with it.
+    pub(super) fn of(sources: &'a Sources, management: &'a Client) -> Option<Self> {
+        let secret = sources.kubeconfig.present()?;
+        Some(Self {
+            name: sources.own_kubeconfig.as_deref()?,
+            version: secret.metadata.resource_version.as_deref(),
+            management,
+        })
+    }
+}
+
+impl TokenRenewal {
+    /// Renews the token of this kubeconfig if a third of its lifetime has passed. `workload` is a client with this
+    /// kubeconfig.
+    ///
+    /// A kubeconfig without a service account token is not changed.
+    pub(super) async fn renew(
+        &mut self,
+        kubeconfig: &TenantKubeconfig,
+        own: &OwnSecret<'_>,
+        workload: &Client,
+        now: SystemTime,
+    ) {
+        let Some(claims) = kubeconfig.claims().filter(|claims| is_due(claims, now)) else {
+            *self = Self::default();
+            return;
+        };
+        if self.next.is_some_and(|next| Instant::now() < next) {
+            return;
+        }
+        self.next = Some(Instant::now() + AGAIN);
+        self.error = renewed(claims, kubeconfig, own, workload).await.err();
+    }
+
+    /// The warning about a token that has less than half of its lifetime left.
+    pub(super) fn warning(
+        &self,
+        kubeconfig: &TenantKubeconfig,
+        own: &OwnSecret<'_>,
+        now: SystemTime,
+    ) -> Option<String> {
+        let claims = kubeconfig.claims()?;
+        if left(claims, now) >= claims.lifetime() / 2 {
+            return None;
+        }
+        let error = self.error.as_deref().unwrap_or("no attempt has ended yet");
+        Some(format!(
+            "renew the token in Secret {}, which expires at {}: {error}",
+            own.name,
+            time::text(claims.expires())
+        ))
+    }
+}
+
+fn left(claims: &TokenClaims, now: SystemTime) -> Duration {
+    until(claims.expires(), now)
+}
+
+fn is_due(claims: &TokenClaims, now: SystemTime) -> bool {
+    left(claims, now) < claims.lifetime() / 3 * 2
+}
+
+/// Requests a token, and writes it to the Secret.
+async fn renewed(
+    claims: &TokenClaims,
+    kubeconfig: &TenantKubeconfig,
+    own: &OwnSecret<'_>,
+    workload: &Client,
+) -> Result<(), String> {
+    let account = (claims.namespace(), claims.account());
+    let (namespace, name) = account;
+    let request = TokenRequest {
+        spec: TokenRequestSpec {
+            audiences: Vec::new(),
+            expiration_seconds: i64::try_from(LIFE.as_secs()).ok(),
+            bound_object_ref: None,
+        },
+        ..TokenRequest::default()
+    };
+    let answer = call(token_text(workload, account, &request)).await;
+    let answer = answer.map_err(|error| {
+        let error = error_chain(&error);
+        format!("cannot create serviceaccounts/token for {namespace}/{name}: {error}")
+    })?;
+    // The error of the parser can contain a part of the response.
+    let answer: Option<TokenRequest> = serde_json::from_str(&answer).ok();
+    let status = answer.and_then(|answer| answer.status);
+    let status = status.ok_or("the response to the token request is invalid")?;
+    let token = Zeroizing::new(status.token);
+    let is_renewed = TokenClaims::of(&token).is_some_and(|later| claims.is_renewed_by(&later));
+    let text = kubeconfig.with_token(&token).filter(|_| is_renewed);
+    let text = text.ok_or(
+        "the API server did not return a token for the same service account that expires later",
+    )?;
+    let patch = json!({
+        "metadata": {"resourceVersion": own.version},
+        "data": {KUBECONFIG_KEY: BASE64.encode(text.as_bytes())},
+    });
+    let api: Api<Secret> =
+        Api::namespaced(own.management.clone(), own.management.default_namespace());
+    let (parameters, patch) = (merge(CONTROLLER), Patch::Merge(&patch));
+    let written = call(api.patch_metadata(own.name, &parameters, &patch)).await;
+    written
+        .map_err(|error| format!("cannot patch Secret {}: {}", own.name, error_chain(&error)))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
