@@ -18,6 +18,11 @@
 //! node-attestation-controller render settings --cluster-name NAME --attestor PROVIDER
 //! node-attestation-controller render floor [--attestor PROVIDER].. [--controller SUBJECT] [--responder SUBJECT]..
 //!     [--exempt SUBJECT]..
+//! node-attestation-controller render workload-rights [--without-bootstrap-tokens]
+//! node-attestation-controller render workload-secret NAMESPACE/CLUSTER --workload-kubeconfig F
+//!     [--controller-namespace NS]
+//! node-attestation-controller render secret-roles NAMESPACE/CLUSTER.. [--controller SUBJECT]
+//!     [--controller-namespace NS]
 //! node-attestation-controller crds
 //! node-attestation-controller completion SHELL
 //! node-attestation-controller man [COMMAND ..]
@@ -32,7 +37,8 @@
 //!
 //! - Environment: `https_proxy` and `no_proxy`, as in kubectl, if the kubeconfig has no proxy. Both also apply to STS
 //!   and EC2. The AWS SDK reads its credentials from its usual variables.
-//! - Standard input: only `explain -f -` and the confirmation of `identities reset` and `identities revoke` read it.
+//! - Standard input: only `explain -f -`, `render workload-secret` and the confirmation of `identities reset` and
+//!   `identities revoke` read it.
 //! - Standard output: only the output of commands and of `--help`. `run` has no output.
 //! - Standard error: the log, one event per line, as text or JSON. It never contains keys, tokens or the bytes of a
 //!   request. Each decision is one line, `decided`, with the fields `csr`, `node` (as the request claims it),
@@ -144,7 +150,7 @@ enum Command {
     Explain(Box<explain::ExplainCommand>),
     /// Check a management cluster and its Clusters, or the settings of a controller without one
     Cluster(Box<cluster_check::ClusterCommand>),
-    /// Print an example file, or admission policies
+    /// Print an example file, admission policies, or permissions
     Render(render::RenderCommand),
     /// Print the completion script for a shell
     Completion {
@@ -216,7 +222,7 @@ fn main() -> anyhow::Result<ExitCode> {
             });
         }
         Command::Explain(command) => return answer(explain::run(*command)),
-        Command::Render(command) => return answer(async { render::run(command) }),
+        Command::Render(command) => return answer(render::run(command)),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), NAME, &mut script);

@@ -1,8 +1,15 @@
-//! `render`: prints example files and admission policies.
+//! `render`: prints example files, admission policies and permissions.
+
+use std::io::{self, Read as _};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use kubelet_attestation::ensure;
+use kubelet_attestation::secret::Secret;
+use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::client::{ClusterAccess, EgressPolicy};
 use node_attestation_runtime::hardening::floor::{self, Floor};
-use node_attestation_runtime::settings_file;
+use node_attestation_runtime::{settings_file, workload_access};
 
 use crate::error::{BoxError, explain};
 use crate::providers::attestors;
@@ -28,6 +35,46 @@ enum File {
     /// Print admission policies for the management cluster that tenants cannot go below. They apply in namespaces with
     /// the label attestation.cluster.x-k8s.io/floor=enforced
     Floor(Parameters),
+    /// Print the permissions of the controller in a workload cluster, for a service account there
+    WorkloadRights {
+        /// Omit the permission for Secrets in kube-system, which `bootstrapTokens: Manage` needs
+        #[arg(long)]
+        without_bootstrap_tokens: bool,
+    },
+    /// Print the Secret with the controller's own kubeconfig for a Cluster, for `run --workload-access`. The standard
+    /// input contains a token of the service account
+    WorkloadSecret(SecretParameters),
+    /// Print the permissions of the controller for the Secrets of single Clusters, instead of all Secrets
+    SecretRoles(RolesParameters),
+}
+
+#[derive(Debug, Args)]
+struct SecretParameters {
+    /// The Cluster
+    #[arg(value_name = "NAMESPACE/NAME")]
+    cluster: ObjectKey,
+    /// Kubeconfig of the workload cluster, from which the command takes the API server and its CA
+    #[arg(long, value_name = "FILE")]
+    workload_kubeconfig: PathBuf,
+    /// The namespace of the controller
+    #[arg(long, value_name = "NAME", default_value = NAMESPACE)]
+    controller_namespace: String,
+    /// Accept a kubeconfig whose API server has a loopback address
+    #[arg(long, hide = true)]
+    insecure_allow_loopback: bool,
+}
+
+#[derive(Debug, Args)]
+struct RolesParameters {
+    /// The Clusters
+    #[arg(value_name = "NAMESPACE/NAME", required = true)]
+    clusters: Vec<ObjectKey>,
+    /// The controller, as user:NAME or group:NAME
+    #[arg(long, value_name = "SUBJECT", value_parser = subject, default_value = CONTROLLER)]
+    controller: String,
+    /// The namespace of the controller
+    #[arg(long, value_name = "NAME", default_value = NAMESPACE)]
+    controller_namespace: String,
 }
 
 #[derive(Debug, Args)]
@@ -47,7 +94,7 @@ struct Parameters {
         long = "controller",
         value_name = "SUBJECT",
         value_parser = subject,
-        default_value = "user:system:serviceaccount:node-attestation-system:node-attestation-controller"
+        default_value = CONTROLLER
     )]
     controllers: Vec<String>,
     /// A subject that revokes and resets node identities. Repeat the option for each
@@ -58,6 +105,16 @@ struct Parameters {
     exempt: Vec<String>,
 }
 
+/// The namespace of the controller in the manifests.
+pub(crate) const NAMESPACE: &str = "node-attestation-system";
+
+/// The service account of the controller in the manifests, as a subject.
+const CONTROLLER: &str =
+    "user:system:serviceaccount:node-attestation-system:node-attestation-controller";
+
+/// The maximum length of the standard input with a token.
+const MAX_INPUT_LEN: u64 = 64 * 1024;
+
 /// The first lines in the rendered settings.
 const ABOUT: &str = "\
 # The settings of one cluster, for `node-attestation-controller run --settings`. Each field of spec but the first two has
@@ -65,7 +122,7 @@ const ABOUT: &str = "\
 ";
 
 /// Runs the command, and returns its output.
-pub(crate) fn run(command: RenderCommand) -> Result<String, BoxError> {
+pub(crate) async fn run(command: RenderCommand) -> Result<String, BoxError> {
     match command.file {
         File::Settings {
             cluster_name,
@@ -90,7 +147,47 @@ pub(crate) fn run(command: RenderCommand) -> Result<String, BoxError> {
             };
             Ok(floor::yaml(&floor)?)
         }
+        File::WorkloadRights {
+            without_bootstrap_tokens,
+        } => Ok(workload_access::rights(!without_bootstrap_tokens)),
+        File::WorkloadSecret(parameters) => secret(parameters).await,
+        File::SecretRoles(parameters) => {
+            let RolesParameters {
+                clusters,
+                controller,
+                controller_namespace,
+            } = parameters;
+            let roles = workload_access::roles(&clusters, &controller_namespace, &controller);
+            Ok(roles?)
+        }
     }
+}
+
+async fn secret(parameters: SecretParameters) -> Result<String, BoxError> {
+    let SecretParameters {
+        cluster,
+        workload_kubeconfig,
+        controller_namespace,
+        insecure_allow_loopback,
+    } = parameters;
+    let workload = ClusterAccess::from_kubeconfig(&workload_kubeconfig).await?;
+    let mut token = String::new();
+    let mut input = io::stdin().take(MAX_INPUT_LEN + 1);
+    let length = input.read_to_string(&mut token);
+    let length = length.map_err(explain("cannot read the token from the standard input"))?;
+    let token = Secret::new(token);
+    let is_short = u64::try_from(length).is_ok_and(|length| length <= MAX_INPUT_LEN);
+    ensure!(
+        is_short,
+        "the standard input is too long for a token".into()
+    );
+    let reach = EgressPolicy {
+        insecure_allow_loopback,
+    };
+    let server = (workload.server(), workload.ca_certificates());
+    let token = token.expose().trim();
+    let secret = workload_access::secret(&cluster, &controller_namespace, server, token, reach);
+    Ok(secret?)
 }
 
 /// Parses a user or a group. The result contains its kind, so that a user and a group with the same name differ.

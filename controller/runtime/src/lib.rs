@@ -42,6 +42,7 @@
 //! - `standalone`: one cluster without a management cluster
 //! - `explain`: the command `explain`: the checks of one request, without any writes
 //! - `machine_tokens`: the command `tokens`: recreates the bootstrap tokens of Machines
+//! - `workload_access`: the command `render`: the controller's own access to a workload cluster, as manifests
 //! - `cluster_check`: the command `cluster check`: checks of a management cluster and its Clusters
 
 #![cfg_attr(
@@ -86,3 +87,4 @@ pub mod testing;
 pub mod turns;
 pub mod watch;
 pub mod worker;
+pub mod workload_access;
