@@ -7,6 +7,9 @@ use node_attestation_runtime::client::ClusterAccess;
 
 use crate::error::{BoxError, Hinted, explain};
 
+/// The namespace of the controller in the manifests.
+pub(crate) const NAMESPACE: &str = "node-attestation-system";
+
 /// Returns access to the cluster that this kubeconfig and context name. Without a kubeconfig, uses the files that
 /// kubectl reads or, if there are none, the cluster in which this process runs.
 ///

@@ -10,6 +10,7 @@ use node_attestation_runtime::cluster_check::{self, Checked, State};
 use node_attestation_runtime::explain::NodePrediction;
 use serde_json::json;
 
+use crate::access::NAMESPACE;
 use crate::aws::ec2_endpoint;
 use crate::error::BoxError;
 use crate::providers::Providers;
@@ -47,6 +48,9 @@ struct Check {
     /// Kubeconfig of the workload cluster for these settings: check it too
     #[arg(long, value_name = "FILE", requires = "settings")]
     workload_kubeconfig: Option<PathBuf>,
+    /// The namespace of the controller, with its own kubeconfigs
+    #[arg(long, value_name = "NAME", default_value = NAMESPACE)]
+    controller_namespace: String,
     #[command(flatten)]
     predictions: Predictions,
     /// Count warnings as failures
@@ -86,6 +90,7 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxEr
         cluster,
         settings,
         workload_kubeconfig,
+        controller_namespace,
         predictions: asked,
         strict,
         options,
@@ -112,7 +117,8 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxEr
         let reach = EgressPolicy {
             insecure_allow_loopback,
         };
-        let mut checks = cluster_check::check(&access, only.as_ref(), reach).await;
+        let namespace = &controller_namespace;
+        let mut checks = cluster_check::check(&access, only.as_ref(), reach, namespace).await;
         if asked.nodes {
             let ec2 = asked.ec2.then_some(asked.aws_ec2_endpoints);
             let providers = Providers::foreseeing(&access, ec2)?;

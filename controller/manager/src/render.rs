@@ -11,6 +11,7 @@ use node_attestation_runtime::client::{ClusterAccess, EgressPolicy};
 use node_attestation_runtime::hardening::floor::{self, Floor};
 use node_attestation_runtime::{settings_file, workload_access};
 
+use crate::access::NAMESPACE;
 use crate::error::{BoxError, explain};
 use crate::providers::attestors;
 
@@ -104,9 +105,6 @@ struct Parameters {
     #[arg(long, value_name = "SUBJECT", value_parser = subject)]
     exempt: Vec<String>,
 }
-
-/// The namespace of the controller in the manifests.
-pub(crate) const NAMESPACE: &str = "node-attestation-system";
 
 /// The service account of the controller in the manifests, as a subject.
 const CONTROLLER: &str =

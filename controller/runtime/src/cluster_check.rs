@@ -162,11 +162,13 @@ fn some(names: &[String]) -> String {
 }
 
 /// Checks the management cluster, and either this Cluster or all Clusters, with the permissions of the user in
-/// `management`.
+/// `management`. If the namespace of the controller has the controller's own kubeconfig for a Cluster, the checks use it
+/// instead of Cluster API's kubeconfig.
 pub async fn check(
     management: &ClusterAccess,
     only: Option<&ObjectKey>,
     reach: EgressPolicy,
+    controller_namespace: &str,
 ) -> Vec<Checked> {
     let mut checked = Box::pin(management::checks(management)).await;
     let states = cluster_states::list(management, only.map(|key| key.namespace.as_str()));
@@ -199,7 +201,8 @@ pub async fn check(
     checked.push(clusters.checked(None, "clusters"));
     let each = chosen.iter().map(|state| async move {
         let key = key(state);
-        Box::pin(one_cluster::checks(management, &key, state, reach)).await
+        let how = (reach, controller_namespace);
+        Box::pin(one_cluster::checks(management, &key, state, how)).await
     });
     checked.extend(join_all(each).await.into_iter().flatten());
     checked
@@ -220,7 +223,7 @@ pub async fn check_settings(file: &Path, workload: Option<ClusterAccess>) -> Vec
     let what = format!("valid; {} authorizes {attestors}", spec.cluster_name);
     let mut findings = vec![("settings", Finding::pass(what))];
     if let Some(access) = workload {
-        let of_workload = one_cluster::of_workload(Ok(access), spec, None, None);
+        let of_workload = one_cluster::of_workload(Ok((access, None)), spec, None, None);
         let of_workload = Box::pin(of_workload).await;
         // These checks require a controller with a management cluster, because only this controller keeps records and
         // installs the policies.

@@ -182,6 +182,7 @@ fn the_settings_check_includes_the_workload_cluster() {
         "kubeconfig",
         "workload-version",
         "workload-rights",
+        "workload-user",
         "auto-approval",
         "serving-approvers",
         "requests",

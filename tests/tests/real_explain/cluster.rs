@@ -39,7 +39,7 @@ fn stable_check(text: &str) -> String {
 }
 
 #[test]
-fn a_healthy_cluster_has_one_warning_that_fails_a_strict_check() {
+fn a_healthy_cluster_has_two_warnings_that_fail_a_strict_check() {
     let scene = scene("check-well");
     let machine = scene.cluster.machine("m1").create();
     let name = scene.file(&machine.bootstrap_kubeconfig(), &of(&machine));
@@ -66,6 +66,7 @@ fn a_healthy_cluster_has_one_warning_that_fails_a_strict_check() {
         "kubeconfig",
         "workload-version",
         "workload-rights",
+        "workload-user",
         "auto-approval",
         "serving-approvers",
         "admission-policy",
@@ -76,7 +77,8 @@ fn a_healthy_cluster_has_one_warning_that_fails_a_strict_check() {
     assert_eq!(names, expected);
     let warnings = checks.iter().filter(|one| one["state"] != "pass");
     let warnings: Vec<_> = warnings.map(|one| &one["name"]).collect();
-    assert_eq!(warnings, ["admission-policy"]);
+    // Cluster API's kubeconfig is an administrator's.
+    assert_eq!(warnings, ["workload-user", "admission-policy"]);
     assert_eq!(checked(&scene, &["--strict"]).0, Some(20));
     let output = run_as(&admin(), &["cluster", "check", &key(&scene)]);
     let text = String::from_utf8(output.stdout).unwrap();

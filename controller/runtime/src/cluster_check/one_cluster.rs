@@ -9,7 +9,7 @@ use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationSpe
 
 use super::workload::{self, Workload};
 use super::{Checked, Finding, secrets, some, within};
-use crate::capi::{CapiInventory, ObjectKey, Recorded, required_cluster_resource};
+use crate::capi::{CapiInventory, ObjectKey, Recorded, TokenClaims, required_cluster_resource};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::cluster_states::ClusterState;
 use crate::identities::{Identities, IdentitiesError};
@@ -22,7 +22,7 @@ pub(super) async fn checks(
     management: &ClusterAccess,
     key: &ObjectKey,
     state: &ClusterState,
-    reach: EgressPolicy,
+    (reach, controller_namespace): (EgressPolicy, &str),
 ) -> Vec<Checked> {
     let mut findings = vec![("authentication", authentication(state))];
     let Some(authentication) = &state.kubelet_authentication else {
@@ -53,7 +53,7 @@ pub(super) async fn checks(
     let templates = templates(management, key, live.as_deref().ok());
     findings.push(("templates", within(templates).await));
 
-    let access = secrets::kubeconfig(management, key, reach).await;
+    let access = secrets::kubeconfig(management, key, (reach, controller_namespace)).await;
     let named = live.ok().map(|live| {
         let names = live.into_iter().map(|one| one.spec.node_name);
         names.collect::<BTreeSet<_>>()
@@ -67,22 +67,23 @@ pub(super) async fn checks(
         .collect()
 }
 
-/// Runs the checks that call the workload cluster. `named` contains the node names in the Cluster's records, or is
+/// Runs the checks that call the workload cluster. `access` also contains the claims of the token, if the user has one
+/// that expires. `named` contains the node names in the Cluster's records, or is
 /// `None` if the records could not be read.
 pub(super) async fn of_workload(
-    access: Result<ClusterAccess, Finding>,
+    access: Result<(ClusterAccess, Option<TokenClaims>), Finding>,
     spec: &KubeletAuthenticationSpec,
     named: Option<BTreeSet<String>>,
     unavailable: Option<&str>,
 ) -> Vec<(&'static str, Finding)> {
     let answered = match access {
         Err(finding) => Err(finding),
-        Ok(access) => match call(access.client().apiserver_version()).await {
-            Ok(version) => Ok((access, version)),
+        Ok((access, claims)) => match call(access.client().apiserver_version()).await {
+            Ok(version) => Ok((access, claims, version)),
             Err(error) => Err(Finding::failed(&error, "call the workload cluster")),
         },
     };
-    let (access, version) = match answered {
+    let (access, claims, version) = match answered {
         Ok(answered) => answered,
         Err(finding) => {
             let skipped = || Finding::skip("cannot call the workload cluster");
@@ -96,8 +97,9 @@ pub(super) async fn of_workload(
         spec,
         unavailable,
     };
-    let (rights, ways, approvers, policy, nodes, requests, versions) = tokio::join!(
+    let (rights, user, ways, approvers, policy, nodes, requests, versions) = tokio::join!(
         within(workload.rights()),
+        within(workload.user()),
         within(workload.ways_in()),
         within(workload.approvers()),
         within(workload.policy()),
@@ -105,10 +107,11 @@ pub(super) async fn of_workload(
         within(workload.requests()),
         within(workload.evidence_versions()),
     );
-    let kubeconfig = Finding::pass(format!("{} answers", access.server()));
+    let kubeconfig = secrets::answering(access.server(), claims.as_ref());
     let findings = [
         Workload::version(version),
         rights,
+        user,
         ways,
         approvers,
         policy,

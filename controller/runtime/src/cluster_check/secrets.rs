@@ -8,7 +8,7 @@ use kube::api::Api;
 use kubelet_attestation::errors::error_chain;
 
 use super::Finding;
-use crate::capi::{ClusterCa, ObjectKey, TenantKubeconfig};
+use crate::capi::{ClusterCa, ObjectKey, TenantKubeconfig, TokenClaims, access_secret_name};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::clock;
 use crate::keyless_signing::KeylessSigning;
@@ -92,14 +92,24 @@ pub(super) fn ca(
     Finding::pass(format!("valid until {end}, {who}"))
 }
 
-/// Checks Cluster API's kubeconfig, and returns access to the workload cluster's API server.
+/// Checks the kubeconfig, and returns access to the workload cluster's API server, with the claims of its token.
+///
+/// The kubeconfig is the controller's own, if it exists and your user can read it. Otherwise, it is Cluster API's.
 pub(super) async fn kubeconfig(
     management: &ClusterAccess,
     key: &ObjectKey,
-    reach: EgressPolicy,
-) -> Result<ClusterAccess, Finding> {
-    let name = format!("{}/{}-kubeconfig", key.namespace, key.name);
-    let secret = match read(management, key, "kubeconfig").await {
+    (reach, controller_namespace): (EgressPolicy, &str),
+) -> Result<(ClusterAccess, Option<TokenClaims>), Finding> {
+    let own = access_secret_name(key);
+    let api: Api<Secret> = Api::namespaced(management.client().clone(), controller_namespace);
+    let (name, found) = match call(readable_one_of(&api, &own)).await {
+        Ok(Some(secret)) => (format!("{controller_namespace}/{own}"), Ok(Some(secret))),
+        Ok(None) | Err(_) => (
+            format!("{}/{}-kubeconfig", key.namespace, key.name),
+            read(management, key, "kubeconfig").await,
+        ),
+    };
+    let secret = match found {
         Ok(Some(secret)) => secret,
         Ok(None) => {
             let what = format!("Secret {name} does not exist");
@@ -114,7 +124,7 @@ pub(super) async fn kubeconfig(
     let text = text.map(|bytes| bytes.0.as_slice()).unwrap_or_default();
     let parsed = TenantKubeconfig::parse(text, reach);
     parsed
-        .and_then(|parsed| parsed.access(key))
+        .and_then(|parsed| Ok((parsed.access(key)?, parsed.claims().cloned())))
         .map_err(|error| {
             let what = format!("Secret {name} is not accepted: {}", error_chain(&error));
             Finding::fail(
@@ -124,11 +134,26 @@ pub(super) async fn kubeconfig(
         })
 }
 
+/// The finding about an API server that responds. A token warns if its lifetime is too short.
+pub(super) fn answering(server: &str, claims: Option<&TokenClaims>) -> Finding {
+    let short = claims.filter(|claims| !claims.outlives_an_outage());
+    let Some(claims) = short else {
+        return Finding::pass(format!("{server} answers"));
+    };
+    let hours = claims.lifetime().as_secs() / 3600;
+    let what = format!(
+        "{server} answers, but the token is valid for only {hours} h: it does not outlive an outage of ten days"
+    );
+    let cure = "request a token for 720h; if the API server grants a shorter one, increase its option \
+                --service-account-max-token-expiration";
+    Finding::warn(what, cure)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::State;
     use super::*;
-    use crate::capi::{ca_secret, ca_secret_without_key};
+    use crate::capi::{ca_secret, ca_secret_without_key, token_of};
 
     /// The check of a CA without its key.
     fn found(signing: KeylessSigning) -> Finding {
@@ -191,5 +216,27 @@ mod tests {
                  holds the key"
             );
         }
+    }
+
+    #[test]
+    fn a_token_that_does_not_outlive_an_outage_is_a_warning() {
+        let claims = |seconds: u64| {
+            let sub = "system:serviceaccount:node-attestation-system:node-attestation-controller";
+            let token = token_of(&serde_json::json!({"sub": sub, "iat": 0, "exp": seconds}));
+            TokenClaims::of(&token).unwrap()
+        };
+        let found = |claims: Option<&TokenClaims>| answering("https://a:6443/", claims);
+
+        for long in [None, Some(claims(30 * 24 * 3600))] {
+            let finding = found(long.as_ref());
+            assert_eq!(finding.state, State::Pass, "{finding:?}");
+            assert_eq!(finding.what, "https://a:6443/ answers");
+        }
+        let finding = found(Some(&claims(24 * 3600)));
+        assert_eq!(finding.state, State::Warn, "{finding:?}");
+        assert!(
+            finding.what.contains("the token is valid for only 24 h"),
+            "{finding:?}"
+        );
     }
 }

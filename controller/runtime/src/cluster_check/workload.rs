@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::version::Info;
-use kube::api::{Api, ListParams};
+use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt as _};
 use kubelet_attestation::contract::{REQUEST_ABANDONED_AFTER, UNSUPPORTED_ATTESTATION_VERSION};
+use kubelet_attestation::errors::shortened;
 use kubelet_attestation::names::{BUILT_IN_SERVING_SIGNER, NodeName, Provider};
 use node_attestation_core::crd::KubeletAuthenticationSpec;
 use node_attestation_core::time;
@@ -16,7 +18,7 @@ use node_attestation_core::verifier::VerifierUnavailable;
 use tokio::time::timeout;
 
 use super::{Finding, some};
-use crate::client::CallError;
+use crate::client::{CallError, call};
 use crate::clock;
 use crate::csr_writer::{DENIED, FAILED, has_condition};
 use crate::explain::expiries;
@@ -30,9 +32,10 @@ use crate::watch::{Lenient, MetadataOf, all_metadata_of, all_of};
 const EXPIRIES_WITHIN: Duration = Duration::from_secs(5);
 
 /// The checks of this module, in order.
-pub(super) const CHECKS: [&str; 8] = [
+pub(super) const CHECKS: [&str; 9] = [
     "workload-version",
     "workload-rights",
+    "workload-user",
     "auto-approval",
     "serving-approvers",
     "admission-policy",
@@ -44,6 +47,12 @@ pub(super) const CHECKS: [&str; 8] = [
 /// The age at which a pending CSR counts as slow. A CSR is usually answered within seconds, or within minutes if the
 /// machine is not known yet.
 const SLOW: Duration = Duration::from_mins(2);
+
+/// The group that has all permissions, which no role can restrict.
+const ADMINISTRATORS: &str = "system:masters";
+
+/// The maximum length of a user name in a finding.
+const MAX_USER_LEN: usize = 256;
 
 /// The label that kubeadm sets on control-plane Nodes.
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
@@ -120,6 +129,30 @@ impl Workload<'_> {
         } else {
             Finding::pass("the kubeconfig's user is allowed to answer requests")
         }
+    }
+
+    /// Checks that the kubeconfig's user is not an administrator.
+    pub(super) async fn user(&self) -> Finding {
+        const CURE: &str = "give the controller its own kubeconfig: render workload-rights and render \
+                            workload-secret, then set run --workload-access";
+        let reviews: Api<SelfSubjectReview> = Api::all(self.client.clone());
+        let review = SelfSubjectReview::default();
+        let answer = call(reviews.create(&PostParams::default(), &review)).await;
+        let user = match answer {
+            Ok(review) => review.status.and_then(|status| status.user_info),
+            Err(error) => return Finding::failed(&error, "create selfsubjectreviews"),
+        };
+        let user = user.unwrap_or_default();
+        let name = user.username.as_deref().unwrap_or("of unknown name");
+        let name = shortened(name, MAX_USER_LEN);
+        let mut groups = user.groups.iter().flatten();
+        if groups.any(|group| group == ADMINISTRATORS) {
+            let what = format!(
+                "the kubeconfig's user {name} is in the group {ADMINISTRATORS}, which has all permissions"
+            );
+            return Finding::warn(what, CURE);
+        }
+        Finding::pass(format!("{name} is not in the group {ADMINISTRATORS}"))
     }
 
     /// Checks that kubelet certificates cannot be approved without evidence.
