@@ -165,6 +165,7 @@ fn chart_values_appear_in_the_rendered_objects() {
         r#"watchFilter="mine""#,
         r#"watchNamespace="fleet""#,
         "maxClustersPerNamespace=500",
+        r#"workloadAccess="prefer-own""#,
         "allowInsecure=true",
         r#"tpm.challengeKeysSecret="challenge-keys""#,
         r#"extraArgs=["--aws-sts-region=eu-west-1"]"#,
@@ -206,6 +207,7 @@ fn chart_values_appear_in_the_rendered_objects() {
             "--watch-filter=mine",
             "--namespace=fleet",
             "--max-clusters-per-namespace=500",
+            "--workload-access=prefer-own",
             "--allow-insecure",
             "--ack=carm",
             "--tpm-challenge-keys=/keys",
@@ -262,7 +264,7 @@ fn chart_values_appear_in_the_rendered_objects() {
 }
 
 /// The namespaces whose Secrets the controller can read. The empty namespace represents all of them.
-fn readable_secrets(found: &BTreeMap<[String; 3], Value>) -> Vec<String> {
+pub fn readable_secrets(found: &BTreeMap<[String; 3], Value>) -> Vec<String> {
     let bindings = found
         .iter()
         .filter(|([kind, ..], _)| kind.ends_with("RoleBinding"));

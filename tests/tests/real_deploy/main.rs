@@ -4,6 +4,7 @@
 mod chart;
 mod floor;
 mod install;
+mod named_secrets;
 mod signer;
 
 use std::path::Path;
