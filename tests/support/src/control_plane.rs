@@ -27,6 +27,7 @@ mod client;
 mod kubeadm;
 mod kubeconfig;
 mod kubectl;
+mod service_accounts;
 mod watch;
 
 use std::fs;

@@ -1,6 +1,6 @@
 //! Clusters, the controller's client, and attackers.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Output;
 use std::sync::LazyLock;
 
@@ -13,11 +13,13 @@ use kubelet_authenticator_test_support::control_plane::{
 use kubelet_authenticator_test_support::pki::{Contents, Subject, certificate_request};
 use kubelet_authenticator_test_support::process::poll;
 use node_attestation_runtime::client::ClusterAccess;
+use node_attestation_runtime::workload_access;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-/// The controller's user name in the manifest.
-const CONTROLLER: &str = "node-attestation-controller";
+/// The name of the controller's service account, and its namespace.
+const ACCOUNT: &str = "node-attestation-controller";
+const NAMESPACE: &str = "node-attestation-system";
 
 pub const SECRET: &str = "0123456789abcdef";
 pub const BUILT_IN: &str = "kubernetes.io/kube-apiserver-client-kubelet";
@@ -40,15 +42,11 @@ impl Bed {
         // At this log level, kube-controller-manager logs requests that it does not approve.
         let cluster = builder.controller_manager_arg("--v=4").start();
         cluster.install_bindings(bindings);
-        let manifest = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
-            .unwrap()
-            .join("packaging/rbac/workload-cluster.yaml");
-        cluster
-            .kubectl()
-            .apply(&std::fs::read_to_string(manifest).unwrap());
+        // The permissions of the manifest, for a service account.
+        cluster.kubectl().apply(&workload_access::rights(true));
         let runtime = Runtime::new().unwrap();
-        let controller = cluster.client_cert_kubeconfig(CONTROLLER, None);
+        let token = cluster.service_account_token(NAMESPACE, ACCOUNT, "720h");
+        let controller = cluster.kubeconfig(User::Token(token));
         let access = runtime.block_on(ClusterAccess::from_kubeconfig(&controller));
         let client = access.unwrap().client().clone();
         Self {

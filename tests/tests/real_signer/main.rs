@@ -1,6 +1,7 @@
 //! The controller on real Kubernetes, with the CA's key in a PKCS #11 token (`SoftHSM`), behind the project's external
 //! signer.
 
+mod least_privilege;
 mod management;
 mod serving;
 

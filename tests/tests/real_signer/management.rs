@@ -31,14 +31,14 @@ const SECONDS: u32 = 60;
 const LEASE: u32 = 12;
 
 /// A Cluster whose Secret has the certificate of its CA, and not the key.
-fn without_key(management: &Management, namespace: &str) -> WorkloadCluster {
+pub fn without_key(management: &Management, namespace: &str) -> WorkloadCluster {
     let cluster = management.cluster("prod-1").namespace(namespace).create();
     cluster.write_ca(cluster.control_plane().ca().certificate_pem(), None);
     cluster
 }
 
 /// A token with the key of this Cluster's CA, and its running signer.
-pub(super) fn token_of(cluster: &WorkloadCluster) -> (Token, Process) {
+pub fn token_of(cluster: &WorkloadCluster) -> (Token, Process) {
     let plane = cluster.control_plane();
     let token = Token::with_key(&plane.ca_cert_path(), &plane.ca_key_path());
     let signer = serve(&token, cluster);
@@ -49,11 +49,11 @@ fn serve(token: &Token, cluster: &WorkloadCluster) -> Process {
     token.serve_cluster(&format!("{}/{}", cluster.namespace(), cluster.name()))
 }
 
-pub(super) fn endpoint(token: &Token) -> String {
+pub fn endpoint(token: &Token) -> String {
     format!("--signer-endpoint=unix://{}", token.socket().display())
 }
 
-pub(super) fn scene(
+pub fn scene(
     management: Management,
     manager: Manager,
     cluster: WorkloadCluster,
@@ -71,7 +71,7 @@ pub(super) fn scene(
 }
 
 /// Sends the request of a new Machine without evidence. Returns its name.
-fn asks(scene: &Scene, machine: &str) -> String {
+pub fn asks(scene: &Scene, machine: &str) -> String {
     let machine = scene.cluster.machine(machine).create();
     let (node_name, id) = (machine.node_name(), machine.provider_id());
     let application = Application::claiming(node_name, id, Provider::INSECURE, None);
