@@ -34,6 +34,21 @@ fn an_admin_of_a_namespace_cannot_create_change_or_delete_identities() {
 }
 
 #[test]
+fn an_admin_of_a_namespace_cannot_write_the_controllers_kubeconfigs() {
+    const NAME: &str = "no-kubeconfigs";
+    create_namespace(&SITE.management, NAME, &json!({}));
+    let admin = Admin::of(NAME);
+
+    assert!(admin.may("create", "secrets", NAME));
+    // The controller of this suite has the namespace `default`.
+    for verb in [
+        "create", "update", "patch", "delete", "get", "list", "watch",
+    ] {
+        assert!(!admin.may(verb, "secrets", "default"), "{verb}");
+    }
+}
+
+#[test]
 fn an_admin_of_a_namespace_cannot_label_or_annotate_it() {
     const NAME: &str = "no-labels";
     static_identity(NAME, "200000000102");

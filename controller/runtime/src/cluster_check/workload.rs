@@ -367,6 +367,7 @@ mod tests {
     use http_body_util::Full;
     use hyper::Response;
     use hyper::body::Bytes;
+    use serde_json::json;
 
     use super::super::State;
     use super::*;
@@ -444,6 +445,37 @@ mod tests {
         }
         for is_to_be_enforced in [true, false] {
             assert_eq!(enforcement(true, is_to_be_enforced).state, State::Pass);
+        }
+    }
+
+    #[tokio::test]
+    async fn only_a_user_in_the_group_of_administrators_is_a_warning() {
+        const MEMBER: &str =
+            "the kubeconfig's user me is in the group system:masters, which has all permissions";
+        const OTHER: &str = "me is not in the group system:masters";
+        for (group, state, what) in [
+            ("system:masters", State::Warn, MEMBER),
+            ("system:authenticated", State::Pass, OTHER),
+            ("our:system:masters", State::Pass, OTHER),
+        ] {
+            let access = ClusterAccess::in_memory(move |_| async move {
+                let review = json!({
+                    "kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1",
+                    "metadata": {},
+                    "status": {"userInfo": {"username": "me", "groups": ["a", group]}},
+                });
+                Response::new(Full::new(Bytes::from(review.to_string())))
+            });
+            let spec = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
+            let workload = Workload {
+                client: access.client(),
+                spec: &spec,
+                unavailable: None,
+            };
+
+            let finding = workload.user().await;
+
+            assert_eq!((finding.state, &*finding.what), (state, what), "{group}");
         }
     }
 }
