@@ -33,8 +33,11 @@ use crate::watch::token_text;
 /// The lifetime to request, which is three times the longest outage. At least two thirds are left before a renewal.
 const LIFE: Duration = Duration::from_hours(30 * 24);
 
-/// The delay between two attempts.
+/// The delay between two attempts. A token with a short lifetime has a shorter delay.
 const AGAIN: Duration = Duration::from_mins(10);
+
+/// The minimum number of attempts in the lifetime of a token.
+const ATTEMPTS: u32 = 12;
 
 /// The Secret with the controller's own kubeconfig.
 pub(super) struct OwnSecret<'a> {
@@ -84,7 +87,7 @@ impl TokenRenewal {
         if self.next.is_some_and(|next| Instant::now() < next) {
             return;
         }
-        self.next = Some(Instant::now() + AGAIN);
+        self.next = Some(Instant::now() + AGAIN.min(claims.lifetime() / ATTEMPTS));
         self.error = renewed(claims, kubeconfig, own, workload).await.err();
     }
 

@@ -198,6 +198,24 @@ async fn a_renewal_that_ends_at_any_call_is_repeated_with_the_current_token() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_renewal_of_a_short_token_is_repeated_in_a_twelfth_of_its_life() {
+    let busy = || vec![(503, status(503, "busy"))];
+    let short = token_of(&json!({"sub": ACCOUNT, "iat": 0, "exp": 3_600}));
+    let (kubeconfig, now) = (kubeconfig(&short), UNIX_EPOCH + Duration::from_secs(1_300));
+    let mut world = World::new(busy(), vec![]);
+    world.renew(&kubeconfig, now).await;
+    assert_eq!(world.calls(), [1, 0]);
+    world.workload = server(busy());
+
+    tokio::time::advance(Duration::from_secs(299)).await;
+    world.renew(&kubeconfig, now).await;
+    assert_eq!(world.calls(), [0, 0]);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    world.renew(&kubeconfig, now).await;
+    assert_eq!(world.calls(), [1, 0]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_response_without_a_later_token_of_the_account_is_not_stored() {
     const NOT_LATER: &str =
         "the API server did not return a token for the same service account that expires later";
