@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use base64::prelude::{BASE64_STANDARD, Engine as _};
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD, Engine as _};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Secret;
@@ -36,6 +36,7 @@ pub fn tenant_kubeconfig(input: &[u8]) -> Outcome {
     };
     let count = kubeconfig.ca_certificates().len();
     assert!((1..TOO_MANY_CERTIFICATES).contains(&count));
+    assert_keeps_secret(&format!("{:?}", kubeconfig.claims()));
     let _entered = RUNTIME.enter();
     match kubeconfig.access(&ObjectKey::new("tenant-a", "prod-1")) {
         Ok(_) => Outcome::Accepted,
@@ -46,15 +47,18 @@ pub fn tenant_kubeconfig(input: &[u8]) -> Outcome {
     }
 }
 
-/// Kubeconfigs with a token, and with a client certificate as Cluster API writes it.
+/// Kubeconfigs with a token, with a service account token, and with a client certificate as Cluster API writes it.
 pub fn tenant_kubeconfig_seeds() -> Vec<Vec<u8>> {
     let ca = CertificateAuthority::new("kubernetes");
     let pair = ca.issue(&Contents::client(Subject::user("admin")));
     let ca = BASE64_STANDARD.encode(ca.certificate_pem());
     let chain = BASE64_STANDARD.encode(&pair.certificate_pem);
     let key = BASE64_STANDARD.encode(&pair.key_pem);
+    let claims = r#"{"sub":"system:serviceaccount:a:b","iat":1,"exp":2}"#;
+    let claims = BASE64_URL_SAFE_NO_PAD.encode(claims);
     let users = [
         format!("token: {SECRET}"),
+        format!("token: e30.{claims}.{SECRET}"),
         format!("client-certificate-data: {chain}\n    client-key-data: {key}"),
     ];
     let kubeconfig = |user: String| {
