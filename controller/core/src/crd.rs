@@ -93,6 +93,10 @@ pub const LOWEST_VALID_GENERATION_ANNOTATION: &str =
 /// `<provider ID>@<Unix seconds>`, separated by spaces. A revocation up to that time no longer affects the machine.
 pub const RELEASED_MACHINES_ANNOTATION: &str = "attestation.cluster.x-k8s.io/released-machines";
 
+/// The annotation on a [`NodeIdentity`] or a [`KubeletAuthentication`] with the name of the user who last revoked or
+/// reset it. An admission policy checks the name.
+pub const CHANGED_BY_ANNOTATION: &str = "attestation.cluster.x-k8s.io/changed-by";
+
 /// The annotation on a [`KubeletAuthentication`] with the UID of the namespace `kube-system` in the first workload
 /// cluster that the controller served for this object. A different UID shows that the Cluster was created again.
 pub const WORKLOAD_UID_ANNOTATION: &str = "attestation.cluster.x-k8s.io/workload-uid";

@@ -1,7 +1,8 @@
 //! Operator commands for the records in a management cluster: show, reset, revoke, and recover after a restore.
 //!
 //! Each command writes to the record or to the `KubeletAuthentication`, and the controller reacts to the change. The
-//! command also creates an Event with the operator's name. If the Event cannot be created, the write is kept.
+//! write contains the operator's name, as the API server reports it, so that an admission policy can check it. The
+//! command also creates an Event with this name. If the Event cannot be created, the write is kept.
 
 use std::time::SystemTime;
 
@@ -11,7 +12,8 @@ use kube::Resource;
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kubelet_attestation::ensure;
 use node_attestation_core::crd::{
-    CLUSTER_NAME_LABEL, NodeIdentity, NodeIdentitySpec, RESET_ANNOTATION, Revoked, object_name,
+    CHANGED_BY_ANNOTATION, CLUSTER_NAME_LABEL, NodeIdentity, NodeIdentitySpec, RESET_ANNOTATION,
+    Revoked, object_name,
 };
 use node_attestation_core::ledger::whole_seconds;
 use serde_json::{Value, json};
@@ -88,6 +90,9 @@ impl IdentitiesError {
         }
     }
 }
+
+/// The reason and the note of an Event, and the operator's name, if it is known.
+type Told<'a> = (&'a str, String, Option<String>);
 
 /// Whether an operator revoked the certificates of the current generation.
 fn is_revoked(identity: &NodeIdentity) -> bool {
@@ -202,18 +207,19 @@ impl Identities {
         now: SystemTime,
     ) -> Result<Changed, IdentitiesError> {
         let generation = identity.spec.generation.to_string();
+        let who = self.who().await;
         let patch = json!({
             "metadata": {
                 "resourceVersion": identity.metadata.resource_version,
-                "annotations": {RESET_ANNOTATION: generation},
+                "annotations": {RESET_ANNOTATION: generation, CHANGED_BY_ANNOTATION: who},
             },
         });
         let note = format!(
             "generation {generation} of node {} was reset: the next valid claim opens a new generation",
             identity.spec.node_name
         );
-        self.write(identity, patch, "ResetRequested", note, now)
-            .await
+        let told = ("ResetRequested", note, who);
+        self.write(identity, patch, told, now).await
     }
 
     /// Revokes the certificates of the record's current generation, and cancels a reset.
@@ -234,7 +240,9 @@ impl Identities {
         } = &identity.spec;
         let namespace = identity.metadata.namespace.clone().unwrap_or_default();
         let cluster = ObjectKey::new(namespace, cluster_name);
-        self.take_release_back(&cluster, provider_id).await?;
+        let who = self.who().await;
+        self.take_release_back(&cluster, provider_id, who.as_deref())
+            .await?;
         let generation = *generation;
         let revoked = Revoked {
             generation,
@@ -245,7 +253,7 @@ impl Identities {
         let patch = json!({
             "metadata": {
                 "resourceVersion": identity.metadata.resource_version,
-                "annotations": {RESET_ANNOTATION: null},
+                "annotations": {RESET_ANNOTATION: null, CHANGED_BY_ANNOTATION: who},
             },
             "spec": {"revoked": revoked},
         });
@@ -253,7 +261,8 @@ impl Identities {
             "the certificates of generation {generation} of node {} were revoked",
             identity.spec.node_name
         );
-        self.write(identity, patch, "Revoked", note, now).await
+        let told = ("Revoked", note, who);
+        self.write(identity, patch, told, now).await
     }
 
     /// Patches the record, if it still has the version that the operator has read.
@@ -261,8 +270,7 @@ impl Identities {
         &self,
         identity: &NodeIdentity,
         patch: Value,
-        reason: &str,
-        note: String,
+        told: Told<'_>,
         now: SystemTime,
     ) -> Result<Changed, IdentitiesError> {
         let namespace = identity.metadata.namespace.clone().unwrap_or_default();
@@ -270,7 +278,7 @@ impl Identities {
         let api: Api<NodeIdentity> = Api::namespaced(self.management.client().clone(), &namespace);
         let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
         let written = call(api.patch(name, &parameters, &patch)).await?;
-        let told = self.tell(&namespace, &written, (reason, note), now).await;
+        let told = self.tell(&namespace, &written, told, now).await;
         Ok(Changed {
             identity: written,
             event_error: told.err(),
@@ -282,10 +290,10 @@ impl Identities {
         &self,
         namespace: &str,
         written: &impl Resource<DynamicType = ()>,
-        (reason, note): (&str, String),
+        (reason, note, who): Told<'_>,
         now: SystemTime,
     ) -> Result<Event, CallError> {
-        let who = self.who().await;
+        let who = who.as_deref().unwrap_or("an unknown user");
         let note = format!("{note}, by {who}");
         let words = ("Warning", "Identities", reason, note);
         let event = event(written.object_ref(&()), None, words, now);
@@ -293,24 +301,25 @@ impl Identities {
         call(events.create(&PostParams::default(), &event)).await
     }
 
-    /// The requester's user name, as reported by the API server.
-    async fn who(&self) -> String {
+    /// The requester's user name, as reported by the API server. A failure must not delay a revocation.
+    async fn who(&self) -> Option<String> {
         let reviews: Api<SelfSubjectReview> = Api::all(self.management.client().clone());
         let review = SelfSubjectReview::default();
         let answer = call(reviews.create(&PostParams::default(), &review)).await;
-        let name = answer
-            .ok()
-            .and_then(|review| review.status?.user_info?.username);
-        name.unwrap_or_else(|| "an unknown user".to_owned())
+        answer.ok()?.status?.user_info?.username
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use http_body_util::Full;
+    use std::sync::Arc;
+
+    use http_body_util::{BodyExt as _, Full};
     use hyper::body::Bytes;
-    use hyper::{Request, Response};
+    use hyper::{Method, Request, Response};
     use kube::client::Body;
+    use kubelet_attestation::names::ProviderId;
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -362,6 +371,72 @@ mod tests {
             let changed = changed.unwrap();
             assert_eq!(changed.identity, record());
             assert!(changed.event_error.is_some());
+        }
+    }
+
+    /// The user name in each write: in the patches, and at the end of the Events' notes.
+    type Names = Arc<Mutex<Vec<Value>>>;
+
+    /// A management cluster that knows the user, and one KubeletAuthentication.
+    fn with_user(name: &'static str) -> (Identities, Names) {
+        let names = Names::default();
+        let written = names.clone();
+        let management = ClusterAccess::in_memory(move |request: Request<Body>| {
+            let written = written.clone();
+            async move {
+                let is_patch = *request.method() == Method::PATCH;
+                let path = request.uri().path().to_owned();
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+                if is_patch {
+                    let annotations = &body["metadata"]["annotations"];
+                    written
+                        .lock()
+                        .push(annotations[CHANGED_BY_ANNOTATION].clone());
+                }
+                let answer = if path.contains("selfsubjectreviews") {
+                    json!({"metadata": {}, "status": {"userInfo": {"username": name}}})
+                } else if path.contains("kubeletauthentications") {
+                    json!({
+                        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+                        "kind": "KubeletAuthentication",
+                        "metadata": {"name": "prod-1", "namespace": "default"},
+                        "spec": {"clusterName": "prod-1", "authorizedAttestors": ["null"]},
+                    })
+                } else if path.contains("nodeidentities") {
+                    serde_json::to_value(record()).unwrap()
+                } else {
+                    let note = body["note"].as_str().unwrap_or_default();
+                    let (_, by) = note.rsplit_once(", by ").unwrap_or_default();
+                    written.lock().push(json!(by));
+                    body
+                };
+                let body = Full::new(Bytes::from(answer.to_string()));
+                Response::builder().body(body).unwrap()
+            }
+        });
+        (Identities { management }, names)
+    }
+
+    #[tokio::test]
+    async fn each_change_and_its_event_have_the_authenticated_user_name() {
+        let now = SystemTime::UNIX_EPOCH;
+        let cluster = ObjectKey::new("default", "prod-1");
+        let machine = || ProviderId::parse("metal:///m1").unwrap();
+        let acts = ["revoke", "reset", "release", "floor"];
+        for act in acts {
+            let (identities, names) = with_user("jane@example.com");
+
+            let event_error = match act {
+                "revoke" => identities.revoke(&record(), now).await.unwrap().event_error,
+                "reset" => identities.reset(&record(), now).await.unwrap().event_error,
+                "release" => identities.release(&cluster, machine(), now).await.unwrap(),
+                _ => identities.raise_floor(&cluster, 0, now).await.unwrap(),
+            };
+
+            assert!(event_error.is_none(), "{act}: {event_error:?}");
+            let names = names.lock().clone();
+            assert_eq!(names, ["jane@example.com", "jane@example.com"], "{act}");
         }
     }
 }

@@ -103,6 +103,7 @@ fn policy(settings: &Settings) -> Policy {
         conditions: vec![("by-a-bootstrap-token-or-a-node", by_either)],
         variables: variables(settings),
         validations: validations(),
+        audit: Vec::new(),
         actions: if settings.enforced {
             ENFORCED
         } else {

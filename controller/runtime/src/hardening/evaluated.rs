@@ -24,31 +24,45 @@ fn to_cel(value: &Value) -> cel::Value {
     }
 }
 
+/// Evaluates an expression of a policy with these variables.
+fn evaluate(
+    expression: &str,
+    given: &Value,
+    variables: &HashMap<String, cel::Value>,
+) -> cel::Value {
+    let program =
+        Program::compile(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
+    let mut context = Context::default();
+    for (name, value) in given.as_object().unwrap() {
+        context.add_variable_from_value(name.as_str(), to_cel(value));
+    }
+    context.add_variable_from_value("variables", variables.clone());
+    let value = program.execute(&context);
+    value.unwrap_or_else(|error| panic!("{expression}: {error}"))
+}
+
 /// Returns the messages of the validations that reject a write. `given` contains the objects that expressions can use,
 /// such as `request` and `object`. All match conditions must be true.
 pub(super) fn refused(policy: ValidatingAdmissionPolicy, given: &Value) -> Vec<String> {
     let spec = policy.spec.unwrap();
-    let evaluate = |expression: &str, variables: &HashMap<String, cel::Value>| {
-        let program =
-            Program::compile(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
-        let mut context = Context::default();
-        for (name, value) in given.as_object().unwrap() {
-            context.add_variable_from_value(name.as_str(), to_cel(value));
-        }
-        context.add_variable_from_value("variables", variables.clone());
-        let value = program.execute(&context);
-        value.unwrap_or_else(|error| panic!("{expression}: {error}"))
-    };
     let mut variables = HashMap::new();
     for variable in spec.variables.into_iter().flatten() {
-        let value = evaluate(&variable.expression, &variables);
+        let value = evaluate(&variable.expression, given, &variables);
         variables.insert(variable.name, value);
     }
     for condition in spec.match_conditions.into_iter().flatten() {
-        let matches = evaluate(&condition.expression, &variables);
+        let matches = evaluate(&condition.expression, given, &variables);
         assert_eq!(matches, true.into(), "{}", condition.name);
     }
     let validations = spec.validations.unwrap().into_iter();
-    let broken = validations.filter(|one| evaluate(&one.expression, &variables) != true.into());
+    let is_broken = |expression: &str| evaluate(expression, given, &variables) != true.into();
+    let broken = validations.filter(|one| is_broken(&one.expression));
     broken.map(|one| one.message.unwrap()).collect()
+}
+
+/// Returns the text of the policy's only audit annotation about a write. The expression uses no variables.
+pub(super) fn audited(policy: ValidatingAdmissionPolicy, given: &Value) -> cel::Value {
+    let annotations = policy.spec.unwrap().audit_annotations.unwrap();
+    let [annotation] = annotations.try_into().unwrap();
+    evaluate(&annotation.value_expression, given, &HashMap::new())
 }

@@ -9,6 +9,9 @@
 //! | [`DELETION_POLICY`] | the deletion of a `KubeletAuthentication` while a Cluster of its name exists |
 //! | [`IDENTITIES_POLICY`] | writes of `NodeIdentity` objects by other users than the controller and responders |
 //!
+//! A responder can only revoke and reset. Each of its writes must contain its user name in [`CHANGED_BY_ANNOTATION`].
+//! The audit event of each revocation and reset names the user.
+//!
 //! The policies also apply to settings that the controller copies from a Cluster on behalf of a tenant. Exempt
 //! subjects, such as the user that runs `clusterctl move`, are exempt from all policies. No annotation exempts a user.
 //!
@@ -26,7 +29,8 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use node_attestation_core::crd::{
-    GROUP, LOWEST_VALID_GENERATION_ANNOTATION, RELEASED_MACHINES_ANNOTATION,
+    CHANGED_BY_ANNOTATION, GROUP, LOWEST_VALID_GENERATION_ANNOTATION, RELEASED_MACHINES_ANNOTATION,
+    RESET_ANNOTATION,
 };
 use serde_json::json;
 
@@ -57,6 +61,19 @@ const KUBERNETES: [&str; 3] = [
     "system:serviceaccount:kube-system:generic-garbage-collector",
     "system:serviceaccount:kube-system:namespace-controller",
 ];
+
+/// The annotations on a `KubeletAuthentication` with decisions about revocations, and with the user who decided.
+const DECISIONS: [&str; 3] = [
+    LOWEST_VALID_GENERATION_ANNOTATION,
+    RELEASED_MACHINES_ANNOTATION,
+    CHANGED_BY_ANNOTATION,
+];
+
+/// The metadata that the API server changes with each write.
+const OF_EACH_WRITE: [&str; 3] = ["generation", "managedFields", "resourceVersion"];
+
+/// The key of the audit annotation about a revocation, a reset, or a decision.
+const ACT: &str = "act";
 
 /// The parameters of the floor. A subject is a user or a group, written as `user:NAME` or `group:NAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,7 +170,24 @@ fn settings(floor: &Floor) -> Policy {
                 "the floor of this namespace does not permit exemptNodes",
             ),
             decisions(),
+            of_responder(
+                &format!(
+                    "request.operation == 'UPDATE' && object.spec == oldObject.spec && {}",
+                    metadata_unchanged_except(&DECISIONS)
+                ),
+                "responders can change only the annotations about revocations",
+            ),
+            named(),
         ],
+        audit: vec![(
+            ACT,
+            format!(
+                "request.operation != 'UPDATE' || {} ? '' \
+                 : 'the decisions about revocations of Cluster ' + object.spec.clusterName + ' were changed by ' \
+                 + request.userInfo.username",
+                decisions_unchanged()
+            ),
+        )],
         ..policy(SETTINGS_POLICY)
     }
 }
@@ -162,28 +196,79 @@ fn settings(floor: &Floor) -> Policy {
 fn decisions() -> (String, &'static str, String) {
     const MESSAGE: &str =
         "only the controller and responders can change the annotations about revocations";
-    let keys = [
-        LOWEST_VALID_GENERATION_ANNOTATION,
-        RELEASED_MACHINES_ANNOTATION,
-    ];
-    let keys = keys.map(str::to_owned);
-    let value = |object: &str| {
-        format!(
-            "(has({object}.metadata.annotations) && key in {object}.metadata.annotations \
-             ? {object}.metadata.annotations[key] : '')"
-        )
-    };
-    // For a creation, there is no old object.
-    let (now, before) = (value("object"), value("oldObject"));
-    let unchanged = format!(
-        "{}.all(key, {now} == (request.operation == 'UPDATE' ? {before} : ''))",
-        list(&keys)
-    );
     let writers = "variables.isExempt || variables.isController || variables.isResponder";
     (
-        format!("{writers} || {unchanged}"),
+        format!("{writers} || {}", decisions_unchanged()),
         MESSAGE,
         format!("'{MESSAGE}'"),
+    )
+}
+
+/// Whether the write keeps the decisions about revocations. For a creation, there is no old object.
+fn decisions_unchanged() -> String {
+    format!(
+        "{}.all(key, {} == (request.operation == 'UPDATE' ? {} : ''))",
+        literals(&DECISIONS),
+        annotation("object", "key"),
+        annotation("oldObject", "key")
+    )
+}
+
+/// A validation that applies only to responders.
+fn of_responder(expression: &str, message: &'static str) -> (String, &'static str, String) {
+    (
+        format!("!variables.isRestricted || ({expression})"),
+        message,
+        format!("'{message}'"),
+    )
+}
+
+/// The validation for the user name in a write of a responder.
+fn named() -> (String, &'static str, String) {
+    let key = literal(CHANGED_BY_ANNOTATION);
+    let expression = format!(
+        "request.operation != 'UPDATE' || {} == request.userInfo.username",
+        annotation("object", &key)
+    );
+    of_responder(
+        &expression,
+        "the annotation attestation.cluster.x-k8s.io/changed-by must contain the user name of the responder",
+    )
+}
+
+/// The value of the annotation with this key, which is an expression, or the empty text.
+fn annotation(object: &str, key: &str) -> String {
+    format!(
+        "(has({object}.metadata.annotations) && {key} in {object}.metadata.annotations \
+         ? {object}.metadata.annotations[{key}] : '')"
+    )
+}
+
+/// The map in this field of the object, which can be missing.
+fn map(object: &str, field: &str) -> String {
+    format!("(has({object}.{field}) ? {object}.{field} : {{}})")
+}
+
+/// Whether the maps in this field are equal, except for these keys.
+fn unchanged_except(field: &str, keys: &[&str]) -> String {
+    let (keys, now, before) = (
+        literals(keys),
+        map("object", field),
+        map("oldObject", field),
+    );
+    format!(
+        "{now}.all(k, k in {keys} || k in {before} && {now}[k] == {before}[k]) \
+         && {before}.all(k, k in {keys} || k in {now})"
+    )
+}
+
+/// Whether the metadata are equal, except for these annotations.
+fn metadata_unchanged_except(annotations: &[&str]) -> String {
+    let fields = [OF_EACH_WRITE.as_slice(), &["annotations"]].concat();
+    format!(
+        "{} && {}",
+        unchanged_except("metadata", &fields),
+        unchanged_except("metadata.annotations", annotations)
     )
 }
 
@@ -216,7 +301,7 @@ fn deletion(floor: &Floor) -> Policy {
 }
 
 /// The policy for node identities. A responder is allowed to revoke and reset node identities, but not to create or
-/// delete them.
+/// delete them, or to change another field.
 fn identities(floor: &Floor) -> Policy {
     const MESSAGE: &str = "only the controller and responders can write NodeIdentities";
     let kubernetes = KUBERNETES.map(str::to_owned);
@@ -225,15 +310,69 @@ fn identities(floor: &Floor) -> Policy {
         resources: &["nodeidentities", "nodeidentities/status"],
         operations: &["CREATE", "UPDATE", "DELETE"],
         variables: [subjects(floor), vec![("isKubernetes", by_kubernetes)]].concat(),
-        validations: vec![(
-            "variables.isExempt || variables.isController || variables.isKubernetes \
-             || (variables.isResponder && request.operation == 'UPDATE')"
-                .to_owned(),
-            MESSAGE,
-            format!("'{MESSAGE}'"),
-        )],
+        validations: vec![
+            (
+                "variables.isExempt || variables.isController || variables.isKubernetes \
+                 || (variables.isResponder && request.operation == 'UPDATE')"
+                    .to_owned(),
+                MESSAGE,
+                format!("'{MESSAGE}'"),
+            ),
+            of_responder(
+                &format!("request.operation != 'UPDATE' || {}", is_act()),
+                "responders can only revoke and reset NodeIdentities",
+            ),
+            named(),
+        ],
+        audit: vec![(ACT, act())],
         ..policy(IDENTITIES_POLICY)
     }
+}
+
+/// Whether an update only revokes or resets the present generation, or cancels a reset.
+fn is_act() -> String {
+    let reset = literal(RESET_ANNOTATION);
+    let (now, before) = (
+        annotation("object", &reset),
+        annotation("oldObject", &reset),
+    );
+    format!(
+        "{} && {} && {} == {} \
+         && (has(object.spec.revoked) \
+         ? object.spec.revoked.generation == object.spec.generation \
+         || has(oldObject.spec.revoked) && object.spec.revoked == oldObject.spec.revoked \
+         : !has(oldObject.spec.revoked)) \
+         && {now} in ['', {before}, string(object.spec.generation)]",
+        unchanged_except("spec", &["revoked"]),
+        metadata_unchanged_except(&[RESET_ANNOTATION, CHANGED_BY_ANNOTATION]),
+        map("object", "status"),
+        map("oldObject", "status"),
+    )
+}
+
+/// The text about a revocation or a reset for the audit event. It names the authenticated user.
+fn act() -> String {
+    let revoked = |object: &str| {
+        format!("(has({object}.spec.revoked) ? string({object}.spec.revoked.generation) : '')")
+    };
+    let reset = literal(RESET_ANNOTATION);
+    let text = |verb: &str| {
+        format!(
+            "'generation ' + string(object.spec.generation) + ' of node ' + object.spec.nodeName + ' was {verb} by ' \
+             + request.userInfo.username"
+        )
+    };
+    let changed = |now: &str, before: &str| format!("{now} != '' && {now} != {before}");
+    format!(
+        "request.operation != 'UPDATE' ? '' : ({}) ? {} : ({}) ? {} : ''",
+        changed(&revoked("object"), &revoked("oldObject")),
+        text("revoked"),
+        changed(
+            &annotation("object", &reset),
+            &annotation("oldObject", &reset)
+        ),
+        text("reset"),
+    )
 }
 
 /// A policy with this name that does not match anything yet.
@@ -248,6 +387,7 @@ fn policy(name: &'static str) -> Policy {
         conditions: Vec::new(),
         variables: Vec::new(),
         validations: Vec::new(),
+        audit: Vec::new(),
         actions: &["Deny"],
     }
 }
@@ -268,12 +408,26 @@ fn subjects(floor: &Floor) -> Vec<(&'static str, String)> {
         ("isExempt", is_in("exempt")),
         ("isController", is_in("controllers")),
         ("isResponder", is_in("responders")),
+        (
+            "isRestricted",
+            "variables.isResponder && !variables.isExempt && !variables.isController".to_owned(),
+        ),
     ]
 }
 
 /// A list of CEL string literals. A JSON list is valid, because CEL supports the same escape sequences.
 fn list(texts: &[String]) -> String {
     json!(texts).to_string()
+}
+
+/// The same for constants.
+fn literals(texts: &[&str]) -> String {
+    json!(texts).to_string()
+}
+
+/// A CEL string literal.
+fn literal(text: &str) -> String {
+    json!(text).to_string()
 }
 
 #[cfg(test)]

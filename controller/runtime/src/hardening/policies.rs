@@ -2,7 +2,7 @@
 
 use futures::future::FutureExt as _;
 use k8s_openapi::api::admissionregistration::v1::{
-    MatchCondition, MatchResources, NamedRuleWithOperations, ParamKind, ParamRef,
+    AuditAnnotation, MatchCondition, MatchResources, NamedRuleWithOperations, ParamKind, ParamRef,
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
     ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec, Validation, Variable,
 };
@@ -35,6 +35,8 @@ pub(super) struct Policy {
     /// The validations: each has an expression, the message for a request that violates it, and an expression for a
     /// more detailed message.
     pub(super) validations: Vec<(String, &'static str, String)>,
+    /// The annotations of the API server's audit event: keys and expressions. An empty text adds no annotation.
+    pub(super) audit: Vec<(&'static str, String)>,
     /// The actions on a request that fails a validation.
     pub(super) actions: &'static [&'static str],
 }
@@ -90,7 +92,14 @@ impl Policy {
             // The default reason would report that the object is invalid.
             reason: Some("Forbidden".to_owned()),
         });
+        let audit = self.audit.into_iter();
+        let audit = audit.map(|(key, expression)| AuditAnnotation {
+            key: key.to_owned(),
+            value_expression: expression,
+        });
+        let audit: Vec<_> = audit.collect();
         let spec = ValidatingAdmissionPolicySpec {
+            audit_annotations: (!audit.is_empty()).then_some(audit),
             failure_policy: Some(self.failure_policy.to_owned()),
             param_kind: self.params.map(|(kind, _)| kind),
             match_constraints: Some(about),

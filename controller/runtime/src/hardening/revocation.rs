@@ -315,6 +315,7 @@ fn policy() -> Policy {
         conditions: conditions.map(owned).into(),
         variables: variables.map(owned).into(),
         validations: vec![message],
+        audit: Vec::new(),
         actions: &["Deny"],
     }
 }

@@ -7,7 +7,8 @@ use kube::api::{Api, Patch, PatchParams};
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::crd::{
-    KubeletAuthentication, LOWEST_VALID_GENERATION_ANNOTATION, RELEASED_MACHINES_ANNOTATION,
+    CHANGED_BY_ANNOTATION, KubeletAuthentication, LOWEST_VALID_GENERATION_ANNOTATION,
+    RELEASED_MACHINES_ANNOTATION,
 };
 use node_attestation_core::ledger::RevocationDecisions;
 use node_attestation_core::time::unix_seconds;
@@ -77,6 +78,7 @@ impl Identities {
         &self,
         cluster: &ObjectKey,
         machine: &str,
+        who: Option<&str>,
     ) -> Result<(), IdentitiesError> {
         let found = match self.authentication(cluster).await {
             // If the object is missing, no machine is released. A missing permission for the object must not delay a
@@ -90,7 +92,7 @@ impl Identities {
         let machine = ProviderId::parse(machine).ok();
         if machine.is_some_and(|machine| decisions.take_back(&machine)) {
             let value = decisions.released_text();
-            self.annotate(&found, RELEASED_MACHINES_ANNOTATION, value)
+            self.annotate(&found, (RELEASED_MACHINES_ANNOTATION, value), who)
                 .await?;
         }
         Ok(())
@@ -107,12 +109,12 @@ impl Identities {
         found.ok_or_else(|| IdentitiesError::NoAuthentication(cluster.clone()))
     }
 
-    /// Writes an annotation, if the object still has the version that was read.
+    /// Writes an annotation and the operator's name, if the object still has the version that was read.
     async fn annotate(
         &self,
         found: &KubeletAuthentication,
-        annotation: &str,
-        value: String,
+        (annotation, value): (&str, String),
+        who: Option<&str>,
     ) -> Result<KubeletAuthentication, CallError> {
         let namespace = found.namespace().unwrap_or_default();
         let client = self.management.client().clone();
@@ -120,7 +122,7 @@ impl Identities {
         let patch = json!({
             "metadata": {
                 "resourceVersion": found.metadata.resource_version,
-                "annotations": {annotation: value},
+                "annotations": {annotation: value, CHANGED_BY_ANNOTATION: who},
             },
         });
         let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
@@ -137,10 +139,12 @@ impl Identities {
     ) -> Result<Option<CallError>, IdentitiesError> {
         let found = self.authentication(cluster).await?;
         let mut decisions = RevocationDecisions::of_annotations(Some(found.annotations()));
-        let (annotation, value) = change(&mut decisions)?;
-        let written = self.annotate(&found, annotation, value).await?;
+        let value = change(&mut decisions)?;
+        let who = self.who().await;
+        let written = self.annotate(&found, value, who.as_deref()).await?;
         let namespace = &cluster.namespace;
-        let told = self.tell(namespace, &written, (reason, note), now).await;
+        let told = (reason, note, who);
+        let told = self.tell(namespace, &written, told, now).await;
         Ok(told.err())
     }
 }

@@ -94,10 +94,9 @@ fn settings_below_the_floor_are_refused_unless_the_user_is_exempt() {
         let refused = refused_settings(&tenant(), &object);
 
         assert_eq!(refused, [[message], [message]], "{field}");
-        // The controller writes on behalf of tenants, and responders write no settings.
-        for user in [user(CONTROLLER, &[]), user("a", &["responders"])] {
-            assert_eq!(refused_settings(&user, &object), refused, "{field}");
-        }
+        // The controller writes on behalf of tenants.
+        let controller = user(CONTROLLER, &[]);
+        assert_eq!(refused_settings(&controller, &object), refused, "{field}");
         for user in [user("clusterctl", &[]), user("a", &["operators"])] {
             assert_eq!(refused_settings(&user, &object), none, "{field}");
         }
@@ -158,6 +157,7 @@ fn tenants_cannot_change_the_annotations_about_revocations() {
     for key in [
         "attestation.cluster.x-k8s.io/released-machines",
         "attestation.cluster.x-k8s.io/lowest-valid-generation",
+        "attestation.cluster.x-k8s.io/changed-by",
     ] {
         let set = with(json!({key: "1", "a": "b"}));
         for (operation, object, old) in [
@@ -172,11 +172,7 @@ fn tenants_cannot_change_the_annotations_about_revocations() {
             };
 
             assert_eq!(refused(&tenant()), [message], "{operation} {key}");
-            for user in [
-                user(CONTROLLER, &[]),
-                user("a", &["responders"]),
-                user("clusterctl", &[]),
-            ] {
+            for user in [user(CONTROLLER, &[]), user("clusterctl", &[])] {
                 assert!(refused(&user).is_empty(), "{operation} {key} {user}");
             }
         }
@@ -215,7 +211,6 @@ fn node_identities_are_written_only_by_the_controller_and_responders() {
         let given = given(user, operation, &Value::Null, &Value::Null);
         evaluated::refused(identities(&floor()).policy(), &given)
     };
-    let responder = user("a", &["responders"]);
     for operation in ["CREATE", "UPDATE", "DELETE"] {
         assert_eq!(refused(&tenant(), operation), [message], "{operation}");
         for user in [CONTROLLER, "clusterctl", KUBERNETES[1], KUBERNETES[2]] {
@@ -223,9 +218,193 @@ fn node_identities_are_written_only_by_the_controller_and_responders() {
             assert!(refused(&by, operation).is_empty(), "{operation} {by}");
         }
     }
-    assert_eq!(refused(&responder, "CREATE"), [message]);
-    assert!(refused(&responder, "UPDATE").is_empty());
-    assert_eq!(refused(&responder, "DELETE"), [message]);
+    for operation in ["CREATE", "DELETE"] {
+        assert_eq!(refused(&responder(), operation), [message], "{operation}");
+    }
+}
+
+const RESET: &str = "attestation.cluster.x-k8s.io/reset";
+const CHANGED_BY: &str = "attestation.cluster.x-k8s.io/changed-by";
+
+fn responder() -> Value {
+    user("jane", &["responders"])
+}
+
+/// A node identity of generation 3 whose previous generation is revoked.
+fn identity() -> Value {
+    json!({
+        "metadata": {
+            "name": "prod-1.n1", "resourceVersion": "7", "generation": 4, "managedFields": [],
+            "labels": {"a": "b"}, "annotations": {"a": "b", CHANGED_BY: "john"},
+        },
+        "spec": {
+            "nodeName": "n1", "generation": 3, "providerID": "metal:///m1",
+            "revoked": {"generation": 2, "at": "2026-11-21T12:00:00Z"},
+        },
+        "status": {"serial": "1"},
+    })
+}
+
+/// The node identity after a write of Jane, who is a responder, with this change.
+fn changed_by_jane(change: impl FnOnce(&mut Value)) -> Value {
+    let mut object = identity();
+    object["metadata"]["annotations"][CHANGED_BY] = json!("jane");
+    object["metadata"]["generation"] = json!(5);
+    object["metadata"]["managedFields"] = json!([{"manager": "a"}]);
+    change(&mut object);
+    object
+}
+
+fn refused_identity(user: &Value, object: &Value) -> Vec<String> {
+    let given = given(user, "UPDATE", object, &identity());
+    evaluated::refused(identities(&floor()).policy(), &given)
+}
+
+/// Revokes the present generation.
+fn revoke(object: &mut Value) {
+    object["spec"]["revoked"] = json!({"generation": 3, "at": "2026-11-22T12:00:00Z"});
+}
+
+/// Resets the present generation.
+fn reset(object: &mut Value) {
+    object["metadata"]["annotations"][RESET] = json!("3");
+}
+
+#[test]
+fn responders_can_change_only_the_fields_of_a_revocation_or_a_reset() {
+    let only = "responders can only revoke and reset NodeIdentities";
+    let acts: [fn(&mut Value); 3] = [revoke, reset, |_| {}];
+    for change in acts {
+        let object = changed_by_jane(change);
+        assert!(
+            refused_identity(&responder(), &object).is_empty(),
+            "{object}"
+        );
+    }
+    for (path, value) in [
+        ("/spec/revoked/generation", json!(1)),
+        ("/spec/revoked/at", json!("2026-11-22T12:00:00Z")),
+        ("/spec/revoked", json!({"generation": 4})),
+        ("/spec/providerID", json!("metal:///m2")),
+        ("/spec/generation", json!(4)),
+        ("/metadata/labels", json!({})),
+        ("/metadata/labels/a", json!("c")),
+        ("/metadata/annotations/a", json!("c")),
+        ("/status/serial", json!("2")),
+    ] {
+        let object = changed_by_jane(|object| *object.pointer_mut(path).unwrap() = value);
+        assert_eq!(refused_identity(&responder(), &object), [only], "{path}");
+        for user in [user(CONTROLLER, &[]), user("a", &["operators"])] {
+            assert!(refused_identity(&user, &object).is_empty(), "{path}");
+        }
+    }
+    for (parent, field, value) in [
+        ("/spec", "tombstone", json!({"reason": "MachineGone"})),
+        ("/metadata", "finalizers", json!(["a"])),
+        ("/metadata/annotations", "b", json!("c")),
+        ("/metadata/annotations", RESET, json!("2")),
+    ] {
+        let object = changed_by_jane(|object| object.pointer_mut(parent).unwrap()[field] = value);
+        assert_eq!(refused_identity(&responder(), &object), [only], "{field}");
+    }
+    for (parent, field) in [
+        ("/spec", "revoked"),
+        ("/spec", "providerID"),
+        ("/metadata", "labels"),
+        ("/metadata/annotations", "a"),
+    ] {
+        let object = changed_by_jane(|object| {
+            let parent = object.pointer_mut(parent).unwrap();
+            parent.as_object_mut().unwrap().remove(field);
+        });
+        assert_eq!(refused_identity(&responder(), &object), [only], "{field}");
+    }
+}
+
+#[test]
+fn a_responder_must_write_its_own_user_name() {
+    let own = "the annotation attestation.cluster.x-k8s.io/changed-by must contain the user name of the responder";
+    for name in [json!("john"), json!(""), json!("group:responders")] {
+        let object = changed_by_jane(|object| {
+            revoke(object);
+            object["metadata"]["annotations"][CHANGED_BY] = name;
+        });
+        assert_eq!(refused_identity(&responder(), &object), [own]);
+        assert!(refused_identity(&user(CONTROLLER, &[]), &object).is_empty());
+    }
+    let without = changed_by_jane(|object| {
+        revoke(object);
+        let annotations = object["metadata"]["annotations"].as_object_mut();
+        annotations.unwrap().remove(CHANGED_BY);
+    });
+    assert_eq!(refused_identity(&responder(), &without), [own]);
+}
+
+#[test]
+fn responders_can_change_decisions_about_revocations_but_no_settings() {
+    let only = "responders can change only the annotations about revocations";
+    let own = "the annotation attestation.cluster.x-k8s.io/changed-by must contain the user name of the responder";
+    let refused = |operation: &str, object: &Value| {
+        let given = given(&responder(), operation, object, &valid());
+        evaluated::refused(settings(&floor()).policy(), &given)
+    };
+    let with = |annotations: Value| {
+        let mut object = valid();
+        object["metadata"]["annotations"] = annotations;
+        object
+    };
+    for key in [
+        "attestation.cluster.x-k8s.io/released-machines",
+        "attestation.cluster.x-k8s.io/lowest-valid-generation",
+    ] {
+        let named = with(json!({key: "1", CHANGED_BY: "jane"}));
+        assert!(refused("UPDATE", &named).is_empty(), "{key}");
+        assert_eq!(refused("CREATE", &named), [only], "{key}");
+        let unnamed = with(json!({key: "1"}));
+        assert_eq!(refused("UPDATE", &unnamed), [own], "{key}");
+    }
+    let annotated = with(json!({"a": "b", CHANGED_BY: "jane"}));
+    assert_eq!(refused("UPDATE", &annotated), [only]);
+    let mut changed = with(json!({CHANGED_BY: "jane"}));
+    changed["spec"]["adoption"] = json!("Allow");
+    assert_eq!(refused("UPDATE", &changed), [only]);
+}
+
+#[test]
+fn the_audit_event_of_each_act_names_the_authenticated_user() {
+    let audited = |operation: &str, object: &Value| {
+        let given = given(&responder(), operation, object, &identity());
+        evaluated::audited(identities(&floor()).policy(), &given)
+    };
+    let acts: [(fn(&mut Value), &str); 4] = [
+        (revoke, "generation 3 of node n1 was revoked by jane"),
+        (reset, "generation 3 of node n1 was reset by jane"),
+        (|object| object["status"] = json!({}), ""),
+        (
+            |object| object["spec"]["providerID"] = json!("metal:///m2"),
+            "",
+        ),
+    ];
+    for (change, text) in acts {
+        let object = changed_by_jane(change);
+        assert_eq!(audited("UPDATE", &object), text.into(), "{object}");
+    }
+    assert_eq!(audited("DELETE", &Value::Null), "".into());
+
+    let mut released = valid();
+    released["metadata"]["annotations"] =
+        json!({"attestation.cluster.x-k8s.io/released-machines": "1"});
+    for (object, text) in [
+        (
+            &released,
+            "the decisions about revocations of Cluster prod-1 were changed by jane",
+        ),
+        (&valid(), ""),
+    ] {
+        let given = given(&responder(), "UPDATE", object, &valid());
+        let audited = evaluated::audited(settings(&floor()).policy(), &given);
+        assert_eq!(audited, text.into());
+    }
 }
 
 fn user_of(name: &str) -> Value {
