@@ -15,13 +15,13 @@ use crate::admin::Admin;
 use crate::bed::{PATIENCE, SITE, create_namespace};
 use crate::moved::{records, site};
 
-const AUTHENTICATIONS: &str = "kubeletauthentications.attestation.cluster.x-k8s.io";
+pub const AUTHENTICATIONS: &str = "kubeletauthentications.attestation.cluster.x-k8s.io";
 const CLUSTERS: &str = "clusters.cluster.x-k8s.io";
-const IDENTITIES: &str = "nodeidentities.attestation.cluster.x-k8s.io";
+pub const IDENTITIES: &str = "nodeidentities.attestation.cluster.x-k8s.io";
 const ATTESTORS: &str = "attestation.cluster.x-k8s.io/authorized-attestors";
 
 /// The user of the controller, and the user of clusterctl.
-const CONTROLLER: &str = "node-attestation-controller";
+pub const CONTROLLER: &str = "node-attestation-controller";
 const CLUSTERCTL: &str = "clusterctl";
 
 const ONLY: &str = "the floor of this namespace permits only these attestors: aws, tpm";
@@ -30,7 +30,7 @@ const NO_EXEMPT: &str = "the floor of this namespace does not permit exemptNodes
 const DECISIONS: &str =
     "only the controller and responders can change the annotations about revocations";
 const CLUSTER_FIRST: &str = "delete the Cluster prod-1 before its KubeletAuthentication";
-const RECORDS: &str = "only the controller and responders can write NodeIdentities";
+pub const RECORDS: &str = "only the controller and responders can write NodeIdentities";
 
 /// The end of the API server's message about a refusal by this policy.
 fn refusal(policy: &str, message: &str) -> String {
@@ -41,14 +41,14 @@ fn refusal(policy: &str, message: &str) -> String {
 }
 
 #[track_caller]
-fn assert_refused(attempt: Result<(), String>, policy: &str, message: &str) {
+pub fn assert_refused(attempt: Result<(), String>, policy: &str, message: &str) {
     let error = attempt.expect_err("it is permitted");
     assert!(error.contains("(Forbidden)"), "{error}");
     assert!(error.ends_with(&refusal(policy, message)), "{error}");
 }
 
 /// A KubeletAuthentication with these settings, in addition to the valid ones.
-fn authentication(namespace: &str, name: &str, spec: &Value) -> Value {
+pub fn authentication(namespace: &str, name: &str, spec: &Value) -> Value {
     let mut object = json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "KubeletAuthentication",
         "metadata": {"name": name, "namespace": namespace},
@@ -63,7 +63,7 @@ fn authentication(namespace: &str, name: &str, spec: &Value) -> Value {
 }
 
 /// The record `prod-1.node-1`.
-fn identity(namespace: &str) -> Value {
+pub fn identity(namespace: &str) -> Value {
     json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeIdentity",
         "metadata": {"name": "prod-1.node-1", "namespace": namespace},
@@ -80,7 +80,7 @@ fn identity(namespace: &str) -> Value {
 }
 
 /// A Cluster whose infrastructure does not exist. Cluster API refuses one without a reference.
-fn cluster(namespace: &str, name: &str, annotations: &Value) -> Value {
+pub fn cluster(namespace: &str, name: &str, annotations: &Value) -> Value {
     let infrastructure = json!({
         "apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "GenericCluster", "name": name,
     });
@@ -93,7 +93,7 @@ fn cluster(namespace: &str, name: &str, annotations: &Value) -> Value {
 
 /// Applies the rendered floor, and labels the namespace, which exists. Returns when the policies are in force.
 #[track_caller]
-fn set_floor(management: &Management, namespace: &str) {
+pub fn set_floor(management: &Management, namespace: &str) {
     let controller = format!("user:{CONTROLLER}");
     let rendered = Command::new(program("node-attestation-controller"))
         .args(["render", "floor", "--controller", &controller])
@@ -173,7 +173,7 @@ fn below() -> [(Value, &'static str); 6] {
 
 /// kubectl as this user, who is an administrator of the namespace.
 #[track_caller]
-fn user(management: &Management, namespace: &str, name: &str, group: &str) -> Kubectl {
+pub fn user(management: &Management, namespace: &str, name: &str, group: &str) -> Kubectl {
     let plane = management.control_plane();
     let binding = format!("admin-{name}");
     let words = [
@@ -221,7 +221,7 @@ fn tenants_can_edit_settings_but_not_go_below_the_floor() {
     let object = authentication(NAME, "prod-1", &report).to_string();
     let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
     assert_refused(admin.attempt(&apply, &object), "settings", MODE);
-    for key in ["released-machines", "lowest-valid-generation"] {
+    for key in ["released-machines", "lowest-valid-generation", "changed-by"] {
         let key = format!("attestation.cluster.x-k8s.io/{key}");
         let annotated = merge(json!({"metadata": {"annotations": {key: "1"}}}));
         assert_refused(annotated, "settings", DECISIONS);
@@ -300,7 +300,10 @@ fn tenants_cannot_write_node_identities_that_responders_can_change() {
     let admin = Admin::of(NAME);
     set_floor(&SITE.management, NAME);
     let target = [IDENTITIES, "prod-1.node-1", "-n", NAME];
-    let reset = json!({"metadata": {"annotations": {"attestation.cluster.x-k8s.io/reset": "1"}}});
+    let reset = json!({"metadata": {"annotations": {
+        "attestation.cluster.x-k8s.io/reset": "1",
+        "attestation.cluster.x-k8s.io/changed-by": "responder",
+    }}});
     let reset = reset.to_string();
     let patch = [&["patch", "--type=merge", "-p", &reset], &target[..]].concat();
     let status = [

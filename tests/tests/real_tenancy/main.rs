@@ -12,6 +12,7 @@ mod logged;
 mod moved;
 mod options;
 mod quota;
+mod responder;
 mod rights;
 mod service_accounts;
 mod unreadable;
