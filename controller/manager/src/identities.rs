@@ -10,11 +10,13 @@ use node_attestation_core::time::unix_seconds;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::CallError;
 use node_attestation_runtime::clock::now;
-use node_attestation_runtime::identities::{Changed, Identities, IdentitiesError, Restored};
+use node_attestation_runtime::identities::{
+    Changed, Identities, IdentitiesError, NamedNodes, Restored,
+};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use selected::Change;
+use selected::{Change, names_of};
 
 use crate::error::{BoxError, Hinted};
 use crate::query::{Confirmation, Format, QueryOptions, aligned};
@@ -43,13 +45,20 @@ enum Act {
     /// no certificate until `reset --revoked`
     Revoke(Revoke),
     /// After a restored backup of the management cluster: reset the node identities whose nodes presented
-    /// certificates of later generations with evidence. Repeat the command until all nodes have renewed
+    /// certificates of later generations with evidence. Repeat the command until all nodes have renewed. Create lost
+    /// node identities of nodes without evidence
     Restored {
         /// The Cluster
         cluster: String,
-        /// More nodes to reset: nodes without evidence whose machines you know
+        /// More nodes: nodes without evidence whose machines you know. Their node identities are reset, or created
         #[arg(value_name = "NODE")]
         nodes: Vec<String>,
+        /// More nodes: nodes without evidence whose Machines have these labels
+        #[arg(short = 'l', long, value_name = "LABELS")]
+        selector: Option<String>,
+        /// Print the effect, and change nothing
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Refuse all certificates of a Cluster that were issued before a time. Use it if the list of revoked
     /// certificates is lost, because both sides were restored. The time can only grow. Nodes rejoin with a
@@ -208,14 +217,24 @@ async fn output_of(command: IdentitiesCommand) -> Result<(String, Vec<String>), 
                 with_warning(text, changed.event_error.as_ref())
             })
         }
-        Act::Restored { cluster, nodes } => {
+        Act::Restored {
+            cluster,
+            nodes,
+            selector,
+            dry_run,
+        } => {
             let cluster = ObjectKey::new(of, cluster);
-            let nodes = nodes.iter().cloned().collect();
-            let restored = Box::pin(identities.restored(&cluster, &nodes, now())).await?;
+            let named = NamedNodes {
+                nodes: nodes.iter().cloned().collect(),
+                selector: selector.clone(),
+            };
+            let restored = identities.restored(&cluster, &named, *dry_run, now());
+            let restored = Box::pin(restored).await?;
             let failed = restored.failed.iter();
             let failed = failed.map(|(node, error)| format!("node {node}: {}", error_chain(error)));
             errors.extend(failed);
-            output.print(&restored.reset, || said_of_restored(&restored))
+            let changed = [restored.reset.as_slice(), &restored.recreated].concat();
+            output.print(&changed, || said_of_restored(&restored, *dry_run))
         }
         Act::Floor { cluster, before } => {
             let floor = seconds(before.as_deref())?;
@@ -366,18 +385,20 @@ fn said_of_revocation(identity: &NodeIdentity, namespace: &str) -> String {
     )
 }
 
-fn said_of_restored(restored: &Restored) -> String {
-    let nodes = restored.reset.iter();
-    let nodes: Vec<_> = nodes.map(|one| one.spec.node_name.as_str()).collect();
+fn said_of_restored(restored: &Restored, is_rehearsal: bool) -> String {
     let text = format!(
-        "Reset {} node identities: {}. {} live node identities are unchanged: their nodes renew, or have not presented a \
-         certificate of a later generation yet. They present it at their next renewal.",
-        nodes.len(),
-        if nodes.is_empty() {
-            "-".to_owned()
+        "{} {} node identities: {}. {} {} lost node identities: {}. {} live node identities are unchanged: their nodes \
+         renew, or have not presented a certificate of a later generation yet. They present it at their next renewal.",
+        if is_rehearsal { "Would reset" } else { "Reset" },
+        restored.reset.len(),
+        names_of(&restored.reset),
+        if is_rehearsal {
+            "Would create"
         } else {
-            nodes.join(", ")
+            "Created"
         },
+        restored.recreated.len(),
+        names_of(&restored.recreated),
         restored.unchanged,
     );
     with_warning(text, restored.event_error.as_ref())

@@ -38,7 +38,9 @@ pub use objects::{
 pub(crate) use objects::{
     CORE_API_VERSION, PAUSED_ANNOTATION, WATCH_FILTER_LABEL, are_same, is_paused,
 };
-pub(crate) use own_tokens::{OwnToken, TokenOfMachine, machine_names, own_tokens};
+pub(crate) use own_tokens::{
+    MemberMachine, OwnToken, TokenOfMachine, member_machines, own_tokens,
+};
 pub(crate) use owner::{has_former_version, is_cluster, renew_versions};
 pub(crate) use secret_values::{CA_KEYS, KUBECONFIG_KEY, SecretValues};
 pub use selection::Selection;

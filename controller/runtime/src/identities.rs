@@ -19,11 +19,13 @@ use node_attestation_core::ledger::whole_seconds;
 use serde_json::{Value, json};
 
 mod decisions;
+mod lost;
 mod restored;
 
+pub use lost::NamedNodes;
 pub use restored::Restored;
 
-use crate::capi::{ObjectKey, machine_names};
+use crate::capi::{ObjectKey, member_machines};
 use crate::client::{CallError, ClusterAccess, call};
 use crate::events::event;
 use crate::watch::{Lenient, Skipped, all_of, readable_one_of};
@@ -59,6 +61,14 @@ pub enum IdentitiesError {
     /// The Cluster does not have a `KubeletAuthentication`.
     #[error("Cluster {0} has no KubeletAuthentication")]
     NoAuthentication(ObjectKey),
+    /// A node without a record has no Machine that an operator could have meant.
+    #[error("node {0} has neither a node identity nor a Machine with its name and a provider ID")]
+    NoMachine(String),
+    /// A record can be created only for a node without evidence.
+    #[error(
+        "the nodes of Cluster {0} have evidence: to recover missing node identities, set adoption: Recover"
+    )]
+    HasEvidence(ObjectKey),
     /// The certificates for the record are revoked.
     #[error(
         "the certificates of node {0} are revoked: to allow its machine to join again, set --revoked"
@@ -148,12 +158,13 @@ impl Identities {
         cluster: &ObjectKey,
         labels: &str,
     ) -> Result<Vec<NodeIdentity>, IdentitiesError> {
-        let machines = machine_names(self.management.client(), cluster, labels).await?;
+        let machines = member_machines(self.management.client(), cluster, labels).await?;
         let ObjectKey { namespace, name } = cluster;
         let mut records = self.list(Some(namespace), Some(name)).await?;
         records.retain(|record| {
             let machine = record.spec.machine_name.as_ref();
-            let is_selected = machine.is_some_and(|name| machines.contains(name));
+            let mut names = machines.iter().map(|machine| &machine.name);
+            let is_selected = machine.is_some_and(|name| names.any(|one| one == name));
             is_selected && record.spec.tombstone.is_none()
         });
         Ok(records)

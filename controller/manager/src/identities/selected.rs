@@ -92,7 +92,7 @@ async fn change_one(
     }
 }
 
-fn names_of(identities: &[NodeIdentity]) -> String {
+pub(super) fn names_of(identities: &[NodeIdentity]) -> String {
     let names = identities.iter().map(|one| one.spec.node_name.as_str());
     let names: Vec<&str> = names.collect();
     if names.is_empty() {

@@ -1,11 +1,13 @@
-//! The Machines' bootstrap tokens with their secrets, from their `KubeadmConfig`s.
+//! The Machines of a Cluster for commands of operators: their Nodes, and their bootstrap tokens with their secrets, from
+//! their `KubeadmConfig`s.
 //!
-//! Only an operator command uses this module. The controller never reads the secret part.
+//! Only operator commands use this module. The controller never reads the secret part.
 
 use std::collections::BTreeSet;
 
 use kube::api::{Api, ListParams};
 use kube::{Client, Error, Resource as _};
+use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::crd::CLUSTER_NAME_LABEL;
 use node_attestation_core::identifiers::TokenId;
 use serde::Deserialize;
@@ -15,7 +17,7 @@ use super::ObjectKey;
 use super::api_discovery::{NotServed, referred, required};
 use super::objects::{Machine, Raw, Reference, Watched as _};
 use crate::client::{CallError, call, cause};
-use crate::watch::{Custom, NoFields, Unreadable, all_metadata_of, all_of, text_of_one};
+use crate::watch::{Unreadable, all_of, text_of_one};
 
 /// A bootstrap token.
 #[derive(derive_more::Debug, Clone)]
@@ -102,46 +104,68 @@ async fn machines(
     management: &Client,
     cluster: &ObjectKey,
 ) -> Result<Vec<ConfigOfMachine>, CallError> {
-    let resource = call(required(management, Machine::KIND)).await?;
-    let namespace = &cluster.namespace;
-    let api: Api<Raw<Machine>> = Api::namespaced_with(management.clone(), namespace, &resource);
-    let label = format!("{CLUSTER_NAME_LABEL}={}", cluster.name);
-    let wanted = ListParams::default().labels(&label);
-    let all = all_of(&api, wanted).await?;
-    let mut found = Vec::new();
-    for object in all {
-        if object.meta().deletion_timestamp.is_some() {
-            continue;
-        }
-        let name = object.meta().name.clone().unwrap_or_default();
+    let all = machines_with(management, cluster, "").await?.into_iter();
+    let live = all.filter(|(_, object)| object.meta().deletion_timestamp.is_none());
+    let configs = live.map(|(name, object)| {
         let config = object.kept().map(|machine| {
             let config = machine.and_then(|machine| machine.config);
             config.map(|one| one.complete())
         });
-        found.push((name, config));
-    }
-    Ok(found)
+        (name, config)
+    });
+    Ok(configs.collect())
 }
 
-/// The names of a Cluster's Machines that have these labels. The labels are a label selector.
+/// A Machine and its Node. The Node or the provider ID is missing if the Machine does not have it, or is invalid.
+#[derive(Debug, Clone)]
+pub(crate) struct MemberMachine {
+    pub(crate) name: String,
+    pub(crate) node: Option<NodeName>,
+    pub(crate) provider_id: Option<ProviderId>,
+}
+
+/// A Cluster's Machines that have these labels. The labels are a label selector, which can be empty.
 ///
 /// # Errors
 ///
 /// Returns an error if the Machines cannot be listed.
-pub(crate) async fn machine_names(
+pub(crate) async fn member_machines(
     management: &Client,
     cluster: &ObjectKey,
     labels: &str,
-) -> Result<BTreeSet<String>, CallError> {
+) -> Result<Vec<MemberMachine>, CallError> {
+    let all = machines_with(management, cluster, labels).await?;
+    let members = all.into_iter().map(|(name, object)| {
+        let machine = object.kept().ok().flatten();
+        let (node, provider_id) = machine
+            .map(|machine| (machine.node, machine.provider_id))
+            .unwrap_or_default();
+        MemberMachine {
+            name,
+            node,
+            provider_id,
+        }
+    });
+    Ok(members.collect())
+}
+
+/// The Machines of a Cluster that have these labels, with their names.
+async fn machines_with(
+    management: &Client,
+    cluster: &ObjectKey,
+    labels: &str,
+) -> Result<Vec<(String, Raw<Machine>)>, CallError> {
     let resource = call(required(management, Machine::KIND)).await?;
     let namespace = &cluster.namespace;
-    let api: Api<Custom<NoFields>> = Api::namespaced_with(management.clone(), namespace, &resource);
-    let labels = format!("{CLUSTER_NAME_LABEL}={},{labels}", cluster.name);
-    let all = all_metadata_of(&api, ListParams::default().labels(&labels)).await?;
-    Ok(all
-        .into_iter()
-        .filter_map(|one| one.metadata.name)
-        .collect())
+    let api: Api<Raw<Machine>> = Api::namespaced_with(management.clone(), namespace, &resource);
+    let mut wanted = format!("{CLUSTER_NAME_LABEL}={}", cluster.name);
+    if !labels.is_empty() {
+        wanted = format!("{wanted},{labels}");
+    }
+    let all = all_of(&api, ListParams::default().labels(&wanted)).await?;
+    let named = all.into_iter();
+    let named = named.map(|object| (object.meta().name.clone().unwrap_or_default(), object));
+    Ok(named.collect())
 }
 
 /// The token in an existing `KubeadmConfig`, if it has one. The object is read as text, and the text is wiped after

@@ -1,10 +1,10 @@
-//! Recovers the records of a Cluster after a backup was restored.
+//! Recovers the records of a Cluster after a backup was restored, or after records were lost.
 
-use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use node_attestation_core::crd::NodeIdentity;
 
+use super::lost::{Named, NamedNodes};
 use super::{Changed, Identities, IdentitiesError, is_revoked};
 use crate::capi::ObjectKey;
 use crate::client::CallError;
@@ -13,11 +13,13 @@ use crate::client::CallError;
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Restored {
-    /// The records that were reset.
+    /// The records that were reset. In a rehearsal, the records that would be reset.
     pub reset: Vec<NodeIdentity>,
+    /// The lost records that were created. In a rehearsal, the records that would be created.
+    pub recreated: Vec<NodeIdentity>,
     /// The number of other live records. Their nodes did not present a later generation.
     pub unchanged: usize,
-    /// The nodes whose records were not reset, with the reason.
+    /// The nodes whose records were not changed, with the reason.
     pub failed: Vec<(String, CallError)>,
     /// The error, if an Event could not be created.
     pub event_error: Option<CallError>,
@@ -25,7 +27,8 @@ pub struct Restored {
 
 impl Identities {
     /// Resets the records of the Cluster that come from a backup. These are the records whose node presented a
-    /// certificate of a later generation with evidence, and the records for `nodes`, which the operator specifies.
+    /// certificate of a later generation with evidence, and the records for `named` nodes, which the operator
+    /// specifies. Creates the lost records of named nodes without evidence. A rehearsal writes nothing.
     ///
     /// A denial is not a reason for a reset, because an attacker can cause a denial for any name and then claim the
     /// name. The command can be repeated, and does not change revoked records. A record that changes concurrently, or
@@ -33,23 +36,30 @@ impl Identities {
     ///
     /// # Errors
     ///
-    /// If one of `nodes` has no live record, or if its certificates are revoked, no record is reset. If the API server
-    /// does not respond, or a permission is missing, the records before the failure are reset.
+    /// If one of the named nodes has only a retired record, if its certificates are revoked, or if it has neither a
+    /// record nor a Machine, no record is changed. The same applies to a node without a record in a Cluster with
+    /// evidence. If the API server does not respond, or a permission is missing, the records before the failure are
+    /// changed.
     pub async fn restored(
         &self,
         cluster: &ObjectKey,
-        nodes: &BTreeSet<String>,
+        named: &NamedNodes,
+        is_rehearsal: bool,
         now: SystemTime,
     ) -> Result<Restored, IdentitiesError> {
         let ObjectKey { namespace, name } = cluster;
         let records = self.list(Some(namespace), Some(name)).await?;
+        let Named { reset: nodes, lost } =
+            Box::pin(self.named(cluster, named, &records, now)).await?;
         let live: Vec<_> = records
             .into_iter()
             .filter(|record| record.spec.tombstone.is_none())
             .collect();
-        for node in nodes {
+        for node in &named.nodes {
+            let is_lost = lost.iter().any(|record| record.spec.node_name == *node);
             let record = live.iter().find(|record| record.spec.node_name == *node);
             match record {
+                None if is_lost => {}
                 None => return Err(IdentitiesError::not_found(namespace, name, node)),
                 Some(record) if is_revoked(record) => {
                     return Err(IdentitiesError::Revoked(node.clone()));
@@ -61,17 +71,27 @@ impl Identities {
         for record in live {
             let is_named = nodes.contains(&record.spec.node_name);
             let node = record.spec.node_name.clone();
-            match Box::pin(self.reset_if_due(record, is_named, now)).await {
-                Ok(None) => restored.unchanged += 1,
-                Ok(Some(changed)) => {
-                    restored.reset.push(changed.identity);
-                    restored.event_error = changed.event_error.or(restored.event_error);
+            if is_rehearsal {
+                if is_due(&record, is_named) {
+                    restored.reset.push(record);
+                } else {
+                    restored.unchanged += 1;
                 }
-                Err(IdentitiesError::Call(error)) if error.is_conflict() || error.is_invalid() => {
-                    restored.failed.push((node, error));
-                }
-                Err(error) => return Err(error),
+                continue;
             }
+            let changed = Box::pin(self.reset_if_due(record, is_named, now)).await;
+            let reset = restored.note(node, changed)?;
+            restored.reset.extend(reset);
+        }
+        for record in lost {
+            if is_rehearsal {
+                restored.recreated.push(record);
+                continue;
+            }
+            let node = record.spec.node_name.clone();
+            let created = Box::pin(self.recreate(&record, now)).await.map(Some);
+            let created = restored.note(node, created)?;
+            restored.recreated.extend(created);
         }
         Ok(restored)
     }
@@ -83,12 +103,7 @@ impl Identities {
         is_named: bool,
         now: SystemTime,
     ) -> Result<Option<Changed>, IdentitiesError> {
-        let is_due = |record: &NodeIdentity| {
-            record.spec.tombstone.is_none()
-                && !is_revoked(record)
-                && (is_named || is_from_backup(record))
-        };
-        if !is_due(&record) {
+        if !is_due(&record, is_named) {
             return Ok(None);
         }
         match Box::pin(self.reset(&record, now)).await {
@@ -101,13 +116,41 @@ impl Identities {
         // If the generation is different, the holder is different, and the operator did not specify that holder.
         let generation = record.spec.generation;
         match self.of_node(namespace, cluster, node).await {
-            Ok(fresh) if is_due(&fresh) && fresh.spec.generation == generation => {
+            Ok(fresh) if is_due(&fresh, is_named) && fresh.spec.generation == generation => {
                 Box::pin(self.reset(&fresh, now)).await.map(Some)
             }
             Ok(_) | Err(IdentitiesError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
+}
+
+impl Restored {
+    /// Notes the result for the record of this node. Returns the record, if it was changed.
+    fn note(
+        &mut self,
+        node: String,
+        changed: Result<Option<Changed>, IdentitiesError>,
+    ) -> Result<Option<NodeIdentity>, IdentitiesError> {
+        match changed {
+            Ok(Some(changed)) => {
+                let before = self.event_error.take();
+                self.event_error = changed.event_error.or(before);
+                return Ok(Some(changed.identity));
+            }
+            Ok(None) => self.unchanged += 1,
+            Err(IdentitiesError::Call(error)) if error.is_conflict() || error.is_invalid() => {
+                self.failed.push((node, error));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(None)
+    }
+}
+
+/// Whether the record comes from a backup, or the operator specified its node.
+fn is_due(record: &NodeIdentity, is_named: bool) -> bool {
+    record.spec.tombstone.is_none() && !is_revoked(record) && (is_named || is_from_backup(record))
 }
 
 /// Whether the node presented a later generation with evidence.
@@ -228,9 +271,12 @@ mod tests {
     ) -> (Result<Restored, IdentitiesError>, Vec<String>) {
         let (access, patched) = management(refusals);
         let identities = Identities::new(&access);
-        let nodes = nodes.iter().copied().map(str::to_owned).collect();
+        let named = NamedNodes {
+            nodes: nodes.iter().copied().map(str::to_owned).collect(),
+            selector: None,
+        };
         let key = ObjectKey::new("default", "prod-1");
-        let restored = identities.restored(&key, &nodes, SystemTime::UNIX_EPOCH);
+        let restored = identities.restored(&key, &named, false, SystemTime::UNIX_EPOCH);
         let restored = Box::pin(restored).await;
         let patched = patched.lock().clone();
         (restored, patched)

@@ -1,0 +1,395 @@
+//! Creates lost records of nodes without evidence.
+//!
+//! Such a node cannot prove that it held its name, so an operator decides. The new record names the Machine of the node,
+//! and is reset: the next claim with a token of this Machine opens a generation, while the Node is up or down. Another
+//! machine cannot claim the name. The record does not know the UID in the certificate of the node. So this certificate
+//! stays valid until it expires, and only the lowest valid generation can end it.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, PostParams};
+use kubelet_attestation::ensure;
+use kubelet_attestation::names::Provider;
+use node_attestation_core::crd::{
+    CHANGED_BY_ANNOTATION, CLUSTER_NAME_LABEL, KubeletAuthentication, NodeIdentity,
+    NodeIdentitySpec, Opened, RESET_ANNOTATION, object_name,
+};
+use node_attestation_core::identifiers::RecordUid;
+use node_attestation_core::ledger::whole_seconds;
+
+use super::{Changed, Identities, IdentitiesError};
+use crate::capi::{MemberMachine, ObjectKey, is_cluster, member_machines};
+use crate::client::call;
+
+/// The maximum validity of a certificate without evidence. The lost record had the expiry of the certificate in use.
+const LONGEST: Duration = Duration::from_hours(366 * 24);
+
+/// The request and the key of a record that no request opened. No key has this digest.
+const NO_REQUEST: &str = "identities-restored";
+const NO_KEY: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// The nodes that an operator names.
+#[derive(Debug, Clone, Default)]
+pub struct NamedNodes {
+    /// The names of Nodes.
+    pub nodes: BTreeSet<String>,
+    /// A label selector for Machines.
+    pub selector: Option<String>,
+}
+
+/// The records of the named nodes.
+#[derive(Debug, Default)]
+pub(super) struct Named {
+    /// The nodes whose live records are reset.
+    pub(super) reset: BTreeSet<String>,
+    /// The records to create.
+    pub(super) lost: Vec<NodeIdentity>,
+}
+
+impl Identities {
+    /// The named nodes with a live record in `records`, and new records for the nodes without any record. A selector
+    /// names only nodes without evidence.
+    pub(super) async fn named(
+        &self,
+        cluster: &ObjectKey,
+        named: &NamedNodes,
+        records: &[NodeIdentity],
+        now: SystemTime,
+    ) -> Result<Named, IdentitiesError> {
+        let has_record = |node: &str| records.iter().any(|one| one.spec.node_name == node);
+        let nodes = named.nodes.iter().cloned();
+        let (reset, mut missing): (BTreeSet<_>, BTreeSet<_>) =
+            nodes.partition(|node| has_record(node));
+        let mut found = Named {
+            reset,
+            lost: Vec::new(),
+        };
+        let mut machines = Vec::new();
+        if !missing.is_empty() {
+            machines = member_machines(self.management.client(), cluster, "").await?;
+            machines.retain(|machine| {
+                let node = machine.node.as_ref();
+                node.is_some_and(|node| missing.contains(node.as_str()))
+            });
+        }
+        if let Some(labels) = &named.selector {
+            let selected = member_machines(self.management.client(), cluster, labels).await?;
+            for machine in selected {
+                let Some(node) = machine.node.as_ref().map(ToString::to_string) else {
+                    continue;
+                };
+                let record = records.iter().find(|one| one.spec.node_name == node);
+                match record.map(|record| &record.spec) {
+                    Some(spec) => {
+                        let is_insecure = spec.attestor == Provider::INSECURE.as_str();
+                        let is_its = spec.machine_name.as_ref() == Some(&machine.name);
+                        found.reset.extend((is_insecure && is_its).then_some(node));
+                    }
+                    None if missing.contains(&node) => {}
+                    None => {
+                        missing.insert(node);
+                        machines.push(machine);
+                    }
+                }
+            }
+        }
+        if missing.is_empty() {
+            return Ok(found);
+        }
+        let authentication = self.authentication(cluster).await?;
+        let mut attestors = authentication.spec.authorized_attestors.iter();
+        let is_insecure = attestors.any(|one| one == Provider::INSECURE.as_str());
+        ensure!(is_insecure, IdentitiesError::HasEvidence(cluster.clone()));
+        let who = self.who().await;
+        let now = whole_seconds(self.management.server_time().later(now));
+        for machine in machines {
+            let identity = record(&authentication, cluster, machine, (who.as_deref(), now));
+            if let Some(identity) = identity.filter(|one| missing.remove(&one.spec.node_name)) {
+                found.lost.push(identity);
+            }
+        }
+        match missing.pop_first() {
+            Some(node) => Err(IdentitiesError::NoMachine(node)),
+            None => Ok(found),
+        }
+    }
+
+    /// Creates the record of a node without evidence.
+    pub(super) async fn recreate(
+        &self,
+        identity: &NodeIdentity,
+        now: SystemTime,
+    ) -> Result<Changed, IdentitiesError> {
+        let namespace = identity.metadata.namespace.clone().unwrap_or_default();
+        let api: Api<NodeIdentity> = Api::namespaced(self.management.client().clone(), &namespace);
+        let written = call(api.create(&PostParams::default(), identity)).await?;
+        let NodeIdentitySpec {
+            node_name,
+            provider_id,
+            ..
+        } = &written.spec;
+        let note = format!(
+            "the lost node identity of node {node_name} was created again for machine {provider_id}: the next valid \
+             claim opens a new generation"
+        );
+        let annotations = written.metadata.annotations.as_ref();
+        let who = annotations.and_then(|all| all.get(CHANGED_BY_ANNOTATION).cloned());
+        let told = ("IdentityRecreated", note, who);
+        let told = self.tell(&namespace, &written, told, now).await;
+        Ok(Changed {
+            identity: written,
+            event_error: told.err(),
+        })
+    }
+}
+
+/// A new record for this Machine, which is reset. `None` if the Machine has no Node or no provider ID.
+fn record(
+    authentication: &KubeletAuthentication,
+    cluster: &ObjectKey,
+    machine: MemberMachine,
+    (who, now): (Option<&str>, SystemTime),
+) -> Option<NodeIdentity> {
+    let node = machine.node?.to_string();
+    let mut random = [0; 16];
+    aws_lc_rs::rand::fill(&mut random).ok()?;
+    let moment = |time| Time(Timestamp::try_from(time).unwrap_or_default());
+    let spec = NodeIdentitySpec {
+        cluster_name: cluster.name.clone(),
+        uid: RecordUid::new(random).to_string(),
+        provider_id: machine.provider_id?.to_string(),
+        attestor: Provider::INSECURE.as_str().to_owned(),
+        instance: None,
+        machine_name: Some(machine.name),
+        endorsement_key_sha256: None,
+        tpm_boot: None,
+        generation: 1,
+        opened: Opened {
+            key_sha256: NO_KEY.to_owned(),
+            request_name: NO_REQUEST.to_owned(),
+            request_uid: NO_REQUEST.to_owned(),
+            time: moment(now),
+            stale_node_uid: None,
+        },
+        not_after: moment(now + LONGEST),
+        former_until: None,
+        renewed_until: None,
+        last_tpm_boot: None,
+        superseded_generation: None,
+        tombstone: None,
+        revoked: None,
+        node_name: node,
+    };
+    let name = object_name(&cluster.name, &spec.node_name);
+    let reset = (RESET_ANNOTATION.to_owned(), spec.generation.to_string());
+    let by = who.map(|who| (CHANGED_BY_ANNOTATION.to_owned(), who.to_owned()));
+    let label = (CLUSTER_NAME_LABEL.to_owned(), cluster.name.clone());
+    let mut owners = authentication.metadata.owner_references.clone();
+    if let Some(owners) = &mut owners {
+        owners.retain(is_cluster);
+    }
+    let metadata = ObjectMeta {
+        name: Some(name),
+        namespace: Some(cluster.namespace.clone()),
+        labels: Some([label].into()),
+        annotations: Some([reset].into_iter().chain(by).collect()),
+        owner_references: owners,
+        ..ObjectMeta::default()
+    };
+    Some(NodeIdentity {
+        metadata,
+        spec,
+        status: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http_body_util::{BodyExt as _, Full};
+    use hyper::body::Bytes;
+    use hyper::{Method, Request, Response};
+    use kube::client::Body;
+    use parking_lot::Mutex;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::client::ClusterAccess;
+    use crate::identities::Restored;
+
+    /// The bodies of all created records, and the names of the patched records.
+    type Written = Arc<Mutex<Vec<Value>>>;
+
+    fn machine(node: &str) -> Value {
+        json!({
+            "metadata": {"name": format!("{node}-machine"), "namespace": "default", "uid": node},
+            "spec": {"clusterName": "prod-1", "providerID": format!("metal:///{node}")},
+            "status": {"nodeRef": {"name": node}},
+        })
+    }
+
+    /// A live record of a node without evidence.
+    fn live(node: &str) -> Value {
+        json!({
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeIdentity",
+            "metadata": {"name": format!("prod-1.{node}"), "namespace": "default"},
+            "spec": {
+                "clusterName": "prod-1", "nodeName": node, "uid": "0".repeat(32),
+                "providerID": format!("metal:///{node}"), "attestor": "insecure", "generation": 5,
+                "machineName": format!("{node}-machine"),
+                "opened": {
+                    "keySHA256": "0".repeat(64), "requestName": "r", "requestUID": "u",
+                    "time": "2026-11-21T12:00:00Z",
+                },
+                "notAfter": "2026-11-28T12:00:00Z",
+            },
+        })
+    }
+
+    /// A KubeletAuthentication that a Cluster and another object own.
+    fn authentication(attestor: &str) -> Value {
+        let owner = |version: &str, kind: &str| json!({"apiVersion": version, "kind": kind, "name": "prod-1", "uid": kind});
+        let owners = [
+            owner("v1", "ConfigMap"),
+            owner("cluster.x-k8s.io/v1beta2", "Cluster"),
+        ];
+        json!({
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "KubeletAuthentication",
+            "metadata": {"name": "prod-1", "namespace": "default", "ownerReferences": owners},
+            "spec": {"clusterName": "prod-1", "authorizedAttestors": [attestor]},
+        })
+    }
+
+    /// The answer of a management cluster with the nodes `kept`, `lost` and `other`. `kept` has a record. The selector
+    /// `rack=7` selects the Machines of `kept` and `lost`.
+    fn answer(attestor: &str, path: &str, query: &str) -> Value {
+        let machines = ["kept", "lost", "other"].map(machine);
+        let machines = if query.contains("rack") {
+            machines.get(..2).unwrap_or_default().to_vec()
+        } else {
+            machines.to_vec()
+        };
+        let resource = json!({
+            "name": "machines", "kind": "Machine", "singularName": "", "namespaced": true, "verbs": ["get"],
+        });
+        match path.rsplit('/').next().unwrap_or_default() {
+            "v1beta2" => json!({
+                "kind": "APIResourceList", "groupVersion": "cluster.x-k8s.io/v1beta2", "resources": [resource],
+            }),
+            "machines" => json!({"metadata": {}, "items": machines}),
+            "nodeidentities" => json!({"metadata": {}, "items": [live("kept")]}),
+            "prod-1.kept" => live("kept"),
+            "prod-1" => authentication(attestor),
+            "selfsubjectreviews" => {
+                json!({"metadata": {}, "status": {"userInfo": {"username": "jane"}}})
+            }
+            _ => json!({"metadata": {}}),
+        }
+    }
+
+    async fn restored(
+        attestor: &'static str,
+        (nodes, selector): (&[&str], Option<&str>),
+        is_rehearsal: bool,
+    ) -> (Result<Restored, IdentitiesError>, Vec<Value>) {
+        let written = Written::default();
+        let writes = written.clone();
+        let access = ClusterAccess::in_memory(move |request: Request<Body>| {
+            let writes = writes.clone();
+            async move {
+                let path = request.uri().path().to_owned();
+                let query = request.uri().query().unwrap_or_default().to_owned();
+                let is_record = path.contains("/nodeidentities");
+                let (is_post, is_patch) = (
+                    *request.method() == Method::POST,
+                    *request.method() == Method::PATCH,
+                );
+                let mut answer = answer(attestor, &path, &query);
+                if is_record && is_post {
+                    let body = request.into_body().collect().await.unwrap().to_bytes();
+                    answer = serde_json::from_slice(&body).unwrap();
+                    writes.lock().push(answer.clone());
+                } else if is_patch {
+                    writes.lock().push(answer["metadata"]["name"].clone());
+                }
+                let body = Full::new(Bytes::from(answer.to_string()));
+                Response::builder().body(body).unwrap()
+            }
+        });
+        let named = NamedNodes {
+            nodes: nodes.iter().copied().map(str::to_owned).collect(),
+            selector: selector.map(str::to_owned),
+        };
+        let key = ObjectKey::new("default", "prod-1");
+        let identities = Identities::new(&access);
+        let done = identities.restored(&key, &named, is_rehearsal, SystemTime::UNIX_EPOCH);
+        let done = Box::pin(done).await;
+        let written = written.lock().clone();
+        (done, written)
+    }
+
+    #[tokio::test]
+    async fn a_lost_record_without_evidence_is_created_for_its_machine() {
+        let (done, written) = restored("insecure", (&["lost"], None), false).await;
+
+        let done = done.unwrap();
+        assert_eq!((done.reset.len(), done.recreated.len()), (0, 1));
+        let [record] = written.try_into().unwrap();
+        let (metadata, spec) = (&record["metadata"], &record["spec"]);
+        assert_eq!(metadata["name"], "prod-1.lost");
+        assert_eq!(metadata["labels"], json!({CLUSTER_NAME_LABEL: "prod-1"}));
+        let annotations = json!({RESET_ANNOTATION: "1", CHANGED_BY_ANNOTATION: "jane"});
+        assert_eq!(metadata["annotations"], annotations);
+        let owners = metadata["ownerReferences"].as_array().unwrap();
+        let owners: Vec<_> = owners.iter().map(|owner| &owner["kind"]).collect();
+        assert_eq!(owners, ["Cluster"]);
+        assert_eq!(spec["nodeName"], "lost");
+        assert_eq!(spec["providerID"], "metal:///lost");
+        assert_eq!(spec["machineName"], "lost-machine");
+        assert_eq!(spec["attestor"], "insecure");
+        assert_eq!(spec["generation"], 1);
+        assert_eq!(spec["notAfter"], "1971-01-02T00:00:00Z");
+        assert_eq!(spec["uid"].as_str().unwrap().len(), 32);
+    }
+
+    #[tokio::test]
+    async fn a_selector_names_the_nodes_without_evidence_of_its_machines() {
+        let (done, written) = restored("insecure", (&[], Some("rack=7")), false).await;
+
+        let done = done.unwrap();
+        assert_eq!((done.reset.len(), done.recreated.len()), (1, 1));
+        let [reset, created] = written.try_into().unwrap();
+        assert_eq!(reset, "prod-1.kept");
+        assert_eq!(created["metadata"]["name"], "prod-1.lost");
+    }
+
+    #[tokio::test]
+    async fn a_rehearsal_of_a_recovery_writes_nothing() {
+        let (done, written) = restored("insecure", (&["other"], Some("rack=7")), true).await;
+
+        let done = done.unwrap();
+        let nodes = |records: &[NodeIdentity]| {
+            let nodes = records.iter().map(|one| one.spec.node_name.clone());
+            nodes.collect::<BTreeSet<_>>()
+        };
+        assert_eq!(nodes(&done.reset), ["kept".to_owned()].into());
+        let lost = ["lost", "other"].map(str::to_owned);
+        assert_eq!(nodes(&done.recreated), lost.into());
+        assert!(written.is_empty(), "{written:?}");
+    }
+
+    #[tokio::test]
+    async fn a_lost_record_with_evidence_or_without_a_machine_is_an_error() {
+        let (done, written) = restored("tpm", (&["lost"], None), false).await;
+        assert!(matches!(done, Err(IdentitiesError::HasEvidence(_))));
+        assert!(written.is_empty());
+
+        let (done, written) = restored("insecure", (&["lost", "unknown"], None), false).await;
+        assert!(matches!(done, Err(IdentitiesError::NoMachine(node)) if node == "unknown"));
+        assert!(written.is_empty());
+    }
+}
