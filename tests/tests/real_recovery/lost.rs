@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 use crate::bed::{Manager, allow_short_certificates, authorize, kubelet, management};
 use crate::restored::identities;
 use crate::witness::{
-    PATIENCE, issued, mark, record, uid_of, wait_for_certificate, wait_until_ready, workload,
+    PATIENCE, issued, lose_disk, mark, record, uid_of, wait_for_certificate, wait_until_ready,
+    workload,
 };
 
 /// A lifetime with a renewal after 45 to 63 seconds.
@@ -271,5 +272,61 @@ fn a_running_kubelet_recovers_its_lost_record_without_a_change() {
     assert_eq!(uid_of(&renewed), mark(&after));
     assert!(now()["spec"]["supersededGeneration"].is_null());
     kubelet.wait_for_lease_renewal();
+    wait_until_ready(&plane, "m1");
+}
+
+#[test]
+fn nodes_without_evidence_get_lost_records_by_an_operators_act() {
+    const MACHINES: &str = "machines.cluster.x-k8s.io";
+    let management = management();
+    let builder = management.cluster("prod-1").workload(workload().into());
+    let cluster = builder.create();
+    let plane = cluster.control_plane().clone();
+    let machines = ["m1", "m2"].map(|name| cluster.machine(name).create());
+    let _manager = Manager::insecure(&management, &[]);
+    authorize(&management, &cluster, &["insecure"], json!({}))
+        .wait_until_ready(management.kubectl());
+    let plugin = "kubelet-authenticator-insecure";
+    let mut kubelets = machines
+        .each_ref()
+        .map(|machine| kubelet(&cluster, machine, plugin).start());
+    let kubectl = management.kubectl();
+    for (name, kubelet) in ["m1", "m2"].into_iter().zip(&kubelets) {
+        kubelet.wait_until_ready();
+        wait_until_ready(&plane, name);
+        let target = [MACHINES, name, "-n", "default"];
+        let node = json!({"status": {"nodeRef": {"name": name}}});
+        kubectl.patch(&[&target[..], &["--subresource=status"]].concat(), &node);
+        kubectl.patch(&target, &json!({"metadata": {"labels": {"rack": name}}}));
+    }
+    let before = records(&management);
+    kubectl.ok(["delete", "nodeidentities", "--all", "-n", "default"]);
+
+    identities(&management, &["restored", "prod-1", "m1", "--dry-run"]);
+    assert!(records(&management).is_empty());
+    identities(&management, &["restored", "prod-1", "m1"]);
+    identities(
+        &management,
+        &["restored", "prod-1", "--selector", "rack=m2"],
+    );
+
+    let recreated = records(&management);
+    assert!(recreated.keys().eq(before.keys()), "{recreated:?}");
+    for (machine, kubelet) in machines.iter().zip(&mut kubelets) {
+        let node = machine.node_name();
+        let now = || record(kubectl, "default", "prod-1", node);
+        assert_eq!(now()["spec"]["providerID"], machine.provider_id());
+        // The certificate in use stays valid, although the record does not know it.
+        kubelet.wait_for_lease_renewal();
+        let known = issued(&plane, node).len();
+        // As `kubelet-authenticator-insecure reset --yes` and a restart. The Node is up.
+        lose_disk(kubelet);
+        let next = wait_for_certificate(&plane, node, known, |_| true);
+        let (uid, _) = recreated[node].split_once('.').unwrap();
+        assert_eq!(uid_of(&next), mark(&now()));
+        assert_eq!(now()["spec"]["uid"], uid);
+        assert_ne!(mark(&now()), recreated[node]);
+        kubelet.wait_for_lease_renewal();
+    }
     wait_until_ready(&plane, "m1");
 }
