@@ -6,7 +6,7 @@ use std::process::Command;
 
 use kubelet_authenticator_test_support::binaries::KUBERNETES_VERSION;
 use kubelet_authenticator_test_support::control_plane::{DEADLINE, Kubectl};
-use kubelet_authenticator_test_support::process::{Launch, Scratch, poll};
+use kubelet_authenticator_test_support::process::{Launch, Process, Scratch, poll};
 use serde_json::{Value, json};
 
 use super::contract::{CLUSTER, GENERIC_CONTROL_PLANE};
@@ -18,6 +18,9 @@ const CLUSTERCTL: &str = "clusterctl.cluster.x-k8s.io";
 
 /// The label of clusterctl's inventory.
 const INVENTORY: &str = "clusterctl.cluster.x-k8s.io/core";
+
+/// The resource of Clusters.
+const CLUSTERS: &str = "clusters.cluster.x-k8s.io";
 
 /// The label of a provider's name.
 const PROVIDER: &str = "cluster.x-k8s.io/provider";
@@ -128,11 +131,31 @@ impl WorkloadCluster {
         self.clusterctl_move_with(target, &kubeconfigs)
     }
 
-    /// The same with these kubeconfigs, for this management cluster and the target.
+    /// Starts `clusterctl move`, and kills it when the target has this Cluster.
     #[track_caller]
-    pub fn clusterctl_move_with(mut self, target: &Management, kubeconfigs: &[PathBuf; 2]) -> Self {
-        let [from, to] = kubeconfigs;
+    pub fn interrupt_clusterctl_move(&self, target: &Management) {
+        let kubeconfigs = [
+            self.place.control_plane.admin_kubeconfig().to_owned(),
+            target.admin_kubeconfig().to_owned(),
+        ];
         let files = Scratch::new("clusterctl");
+        let mut process = self.start_move(&kubeconfigs, &files);
+        let selector = format!("metadata.name={}", self.name());
+        let clusters = ["get", CLUSTERS, "-n", self.namespace(), "--field-selector"];
+        let arrived = poll(DEADLINE, || {
+            let words = clusters.into_iter().chain([selector.as_str()]);
+            let list = target.kubectl().json(words);
+            let items = list["items"].as_array()?;
+            (!items.is_empty()).then_some(())
+        });
+        let was_running = process.is_running();
+        process.kill();
+        assert!(arrived.is_some() && was_running, "{}", process.log());
+    }
+
+    /// Starts `clusterctl move` with these kubeconfigs, for this management cluster and the target.
+    #[track_caller]
+    fn start_move(&self, [from, to]: &[PathBuf; 2], files: &Scratch) -> Process {
         let launch = Launch::new("clusterctl", clusterctl_program())
             .args(["move", "--namespace", self.namespace(), "--kubeconfig"])
             .arg(from)
@@ -141,7 +164,14 @@ impl WorkloadCluster {
             // Otherwise, clusterctl would search the Internet for a newer version.
             .env("CLUSTERCTL_DISABLE_VERSIONCHECK", "true")
             .env("HOME", files.path());
-        let mut process = launch.spawn(&files.join("clusterctl.log"));
+        launch.spawn(&files.join("clusterctl.log"))
+    }
+
+    /// The same as [`Self::clusterctl_move`] with these kubeconfigs, for this management cluster and the target.
+    #[track_caller]
+    pub fn clusterctl_move_with(mut self, target: &Management, kubeconfigs: &[PathBuf; 2]) -> Self {
+        let files = Scratch::new("clusterctl");
+        let mut process = self.start_move(kubeconfigs, &files);
         let ended = process.wait(DEADLINE);
         assert!(
             ended.success(),

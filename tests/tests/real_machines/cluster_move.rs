@@ -3,6 +3,7 @@
 use std::os::unix::fs::symlink;
 
 use kubelet_attestation::names::Provider as Attestor;
+use kubelet_authenticator_test_support::control_plane::Kubectl;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::image::HOSTS;
 use kubelet_authenticator_tests::management::WorkloadCluster;
@@ -27,7 +28,7 @@ fn nodes_renew_and_join_after_clusterctl_move_and_back() {
         site.allow_short_certificates();
     }
     let scene = Scene::unattended(joinable("moved"), Machines::Tpm(2));
-    annotate(&SITE, "tpm");
+    annotate(&SITE, "moved", "tpm");
     scene
         .authentication
         .wait_until_ready(SITE.management.kubectl());
@@ -108,7 +109,7 @@ fn nodes_renew_and_join_after_clusterctl_move_and_back() {
     assert_eq!(decisions(&there, &cluster), decided);
     reads_well(&SITE, &cluster, std::slice::from_ref(&name));
     // A different field manager owns the moved object, but the Cluster's annotation still applies.
-    annotate(&SITE, "tpm,aws");
+    annotate(&SITE, "moved", "tpm,aws");
     let kubectl = SITE.management.kubectl();
     let authentications = ["kubeletauthentications", "-n", "moved"];
     kubectl.wait_for(&authentications, "another attestor", PATIENCE, |one| {
@@ -116,11 +117,139 @@ fn nodes_renew_and_join_after_clusterctl_move_and_back() {
     });
 }
 
-/// Annotates the Cluster `prod-1` in the namespace `moved` with these attestors.
-fn annotate(site: &Site, attestors: &str) {
+/// Clusterctl is killed after it has created the Cluster in the target, and before it creates the NodeIdentities there.
+#[test]
+fn nodes_renew_after_an_interrupted_clusterctl_move_is_repeated() {
+    const NAME: &str = "interrupted";
+    let there = Site::start();
+    for site in [&*SITE, &there] {
+        site.allow_short_certificates();
+    }
+    let scene = Scene::unattended(joinable(NAME), Machines::Tpm(1));
+    annotate(&SITE, NAME, "tpm");
+    let here = SITE.management.kubectl();
+    scene.authentication.wait_until_ready(here);
+    scene.change(&json!({
+        "tpm": { "endorsementKeys": { "configMaps": [HOSTS] } },
+        "certificate": { "expirationSeconds": SECONDS },
+    }));
+    let config = scene.config();
+    let deployment = scene.cluster.machine_deployment_of("pool-a", 1, config);
+    let before = deployment.wait_until_running(1);
+    let name = scene.wait_for_node_of(&before[0]);
+    let record_before = scene.record(&name);
+    let Scene {
+        cluster,
+        authentication,
+        infrastructure: Infrastructure::Generic(provider),
+        ..
+    } = scene
+    else {
+        panic!("no other is moved");
+    };
+    let paused = |value: &str| {
+        let words = ["annotate", "kubeletauthentication", "prod-1", "-n", NAME];
+        let annotation = format!("cluster.x-k8s.io/paused{value}");
+        words.map(ToOwned::to_owned).into_iter().chain([annotation])
+    };
+    here.ok(paused("="));
+    authentication.wait_for(here, "Ready", "False", "Paused");
+    let target = there.management.kubectl();
+    refuse_node_identities(target);
+
+    let (_provider, cluster) = provider.moved(|| {
+        cluster.interrupt_clusterctl_move(&there.management);
+
+        // The node waits: both controllers see a paused Cluster. The target has no NodeIdentities.
+        authentication.wait_for(here, "Ready", "False", "Paused");
+        assert_eq!(
+            record(&SITE, &cluster, &name)["spec"],
+            record_before["spec"]
+        );
+        assert!(identities(target, NAME).is_empty());
+        for kind in [BINDING, POLICY] {
+            target.ok(["delete", kind, REFUSAL]);
+        }
+        let is_permitted = poll(PATIENCE, || target.dry_run(&probe(), false).ok());
+        assert!(is_permitted.is_some());
+        cluster.clusterctl_move(&there.management)
+    });
+
+    target.ok(paused("-"));
+    authentication.wait_until_ready(target);
+    let deployment = deployment.moved_with(&cluster);
+    let after = deployment.wait_until_running(1);
+    assert_eq!(names(&after), names(&before));
+    assert_eq!(
+        record(&there, &cluster, &name)["spec"],
+        record_before["spec"]
+    );
+    assert!(identities(here, NAME).is_empty());
+    renews(&cluster, &name);
+    assert_eq!(joins(&cluster), 1);
+}
+
+const POLICY: &str = "validatingadmissionpolicies.admissionregistration.k8s.io";
+const BINDING: &str = "validatingadmissionpolicybindings.admissionregistration.k8s.io";
+
+/// The name of the policy that refuses NodeIdentities, and its message.
+const REFUSAL: &str = "no-node-identities";
+
+/// Makes the API server refuse new NodeIdentities, and waits until it does.
+#[track_caller]
+fn refuse_node_identities(kubectl: &Kubectl) {
+    let version = "admissionregistration.k8s.io/v1";
+    let rule = json!({
+        "apiGroups": ["attestation.cluster.x-k8s.io"], "apiVersions": ["*"],
+        "operations": ["CREATE"], "resources": ["nodeidentities"],
+    });
+    kubectl.apply_object(&json!({
+        "apiVersion": version, "kind": "ValidatingAdmissionPolicy", "metadata": { "name": REFUSAL },
+        "spec": {
+            "failurePolicy": "Fail", "matchConstraints": { "resourceRules": [rule] },
+            "validations": [{ "expression": "false", "message": REFUSAL }],
+        },
+    }));
+    kubectl.apply_object(&json!({
+        "apiVersion": version, "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": { "name": REFUSAL },
+        "spec": { "policyName": REFUSAL, "validationActions": ["Deny"] },
+    }));
+    let is_refusal = |error: &String| error.contains(REFUSAL);
+    let refused = poll(PATIENCE, || {
+        kubectl.dry_run(&probe(), false).err().filter(is_refusal)
+    });
+    assert!(refused.is_some(), "NodeIdentities are permitted");
+}
+
+/// A valid NodeIdentity.
+fn probe() -> Value {
+    json!({
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeIdentity",
+        "metadata": { "name": "probe.node-1", "namespace": "default" },
+        "spec": {
+            "clusterName": "probe", "nodeName": "node-1", "uid": "0123456789abcdef0123456789abcdef",
+            "providerID": "metal:///probe", "attestor": "tpm", "generation": 1,
+            "notAfter": "2026-11-28T12:00:00Z",
+            "opened": {
+                "keySHA256": "c".repeat(64), "requestName": "a", "requestUID": "a",
+                "time": "2026-11-21T12:00:00Z",
+            },
+        },
+    })
+}
+
+/// The NodeIdentities of the namespace.
+fn identities(kubectl: &Kubectl, namespace: &str) -> Vec<Value> {
+    let list = kubectl.json(["get", "nodeidentities", "-n", namespace]);
+    list["items"].as_array().unwrap().clone()
+}
+
+/// Annotates the Cluster `prod-1` in this namespace with these attestors.
+fn annotate(site: &Site, namespace: &str, attestors: &str) {
     let annotation = "attestation.cluster.x-k8s.io/authorized-attestors";
     let patch = json!({ "metadata": { "annotations": { annotation: attestors } } });
-    let target = ["clusters.cluster.x-k8s.io", "prod-1", "-n", "moved"];
+    let target = ["clusters.cluster.x-k8s.io", "prod-1", "-n", namespace];
     site.management.kubectl().patch(&target, &patch);
 }
 
