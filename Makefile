@@ -245,6 +245,10 @@ fips-check: fips build
 image: prerequisites-musl
 	@packaging/controller/image target/image
 
+## image-arm64: the same for arm64, in target/image-arm64
+image-arm64: prerequisites-arm64
+	@packaging/controller/image --arch arm64 target/image-arm64
+
 ## signer-image: the image of the PKCS #11 signer, an OCI archive in target/image; SIGNER_IMAGE=registry/name
 signer-image: prerequisites-packaging
 	@packaging/signer/image target/image
@@ -281,7 +285,7 @@ packages-check: prerequisites-packages musl
 packages-check-all: prerequisites-packages musl control-plane
 	@tests/packages/check
 
-# Runs the same checks for arm64, and runs joins, renewals and commands with the arm64 plugins in QEMU.
+# Runs the same checks for arm64, and runs joins, renewals and commands with the arm64 programs in QEMU.
 packages-arm64-check: prerequisites-packages musl-arm64 build
 	@tests/packages/check arm64
 	@$(LINT) tests/suites --arm64
@@ -390,4 +394,4 @@ prerequisites-%:
 .PHONY: scripts demos fresh fresh-demos readme book packages packages-check packages-check-all components help demo test test-all test-long test-fast suite build suites more-suites \
 	stages-idle stages-idle-checks selinux-policy isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
 	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init dependencies fmt deny \
-	advisories lint-prose machete mutants image signer-image chart release release-programs release-check helm fips fips-check cgroup2-check cosign
+	advisories lint-prose machete mutants image image-arm64 signer-image chart release release-programs release-check helm fips fips-check cgroup2-check cosign
