@@ -136,6 +136,7 @@ test-long: prerequisites-all dependencies
 	$(MAKE) packages-check-all
 	$(MAKE) packages-arm64-check
 	$(MAKE) fips-check
+	$(MAKE) packages-fips-check
 	$(MAKE) isolation
 	$(MAKE) demos
 	$(MAKE) fresh-demos
@@ -235,6 +236,14 @@ musl-arm64: prerequisites-arm64
 ## fips: the programs with the FIPS 140-3 module of AWS-LC, in target/fips-programs
 fips: prerequisites-fips
 	@packaging/fips target/fips-programs
+
+## packages-fips: deb, rpm and tar packages of these programs, with checksums, in target/packages-fips
+packages-fips: prerequisites-packaging fips
+	@packaging/packages --fips target/packages-fips
+
+# Checks the output of the package linters, and the effects of installation.
+packages-fips-check: prerequisites-packages fips
+	@tests/packages/fips
 
 # Checks the version output of the FIPS programs, and joins with these programs.
 fips-check: fips build
@@ -394,4 +403,4 @@ prerequisites-%:
 .PHONY: scripts demos fresh fresh-demos readme book packages packages-check packages-check-all components help demo test test-all test-long test-fast suite build suites more-suites \
 	stages-idle stages-idle-checks selinux-policy isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
 	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init dependencies fmt deny \
-	advisories lint-prose machete mutants image image-arm64 signer-image chart release release-programs release-check helm fips fips-check cgroup2-check cosign
+	advisories lint-prose machete mutants image image-arm64 signer-image chart release release-programs release-check helm fips fips-check packages-fips packages-fips-check cgroup2-check cosign
