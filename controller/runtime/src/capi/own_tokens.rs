@@ -1,4 +1,4 @@
-//! The Machines of a Cluster for commands of operators: their Nodes, and their bootstrap tokens with their secrets, from
+//! The Machines of a Cluster for operator commands: their Nodes, and their bootstrap tokens with their secrets, from
 //! their `KubeadmConfig`s.
 //!
 //! Only operator commands use this module. The controller never reads the secret part.

@@ -1,9 +1,9 @@
 //! Creates lost records of nodes without evidence.
 //!
-//! Such a node cannot prove that it held its name, so an operator decides. The new record names the Machine of the node,
-//! and is reset: the next claim with a token of this Machine opens a generation, while the Node is up or down. Another
-//! machine cannot claim the name. The record does not know the UID in the certificate of the node. So this certificate
-//! stays valid until it expires, and only the lowest valid generation can end it.
+//! Such a node cannot prove that it held its name, so an operator decides. The new record names the node's Machine, and
+//! is reset: the next claim with a token of this Machine opens a generation, while the Node is up or down. Another
+//! machine cannot claim the name while the Node is up. The record does not contain the UID in the node's certificate.
+//! So this certificate stays valid until it expires, and only the lowest valid generation can end it.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -252,7 +252,10 @@ mod tests {
 
     /// A KubeletAuthentication that a Cluster and another object own.
     fn authentication(attestor: &str) -> Value {
-        let owner = |version: &str, kind: &str| json!({"apiVersion": version, "kind": kind, "name": "prod-1", "uid": kind});
+        let owner = |version: &str, kind: &str| {
+            let name = "prod-1";
+            json!({"apiVersion": version, "kind": kind, "name": name, "uid": kind})
+        };
         let owners = [
             owner("v1", "ConfigMap"),
             owner("cluster.x-k8s.io/v1beta2", "Cluster"),
