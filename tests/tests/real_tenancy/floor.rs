@@ -80,7 +80,7 @@ pub fn identity(namespace: &str) -> Value {
 }
 
 /// A Cluster whose infrastructure does not exist. Cluster API refuses one without a reference.
-pub fn cluster(namespace: &str, name: &str, annotations: &Value) -> Value {
+fn cluster(namespace: &str, name: &str, annotations: &Value) -> Value {
     let infrastructure = json!({
         "apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "GenericCluster", "name": name,
     });
