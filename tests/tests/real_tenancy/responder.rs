@@ -25,7 +25,7 @@ const CHANGED_BY: &str = "attestation.cluster.x-k8s.io/changed-by";
 
 const ONLY: &str = "responders can only revoke and reset NodeIdentities";
 const DECISIONS_ONLY: &str = "responders can change only the annotations about revocations";
-const OWN: &str = "the annotation attestation.cluster.x-k8s.io/changed-by must contain the user name of the responder";
+const OWN: &str = "a responder must write its user name to the annotation changed-by";
 
 /// The audit policy: metadata of requests, without bodies.
 const AUDITED: &str = r#"{

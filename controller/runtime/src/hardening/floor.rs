@@ -232,7 +232,7 @@ fn named() -> (String, &'static str, String) {
     );
     of_responder(
         &expression,
-        "the annotation attestation.cluster.x-k8s.io/changed-by must contain the user name of the responder",
+        "a responder must write its user name to the annotation changed-by",
     )
 }
 

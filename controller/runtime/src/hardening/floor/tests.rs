@@ -323,7 +323,7 @@ fn responders_can_change_only_the_fields_of_a_revocation_or_a_reset() {
 
 #[test]
 fn a_responder_must_write_its_own_user_name() {
-    let own = "the annotation attestation.cluster.x-k8s.io/changed-by must contain the user name of the responder";
+    let own = "a responder must write its user name to the annotation changed-by";
     for name in [json!("john"), json!(""), json!("group:responders")] {
         let object = changed_by_jane(|object| {
             revoke(object);
@@ -343,7 +343,7 @@ fn a_responder_must_write_its_own_user_name() {
 #[test]
 fn responders_can_change_decisions_about_revocations_but_no_settings() {
     let only = "responders can change only the annotations about revocations";
-    let own = "the annotation attestation.cluster.x-k8s.io/changed-by must contain the user name of the responder";
+    let own = "a responder must write its user name to the annotation changed-by";
     let refused = |operation: &str, object: &Value| {
         let given = given(&responder(), operation, object, &valid());
         evaluated::refused(settings(&floor()).policy(), &given)
