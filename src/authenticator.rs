@@ -104,8 +104,8 @@ impl Authenticator<'_> {
                 if let Some(fault) = &self.fault {
                     self.warn_of_fault(fault);
                 }
-                // Check before the update of the origin, because the update takes the lock, and taking the lock counts
-                // as a check.
+                // Check before the update of the origin, because the origin notes whether the API server accepts the
+                // certificate again.
                 let tried = self.tried(store, origin, &credential, now);
                 self.update_origin(
                     store,
@@ -177,9 +177,9 @@ impl Authenticator<'_> {
             }
             Err(error) => {
                 if refused {
-                    // With this date, the next run checks the certificate again. If the API server still refuses it,
-                    // that run renews it.
-                    store.date_lock(SystemTime::UNIX_EPOCH);
+                    // The next run checks the certificate again. If the API server still refuses it, that run renews
+                    // it.
+                    store.forget_last_check();
                 }
                 self.fall_back(old, &error)
             }

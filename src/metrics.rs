@@ -69,10 +69,9 @@ impl NodeState {
             .ok()
             .map(unix_seconds);
         let succeeded = certificate.and(stored);
-        let locked = store.last_locked().map(unix_seconds);
+        let locked = store.last_locked();
         let attempt = match &failure {
             Some(record) => Some((record.code, record.at.max(locked.unwrap_or_default()))),
-            // After the API server refused a certificate, the time of the lock is 0.
             None => locked.max(succeeded).map(|at| (0, at)),
         };
         let not_before = failure.as_ref().map(|record| record.not_before);

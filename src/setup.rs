@@ -24,7 +24,7 @@ mod systemd;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use clap::Args;
 use kubelet_attestation::names::NodeName;
@@ -295,9 +295,9 @@ impl Setup {
         }
         if !self.kubeadm_flags.exists() {
             // kubeadm has not set the kubelet's name yet, or never sets it. Only the kubelet's own call of the plugin
-            // can determine the name. The date of the lock makes that call check the stored certificate.
+            // can determine the name. That call must check the stored certificate.
             if let (Some(store), _) = authenticator.stored()? {
-                store.date_lock(SystemTime::UNIX_EPOCH);
+                store.forget_last_check();
             }
             return Ok(self.set_up(&authenticator, None));
         }

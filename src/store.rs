@@ -1,6 +1,7 @@
 //! The state directory: the files that exist after a run, and their permissions.
 
 mod error;
+mod last_check;
 mod list;
 mod lock;
 mod readable_by_others;
@@ -46,7 +47,7 @@ pub(crate) enum StoreFile {
 }
 
 impl StoreFile {
-    /// Every file except the lock, in order.
+    /// Every file except the lock and the time of the last check, in order.
     pub(crate) const ALL: [Self; 5] = [
         Self::Pending,
         Self::Credential,
@@ -114,7 +115,7 @@ impl Store {
         self.possible_files().filter(exists).collect()
     }
 
-    /// The path of every file except the lock, of its quarantined copies, and of its temporary file.
+    /// The path of every file of [`StoreFile::ALL`], of its quarantined copies, and of its temporary file.
     fn possible_files(&self) -> impl Iterator<Item = PathBuf> {
         StoreFile::ALL.into_iter().flat_map(|file| {
             let path = self.path(file);
@@ -224,10 +225,11 @@ impl StoreLock {
         remove_file(&self.path(file))
     }
 
-    /// Removes every file, and the quarantined copies, which can contain keys. The removal also survives a power
-    /// failure.
+    /// Removes every file, the quarantined copies, which can contain keys, and the time of the last check. The removal
+    /// also survives a power failure.
     pub(crate) fn forget_all(&self) -> Result<(), Failure> {
         self.possible_files()
+            .chain(self.check_links())
             .try_for_each(|path| remove_file(&path))?;
         replace::sync(&self.dir).map_err(|error| unwritable(&self.dir, error))
     }

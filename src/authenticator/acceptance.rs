@@ -17,9 +17,9 @@ use crate::kube::{ApiClient, ApiError, ApiErrorKind};
 use crate::origin::Origin;
 use crate::store::Store;
 
-/// The minimum interval between two checks, measured from the last time that any run took the lock. A kubelet that gets
-/// a 401 runs the plugin at each heartbeat, every ten seconds, so a check follows within two minutes. Other runs are
-/// hourly, or started by an operator.
+/// The minimum interval between two checks. A new certificate counts as checked. A kubelet that gets a 401 runs the
+/// plugin at each heartbeat, every ten seconds, so a check follows within two minutes. Other runs are hourly, or started
+/// by an operator.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(100);
 
 /// The deadline of a check. The kubelet waits for it.
@@ -48,13 +48,15 @@ impl Authenticator<'_> {
         }
         // If another run holds the lock, that run renews or checks the certificate.
         let lock = store.lock(Deadline::after(Duration::ZERO), &program(), now);
-        drop(lock.ok()?);
-        self.prepare_rescue(credential, now);
-        // On a read-only or full disk, the lock file keeps its old date. Without this condition, every run would then
-        // check the certificate.
-        if !was_tried_lately(store, clock::now()) {
+        let lock = lock.ok()?;
+        // Another run can have checked the certificate between the first read and the lock.
+        if was_tried_lately(&lock, clock::now()) {
             return None;
         }
+        // Note the check before it starts. On a read-only or full disk, every run would otherwise check the certificate.
+        lock.note_check(now).ok()?;
+        drop(lock);
+        self.prepare_rescue(credential, now);
         let deadline = Deadline::after(TRYING);
         let tried = self.try_certificate(origin, credential, deadline);
         tried.filter(|tried| {
@@ -140,7 +142,7 @@ impl Authenticator<'_> {
 
 fn was_tried_lately(store: &Store, now: SystemTime) -> bool {
     // A date in the future comes from a clock that was ahead.
-    let ago = store.last_locked().and_then(|last| clock::age(last, now));
+    let ago = store.last_check().and_then(|last| clock::age(last, now));
     ago.is_some_and(|ago| ago < TRIED_AGAIN_AFTER)
 }
 
@@ -149,20 +151,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_is_checked_two_minutes_after_the_last_lock() {
+    fn a_certificate_is_checked_two_minutes_after_the_last_check() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::create(&folder.path().join("state")).unwrap();
         let now = clock::now();
+        let lock = store.lock(Deadline::after(TRYING), "test", now).unwrap();
         let ago = |seconds| {
-            store.date_lock(now - Duration::from_secs(seconds));
+            lock.note_check(now - Duration::from_secs(seconds)).unwrap();
             was_tried_lately(&store, now)
         };
 
+        assert!(!was_tried_lately(&store, now), "never checked");
         assert!(ago(0));
         assert!(ago(60));
         // 120 seconds minus one interval of the kubelet's heartbeats.
         assert!(!ago(110));
-        store.date_lock(now + Duration::from_mins(1));
+        lock.note_check(now + Duration::from_mins(1)).unwrap();
         assert!(!was_tried_lately(&store, now), "a clock that was ahead");
     }
 }

@@ -237,6 +237,8 @@ impl Attempt {
         // different machine.
         self.remember(store, pending.request.as_ref())?;
         store.replace(StoreFile::Credential, credential.to_pem().as_bytes())?;
+        // The API server has just issued this certificate. If the write fails, the next run checks it.
+        drop(store.note_check(now));
         self.steps.done(Step::CredentialStored);
         if Origin::read(store).as_ref() != Some(origin)
             && let Err(failure) = origin.save(store)

@@ -1,7 +1,7 @@
 //! The lock of the store, for one writer at a time: the kubelet, kubeadm, kubectl and operators all run the plugin.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::ops::Deref;
 use std::path::Path;
@@ -112,12 +112,8 @@ impl Store {
     /// The holder of the lock; `None` if it is free, or was never taken. Does not write anything.
     pub(crate) fn holder(&self) -> Result<Option<Holder>, Failure> {
         let path = self.dir.join(LOCK_FILE);
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let mut file = match rustix::fs::open(&path, flags, Mode::empty()) {
-            Ok(file) => File::from(file),
-            Err(rustix::io::Errno::NOENT) => return Ok(None),
-            Err(rustix::io::Errno::LOOP) => return Err(linked(&path)),
-            Err(error) => return Err(unreadable(&path, error)),
+        let Some(mut file) = look(&path)? else {
+            return Ok(None);
         };
         // Take a shared lock for a short time. A run that tries to take the lock during this time retries.
         match fs2::FileExt::try_lock_shared(&file) {
@@ -127,17 +123,21 @@ impl Store {
         }
     }
 
-    /// The time at which a process last took the lock, or the time that [`Store::date_lock`] set.
-    pub(crate) fn last_locked(&self) -> Option<SystemTime> {
-        let lock = fs::symlink_metadata(self.dir.join(LOCK_FILE)).ok()?;
-        lock.modified().ok()
+    /// The time at which a process last took the lock, in seconds since 1970; `None` if no process wrote it.
+    pub(crate) fn last_locked(&self) -> Option<u64> {
+        let mut file = look(&self.dir.join(LOCK_FILE)).ok()??;
+        Some(holder(&mut file).since).filter(|since| *since > 0)
     }
+}
 
-    /// Makes [`Store::last_locked`] return `time`. This call has no effect if the disk is not writable.
-    pub(crate) fn date_lock(&self, time: SystemTime) {
-        if let Ok(file) = open(&self.dir.join(LOCK_FILE)) {
-            drop(file.set_modified(time));
-        }
+/// Opens the file, without a change; `None` if it does not exist.
+fn look(path: &Path) -> Result<Option<File>, Failure> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(file) => Ok(Some(File::from(file))),
+        Err(rustix::io::Errno::NOENT) => Ok(None),
+        Err(rustix::io::Errno::LOOP) => Err(linked(path)),
+        Err(error) => Err(unreadable(path, error)),
     }
 }
 

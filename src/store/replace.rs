@@ -25,16 +25,30 @@ pub(super) fn link(dir: &Path, path: &Path, target: &Path) -> io::Result<()> {
     put(dir, path, |temporary| symlink(target, temporary))
 }
 
+/// Like [`link`], but a power failure can lose the change.
+pub(super) fn link_unsynced(path: &Path, target: &Path) -> io::Result<()> {
+    put_unsynced(path, |temporary| symlink(target, temporary))
+}
+
 fn put(dir: &Path, path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-    let temporary = with_suffix(path, TEMPORARY);
+    put_unsynced(path, write)?;
+    sync(dir)
+}
+
+fn put_unsynced(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    let temporary = temporary(path);
     // The temporary file comes from a run that was killed. Because of the lock, no other run is writing it now.
     if_there(fs::remove_file(&temporary))?;
     let written = write(&temporary).and_then(|()| fs::rename(&temporary, path));
-    if let Err(error) = written {
+    if written.is_err() {
         drop(fs::remove_file(&temporary));
-        return Err(error);
     }
-    sync(dir)
+    written
+}
+
+/// The path of the temporary file of `path`.
+pub(super) fn temporary(path: &Path) -> PathBuf {
+    with_suffix(path, TEMPORARY)
 }
 
 /// Makes the names in `dir` survive a power failure.
@@ -93,7 +107,7 @@ pub(super) fn quarantine(dir: &Path, path: &Path) -> io::Result<PathBuf> {
 pub(super) fn left_of(path: &Path) -> impl Iterator<Item = PathBuf> {
     (1..=KEPT_ASIDE)
         .map(|number| aside(path, number))
-        .chain([with_suffix(path, TEMPORARY)])
+        .chain([temporary(path)])
 }
 
 fn aside(path: &Path, number: u32) -> PathBuf {

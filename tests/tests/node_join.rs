@@ -59,7 +59,8 @@ fn a_join_costs_one_create_and_at_most_one_watch() {
         assert_eq!((server.creates(), server.lists()), (1, 0));
         assert!(server.watches() + server.gets() <= 1);
         assert!(is_pair(&node.file("kubelet-client.pem")));
-        assert_eq!(node.files(), ["kubelet-client.pem", "lock", "origin.json"]);
+        let files = ["kubelet-client.pem", "last-check", "lock", "origin.json"];
+        assert_eq!(node.files(), files);
         let asked_again = run.expires_in(now());
         assert!(asked_again > HOUR - Duration::from_secs(60) && asked_again <= HOUR);
     }

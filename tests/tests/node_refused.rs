@@ -1,13 +1,14 @@
 //! A node whose valid certificate is refused, because it was revoked, belongs to an earlier generation, or has no node
 //! identity. The node sends one request with its bootstrap credential.
 
-use std::fs::{self, File};
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use kubelet_authenticator_test_support::api_server::{
     ApiServer, ConnectionFault, Fault, Issuance, Request, Route, Signer, Times, Verb,
 };
-use kubelet_authenticator_test_support::clock::now;
+use kubelet_authenticator_test_support::clock::{now, since_epoch};
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::node::{
     BOOTSTRAP_USER, INSECURE, NODE, NULL, Node, PATIENCE, Run, UNDER_TEST, requesters,
@@ -43,10 +44,13 @@ fn fresh(plugin: &str) -> (ApiServer, Node, (String, String)) {
     (server, node, pair)
 }
 
-/// The date of the lock is the time of the last request to the API server by a run.
+/// Changes the time of the last check.
 fn two_minutes_pass(node: &Node) {
-    let lock = File::options().write(true).open(node.file("lock"));
-    lock.unwrap().set_modified(now() - TWO_MINUTES).unwrap();
+    let link = node.file("last-check");
+    let before = since_epoch(now() - TWO_MINUTES).as_secs();
+    // After a failed renewal, the link does not exist.
+    drop(fs::remove_file(&link));
+    symlink(before.to_string(), &link).unwrap();
 }
 
 /// Runs the plugin as if two minutes had passed, until its output contains this text. On a machine under load, the API

@@ -23,8 +23,8 @@ const READ_ONLY: &str =
     r#"mount --bind "$DIR" "$DIR" && mount -o remount,ro,bind "$DIR" && exec "$@""#;
 const FULL: &str = r#"mount -t tmpfs -o size=64k,mode=700 tmpfs "$DIR" &&
     { head -c 1m /dev/zero > "$DIR/filler" || true; } 2>/dev/null && exec "$@""#;
-const FULL_WITH_STORE: &str = r#"saved=$(mktemp -d) && cp -p "$DIR"/* "$saved" &&
-    mount -t tmpfs -o size=64k,mode=700 tmpfs "$DIR" && cp -p "$saved"/* "$DIR" && rm -r "$saved" &&
+const FULL_WITH_STORE: &str = r#"saved=$(mktemp -d) && cp -a "$DIR"/* "$saved" &&
+    mount -t tmpfs -o size=64k,mode=700 tmpfs "$DIR" && cp -a "$saved"/* "$DIR" && rm -r "$saved" &&
     { head -c 1m /dev/zero > "$DIR/filler" || true; } 2>/dev/null && exec "$@""#;
 
 fn node() -> (ApiServer, Node) {
@@ -136,12 +136,7 @@ fn a_credential_that_is_due_is_printed_from_a_read_only_or_full_disk() {
 fn a_file_size_limit_does_not_affect_a_stored_credential() {
     let limited = r#"ulimit -f 0 && exec "$@""#;
     for (_server, mut node, pair) in [joined(), due()] {
-        let lock = fs::File::options()
-            .write(true)
-            .open(node.file("lock"))
-            .unwrap();
-        lock.set_modified(std::time::SystemTime::UNIX_EPOCH)
-            .unwrap();
+        fs::remove_file(node.file("last-check")).unwrap();
         node.wrap(&["sh", "-c", limited, "sh"]);
 
         assert_eq!(node.run().succeeded().pair(), pair);

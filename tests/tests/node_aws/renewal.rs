@@ -33,6 +33,8 @@ fn evidence_is_stored_only_in_the_pending_request() {
     let evidence = evidence.as_str().unwrap();
     let held = |bed: &Bed| {
         let files = bed.node.files().into_iter();
+        // The time of the last check is a link, and has no content.
+        let files = files.filter(|name| name != "last-check");
         let text = |name: &String| std::fs::read_to_string(bed.node.file(name)).unwrap();
         files
             .filter(|name| text(name).contains(evidence))

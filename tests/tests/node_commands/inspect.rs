@@ -319,7 +319,7 @@ fn state(node: &Node) -> BTreeMap<String, (u32, u64, i64, i64)> {
     let files = node.files().into_iter();
     files
         .map(|name| {
-            let metadata = fs::metadata(node.file(&name)).unwrap();
+            let metadata = fs::symlink_metadata(node.file(&name)).unwrap();
             let times = (metadata.mtime(), metadata.mtime_nsec());
             (name, (metadata.mode(), metadata.len(), times.0, times.1))
         })

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
@@ -299,7 +300,12 @@ fn files(folder: &Path) -> BTreeMap<String, (Vec<u8>, u32, i64, i64)> {
     entries
         .map(|entry| {
             let (metadata, name) = (entry.metadata().unwrap(), entry.file_name());
-            let content = fs::read(entry.path()).unwrap();
+            // The time of the last check is the target of a link.
+            let target = fs::read_link(entry.path());
+            let content = target.map_or_else(
+                |_| fs::read(entry.path()).unwrap(),
+                |target| target.into_os_string().into_vec(),
+            );
             let dates = (metadata.mtime(), metadata.ctime_nsec());
             (
                 name.into_string().unwrap(),
