@@ -11,7 +11,8 @@
 //! - `error`: why there are no credentials
 //! - `budget`: the rate of calls of STS
 //! - `assume`: the calls of STS
-//! - `session`: the credentials of one link, and their renewal
+//! - `state`: the credentials of one link, their last failure, and their account
+//! - `session`: the renewal of one link's credentials
 //! - `cache`: the sessions of all plans
 
 mod assume;
@@ -19,6 +20,7 @@ mod budget;
 mod cache;
 mod error;
 mod session;
+mod state;
 #[cfg(test)]
 pub(crate) mod testing;
 
