@@ -18,9 +18,11 @@ use std::sync::{Arc, Weak};
 #[expect(clippy::disallowed_types, reason = "this is the door")]
 use parking_lot::RwLock;
 
+mod lent;
 mod lock;
 mod shares;
 
+pub use lent::{Lent, Loan};
 pub use lock::Lock;
 pub use shares::{Share, Shares};
 

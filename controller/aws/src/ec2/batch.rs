@@ -9,7 +9,7 @@ use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::metrics::Metrics;
-use node_attestation_runtime::shared::{Shares, visited};
+use node_attestation_runtime::shared::{Loan, Shares, visited};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::call_limits::CallLimits;
@@ -115,7 +115,7 @@ type Found = Result<Arc<HashMap<String, InstanceFacts>>, OutageKind>;
 #[derive(Debug)]
 pub(crate) struct Reservation {
     client: Arc<BatchedEc2>,
-    lane: Arc<Lane<Batches>>,
+    lane: Loan<Lane<Batches>>,
     /// The Cluster that sends the request.
     cluster: ObjectKey,
     /// The lease on the credentials, held until EC2 responds.
@@ -375,7 +375,7 @@ impl BatchedEc2 {
     /// Makes the call for a batch after the batch is complete, when its turn comes.
     async fn call(
         self: Arc<Self>,
-        lane: Arc<Lane<Batches>>,
+        lane: Loan<Lane<Batches>>,
         cluster: ObjectKey,
         number: u64,
     ) -> Found {

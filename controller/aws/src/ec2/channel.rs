@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
-use node_attestation_runtime::shared::{Lock, PAGE, Share, Shared, Shares, Swept};
+use node_attestation_runtime::shared::{Lent, Loan, Lock, PAGE, Share, Shared, Shares, Swept};
 use node_attestation_runtime::turns::{FairRate, FairTurns, Turn, TurnLimits};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -54,7 +54,7 @@ struct Lanes<S> {
 /// A lane of a channel.
 #[derive(Debug)]
 struct Kept<S> {
-    lane: Arc<Lane<S>>,
+    lane: Lent<Lane<S>>,
     /// The EC2 client of the lane is kept as long as this value exists.
     _client: Arc<dyn Any + Send + Sync>,
     /// The memory share of the first namespace that used the lane.
@@ -116,7 +116,7 @@ impl<S: Default> Channel<S> {
         &self,
         tenant: &Tenant,
         region: &str,
-    ) -> Result<(Arc<Lane<S>>, Lease), Unavailable> {
+    ) -> Result<(Loan<Lane<S>>, Lease), Unavailable> {
         let found = self.source.credentials(tenant, region);
         let found = timeout(self.limits.credentials, found).await;
         let credentials = found.map_err(|_| {
@@ -166,7 +166,7 @@ impl<S: Default> Channel<S> {
 }
 
 /// Lanes whose last reference must not be dropped under the lock of all lanes.
-type DroppedLanes<S> = Vec<Arc<Lane<S>>>;
+type DroppedLanes<S> = Vec<Lent<Lane<S>>>;
 
 impl<S> Lanes<S> {
     /// Returns the lane with this key, or a new lane if the namespace has not reached its limit. Also returns the lanes
@@ -177,10 +177,10 @@ impl<S> Lanes<S> {
         namespace: &str,
         now: Instant,
         new: impl FnOnce() -> (Lane<S>, Arc<dyn Any + Send + Sync>),
-    ) -> (Option<Arc<Lane<S>>>, DroppedLanes<S>) {
+    ) -> (Option<Loan<Lane<S>>>, DroppedLanes<S>) {
         let known = self.all.get(&key).filter(|kept| !kept.is_over());
         if let Some(kept) = known {
-            return (Some(kept.lane.clone()), Vec::new());
+            return (Some(kept.lane.lend()), Vec::new());
         }
         let share = self.namespaces.of(namespace);
         let mut dead = Vec::new();
@@ -195,20 +195,21 @@ impl<S> Lanes<S> {
         }
         let is_full = self.all.len() >= MAX_LANES;
         let (lane, client) = new();
-        let lane = Arc::new(lane);
+        let lane = Lent::new(lane);
+        let loan = lane.lend();
         let kept = Kept {
-            lane: lane.clone(),
+            lane,
             _client: client,
             share,
         };
         let is_dead = |_: &_, kept: &mut Kept<S>| kept.is_over() || is_full && kept.rests(now);
         dead.extend(lanes_of(self.all.insert(key, kept, is_dead)));
-        (Some(lane), dead)
+        (Some(loan), dead)
     }
 }
 
 /// The lanes, without their shares.
-fn lanes_of<S>(kept: Vec<Kept<S>>) -> impl Iterator<Item = Arc<Lane<S>>> {
+fn lanes_of<S>(kept: Vec<Kept<S>>) -> impl Iterator<Item = Lent<Lane<S>>> {
     kept.into_iter().map(|kept| kept.lane)
 }
 
@@ -220,7 +221,7 @@ impl<S> Kept<S> {
 
     /// Whether the lane can be dropped without losing state. A lane is in use while a caller holds it.
     fn rests(&self, now: Instant) -> bool {
-        Arc::strong_count(&self.lane) == 1 && self.lane.rests(now)
+        !self.lane.is_lent() && self.lane.rests(now)
     }
 }
 

@@ -5,13 +5,12 @@
 //! - Tokens are assigned in turn, first by namespace and then by Cluster. Therefore the sessions of one Cluster delay
 //!   another Cluster by at most one call.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_attestation::ensure;
 use node_attestation_core::rate_limit::Rate;
 use node_attestation_runtime::capi::ObjectKey;
-use node_attestation_runtime::shared::{Lock, Shared, Swept};
+use node_attestation_runtime::shared::{Lent, Loan, Lock, Shared, Swept};
 use node_attestation_runtime::turns::FairRate;
 use tokio::time::Instant;
 
@@ -31,7 +30,7 @@ const NAMESPACE: Rate = Rate {
 #[derive(Debug)]
 pub(super) struct Budget {
     all: FairRate,
-    namespaces: Shared<Swept<String, Arc<FairRate>>>,
+    namespaces: Shared<Swept<String, Lent<FairRate>>>,
 }
 
 impl Budget {
@@ -64,17 +63,16 @@ impl Budget {
         self.of_namespace(cluster).try_take(cluster)
     }
 
-    fn of_namespace(&self, cluster: &ObjectKey) -> Arc<FairRate> {
+    fn of_namespace(&self, cluster: &ObjectKey) -> Loan<FairRate> {
         // Removes the namespaces whose bucket is full.
         let now = Instant::now();
-        let is_full =
-            |_: &_, rate: &mut Arc<FairRate>| Arc::strong_count(rate) == 1 && rate.is_full(now);
-        let new = || Arc::new(FairRate::new(NAMESPACE));
+        let is_full = |_: &_, rate: &mut Lent<FairRate>| !rate.is_lent() && rate.is_full(now);
+        let new = || Lent::new(FairRate::new(NAMESPACE));
         self.namespaces.write(|namespaces| {
             let namespace = cluster.namespace.clone();
             namespaces
                 .get_or_insert_with(namespace, is_full, new)
-                .clone()
+                .lend()
         })
     }
 }

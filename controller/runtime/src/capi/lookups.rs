@@ -8,14 +8,13 @@
 //!   name any kind.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Error;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use crate::shared::{Lock, Shared, Swept, visit};
+use crate::shared::{Lent, Loan, Lock, Shared, Swept, visit};
 
 /// The group, the version if it is known, and the kind or its plural.
 pub(crate) type Kind = (String, Option<String>, String);
@@ -45,11 +44,11 @@ struct Dated<T> {
     at: Instant,
 }
 
-type Lookup<V> = Arc<OnceCell<Dated<Option<V>>>>;
+type Lookup<V> = OnceCell<Dated<Option<V>>>;
 
 #[derive(Debug)]
 struct OfNamespace<V> {
-    lookups: BTreeMap<Kind, Lookup<V>>,
+    lookups: BTreeMap<Kind, Lent<Lookup<V>>>,
     /// The time of the last lookup.
     last: Instant,
 }
@@ -120,11 +119,11 @@ impl<V: Clone> Lookups<V> {
     }
 
     /// The lookup for a namespace. `None` if the namespace has too many other lookups.
-    fn lookup(&self, namespace: &str, kind: &Kind) -> Option<Lookup<V>> {
-        let is_over = |lookup: &Lookup<V>| match lookup.get() {
+    fn lookup(&self, namespace: &str, kind: &Kind) -> Option<Loan<Lookup<V>>> {
+        let is_over = |lookup: &Lent<Lookup<V>>| match lookup.get() {
             Some(found) => found.at.elapsed() >= NOT_FOUND,
             // The caller abandoned the lookup.
-            None => Arc::strong_count(lookup) == 1,
+            None => !lookup.is_lent(),
         };
         let is_idle = |_: &_, one: &mut OfNamespace<V>| one.last.elapsed() >= NOT_FOUND;
         let new = || OfNamespace {
@@ -138,7 +137,7 @@ impl<V: Clone> Lookups<V> {
             if let Some(known) = lookups.get(kind)
                 && !is_over(known)
             {
-                return Some(known.clone());
+                return Some(known.lend());
             }
             lookups.retain(|_, lookup| {
                 visit();
@@ -147,20 +146,21 @@ impl<V: Clone> Lookups<V> {
             if lookups.len() >= MAX_OF_NAMESPACE {
                 return None;
             }
-            let new = Lookup::<V>::default();
-            lookups.insert(kind.clone(), new.clone());
-            Some(new)
+            let new = Lent::new(Lookup::<V>::default());
+            let loan = new.lend();
+            lookups.insert(kind.clone(), new);
+            Some(loan)
         })
     }
 
     /// Removes a lookup that has a result or has failed.
-    fn end(&self, namespace: &str, kind: &Kind, lookup: &Lookup<V>) {
+    fn end(&self, namespace: &str, kind: &Kind, lookup: &Loan<Lookup<V>>) {
         self.unfound.write(|namespaces| {
             let Some(of_namespace) = namespaces.get_mut(namespace) else {
                 return;
             };
             let known = of_namespace.lookups.get(kind);
-            if known.is_some_and(|known| Arc::ptr_eq(known, lookup)) {
+            if known.is_some_and(|known| known.has_lent(lookup)) {
                 of_namespace.lookups.remove(kind);
             }
         });

@@ -43,7 +43,7 @@ use tower::{BoxError, Service, ServiceExt as _, service_fn};
 use super::processor::Processor;
 use super::response_limits::{Excess, NamedBy};
 use crate::memory::{Holding, Share};
-use crate::shared::{Lock, Shared, Turnstile, visit};
+use crate::shared::{Lent, Loan, Lock, Shared, Turnstile, visit};
 
 /// The protocol names for ALPN (RFC 7301 section 6).
 const HTTP_2: &[u8] = b"h2";
@@ -241,7 +241,7 @@ impl Connections {
         };
         Ok(Connection {
             sender,
-            calls: Calls(Arc::new(holding)),
+            memory: Lent::new(holding),
             is_silent: Arc::default(),
             patience: self.patience,
         })
@@ -322,31 +322,10 @@ async fn http2(
     Ok(Sender::Http2 { sender, allowed })
 }
 
-/// The memory of a connection. Only running calls keep a reference to it, so the number of references is the number of
-/// calls.
-struct Calls(Arc<Holding>);
-
-/// A call, until its response is read.
-#[derive(Debug)]
-struct RunningCall {
-    _memory: Arc<Holding>,
-}
-
-impl Calls {
-    fn begin(&self) -> RunningCall {
-        RunningCall {
-            _memory: self.0.clone(),
-        }
-    }
-
-    fn running(&self) -> usize {
-        Arc::strong_count(&self.0) - 1
-    }
-}
-
 struct Connection {
     sender: Sender,
-    calls: Calls,
+    /// The memory of the connection. Each call has a loan of it until its response is read.
+    memory: Lent<Holding>,
     /// Whether a call was dropped before its response arrived.
     is_silent: Arc<AtomicBool>,
     /// The minimum time without a response after which a dropped call counts.
@@ -392,7 +371,7 @@ impl Connection {
     }
 
     fn has_room(&self) -> bool {
-        let calls = self.calls.running();
+        let calls = self.memory.loans();
         match &self.sender {
             Sender::Http1(sender) => calls == 0 && sender.is_ready(),
             Sender::Http2 { allowed, .. } => calls < allowed.load(Ordering::Relaxed).min(MAX_CALLS),
@@ -411,7 +390,7 @@ impl Connection {
             }
             Sender::Http2 { sender, .. } => sender.try_send_request(request).boxed(),
         };
-        let running = self.calls.begin();
+        let memory = self.memory.lend();
         let mut unanswered = Unanswered {
             is_silent: Some(self.is_silent.clone()),
             late: Instant::now() + self.patience,
@@ -421,7 +400,7 @@ impl Connection {
             let answer = answer?;
             Ok(answer.map(|body| Answer {
                 body,
-                _call: running,
+                _memory: memory,
             }))
         });
         answer.boxed()
@@ -443,7 +422,7 @@ fn name_host(request: &mut Request<Body>) {
 #[derive(Debug)]
 pub(super) struct Answer {
     body: Incoming,
-    _call: RunningCall,
+    _memory: Loan<Holding>,
 }
 
 impl HttpBody for Answer {

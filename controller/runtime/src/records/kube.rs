@@ -25,6 +25,7 @@ use crate::capi::{
 };
 use crate::client::{CONTROLLER, CallError, Pages, call, merge, post};
 use crate::metrics::{Metrics, Written};
+use crate::shared::Loan;
 use crate::watch::{MetadataOf, metadata_page_of, readable_one_of};
 
 /// The `NodeIdentity` objects of one Cluster, in the Cluster's namespace.
@@ -35,7 +36,7 @@ use crate::watch::{MetadataOf, metadata_page_of, readable_one_of};
 pub struct KubeRecords {
     api: Api<NodeIdentity>,
     cluster: String,
-    cache: Arc<Cache>,
+    cache: Loan<Cache>,
     metrics: Metrics,
     /// The Cluster, if it is known. New records are deleted with the Cluster. Not shared: each cluster has a separate
     /// lock.
@@ -48,7 +49,7 @@ impl KubeRecords {
     pub(super) fn new(
         client: Client,
         cluster: &ObjectKey,
-        cache: Arc<Cache>,
+        cache: Loan<Cache>,
         metrics: Metrics,
     ) -> Self {
         Self {

@@ -17,7 +17,7 @@ use super::index::{Index, Limits, Put};
 use super::kube::KubeRecords;
 use crate::capi::ObjectKey;
 use crate::metrics::Metrics;
-use crate::shared::{Lock, Shared, Swept, page};
+use crate::shared::{Lent, Loan, Lock, Shared, Swept, page};
 use crate::table::Table;
 use crate::watch::{
     Lenient, Recovery, RecoveryStep, Skipped, WatchLog, heard_config, listening, on_management,
@@ -35,7 +35,7 @@ pub struct RecordsWatch {
 
 /// The caches of all clusters, by the clusters' keys.
 struct Caches {
-    clusters: Shared<Swept<ObjectKey, Arc<Cache>>>,
+    clusters: Shared<Swept<ObjectKey, Lent<Cache>>>,
     watched: Arc<Watched>,
 }
 
@@ -320,27 +320,27 @@ impl Caches {
     }
 
     /// The cache of a cluster, if it exists.
-    fn known(&self, cluster: &ObjectKey) -> Option<Arc<Cache>> {
+    fn known(&self, cluster: &ObjectKey) -> Option<Loan<Cache>> {
         self.clusters
-            .read(|clusters| clusters.get(cluster).cloned())
+            .read(|clusters| clusters.get(cluster).map(Lent::lend))
     }
 
-    fn cache(&self, cluster: &ObjectKey) -> Arc<Cache> {
-        let new = || Arc::new(Cache::new(&cluster.namespace, self.watched.clone()));
+    fn cache(&self, cluster: &ObjectKey) -> Loan<Cache> {
+        let new = || Lent::new(Cache::new(&cluster.namespace, self.watched.clone()));
         self.clusters.write(|clusters| {
             // Caches of deleted clusters are removed first.
             let cache = clusters.get_or_insert_with(cluster.clone(), is_dead, new);
-            cache.clone()
+            cache.lend()
         })
     }
 
     /// All caches.
-    fn all(&self) -> Vec<(ObjectKey, Arc<Cache>)> {
+    fn all(&self) -> Vec<(ObjectKey, Loan<Cache>)> {
         let (mut all, mut last) = (Vec::new(), None);
         loop {
             let next = self.clusters.read(|clusters| {
                 let next = page(clusters.entries(), last.as_ref());
-                let next = next.map(|(key, cache)| (key.clone(), cache.clone()));
+                let next = next.map(|(key, cache)| (key.clone(), cache.lend()));
                 next.collect::<Vec<_>>()
             });
             last = next.last().map(|(key, _)| key.clone());
@@ -374,8 +374,8 @@ fn name_of(object: &Lenient<NodeIdentity>) -> &str {
 }
 
 /// Whether the cache is unused and empty.
-fn is_dead(_: &ObjectKey, cache: &mut Arc<Cache>) -> bool {
-    Arc::strong_count(cache) == 1 && cache.look(Table::is_empty)
+fn is_dead(_: &ObjectKey, cache: &mut Lent<Cache>) -> bool {
+    !cache.is_lent() && cache.look(Table::is_empty)
 }
 
 #[cfg(test)]

@@ -129,7 +129,7 @@ async fn a_call_visits_each_open_connection_once() {
         let connection = Connection {
             sender: Sender::Http1(sender),
             // A call runs on each.
-            calls: Calls(Arc::new(connections.share.holding())),
+            memory: Lent::new(connections.share.holding()),
             is_silent: Arc::default(),
             patience: PATIENCE,
         };
@@ -159,7 +159,7 @@ async fn only_an_unanswered_call_past_its_deadline_closes_its_connection() {
         let (sender, _driven) = made.unwrap();
         let mut connection = Connection {
             sender: Sender::Http1(sender),
-            calls: Calls(Arc::new(Share::alone(usize::MAX).holding())),
+            memory: Lent::new(Share::alone(usize::MAX).holding()),
             is_silent: Arc::default(),
             patience,
         };
