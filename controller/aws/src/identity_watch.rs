@@ -39,7 +39,7 @@ use crate::identity_objects::{
     Kind, Places, WithSpec, key_of, kind_of, put_config_map, put_custom, put_namespace, put_secret,
 };
 use crate::identity_store::{IdentityStore, MAX_SECRETS, Source};
-use crate::sessions::Tokens;
+use crate::sessions::{TokenError, Tokens};
 use crate::tenancy::{IdentityKind, ServiceAccount};
 
 /// The pause between two lookups of a kind that is not served, because an administrator can install it later.
@@ -379,7 +379,7 @@ impl KubeTokens {
 
 #[async_trait::async_trait]
 impl Tokens for KubeTokens {
-    async fn token(&self, account: &ServiceAccount) -> Result<SecretValue<String>, String> {
+    async fn token(&self, account: &ServiceAccount) -> Result<SecretValue<String>, TokenError> {
         let api: Api<KubeServiceAccount> = Api::namespaced(self.client.clone(), &account.namespace);
         let params = PostParams::default();
         let request = TokenRequest {
@@ -391,11 +391,10 @@ impl Tokens for KubeTokens {
             ..TokenRequest::default()
         };
         let answer = api.create_token_request(&account.name, &params, &request);
-        let answer = timeout(CALL, answer)
-            .await
-            .map_err(|_| "no answer in time".to_owned())?;
-        let answer = answer.map_err(|error| error_chain(&error))?;
-        let status = answer.status.ok_or("the answer has no token")?;
+        let answer = timeout(CALL, answer).await;
+        let answer = answer.map_err(|_| TokenError::TimedOut)?;
+        let answer = answer.map_err(|error| TokenError::Call(error.into()))?;
+        let status = answer.status.ok_or(TokenError::Missing)?;
         Ok(SecretValue::new(status.token))
     }
 }

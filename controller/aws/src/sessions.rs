@@ -26,4 +26,4 @@ pub(crate) mod testing;
 
 pub use self::assume::{AssumeRole, Issued, Keys, SdkSts, Tokens};
 pub use self::cache::{PlanCredentials, Sessions};
-pub use self::error::{CredentialsError, FailureKind};
+pub use self::error::{CredentialsError, FailureKind, TokenError};

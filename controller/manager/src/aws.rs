@@ -8,7 +8,6 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::evidence::aws::is_region;
 use node_attestation_aws::credentials::{CredentialsSource, DefaultChain, NoCredentials};
 use node_attestation_aws::document::Signers;
@@ -91,14 +90,25 @@ pub(crate) struct Aws {
     pub(crate) tenants: Option<Tenants>,
 }
 
+/// The prerequisite for STS calls that is missing on this host. It affects only clusters on AWS.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error(transparent)]
+pub(crate) struct AwsUnavailable(pub(crate) Arc<InvalidStsSettings>);
+
+/// The reason why there are no clients for AWS.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AwsError {
+    /// An option or its file is invalid.
+    #[error(transparent)]
+    Invalid(#[from] BoxError),
+    /// STS cannot be called from this host.
+    #[error(transparent)]
+    Unavailable(#[from] AwsUnavailable),
+}
+
 impl AwsArguments {
-    /// Reads the files and creates the clients. The inner error names the prerequisite for STS calls that is missing on
-    /// this host. It affects only clusters on AWS. Makes no network calls.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if an option or its file is invalid.
-    pub(crate) fn open(self, metrics: Metrics) -> Result<Result<AwsParts, String>, BoxError> {
+    /// Reads the files and creates the clients. Makes no network calls.
+    pub(crate) fn open(self, metrics: Metrics) -> Result<AwsParts, AwsError> {
         let authorities = self.aws_endpoint_ca.as_deref();
         let authorities = authorities
             .map(|path| file::read("--aws-endpoint-ca", path, MAX_FILE_LEN))
@@ -138,7 +148,7 @@ impl AwsArguments {
             Err(error) => {
                 use InvalidStsSettings::{Authorities, NoAuthorities, Proxy, Region};
                 if matches!(error, NoAuthorities | Proxy(_)) {
-                    return Ok(Err(error_chain(&error)));
+                    return Err(AwsUnavailable(Arc::new(error)).into());
                 }
                 let what = if matches!(error, Authorities) {
                     format!("--aws-endpoint-ca {}", path.display())
@@ -147,13 +157,13 @@ impl AwsArguments {
                 } else {
                     "cannot call STS".to_owned()
                 };
-                return Err(explain(what)(error));
+                return Err(explain(what)(error).into());
             }
         };
         let ec2 = Ec2Settings {
             endpoints: self.aws_ec2_endpoints.into_iter().collect(),
         };
-        Ok(Ok(AwsParts {
+        Ok(AwsParts {
             signers,
             sts,
             ec2,
@@ -162,7 +172,7 @@ impl AwsArguments {
             sts_client: sts_client.and_then(Result::ok),
             tenancy: self.tenancy,
             metrics,
-        }))
+        })
     }
 }
 

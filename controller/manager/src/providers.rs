@@ -22,7 +22,7 @@ use node_attestation_runtime::metrics::Metrics;
 use node_attestation_tpm::challenge::{ChallengeKeySource, RehearsedKeys};
 use node_attestation_tpm::verifier::TpmVerifier;
 
-use crate::aws::{Aws, AwsArguments, AwsParts};
+use crate::aws::{Aws, AwsArguments, AwsError, AwsParts, AwsUnavailable};
 use crate::error::BoxError;
 use crate::tpm::{self, ConfigMapReader, ObservationsOfClusters, PoliciesOfClusters, TpmArguments};
 
@@ -73,7 +73,7 @@ pub(crate) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 #[derive(Debug)]
 pub(crate) struct OpenedProviders {
     allow_insecure: bool,
-    aws: Result<AwsParts, String>,
+    aws: Result<AwsParts, AwsUnavailable>,
     tpm_keys: Option<Arc<dyn ChallengeKeySource>>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Providers {
     /// Whether to admit machines without evidence.
     pub(crate) allow_insecure: bool,
     /// The clients for AWS, or the reason why they are not available.
-    pub(crate) aws: Result<Aws, String>,
+    pub(crate) aws: Result<Aws, AwsUnavailable>,
     /// The keys for TPM challenges. `None` if none are configured.
     tpm_keys: Option<Arc<dyn ChallengeKeySource>>,
     /// The `ConfigMap`s that can list endorsement keys. `None` without a management cluster.
@@ -127,9 +127,14 @@ impl ProviderArguments {
                 "machines without evidence are allowed: anyone with a machine's bootstrap token can join as that machine"
             );
         }
+        let aws = match self.aws.open(metrics.clone()) {
+            Ok(parts) => Ok(parts),
+            Err(AwsError::Unavailable(why)) => Err(why),
+            Err(AwsError::Invalid(error)) => return Err(error),
+        };
         Ok(OpenedProviders {
             allow_insecure: self.allow_insecure,
-            aws: self.aws.open(metrics.clone())?,
+            aws,
             tpm_keys: self.tpm.open()?,
         })
     }
@@ -288,7 +293,7 @@ fn aws_verifier(
     providers: &Providers,
     cluster: &Cluster<'_>,
 ) -> Result<Arc<dyn Verifier>, BoxError> {
-    let aws = providers.aws.as_ref().map_err(String::as_str)?;
+    let aws = providers.aws.as_ref().map_err(AwsUnavailable::clone)?;
     let clients = aws.witnesses.clone();
     let verifier = AwsVerifier::new(clients, cluster.aws_policy(aws), cluster.uid);
     Ok(Arc::new(verifier))

@@ -14,8 +14,8 @@ use node_attestation_core::verifier::platform::{NoPlatform, Platform};
 use node_attestation_tpm::challenge::{ChallengeKey, ChallengeKeySource, ChallengeKeys};
 use zeroize::Zeroizing;
 
-use crate::aws::Aws;
-use crate::error::BoxError;
+use crate::aws::{Aws, AwsUnavailable};
+use crate::error::{BoxError, explain};
 
 mod config_maps;
 mod observations;
@@ -68,7 +68,7 @@ impl TpmArguments {
 /// `policy` accepts.
 pub(crate) fn platform(
     settings: &TpmSettings,
-    aws: Result<&Aws, &String>,
+    aws: Result<&Aws, &AwsUnavailable>,
     policy: impl FnOnce(&Aws) -> AwsPolicy,
 ) -> Result<Arc<dyn Platform>, BoxError> {
     match (settings.endorsement_keys.platform, aws) {
@@ -79,7 +79,7 @@ pub(crate) fn platform(
         }
         (EndorsementKeyPlatform::Aws, Err(why)) => {
             let what = "spec.tpm.endorsementKeys.platform is aws, but EC2 cannot be called";
-            Err(format!("{what}: {why}").into())
+            Err(explain(what)(why.clone()))
         }
     }
 }

@@ -7,7 +7,7 @@ use kubelet_attestation::secret::Secret;
 use node_attestation_aws::credentials::{ClusterTenant, Tenant};
 use node_attestation_aws::ec2::{Ec2, Ec2Settings, Instances, Limits};
 use node_attestation_aws::identity_store::IdentityStore;
-use node_attestation_aws::sessions::{AssumeRole, FailureKind, Issued, Keys, Tokens};
+use node_attestation_aws::sessions::{AssumeRole, FailureKind, Issued, Keys, TokenError, Tokens};
 use node_attestation_aws::tenancy::{
     Cluster, DigestKey, Identity, IdentityKind, Role, ServiceAccount, TenancySettings,
 };
@@ -149,7 +149,7 @@ impl AssumeRole for AllTrusted {
 
 #[async_trait::async_trait]
 impl Tokens for AllTrusted {
-    async fn token(&self, _: &ServiceAccount) -> Result<Secret<String>, String> {
+    async fn token(&self, _: &ServiceAccount) -> Result<Secret<String>, TokenError> {
         Ok(Secret::new("token".to_owned()))
     }
 }

@@ -17,7 +17,7 @@ use kubelet_attestation::secret::Secret;
 use node_attestation_runtime::metrics::{CloudResult, Metrics};
 use std::collections::BTreeMap;
 
-use super::error::FailureKind;
+use super::error::{FailureKind, TokenError};
 use crate::credentials::{CredentialsSource, Tenant, app_name, timeouts};
 use crate::error_codes::{Meaning, bounded, denied_action};
 use crate::partition::of_region;
@@ -62,11 +62,7 @@ pub trait AssumeRole: Debug + Send + Sync {
 #[async_trait::async_trait]
 pub trait Tokens: Debug + Send + Sync {
     /// Creates a token for the service account.
-    ///
-    /// # Errors
-    ///
-    /// Returns the reason, as a text for an operator.
-    async fn token(&self, account: &ServiceAccount) -> Result<Secret<String>, String>;
+    async fn token(&self, account: &ServiceAccount) -> Result<Secret<String>, TokenError>;
 }
 
 /// STS, called through the SDK.

@@ -1,5 +1,6 @@
 //! Errors about credentials. None of them is a reason to deny a node.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use crate::error_codes::Meaning;
@@ -12,6 +13,21 @@ pub struct CredentialsError {
     pub step: Arc<str>,
     /// The kind of the failure.
     pub kind: FailureKind,
+}
+
+/// The API server did not issue a token for a service account.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenError {
+    /// The API server did not respond before the deadline.
+    #[error("no answer in time")]
+    TimedOut,
+    /// The API server rejected the call, or is unavailable.
+    #[error(transparent)]
+    Call(Box<dyn Error + Send + Sync>),
+    /// The response has no token.
+    #[error("the answer has no token")]
+    Missing,
 }
 
 /// The failure of a step.

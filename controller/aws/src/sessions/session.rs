@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use aws_credential_types::provider::{ProvideCredentials as _, SharedCredentialsProvider};
 use futures::future::FutureExt as _;
+use kubelet_attestation::errors::error_chain;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::clock::now;
 use node_attestation_runtime::shared::{Lock, Shared};
@@ -170,7 +171,8 @@ impl Session {
             Origin::Static(keys) => return Ok(Held::of(keys.clone(), Instant::now())),
             Origin::ServiceAccount(account) => {
                 let token = tokens.token(account).await;
-                let token = token.map_err(|why| failed(FailureKind::NoToken(why)))?;
+                let token =
+                    token.map_err(|error| failed(FailureKind::NoToken(error_chain(&error))))?;
                 budget.of_all(tenant).await;
                 sts.assume_role_with_web_identity(&token, &account.role, &self.region)
                     .await

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::assume::{AssumeRole, Issued, Keys, SdkSts, Tokens};
 use super::cache::Sessions;
-use super::error::FailureKind;
+use super::error::{FailureKind, TokenError};
 use crate::credentials::{Credentials, CredentialsSource, Tenant};
 use crate::proxy::Proxy;
 use crate::tenancy::{
@@ -220,9 +220,9 @@ pub(crate) struct NamedTokens;
 
 #[async_trait::async_trait]
 impl Tokens for NamedTokens {
-    async fn token(&self, account: &ServiceAccount) -> Result<Secret<String>, String> {
+    async fn token(&self, account: &ServiceAccount) -> Result<Secret<String>, TokenError> {
         match &*account.name {
-            "gone" => Err("serviceaccount gone not found".to_owned()),
+            "gone" => Err(TokenError::Call("serviceaccount gone not found".into())),
             name => Ok(Secret::new(format!(
                 "token of {}/{name}",
                 account.namespace

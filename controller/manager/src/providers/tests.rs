@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use kubelet_attestation::contract;
 use node_attestation_aws::denial::AwsDenial;
+use node_attestation_aws::sts::InvalidStsSettings;
 use node_attestation_core::crd::{EndorsementKeyPlatform, KubeletAuthenticationSpec};
 use node_attestation_core::refusal::{Deferral, Denial, Failure, Ignored, Reason};
 use node_attestation_tpm::denial::TpmDenial;
@@ -174,7 +175,7 @@ fn reasons_that_change_a_nodes_request_are_reasons_of_the_controller() {
 fn providers(allow_insecure: bool) -> Providers {
     Providers {
         allow_insecure,
-        aws: Err("no authorities".to_owned()),
+        aws: Err(AwsUnavailable(Arc::new(InvalidStsSettings::NoAuthorities))),
         tpm_keys: None,
         config_maps: None,
         observations: ObservationsOfClusters::default(),
@@ -303,7 +304,7 @@ fn a_tpm_platform_without_aws_clients_is_reported_as_unusable() {
     let refused = providers(true).verifiers(&authentication, "");
 
     let why = "spec.tpm.endorsementKeys.platform is aws, but EC2 cannot be called: \
-               no authorities";
+               the system has no CA certificates, and none were configured";
     let expected = VerifierUnavailable::Unusable {
         attestor: "tpm",
         why: why.to_owned(),
@@ -317,7 +318,7 @@ fn an_authorized_aws_without_clients_is_reported_as_unusable() {
 
     let expected = VerifierUnavailable::Unusable {
         attestor: "aws",
-        why: "no authorities".to_owned(),
+        why: "the system has no CA certificates, and none were configured".to_owned(),
     };
     assert_eq!(refused.none_available().unwrap(), &expected);
 }

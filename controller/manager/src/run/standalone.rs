@@ -16,7 +16,7 @@ use node_attestation_runtime::settings_file;
 use node_attestation_runtime::standalone::{CaKey, Settings, Standalone};
 
 use super::management::ManagementArguments;
-use crate::aws::TenancyArguments;
+use crate::aws::{AwsUnavailable, TenancyArguments};
 use crate::error::{BoxError, explain};
 use crate::providers::{OpenedProviders, Providers};
 
@@ -135,7 +135,7 @@ fn instances(
         tags: aws.required_tags.clone(),
         node_name: aws.node_name,
     };
-    let clients = providers.aws.as_ref().map_err(String::as_str)?;
+    let clients = providers.aws.as_ref().map_err(AwsUnavailable::clone)?;
     let instances = clients.instances.clone();
     Ok(Arc::new(TaggedInstances::new(instances, settings)?))
 }

@@ -28,7 +28,9 @@ use crate::capi::{CapiInventory, ClusterCa, ObjectKey, TenantKubeconfig};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::hardening::{admission, revocation, service_ranges};
 use crate::keyless_signing::KeylessSigning;
-use crate::management::spec_mapping::{ContextBuilder, serving_address_ranges, stays_enforced};
+use crate::management::spec_mapping::{
+    self, ContextBuilder, serving_address_ranges, stays_enforced,
+};
 use crate::metrics::Metrics;
 use crate::nodes::KubeNodes;
 use crate::records::KubeRecords;
@@ -94,10 +96,7 @@ async fn read(
 
     let trusted = access.ca_certificates();
     let mut audiences: BTreeSet<_> = trusted.iter().map(|der| Audience::of_ca(der)).collect();
-    for text in &spec.audiences {
-        let audience = Audience::parse(text);
-        audiences.insert(audience.map_err(|_| format!("{text:?} is not an audience"))?);
-    }
+    audiences.extend(spec_mapping::audiences(spec)?);
     check_stored(spec)?;
     let serving_address_ranges = serving_address_ranges(spec)?;
     let name = format!("{}-ca", key.name);

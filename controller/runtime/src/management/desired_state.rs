@@ -248,7 +248,7 @@ fn audiences(
     kubeconfig: &ParsedKubeconfig,
 ) -> Result<Vec<Audience>, NotReady> {
     let own = spec.audiences.as_ref();
-    let own = own.map_err(|text| NotReady::Audience(text.clone()))?;
+    let own = own.map_err(|error| NotReady::Audience(error.clone()))?;
     let all = kubeconfig.audiences.iter().chain(&ca.audiences).chain(own);
     let audiences: BTreeSet<Audience> = all.cloned().collect();
     Ok(audiences.into_iter().collect())

@@ -156,6 +156,19 @@ fn ledger_policy(spec: &KubeletAuthenticationSpec) -> LedgerPolicy {
     }
 }
 
+/// This entry of `spec.audiences` is not an audience.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("spec.audiences: {0:?} is not an audience")]
+pub(crate) struct InvalidAudience(pub(crate) String);
+
+/// The additional audiences of a Cluster.
+pub(crate) fn audiences(
+    spec: &KubeletAuthenticationSpec,
+) -> Result<Vec<Audience>, InvalidAudience> {
+    let audience = |text: &String| Audience::parse(text).map_err(|_| InvalidAudience(text.clone()));
+    spec.audiences.iter().map(audience).collect()
+}
+
 /// An entry of `spec.servingAddressRanges` is not a valid range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(

@@ -16,7 +16,7 @@ use node_attestation_aws::credentials::{
     Credentials, CredentialsKey, CredentialsSource, Lease, Tenant,
 };
 use node_attestation_aws::proxy::Proxy;
-use node_attestation_aws::sessions::{FailureKind, Keys, SdkSts, Sessions, Tokens};
+use node_attestation_aws::sessions::{FailureKind, Keys, SdkSts, Sessions, TokenError, Tokens};
 use node_attestation_aws::tenancy::{
     Cluster, DigestKey, Infrastructure, ObjectRef, Plan, ResolutionError, ServiceAccount,
     TenancySettings, resolve,
@@ -372,7 +372,7 @@ struct NoTokens;
 
 #[async_trait::async_trait]
 impl Tokens for NoTokens {
-    async fn token(&self, _: &ServiceAccount) -> Result<Secret<String>, String> {
-        Err("no test has one".to_owned())
+    async fn token(&self, _: &ServiceAccount) -> Result<Secret<String>, TokenError> {
+        Err(TokenError::Missing)
     }
 }

@@ -8,8 +8,7 @@ use node_attestation_core::signer::InvalidCa;
 use node_attestation_core::verifier::VerifierUnavailable;
 
 use crate::capi::{CaRefused, KubeconfigRefused};
-
-use crate::management::spec_mapping::InvalidServingAddressRange;
+use crate::management::spec_mapping::{InvalidAudience, InvalidServingAddressRange};
 use crate::settings_file::Contradiction;
 use crate::watch::Unreadable;
 
@@ -59,8 +58,8 @@ pub(in crate::management) enum NotReady {
         why: VerifierUnavailable,
         availability: Box<ConditionReport>,
     },
-    #[error("spec.audiences: {0:?} is not an audience")]
-    Audience(String),
+    #[error(transparent)]
+    Audience(InvalidAudience),
     #[error(transparent)]
     Settings(Contradiction),
     #[error(transparent)]

@@ -14,7 +14,9 @@ use crate::capi::{CaRefused, ClusterCa, KUBECONFIG_KEY, KubeconfigRefused, Tenan
 use crate::client::EgressPolicy;
 use crate::management::ca_key_registry::CaKey;
 use crate::management::kept_authentications::KeptAuthentication;
-use crate::management::spec_mapping::{InvalidServingAddressRange, serving_address_ranges};
+use crate::management::spec_mapping::{
+    InvalidAudience, InvalidServingAddressRange, audiences, serving_address_ranges,
+};
 use crate::settings_file::{Contradiction, check_stored};
 
 /// The parsed objects of one cluster. Each is stored with its source.
@@ -51,8 +53,7 @@ pub(super) struct ParsedKubeconfig {
 
 /// The settings.
 pub(super) struct ParsedSpec {
-    /// The audiences, or the first text that is not a valid audience.
-    pub(super) audiences: Result<Vec<Audience>, String>,
+    pub(super) audiences: Result<Vec<Audience>, InvalidAudience>,
     pub(super) combination: Result<(), Contradiction>,
     pub(super) address_ranges: Result<Vec<AddressRange>, InvalidServingAddressRange>,
     pub(super) digest: [u8; 32],
@@ -109,11 +110,10 @@ impl Parsed {
     pub(super) fn spec(&mut self, authentication: &Arc<KeptAuthentication>) -> Arc<ParsedSpec> {
         self.spec.get(Spec(authentication.clone()), || {
             let spec = &authentication.spec;
-            let audience = |text: &String| Audience::parse(text).map_err(|_| text.clone());
             // The spec has no map with an unstable order, and all of its values can be serialized.
             let text = serde_json::to_vec(spec).unwrap_or_default();
             ParsedSpec {
-                audiences: spec.audiences.iter().map(audience).collect(),
+                audiences: audiences(spec),
                 combination: check_stored(spec),
                 address_ranges: serving_address_ranges(spec),
                 digest: digest([text.as_slice()]),

@@ -277,7 +277,7 @@ fn an_invalid_audience_is_reported() {
 
     let why = world.why();
 
-    assert!(matches!(&why, NotReady::Audience(text) if text == "no audience\n"));
+    assert!(matches!(&why, NotReady::Audience(invalid) if invalid.0 == "no audience\n"));
     assert_eq!(why.reason(), "AudienceInvalid");
 }
 
