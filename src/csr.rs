@@ -1,10 +1,9 @@
 //! The certificate signing request that a node sends.
 
+use kubelet_attestation::csr::extension::provider_id_value;
 use kubelet_attestation::csr::oid;
 use kubelet_attestation::names::{NODES_GROUP, NodeName, ProviderId};
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, KeyPair};
-use x509_cert::der::Encode as _;
-use x509_cert::der::asn1::Utf8StringRef;
 
 use crate::failure::Invalid;
 
@@ -20,8 +19,7 @@ pub(crate) fn client_request(
     let mut subject = DistinguishedName::new();
     subject.push(DnType::OrganizationName, NODES_GROUP);
     subject.push(DnType::CommonName, node_name.user_name());
-    let value = Utf8StringRef::new(provider_id.as_str())
-        .and_then(|text| text.to_der())
+    let value = provider_id_value(provider_id)
         .map_err(|error| Invalid::new("cannot encode the provider ID extension").because(&error))?;
 
     let mut params = CertificateParams::default();

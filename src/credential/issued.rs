@@ -2,11 +2,10 @@
 
 use std::time::SystemTime;
 
+use kubelet_attestation::csr::extension::provider_id_text;
 use kubelet_attestation::csr::oid;
 use kubelet_attestation::names::{NODES_GROUP, NodeName, ProviderId};
 use rustls_pki_types::pem::{PemObject as _, SectionKind};
-use x509_cert::der::Decode as _;
-use x509_cert::der::asn1::Utf8StringRef;
 use x509_parser::prelude::{BasicConstraints, FromDer as _, X509Certificate, X509Extension};
 
 use super::{Credential, Leaf, has_key, parse};
@@ -139,8 +138,7 @@ fn check_extensions(
             client = extension.value == CLIENT_AUTH;
         }
         if kind == oid::PROVIDER_ID.as_bytes() {
-            let text = Utf8StringRef::from_der(extension.value);
-            if !text.is_ok_and(|text| text.as_str() == provider_id.as_str()) {
+            if provider_id_text(extension.value) != Some(provider_id.as_str()) {
                 return Err(Invalid::new(format!(
                     "the provider ID in the issued certificate does not match {provider_id}"
                 )));

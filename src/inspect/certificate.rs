@@ -3,11 +3,10 @@
 use std::time::SystemTime;
 
 use data_encoding::HEXLOWER;
+use kubelet_attestation::csr::extension::provider_id_text;
 use kubelet_attestation::csr::oid;
 use kubelet_attestation::errors::error_chain;
 use rustls_pki_types::pem::{PemObject as _, SectionKind};
-use x509_cert::der::Decode as _;
-use x509_cert::der::asn1::Utf8StringRef;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{
     BasicConstraints, ExtendedKeyUsage, FromDer as _, KeyUsage, SubjectAlternativeName,
@@ -153,28 +152,25 @@ fn validity(
     Ok(())
 }
 
-fn extension<'a>(
-    certificate: &'a X509Certificate<'_>,
-    kind: x509_cert::der::asn1::ObjectIdentifier,
-) -> Option<&'a [u8]> {
+fn extension<'a>(certificate: &'a X509Certificate<'_>, kind: &[u8]) -> Option<&'a [u8]> {
     let mut extensions = certificate.extensions().iter();
-    let found = extensions.find(|extension| extension.oid.as_bytes() == kind.as_bytes());
+    let found = extensions.find(|extension| extension.oid.as_bytes() == kind);
     found.map(|extension| extension.value)
 }
 
 fn provider_id(certificate: &X509Certificate<'_>) -> Option<String> {
-    let text = Utf8StringRef::from_der(extension(certificate, oid::PROVIDER_ID)?).ok()?;
-    Some(text.as_str().to_owned())
+    let value = extension(certificate, oid::PROVIDER_ID.as_bytes())?;
+    provider_id_text(value).map(str::to_owned)
 }
 
 /// The usages of the certificate, with their Kubernetes names if they have one.
 fn usages(certificate: &X509Certificate<'_>) -> Vec<String> {
     let mut usages = Vec::new();
-    let value = extension(certificate, oid::KEY_USAGE);
+    let value = extension(certificate, oid::KEY_USAGE.as_bytes());
     if let Some((_, usage)) = value.and_then(|value| KeyUsage::from_der(value).ok()) {
         usages.push(usage.to_string().to_lowercase());
     }
-    let value = extension(certificate, oid::EXTENDED_KEY_USAGE);
+    let value = extension(certificate, oid::EXTENDED_KEY_USAGE.as_bytes());
     if let Some((_, usage)) = value.and_then(|value| ExtendedKeyUsage::from_der(value).ok()) {
         let known = [
             (usage.client_auth, "client auth"),
@@ -185,7 +181,7 @@ fn usages(certificate: &X509Certificate<'_>) -> Vec<String> {
         usages.extend(known.map(|(_, name)| name.to_owned()));
         usages.extend(usage.other.iter().map(ToString::to_string));
     }
-    let value = extension(certificate, oid::BASIC_CONSTRAINTS);
+    let value = extension(certificate, oid::BASIC_CONSTRAINTS.as_bytes());
     if let Some((_, basic)) = value.and_then(|value| BasicConstraints::from_der(value).ok())
         && basic.ca
     {
@@ -195,7 +191,7 @@ fn usages(certificate: &X509Certificate<'_>) -> Vec<String> {
 }
 
 fn alternative_names(certificate: &X509Certificate<'_>) -> Vec<String> {
-    let value = extension(certificate, oid::SUBJECT_ALT_NAME);
+    let value = extension(certificate, oid::SUBJECT_ALT_NAME.as_bytes());
     let parsed = value.and_then(|value| SubjectAlternativeName::from_der(value).ok());
     let names = parsed.map(|(_, parsed)| parsed.general_names);
     let names = names.unwrap_or_default();

@@ -1,8 +1,9 @@
-//! The request: its envelope, the PKCS#10 request inside it, its subject, and object identifiers.
+//! The request: its envelope, the PKCS#10 request inside it, its subject, its extension, and object identifiers.
 
 #[cfg(test)]
 mod encode;
 pub mod envelope;
+pub mod extension;
 pub mod oid;
 pub mod parse;
 pub mod subject;

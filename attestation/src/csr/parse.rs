@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use x509_cert::der::asn1::{Any, ObjectIdentifier, Utf8StringRef};
+use x509_cert::der::asn1::{Any, ObjectIdentifier};
 use x509_cert::der::{Decode, Encode};
 use x509_cert::ext::Extension;
 use x509_cert::name::Name;
 use x509_cert::request::CertReq;
 
+use crate::csr::extension::{provider_id_text, provider_id_value};
 use crate::csr::oid;
 use crate::names::ProviderId;
 
@@ -120,9 +121,8 @@ impl CertificationRequest {
     /// a provider ID.
     pub fn claimed_provider_id(&self) -> Option<ProviderId> {
         let value = self.extension(oid::PROVIDER_ID)?.extn_value.as_bytes();
-        let text = Utf8StringRef::from_der(value).ok()?;
-        let id = ProviderId::parse(text.as_str()).ok();
-        id.filter(|_| text.to_der().is_ok_and(|der| der == value))
+        let id = ProviderId::parse(provider_id_text(value)?).ok();
+        id.filter(|id| provider_id_value(id).is_ok_and(|der| der == value))
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 
+use kubelet_attestation::ensure;
 use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
 
 use super::client::Client;
 use super::principal::ProfileRole;
@@ -71,13 +71,15 @@ impl StsSettings {
     }
 
     fn authorities(&self) -> Result<Vec<CertificateDer<'static>>, InvalidStsSettings> {
-        let Some(pem) = &self.authorities else {
+        let Some(text) = &self.authorities else {
             return Ok(Vec::new());
         };
-        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-        match certificates {
-            Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-            Ok(_) | Err(_) => Err(InvalidStsSettings::Authorities),
-        }
+        let mut blocks = pem::parse_many(text).map_err(|_| InvalidStsSettings::Authorities)?;
+        blocks.retain(|block| block.tag() == "CERTIFICATE");
+        ensure!(!blocks.is_empty(), InvalidStsSettings::Authorities);
+        let certificates = blocks
+            .into_iter()
+            .map(|block| CertificateDer::from(block.into_contents()));
+        Ok(certificates.collect())
     }
 }
