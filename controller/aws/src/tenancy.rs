@@ -35,7 +35,6 @@ pub(crate) mod testing;
 pub use self::allowed_namespaces::{AllowedNamespaces, InvalidSelector, Labels, Permission};
 pub use self::cluster::{
     Ack, Cluster, DecidedBy, Explanation, Infrastructure, ObjectRef, TenancySettings, explain,
-    resolve,
 };
 pub use self::error::{AccountMismatch, ResolutionError};
 pub use self::identity::{

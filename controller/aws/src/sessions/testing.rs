@@ -20,7 +20,7 @@ use crate::credentials::{Credentials, CredentialsSource, Tenant};
 use crate::proxy::Proxy;
 use crate::tenancy::{
     Cluster, DigestKey, Infrastructure, ObjectRef, Objects, Plan, Role, ServiceAccount,
-    TenancySettings, resolve,
+    TenancySettings, explain,
 };
 use crate::testing::credentials;
 
@@ -37,14 +37,9 @@ pub(crate) fn plan(objects: &Objects, identity: &str) -> Plan {
     };
     let spec = json!({"identityRef": {"kind": kind, "name": name}});
     let spec: Infrastructure = serde_json::from_value(spec).unwrap();
-    resolve(
-        objects,
-        &cluster,
-        Some(&spec),
-        None,
-        TenancySettings::default(),
-    )
-    .unwrap()
+    let settings = TenancySettings::default();
+    let explained = explain(objects, &cluster, Some(&spec), None, settings);
+    explained.plan.unwrap()
 }
 
 /// STS in memory, which answers every call, or fails with the failure that was set for a role.

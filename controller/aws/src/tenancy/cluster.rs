@@ -122,24 +122,10 @@ pub enum DecidedBy {
     Nothing,
 }
 
-/// Resolves the plan for a cluster. `infrastructure` is the object that [`Cluster::decider`] names. `service_account`
-/// is the identity that the cluster's `KubeletAuthentication` names.
+/// Resolves the plan for a cluster, with the steps that lead to it. `infrastructure` is the object that
+/// [`Cluster::decider`] names. `service_account` is the identity that the cluster's `KubeletAuthentication` names.
 ///
-/// # Errors
-///
-/// Returns an error if the credentials cannot be determined. The controller's own credentials are used only if the
-/// operator or an identity specifies them.
-pub fn resolve(
-    objects: &Objects,
-    cluster: &Cluster,
-    infrastructure: Option<&Infrastructure>,
-    service_account: Option<&str>,
-    settings: TenancySettings,
-) -> Result<Plan, ResolutionError> {
-    explain(objects, cluster, infrastructure, service_account, settings).plan
-}
-
-/// Like [`resolve`], but also returns the steps.
+/// The controller's own credentials are used only if the operator or an identity specifies them.
 pub fn explain(
     objects: &Objects,
     cluster: &Cluster,

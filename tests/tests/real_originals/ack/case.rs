@@ -1,7 +1,7 @@
 //! A case: the objects and the resource. Both feature gates of CARM are on.
 
 use node_attestation_aws::tenancy::{
-    Ack, Cluster, Labels, Plan, ResolutionError, TenancySettings, resolve,
+    Ack, Cluster, Labels, Plan, ResolutionError, TenancySettings, explain,
 };
 use serde_json::{Value, json};
 
@@ -173,6 +173,6 @@ impl Case {
             ack,
             ..TenancySettings::default()
         };
-        resolve(&objects(&self.objects), &cluster, None, None, settings)
+        explain(&objects(&self.objects), &cluster, None, None, settings).plan
     }
 }

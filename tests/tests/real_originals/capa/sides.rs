@@ -19,7 +19,7 @@ use node_attestation_aws::proxy::Proxy;
 use node_attestation_aws::sessions::{FailureKind, Keys, SdkSts, Sessions, TokenError, Tokens};
 use node_attestation_aws::tenancy::{
     Cluster, DigestKey, Infrastructure, ObjectRef, Plan, ResolutionError, ServiceAccount,
-    TenancySettings, resolve,
+    TenancySettings, explain,
 };
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
@@ -267,7 +267,7 @@ impl Bed {
         let infrastructure = Infrastructure::deserialize(&case.cluster["spec"]).unwrap();
         let settings = TenancySettings::default();
         let objects = objects(&case.objects);
-        let plan = match resolve(&objects, &cluster, Some(&infrastructure), None, settings) {
+        let plan = match explain(&objects, &cluster, Some(&infrastructure), None, settings).plan {
             Ok(plan) => plan,
             Err(error) => return (None, Ours::Unresolved(error)),
         };

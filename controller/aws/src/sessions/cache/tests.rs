@@ -13,7 +13,7 @@ use super::*;
 use crate::sessions::error::FailureKind;
 use crate::sessions::testing::{CountingSts, plan, sessions};
 use crate::tenancy::testing::{arn, objects, put, role, secret, static_identity};
-use crate::tenancy::{Cluster, Objects, TenancySettings, resolve};
+use crate::tenancy::{Cluster, Objects, TenancySettings, explain};
 
 const CONTROLLER: &str = "AWSClusterControllerIdentity/default";
 const REGION: &str = "eu-west-1";
@@ -374,7 +374,8 @@ async fn a_service_account_token_assumes_the_role_of_the_account() {
             ..Cluster::default()
         };
         let settings = TenancySettings::default();
-        let plan = resolve(&objects, &cluster, None, Some(name), settings).unwrap();
+        let explained = explain(&objects, &cluster, None, Some(name), settings);
+        let plan = explained.plan.unwrap();
         sessions.of_plan(&plan, REGION, &key("a"))
     };
     let keys = of_account("nodes").keys().await.unwrap();

@@ -50,7 +50,7 @@ fn resolved(
     cluster: &Cluster,
     found: Option<&Infrastructure>,
 ) -> Result<Plan, ResolutionError> {
-    resolve(objects, cluster, found, None, TenancySettings::default())
+    explain(objects, cluster, found, None, TenancySettings::default()).plan
 }
 
 #[test]
@@ -154,21 +154,22 @@ fn annotations_are_ignored_for_clusters_of_the_provider() {
     let mut objects = with_role();
     namespace(&mut objects, TENANT, &[], &[(TEAM_ID, "team-a")]);
     objects.team_map = Some([("team-a".to_owned(), arn("team"))].into());
-    let plan = resolve(
+    let explained = explain(
         &objects,
         &cluster("AWSCluster"),
         Some(&naming(role_ref())),
         None,
         CARM,
     );
-    let plan = plan.unwrap();
+    let plan = explained.plan.unwrap();
     assert_eq!(summary(&plan).1, [arn("a")]);
     assert_eq!(
         plan.warnings,
         [Warning::AnnotationsIgnored("AWSCluster/one".to_owned())]
     );
 
-    let plan = resolve(&objects, &cluster("OtherCluster"), None, None, CARM).unwrap();
+    let explained = explain(&objects, &cluster("OtherCluster"), None, None, CARM);
+    let plan = explained.plan.unwrap();
     assert_eq!(summary(&plan).1, [arn("team")]);
     assert_eq!(plan.warnings, []);
 }
@@ -182,13 +183,8 @@ fn a_cluster_without_identity_is_refused_unless_fallback_is_allowed() {
             allow_controller_identity_fallback: fallback,
         };
         let plan = |fallback| {
-            resolve(
-                &objects,
-                &cluster("OtherCluster"),
-                None,
-                None,
-                settings(fallback),
-            )
+            let settings = settings(fallback);
+            explain(&objects, &cluster("OtherCluster"), None, None, settings).plan
         };
         let reason = if ack == Ack::RoleSelectors {
             "NoRoleSelector"
@@ -212,9 +208,8 @@ fn failed_annotations_and_selectors_have_no_fallback() {
         allow_controller_identity_fallback: true,
     };
     let plan = |objects: &Objects, ack| {
-        resolve(objects, &cluster("OtherCluster"), None, None, fallback(ack))
-            .unwrap_err()
-            .reason()
+        let explained = explain(objects, &cluster("OtherCluster"), None, None, fallback(ack));
+        explained.plan.unwrap_err().reason()
     };
     assert_eq!(plan(&objects, CARM.ack), "CARMMapNotFound");
     objects.put_role_selector("one", Some(r#"{"arn": ""}"#));
@@ -232,14 +227,15 @@ fn a_named_service_account_overrides_every_other_identity() {
     for kind in ["AWSCluster", "OtherCluster"] {
         let found = naming(role_ref());
         let settings = TenancySettings::default();
-        let plan = resolve(
+        let explained = explain(
             &objects,
             &cluster(kind),
             Some(&found),
             Some("nodes"),
             settings,
         );
-        assert_eq!(summary(&plan.unwrap()), (format!("{TENANT}/nodes"), vec![]));
+        let plan = explained.plan.unwrap();
+        assert_eq!(summary(&plan), (format!("{TENANT}/nodes"), vec![]));
     }
 }
 
@@ -292,7 +288,8 @@ fn an_unknown_namespace_is_not_a_namespace_without_annotations() {
         allow_controller_identity_fallback: true,
         ..CARM
     };
-    let error = resolve(&objects, &cluster("OtherCluster"), None, None, settings).unwrap_err();
+    let explained = explain(&objects, &cluster("OtherCluster"), None, None, settings);
+    let error = explained.plan.unwrap_err();
     assert_eq!(error, ResolutionError::NamespaceNotFound(TENANT.to_owned()));
     assert_eq!(error.reason(), "NamespaceNotFound");
 }
