@@ -90,7 +90,7 @@ test: prerequisites-all dependencies
 	@tests/stage --table
 	@echo "make test: everything passed"
 
-## test-all: also tests whose parts take long to build; the continuous integration runs this
+## test-all: also tests whose parts take long to build; the continuous integration runs this, then tests/landing
 test-all: prerequisites-all dependencies
 	@tests/stage --clear
 	@$(call staged,$(MAKE) --jobs=3 $(STAGES_BUILT) $(STAGES_OF_DEBIAN))
