@@ -58,6 +58,7 @@ mod leader;
 mod machine_conditions;
 mod periodic;
 mod places;
+mod reporting;
 #[cfg(test)]
 mod served_kind;
 mod single_object;

@@ -27,15 +27,13 @@ use restarts::Restarts;
 use super::Shared;
 use super::ca_key_registry::CaKeyHolder;
 use super::cluster_tasks::Running;
-use super::condition_events::ConditionEvents;
 use super::conditions::not_ready::NotReady;
 use super::conditions::{self, ClusterPhase};
 use super::desired_state::{self, Fingerprint, Parsed, Service, Sources};
-use super::infra_cluster::InfraCluster;
 use super::kept_authentications::{Authentication, KeptAuthentication};
 use super::places::Place;
+use super::reporting::{Report, Reporting};
 use super::single_object::Observed;
-use super::status_writer::StatusWriter;
 use super::token_renewal::{OwnSecret, TokenRenewal};
 use crate::capi::{Cluster, KubeconfigRefused, ObjectKey, Objects, Selection};
 use crate::clock::now;
@@ -118,15 +116,8 @@ async fn serve_selected(
             overlaps: ExemptOverlaps::default(),
             running: None,
             restarts: Restarts::new(Instant::now()),
-            status_writer: StatusWriter::new(shared, key),
-            condition_events: ConditionEvents::default(),
+            reporting: Reporting::new(shared, key),
             renewal: TokenRenewal::default(),
-            infra_cluster: InfraCluster::new(
-                shared.controller.management.clone(),
-                shared.objects.clone(),
-                (shared.definitions.clone(), shared.status_writes.clone()),
-                key.clone(),
-            ),
             lines: ClusterLines::of(key),
         };
         supervisor.run(full_at).boxed().await;
@@ -207,11 +198,9 @@ struct Supervisor {
     overlaps: ExemptOverlaps,
     running: Option<Running>,
     restarts: Restarts,
-    status_writer: StatusWriter,
-    condition_events: ConditionEvents,
+    reporting: Reporting,
     /// The renewal of the token in the controller's own kubeconfig.
     renewal: TokenRenewal,
-    infra_cluster: InfraCluster,
     lines: ClusterLines,
 }
 
@@ -245,20 +234,8 @@ impl Supervisor {
             conditions::control_plane::set(&mut status, &authentication, cluster, now());
             self.metrics
                 .report(|| conditions::report_of(&phase, &status));
-            Box::pin(self.write_infra_cluster(&status)).await;
-            let write_again = Box::pin(self.status_writer.write(&authentication, status)).await;
-            if let ClusterPhase::Serving { attestors, .. } = &phase {
-                let Shared {
-                    controller,
-                    condition_events,
-                    ..
-                } = &*self.shared;
-                let to = (&controller.management, condition_events);
-                let writing = self.condition_events.write(to, &authentication, attestors);
-                Box::pin(writing).await;
-            }
+            self.report(authentication, status, phase);
             let look_again = Instant::now() + LOOK_AGAIN;
-            let again = write_again.map_or(look_again, |at| at.min(look_again));
             tokio::select! {
                 still_wanted = self.authentication.changed() => if still_wanted.is_err() {
                     break;
@@ -272,7 +249,8 @@ impl Supervisor {
                 has_broken = has_broken(self.running.as_mut()) => if has_broken {
                     self.broke().await;
                 },
-                () = sleep_until(again) => {}
+                () = self.reporting.due() => {}
+                () = sleep_until(look_again) => {}
             }
         }
         self.stop().await;
@@ -285,14 +263,25 @@ impl Supervisor {
         drop(timeout_at(until, closed).await);
     }
 
-    /// Writes the signer names to a served cluster's `InfraCluster`.
-    async fn write_infra_cluster(&mut self, status: &KubeletAuthenticationStatus) {
+    /// Starts to write the result of a reconciliation, and does not wait for the write.
+    fn report(
+        &mut self,
+        authentication: Arc<KeptAuthentication>,
+        status: KubeletAuthenticationStatus,
+        phase: ClusterPhase,
+    ) {
         let cluster = self.sources.cluster.present();
-        if self.running.is_some()
-            && let Some(reference) = cluster.and_then(|cluster| cluster.infrastructure.as_ref())
-        {
-            self.infra_cluster.write(reference, status).await;
-        }
+        let infra_cluster = cluster.and_then(|cluster| cluster.infrastructure.clone());
+        let attestors = match phase {
+            ClusterPhase::Serving { attestors, .. } => attestors,
+            ClusterPhase::Waiting | ClusterPhase::Stopped(_) => Vec::new(),
+        };
+        self.reporting.report(Report {
+            authentication,
+            status,
+            infra_cluster: infra_cluster.filter(|_| self.running.is_some()),
+            attestors,
+        });
     }
 
     /// Reconciles the cluster, and returns its phase.

@@ -18,6 +18,7 @@ use crate::capi::WATCH_FILTER_LABEL;
 use crate::client::ClusterAccess;
 use crate::management::{Controller, Settings};
 
+mod hanging;
 mod own_access;
 mod parsing;
 mod recreated;
