@@ -53,6 +53,16 @@ impl<T> Loan<T> {
         value.loans.fetch_add(1, Ordering::Relaxed);
         Self(value.clone())
     }
+
+    /// The number of loans of the value, including this one.
+    pub fn count(&self) -> usize {
+        self.0.loans.load(Ordering::Acquire)
+    }
+
+    /// Whether both are loans of the same value.
+    pub fn is_of_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 impl<T> Clone for Loan<T> {
@@ -95,6 +105,7 @@ mod tests {
         let second = first.clone();
         assert_eq!((lent.loans(), *first, *second), (2, 7, 7));
         assert!(lent.has_lent(&second) && !Lent::new(7).has_lent(&second));
+        assert!(first.is_of_same(&second) && !first.is_of_same(&Lent::new(7).lend()));
 
         drop(first);
         assert!(lent.is_lent());

@@ -1,40 +1,35 @@
 //! The number of values for each owner in a map that tenants share.
 
-use std::sync::{Arc, Weak};
-
 use super::Swept;
+use super::lent::{Lent, Loan};
 
 /// Counts the values for each owner. Each value holds its [`Share`].
 #[derive(Debug, Default)]
-pub struct Shares(Swept<String, Weak<()>>);
+pub struct Shares(Swept<String, Lent<()>>);
 
 /// A value's share. It counts for its owner until it is dropped.
 #[derive(Debug)]
-pub struct Share(Arc<()>);
+pub struct Share(Loan<()>);
 
 impl Shares {
     /// Creates a share for this owner.
     pub fn of(&mut self, owner: &str) -> Share {
-        if let Some(known) = self.0.get(owner).and_then(Weak::upgrade) {
-            return Share(known);
-        }
-        let share = Arc::new(());
-        let is_dead = |_: &String, known: &mut Weak<()>| known.strong_count() == 0;
-        self.0
-            .insert(owner.to_owned(), Arc::downgrade(&share), is_dead);
-        Share(share)
+        let is_dead = |_: &String, known: &mut Lent<()>| !known.is_lent();
+        let new = || Lent::new(());
+        let known = self.0.get_or_insert_with(owner.to_owned(), is_dead, new);
+        Share(known.lend())
     }
 }
 
 impl Share {
     /// The number of shares for the same owner, including this share.
     pub fn count(&self) -> usize {
-        Arc::strong_count(&self.0)
+        self.0.count()
     }
 
     /// Whether both shares have the same owner.
     pub fn has_owner_of(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        self.0.is_of_same(&other.0)
     }
 }
 
