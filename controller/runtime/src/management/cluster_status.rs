@@ -1,6 +1,7 @@
 //! The state of a workload cluster at the last inspection.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::SystemTime;
 
 use node_attestation_core::crd::IdentityCounts;
@@ -47,7 +48,7 @@ pub(super) struct Health {
 
 impl Health {
     /// Returns the result of a part of the work. Records an error.
-    pub(super) fn note<T>(&mut self, what: &str, done: Result<T, String>) -> Option<T> {
+    pub(super) fn note<T>(&mut self, what: &str, done: Result<T, impl Display>) -> Option<T> {
         match done {
             Ok(done) => Some(done),
             Err(error) => {

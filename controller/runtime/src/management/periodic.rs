@@ -21,13 +21,15 @@ mod nodes;
 mod owners;
 mod parts;
 mod revocation_list;
+mod templates;
 mod tokens;
 
 use inspection::{Counted, Inspection, count, refusal};
-use nodes::{Unrecorded, exempt_nodes, nodes_named, without_identity, without_plugin};
-use parts::{PART_DEADLINE, cut, late, part, part_within};
+use nodes::{Unrecorded, exempt_nodes, nodes_named, without_identity};
+pub(super) use parts::PartError;
+use parts::{PART_DEADLINE, cut, part, part_within};
 pub(super) use revocation_list::OfCluster;
-use revocation_list::RevocationList;
+use revocation_list::{RevocationList, RevocationListError};
 
 use super::cluster_status::{ApiReachability, AutoApprove, Health, ServiceAddresses};
 use super::machine_conditions::MachineConditions;
@@ -36,7 +38,7 @@ use super::spec_mapping::{
 };
 use super::sweep_events::SweepEvents;
 use super::{SYNC_PERIOD, Settings};
-use crate::capi::{CapiInventory, Cluster, Recorded};
+use crate::capi::{CapiInventory, Cluster};
 use crate::client::{ClusterAccess, Decoding, ServerTime};
 use crate::clock::{elapsed, now};
 use crate::hardening::exempt_overlaps::ExemptOverlaps;
@@ -247,9 +249,9 @@ impl Upkeep {
         self.spec.mode() == AutoApproveBindings::RemoveNow
     }
 
-    async fn records(&self) -> Result<AllRecords, String> {
+    async fn records(&self) -> Result<AllRecords, PartError> {
         let records = self.context.ledger.records().all().await;
-        records.map_err(|error| cut(error_chain(&error)))
+        records.map_err(|error| PartError::of(&error))
     }
 
     /// The inputs for counting the Nodes without a record. `None` if they are unknown.
@@ -314,9 +316,11 @@ impl Upkeep {
         let told = without.into_iter().chain(exempt_nodes(&unrecorded.exempt));
         let told = told.chain(self.overlaps.message());
         let paths = part(self.paths(told.collect())).await;
-        health.paths = Some(paths.unwrap_or_else(|error| (AutoApprove::Unasked, error)));
+        health.paths =
+            Some(paths.unwrap_or_else(|error| (AutoApprove::Unasked, error.to_string())));
         let approvers = other_approvers::read(self.access.client());
         let approvers = part_within(REPORT_WITHIN, approvers).await;
+        let approvers = approvers.map_err(|error| error.to_string());
         health.approvers = Some(if self.context.signer.signs_kubelet_serving() {
             approvers.map(other_approvers::OtherApprovers::with_signers)
         } else {
@@ -347,7 +351,7 @@ impl Upkeep {
         }
     }
 
-    async fn revoke(&mut self) -> Result<(), String> {
+    async fn revoke(&mut self) -> Result<(), RevocationListError> {
         let records = (self.records().await?, self.context.ledger.as_ref());
         self.revoked
             .publish(self.access.client(), records, self.ended_by())
@@ -383,7 +387,7 @@ impl Upkeep {
                 };
             }
             Ok(Err(error)) => refusal(&error),
-            Err(_) => ApiReachability::No(late(PART_DEADLINE)),
+            Err(_) => ApiReachability::No(PartError::Late(PART_DEADLINE).to_string()),
         };
         Health {
             answers,
@@ -401,8 +405,8 @@ impl Upkeep {
     /// Returns an error if it is unknown whether attestation was enforced. The settings then do not change.
     async fn enforce(
         &mut self,
-        without: Result<BTreeSet<String>, String>,
-    ) -> Result<Option<String>, String> {
+        without: Result<BTreeSet<String>, PartError>,
+    ) -> Result<Option<String>, PartError> {
         // A previous controller process could have enforced attestation.
         let mut enforced = stays_enforced(&self.spec)
             && (self.enforces_now()
@@ -425,15 +429,6 @@ impl Upkeep {
             return Ok(None);
         }
         Ok(told.or_else(|| without_identity(without, enforced)))
-    }
-
-    /// The message about templates whose next machines could not join. `None` if there are none.
-    async fn templates_without_plugin(&self) -> Option<String> {
-        let found = async {
-            let recorded = Recorded::of(&self.records().await?).await;
-            self.inventory.without_plugin(&recorded).await
-        };
-        without_plugin(found.await.map_err(cut))
     }
 
     /// The state of the auto-approval paths, and the message about them. The message starts with `told`.
@@ -470,7 +465,7 @@ impl Upkeep {
     ///
     /// The result contains at most [`nodes::MAX_WITHOUT`] listed Nodes. If `with_retired` is set, it also contains the
     /// Nodes of all retired records.
-    async fn without_record(&self, with_retired: bool) -> Result<BTreeSet<String>, String> {
+    async fn without_record(&self, with_retired: bool) -> Result<BTreeSet<String>, PartError> {
         let records = self.records().await?;
         let exempt = self.admission.exempt.iter();
         let mut accounted_for: BTreeSet<&str> = exempt.map(NodeName::as_str).collect();
@@ -487,7 +482,7 @@ impl Upkeep {
         let unaccounted = |name: &str| !accounted_for.contains(name);
         // A Node can be missing temporarily, while a cluster starts or while the Node's instance is stopped.
         let of_machines = self.inventory.nodes_without(unaccounted).await;
-        let mut without = of_machines.ok_or("the Machines are unknown")?;
+        let mut without = of_machines.ok_or(PartError::MachinesUnknown)?;
         let retired = with_retired.then_some(&retired);
         without.extend(nodes_named(self.access.client(), retired, unaccounted).await?);
         Ok(without)
@@ -497,7 +492,7 @@ impl Upkeep {
 /// Removes the admission policy for requests, because it would block nodes that join without this controller.
 ///
 /// The policy for revoked certificates is kept, because deleting it would make stolen certificates valid again.
-pub(super) async fn release(access: &ClusterAccess) -> Result<(), String> {
+pub(super) async fn release(access: &ClusterAccess) -> Result<(), PartError> {
     part(admission::remove(access.client())).await
 }
 

@@ -9,7 +9,7 @@ use kubelet_attestation::names::NodeName;
 use node_attestation_core::ledger::AllRecords;
 use node_attestation_core::pace::Pace;
 
-use super::{MAX_NAMED, part};
+use super::{MAX_NAMED, PartError, part};
 use crate::capi::CapiInventory;
 use crate::watch::{MetadataOf, metadata_page_of};
 
@@ -36,7 +36,7 @@ pub(super) async fn nodes_named(
     client: &Client,
     retired: Option<&BTreeSet<&str>>,
     wanted: impl Fn(&str) -> bool,
-) -> Result<BTreeSet<String>, String> {
+) -> Result<BTreeSet<String>, PartError> {
     let api: Api<MetadataOf<Node>> = Api::all(client.clone());
     let mut page = ListParams::default().limit(NODES_A_PAGE);
     let mut found = BTreeSet::new();
@@ -61,12 +61,12 @@ pub(super) async fn nodes_named(
             Some(_) | None => return Ok(found),
         }
     }
-    Err(format!("their list has more than {MAX_PAGES} pages"))
+    Err(PartError::TooManyPages(MAX_PAGES))
 }
 
 /// The message about Nodes without a record. `None` if attestation is enforced, and there are none.
 pub(super) fn without_identity(
-    without: Result<BTreeSet<String>, String>,
+    without: Result<BTreeSet<String>, PartError>,
     is_enforced: bool,
 ) -> Option<String> {
     let nodes = match without {
@@ -93,32 +93,6 @@ pub(super) fn without_identity(
         "{at_least}{count} Nodes have no node identity, {effect}: {}",
         named.join(", ")
     ))
-}
-
-/// The message about objects whose next machines could not join. `None` if there are none.
-pub(super) fn without_plugin(found: Result<Vec<String>, String>) -> Option<String> {
-    let objects = match found {
-        Ok(objects) => objects,
-        Err(error) => {
-            return Some(format!(
-                "enforcement waits until the bootstrap templates can be read: {error}"
-            ));
-        }
-    };
-    let named: Vec<&str> = objects.iter().take(MAX_NAMED).map(String::as_str).collect();
-    let more = if objects.len() > MAX_NAMED {
-        ", and others"
-    } else {
-        ""
-    };
-    let text = || {
-        format!(
-            "enforcement waits for bootstrap templates without the plugin, whose next machines could not join: \
-             {}{more} (add the plugin, or set autoApproveBindings: RemoveNow)",
-            named.join(", ")
-        )
-    };
-    (!named.is_empty()).then(text)
 }
 
 /// The Nodes without a live record that the controller can determine without calling the workload cluster.

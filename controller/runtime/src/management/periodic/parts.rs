@@ -13,10 +13,34 @@ pub(super) const PART_DEADLINE: Duration = Duration::from_mins(1);
 /// The maximum length of errors, which are truncated. An API server can send any text.
 const MAX_MESSAGE_LEN: usize = 512;
 
+/// The failure of one part of the work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(in crate::management) enum PartError {
+    /// The part did not end before this deadline.
+    #[error("not completed within {} s", .0.as_secs())]
+    Late(Duration),
+    /// A call failed. Contains its causes, truncated.
+    #[error("{0}")]
+    Call(String),
+    /// The Machines have not been listed yet.
+    #[error("the Machines are unknown")]
+    MachinesUnknown,
+    /// The list of Nodes has more pages than this number.
+    #[error("their list has more than {0} pages")]
+    TooManyPages(usize),
+}
+
+impl PartError {
+    /// The failure of a call.
+    pub(super) fn of(error: &dyn Error) -> Self {
+        Self::Call(cut(error_chain(error)))
+    }
+}
+
 /// Runs one part of the work within [`PART_DEADLINE`], in a separate allocation.
 pub(super) fn part<T, E: Error + 'static>(
     work: impl Future<Output = Result<T, E>>,
-) -> impl Future<Output = Result<T, String>> {
+) -> impl Future<Output = Result<T, PartError>> {
     part_within(PART_DEADLINE, work)
 }
 
@@ -24,16 +48,13 @@ pub(super) fn part<T, E: Error + 'static>(
 pub(super) fn part_within<T, E: Error + 'static>(
     deadline: Duration,
     work: impl Future<Output = Result<T, E>>,
-) -> impl Future<Output = Result<T, String>> {
+) -> impl Future<Output = Result<T, PartError>> {
     let work = Box::pin(work);
     async move {
-        let done = timeout(deadline, work).await.map_err(|_| late(deadline))?;
-        done.map_err(|error| cut(error_chain(&error)))
+        let done = timeout(deadline, work).await;
+        let done = done.map_err(|_| PartError::Late(deadline))?;
+        done.map_err(|error| PartError::of(&error))
     }
-}
-
-pub(super) fn late(deadline: Duration) -> String {
-    format!("not completed within {} s", deadline.as_secs())
 }
 
 pub(super) fn cut(text: impl Display) -> String {

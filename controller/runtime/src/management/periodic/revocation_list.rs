@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use futures::future::FutureExt as _;
 use kube::Client;
-use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::ensure;
 use node_attestation_core::cluster_line;
 use node_attestation_core::crd::RevokedNodeCredentialsSpec;
 use node_attestation_core::ledger::{
@@ -15,7 +15,7 @@ use node_attestation_core::log_lines::LogLines;
 use tokio::time::Instant;
 
 use super::created_again::compare;
-use super::{cut, part};
+use super::{PartError, part};
 use crate::capi::ObjectKey;
 use crate::hardening::exempt_overlaps::ExemptOverlaps;
 use crate::hardening::revocation::{self, Revocation};
@@ -50,6 +50,23 @@ static WITHOUT_MEMORY: LazyLock<FairTurns> = LazyLock::new(|| {
     })
 });
 
+/// The workload cluster does not have the complete list.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum RevocationListError {
+    /// The list cannot be read or written.
+    #[error(transparent)]
+    Part(#[from] PartError),
+    /// This number of records and keys does not fit into the list.
+    #[error("the list is full: the certificates or keys of {0} node identities are not refused")]
+    Full(usize),
+    /// The list in the workload cluster is too large to keep it in memory.
+    #[error(
+        "the list in the workload cluster has {records} node identities and {keys} keys, which exceed the available memory: other \
+         clusters also have large lists. Delete the entries of this list that are not the controller's"
+    )]
+    TooLarge { records: usize, keys: usize },
+}
+
 /// The published list.
 #[derive(derive_more::Debug)]
 pub(super) struct RevocationList {
@@ -59,7 +76,7 @@ pub(super) struct RevocationList {
     /// The Cluster, until it has been checked whether the Cluster was created again.
     unknown: Option<Box<OfCluster>>,
     /// The permission that is missing for this check.
-    forbidden: Option<String>,
+    forbidden: Option<PartError>,
     failures: Failures,
     /// The memory that the workload cluster's list uses.
     memory: Holding,
@@ -178,7 +195,7 @@ impl RevocationList {
         client: &Client,
         (records, ledger): (AllRecords, &RecordLedger),
         now: SystemTime,
-    ) -> Result<(), String> {
+    ) -> Result<(), RevocationListError> {
         let revocations = ledger.revocations();
         self.compare(client, revocations, now).boxed().await?;
         let longest = ledger.policy().longest_lifetime;
@@ -211,12 +228,9 @@ impl RevocationList {
             left_out
         };
         let left_out = left_out + beyond;
-        if left_out > 0 {
-            return Err(format!(
-                "the list is full: the certificates or keys of {left_out} node identities are not refused"
-            ));
-        }
-        self.forbidden.clone().map_or(Ok(()), Err)
+        ensure!(left_out == 0, RevocationListError::Full(left_out));
+        let forbidden = self.forbidden.clone().map(RevocationListError::from);
+        forbidden.map_or(Ok(()), Err)
     }
 
     /// Reads and writes the list, and reserves its memory.
@@ -226,7 +240,7 @@ impl RevocationList {
         revocations: &Revocations,
         records: &RevokedNodeCredentialsSpec,
         now: SystemTime,
-    ) -> Result<Revocation, String> {
+    ) -> Result<Revocation, RevocationListError> {
         let merge = || part(revocation::merged(client, revocations, records, now));
         let mut merged = merge().await?;
         let len = (merged.revoked.len(), merged.revoked_keys.len());
@@ -239,7 +253,7 @@ impl RevocationList {
         let written = part(revocation::write(client, revocations, merged)).await;
         drop(turn);
         self.hold(revocations)?;
-        written
+        Ok(written?)
     }
 
     /// Reserves memory for copies of a list with these numbers of entries. If there is not enough memory, returns
@@ -250,16 +264,13 @@ impl RevocationList {
     }
 
     /// Reserves the memory for the known list. If there is not enough memory, only this cluster waits.
-    fn hold(&mut self, revocations: &Revocations) -> Result<(), String> {
+    fn hold(&mut self, revocations: &Revocations) -> Result<(), RevocationListError> {
         let (records, keys) = revocations.len();
         if self.reserve((records, keys), 1) {
             return Ok(());
         }
         revocations.forget();
-        Err(format!(
-            "the list in the workload cluster has {records} node identities and {keys} keys, which exceed the available memory: other \
-             clusters also have large lists. Delete the entries of this list that are not the controller's"
-        ))
+        Err(RevocationListError::TooLarge { records, keys })
     }
 
     /// Compares the workload cluster with the first workload cluster. If the permission is missing, requests are still
@@ -269,7 +280,7 @@ impl RevocationList {
         workload: &Client,
         revocations: &Revocations,
         now: SystemTime,
-    ) -> Result<(), String> {
+    ) -> Result<(), PartError> {
         let Some(cluster) = &self.unknown else {
             return Ok(());
         };
@@ -278,8 +289,8 @@ impl RevocationList {
         let compared = compare(workload, of_management, has_records, revocations, now).await;
         self.forbidden = match compared {
             Ok(()) => None,
-            Err(error) if error.is_forbidden() => Some(cut(error_chain(&error))),
-            Err(error) => return Err(cut(error_chain(&error))),
+            Err(error) if error.is_forbidden() => Some(PartError::of(&error)),
+            Err(error) => return Err(PartError::of(&error)),
         };
         self.unknown = None;
         Ok(())
@@ -291,10 +302,11 @@ impl RevocationList {
     }
 
     /// Logs the result of an attempt between two rounds.
-    pub(super) fn log(&mut self, tried: Result<(), String>, lines: &dyn LogLines) {
+    pub(super) fn log(&mut self, tried: Result<(), RevocationListError>, lines: &dyn LogLines) {
         let Err(error) = tried else {
             return self.failures.end();
         };
+        let error = error.to_string();
         if self.failures.is_first() {
             cluster_line!(
                 lines,

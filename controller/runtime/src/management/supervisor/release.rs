@@ -67,6 +67,7 @@ impl Supervisor {
                         return self.tell_release(tries > 0).await;
                     }
                     Err(error) => {
+                        let error = error.to_string();
                         self.log_failure(&error, failures.is_first());
                         is_told = is_told || self.tell_failure(&error).await;
                         again = Instant::now() + RESTART.after(tries);

@@ -73,7 +73,7 @@ async fn publish(
     list: &mut RevocationList,
     access: &ClusterAccess,
     world: &World,
-) -> Result<(), String> {
+) -> Result<(), RevocationListError> {
     let records = world.records.all().await.unwrap();
     list.publish(access.client(), (records, &world.ledger()), at(1))
         .await
@@ -185,7 +185,7 @@ async fn a_list_over_the_memory_limit_is_not_treated_as_empty() {
 
     let published = publish(&mut greedy, &access, &world).await;
 
-    let error = published.unwrap_err();
+    let error = published.unwrap_err().to_string();
     assert!(error.contains("exceed the available memory"), "{error}");
     assert!(!world.revocations.is_read(), "its requests wait");
     let mut list = RevocationList::within(&Share::alone(OWN_MEMORY));
@@ -243,11 +243,7 @@ async fn a_full_list_is_reported_in_each_round_until_it_has_space() {
         let records = (records(count), &ledger);
         list.publish(access.client(), records, at(1)).await
     };
-    let full = |count| {
-        Err(format!(
-            "the list is full: the certificates or keys of {count} node identities are not refused"
-        ))
-    };
+    let full = |count| Err(RevocationListError::Full(count));
 
     assert_eq!(round(max + 2).await, full(2));
     assert_eq!(entries(&stored), MAX_REVOKED);
@@ -280,7 +276,8 @@ async fn an_empty_revocation_list_is_not_published_again() {
 fn only_the_first_failure_of_an_outage_is_a_warning() {
     let mut list = RevocationList::default();
     let log = ThreadLog::start(Level::INFO);
-    let away = || Err("the API server is away".to_owned());
+    let outage = PartError::Call("the API server is away".to_owned());
+    let away = || Err(RevocationListError::Part(outage.clone()));
     for tried in [away(), away(), away(), Ok(()), away(), away()] {
         list.log(tried, &Unlimited);
     }
@@ -363,9 +360,11 @@ async fn only_the_revoked_keys_that_fit_are_kept_in_memory() {
     let ledger = world.ledger();
     let published = list.publish(access.client(), (records, &ledger), at(1));
 
+    let error = published.await.unwrap_err();
+    assert_eq!(error, RevocationListError::Full(300));
     let left_out =
         "the list is full: the certificates or keys of 300 node identities are not refused";
-    assert_eq!(published.await, Err(left_out.to_owned()));
+    assert_eq!(error.to_string(), left_out);
     let (records, keys) = world.revocations.len();
     assert_eq!((records, keys), (2 * MAX_REVOKED_KEYS, MAX_REVOKED_KEYS));
 }

@@ -1,0 +1,73 @@
+//! Bootstrap templates whose next machines could not join under enforcement.
+
+use super::parts::cut;
+use super::{MAX_NAMED, Upkeep};
+use crate::capi::Recorded;
+
+impl Upkeep {
+    /// The message about templates whose next machines could not join. `None` if there are none.
+    pub(super) async fn templates_without_plugin(&self) -> Option<String> {
+        let found = async {
+            let records = self.records().await.map_err(|error| error.to_string())?;
+            let recorded = Recorded::of(&records).await;
+            self.inventory.without_plugin(&recorded).await
+        };
+        without_plugin(found.await.map_err(cut))
+    }
+}
+
+/// The message about objects whose next machines could not join. `None` if there are none.
+fn without_plugin(found: Result<Vec<String>, String>) -> Option<String> {
+    let objects = match found {
+        Ok(objects) => objects,
+        Err(error) => {
+            return Some(format!(
+                "enforcement waits until the bootstrap templates can be read: {error}"
+            ));
+        }
+    };
+    let named: Vec<&str> = objects.iter().take(MAX_NAMED).map(String::as_str).collect();
+    let more = if objects.len() > MAX_NAMED {
+        ", and others"
+    } else {
+        ""
+    };
+    let text = || {
+        format!(
+            "enforcement waits for bootstrap templates without the plugin, whose next machines could not join: \
+             {}{more} (add the plugin, or set autoApproveBindings: RemoveNow)",
+            named.join(", ")
+        )
+    };
+    (!named.is_empty()).then(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_plugin;
+
+    #[test]
+    fn a_few_templates_without_the_plugin_are_named() {
+        let objects =
+            |count: usize| (0..count).map(|number| format!("MachineDeployment w{number}"));
+        let message = |count: usize| without_plugin(Ok(objects(count).collect()));
+
+        assert_eq!(message(0), None);
+        let one = message(1).unwrap();
+        assert!(
+            one.contains("could not join: MachineDeployment w0 (add the plugin"),
+            "{one}"
+        );
+        let many = message(6).unwrap();
+        assert!(
+            many.contains("MachineDeployment w4, and others (add"),
+            "{many}"
+        );
+        assert!(!many.contains("w5"), "{many}");
+        let unread = without_plugin(Err("forbidden".to_owned())).unwrap();
+        assert_eq!(
+            unread,
+            "enforcement waits until the bootstrap templates can be read: forbidden"
+        );
+    }
+}
