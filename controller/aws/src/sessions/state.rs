@@ -185,7 +185,7 @@ impl State {
         let now = Instant::now();
         match &self.credentials {
             Credentials::InUse(held) if held.since <= since => {}
-            // The call can have used former credentials, so this says nothing about newer ones.
+            // The call can have used previous credentials, so the rejection does not concern newer ones.
             Credentials::Missing | Credentials::InUse(_) | Credentials::Withdrawn(_) => {
                 return Rejection::Former;
             }
