@@ -20,10 +20,10 @@ const PLUGINS: [&str; 3] = ["insecure", "aws", "tpm"];
 /// The folders of `tests/tests` whose files only check texts: a name in these files does not count as a use.
 const TEXTS: [&str; 3] = ["book", "conformance", "layering"];
 
-/// The concatenated sources of the suites and of their fixtures.
+/// The concatenated sources of the suites, of their fixtures, and of the demo.
 fn suites() -> String {
     let tests = repository().join("tests");
-    let folders = ["src", "tests"].map(|folder| rust_files(&tests.join(folder)));
+    let folders = ["src", "tests", "../tools"].map(|folder| rust_files(&tests.join(folder)));
     let is_about_texts = |name: &str| TEXTS.iter().any(|text| name.starts_with(text));
     let files = folders.into_iter().flatten().filter(|file| {
         let path = file.strip_prefix(tests.join("tests"));
