@@ -103,7 +103,7 @@ fn every_feature_is_listed_once_in_order_with_its_evidence() {
     let rows = numbered(&page, "## The features");
 
     let numbers: Vec<usize> = rows.iter().map(|(number, _)| *number).collect();
-    assert_eq!(numbers, (1..=82).collect::<Vec<_>>());
+    assert_eq!(numbers, (1..=84).collect::<Vec<_>>());
     for (number, cells) in &rows {
         let [_, feature, state, place, shown] = cells[..] else {
             panic!("{number} has other cells: {cells:?}");
@@ -117,7 +117,7 @@ fn every_feature_is_listed_once_in_order_with_its_evidence() {
         );
     }
     let done = rows.iter().filter(|(_, cells)| cells[2] == "done").count();
-    let count = format!("{done} of 82 are done");
+    let count = format!("{done} of 84 are done");
     assert!(page.contains(&count), "the page does not say that {count}");
     assert_eq!(ambiguous(&page), BTreeMap::new());
 }
