@@ -137,12 +137,12 @@ fn check_extensions(
         if kind == oid::EXTENDED_KEY_USAGE.as_bytes() {
             client = extension.value == CLIENT_AUTH;
         }
-        if kind == oid::PROVIDER_ID.as_bytes() {
-            if provider_id_text(extension.value) != Some(provider_id.as_str()) {
-                return Err(Invalid::new(format!(
-                    "the provider ID in the issued certificate does not match {provider_id}"
-                )));
-            }
+        if kind == oid::PROVIDER_ID.as_bytes()
+            && provider_id_text(extension.value) != Some(provider_id.as_str())
+        {
+            return Err(Invalid::new(format!(
+                "the provider ID in the issued certificate does not match {provider_id}"
+            )));
         }
     }
     if signs && client {

@@ -98,7 +98,7 @@ impl Identities {
         Ok(())
     }
 
-    async fn authentication(
+    pub(super) async fn authentication(
         &self,
         cluster: &ObjectKey,
     ) -> Result<KubeletAuthentication, IdentitiesError> {

@@ -43,7 +43,7 @@ fn a_ca_begins_and_ends_with_its_file() {
     assert_eq!(changed(&mut folder, files([("1", &one)])), ["1: of-t/one"]);
     let both = files([("1", &one), ("2", &two)]);
     assert_eq!(changed(&mut folder, both.clone()), ["2: of-t/two"]);
-    assert_eq!(changed(&mut folder, both), [] as [&str; 0]);
+    assert_eq!(changed(&mut folder, both), Vec::<String>::new());
     assert_eq!(changed(&mut folder, files([("2", &two)])), ["1 removed"]);
 
     assert_eq!(labels(&folder), ["of-t/two"]);
@@ -73,7 +73,7 @@ fn an_invalid_ca_file_ends_only_its_own_ca_and_is_reported_once() {
     let invalid = files([("1", b"key-label: k\n"), ("2", &other)]);
     let refused = ["1: it has no PEM certificate"];
     assert_eq!(changed(&mut folder, invalid.clone()), refused);
-    assert_eq!(changed(&mut folder, invalid), [] as [&str; 0]);
+    assert_eq!(changed(&mut folder, invalid), Vec::<String>::new());
     let again = files([("1", b"key-label: l\n"), ("2", &other)]);
     assert_eq!(changed(&mut folder, again), refused);
 
@@ -92,7 +92,7 @@ fn a_second_file_for_a_cluster_is_refused_until_the_first_ends() {
     let both = files([("a", &two), ("b", &one)]);
     let events = changed(&mut folder, both.clone());
     assert_eq!(events, ["a: b is already the file of Cluster t/one"]);
-    assert_eq!(changed(&mut folder, both), [] as [&str; 0]);
+    assert_eq!(changed(&mut folder, both), Vec::<String>::new());
     let events = changed(&mut folder, files([("a", &two)]));
     assert_eq!(events, ["a: of-t/one", "b removed"]);
 }
