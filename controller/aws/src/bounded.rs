@@ -20,7 +20,7 @@ pub struct NamespaceLimits {
 /// # Guarantees
 ///
 /// - If the number of objects is exceeded, a new object is omitted.
-/// - If the size is exceeded, an object is replaced with a small one.
+/// - If the size is exceeded, an object is replaced with a small object.
 /// - The cost of a change does not depend on the number of objects.
 #[derive(Debug)]
 pub struct Bounded<K, V> {
@@ -178,7 +178,7 @@ mod tests {
 
         assert!(all.has_omitted("a") && !all.has_omitted("b"));
         assert_eq!(put(&mut all, "b/1", 1), Some(1));
-        // An object that is already kept can change.
+        // The size of an object that is already kept can change.
         assert_eq!(put(&mut all, "a/3", 2), Some(2));
         all.remove(&"a/1".to_owned());
         assert_eq!(put(&mut all, "a/4", 1), Some(1));

@@ -96,7 +96,7 @@ pub trait CredentialsSource: fmt::Debug + Send + Sync {
     async fn credentials(&self, tenant: &Tenant, region: &str) -> Result<Credentials, Unavailable>;
 
     /// Drops the session that AWS rejected in a call with these credentials. The call started at `since`. Returns
-    /// whether another session can exist, so that the caller can retry the call once.
+    /// whether another session might exist, so that the caller can retry the call once.
     fn forget_session(&self, _key: CredentialsKey, _since: Instant) -> bool {
         false
     }
@@ -129,8 +129,8 @@ impl CredentialsSource for NoCredentials {
 pub struct Credentials {
     /// The identity of the credentials.
     pub key: CredentialsKey,
-    /// The SDK's configuration: the credentials provider, the HTTP client, and the endpoint unless another one is set.
-    /// If the credentials change under the same key, they must still belong to the same principal.
+    /// The SDK's configuration: the credentials provider, the HTTP client, and the endpoint unless another endpoint is
+    /// set. If the credentials change under the same key, they must still belong to the same principal.
     pub config: SdkConfig,
     /// The account of the credentials, if it is known. An instance of another account never belongs to the tenant.
     pub account: Option<String>,
@@ -180,7 +180,7 @@ impl Lease {
     }
 }
 
-/// The identity of credentials: a digest of their source, and never of only a secret.
+/// The identity of credentials: a digest of their source, which is never only a secret.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CredentialsKey([u8; 32]);
 

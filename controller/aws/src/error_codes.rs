@@ -15,7 +15,7 @@ pub(crate) enum Meaning {
     Throttled,
     /// A policy does not allow the call.
     NotAllowed,
-    /// AWS does not accept the credentials of the call. It can accept other credentials of the same principal.
+    /// AWS does not accept the credentials of the call. AWS might accept other credentials of the same principal.
     Session,
     /// The account is not allowed to use the service, or the request is not signed correctly.
     Account,

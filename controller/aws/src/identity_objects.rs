@@ -263,7 +263,7 @@ impl ClusterObserver for IdentityStore {
     }
 }
 
-/// If a reference lacks its kind or name, it is an error, and does not count as a missing reference.
+/// A reference without a kind or name is an error, and does not count as a missing reference.
 fn object_ref(found: Option<ReferencedObject<'_>>) -> Result<Option<ObjectRef>, Unreadable> {
     let Some(found) = found else {
         return Ok(None);

@@ -61,8 +61,8 @@ pub(crate) struct Reader<'a> {
     pub(crate) store: IdentityStore,
 }
 
-/// Resolves the identity of a Cluster like the controller does with these settings, from the objects that `client`
-/// reads. Reads only the objects that the resolution needs.
+/// Resolves the identity of a Cluster as the controller does with these settings, from the objects that `client` reads.
+/// Reads only the objects that the resolution needs.
 ///
 /// # Errors
 ///

@@ -297,8 +297,8 @@ impl IdentityStore {
     ///
     /// # Errors
     ///
-    /// Returns an error if the known objects do not allow the region but can be outdated, or if the cluster's identity
-    /// cannot be determined.
+    /// Returns an error if the known objects do not allow the region but might be outdated, or if the cluster's
+    /// identity cannot be determined.
     pub fn accepts_region(
         &self,
         tenant: &ClusterTenant,
@@ -356,7 +356,7 @@ impl State {
             self.is_current(source.clone(), now)?;
         }
         let plan = self.explain(tenant, settings)?.plan;
-        // A missing Secret can be a Secret that has not been read yet.
+        // A missing Secret might be a Secret that has not been read yet.
         if let Err(ResolutionError::SecretNotFound { name, .. }) = &plan
             && is_dns_subdomain(name)
         {
@@ -467,7 +467,7 @@ impl State {
         Some((region, &decider.kind))
     }
 
-    /// Whether all objects have been read, and the watch is neither broken nor resumed only recently.
+    /// Whether all objects have been read, and the watch is not broken and was not resumed recently.
     fn holds(&self, source: &Source) -> bool {
         let watch = self.watches.get(source).copied().unwrap_or_default();
         let has_caught_up = |resumed: Instant| resumed.elapsed() > CATCHES_UP;

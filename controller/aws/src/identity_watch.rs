@@ -185,7 +185,7 @@ impl IdentityWatch {
                 }
                 is_wanted
             });
-            // Secrets that are already watched stay watched, so that a new identity does not displace them.
+            // Secrets that are already watched remain watched, so that a new identity does not displace them.
             let mut room = MAX_SECRETS.saturating_sub(running.len());
             let mut left_out = BTreeSet::new();
             wanted.retain(|name| {
@@ -237,7 +237,7 @@ impl IdentityWatch {
     pub async fn write_accounts(&self, mut accounts: mpsc::UnboundedReceiver<(ObjectKey, String)>) {
         let mut writes = FuturesUnordered::new();
         // Each cluster has at most one task. A Cluster that is created again can get an account each time, and each
-        // attempt can fail as long as the object exists.
+        // attempt to write it can fail as long as the object exists.
         let mut running: BTreeMap<ObjectKey, AbortHandle> = BTreeMap::new();
         loop {
             tokio::select! {

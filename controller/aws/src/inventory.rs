@@ -134,7 +134,7 @@ fn machine(facts: &InstanceFacts, policy: AwsNodeName) -> Option<Machine> {
     let mut machine = Machine::new(&facts.id);
     machine.state = state;
     machine.provider_id = ProviderId::parse(&format!("aws:///{}/{}", facts.zone, facts.id)).ok();
-    // A different instance can already have the name.
+    // A different instance might already have the name.
     if state == MachineState::Ready {
         machine.node_name = node_name(facts, policy);
     }

@@ -39,7 +39,8 @@ pub struct InvalidProxy;
 
 /// The limits of concurrent lookups of one group of hosts. The system's resolver cannot be interrupted, and each lookup
 /// occupies one of tokio's 512 blocking threads. All groups together occupy fewer than 128. A host has at most half of
-/// the turns of its group, even if it is alone: a name server can fail to respond for the hosts of one region.
+/// the turns of its group, even if no other host has a lookup: a name server might not respond for the hosts of one
+/// region.
 const LOOKUPS: TurnLimits = TurnLimits {
     all: 8,
     of_cluster: 4,
@@ -50,8 +51,8 @@ static PROCESS: LazyLock<Lookups> = LazyLock::new(Lookups::default);
 
 /// The turns for lookups.
 ///
-/// A tenant can name any number of regions, and therefore any number of hosts in each AWS domain. Name servers can fail
-/// to respond for the domain of a partition that this network cannot reach, or for the names of unknown regions.
+/// A tenant can name any number of regions, and therefore any number of hosts in each AWS domain. Name servers might
+/// fail to respond for the domain of a partition that this network cannot reach, or for the names of unknown regions.
 /// Therefore each domain has separate turns for the regions that AWS has published, and for all other regions. Only the
 /// operator can name other hosts.
 ///

@@ -210,7 +210,7 @@ impl ClusterSts<'_> {
                 .remember(namespace, refusal, &call, proof, document);
         })?;
         is_instance(&identity, document, endpoint.partition, &sts.settings.roles)?;
-        // STS can have confirmed a different request during the call.
+        // STS might have confirmed a different request during the call.
         let seen = sts.signatures.remember(&call, key, owner, until);
         is_known(seen).map(drop)
     }

@@ -9,7 +9,7 @@
 //! - `allowed_namespaces`: the namespaces that are allowed to use an identity
 //! - `role`: a role to assume
 //! - `identity`: the identities of Cluster API Provider AWS, and service accounts
-//! - `plan`: the way to the credentials of a cluster, and its digests
+//! - `plan`: the path to the credentials of a cluster, and its digests
 //! - `role_selector`: `IAMRoleSelector` of AWS Controllers for Kubernetes
 //! - `objects`: the objects that a resolution reads
 //! - `error`: the reasons why the credentials of a cluster are unknown

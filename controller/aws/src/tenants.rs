@@ -28,7 +28,7 @@ use self::in_use::ClusterSessions;
 /// The reason why a tenant has no credentials.
 #[derive(Debug, thiserror::Error)]
 pub enum TenantError {
-    /// Its identity cannot be determined.
+    /// The tenant's identity cannot be determined.
     #[error("cannot determine the AWS identity of {cluster}")]
     Identity {
         /// The Cluster.
@@ -36,7 +36,7 @@ pub enum TenantError {
         /// The cause.
         source: IdentityError,
     },
-    /// The credentials of its identity are not available.
+    /// The credentials of the tenant's identity are not available.
     #[error("no AWS credentials are available for {cluster}")]
     Credentials {
         /// The Cluster.
@@ -86,8 +86,8 @@ struct Pin {
     account: Option<String>,
     /// The account of its last credentials, and their key.
     last: Option<(CredentialsKey, String)>,
-    /// Whether the account was read from the `KubeletAuthentication`. If it is missing there later, an administrator
-    /// has removed it.
+    /// Whether the account was read from the `KubeletAuthentication`. If the account is missing there later, an
+    /// administrator has removed it.
     is_written: bool,
 }
 
@@ -174,7 +174,7 @@ impl TenantCredentials {
                 source,
             })
         };
-        // An account is recorded only after AWS has issued credentials in it.
+        // An account is recorded only after AWS has issued credentials for it.
         session.keys().await.map_err(unusable)?;
         let account = session.account().await.map_err(unusable)?;
         let checked = self.check_account(cluster, session.key, &account);
@@ -195,7 +195,7 @@ impl TenantCredentials {
             let known = clusters.get_mut(cluster)?;
             known.credentials(&session, made)
         });
-        // During the calls, a concurrent request can have found a different identity.
+        // During the calls, a concurrent request might have found a different identity.
         Ok(known.unwrap_or_else(made))
     }
 

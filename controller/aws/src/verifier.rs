@@ -44,7 +44,7 @@ use self::answers::Answers;
 /// The state and the clients that the verifiers of all clusters share.
 ///
 /// The state is shared for two reasons. Evidence must be accepted only once, even if it is presented to several
-/// clusters. And requests from several clusters with the same credentials share EC2 calls.
+/// clusters. Also, requests from several clusters with the same credentials share EC2 calls.
 #[derive(Debug)]
 pub struct AwsClients {
     signers: Signers,

@@ -91,7 +91,7 @@ pub async fn decide(
     decided(request, context, now, Steps::timed_by(elapsed)).await
 }
 
-/// Decides like [`decide`], with the same checks, and keeps [the observation from each check](Step::saw).
+/// Decides as [`decide`] does, with the same checks, and keeps [the observation from each check](Step::saw).
 ///
 /// The decision writes through the ledger in `context`. For an explanation without any writes, use
 /// [`Rehearsal`](crate::ledger::Rehearsal) for the records, [`ReadOnlyNodes`](crate::nodes::ReadOnlyNodes) for the

@@ -33,8 +33,8 @@ impl LogLines for Unlimited {
 /// Logs a line about a cluster within the cluster's budget. The line contains the cluster and the number of lines that
 /// were omitted before it. If the budget is exhausted, the line has the level `DEBUG`.
 ///
-/// The first argument is a reference to [`LogLines`]. The second is the level, and the rest are the arguments of
-/// [`tracing::event!`].
+/// The first argument is a reference to [`LogLines`]. The second argument is the level, and the other arguments are the
+/// arguments of [`tracing::event!`].
 #[macro_export]
 macro_rules! cluster_line {
     ($lines:expr, $level:ident, $($line:tt)+) => {{

@@ -42,7 +42,7 @@ pub trait Nodes: Debug + Send + Sync {
     /// different UID.
     async fn delete(&self, name: &NodeName, uid: &str) -> Result<(), Unavailable>;
 
-    /// The time with which the ages of Nodes and Leases are computed. It comes from an API server, because this
+    /// The time with which the ages of Nodes and Leases are computed. The time comes from an API server, because this
     /// machine's clock can be changed. If no API server has reported its time yet, the result is `now`.
     fn now(&self, now: SystemTime) -> SystemTime {
         now
@@ -85,8 +85,8 @@ pub struct Node {
 
 impl Node {
     /// Whether the kubelet is not running: the Node is not ready, and both the Node and the last renewal of its Lease
-    /// are more than one minute old. The age of the Node matters because a kubelet creates its Lease some seconds after
-    /// its Node.
+    /// are more than one minute old. The age of the Node matters because a kubelet creates its Lease a few seconds
+    /// after its Node.
     pub fn is_down(&self, now: SystemTime) -> bool {
         // A time in the future counts as recent, because clocks differ.
         let is_recent = |time: SystemTime| age(time, now).is_none_or(|age| age <= LEASE_GRACE);

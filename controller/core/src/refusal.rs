@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | [`Denial`] | a contradiction: an attack or a wrong configuration | condition `Denied` |
 //! | [`Failure`] | no contradiction, but this request can never be issued | condition `Failed` |
-//! | [`Deferral`] | an outage, or a condition that is not met yet | stays pending |
+//! | [`Deferral`] | an outage, or a condition that is not met yet | remains pending |
 //! | [`Ignored`] | the controller does not decide on the request | none |
 //!
 //! A timeout is never a denial. `reason` is a stable name for the condition, the Event and the log. `message` is the
@@ -31,7 +31,7 @@ pub enum Refusal {
     /// Deny the request.
     #[error(transparent)]
     Deny(#[from] Denial),
-    /// Fail the request. The node can send a new one immediately.
+    /// Fail the request. The node can send a new request immediately.
     #[error(transparent)]
     Fail(#[from] Failure),
     /// Leave the request pending, and retry later.

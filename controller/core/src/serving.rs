@@ -104,8 +104,7 @@ pub trait NodeReportedAddresses: Debug + Send + Sync {
 pub struct AddressRange(IpNet);
 
 impl AddressRange {
-    /// Parses a range like kube-apiserver, which ignores the bits after the prefix. `None` if the text is not an
-    /// address range.
+    /// Parses a range as kube-apiserver does, which ignores the host bits. `None` if the text is not an address range.
     pub fn lenient(text: &str) -> Option<Self> {
         let range = text.parse::<IpNet>().ok()?.trunc();
         (!is_ipv4_in_ipv6(range)).then_some(Self(range))
@@ -132,7 +131,7 @@ impl FromStr for AddressRange {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let range: IpNet = text.parse().map_err(|_| InvalidAddressRange)?;
-        // `IpNet` also accepts bits after the prefix.
+        // `IpNet` also accepts host bits.
         (range == range.trunc() && !is_ipv4_in_ipv6(range))
             .then_some(Self(range))
             .ok_or(InvalidAddressRange)

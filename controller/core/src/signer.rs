@@ -1,7 +1,8 @@
 //! The cluster's CA.
 //!
 //! This module encodes certificates field by field, so that the issuer equals the CA's subject byte for byte. A library
-//! that stores names in a map drops repeated attributes, so the chain would be invalid for a CA that has them.
+//! that stores names in a map drops repeated attributes, so the chain would be invalid for a CA that has repeated
+//! attributes.
 
 mod algorithm;
 mod ca;

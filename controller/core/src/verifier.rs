@@ -32,7 +32,8 @@ pub trait Verifier: Debug + Send + Sync {
     /// The attestation provider whose evidence the verifier appraises.
     fn provider(&self) -> &Provider;
 
-    /// The supported evidence versions. Empty if the provider has no evidence, so that requests must not contain any.
+    /// The supported evidence versions. Empty if the provider has no evidence, so that requests must not contain
+    /// evidence.
     fn versions(&self) -> &[EvidenceVersion];
 
     /// Verifies that the evidence is valid and bound to the key in this request, and returns the identity of the
@@ -67,9 +68,9 @@ pub trait Verifier: Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Returns the names and addresses that the platform reports for the machine with this provider ID. They are used
-    /// for serving certificates if the inventory does not report them. Returns `None` if the platform does not report
-    /// names, so that the names from the node's own report can be used.
+    /// Returns the names and addresses that the platform reports for the machine with this provider ID. These names and
+    /// addresses are used for serving certificates if the inventory does not report any. Returns `None` if the platform
+    /// does not report names, so that the names from the node's own report can be used.
     ///
     /// In the proposal, this is `VerifyServingAttestationData`.
     ///
@@ -122,7 +123,7 @@ pub struct Appraisal<'a> {
 pub struct Identity {
     /// The provider ID in the evidence.
     pub provider_id: ProviderId,
-    /// The required name of the machine's Node. `None` if the inventory determines the name, and not the evidence.
+    /// The required name of the machine's Node. `None` if the inventory, and not the evidence, determines the name.
     pub node_name: Option<NodeName>,
     /// The ID of the instance, if its cloud has separate instance IDs.
     pub instance: Option<String>,

@@ -15,7 +15,7 @@ pub(crate) const NAMESPACE: &str = "node-attestation-system";
 ///
 /// # Errors
 ///
-/// Returns an error if none of these exists, or if the first existing one cannot be used.
+/// Returns an error if none of these exists, or if the first one that exists cannot be used.
 pub(crate) async fn for_person(
     kubeconfig: Option<PathBuf>,
     context: Option<&str>,
@@ -66,7 +66,7 @@ fn in_cluster(
     ClusterAccess::in_cluster().map_err(|error| Hinted::new(explain(missing)(error), hint).into())
 }
 
-/// The existing files in `KUBECONFIG`. Like in kubectl, an empty variable counts as unset.
+/// The existing files in `KUBECONFIG`. As in kubectl, an empty variable counts as unset.
 fn variable() -> Option<Vec<PathBuf>> {
     let list = env::var_os("KUBECONFIG").filter(|list| !list.is_empty())?;
     Some(

@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the soft limit on open files to the hard limit, like Go programs do by default.
+/// Raises the soft limit on open files to the hard limit, as Go programs do by default.
 ///
 /// The defaults of systemd and containerd are 1,024 (soft) and 524,288 (hard).
 pub(crate) fn raise_limit() {

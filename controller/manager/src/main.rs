@@ -45,8 +45,8 @@
 //!   `provider`, `outcome` (`issued`, `denied`, `failed`, `deferred`, `ignored`), `reason`, `check` (the check that
 //!   decided), `millis`, `requester` and `detail`. With `-v`, each check logs a line `checked` with `csr`, `check` and
 //!   `millis` before it.
-//! - SIGTERM and SIGINT stop the program. It first completes the requests in progress and writes their Events, within 5
-//!   seconds with a management cluster, and within 22 seconds without one.
+//! - SIGTERM and SIGINT stop the program. The program first completes the requests in progress and writes their Events,
+//!   within 5 seconds with a management cluster, and within 22 seconds without one.
 //!
 //! - `--help` lists the exit codes. Standard error names the file, option or object, and the cause.
 //!

@@ -116,8 +116,8 @@ where
         .build()
 }
 
-/// Creates a client that connects only to hosts that `reach` allows. It does not use a proxy, because the addresses
-/// that a proxy connects to cannot be checked.
+/// Creates a client that connects only to hosts that `reach` allows. It does not use a proxy, because the addresses to
+/// which a proxy connects cannot be checked.
 fn of_tenant(
     config: Config,
     reach: EgressPolicy,

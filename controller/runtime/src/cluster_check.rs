@@ -44,7 +44,7 @@ const PAGE: &str = page_url!("cluster-check.md#check-");
 pub enum State {
     /// No problem was found.
     Pass,
-    /// The cluster works now, but its state can cause a failure later. The state can also be intended.
+    /// The cluster works now, but its state can cause a failure later. The state might also be intended.
     Warn,
     /// Nodes cannot join or renew, or can join without evidence.
     Fail,

@@ -21,7 +21,7 @@ pub struct ClusterState {
     pub namespace: String,
     /// The name of the Cluster.
     pub name: String,
-    /// The `KubeletAuthentication`. Without one, the controller does not serve the Cluster.
+    /// The `KubeletAuthentication`. Without this resource, the controller does not serve the Cluster.
     pub kubelet_authentication: Option<KubeletAuthentication>,
     /// The reason why the `KubeletAuthentication` cannot be decoded.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -2,7 +2,7 @@
 //!
 //! # Guarantees
 //!
-//! - Concurrent callers share one read. Its result, which can be an error, is valid for five seconds.
+//! - Concurrent callers share one read. The result, which can be an error, is valid for five seconds.
 //! - A `ConfigMap` is fetched completely only after a change.
 //! - All clusters together run only a few fetches at a time, and take turns by namespace. Each cluster runs one fetch
 //!   at a time. The memory of each cluster is limited, and other clusters cannot use its share.

@@ -14,8 +14,8 @@
 //!   exactly that version, or it fails (409). After a 409, the caller must decide again with the current object.
 //! - Every step can be repeated. After a crash between two steps, the request is approved but not issued, and every
 //!   check runs again.
-//! - A request for this controller's signers never stays approved but not issued. It gets its certificate or the
-//!   condition `Failed`, even if the decision is deferred repeatedly
+//! - A request for this controller's signers never remains approved but not issued. The request gets a certificate or
+//!   the condition `Failed`, even if the decision is deferred repeatedly
 //!   ([`Failure::UndecidedTooLong`](node_attestation_core::refusal::Failure::UndecidedTooLong)) or the API server
 //!   rejects the certificate ([`Answered::Rejected`]).
 

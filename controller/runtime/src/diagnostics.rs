@@ -3,7 +3,7 @@
 //! # Guarantees
 //!
 //! - A client cannot hold resources, because a connection serves one request within a few seconds. If there are too
-//!   many connections, the oldest ones are closed. Request bodies are not read.
+//!   many connections, the oldest connections are closed. Request bodies are not read.
 //! - Metrics are encoded at most once per second. All requests within this second get the same bytes.
 
 use std::collections::VecDeque;
@@ -25,8 +25,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::metrics::{Format, Metrics, NotWell};
 
-/// The limit on connections, which is more than probes and Prometheus need. A new connection replaces the oldest one,
-/// so idle connections do not block others.
+/// The limit on connections, which is more than probes and Prometheus need. A new connection replaces the oldest
+/// connection, so idle connections do not block others.
 const MAX_CONNECTIONS: usize = 64;
 
 /// The deadline for reading a request's header.

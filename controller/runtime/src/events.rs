@@ -68,8 +68,8 @@ const MAX_NOTE_LEN: usize = 1000;
 /// The namespace for Events about cluster-scoped objects, as in Kubernetes' event recorder and `kubectl describe`.
 const NAMESPACE: &str = "default";
 
-/// Accepts Events for an [`EventWriter`]. It never waits and never fails: if too many Events are waiting, it drops the
-/// Event.
+/// Accepts Events for an [`EventWriter`]. The sink never waits and never fails: if too many Events are waiting, it
+/// drops the Event.
 ///
 /// Each Event is stored as an object. The number of Events is limited for each machine, and for all machines of one
 /// cluster. Without these limits, any user who can create requests could fill the management cluster. A later Event on
@@ -85,7 +85,7 @@ pub struct Events {
     lines: ClusterLines,
 }
 
-/// The limits on the Events of one cluster. The cluster shares some of them with other clusters.
+/// The limits on the Events of one cluster. The cluster shares some of these limits with other clusters.
 #[derive(Debug)]
 pub(crate) struct EventLimits {
     /// The shared rate of Events on the machines and records of all clusters.
@@ -242,7 +242,7 @@ impl EventWriter {
     }
 }
 
-/// A cancelled task of a cluster drops the writer without [`EventWriter::finish`], at the end of a term. Without this, the
+/// A cancelled task of a cluster drops the writer without [`EventWriter::finish`], at the end of a term. Otherwise, the
 /// writer would continue after the Lease was released, without `DRAIN_DEADLINE`.
 impl Drop for EventWriter {
     fn drop(&mut self) {
@@ -263,7 +263,8 @@ async fn write_all(
                 Cluster::Workload => &workload,
                 Cluster::Management => management,
             };
-            // Boxed, because each cluster's writer reserves space for one more write than it runs.
+            // Boxed, because each cluster's writer reserves space for one more write than the number of writes that it
+            // runs.
             write(client.clone(), event).map(drop).boxed()
         })
         .await;
@@ -393,9 +394,9 @@ fn cut(mut note: String) -> String {
 
 /// Creates an Event.
 ///
-/// kube's `Recorder` is not suitable. It merges all Events with the same reason into one object and patches that
-/// object, so it drops the notes, although each note contains the names for one join. It also keeps all objects from
-/// the last minutes in memory.
+/// kube's `Recorder` is not suitable. The recorder merges all Events with the same reason into one object and patches
+/// that object, so it drops the notes, although each note contains the names for one join. The recorder also keeps all
+/// objects from the last minutes in memory.
 pub(crate) fn event(
     regarding: ObjectReference,
     related: Option<ObjectReference>,

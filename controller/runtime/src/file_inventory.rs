@@ -84,7 +84,7 @@ struct Document {
 #[derive(Debug, Clone)]
 pub struct ClusterInventory {
     /// The machines. `None` if the file contains `awsInstances: true`. In this case, a program with an EC2 client must
-    /// set them.
+    /// set the machines.
     pub machines: Option<Arc<dyn Inventory>>,
     /// The control-plane endpoint's hosts, in lower case, in addition to the host in the kubeconfig.
     pub endpoint_hosts: Vec<String>,
@@ -122,7 +122,7 @@ impl ClusterInventory {
 /// The content of an inventory file.
 #[derive(Debug)]
 struct Read {
-    /// The machines. `None` if they are AWS instances.
+    /// The machines. `None` if the machines are AWS instances.
     machines: Option<StaticInventory>,
     fixed: Fixed,
 }

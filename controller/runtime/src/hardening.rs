@@ -1,5 +1,5 @@
 //! Hardening of the join: closes every path to a kubelet certificate in a workload cluster that bypasses attestation,
-//! and verifies that all are closed.
+//! and verifies that all paths are closed.
 //!
 //! | Part | Task |
 //! | --- | --- |

@@ -32,7 +32,7 @@ pub(crate) struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    /// The provider that the request's signer belongs to, if the signer is in `signers`.
+    /// The provider to which the request's signer belongs, if the signer is in `signers`.
     pub(crate) fn provider_of(&self, signers: &[String]) -> Option<&str> {
         let provider = self.provider.as_ref()?;
         let signer = provider.client_signer();

@@ -4,11 +4,12 @@
 //! # Contract
 //!
 //! - The condition is `True` after the machine gets its certificate. The reason shows whether the machine was attested.
-//!   After that, it becomes `False` only if the node's own renewal is denied, or if its certificates are revoked. A
-//!   request with a bootstrap token does not change it: otherwise, an attacker with the token could cause the
-//!   replacement of the Machine. A node that claims another node's machine does not change it either.
-//! - Before that, it is `False` after a denial, and `Unknown` while a request is pending or after a request failed. An
-//!   outage of a service that the controller calls therefore never makes it `False`.
+//!   After that, the condition becomes `False` only if the node's own renewal is denied, or if its certificates are
+//!   revoked. A request with a bootstrap token does not change the condition: otherwise, an attacker with the token
+//!   could cause the replacement of the Machine. A node that claims another node's machine does not change the
+//!   condition either.
+//! - Before that, the condition is `False` after a denial, and `Unknown` while a request is pending or after a request
+//!   failed. Therefore an outage of a service that the controller calls never makes the condition `False`.
 //! - If a restart prevents writing an outcome, the next round determines the outcome from the record and the Machine's
 //!   Node. If that is not possible, the next renewal writes the outcome. The next request reports a refusal again.
 //! - A refusal that the condition already contains is not written again. A different refusal for the same machine is
@@ -120,7 +121,7 @@ impl Outcome {
         })
     }
 
-    /// The outcome according to a live record and the Machine. `None` if the condition already has it.
+    /// The outcome according to a live record and the Machine. `None` if the condition already contains this outcome.
     ///
     /// This covers a machine that has joined with the record's node name, and a machine whose certificates were
     /// revoked.
@@ -163,7 +164,7 @@ impl Outcome {
                 return None;
             }
             // Otherwise, a denied machine could prevent its replacement by sending a request that fails, because each
-            // change of the status restarts the timeout of a MachineHealthCheck.
+            // change to the status restarts the timeout of a MachineHealthCheck.
             Self::Refused { denied: false, .. }
                 if known.is_some_and(|known| known.status == False) =>
             {

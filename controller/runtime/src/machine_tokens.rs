@@ -1,7 +1,7 @@
 //! The command `tokens recreate`: recreates the bootstrap tokens of Machines whose nodes need them to rejoin.
 //!
 //! A node has only the token in its Machine's `KubeadmConfig`. Kubernetes deletes an expired token, and no component
-//! creates it again. Therefore a node whose certificate has expired, or whose record was reset, can be unable to
+//! creates it again. Therefore a node whose certificate has expired, or whose record was reset, might not be able to
 //! rejoin.
 
 use std::collections::BTreeSet;

@@ -129,8 +129,8 @@ impl Common {
         Self::for_at_least(1, own, common)
     }
 
-    /// Creates memory that stays in use as long as clusters are served. A single namespace can use at most half of it,
-    /// because other namespaces can get only unused memory.
+    /// Creates memory that remains in use as long as clusters are served. A single namespace can use at most half of
+    /// it, because other namespaces can get only unused memory.
     const fn of_kept(own: usize, common: usize) -> Self {
         Self::for_at_least(2, own, common)
     }
@@ -239,9 +239,10 @@ impl Drop for Member {
 ///
 /// - Other clusters in the namespace never use a cluster's own share.
 /// - The own shares of all tenants together are limited. The shared memory is also limited.
-/// - While another namespace has a share, the clusters in one namespace can use at most half of each. For connections
-///   and calls, this limit always applies. The last quarter is divided equally among at least three namespaces, so that
-///   a new namespace gets memory even while the other namespaces use as much as they can.
+/// - While another namespace has a share, the clusters in one namespace can use at most half of each kind of shared
+///   memory. For connections and calls, this limit always applies. The last quarter is divided equally among at least
+///   three namespaces, so that a new namespace gets memory even while the other namespaces use as much memory as
+///   possible.
 #[derive(Debug, Clone)]
 pub(crate) struct Share {
     own: Arc<Pool>,

@@ -4,8 +4,8 @@
 //!
 //! # Guarantees
 //!
-//! - Label values are names of this program, well-known reasons, and the names and namespaces of Clusters. The only other
-//!   data from a tenant are the subject of the certificate that expires first. Labels never contain secrets.
+//! - Label values are names of this program, well-known reasons, and the names and namespaces of Clusters. The only
+//!   other data from a tenant is the subject of the certificate that expires first. Labels never contain secrets.
 //! - When a cluster, a watch or a Lease ends, its series end.
 
 mod catalogue;
@@ -330,8 +330,8 @@ impl Metrics {
         beats.try_for_each(|beat| beat.check())
     }
 
-    /// Whether the required kinds have been listed once. After that, the process stays ready, because an outage is not
-    /// a reason to redirect traffic.
+    /// Whether the required kinds have been listed once. After that, the process remains ready, because an outage is
+    /// not a reason to redirect traffic.
     ///
     /// # Errors
     ///

@@ -20,7 +20,7 @@ use tokio::time::sleep;
 use crate::client::{CallError, ServerTime, call};
 use crate::watch::{Lenient, Unreadable, all_of, one_of, read_alone};
 
-/// The maximum number of addresses of a Node. A normal Node has only a few.
+/// The maximum number of addresses of a Node. A normal Node has only a few addresses.
 const MAX_ADDRESSES: usize = 1024;
 
 /// The maximum length of an address, a UID or a provider ID.
@@ -136,7 +136,7 @@ impl Nodes for KubeNodes {
         // the next call.
         let node = used(node)?;
         // The Lease is also read for a ready Node, because kube-controller-manager, which marks a Node as not ready,
-        // can be unavailable.
+        // might be unavailable.
         let lease = call(one_of(&self.leases, name.as_str())).await?;
         let lease = lease.map(|lease| lease.object).transpose();
         let lease = lease.map_err(Unavailable::new)?;

@@ -244,7 +244,7 @@ impl Pipeline {
     }
 
     /// Writes an Event on the Machine if its request still waits for Cluster API or for a verifier, because an operator
-    /// could need to act. If a request's provider ID is unknown, its token identifies the Machine.
+    /// might need to act. If a request's provider ID is unknown, its token identifies the Machine.
     async fn tell_of_wait(
         &self,
         request: &CertificateSigningRequest,
@@ -328,7 +328,7 @@ impl Pipeline {
     ) -> Result<Answered, CallError> {
         let answered = answer(&*self.store, request.clone(), &decided.decision).await?;
         match (answered, &decided.decision) {
-            // A request for this controller's signers must never stay approved but not issued.
+            // A request for this controller's signers must never remain approved but not issued.
             (Answered::Rejected { request, error }, Decision::Issue(_)) => {
                 logs::rejected(&self.lines.of_refusals(), &Subject::of(&request), &error);
                 decided.decision = Decision::Fail(Failure::CertificateRejected);
@@ -357,7 +357,7 @@ pub(crate) fn concluded(
     now: SystemTime,
 ) -> Option<Decided> {
     let (obstacle, waits_for_a_machine) = match &decided {
-        // The built-in signer can still be responsible for the request.
+        // The built-in signer might still be responsible for the request.
         Some(Decided {
             decision: Decision::Retry(Deferral::EnforcementUnknown),
             ..

@@ -136,7 +136,7 @@ impl Right {
 }
 
 impl std::fmt::Display for Right {
-    /// Writes the permission like an operator would: `approve signers.certificates.k8s.io/<signer>`.
+    /// Writes the permission as an operator would: `approve signers.certificates.k8s.io/<signer>`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (verb, resource) = (self.0.verb.as_deref(), self.0.resource.as_deref());
         write!(

@@ -263,7 +263,7 @@ impl Queue {
         self.entry_bytes = (self.entry_bytes + entry.len(&uid)).saturating_sub(before);
         let due = match &mut entry.state {
             State::Running(meanwhile) => {
-                // The old `bytes` stay reserved until processing ends.
+                // The old `bytes` remain reserved until processing ends.
                 *meanwhile = ChangedWhileRunning::Changed(bytes);
                 return;
             }
@@ -421,7 +421,7 @@ impl Queue {
         };
         let until = until(entry.attempts);
         entry.attempts = entry.attempts.saturating_add(1);
-        // The decision was based on the previous version, and the request can have waited for this change.
+        // The decision was based on the previous version, and the request might have waited for this change.
         if let ChangedWhileRunning::Changed(_) = meanwhile {
             return self.wait(uid, Instant::now(), None);
         }

@@ -43,7 +43,7 @@ const MAX_FILE_LEN: u64 = 1536 * 1024;
 pub struct Fault {
     /// The path of the field, such as `spec.tpm.endorsementKeys.allowList[0].ekSha256`.
     pub field: String,
-    /// A description of the fault, and the value to use instead.
+    /// A description of the error, and the value to use instead.
     pub message: String,
 }
 
@@ -126,7 +126,7 @@ fn text(path: &Path) -> Result<String, io::Error> {
     Ok(text)
 }
 
-/// Parses the text (YAML or JSON) like an API server with strict field validation, including its defaults and its
+/// Parses the text (YAML or JSON) as an API server with strict field validation does, including its defaults and its
 /// checks.
 ///
 /// # Errors
@@ -146,8 +146,8 @@ pub fn parse(text: &str) -> Result<KubeletAuthentication, InvalidSettings> {
     schema::drop_nulls(&schema, &mut object);
     schema::fill_defaults(&schema, &mut object);
     schema::check(&schema, &object, &mut faults);
-    // Like in the API server, the rules are evaluated only if all types are valid, because a rule relies on the types
-    // of its fields.
+    // As in the API server, the rules are evaluated only if all types are valid, because a rule relies on the types of
+    // its fields.
     if faults.is_empty() {
         rules::check(&schema, &object, &mut faults);
     }
@@ -179,7 +179,7 @@ pub(crate) fn check_stored(spec: &KubeletAuthenticationSpec) -> Result<(), Contr
     fault.map_or(Ok(()), |fault| Err(Contradiction(fault)))
 }
 
-/// The faults in the fields that all objects have.
+/// The errors in the fields that all objects have.
 fn identity(object: &Value) -> Vec<Fault> {
     let version = format!("{GROUP}/v1alpha1");
     let mut faults = Vec::new();

@@ -1,5 +1,5 @@
-//! The controller for one cluster without a management cluster. It reads its configuration from files, and keeps its
-//! records in memory.
+//! The controller for one cluster without a management cluster. The controller reads its configuration from files, and
+//! keeps its records in memory.
 //!
 //! An infrastructure provider can embed the controller with its own verifiers:
 //!

@@ -20,7 +20,7 @@ impl Owner for ObjectKey {
     }
 }
 
-/// A rate that the Clusters in all namespaces share. They take tokens in turn.
+/// A rate that the Clusters in all namespaces share. The Clusters take tokens in turn.
 #[derive(Debug)]
 pub struct FairRate {
     turns: FairTurns,

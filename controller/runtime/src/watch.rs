@@ -139,7 +139,8 @@ impl<K> Watching<K> {
     }
 }
 
-/// A random part of `whole`. If no random bytes are available, it is 0, so that watches end and start together.
+/// A random part of `whole`. If no random bytes are available, the result is 0, so that watches end and start
+/// together.
 fn random_part(whole: Duration) -> Duration {
     let mut random = [0];
     let _ = aws_lc_rs::rand::fill(&mut random);

@@ -2,7 +2,7 @@
 //!
 //! # Guarantees
 //!
-//! - An unavailable API server only causes delays, because the watches restart on their own.
+//! - An unavailable API server only causes delays, because the watches restart automatically.
 //! - A request that panics or is slow does not stop other requests. Two tasks never process the same request
 //!   concurrently.
 //! - When the worker stops, it first completes the answers in progress.

@@ -41,8 +41,8 @@ impl VerifiedQuote {
     /// The signature is verified first, with the key's own algorithm and over the received bytes. All further checks
     /// use these bytes.
     ///
-    /// A clock that the TPM reports as not safe is accepted, because it is not safe for some seconds after a power
-    /// loss.
+    /// A clock that the TPM reports as not safe is accepted, because the clock is not safe for a few seconds after a
+    /// power loss.
     ///
     /// An ECDSA signature can be changed into another valid signature, so a signature cannot identify a quote.
     ///

@@ -32,7 +32,7 @@ use crate::structure::Name;
 pub(crate) const LIFETIME: Duration = Duration::from_mins(5);
 
 /// The maximum time for which a response that arrived in time can wait. The controller does not appraise older
-/// evidence, because the machine's state can have changed.
+/// evidence, because the machine's state might have changed.
 const MAX_WAIT: Duration = MAX_EVIDENCE_AGE.saturating_sub(LIFETIME);
 
 /// A key for deriving challenges: 32 random bytes.

@@ -87,7 +87,7 @@ pub(crate) fn enrolment(machine: &TpmMachine) -> Enrolment {
     }
 }
 
-/// Responds to the challenge like the node does.
+/// Responds to the challenge as the node does.
 #[track_caller]
 pub(crate) fn respond(
     machine: &TpmMachine,

@@ -1,8 +1,9 @@
-//! Verifies which TPM, and so which machine, requests a kubelet certificate.
+//! Verifies which TPM, and therefore which machine, requests a kubelet certificate.
 //!
-//! The evidence consists of two requests with the same key ([`kubelet_attestation::evidence::tpm`]). It shows that the
-//! machine's known TPM attested the key in the request, after a challenge from this controller, while the machine was
-//! in the quoted boot state. It does not show that the key is in the TPM: the key is a file, which root can copy.
+//! The evidence consists of two requests with the same key ([`kubelet_attestation::evidence::tpm`]). The evidence shows
+//! that the machine's known TPM attested the key in the request, after a challenge from this controller, while the
+//! machine was in the quoted boot state. The evidence does not show that the key is in the TPM: the key is a file,
+//! which root can copy.
 //!
 //! # Guarantees
 //!

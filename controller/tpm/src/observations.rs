@@ -26,11 +26,11 @@ const ALL_RENEW: Duration = Duration::from_hours(36);
 /// The time after which a machine without new evidence is removed, because it is switched off or deleted.
 const FORGOTTEN: Duration = Duration::from_hours(24 * 8);
 
-/// The maximum number of observed machines in one cluster. Conditions would not need more machines.
+/// The maximum number of observed machines in one cluster. Conditions do not need more machines.
 const MAX_MACHINES: usize = 4096;
 
-/// The maximum number of observed machines in all Clusters of one namespace. A machine takes memory until it is
-/// removed, even after its Machine was deleted.
+/// The maximum number of observed machines in all Clusters of one namespace. A machine uses memory until it is removed,
+/// even after its Machine was deleted.
 const MAX_OF_NAMESPACE: usize = 16_384;
 
 /// The number of machines that a cluster can have beyond the limit of its namespace, so that its conditions are
@@ -42,10 +42,10 @@ static NAMESPACES: LazyLock<Shared<Shares>> =
     LazyLock::new(|| Shared::new(Lock::Observations, Shares::default()));
 
 /// The maximum number of machines or certificates that a condition names. The condition also contains the number of the
-/// remaining ones.
+/// remaining machines or certificates.
 const MAX_NAMED: usize = 5;
 
-/// The observations about the machines of one cluster. Only the cluster's verifiers share them.
+/// The observations about the machines of one cluster. Only the cluster's verifiers share these observations.
 #[derive(Debug, Default)]
 pub struct Observations {
     /// The namespace of the cluster. Empty without a management cluster.
@@ -60,7 +60,7 @@ struct Seen {
     since: Option<Duration>,
     /// The machines that have a certificate that expires soon.
     expiring: Machines<Expiring>,
-    /// The machines that have registers which the firmware did not extend.
+    /// The machines that have registers that the firmware did not extend.
     unmeasured: Machines<Vec<u8>>,
 }
 

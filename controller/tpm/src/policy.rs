@@ -40,7 +40,7 @@ impl TpmPolicy {
     }
 }
 
-/// The policy of one cluster, together with the settings that it was created from.
+/// The policy of one cluster, together with the settings from which it was created.
 ///
 /// Invalid settings are also kept, so that the certificates in the settings are parsed only after a change.
 // Not shared: only one cluster uses this lock.

@@ -89,8 +89,8 @@ struct Machine<'a> {
 }
 
 impl TpmVerifier {
-    /// Creates a verifier for the cluster with this UID and this policy. It queries `platform` for a machine if neither
-    /// the machine's provider ID nor the policy specifies its endorsement key.
+    /// Creates a verifier for the cluster with this UID and this policy. The verifier queries `platform` for a machine
+    /// if neither the machine's provider ID nor the policy specifies its endorsement key.
     ///
     /// If the policy names `ConfigMaps`, all requests wait until [`reading`](Self::reading) provides a reader for them.
     pub fn new(
@@ -193,8 +193,8 @@ impl TpmVerifier {
     }
 
     /// Records the expiry of a machine's certificates if it is the only reason for the denial. Otherwise, after the
-    /// next start of the controller, the observations would lack the machine, because all of its requests end with this
-    /// denial.
+    /// next start of the controller, the observations would not contain the machine, because all of its requests end
+    /// with this denial.
     async fn note_expired(
         &self,
         end: Expiring,
@@ -203,7 +203,7 @@ impl TpmVerifier {
         appraisal: &Appraisal<'_>,
         now: SystemTime,
     ) {
-        // A TPM with an expired certificate can belong to any machine.
+        // A TPM with an expired certificate might belong to any machine.
         if self.is_the_machines(machine, keys, appraisal).await.is_ok() {
             let machine = &appraisal.machine.name;
             self.observations

@@ -5,14 +5,14 @@
 //!
 //! # Guarantees
 //!
-//! - The namespace with the fewest running turns gets the next turn. If several namespaces have equally few, the
-//!   namespace whose last turn is the oldest gets it. Within the namespace, the next Cluster is selected in the same
-//!   way. The callers of one Cluster are served in the order of arrival.
+//! - The namespace with the fewest running turns gets the next turn. If several namespaces have equally few running
+//!   turns, the namespace whose last turn is the oldest gets the next turn. Within the namespace, the next Cluster is
+//!   selected in the same way. The callers of one Cluster are served in the order of arrival.
 //! - While another namespace has a line, a namespace can have at most half of the turns. A single namespace can have
-//!   all of them.
-//! - While several namespaces have lines, the last sixteenth of the turns is for namespaces without a running turn. So
-//!   two namespaces together cannot have all turns. With fewer than 16 turns, none is reserved: a third namespace waits
-//!   for the end of a turn.
+//!   all turns.
+//! - While several namespaces have lines, the last sixteenth of the turns is for namespaces without a running turn.
+//!   Therefore, two namespaces together cannot have all turns. With fewer than 16 turns, no turn is reserved: a third
+//!   namespace waits for the end of a turn.
 //! - A caller that stops waiting does not take a turn. A turn ends when it is dropped.
 //! - The time for which the lock is held grows with the logarithm of the number of lines.
 

@@ -258,7 +258,7 @@ impl<K: Ord + Clone, T> InUse<K, T> {
         }
         let new = new();
         self.0.write(|values| {
-            // Another thread can have added a value since then.
+            // Another thread might have added a value since then.
             if let Some(known) = values.get(&key).and_then(Weak::upgrade) {
                 return known;
             }

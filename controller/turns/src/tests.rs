@@ -276,7 +276,7 @@ fn a_line_keeps_only_a_hash_of_a_long_name() {
     assert_eq!(turns.line(&key("a", &longest)).owner.name, longest);
 }
 
-/// Lines of 1,000 Clusters in each of two namespaces, with a waiting caller each.
+/// Lines of 1,000 Clusters in each of two namespaces, with one waiting caller each.
 fn crowd(turns: &FairTurns) -> Vec<(Turn, oneshot::Receiver<()>)> {
     let namespaces = ["a", "b"].into_iter();
     let keys = namespaces.flat_map(|of| (0..1000).map(move |number| key(of, &number.to_string())));

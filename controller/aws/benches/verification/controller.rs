@@ -80,7 +80,7 @@ impl Controller {
     }
 }
 
-/// AWS's document signing certificates, and another one.
+/// AWS's document signing certificates, and another certificate.
 pub(crate) fn signers(signer: &TestSigner) -> Signers {
     let file = signer.signers_file(&[REGION]);
     Signers::embedded().with_file(&file).unwrap()

@@ -18,7 +18,7 @@ const SERIAL: [u8; 8] = [0xb6, 0x4b, 0xde, 0x5a, 0xd0, 0x09, 0x24, 0xcc];
 
 /// The test's signer for [`REGION`] only.
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new(SERIAL));
-/// A signer for another region, with another serial number.
+/// A signer for another region, with a different serial number.
 static OTHER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([0x11; 8]));
 /// AWS's signers, and the two signers of the tests.
 static SIGNERS: LazyLock<Signers> = LazyLock::new(|| {
@@ -46,7 +46,7 @@ fn denial(message: &Message) -> AwsDenial {
     verify(message).unwrap_err()
 }
 
-/// The result for a document with these bytes and a valid signature.
+/// The result for a document that has these bytes and a valid signature.
 fn verify_bytes(document: &str) -> Result<VerifiedDocument, AwsDenial> {
     verify(&SIGNER.message(document.as_bytes()))
 }

@@ -253,7 +253,7 @@ impl<S> Lane<S> {
             return None;
         }
         let alone = self.trial.line(cluster).turn().await;
-        // The previous holder of the turn can have found that EC2 works again.
+        // The previous holder of the turn might have found that EC2 works again.
         self.has_failed().then_some(alone)
     }
 

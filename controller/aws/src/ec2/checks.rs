@@ -1,8 +1,8 @@
 //! Checks that an instance matches its document or its provider ID, and belongs to this cluster. The checks work
 //! offline, except for looking up the cluster's region.
 //!
-//! EC2 is eventually consistent. If a young instance lacks a fact, the fact can still appear. If a fact does not match,
-//! it is a contradiction regardless of the instance's age.
+//! EC2 is eventually consistent. If a fact about a young instance is missing, EC2 might still report it later. If a
+//! fact does not match, it is a contradiction regardless of the instance's age.
 
 use std::time::{Duration, SystemTime};
 
@@ -27,8 +27,8 @@ const YOUNG: Duration = Duration::from_mins(5);
 /// and differ by seconds.
 const LAUNCH_LEEWAY: Duration = Duration::from_mins(1);
 
-/// The maximum time between attaching the first interface and attaching the root volume during a launch. It is usually
-/// a few seconds.
+/// The maximum time between attaching the first interface and attaching the root volume during a launch. The time is
+/// usually a few seconds.
 const ATTACHED_TOGETHER: Duration = Duration::from_mins(1);
 
 /// The prefix of the key of Cluster API's ownership tag, before the Cluster's name.
@@ -96,7 +96,7 @@ pub(crate) fn absent(document: &VerifiedDocument, now: SystemTime) -> Refusal {
 ///
 /// # Errors
 ///
-/// Returns an [`AwsDenial`] for a contradiction, and a [`Deferral`] for a fact that a young instance lacks.
+/// Returns an [`AwsDenial`] for a contradiction, and a [`Deferral`] for a missing fact about a young instance.
 pub fn check(
     facts: &InstanceFacts,
     document: &VerifiedDocument,

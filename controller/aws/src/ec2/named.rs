@@ -35,8 +35,8 @@ impl Instances {
         Ok(Some(name.ok_or_else(unnamed)?))
     }
 
-    /// The addresses and the DNS names of all interfaces of the machine. Empty if it is not running. `None` if EC2 does
-    /// not determine them.
+    /// The addresses and the DNS names of all interfaces of the machine. Empty if the machine is not running. `None` if
+    /// EC2 does not determine them.
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl Instances {
         Ok(Some(addresses.chain(names).collect()))
     }
 
-    /// Checks that the machine can belong to the cluster, like the attestation provider `aws` does for a document's
+    /// Checks that the machine can belong to the cluster, as the attestation provider `aws` does for a document's
     /// instance. Accepts a machine that is not an AWS instance.
     ///
     /// # Errors

@@ -41,7 +41,8 @@ const LIMITS: CallLimits = CallLimits {
         burst: 20,
         every: Duration::from_millis(100),
     },
-    // Longer than the time between a machine's two requests. The key does not change while the instance exists.
+    // The time is longer than the time between a machine's two requests. The key does not change while the instance
+    // exists.
     remembered: Duration::from_mins(5),
     credentials: Duration::from_secs(20),
     call: Duration::from_secs(12),
@@ -55,7 +56,7 @@ const LIMITS: CallLimits = CallLimits {
 ///
 /// # Guarantees
 ///
-/// - Only keys are remembered. They are shared only between callers with the same credentials and region. For an
+/// - Only keys are remembered. Keys are shared only between callers with the same credentials and region. For an
 ///   unknown instance, or an instance without a key, every lookup calls EC2.
 /// - A failure for one instance does not delay other instances.
 #[derive(Debug, Clone)]
@@ -129,7 +130,7 @@ impl NitroTpms {
         }
         let turn = timeout(self.channel.limits.wait, lane.token(cluster));
         turn.await.map_err(|_| OutageKind::Busy)??;
-        // A different request can have found the key during the wait.
+        // A different request might have found the key during the wait.
         if let Some(key) = known() {
             return Ok(Some(key));
         }

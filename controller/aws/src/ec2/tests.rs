@@ -56,7 +56,7 @@ async fn described(instance: &Instance) -> Option<InstanceFacts> {
     described.await.unwrap()
 }
 
-/// The document from the last launch of the instance.
+/// The document from the latest launch of the instance.
 fn document(instance: &Instance, facts: &InstanceFacts) -> VerifiedDocument {
     VerifiedDocument {
         account: instance.account.clone(),
@@ -89,7 +89,7 @@ fn denied(checked: Result<Checked, Refusal>) -> AwsDenial {
     }
 }
 
-/// The calls with the credentials of this account.
+/// The calls with credentials for this account.
 fn calls(account: &str) -> Vec<kubelet_authenticator_test_support::moto::Call> {
     let calls = MOTO.calls().into_iter();
     calls.filter(|call| call.account == account).collect()
@@ -252,7 +252,7 @@ async fn a_hanging_ec2_call_times_out_and_is_retried_later() {
         hung.unwrap_err().to_string(),
         "EC2 in eu-west-1 did not answer in time"
     );
-    // A busy machine can need longer for an answer.
+    // A response can take longer on a busy machine.
     for _ in 0..100 {
         match instances
             .describe(tenant(account), REGION, &instance.id)

@@ -350,7 +350,7 @@ async fn an_interrupted_watch_denies_nothing_until_it_has_caught_up() {
     assert_eq!(accepts(), interrupted);
     advance(Duration::from_millis(1)).await;
     assert_eq!(accepts(), Ok(false));
-    // An answer of a working watch has no effect.
+    // A response of a working watch has no effect.
     store.heard(&source);
     assert_eq!(accepts(), Ok(false));
     // The time of the first failure no longer counts.

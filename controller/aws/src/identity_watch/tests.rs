@@ -128,7 +128,7 @@ impl Bed {
     }
 }
 
-/// Waits long enough for work without a pause, but for less than any pause.
+/// Waits long enough for work without a pause, but not as long as any pause.
 async fn settle() {
     sleep(Duration::from_secs(1)).await;
 }

@@ -127,7 +127,7 @@ impl SdkSts {
     }
 
     /// Returns the home region, if the STS failure in this region can be specific to the region, because the account
-    /// has not necessarily enabled it. A session is valid in every region, regardless of where it was created. The home
+    /// might not have enabled it. A session is valid in every region, regardless of where it was created. The home
     /// region is the controller's own region if it is in the same partition. Otherwise, it is the partition's first
     /// region.
     async fn home_after(&self, failed: Option<&FailureKind>, region: &str) -> Option<String> {

@@ -78,7 +78,7 @@ impl FailureKind {
         }
     }
 
-    /// Whether the response can change only after a change by an administrator. The call is then repeated rarely.
+    /// Whether the response can change only after a change by an administrator. The call is then repeated less often.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused { .. } | Self::ActionDenied { .. })
     }
@@ -90,7 +90,7 @@ impl FailureKind {
         matches!(self, Self::Refused { code, .. } if CODES.contains(&&**code))
     }
 
-    /// Whether AWS rejected the session in the call. A different session could be accepted.
+    /// Whether AWS rejected the session in the call. AWS might accept a different session.
     pub(super) fn is_of_session(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if Meaning::of(code) == Meaning::Session)
     }

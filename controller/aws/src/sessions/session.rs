@@ -49,8 +49,8 @@ pub(super) struct Calls {
 /// # Guarantees
 ///
 /// - Concurrent requests share one call. A canceled request does not cancel the call.
-/// - Credentials are renewed after three quarters of their lifetime. Even if renewals fail, they are returned until one
-///   minute before they expire.
+/// - Credentials are renewed after three quarters of their lifetime. Even if renewals fail, the credentials are
+///   returned until one minute before they expire.
 /// - A pause follows each failure. Each further failure doubles the pause.
 /// - If the STS in one region does not return the account of the credentials, the failure affects only that region. The
 ///   account is valid in all regions.

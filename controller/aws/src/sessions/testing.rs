@@ -48,7 +48,7 @@ pub(crate) struct CountingSts {
     calls: Mutex<Vec<(String, String)>>,
     failures: Mutex<BTreeMap<String, FailureKind>>,
     life: Mutex<Option<Duration>>,
-    /// The next call panics, like the SDK at an invalid header.
+    /// The next call panics, as the SDK does for an invalid header.
     panics: AtomicBool,
 }
 
@@ -62,7 +62,7 @@ impl CountingSts {
         self.calls.lock().len()
     }
 
-    /// A role, `GetCallerIdentity`, or one of them `in` a region, fails so.
+    /// The failure of a role or of `GetCallerIdentity`, in all regions or `in` one region.
     pub(crate) fn fail(&self, role: &str, failure: Option<FailureKind>) {
         let mut failures = self.failures.lock();
         match failure {
@@ -71,7 +71,7 @@ impl CountingSts {
         }
     }
 
-    /// The lifetime of every session, independently of the requested lifetime.
+    /// The lifetime of every session, regardless of the requested lifetime.
     pub(crate) fn live(&self, life: Duration) {
         *self.life.lock() = Some(life);
     }

@@ -71,7 +71,7 @@ impl Client {
         proxy: Option<&Proxy>,
     ) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let mut roots = RootCertStore::empty();
-        // System certificates that cannot be parsed are ignored, like in other programs.
+        // System certificates that cannot be parsed are ignored, as in other programs.
         roots.add_parsable_certificates(system);
         let mut with_own = roots.clone();
         for certificate in own {

@@ -76,7 +76,7 @@ impl Refused {
         let subjects = [of_call(call), of_credentials(proof, document)];
         self.0.read(|Inner { refusals, .. }| {
             let mut known = subjects.iter().filter_map(|subject| refusals.get(subject));
-            // One of the two can have expired while the other is still valid.
+            // One of the two refusals might have expired while the other refusal is still valid.
             let known = known.find(|known| now < known.until)?;
             Some(known.denial.clone())
         })

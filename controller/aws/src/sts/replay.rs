@@ -4,7 +4,7 @@
 //! verifies it again, without a call. It also saves a call if the decision on a request is repeated.
 //!
 //! A signature is remembered only after STS has confirmed it for a key. Evidence is public, so an attacker who presents
-//! a copy first must not block the owner. With HMAC, a request has exactly one signature. ECDSA, in contrast, allows a
+//! a copy first must not block the owner. With HMAC, a request has exactly one signature. In contrast, ECDSA allows a
 //! second form.
 //!
 //! The cache is limited for each instance, for each cluster, for each namespace and in total. The last quarter is
@@ -46,7 +46,7 @@ pub(super) struct Limits {
 const FORGOTTEN: usize = 64;
 
 pub(super) const LIMITS: Limits = Limits {
-    // A join leaves one signature, which is kept for 15 minutes. The total is about 30 MB, or 60 MB with the reserved
+    // A join adds one signature, which is kept for 15 minutes. The total is about 30 MB, or 60 MB with the reserved
     // shares.
     all: 65_536,
     // Several times the number of signatures for 100 machines that join each minute.

@@ -34,8 +34,8 @@ struct RoleValue {
 ///
 /// # Errors
 ///
-/// Returns an error if the role for a relevant annotation is not available. There is no fallback: a team's cluster
-/// never gets the role for its account.
+/// Returns an error if the role for a relevant annotation is not available. No fallback exists: a team's cluster never
+/// gets the role for its account.
 pub(super) fn resolve(
     objects: &Objects,
     namespace: &str,

@@ -85,7 +85,7 @@ pub struct RawIdentityRef {
     pub kind: String,
     /// The name of the identity.
     pub name: String,
-    /// The namespace. It is not a field in the API, and is ignored.
+    /// The namespace. This value is not a field in the API, and is ignored.
     #[serde(default)]
     pub namespace: Option<String>,
 }

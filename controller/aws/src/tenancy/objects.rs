@@ -339,7 +339,7 @@ impl Namespace {
     }
 }
 
-/// The keys that a Secret lacks, or whose values are empty or invalid for AWS.
+/// The keys that are missing in a Secret, or whose values are empty or invalid for AWS.
 pub type MissingKeys = Vec<&'static str>;
 
 /// Parses the access key in the data of a Secret.

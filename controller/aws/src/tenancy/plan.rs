@@ -42,7 +42,7 @@ pub enum Root {
     Controller,
     /// An access key.
     Static(Arc<AccessKey>),
-    /// A role that the token of a service account is allowed to assume.
+    /// A role that can be assumed with the token of a service account.
     ServiceAccount(Box<ServiceAccount>),
 }
 
@@ -57,7 +57,7 @@ pub struct AccessKey {
     pub session_token: Option<Secret<String>>,
 }
 
-/// A service account, and the role that its token is allowed to assume.
+/// A service account, and the role that can be assumed with its token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceAccount {
     /// The namespace of the service account.
@@ -123,7 +123,7 @@ impl Plan {
         }
     }
 
-    /// Creates a plan for a role that the controller's own credentials assume.
+    /// Creates a plan for a role that is assumed with the controller's own credentials.
     pub(super) fn of_controller(mut role: Role) -> Self {
         role.chain();
         Self {

@@ -37,7 +37,7 @@ pub struct RoleSpec {
     /// The role's ARN.
     #[serde(rename = "roleARN", default)]
     pub role_arn: String,
-    /// The name of the session. If empty, it is derived from the identity's name.
+    /// The name of the session. If empty, the session name is derived from the identity's name.
     #[serde(default)]
     pub session_name: String,
     /// The validity of the session in seconds. 0 means one hour.

@@ -86,7 +86,7 @@ impl RoleSelector {
             && self.resource_label_selector.matches(of_resource)
     }
 
-    /// Checks the selector like the runtime of AWS Controllers for Kubernetes.
+    /// Checks the selector as the runtime of AWS Controllers for Kubernetes does.
     pub(super) fn check(&self) -> Result<(), &'static str> {
         let names = self.namespace_selector.names.as_deref().unwrap_or_default();
         let types = self.resource_type_selector.as_deref().unwrap_or_default();

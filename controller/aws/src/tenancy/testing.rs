@@ -92,7 +92,7 @@ pub(crate) fn static_identity(objects: &mut Objects, name: &str) {
     );
 }
 
-/// The root and the roles of a plan, in short.
+/// The root and the roles of a plan, as a short text.
 pub(crate) fn summary(plan: &Plan) -> (String, Vec<String>) {
     let root = match &plan.root {
         Root::Controller => "controller".to_owned(),

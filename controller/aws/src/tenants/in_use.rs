@@ -49,8 +49,8 @@ impl ClusterSessions {
         true
     }
 
-    /// Keeps the session for the plan with this digest. It replaces the session in the same region, and all sessions
-    /// for a different plan.
+    /// Keeps the session for the plan with this digest. The session replaces the session in the same region, and all
+    /// sessions for a different plan.
     pub(super) fn keep(&mut self, session: &PlanCredentials, plan: Option<CredentialsKey>) {
         if self.touch(session) {
             return;

@@ -224,7 +224,7 @@ async fn the_first_account_of_a_cluster_is_recorded_and_kept() {
         (ConditionStatus::False, "AccountMismatch")
     );
 
-    // The annotation is read, and an administrator removes it.
+    // An administrator removes the annotation after the controller has read it.
     bed.tenants.read_pin(&a.cluster, Some("111122223333"));
     assert_eq!(bed.refused(&a).await, "AccountMismatch");
     bed.tenants.read_pin(&a.cluster, None);
@@ -368,7 +368,7 @@ async fn an_account_mismatch_is_reported_only_for_its_own_credentials() {
     assert_eq!(bed.refused(&a).await, "AccountMismatch");
     assert_eq!(bed.tenants.identity_report(&a).reason, "AccountMismatch");
 
-    // An administrator corrects the Secret, and no request follows yet.
+    // An administrator has corrected the Secret, but no request has followed yet.
     let data = [("AccessKeyID", "AKIA2"), ("SecretAccessKey", "s")];
     bed.store.update(|all| secret(all, "keys", &data));
     assert_eq!(bed.tenants.identity_report(&a).reason, "Resolved");

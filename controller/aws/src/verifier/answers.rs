@@ -50,8 +50,8 @@ impl Answers {
         });
     }
 
-    /// The conditions of `cluster` about these regions. If `regions` is empty, they are about all regions in which it
-    /// has instances.
+    /// The conditions of `cluster` about these regions. If `regions` is empty, the conditions are about all regions in
+    /// which the cluster has instances.
     pub(super) fn reports(&self, cluster: &str, regions: &[String]) -> Vec<ConditionReport> {
         let resolved = ConditionReport {
             of: conditions::AWS_IDENTITY_RESOLVED,

@@ -27,7 +27,7 @@ const OTHER: &str = "i-0fedcba9876543210";
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([1; 8]));
 static STRANGER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([1; 8]));
 
-/// 2026-01-01T12:00:00Z. The document is 12 hours older.
+/// 2026-01-01T12:00:00Z. The document is 12 hours older than the request.
 fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_hours(490_908)
 }
@@ -36,7 +36,7 @@ fn launch() -> SystemTime {
     now() - Duration::from_hours(12)
 }
 
-/// A request from an instance, and the state of the services for it.
+/// A request from an instance, and the state of the services that verify it.
 struct Case {
     sts: Service,
     ec2: FakeEc2,

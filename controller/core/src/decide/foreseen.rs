@@ -34,8 +34,8 @@ pub struct Foreseen {
 /// that the machine keeps its Node name, and adopts its Node with evidence and its kubelet certificate. `claimed` is
 /// the provider ID of the Node. Without it, the inventory finds the machine by the Node name.
 ///
-/// The steps are the functions of the chain in [`crate::request`]. Like in [`explain`](super::explain), the claim
-/// writes through the ledger in `context`. Therefore use [`Rehearsal`](crate::ledger::Rehearsal) for its records, and
+/// The steps are the functions of the chain in [`crate::request`]. As in [`explain`](super::explain), the claim writes
+/// through the ledger in `context`. Therefore use [`Rehearsal`](crate::ledger::Rehearsal) for its records, and
 /// [`ReadOnlyNodes`](crate::nodes::ReadOnlyNodes) for its Nodes.
 pub async fn foresee(
     node_name: &NodeName,
@@ -90,7 +90,7 @@ impl Foreseen {
         self.identity = Some(identity.clone());
         self.unknown = unknown;
         machine::is_attested(&machine, &provider_id, &identity)?;
-        // If a service was not called, it can still report a name, and that name would determine the decision.
+        // If a service was not called, it might still report a name, which would determine the decision.
         if self.unknown.is_none() {
             let of_evidence = identity.node_name.as_ref();
             let naming = naming(&machine, of_evidence, node_name, inventory).await?;

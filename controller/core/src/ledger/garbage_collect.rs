@@ -1,4 +1,4 @@
-//! The sweep of the records, which runs once a minute. It handles deleted machines, expired certificates, and deleted
+//! The sweep of the records, which runs once per minute. It handles deleted machines, expired certificates, and deleted
 //! Nodes that were created again.
 
 use std::collections::BTreeSet;
@@ -104,7 +104,7 @@ pub enum Swept {
 /// Whether the issued certificate must be written to its record. The first write is due one hour after the certificate
 /// is issued. Later, a write is due if the stored expiry time is one day too early, has passed, or is too late. After a
 /// restart of the machine's TPM, a write is due immediately: the stored boot detects a copy of the TPM, and the process
-/// can lose its memory.
+/// might lose its memory.
 fn is_due(issued: &LastIssued, record: &Record, (now, elapsed): (SystemTime, Duration)) -> bool {
     let starts = |boot: TpmBoot| (boot.resets, boot.restarts);
     if issued.boot.map(starts) > record.known_boot().map(starts) {
@@ -181,16 +181,16 @@ impl RecordLedger {
     /// The sweep retires records whose machines no longer exist, unless there are too many at the same time
     /// ([`SweepReport::held_back`]). It deletes retired records whose certificates have expired, and Nodes whose name
     /// has no holder. It writes an issued certificate to its record if the stored expiry time or boot is outdated: at
-    /// most once a day for each record, or more often if certificates have a shorter validity. The earliest expiry time
-    /// in the report does not depend on these writes: it comes from records and memory.
+    /// most once per day for each record, or more often if certificates have a shorter validity. The earliest expiry
+    /// time in the report does not depend on these writes: it comes from records and memory.
     ///
-    /// The replica that serves the cluster calls this once a minute, while the inventory is complete and the cluster is
-    /// not paused. The sweep deletes a retired record if its certificates expired before `ended_by`. This time is not
-    /// later than `now`, so that a fast clock does not delete records. `now` is the time on the management API server,
-    /// because records store it across restarts. `elapsed` is a monotonic time, used for absences and for the age of
-    /// certificates that this process issued. `listed` contains the names of the Nodes if they were listed since the
-    /// last sweep. With this list, the number of calls does not depend on the number of retired records. Other tasks
-    /// run between pages of records.
+    /// The replica that serves the cluster calls this once per minute, while the inventory is complete and the cluster
+    /// is not paused. The sweep deletes a retired record if its certificates expired before `ended_by`. This time is
+    /// not later than `now`, so that a fast clock does not delete records. `now` is the time on the management API
+    /// server, because records store it across restarts. `elapsed` is a monotonic time, used for absences and for the
+    /// age of certificates that this process issued. `listed` contains the names of the Nodes if they were listed since
+    /// the last sweep. With this list, the number of calls does not depend on the number of retired records. Other
+    /// tasks run between pages of records.
     ///
     /// # Errors
     ///

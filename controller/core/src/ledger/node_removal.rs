@@ -1,8 +1,8 @@
 //! The rules for deleting Nodes. All parts of the ledger that delete a Node use them.
 //!
 //! A kubelet creates its Node with the provider ID of its machine. The ledger never deletes the Node of another
-//! existing machine, regardless of the records for its name. Machines without a record also have Nodes, and the names
-//! of these Nodes can have belonged to other machines.
+//! existing machine, regardless of the records for the Node's name. Machines without a record also have Nodes, and the
+//! names of these Nodes can have belonged to other machines.
 
 use std::time::SystemTime;
 
@@ -39,7 +39,7 @@ pub(super) enum Removal<'a> {
     Claimed(Option<&'a Record>),
     /// The name has no holder. The record is retired.
     Retired(&'a Stored),
-    /// The claim that opened this record selected the Node, but could not delete it. The new kubelet can have adopted
+    /// The claim that opened this record selected the Node, but could not delete it. The new kubelet might have adopted
     /// the Node since then, so the Node is deleted only if its kubelet is not running.
     Left(&'a Record),
 }

@@ -47,8 +47,8 @@ pub struct Record {
     pub renewed_boot: Option<SeenBoot>,
     /// The expiry time of the last certificate from all previous generations. `None` if they have all expired.
     pub former_until: Option<SystemTime>,
-    /// The previous generation, if its certificates stay valid until the node uses a certificate of the current
-    /// generation. Set after the machine sent stronger evidence with a renewal, because the machine possibly has not
+    /// The previous generation, if its certificates remain valid until the node uses a certificate of the current
+    /// generation. Set after the machine sent stronger evidence with a renewal, because the machine might not have
     /// received the response.
     pub superseded: Option<u64>,
     /// Set if the name has no holder: the record is retired.
@@ -143,14 +143,14 @@ impl Record {
         let former_until = self.former_until.max(Some(self.ends_by(longest, now)));
         Self {
             generation: self.generation.saturating_add(1).max(unix_seconds(now)),
-            // An expiry time in the past is kept, because this clock can be fast.
+            // An expiry time in the past is kept, because this clock might be fast.
             former_until,
             ..Self::first(claim, self.uid, stale_node, now)
         }
     }
 
     /// Returns the record with its next generation, which a renewal with stronger evidence opens. Certificates of the
-    /// current generation stay valid.
+    /// current generation remain valid.
     pub(super) fn strengthened(&self, claim: &Claim, longest: Duration, now: SystemTime) -> Self {
         Self {
             superseded: Some(self.generation),
@@ -161,8 +161,8 @@ impl Record {
     /// Returns the record that this certificate of the claimant recovers. `before` is the present record of the name,
     /// if there is one. It comes from a backup, or an earlier certificate recovered it.
     ///
-    /// The certificate stays valid until the node uses its next one, except after another recovery: its generation is
-    /// lower than the generation that the earlier certificate opened, so both end.
+    /// The certificate remains valid until the node uses its next certificate, except after another recovery: its
+    /// generation is lower than the generation that the earlier certificate opened, so both end.
     pub(super) fn recovered(
         claim: &Claim,
         certificate: CertificateUid,

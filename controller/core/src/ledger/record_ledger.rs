@@ -211,7 +211,7 @@ impl RecordLedger {
         let Some(own) = self.recorded_machine(holder).await? else {
             return Ok(HolderState::Gone);
         };
-        // A machine that joined with its token does not necessarily have a provider ID yet.
+        // A machine that joined with its token might not have a provider ID yet.
         Ok(if own.provider_id.is_none() && found.is_none() {
             present(&own)
         } else {
@@ -299,7 +299,7 @@ impl RecordLedger {
         let revoked = self.revocations.known().map_err(unavailable)?;
         let renewed = |record: Option<&Record>| rules::renewed(record, &revoked, renewal);
         let grant = match self.known_to(name, renewed).await {
-            // After a recovery, another record of the machine can exist: two replicas recovered two names.
+            // After a recovery, another record of the machine might exist: two replicas recovered two names.
             Ok(Renewed::Grant(grant))
                 if grant.uid != renewal.uid && self.policy.adoption == Adoption::Recover =>
             {

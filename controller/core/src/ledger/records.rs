@@ -59,7 +59,7 @@ pub trait Records: Debug + Send + Sync {
     async fn all(&self) -> Result<AllRecords, Unavailable>;
 
     /// Notes that a node presented a certificate with a later generation than its record, so that operators can reset
-    /// the record. Losing a note is harmless. The default implementation does not store the note.
+    /// the record. A lost note does not affect decisions. The default implementation does not store the note.
     async fn note_later(&self, _name: &NodeName, _generation: u64) -> Result<(), Unavailable> {
         Ok(())
     }

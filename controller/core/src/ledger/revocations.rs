@@ -25,9 +25,9 @@ use crate::unshared::Unshared;
 /// once for each entry.
 const MAX_RELEASED: usize = 300;
 
-/// Decisions that apply to all records of one cluster. Operators make them, or the controller makes them after the
-/// cluster was created again. They are stored in annotations on the `KubeletAuthentication`, which `clusterctl move`
-/// keeps.
+/// Decisions that apply to all records of one cluster. Operators make these decisions, or the controller makes them
+/// after the cluster was created again. The decisions are stored in annotations on the `KubeletAuthentication`, which
+/// `clusterctl move` keeps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RevocationDecisions {
     /// The lowest valid generation for all records. 0 if there is no lowest valid generation.
@@ -64,7 +64,8 @@ impl RevocationDecisions {
         }
     }
 
-    /// Releases the machine from revocations up to `at`. If there are too many releases, the oldest ones are removed.
+    /// Releases the machine from revocations up to `at`. If there are too many releases, the oldest releases are
+    /// removed.
     pub fn release(&mut self, machine: ProviderId, at: SystemTime) {
         let released = self.released.entry(machine).or_insert(at);
         *released = at.max(*released);
@@ -155,8 +156,8 @@ pub struct RecordRevocations {
 }
 
 impl RecordRevocations {
-    /// Returns the revoked certificates and keys from these records, like [`RevokedNodeCredentialsSpec::of_records`].
-    /// Other tasks run between pages of records.
+    /// Returns the revoked certificates and keys from these records, as [`RevokedNodeCredentialsSpec::of_records`]
+    /// does. Other tasks run between pages of records.
     pub async fn read(records: &[Arc<Stored>], longest: Duration, now: SystemTime) -> Self {
         let mut read = Self::default();
         let mut pace = Pace::default();
@@ -187,7 +188,7 @@ impl Revocations {
         revocations
     }
 
-    /// Discards the list, because another cluster can have a different list.
+    /// Discards the list, because another cluster might have a different list.
     pub fn forget(&self) {
         self.0.lock().list = None;
     }

@@ -1,7 +1,7 @@
 //! The rules that decide on a claim, based on the records.
 //!
-//! The rules are pure. If they need another fact, the step is [`Ask`](Step::Ask). If they need a change, the step is
-//! one write. Then the ledger applies the rules to the new state.
+//! The rules are pure. If the rules need another fact, the step is [`Ask`](Step::Ask). If the rules need a change, the
+//! step is one write. Then the ledger applies the rules to the new state.
 
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::{NodeName, ProviderId};
@@ -333,7 +333,8 @@ impl Rules<'_> {
 
     fn reopen(&self, own: &Stored, stale_node: Option<String>) -> Checked<Step> {
         self.has_its_own_key()?;
-        // The revoked key stays revoked after a reset. Otherwise, an attacker with the key could claim the name again.
+        // The revoked key remains revoked after a reset. Otherwise, an attacker with the key could claim the name
+        // again.
         let is_revoked = own.record.is_revoked() || self.is_refused(&own.record);
         let has_its_key = own.record.opened.key == self.claim.key;
         ensure!(
@@ -400,14 +401,14 @@ impl Rules<'_> {
         }
         let end = record.known_end();
         let (may, ends) = match &self.claim.assurance {
-            // The holder had stronger evidence than a token, and the record does not necessarily contain its last
-            // renewal. Therefore an operator must confirm that the claimant is the same machine.
+            // The holder had stronger evidence than a token, and the record might not contain its last renewal.
+            // Therefore an operator must confirm that the claimant is the same machine.
             Assurance::None(_) if record.holder.is_attested() => {
                 let (name, holder) = (record.node_name.clone(), &record.holder);
                 return Err(Deferral::EvidenceExpected(name, holder.attestor.clone()).into());
             }
-            // Without evidence, the claimant could be a different machine. Therefore it must wait until the certificate
-            // has expired.
+            // Without evidence, the claimant could be a different machine. Therefore the claimant must wait until the
+            // certificate has expired.
             Assurance::None(_) => {
                 let may = end < self.facts.now || self.is_below_floor_and_down(record)?;
                 (may, WaitEnd::Expiry(end))
@@ -427,7 +428,7 @@ impl Rules<'_> {
     }
 
     /// Whether the record's certificates are below the lowest valid generation for all records, and its node is down. A
-    /// running node can have a later certificate than a record that comes from a backup.
+    /// running node might have a later certificate than a record that comes from a backup.
     fn is_below_floor_and_down(&self, record: &Record) -> Checked<bool> {
         if record.generation >= self.facts.revoked.lowest_valid_generation {
             return Ok(false);

@@ -35,7 +35,7 @@ pub(crate) fn may_go_on(machine: &Machine) -> Result<(), Deferral> {
 }
 
 /// Checks that the token belongs to the machine or its pool, is assigned to the machine, or has no owner. `owner` is
-/// the owner that the token was created for.
+/// the owner for which the token was created.
 pub(crate) fn owns_token(
     machine: &Machine,
     token: &TokenId,
@@ -65,7 +65,8 @@ fn is_of(machine: &Machine, owner: &TokenOwner) -> bool {
 }
 
 /// Checks that the machine has the provider ID that the request claims. If the infrastructure provider has not set the
-/// machine's provider ID yet, it can set the claimed one later, unless another machine (`holder`) has that provider ID.
+/// machine's provider ID yet, it can set the claimed provider ID later, unless another machine (`holder`) has that
+/// provider ID.
 pub(crate) fn may_have_provider_id(
     machine: &Machine,
     claimed: &ProviderId,
@@ -84,7 +85,7 @@ pub(crate) fn may_have_provider_id(
 }
 
 /// Checks that the infrastructure provider has set the machine's provider ID. Until then, the claimed provider ID does
-/// not belong to any machine. A request that waits too long for it fails.
+/// not belong to any machine. A request that waits too long for the provider ID fails.
 pub(crate) fn is_named(machine: &Machine) -> Result<(), Deferral> {
     ensure!(!machine.unnamed, Deferral::MachineNotFound);
     Ok(())

@@ -77,8 +77,8 @@ pub(crate) fn is_node(
     }
 }
 
-/// Checks that `groups` contains all `required` groups. Apart from them, it can contain only the group of all
-/// authenticated users, and the groups that `may_be` accepts.
+/// Checks that `groups` contains all `required` groups. Apart from these groups, `groups` can contain only the group of
+/// all authenticated users, and the groups that `may_be` accepts.
 fn has_groups(
     groups: &[String],
     required: &[&str],

@@ -45,7 +45,8 @@ pub(crate) fn may_be_services(names: &[ServingName], policy: &ServingPolicy) -> 
 }
 
 /// Checks that the machine's platform reports each of the addresses. An infrastructure provider can relay addresses
-/// from inside the machine, including Service addresses (`kube-ipvs0`). A platform does not relay them.
+/// from inside the machine, including Service addresses (`kube-ipvs0`). A platform does not relay addresses from inside
+/// the machine.
 pub(crate) fn is_the_platforms(
     names: &[ServingName],
     by_platform: Option<&[ServingName]>,

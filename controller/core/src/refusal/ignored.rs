@@ -1,4 +1,4 @@
-//! Requests that the controller does not decide on.
+//! Requests on which the controller does not decide.
 
 crate::reasons! {
     /// Why a request is left alone.

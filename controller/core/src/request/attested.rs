@@ -129,7 +129,7 @@ mod tests {
     use crate::testing::{cluster, now, valid};
     use crate::verifier::{Appraisal, Assurance, InsecureVerifier, Verifier};
 
-    /// Remembers when the request was made that it appraised last.
+    /// Remembers the time of the last request that it appraised.
     #[derive(Debug)]
     struct RecordingVerifier {
         asked: Mutex<Option<SystemTime>>,

@@ -57,7 +57,7 @@ impl ParsedCsr {
         let (machine, is_only) = (machines.next(), machines.next().is_none());
         let is_control_plane = is_only && machine.as_ref().is_some_and(|one| one.control_plane);
         let basis = match exempt.of(&node_name, is_control_plane) {
-            // A Node of this kind does not necessarily have a Machine.
+            // A Node of this kind might not have a Machine.
             Some(Exemption::Listed) => ApprovalReason::ExemptRenewal,
             Some(Exemption::ControlPlane) => {
                 if let Some(machine) = &machine {

@@ -38,8 +38,8 @@ impl ConformantClientCsr {
                         machine::owns_token(&machine, token, owner.as_ref())?;
                         machine
                     }
-                    // The infrastructure machine can have its provider ID before the Machine has it. The Machine can
-                    // also get its provider ID only after the Node exists.
+                    // The infrastructure machine can have its provider ID before the Machine has it. It is also
+                    // possible that the Machine gets its provider ID only after the Node exists.
                     None => self.of_token(token, inventory).await?,
                 }
             }
@@ -78,7 +78,7 @@ impl ConformantClientCsr {
                 };
                 machine::may_have_provider_id(&machine, claimed, holder.as_ref())?;
                 // Cluster API's Docker provider sets a machine's provider ID after its Node exists. The node identity
-                // stores the claimed provider ID, and is retired if the machine gets a different one.
+                // stores the claimed provider ID, and is retired if the machine gets a different provider ID.
                 machine.provider_id.get_or_insert_with(|| claimed.clone());
                 Ok(*machine)
             }

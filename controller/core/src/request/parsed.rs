@@ -37,7 +37,7 @@ impl RawRequest {
 }
 
 impl ParsedCsr {
-    /// The provider that the requested client signer belongs to. For the built-in client signer, the provider in the
+    /// The provider to which the requested client signer belongs. For the built-in client signer, the provider in the
     /// provider block. `None` for serving signers.
     pub fn provider(&self) -> Option<&Provider> {
         match self.raw.asked() {

@@ -62,7 +62,8 @@ pub(crate) enum KubeletServing {
 }
 
 impl Asked {
-    /// Returns the kind of the signer with this name. `None` if the controller does not decide on its requests.
+    /// Returns the kind of the signer with this name. `None` if the controller does not decide on requests to this
+    /// signer.
     fn of(signer: &str, verifiers: &Verifiers) -> Option<Self> {
         let admitted = |provider: &Provider| verifiers.admits(provider);
         let attests = |provider: &Provider| match verifiers.of(provider) {

@@ -27,7 +27,7 @@ pub enum Fault {
     NeverCaughtUp,
     /// All writes fail.
     ReadOnly,
-    /// After a replacement, the generation is the next number, independently of the claim.
+    /// After a replacement, the generation is the next number, regardless of the claim.
     NextGeneration,
     /// A record is written, but the answer is lost.
     AnswerLost,

@@ -25,7 +25,7 @@ pub struct Verifiers {
 pub type ParsedSettings = Arc<dyn Any + Send + Sync>;
 
 impl Verifiers {
-    /// Returns the verifiers together with the settings that they were created from. The settings can be valid or
+    /// Returns the verifiers together with the settings from which they were created. The settings can be valid or
     /// rejected.
     #[must_use]
     pub fn with_settings(self, settings: ParsedSettings) -> Self {

@@ -53,7 +53,7 @@ pub(crate) async fn serving(
     Ok(corroborated.sign(signer, now).await?)
 }
 
-/// The approval of a request that another signer signs.
+/// The approval of a request for which another signer signs.
 pub(crate) fn approved(corroborated: CorroboratedCsr) -> Option<Approval> {
     corroborated.approve().ok()
 }

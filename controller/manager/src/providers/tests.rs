@@ -1,5 +1,4 @@
-//! Tests of a cluster's verifiers, of docs/reasons.md, which lists the reasons of core and providers, and of the same
-//! list for the plugins.
+//! Tests of a cluster's verifiers, of docs/reasons.md, and of the list of reasons for the plugins.
 
 mod packed;
 

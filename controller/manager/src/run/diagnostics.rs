@@ -63,7 +63,7 @@ impl BindAddress {
             Self::One(address) => TcpListener::bind(address).await,
             Self::All(port) => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
                 Ok(listener) => Ok(listener),
-                // The machine does not necessarily support IPv6.
+                // The machine might not support IPv6.
                 Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
             },
         }

@@ -110,7 +110,7 @@ pub(super) async fn run(
     let controller = Controller::new(&access, settings, Arc::new(verifiers));
     tokio::select! {
         () = controller.run(stop) => {}
-        // The watch ends only with a panic. Without the watch, changes to identities would have no effect.
+        // The watch ends only if it panics. Without the watch, changes to identities would have no effect.
         Some(_) = beside.join_next() => return Err("the watch of AWS identities stopped".into()),
     }
     tracing::info!("stopped");

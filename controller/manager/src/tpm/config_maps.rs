@@ -7,8 +7,8 @@ use node_attestation_runtime::config_maps::ConfigMaps;
 use node_attestation_runtime::shared::{InUse, Lock};
 use node_attestation_tpm::key_lists::{KeyList, KeyLists};
 
-/// A namespace, and names in it. They are shared and not copied, because a tenant determines their length, and copies
-/// would be made under the lock of all readers.
+/// A namespace, and names in it. The names are shared and not copied, because a tenant determines their length, and
+/// copies would be made under the lock of all readers.
 type Names = Arc<(String, Vec<String>)>;
 
 /// Reads `ConfigMaps` in one management cluster.

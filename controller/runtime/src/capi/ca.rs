@@ -121,7 +121,7 @@ impl ClusterCa {
     }
 
     /// The digest of the CA key. If two clusters have the same digest, a client certificate for one cluster is valid in
-    /// the other, regardless of the evidence.
+    /// the other cluster, regardless of the evidence.
     pub fn key_digest(&self) -> KeyDigest {
         self.key_digest
     }
@@ -133,7 +133,7 @@ impl ClusterCa {
 
     /// Returns the reason why the CA cannot sign at `now`.
     ///
-    /// The result is only informational: a request at that time waits for a valid CA
+    /// The result is only for information: a request at that time waits for a valid CA
     /// ([`Deferral::CaNotValid`](node_attestation_core::refusal::Deferral::CaNotValid)).
     pub fn out_of_time(&self, now: SystemTime) -> Option<CaOutOfTime> {
         if now > self.not_after {

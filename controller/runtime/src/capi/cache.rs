@@ -138,12 +138,12 @@ impl Objects {
         self.0.changes.subscribe()
     }
 
-    /// Notifies on each change of a Cluster or of readiness.
+    /// Notifies on each change to a Cluster or to readiness.
     pub(crate) fn cluster_changes(&self) -> watch::Receiver<()> {
         self.0.cluster_changes.subscribe()
     }
 
-    /// Notifies on each change of this Cluster or of readiness.
+    /// Notifies on each change to this Cluster or to readiness.
     pub(crate) fn changes_of(&self, cluster: &ObjectKey) -> watch::Receiver<()> {
         let key = cluster.clone();
         self.0.of_cluster.write(|waiting| {
@@ -230,8 +230,8 @@ impl Objects {
         Some(Cluster::clone(&cluster))
     }
 
-    /// The API version, with its group, in which Clusters are watched. Owner references use it because it is served: an
-    /// owner reference with an unserved version blocks the deletion of its object.
+    /// The API version, with its group, in which Clusters are watched. Owner references use this version because it is
+    /// served: an owner reference with an unserved version blocks the deletion of its object.
     pub(crate) fn cluster_version(&self) -> Option<String> {
         self.read(|state| state.cluster_version.clone())
     }
@@ -263,7 +263,7 @@ impl Objects {
         store.has_unreadable(cluster) && store.cluster(cluster).is_none()
     }
 
-    /// This Cluster and its Machines and pools, limited to those that cannot be read. `None` also before
+    /// The objects among this Cluster and its Machines and pools that cannot be read. `None` also before
     /// [`Objects::is_ready`].
     pub(super) fn unreadable_members(&self, cluster: &ObjectKey) -> Option<Unread> {
         self.is_ready()
@@ -303,7 +303,7 @@ impl Objects {
     /// # Errors
     ///
     /// Returns an error if the read failed, or if the API server does not serve the kind. In the second case, the
-    /// object can still exist. A tenant who can write the reference can name an unserved kind, so this error must
+    /// object might still exist. A tenant who can write the reference can name an unserved kind, so this error must
     /// affect only the object with the reference.
     pub(super) async fn fetch<K: Kept>(
         &self,

@@ -1,6 +1,6 @@
 //! Machines whose deletion was observed in a watch.
 //!
-//! The sweep of the records reads the Machines only once a minute, and a Machine can be deleted in less time. A
+//! The sweep of the records reads the Machines only once per minute, and a Machine can be deleted in less time. A
 //! deletion in a watch is intended. A Machine that is only missing from a list does not count as deleted.
 
 use std::collections::BTreeMap;

@@ -84,7 +84,7 @@ const MAX_READS: usize = 1024;
 /// The maximum number of reads in one call to [`CapiInventory::tokens`], which has low priority.
 const READS_FOR_TOKENS: usize = 50;
 
-/// The maximum number of lookups for one answer. After each lookup, the objects that it lacked are read. Several
+/// The maximum number of lookups for one answer. After each lookup, the objects that were missing are read. Several
 /// lookups are necessary, because new Machines can appear between them.
 const MAX_LOOKS: usize = 4;
 
@@ -121,8 +121,9 @@ impl CapiInventory {
     /// The bootstrap tokens of all machines, except machines that are being deleted.
     ///
     /// `None` while the inventory is unavailable, or while the `KubeadmConfig`s of some machines have not been read.
-    /// Each call reads only a few. Pool tokens are not included: the bootstrap provider replaces a pool's token when
-    /// less than half of its lifetime is left, and it would not replace a token whose lifetime was extended.
+    /// Each call reads only a few `KubeadmConfig`s. Pool tokens are not included: the bootstrap provider replaces a
+    /// pool's token when less than half of its lifetime is left, and it would not replace a token whose lifetime was
+    /// extended.
     pub async fn tokens(&self) -> Option<BTreeSet<TokenId>> {
         let now = Instant::now();
         let unread = self.needed((READS_FOR_TOKENS + 1, now), |view| {
@@ -134,7 +135,7 @@ impl CapiInventory {
         let reads = async {
             for config in unread.into_iter().take(READS_FOR_TOKENS) {
                 let _reading = self.reading.lock().await;
-                // Another call could have read it since then.
+                // Another call might have read it since then.
                 if self.look(|view| Ok(view.is_unread(&config.name)))? {
                     self.read([config]).await?;
                 }
@@ -444,8 +445,8 @@ impl Inventory for CapiInventory {
                 Ok(owner)
             })
         };
-        // Most tokens belong to a machine that is joining. After a reset, the token can belong to any machine. A pool
-        // can have a new token.
+        // Most tokens belong to a machine that is joining. After a reset, the token might belong to any machine. A pool
+        // might have a new token.
         let mut found = None;
         for need in [Need::Joining, Need::All, Need::Pools] {
             if found.is_none() {

@@ -5,7 +5,7 @@
 //! server. It also rejects an address that only the controller can reach.
 //!
 //! The controller does not use a proxy, and ignores proxy variables in its environment, because it cannot check the
-//! addresses that a proxy connects to.
+//! addresses to which a proxy connects.
 
 use std::net::IpAddr;
 
@@ -125,7 +125,7 @@ impl TenantKubeconfig {
     pub fn access(&self, cluster: &ObjectKey) -> Result<ClusterAccess, KubeconfigRefused> {
         #[cfg(test)]
         tests::CLIENTS.set(tests::CLIENTS.get() + 1);
-        // The library's error can contain a line of the key, so it is dropped.
+        // The library's error might contain a line of the key, so it is dropped.
         let access = ClusterAccess::of_tenant(self.config.clone(), self.reach, cluster);
         access.map_err(|_| KubeconfigRefused::NoClient)
     }

@@ -249,7 +249,7 @@ impl Bootstrap {
     }
 }
 
-/// The cluster that an object belongs to: from its spec, where Cluster API requires it, or else from its label.
+/// The cluster to which an object belongs: from its spec, where Cluster API requires it, or else from its label.
 pub(super) fn cluster_of(spec: Option<String>, metadata: &ObjectMeta) -> Option<String> {
     let given = |name: &String| !name.is_empty() && name.len() <= MAX_NAME_LEN;
     let labelled = || label(metadata, CLUSTER_NAME_LABEL).cloned().filter(given);

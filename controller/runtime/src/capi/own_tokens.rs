@@ -33,7 +33,8 @@ pub(crate) enum TokenUnread {
     /// The Machine is invalid.
     #[error("the Machine cannot be decoded")]
     Machine(#[from] Unreadable),
-    /// The `KubeadmConfig` does not exist, is of a kind that is not served, or is not allowed to be read.
+    /// The `KubeadmConfig` does not exist, is of a kind that is not served, or the current user is not allowed to read
+    /// it.
     #[error("cannot read {kind} {name}")]
     Config {
         /// The kind in the reference.
@@ -46,7 +47,7 @@ pub(crate) enum TokenUnread {
 }
 
 /// A Machine with its token. The token is missing if the `KubeadmConfig` has none, because another bootstrap provider
-/// created the data, or because the Machine was the first one in its control plane.
+/// created the data, or because the Machine was the first Machine in its control plane.
 pub(crate) type TokenOfMachine = (String, Result<Option<OwnToken>, TokenUnread>);
 
 /// The Machines of a Cluster with their own tokens, except Machines that are being deleted. `only` restricts the list

@@ -1,7 +1,7 @@
 //! Reads of single objects that a limit truncated, and whose omitted part now fits.
 //!
-//! A list of the kind would also return the omitted parts. But the watch of all namespaces stops during a list, and a
-//! tenant with large objects would control how long the list takes, and when it is necessary.
+//! A list of the kind would also return the omitted parts. However, the watch of all namespaces stops during a list,
+//! and a tenant with large objects would control how long the list takes, and when it is necessary.
 
 use std::future::pending;
 use std::time::Duration;

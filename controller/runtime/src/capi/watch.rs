@@ -41,7 +41,7 @@ async fn watch_all(objects: Objects, selection: Selection, metrics: Metrics) {
 impl Objects {
     /// Creates a cache of the objects that `selection` selects in the management cluster of `client`.
     ///
-    /// The returned future runs the watches, and never ends. The cache stays empty until that future runs.
+    /// The returned future runs the watches, and never ends. The cache remains empty until that future runs.
     pub fn new(
         client: Client,
         selection: Selection,
@@ -149,7 +149,7 @@ impl Objects {
                             rereads.abandon_all();
                         }
                     }
-                    // The current list can still return the objects.
+                    // The current list might still return the objects.
                     let is_in_list = matches!(event, Event::Init | Event::InitApply(_));
                     self.apply(event, &mut listing, &mut skipped);
                     if !is_in_list {
@@ -188,7 +188,7 @@ impl Objects {
         match event {
             Event::Init => listing.clear(),
             Event::InitApply(object) => listing.extend(self.seen(object, skipped)),
-            // Until the list is complete, a missing object can still be on the next page.
+            // Until the list is complete, a missing object might still be on the next page.
             Event::InitDone => {
                 let listed = std::mem::take(listing);
                 retain::<W>(self.store(), &listed);

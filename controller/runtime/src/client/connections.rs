@@ -191,7 +191,7 @@ impl Connections {
             Err(request) => request,
         };
         let _dialling = self.dialling.lock().await;
-        // Another call could have opened a connection since then.
+        // Another call might have opened a connection since then.
         let request = match self.begin_on_open(request) {
             Ok(call) => return Ok(call),
             Err(request) => request,

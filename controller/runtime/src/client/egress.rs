@@ -38,7 +38,7 @@ const LOOKUPS: TurnLimits = TurnLimits {
     of_cluster: 1,
 };
 
-/// The limit for namespaces that recently had a slow lookup, because their name servers can fail to respond.
+/// The limit for namespaces that recently had a slow lookup, because their name servers might not respond.
 const SLOW_LOOKUPS: TurnLimits = TurnLimits {
     all: 32,
     of_cluster: 1,

@@ -86,7 +86,7 @@ impl OfNamespace {
 impl Drop for OfNamespace {
     fn drop(&mut self) {
         self.common.namespaces.write(|namespaces| {
-            // The namespace can have a new entry already.
+            // The namespace might already have a new entry.
             let is_gone = |known: &Weak<Self>| known.strong_count() == 0;
             if namespaces.get(&self.name).is_some_and(is_gone) {
                 namespaces.remove(&self.name);

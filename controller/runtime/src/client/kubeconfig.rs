@@ -68,7 +68,7 @@ impl ClusterAccess {
         Self::from_kubeconfigs(&[path.to_owned()], None).await
     }
 
-    /// Reads kubeconfigs and merges them like kubectl does with `KUBECONFIG`: the first file that defines a name or the
+    /// Reads kubeconfigs and merges them as kubectl does with `KUBECONFIG`: the first file that defines a name or the
     /// current context takes precedence.
     ///
     /// `context` overrides the current context.
@@ -117,7 +117,7 @@ impl ClusterAccess {
         Self::of_operator(config).map_err(|error| unusable(error))
     }
 
-    /// Creates access to the cluster that this process runs in, with the Pod's service account.
+    /// Creates access to the cluster in which this process runs, with the Pod's service account.
     pub fn in_cluster() -> Result<Self, InClusterAccessError> {
         Ok(Self::of_operator(Config::incluster()?)?)
     }
@@ -170,7 +170,8 @@ impl ClusterAccess {
         self.lease_client.as_ref().unwrap_or(&self.client)
     }
 
-    /// The time on the API server. It is unknown for a tenant's API server, because that server can report any time.
+    /// The time on the API server. The time is unknown for a tenant's API server, because that server can report any
+    /// time.
     pub fn server_time(&self) -> &ServerTime {
         &self.server_time
     }

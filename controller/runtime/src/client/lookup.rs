@@ -11,7 +11,7 @@ use tower::{Service, service_fn};
 use crate::turns::Turn;
 
 /// The addresses of a host, with port 0. Each address family is resolved separately, so that one lookup can succeed
-/// even if the name server rejects the other.
+/// even if the name server rejects the other lookup.
 async fn addresses(host: String) -> io::Result<Vec<SocketAddr>> {
     spawn_blocking(move || kubelet_attestation_resolver::addresses(&host)).await?
 }

@@ -10,8 +10,8 @@
 //! - After a burst of [`BURST`], all connections of a namespace and the decoding of their responses together use at
 //!   most a quarter of one processor, not counting chunks that have already been received.
 //! - After a burst of [`BURST_OF_ALL`], the connections of all namespaces together use half of one processor on
-//!   average. The more they exceed this share, the more a namespace is charged for the same work. Therefore the
-//!   namespaces with the most work wait.
+//!   average. The more the connections exceed this share, the more a namespace is charged for the same work. Therefore
+//!   the namespaces with the most work wait.
 //! - Only connections to tenants' API servers wait.
 
 use std::pin::Pin;
@@ -37,8 +37,8 @@ const BURST_OF_ALL: Duration = Duration::from_secs(20);
 /// The divisor for the share of one processor that all namespaces together get.
 const PARTS_OF_ALL: u32 = 2;
 
-/// The maximum number of times that the price doubles. It doubles for each second of processor time beyond the burst
-/// for all namespaces. The maximum corresponds to the share of 2,000 namespaces.
+/// The maximum number of times that the price doubles. The price doubles for each second of processor time beyond the
+/// burst for all namespaces. The maximum corresponds to the share of 2,000 namespaces.
 const MAX_DOUBLINGS: u64 = 10;
 
 /// The processor time that is charged for a byte if its decoding is not measured: the time that JSON with many values
@@ -303,7 +303,8 @@ mod tests {
         assert!((least..=most).contains(&took), "{took:?}");
     }
 
-    /// The processor time that this number of namespaces takes in ten minutes, if each takes as much as it can.
+    /// The processor time that this number of namespaces takes in ten minutes, if each namespace takes as much as
+    /// possible.
     async fn taken_in_ten_minutes(namespaces: usize, spent: &Arc<Spent>) -> Duration {
         let begin = Instant::now();
         let work = Duration::from_millis(2);

@@ -42,7 +42,7 @@ impl ServerTime {
         )))
     }
 
-    /// Records a response. If it has no date, the previous date remains valid.
+    /// Records a response. If the response has no date, the previous date remains valid.
     pub(super) fn heard(&self, headers: &HeaderMap) {
         let date = headers.get(DATE).and_then(|date| date.to_str().ok());
         // HTTP's date format is a subset of the e-mail format.
@@ -75,7 +75,7 @@ impl ServerTime {
         })
     }
 
-    /// The API server's time, for computing the age of objects. A change of this machine's clock does not affect it.
+    /// The API server's time, for computing the age of objects. A change to this machine's clock does not affect it.
     /// Before the first response with a date, the result is `now`, which comes from this machine's clock.
     pub fn now_or(&self, now: SystemTime) -> SystemTime {
         self.now().unwrap_or(now)

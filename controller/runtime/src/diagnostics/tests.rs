@@ -14,7 +14,7 @@ async fn start(pages: Pages, metrics: &Metrics) -> (SocketAddr, JoinHandle<()>) 
     )
 }
 
-/// Sends these bytes, and returns the answer up to the end of the connection.
+/// Sends these bytes, and returns the response, up to the end of the connection.
 async fn ask(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -62,7 +62,7 @@ async fn the_liveness_page_names_the_stalled_loop() {
     let metrics = Metrics::new("1");
     let (address, _server) = start(Pages::Health, &metrics).await;
     let _beat = metrics.heartbeat("the election", Duration::ZERO);
-    // A heartbeat is late only after more than its time, which is zero here. The server answers in real time.
+    // A heartbeat is late only after its interval, which is zero here. The server answers in real time.
     sleep(Duration::from_millis(1)).await;
 
     let (status, body) = get(address, "/healthz").await;

@@ -26,9 +26,9 @@ pub(super) struct InLine {
     limiter: Limiter,
     /// The Events that wait for a turn.
     due: VecDeque<Event>,
-    /// Waits for the turn of the first Event, which keeps its place in the queue of all clusters. It is a separate
-    /// task, because this queue is not polled while the cluster's writes hang. Otherwise, all clusters would wait for a
-    /// turn that is not used.
+    /// Waits for the turn of the first Event, which keeps its place in the queue of all clusters. The wait is a
+    /// separate task, because this queue is not polled while the cluster's writes hang. Otherwise, all clusters would
+    /// wait for a turn that is not used.
     turn: JoinSet<()>,
     look: Interval,
     limits: EventLimits,

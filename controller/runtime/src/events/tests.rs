@@ -148,7 +148,7 @@ fn the_memory_of_waiting_events_is_bounded_and_released() {
         while next().is_some() {
             sent += 1;
         }
-        // Each Event takes three kilobytes.
+        // Each Event uses three kilobytes.
         assert!((40..60).contains(&sent), "{round}: {sent}");
         assert_eq!(events.memory.lock().bytes, 0);
     }
@@ -237,7 +237,7 @@ async fn hanging_event_writes_of_a_cluster_do_not_block_other_clusters() {
         rate.take(&cluster).await;
     }
     let mut hanging = in_line(&rate, "flood", "prod-1", 1);
-    // It is next, and nothing polls it while all writes of its cluster hang.
+    // This write is next, but it is not polled while all writes of its cluster hang.
     assert!(hanging.next().now_or_never().is_none());
 
     let mut victim = in_line(&rate, "other", "victim", 1);

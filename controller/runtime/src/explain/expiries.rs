@@ -1,4 +1,4 @@
-//! The expiry times of kubelet client certificates, as far as the API server still has the requests for them.
+//! The expiry times of kubelet client certificates, if the API server still has the requests for them.
 //!
 //! The API server does not store certificates, and kube-controller-manager deletes an issued request after 1 hour.
 //! Therefore the expiry times of most certificates are known only on their nodes.

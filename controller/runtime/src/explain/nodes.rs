@@ -54,7 +54,7 @@ pub struct NodePrediction {
     pub instance: Option<String>,
     /// The endorsement key that is registered for the machine.
     pub endorsement_key: Option<String>,
-    /// The expiry time of the kubelet's certificate, as RFC 3339. `None` if neither cluster has it.
+    /// The expiry time of the kubelet's certificate, as RFC 3339. `None` if neither cluster has the expiry time.
     pub certificate_expiry: Option<String>,
     /// `recorded`, `accepted`, `undecided`, `deferred`, `denied` or `failed`.
     pub outcome: &'static str,

@@ -160,7 +160,7 @@ async fn read(
         lines: Arc::new(Unlimited),
     };
     let context = rehearsed(builder.context(), &access);
-    // If the state is unknown, requests to built-in signers stay pending, as in the controller.
+    // If the state is unknown, requests to built-in signers remain pending, as in the controller.
     if let Ok(enforced) = enforced {
         context.enforcement.set(wanted && enforced);
     }
@@ -211,7 +211,7 @@ async fn revocations(
     revocations
 }
 
-/// Reads the Service addresses like the controller does. Returns a note if they cannot be read.
+/// Reads the Service addresses as the controller does. Returns a note if they cannot be read.
 async fn read_service_ranges(context: &Context, access: &ClusterAccess) -> Option<String> {
     match service_ranges::read(access.client()).await {
         Ok(read) => {

@@ -1,4 +1,4 @@
-//! Signer programs that misbehave, and the results for a request.
+//! Misbehaving signer programs, and the results for a request.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ use tonic::{Request, Response, Status};
 use super::*;
 use crate::metrics::Format;
 
-/// The behavior of a program on a request for a signature.
+/// The behavior of a program when it receives a request for a signature.
 #[derive(Debug, Clone, Copy)]
 enum Does {
     Sign,

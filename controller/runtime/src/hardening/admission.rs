@@ -1,8 +1,8 @@
 //! Restricts the requests that bootstrap tokens and nodes are allowed to create: a `ValidatingAdmissionPolicy` for
 //! creating and updating certificate signing requests.
 //!
-//! The policy blocks requests that the controller would deny anyway. Without the policy, an attacker with a leaked
-//! token could fill the API server's storage (1.5 MB per request on a default cluster). While an auto-approval binding
+//! The policy blocks requests that the controller would also deny. Without the policy, an attacker with a leaked token
+//! could fill the API server's storage (1.5 MB per request on a default cluster). While an auto-approval binding
 //! exists, the attacker could also get a certificate from another signer.
 //!
 //! | Requester | Signers | Request name |

@@ -1,6 +1,6 @@
 //! Finds the open paths that bypass attestation.
 //!
-//! There are two checks, because each of them misses cases that the other one finds. A `SubjectAccessReview` covers all
+//! There are two checks, because each check misses cases that the other check finds. A `SubjectAccessReview` covers all
 //! authorizers of the API server, but it can only be made for groups, so it does not find a binding to the single user
 //! `system:bootstrap:abcdef`. A scan of the bindings finds that binding, but covers only RBAC.
 
@@ -42,7 +42,8 @@ const MAX_PATH_LEN: usize = 1024;
 pub enum AutoApprovePath {
     /// A binding.
     Binding(OpenBinding),
-    /// A permission for which the scan found no `ClusterRoleBinding`. A webhook or another authorizer grants it.
+    /// A permission for which the scan found no `ClusterRoleBinding`. A webhook or another authorizer grants the
+    /// permission.
     Authorizer {
         /// The subject that has the permission.
         holder: Holder,

@@ -69,7 +69,7 @@ pub enum Grant {
 impl Grant {
     const ALL: [Self; 2] = [Self::NodeClient, Self::SelfNodeClient];
 
-    /// The subresource that the permission refers to.
+    /// The subresource to which the permission refers.
     pub fn subresource(self) -> &'static str {
         match self {
             Self::NodeClient => "nodeclient",
@@ -157,7 +157,7 @@ pub(super) fn is_bootstrappers(group: &str) -> bool {
 
 /// kubeadm's two bindings that approve kubelets without evidence: the name of the `ClusterRoleBinding`, the grant, and
 /// the group. With the first binding, a token is sufficient to get a certificate for any node. With the second binding,
-/// a node's certificate is sufficient to get the next one.
+/// a node's certificate is sufficient to get the next certificate.
 const KUBEADM: [(&str, Grant, &str); 2] = [
     (
         "kubeadm:node-autoapprove-bootstrap",
@@ -192,7 +192,7 @@ fn is_kubeadms(binding: &ClusterRoleBinding) -> bool {
 pub struct OpenBinding {
     /// The `ClusterRoleBinding`.
     pub name: String,
-    /// The `ClusterRole` that the binding refers to.
+    /// The `ClusterRole` to which the binding refers.
     pub role: String,
     /// The subject whose requests are approved.
     pub holder: Holder,
@@ -229,7 +229,7 @@ pub(crate) fn memory_of(lines: &ClusterLines) -> Holding {
     Share::new(lines.namespace(), OWN_MEMORY).holding()
 }
 
-/// Reads the bindings of the cluster with these log lines, like [`scan`], and uses this memory.
+/// Reads the bindings of the cluster with these log lines, as [`scan`] does, and uses this memory.
 pub(crate) async fn scan_of(
     client: &Client,
     lines: &ClusterLines,
@@ -299,7 +299,7 @@ impl Candidate {
         size_of::<Self>() + names + uid + holders
     }
 
-    /// The grants that the holder can use. A role that is not built in can have each of them.
+    /// The grants that the holder can use. A role that is not built in can have each of the two permissions.
     fn grants_of(&self, holder: &Holder) -> impl Iterator<Item = Grant> {
         let built_in = Grant::of_cluster_role(&self.role);
         let all = Grant::ALL.into_iter();
@@ -405,8 +405,8 @@ pub struct Removed {
 /// Removes kubeadm's two bindings, if `scan` found them exactly as kubeadm writes them. Also removes them from the
 /// scan.
 ///
-/// If an operator wrote a binding, it stays in [`Scan::open`] regardless of its name, and the operator must remove it.
-/// The same applies if the API server rejects the deletion. `kubeadm upgrade apply` and `kubeadm init phase
+/// If an operator wrote a binding, it remains in [`Scan::open`] regardless of its name, and the operator must remove
+/// it. The same applies if the API server rejects the deletion. `kubeadm upgrade apply` and `kubeadm init phase
 /// bootstrap-token` create kubeadm's bindings again, so the caller must scan and remove periodically.
 ///
 /// # Errors

@@ -6,8 +6,8 @@
 //! | Policy | Refuses |
 //! | --- | --- |
 //! | [`SETTINGS_POLICY`] | other attestors, `Report`, and Nodes that renew without evidence; changed decisions about revocations |
-//! | [`DELETION_POLICY`] | the deletion of a `KubeletAuthentication` while a Cluster of its name exists |
-//! | [`IDENTITIES_POLICY`] | writes of `NodeIdentity` objects by other users than the controller and responders |
+//! | [`DELETION_POLICY`] | the deletion of a `KubeletAuthentication` while a Cluster with its name exists |
+//! | [`IDENTITIES_POLICY`] | writes of `NodeIdentity` objects by users other than the controller and responders |
 //!
 //! A responder can only revoke and reset. Each of its writes must contain its user name in [`CHANGED_BY_ANNOTATION`].
 //! The audit event of each revocation and reset names the user.
@@ -17,7 +17,7 @@
 //!
 //! # Guarantees
 //!
-//! - Settings that were stored before the floor was applied stay unchanged. Every later change must satisfy the
+//! - Settings that were stored before the floor was applied remain unchanged. Every later change must satisfy the
 //!   policies.
 //! - The deletion policy gets the Clusters in the namespace as parameters. Therefore Kubernetes' garbage collector can
 //!   delete a `KubeletAuthentication` after its Cluster is deleted, and an owner reference that a tenant writes does

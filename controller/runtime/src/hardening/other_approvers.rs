@@ -1,7 +1,8 @@
 //! Finds other approvers of requests for serving certificates, and other signers.
 //!
 //! A request does not contain the user that approved it. The API server stores only the reason and the message that the
-//! approver wrote. So the requests show that another approver works, and bindings show the users that have the permission.
+//! approver wrote. Therefore the requests show that another approver works, and bindings show the users that have the
+//! permission.
 //!
 //! kube-controller-manager deletes an issued request after 1 hour, so the requests cover only the last hour.
 
@@ -35,7 +36,7 @@ const MAX_PAGES: usize = 100;
 const MAX_OBJECTS: usize = MAX_PAGES * 100;
 
 /// The reasons of well-known approvers, which are label values of a metric: kube-controller-manager, kubectl and
-/// `OpenShift`. With other reasons, a tenant could create any number of series in the course of time.
+/// `OpenShift`. With other reasons, a tenant could create any number of series over time.
 const KNOWN: [&str; 4] = ["AutoApproved", "KubectlApprove", "NodeCSRApprove", NONE];
 
 /// The maximum number of reasons that are counted separately in the condition.
@@ -99,7 +100,7 @@ impl OtherApprovers {
         }
     }
 
-    /// The numbers of approvals by well-known reason, and of all others together.
+    /// The numbers of approvals by well-known reason, and of all other approvals together.
     pub(crate) fn by_known_reason(&self) -> BTreeMap<String, usize> {
         let mut all = BTreeMap::new();
         for (reason, count) in &self.approved {

@@ -1,7 +1,7 @@
 //! A limit for the work that one requester can cause.
 //!
 //! Each requester has a token bucket, so that a flood delays only its own requests. A request that exceeds the budget
-//! stays pending until its turn. It is never denied because of the budget.
+//! remains pending until its turn. The request is never denied because of the budget.
 //!
 //! # Guarantees
 //!

@@ -3,12 +3,12 @@
 //! Kubernetes cannot revoke client certificates. Instead, a cluster-scoped `RevokedNodeCredentials` object contains the
 //! lowest valid generation for each record. A `ValidatingAdmissionPolicy` rejects every write from a `system:node:*`
 //! user whose UID (`<record>.<generation>`) has a lower generation. The UID is in the signed part of the certificate. A
-//! certificate for the same node with a later generation stays valid.
+//! certificate for the same node with a later generation remains valid.
 //!
 //! The list has one entry for each record, which covers all revoked generations. Therefore no generation is removed
 //! while one of its certificates can be valid. The lowest valid generation for all records rejects all earlier
-//! generations of every record. The list also contains revoked keys and machines. Only the controller uses them,
-//! because its records can be older than the list.
+//! generations of every record. The list also contains revoked keys and machines. Only the controller uses these
+//! entries, because its records might be older than the list.
 //!
 //! Revocation does not affect reads, token reviews and access reviews, because admission policies do not apply to them.
 //! It does not affect certificates without a UID either, such as certificates from kube-controller-manager.
@@ -49,7 +49,7 @@ use super::policies::Policy;
 /// The name of the policy and of its binding.
 pub const POLICY_NAME: &str = "node-attestation-revocation";
 
-/// The maximum time until the API server accepts objects for a new definition. It usually takes one second.
+/// The maximum time until the API server accepts objects for a new definition. The time is usually one second.
 const ESTABLISHING: Duration = Duration::from_secs(15);
 
 /// The interval between two attempts.
@@ -69,8 +69,8 @@ pub struct Revocation {
 
 /// Rejects every write to the workload cluster that uses a certificate revoked by the records or by the existing list.
 ///
-/// An entry is removed from the list only after it has expired, because records that were restored from a backup can
-/// lack revocations that the list contains. Afterwards, `revocations` contains the list.
+/// An entry is removed from the list only after it has expired, because records that were restored from a backup might
+/// not contain revocations that are in the list. Afterwards, `revocations` contains the list.
 ///
 /// # Errors
 ///
@@ -122,7 +122,7 @@ pub(crate) async fn write(
     Ok(revocation)
 }
 
-/// Reads the existing list, without entries that this controller cannot have written.
+/// Reads the existing list, without entries that this controller could not have written.
 ///
 /// A list that cannot be decoded counts as empty and is replaced, like every object that this controller owns.
 ///
@@ -138,7 +138,7 @@ pub async fn read(client: &Client) -> Result<RevokedNodeCredentialsSpec, Hardeni
     }
 }
 
-/// Keeps the entries that a controller can have written, up to its limits. A tenant's API server can return arbitrary
+/// Keeps the entries that a controller could have written, up to its limits. A tenant's API server can return arbitrary
 /// other entries, which would be kept in memory.
 fn ours(mut list: RevokedNodeCredentialsSpec) -> RevokedNodeCredentialsSpec {
     list.revoked.retain(|uid, _| RecordUid::parse(uid).is_ok());
@@ -223,7 +223,7 @@ async fn enforce(client: &Client, spec: RevokedNodeCredentialsSpec) -> Result<()
     Ok(())
 }
 
-/// Writes the list for a new definition. The API server serves the definition shortly after it accepts it.
+/// Writes the list for a new definition. The API server serves the definition shortly after it accepts the definition.
 async fn write_until_served(
     client: &Client,
     wanted: &RevokedNodeCredentials,

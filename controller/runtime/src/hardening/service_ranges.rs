@@ -13,7 +13,7 @@ use node_attestation_core::serving::AddressRange;
 use super::access::{HardeningError, call};
 use crate::watch::{Lenient, one_of, page_of};
 
-/// The maximum number of objects. A cluster has fewer objects: one, and another one for each extension of the range.
+/// The maximum number of objects. A cluster has fewer objects: one, and another object for each extension of the range.
 const MAX_RANGES: u32 = 500;
 
 /// The maximum number of ranges in an object, and of addresses of a Service: one for each address family.

@@ -1,9 +1,9 @@
 //! The lifetime of bootstrap tokens (`bootstrapTokens: Manage`).
 //!
-//! Cluster API's bootstrap provider extends a Machine's token only until the Machine has a Node. But a Machine needs
-//! its token as long as it exists, to enroll again after it loses its disk. While attestation is enforced, this module
-//! extends the tokens that are needed, and expires them some time after their Machine is deleted. It does not manage
-//! pool tokens: the bootstrap provider replaces a pool's token, but only shortly before the token expires.
+//! Cluster API's bootstrap provider extends a Machine's token only until the Machine has a Node. However, a Machine
+//! needs its token as long as it exists, to enroll again after its disk is lost. While attestation is enforced, this
+//! module extends the tokens that are needed, and expires them some time after their Machine is deleted. It does not
+//! manage pool tokens: the bootstrap provider replaces a pool's token, but only shortly before the token expires.
 //!
 //! While attestation is not enforced, a token is sufficient to join as any node. Therefore the module does not extend
 //! tokens. It expires the tokens that it extended before, except for Machines without a Node, because the bootstrap
@@ -62,7 +62,7 @@ const PAGE: u32 = 500;
 /// The maximum number of pages. All pages together contain more Secrets than a cluster has Machines.
 const MAX_PAGES: usize = 20;
 
-/// The maximum number of tokens from these lists. A list that fails after a few pages is read again, and can then
+/// The maximum number of tokens from these lists. A list that fails after a few pages is read again, and might then
 /// contain other tokens.
 const MAX_FORMER: usize = 10_000;
 
@@ -168,7 +168,7 @@ impl Tokens {
     /// Extends those `wanted` tokens for which less than half of [`TTL`] is left. Expires extended tokens that have not
     /// been needed for the grace period.
     ///
-    /// If the API server rejects the change of a token, the next round retries it.
+    /// If the API server rejects the change to a token, the next round retries it.
     ///
     /// # Errors
     ///
@@ -278,8 +278,8 @@ impl Tokens {
         gone.map(|(token, _)| token).collect()
     }
 
-    /// Finds the tokens that a previous process extended. The first successful call does this, and later calls do
-    /// nothing.
+    /// Finds the tokens that a previous process extended. The first successful call does this, and later calls have no
+    /// effect.
     ///
     /// Tokens that are not in `wanted` count as not needed from now on.
     ///

@@ -56,7 +56,7 @@ fn the_attested_condition_is_written_once() {
             (None, Some((True, reason, time(200)))),
             (Some(known(False)), Some((True, reason, time(200)))),
             (Some(known(Unknown)), Some((True, reason, time(200)))),
-            // Another reason, such as that of the attestor before.
+            // Another reason, such as the reason from the previous attestor.
             (Some(known(True)), Some((True, reason, time(100)))),
             (Some(holds), None),
         ] {
@@ -115,7 +115,7 @@ fn only_a_denial_makes_the_attested_condition_false() {
     for user in [TOKEN, NODE] {
         for (decision, status, other, takes) in [
             (&denial, False, Unknown, true),
-            // A failure does not end a denial.
+            // A failure does not replace a denial.
             (&failure, Unknown, False, false),
             (&deferral, Unknown, False, false),
         ] {
@@ -124,7 +124,8 @@ fn only_a_denial_makes_the_attested_condition_false() {
             let same = (status, reason(decision), time(100));
 
             assert_eq!(written(&outcome, None), Some(new), "{user} {decision:?}");
-            // A machine that was refused before: the time of the last transition stays if the status stays.
+            // For a machine that was refused before: the time of the last transition does not change if the status does
+            // not change.
             let after_other = takes.then_some(new);
             assert_eq!(written(&outcome, Some(known(other))), after_other);
             assert_eq!(written(&outcome, Some(known(status))), Some(same));
@@ -154,8 +155,8 @@ fn told_when(outcome: &Outcome) -> u64 {
     told(condition.reason, &condition.message)
 }
 
-/// The outcome of a record that m1 opened at hour 2 for n1. `change` modifies the record, and `told` specifies the
-/// state of m1.
+/// The outcome of a record that m1 opened at hour 2 for n1. `change` modifies the record, and `told` is the state of
+/// m1.
 fn of_record(
     change: impl FnOnce(&mut Record),
     (id, node, attested): (&ProviderId, Option<&str>, Option<(ConditionStatus, u32)>),
@@ -186,7 +187,7 @@ fn a_record_sets_no_condition_without_the_node_of_its_machine() {
         (&own, Some("n1"), None, granted.clone()),
         (&own, Some("n1"), Some((False, 1)), granted.clone()),
         (&own, Some("n1"), Some((Unknown, 1)), granted),
-        // A renewal was refused since.
+        // A renewal has been refused since then.
         (&own, Some("n1"), Some((False, 3)), None),
         (&own, Some("n1"), Some((True, 1)), None),
         (&own, Some("n2"), None, None),

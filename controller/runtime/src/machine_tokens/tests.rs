@@ -47,7 +47,7 @@ fn machine(name: &str) -> Value {
     })
 }
 
-/// A Machine whose reference has this version, for example a typing error of an operator.
+/// A Machine whose reference has this version, for example because an operator mistyped it.
 fn machine_with_version(version: &str, name: &str) -> Value {
     let mut machine = machine(name);
     machine["spec"]["bootstrap"]["configRef"] = json!({
@@ -56,7 +56,7 @@ fn machine_with_version(version: &str, name: &str) -> Value {
     machine
 }
 
-/// Two Machines with a token each, the first Machine of a control plane, and a Machine that is being deleted.
+/// Two Machines with one token each, the first Machine of a control plane, and a Machine that is being deleted.
 fn management() -> ClusterAccess {
     management_with(Vec::new())
 }

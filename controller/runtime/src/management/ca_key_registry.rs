@@ -18,12 +18,12 @@ const BETWEEN_CHECKS: Duration = Duration::from_secs(1);
 
 /// The CA keys of all clusters of this controller.
 ///
-/// If two clusters have the same CA key, their certificates are valid in both. Therefore a cluster is not served while
-/// another cluster has proved possession of the same key.
+/// If two clusters have the same CA key, their certificates are valid in both clusters. Therefore a cluster is not
+/// served while another cluster has proved possession of the same key.
 ///
 /// Only a Secret that contains the private key proves possession. A CA certificate is public: a tenant who uses another
 /// tenant's certificate stops only their own cluster. Two clusters that have the private key stop each other. This
-/// gives no additional power to the owner of the key, who can issue certificates for the other cluster anyway. The
+/// gives no additional power to the owner of the key, who can already issue certificates for the other cluster. The
 /// creation time and the namespace have no effect.
 ///
 /// Clusters without the private key do not stop each other. An external signer identifies the cluster of each CA,
@@ -193,7 +193,7 @@ impl CaKeyHolder {
     }
 
     /// Whether the last result is still valid. The cluster's own entry is also compared, because this holder's
-    /// predecessor can be dropped late.
+    /// predecessor might be dropped late.
     fn is_as_told(&self) -> bool {
         self.all.0.read(|keys| {
             let own = keys.clusters.get(&self.cluster).copied();

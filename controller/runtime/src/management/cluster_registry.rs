@@ -42,9 +42,9 @@ const SILENCE: Duration = Duration::from_mins(1);
 /// The delay before a supervisor restarts after a panic, and before a failed Event is written again.
 const RESTART: Duration = Duration::from_secs(30);
 
-/// The deadline for an Event about an unreadable object. Its turn comes after one Event from every other namespace, and
-/// its Cluster can be read later. Until the deadline, a namespace can have about 100 tasks, because its log lines limit
-/// their number.
+/// The deadline for an Event about an unreadable object. The turn of an Event comes after one Event from every other
+/// namespace, and the object might be readable before the next attempt. Until the deadline, a namespace can have about
+/// 100 tasks, because its log lines limit their number.
 const REPORTED_WITHIN: Duration = Duration::from_mins(10);
 
 /// The maximum time for ending the tasks of all clusters. During this time, this replica holds the Lease, and no other
@@ -106,7 +106,7 @@ struct ClusterRegistry {
     /// All keys that have a task. They include clusters that belong to other controllers, because the clusters' labels
     /// can change.
     ///
-    /// A key stays until its task ends. If an object is created again, its service starts in the same task or after
+    /// A key is kept until its task ends. If an object is created again, its service starts in the same task or after
     /// that task, so that releasing the previous service does not remove the new admission policy. Dropping a channel
     /// stops the service of its cluster.
     clusters: BTreeMap<ObjectKey, watch::Sender<Authentication>>,
@@ -116,7 +116,7 @@ struct ClusterRegistry {
     memory: KeptMemory,
     /// The lists that find objects that were not kept.
     recovery: Recovery<Lenient<KubeletAuthentication>>,
-    /// The digests of the keys in the current list, as far as the list has been read.
+    /// The digests of the keys in the current list, for the part of the list that has been read.
     listed: BTreeSet<u64>,
     tasks: JoinSet<ObjectKey>,
     /// The Events about unreadable objects that are being written. The log-line budget of a namespace limits their
@@ -131,7 +131,7 @@ struct ClusterRegistry {
 impl ClusterRegistry {
     fn apply(&mut self, event: Event<Lenient<KubeletAuthentication>>) {
         self.enablement.something_changed();
-        // A list in progress can return the objects that were not kept.
+        // A list in progress might return the objects that were not kept.
         let is_in_list = matches!(event, Event::Init | Event::InitApply(_));
         match event {
             Event::Init => {

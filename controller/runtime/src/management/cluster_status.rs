@@ -73,7 +73,7 @@ pub(super) enum ApiReachability {
     Refused(String),
 }
 
-/// The Machines whose nodes need a bootstrap token to rejoin, but have no valid one.
+/// The Machines whose nodes need a bootstrap token to rejoin, but do not have a valid token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LockedOut {
     /// Not checked, either because attestation is not enforced, so that any token is sufficient, or because the

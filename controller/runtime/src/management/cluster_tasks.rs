@@ -89,7 +89,7 @@ impl Running {
             Events::start_within(access.client().clone(), Some(management.clone()), limits);
         let store = Arc::new(KubeStore::all(access.client().clone()));
         let inventory = CapiInventory::new(shared.objects.clone(), key.clone());
-        // A cluster can differ from the previous cluster with the same name.
+        // A cluster might differ from the previous cluster with the same name.
         revocations.forget();
         let builder = ContextBuilder {
             spec: &service.spec,

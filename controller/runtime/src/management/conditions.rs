@@ -326,7 +326,7 @@ fn of_record_attestors(unauthorized: &BTreeMap<String, usize>) -> ConditionRepor
     report(AUTHORIZED, ConditionStatus::False, reason, message)
 }
 
-/// Whether each node that needs a bootstrap token to rejoin has a valid one.
+/// Whether each node that needs a bootstrap token to rejoin has a valid token.
 fn of_returning_nodes(
     locked_out: &LockedOut,
     authentication: &KubeletAuthentication,

@@ -161,7 +161,7 @@ impl Enablement {
         }
         let mut due = Vec::new();
         while let Some(key) = self.schedule.next() {
-            // The Cluster can have changed after the search.
+            // The Cluster might have changed after the search.
             let next = objects.with_cluster(&key, |cluster| step(&key, cluster));
             if let Some((wanted, step)) = next.flatten()
                 && let Some(is_repeated) = self.schedule.begin(&key, wanted.clone(), now)
@@ -274,7 +274,7 @@ impl Schedule {
             (last.at, last.outcome) = (now, Some(outcome));
         }
         self.running = self.running.saturating_sub(1);
-        // The Cluster can have changed since the step started. Its next step is not due before this search.
+        // The Cluster might have changed since the step started. Its next step is not due before this search.
         self.search_by(now + PAUSE);
     }
 }

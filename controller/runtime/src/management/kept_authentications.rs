@@ -1,6 +1,6 @@
 //! The `KubeletAuthentication`s in memory, reduced to the required fields, and the limit on their memory.
 //!
-//! Each object stays in memory as long as it exists, and has a task. Even without a Cluster, a tenant can create any
+//! Each object remains in memory as long as it exists, and has a task. Even without a Cluster, a tenant can create any
 //! number of objects, each with up to 1.5 MB.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,14 +21,15 @@ use crate::memory::KeptLimit;
 /// The prefix of the annotations that are kept.
 const OWN_ANNOTATIONS: &str = "attestation.cluster.x-k8s.io/";
 
-/// The maximum number of these annotations, and of owners, to keep from an object. Normal objects have only a few.
+/// The maximum number of these annotations, and of owners, to keep from an object. Normal objects have only a few
+/// annotations and owners.
 const MAX_METADATA: usize = 64;
 
 /// The maximum length of each text in an owner reference: the maximum length of an object name.
 const MAX_OWNER_TEXT: usize = 253;
 
 /// The maximum length of an annotation's value. A longer value is truncated, which has no effect because it is invalid
-/// anyway. The list of released machines can be longer: if a part of it were missing, machines would stay revoked.
+/// anyway. The list of released machines can be longer: if a part of it were missing, machines would remain revoked.
 const MAX_ANNOTATION: usize = 512;
 
 /// The divisor of the container's memory for all `KubeletAuthentication`s: 128 MiB of 1 GiB. One namespace uses at most

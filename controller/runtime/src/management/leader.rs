@@ -254,7 +254,7 @@ impl Term<'_> {
         }
     }
 
-    /// Renews the Lease. Returns whether this replica still holds it.
+    /// Renews the Lease. Returns whether this replica still holds the Lease.
     async fn renew(&mut self) -> Result<bool, CallError> {
         let renewed = Instant::now();
         let mut next = self.lease.clone();
@@ -284,7 +284,7 @@ impl Term<'_> {
             candidate, lease, ..
         } = self;
         let mut released = candidate.release(lease).await;
-        // A renewal that was in progress when the term ended can have changed the Lease.
+        // A renewal that was in progress when the term ended might have changed the Lease.
         if released.as_ref().is_err_and(CallError::is_conflict)
             && let Ok(Some(lease)) = candidate.get().await
             && holder(&lease) == candidate.identity

@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_mins(1);
 const BETWEEN_REFUSALS: Duration = Duration::from_mins(1);
 
 /// The time for which a condition is not written again, even if the Machine does not have it, because an older or newer
-/// version of Cluster API can lack the field for the condition.
+/// version of Cluster API might not have the field for the condition.
 const REPEAT: Duration = Duration::from_mins(10);
 
 /// The conditions of the Machines of one cluster.
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(write().await, Ok(()));
         assert_eq!(kind.patches(), ["v1beta1/namespaces/a/machines/m1/status"]);
 
-        // The API server no longer serves the version that was discovered. The Machine can still exist.
+        // The API server no longer serves the version that was discovered. The Machine might still exist.
         kind.serve(&["v1beta2"]);
         let unserved = write().await.unwrap_err();
         assert!(unserved.contains("does not serve the kind"), "{unserved}");

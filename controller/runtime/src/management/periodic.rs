@@ -171,7 +171,7 @@ impl Upkeep {
             let counted = self.counted().await;
             let found = self.inspect(counted.as_ref()).boxed().await;
             if !found.undone.is_empty() {
-                // A permission can have been revoked.
+                // A permission might have been revoked.
                 self.rights = None;
             }
             self.inspection = Some(Inspection {
@@ -277,7 +277,7 @@ impl Upkeep {
             return health;
         }
         if self.inspection.is_some() {
-            // Another client can have changed the revocation list, so it is written again.
+            // Another client might have changed the revocation list, so it is written again.
             self.revoked.forget();
         }
         self.read_service_ranges(&mut health).await;

@@ -19,8 +19,8 @@ pub(super) struct Places {
     namespaces: Arc<Shared<BTreeMap<String, Namespace>>>,
 }
 
-/// The creation time (in seconds since 1970) and the name of a `KubeletAuthentication`, so that the order stays the
-/// same after a restart.
+/// The creation time (in seconds since 1970) and the name of a `KubeletAuthentication`, so that the order does not
+/// change after a restart.
 type Age = (i64, String);
 
 /// The clusters in a namespace, and the channels that report whether each cluster has a place.

@@ -62,8 +62,8 @@ impl<K> From<Option<K>> for Observed<K> {
 /// Returns each change to the Secret with this name, including its version and the values of these keys. The stream
 /// never ends.
 ///
-/// Unlike `kube::runtime::watch_object`, it decodes a Secret leniently, lists in pages, and logs like all other
-/// watches. The last readable version remains in use while later versions cannot be read, and while the API server is
+/// Unlike `kube::runtime::watch_object`, it decodes a Secret leniently, lists in pages, and logs as all other watches
+/// do. The last readable version remains in use while later versions cannot be read, and while the API server is
 /// unavailable.
 pub(super) fn follow(
     api: Api<Lenient<SecretValues, Secret>>,

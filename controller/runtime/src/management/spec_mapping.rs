@@ -78,7 +78,7 @@ impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
     }
 }
 
-/// The enforcement state until the periodic work has read the admission policy. A previous process can have enforced
+/// The enforcement state until the periodic work has read the admission policy. A previous process might have enforced
 /// attestation.
 fn enforcement(spec: &KubeletAuthenticationSpec) -> Enforcement {
     Enforcement::new(if stays_enforced(spec) {

@@ -108,7 +108,7 @@ impl StatusWriter {
         Some(self.not_before)
     }
 
-    /// Replaces the status. Conditions from other controllers, which are not kept in memory, stay in the object. If
+    /// Replaces the status. Conditions from other controllers, which are not kept in memory, remain in the object. If
     /// they have changed since the read, the write fails with a conflict.
     async fn replace(
         &self,

@@ -21,7 +21,8 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// only logged.
 const MAX_A_SWEEP: usize = 20;
 
-/// The maximum number of remembered actions. They prevent further Events for a Node that is created repeatedly.
+/// The maximum number of remembered actions. These actions prevent further Events for a Node that is created
+/// repeatedly.
 const MAX_REMEMBERED: usize = 10_000;
 
 /// The Events on the records of one cluster.

@@ -12,7 +12,7 @@ fn common(own: usize, common: usize) -> &'static Common {
     Box::leak(Box::new(Common::new(own, common)))
 }
 
-/// A limit under which a single namespace can take this number of bytes.
+/// A limit that allows a single namespace to hold this number of bytes.
 fn of_one(bytes: usize) -> usize {
     bytes.div_ceil(3) * 4
 }
@@ -119,7 +119,7 @@ fn many_namespaces_together_leave_memory_to_another_one() {
     }
 }
 
-/// The holdings of one step each that a new share of this namespace can take.
+/// The number of steps that a new share of this namespace can hold.
 fn take_all(common: &'static Common, namespace: &str, own: usize) -> Vec<Holding> {
     let share = Share::of(common, namespace, own);
     let mut taken = Vec::new();

@@ -51,7 +51,8 @@ impl ClusterMetrics {
         self.metrics.watch_in(kind, self.cluster.clone())
     }
 
-    /// Counts a decision on a request, like [`Metrics::decided`]. For a denial, also increments the cluster's counter.
+    /// Counts a decision on a request, as [`Metrics::decided`] does. For a denial, also increments the cluster's
+    /// counter.
     pub(crate) fn decided(
         &self,
         (outcome, reason): (&'static str, &'static str),

@@ -21,7 +21,7 @@ pub(crate) struct Cluster {
 pub(crate) const CONDITION_STATUSES: [(&str, &str); 3] =
     [("True", "true"), ("False", "false"), ("Unknown", "unknown")];
 
-/// The denial reasons that can mean that a machine, its disk or its TPM was copied.
+/// The denial reasons that might mean that a machine, its disk or its TPM was copied.
 pub(super) const COPIED: [&str; 5] = [
     "TpmRanBackwards",
     "TpmOfAnotherMachine",

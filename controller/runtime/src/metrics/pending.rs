@@ -21,7 +21,7 @@ impl Pending {
         self.0.lock().remove(&(created, number));
     }
 
-    /// The number of requests, and the creation time of the oldest.
+    /// The number of requests, and the creation time of the oldest request.
     pub(crate) fn summary(&self) -> (usize, Option<i64>) {
         let all = self.0.lock();
         (all.len(), all.first().map(|(created, _)| *created))

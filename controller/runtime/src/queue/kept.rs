@@ -25,8 +25,8 @@ pub(crate) fn lean(mut csr: CertificateSigningRequest) -> CertificateSigningRequ
     csr
 }
 
-/// Whether the request has only metadata that is used. An answer would delete other metadata, because it would not
-/// contain it.
+/// Whether the request has only metadata that is used. An answer would delete other metadata, because the answer would
+/// not contain that metadata.
 pub(super) fn has_no_other_metadata(csr: &CertificateSigningRequest) -> bool {
     let ObjectMeta {
         annotations,

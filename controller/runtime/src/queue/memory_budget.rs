@@ -13,7 +13,7 @@ pub(super) const MAX_OBJECTS: usize = 2048;
 pub(super) const MAX_OBJECT_BYTES: usize = 8 * 1024 * 1024;
 
 /// The maximum number of concurrent requests. It is high so that machines that join together are looked up together,
-/// and slow requests do not delay others. The clients limit concurrent calls to an API server.
+/// and slow requests do not delay other requests. The clients limit concurrent calls to an API server.
 pub(super) const MAX_RUNNING: usize = 256;
 
 /// The memory limit for concurrent requests: 256 small requests, or one request of the largest size that an API server

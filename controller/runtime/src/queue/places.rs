@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{Entry, Queue, State};
 
 /// The maximum number of requests: several for each node in the largest cluster that Kubernetes supports. It is
-/// necessary because a hostile API server can list an unlimited number.
+/// necessary because a hostile API server can list an unlimited number of requests.
 pub(super) const MAX_ENTRIES: usize = 20_000;
 
 /// The maximum number of open requests from one requester. Machines in a pool share a token, and up to 1,000 machines

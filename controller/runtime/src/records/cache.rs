@@ -24,7 +24,7 @@ use crate::table::{Indexed, Table};
 use crate::watch::{Heard, Lenient, Skipped};
 
 /// The maximum time until the watch shows a write. If the watch works, this takes milliseconds. After this time, the
-/// claim waits for its next turn, like in any other outage.
+/// claim waits for its next turn, as in any other outage.
 const ECHO_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The maximum number of records for one machine, TPM or key. A host whose name changes every hour has a few hundred
@@ -163,7 +163,7 @@ impl Cache {
     }
 
     /// Checks that all records are in the cache. A list that completes between [`synced`](Self::synced) and a lookup
-    /// can omit records.
+    /// might not contain all records.
     pub(super) fn complete(&self) -> Result<(), Unavailable> {
         ensure!(
             !self.watched.is_over_the_limit(&self.namespace),
@@ -315,7 +315,7 @@ impl State {
         Ok(found.into_values().flatten().cloned().collect())
     }
 
-    /// Whether the cache contains the object in this version or a later one.
+    /// Whether the cache contains the object in this version or a later version.
     pub(super) fn has(&self, object: &str, version: &Version) -> bool {
         let Some(Ok(known)) = self.get(object) else {
             return false;

@@ -112,7 +112,7 @@ impl Index {
         self.put_with(cluster, name, Reserved::default())
     }
 
-    /// Adds a listed record. The records in `before` stay within the limits, regardless of the order of the list. New
+    /// Adds a listed record. The records in `before` remain within the limits, regardless of the order of the list. New
     /// records in other namespaces never take their places.
     pub(super) fn put_listed(&mut self, cluster: &ObjectKey, name: &str, before: &Self) -> Put {
         let own = self.namespaces.get(&cluster.namespace);

@@ -72,12 +72,12 @@ impl KubeRecords {
     /// `clusterctl move` updates the owner.
     ///
     /// Returns whether all records already had their owner. If not, the caller must repeat the call, because a renewal
-    /// can have changed a record concurrently, and a record can have been created before the owner was known.
+    /// might have changed a record concurrently, and a record might have been created before the owner was known.
     ///
     /// # Errors
     ///
     /// Returns an error if the management cluster is unavailable or rejects a write. Records before the failure have
-    /// their owner. An invalid record, which an earlier version can have written, does not affect other records.
+    /// their owner. An invalid record, which an earlier version might have written, does not affect other records.
     pub(crate) async fn end_with(&self, cluster_uid: &str) -> Result<bool, CallError> {
         let client = self.api.clone().into_client();
         let resource = call(required_cluster_resource(&client)).await?;

@@ -77,7 +77,7 @@ impl RecordsWatch {
         Self::selected(client, namespace, CLUSTER_NAME_LABEL, metrics)
     }
 
-    /// Creates the records that have these labels, like [`new`](Self::new).
+    /// Creates the records that have these labels, as [`new`](Self::new) does.
     pub(super) fn selected(
         client: Client,
         namespace: Option<&str>,
@@ -353,7 +353,7 @@ impl Caches {
 }
 
 impl Watching {
-    /// The cluster that this record belongs to, according to its spec. If the object cannot be decoded, it belongs to
+    /// The cluster to which this record belongs, according to its spec. If the object cannot be decoded, it belongs to
     /// the cluster whose cache already contains it or, if there is none, to the cluster in its label. If the object has
     /// too many labels, its labels cannot be read, so the part of its name before the first dot is the cluster.
     fn cluster_of(&self, object: &Lenient<NodeIdentity>) -> Option<ObjectKey> {

@@ -1,4 +1,4 @@
-//! The CEL rules in a schema (`x-kubernetes-validations`), evaluated like the API server does for a new object.
+//! The CEL rules in a schema (`x-kubernetes-validations`), evaluated as the API server does for a new object.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ const FORMER: &str = "oldSelf";
 pub(super) struct Rule<'a> {
     pub(super) expression: &'a str,
     pub(super) message: &'a str,
-    /// The field that the fault names, relative to the value, with a leading dot. It can be empty.
+    /// The field that the error names, relative to the value, with a leading dot. It can be empty.
     field: &'a str,
 }
 
@@ -132,7 +132,7 @@ fn masked(This(text): This<Arc<String>>) -> String {
     network(&text).map_or_else(String::new, |network| network.trunc().to_string())
 }
 
-/// The sum of a list of integers, like Kubernetes' `sum`.
+/// The sum of a list of integers, as in Kubernetes' `sum`.
 fn sum(This(list): This<Value>) -> Result<i64, ExecutionError> {
     let error = || ExecutionError::function_error("sum", "not a list of integers");
     let Value::List(items) = list else {

@@ -9,7 +9,7 @@ pub struct Case {
     pub pointer: &'static str,
     /// The new value. A null removes the field.
     pub value: Value,
-    /// The path of the field of the fault.
+    /// The path of the field in the error.
     pub field: &'static str,
     /// The message of the rule, or a part of another message.
     pub message: &'static str,

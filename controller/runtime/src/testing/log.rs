@@ -20,12 +20,12 @@ impl ThreadLog {
     /// Starts a log with lines of this level and of more severe levels.
     ///
     /// tracing stores for each call site whether a subscriber is interested in it. A thread without a subscriber can
-    /// store "not interested" while another thread gets its subscriber. So there is also a global subscriber, whose
-    /// answer tracing does not store.
+    /// store "not interested" while another thread gets its subscriber. Therefore, there is also a global subscriber,
+    /// whose answer tracing does not store.
     #[expect(clippy::disallowed_methods, reason = "they are of this module")]
     pub fn start(level: Level) -> Self {
         static UNDECIDED: Once = Once::new();
-        // A test program with a global subscriber does not need another one.
+        // A test program with a global subscriber does not need another global subscriber.
         UNDECIDED.call_once(|| drop(tracing::subscriber::set_global_default(Undecided)));
         let written = Written::default();
         let subscriber = tracing_subscriber::fmt()

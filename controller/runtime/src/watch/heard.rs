@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::watch_config;
 
-/// The maximum age. A store that has received no events for this time can have missed any change, so that a revoked or
-/// deleted node could get a certificate.
+/// The maximum age. A store that has received no events for this time might have missed any change, so that a revoked
+/// or deleted node could get a certificate.
 pub(crate) const HEARD_WITHIN: Duration = Duration::from_mins(1);
 
 /// The timeout of a watch, in seconds. The API server sends a bookmark just before the watch ends, so that even a quiet

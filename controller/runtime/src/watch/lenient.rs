@@ -1,9 +1,9 @@
-//! Decodes objects in such a way that one invalid object does not make all others unreadable.
+//! Decodes objects so that one invalid object does not make all other objects unreadable.
 //!
-//! kube decodes a list either completely or not at all, and k8s-openapi decodes the whole `metadata`. An API server
-//! stores every value that its own types accept: `metadata.managedFields[].time` can be any RFC 3339 time, but times
-//! after 9999-12-30T22:00:00Z do not fit into jiff's `Timestamp`. Therefore any user who can write one object could
-//! prevent a controller from reading all objects.
+//! kube decodes either the complete list or nothing, and k8s-openapi decodes the whole `metadata`. An API server stores
+//! every value that its own types accept: `metadata.managedFields[].time` can be any RFC 3339 time, but times after
+//! 9999-12-30T22:00:00Z do not fit into jiff's `Timestamp`. Therefore any user who can write one object could prevent a
+//! controller from reading all objects.
 //!
 //! kube's `DeserializeGuard` is not sufficient. It decodes the metadata of an invalid object, including these times, or
 //! fails. It copies every object. Its error also contains the invalid value, which can be a secret.
@@ -101,8 +101,8 @@ type Fields = BTreeMap<String, Box<RawValue>>;
 /// The member that the client adds to an object whose excess data it has removed.
 const EXCESS_REMOVED: &str = "$excessRemoved";
 
-/// The reason why this object is unreadable. If it were readable, the remaining part would be treated as the complete
-/// object.
+/// The reason why this object is unreadable. If the object were readable, the remaining part would be treated as the
+/// complete object.
 const TOO_MANY_VALUES: &str =
     "it has too many values, such as labels, annotations, owners or list entries";
 

@@ -17,8 +17,8 @@ use crate::metrics::WatchMetrics;
 ///
 /// A quiet watch has only bookmarks, which the stream does not return as events. Therefore the bytes of the body are
 /// reported, which contain an event or a bookmark. The head of a response is not reported, because an API server also
-/// sends the head for a version that it has not reached. A list page is not reported, because the store stays outdated
-/// until the list is complete.
+/// sends the head for a version that it has not reached. A list page is not reported, because the store remains
+/// outdated until the list is complete.
 pub fn listening(
     client: Client,
     told: impl Fn(Instant) + Clone + Send + Sync + Unpin + 'static,

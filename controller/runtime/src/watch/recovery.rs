@@ -1,6 +1,6 @@
 //! Lists of single namespaces that find objects that were dropped because of a limit and that now fit.
 //!
-//! The watch of all namespaces continues during this list. During a list of all objects, it would stop, and all
+//! The watch of all namespaces continues during this list. During a list of all objects, the watch would stop, and all
 //! requests would wait if the known objects were over a minute old. Separate lists are necessary because a tenant
 //! controls when its list is due, and how long it takes.
 
@@ -163,7 +163,7 @@ impl<T> Recovery<T> {
         }
     }
 
-    /// Whether the state of this object in the current list can be up to date.
+    /// Whether the state of this object in the current list might be current.
     pub(crate) fn is_current(&self, namespace: &str, name: &str) -> bool {
         let list = self.list.as_ref();
         list.is_some_and(|list| list.namespace == namespace && !list.changed.contains(name))

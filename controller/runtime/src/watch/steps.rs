@@ -1,8 +1,8 @@
 //! A list, and the watches that continue after it.
 //!
-//! kube's watcher is not used. It does not expose bookmarks, and it continues each watch at its last resource version.
-//! After etcd is restored from a backup, the API server accepts a version that it has not reached. It then sends no
-//! events until it has passed this version, which can take as long as the age of the backup.
+//! kube's watcher is not used. kube's watcher does not expose bookmarks, and it continues each watch at its last
+//! resource version. After etcd is restored from a backup, the API server accepts a version that it has not reached. It
+//! then sends no events until it has passed this version, which can take as long as the age of the backup.
 
 use std::fmt::Debug;
 use std::mem;
@@ -30,7 +30,7 @@ const DEFAULT_TIMEOUT: u32 = 290;
 ///
 /// - after every error;
 /// - after a watch without an event or a bookmark. An API server sends a bookmark every minute, and before a watch
-///   ends. Without a bookmark, it possibly has not reached the version of the watch;
+///   ends. Without a bookmark, the API server might not have reached the version of the watch;
 /// - if the first version of a continued watch is lower than the last known version.
 ///
 /// Each page of the list has at most `most` objects. If a page is too long, only its objects are read in smaller pages,

@@ -57,7 +57,7 @@ async fn failed_watches_are_retried_with_jitter() {
 async fn calls(answers: &'static [Answer]) -> Vec<String> {
     let (events, calls) = watching(answers);
     let reading = events.for_each(|_| std::future::ready(()));
-    // The API server does not answer the call after the last answer. Later calls are ignored.
+    // The API server does not answer the call after the last response. Later calls are ignored.
     let _ = tokio::time::timeout(Duration::from_hours(1), reading).await;
     let mut calls = calls.lock().unwrap().clone();
     calls.truncate(answers.len() + 1);
@@ -145,7 +145,7 @@ enum Answer {
     BrokenAfter(&'static str),
     /// A response with status 503.
     Away,
-    /// A list that exceeds the limit of an answer.
+    /// A list that exceeds the limit for a response.
     TooLong,
 }
 
@@ -239,7 +239,7 @@ async fn an_api_server_that_ends_silent_watches_early_is_called_with_backoff() {
 
     let calls = calls([List("5"), Silent].repeat(1000).leak()).await;
 
-    // Within one hour, there is a list and a watch at most every 7.5 seconds, after the first calls.
+    // After the first calls, one list and one watch begin at most every 7.5 seconds, for one hour.
     assert!((400..1000).contains(&calls.len()), "{}", calls.len());
 }
 

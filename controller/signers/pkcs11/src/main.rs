@@ -1,4 +1,4 @@
-//! An external signer for node-attestation-controller: CA keys stay in a PKCS #11 token.
+//! An external signer for node-attestation-controller: CA keys remain in a PKCS #11 token.
 //!
 //! ```text
 //! node-attestation-signer-pkcs11 --socket PATH --module LIBRARY --token-label LABEL --pin-file FILE --cas DIRECTORY
@@ -12,9 +12,9 @@
 //! - It parses every request, and signs only node certificates.
 //! - It logs to standard error, with one line for each certificate. The log never contains the PIN.
 //! - It tries the PIN only once, and does not try it if the PIN file is empty, or accessible to group or others. If the
-//!   token rejects the PIN, the signer does not log in again, because the token could lock itself. The process keeps
-//!   running, because a supervisor would otherwise restart it. `Status` and `Sign` return the error.
-//! - SIGTERM and SIGINT stop it after it completes the signatures in progress.
+//!   token rejects the PIN, the signer does not log in again, because the token could lock itself. The process
+//!   continues to run, because a supervisor would otherwise restart it. `Status` and `Sign` return the error.
+//! - SIGTERM and SIGINT stop the process after it completes the signatures in progress.
 //!
 //! # Modules
 //!

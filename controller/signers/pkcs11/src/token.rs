@@ -24,8 +24,8 @@ pub(crate) struct Token {
     pin: AuthPin,
     /// Set after the token rejected the PIN, because another attempt could lock the token.
     is_pin_refused: AtomicBool,
-    /// A session that stays open as long as the process runs. Without it, the login would end when the last session of
-    /// a call is closed.
+    /// A session that remains open as long as the process runs. Without it, the login would end when the last session
+    /// of a call is closed.
     login: Mutex<Option<Session>>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum TokenError {
     /// A token with the label does not exist.
     #[error("token {0:?} does not exist")]
     NoToken(String),
-    /// Several tokens have the label, so the signer cannot determine which token the PIN belongs to.
+    /// Several tokens have the label, so the signer cannot determine to which token the PIN belongs.
     #[error("{count} tokens have the label {label:?}, but exactly one is required")]
     Tokens {
         /// The label.
@@ -94,9 +94,9 @@ pub(crate) enum TokenError {
 }
 
 impl Token {
-    /// Loads the library, and logs in. If the token rejects the PIN, this function still returns the token. If it
-    /// returned an error, a supervisor would restart the process, and each restart would use one of the token's few
-    /// attempts.
+    /// Loads the library, and logs in. If the token rejects the PIN, this function still returns the token. If this
+    /// function returned an error, a supervisor would restart the process, and each restart would use one of the
+    /// token's few attempts.
     pub(crate) fn open(
         library: &Path,
         label: &str,

@@ -9,7 +9,7 @@ use super::*;
 
 const DATA: [u8; 32] = [7; 32];
 
-/// A key with forged attributes that can sign any data.
+/// A key whose forged attributes let it sign any data.
 struct Forger {
     software: SoftwareKey,
     key: AttestationKey,

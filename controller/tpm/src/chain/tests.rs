@@ -62,7 +62,7 @@ fn check(certificate: &[u8], kind: Kind) -> Result<(), TpmDenial> {
     decided.map(|_| ())
 }
 
-/// The reason of the denial, for tests that do not check the details.
+/// The reason for the denial, for tests that do not check the details.
 fn reason<T>(decided: Result<T, TpmDenial>) -> Result<(), &'static str> {
     decided.map(|_| ()).map_err(|denial| denial.reason())
 }
@@ -80,7 +80,7 @@ fn unfit(detail: &str) -> Result<(), TpmDenial> {
     Err(TpmDenial::EndorsementCertificateUnfit(detail.to_owned()))
 }
 
-/// The certificate after the replacement of bytes that occur once with the same number of other bytes.
+/// The certificate after bytes that occur once are replaced with the same number of other bytes.
 fn replaced(certificate: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     assert_eq!(from.len(), to.len());
     let mut found = certificate
@@ -155,7 +155,7 @@ fn a_certificate_from_an_unlisted_ca_is_denied() {
     let public_key = spki(Kind::P256);
     for other in [
         EkCa::new("another maker"),
-        // An authority with the same name and another key.
+        // An authority with the same name and a different key.
         EkCa::new("a maker"),
         EkCa::with_intermediates("a maker", Intermediates::Good(2)),
     ] {
@@ -212,7 +212,7 @@ fn a_certificate_with_a_changed_signature_or_content_is_denied() {
     }
 }
 
-/// A certificate with these values and a signature with ECDSA P-256 and SHA-256, and its issuer.
+/// A certificate with these values, signed with ECDSA P-256 and SHA-256, and its issuer.
 fn signed(words: &[u8], subject: &[u8]) -> (Vec<u8>, Authorities) {
     let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).unwrap();
     let signature = key.sign(&SystemRandom::new(), words).unwrap();
@@ -368,7 +368,7 @@ fn a_certificate_of_another_key_is_denied() {
         let certificate = MAKER.certify(&spki, &EkContents::good());
         assert_eq!(check(&certificate, Kind::P256), of_another);
     }
-    // The same modulus with another exponent is a different key.
+    // The same modulus with a different exponent is a different key.
     let rsa = MAKER.certify(&spki(Kind::Rsa2048), &EkContents::good());
     let other = replaced(&rsa, &[0x02, 0x03, 1, 0, 1], &[0x02, 0x03, 1, 0, 3]);
     assert_eq!(check(&other, Kind::Rsa2048), of_another);

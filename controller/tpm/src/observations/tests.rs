@@ -268,7 +268,7 @@ fn the_number_of_remembered_machines_has_a_limit() {
     let findings = observations.findings(&requiring(&[]), both(UNIX_EPOCH));
 
     assert_eq!(findings.unmeasured, Some(MAX_MACHINES));
-    // A known machine is still noted.
+    // A known machine is still recorded.
     observations.boot("7", vec![], since_epoch(UNIX_EPOCH));
     let findings = observations.findings(&requiring(&[]), both(UNIX_EPOCH));
     assert_eq!(findings.unmeasured, Some(MAX_MACHINES - 1));
@@ -296,7 +296,7 @@ fn machines_of_one_namespace_use_limited_memory_in_all_its_clusters() {
     );
     assert_eq!(above, [OWN, OWN]);
     assert_eq!(count("another-tenant").1, MAX_MACHINES);
-    // A deleted cluster leaves room.
+    // A deleted cluster frees space.
     clusters.remove(0);
     assert!(count("tenant-of-many").1 > OWN);
 }

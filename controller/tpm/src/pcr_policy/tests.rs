@@ -58,7 +58,7 @@ fn the_refusal_names_the_registers_that_differ_from_the_nearest_state() {
     for (quoted, register, others) in [
         ([(0, 1), (4, 1), (7, 3)], 7, &[7][..]),
         ([(0, 2), (4, 3), (7, 2)], 4, &[4]),
-        // Two states are not combined into one.
+        // Values from two states do not match a policy together.
         ([(0, 1), (4, 1), (7, 2)], 7, &[7]),
         ([(0, 3), (4, 1), (7, 3)], 0, &[0, 7]),
         ([(0, 3), (4, 3), (7, 3)], 0, &[0, 4, 7]),
@@ -395,7 +395,8 @@ fn a_denial_for_the_separator_names_it_and_the_setting() {
 
 #[test]
 fn an_unquoted_register_is_reported_before_a_different_value() {
-    // An earlier plugin quotes 0 to 7. The policy contains the registers into which a loader and a stub measure.
+    // An earlier plugin quotes registers 0 to 7. The policy contains the registers into which a loader and a stub
+    // measure.
     let policy = enforced(&[
         &[(0, 1), (7, 1), (8, 1), (9, 1)],
         &[(0, 1), (7, 1), (11, 1)],

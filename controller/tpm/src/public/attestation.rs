@@ -21,7 +21,7 @@ pub(crate) struct AttestationKey {
 
 /// Exactly the attributes fixedTPM, fixedParent, sensitiveDataOrigin, userWithAuth, noDA, restricted and sign.
 ///
-/// `TPM2_ActivateCredential` decrypts a secret for every loaded object, including software keys. So only these
+/// `TPM2_ActivateCredential` decrypts a secret for every loaded object, including software keys. Therefore, only these
 /// attributes show that the TPM itself created a signed statement.
 const ATTRIBUTES: u32 = 0x0005_0472;
 

@@ -70,7 +70,7 @@ fn a_modulus_with_an_additional_factor_is_not_marked_as_weak() {
 
 #[test]
 fn a_coordinate_without_leading_zeros_gives_the_same_key() {
-    // The multiple of P-256's base point by 379: its x has a leading zero byte.
+    // P-256's base point multiplied by 379. Its x coordinate has a leading zero byte.
     let (x, y) = (
         "5543894af3d00ed7d740abdbd75c96b06877b787db5f70eea78b90a8d7c00a",
         "bb4c85a3d8ea29efaafa24406912dd84d5b14dc32bf656ef6c6bd58a5d943f92",
@@ -142,7 +142,7 @@ fn a_public_area_with_an_even_modulus_is_denied() {
 #[test]
 fn an_endorsement_key_on_another_curve_matches_no_template() {
     let good = machine().with_endorsement_key(Kind::P256).ek_public();
-    // The position after AES-128 in CFB mode and no scheme.
+    // The position after the fields for AES-128 in CFB mode, without a scheme.
     let at = good.len() - 2 * (2 + 32) - 4;
     assert_eq!(
         good[at..at + 2],

@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    /// Ends all turns. Each waiting caller gets one.
+    /// Ends all turns. Each waiting caller gets one turn.
     fn finish(&mut self) {
         while !self.callers.is_empty() {
             let running = self.callers.iter().position(|caller| caller.is_running);

@@ -133,8 +133,8 @@ fn signer(der: &[u8]) -> Result<Option<Signer>, x509_cert::der::Error> {
 }
 
 impl Signers {
-    /// Checks that the key of `entry` is not known for another region. It would be, for example, if a certificate is
-    /// copied below the wrong region line.
+    /// Checks that the key of `entry` is not known for another region. A key is known for another region, for example,
+    /// if a certificate was copied below the wrong region line.
     pub(super) fn has_no_other_region_for(&self, entry: &Entry) -> Result<(), InvalidSigners> {
         let is_same = |known: &Signer| known.spki() == entry.signer.spki();
         let mut others = self

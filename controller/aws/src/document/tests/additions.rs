@@ -80,7 +80,7 @@ impl Element {
     }
 }
 
-/// The denial of the valid message with this change of the members of an element.
+/// The denial of the valid message with this change to the members of an element.
 fn changed(place: &[usize], change: impl FnOnce(&mut Vec<Element>)) -> AwsDenial {
     let mut elements = Element::all(&message().to_der());
     let element = &mut elements[0];

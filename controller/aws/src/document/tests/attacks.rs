@@ -30,12 +30,12 @@ fn signature_invalid() -> AwsDenial {
     AwsDenial::DocumentSignatureInvalid(REGION.into())
 }
 
-/// The denial of the valid message with this change of its signer and a new signature.
+/// The denial of the valid message, with this change to its signer and a new signature.
 fn after(change: impl FnOnce(&mut SignerInfo)) -> AwsDenial {
     denial(&message().resigned(&SIGNER, change))
 }
 
-/// Like [`after`], for a change of the signed attributes.
+/// Like [`after`], for a change to the signed attributes.
 fn with_attributes(change: impl FnOnce(&mut Vec<Attribute>)) -> AwsDenial {
     after(|signer| change(&mut signer.attributes))
 }
@@ -140,7 +140,7 @@ fn a_document_with_the_signer_of_a_different_region_is_denied() {
         denial(&OTHER.message(document().to_json().as_bytes())),
         AwsDenial::DocumentSignerMismatch(REGION.into())
     );
-    // The region changed after the signature.
+    // The region was changed after the document was signed.
     let mut changed = message();
     changed.content = Some(elsewhere);
     assert_eq!(
@@ -385,7 +385,7 @@ fn algorithms_except_rsa_2048_with_sha_256_are_denied() {
         denial(&signed_with_1024_bits),
         algorithm("the signature does not have 2048 bits")
     );
-    // The value `signature` from IMDS: only a signature, with a key that regions share.
+    // The value `signature` from IMDS: a signature without the document, with a key that regions share.
     assert_eq!(
         SIGNERS.verify(&to_lines(&[0x30; 128])).unwrap_err(),
         undecodable("it has trailing bytes")

@@ -1,4 +1,4 @@
-//! Row B11: signed documents with a content that AWS does not write.
+//! Row B11: signed documents with content that AWS does not write.
 
 use std::sync::LazyLock;
 

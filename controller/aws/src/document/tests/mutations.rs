@@ -23,7 +23,7 @@ impl Numbers {
     }
 }
 
-/// One change: a changed bit or byte, or bytes that are omitted, repeated or moved.
+/// One change: a bit or byte is changed, or bytes are omitted, repeated or moved.
 fn change(bytes: &mut Vec<u8>, numbers: &mut Numbers) {
     let at = numbers.below(bytes.len());
     let length = numbers.below(8).min(bytes.len() - at);

@@ -1,4 +1,4 @@
-//! Tests in virtual time of the batches of queries, their rate, and the effect of an outage.
+//! Tests of query batches, their rate, and the effect of an outage, in virtual time.
 
 use futures::future::join_all;
 use tokio::time::advance;
@@ -96,7 +96,7 @@ async fn a_call_waits_only_for_expected_instances() {
     assert_eq!(begin.elapsed(), SECOND + Limits::default().window);
     assert_eq!(ec2.calls().len(), 1);
 
-    // A reservation without a request does not delay other requests for longer.
+    // A reservation without a request does not increase the delay of other requests.
     let _never = instances.expect(ours(), REGION).await.unwrap();
     let begin = Instant::now();
     instances.describe(ours(), REGION, &ids[2]).await.unwrap();

@@ -35,7 +35,7 @@ fn waits<T: std::fmt::Debug>(checked: Result<T, Refusal>) {
     assert_eq!(deferral.reason(), "InstanceNotVisible");
 }
 
-/// The results for the change at the age of one minute and of one hour.
+/// The results for the change if the instance is one minute old, and if it is one hour old.
 fn young_and_old(change: impl Fn(&mut InstanceFacts)) -> [Result<Checked, Refusal>; 2] {
     let mut changed = facts();
     change(&mut changed);
@@ -139,7 +139,8 @@ fn a_restarted_instance_can_be_reported_as_stopped_but_not_terminated() {
     let [young, _] = before("terminated");
     assert_eq!(denied(young).reason(), "InstanceNotRunning");
 
-    // The instance was stopped after the document, because the two times of one launch differ only by seconds.
+    // The instance was stopped after the document was issued, because the two times of one launch differ only by
+    // seconds.
     let [young, _] = young_and_old(|facts| {
         facts.state = "stopped".to_owned();
         facts.launched = Some(launch() - MINUTE);

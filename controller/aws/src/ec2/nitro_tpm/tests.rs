@@ -55,7 +55,7 @@ fn limited(limits: CallLimits) -> NitroTpms {
     NitroTpms::with(Arc::new(PerAccount), settings, limits)
 }
 
-/// The TPMs of a cluster whose instances are in this account.
+/// The TPMs in a cluster whose instances are in this account.
 fn cluster(account: &str) -> ClusterTpms {
     cluster_with(account, LIMITS)
 }
@@ -101,7 +101,7 @@ async fn key_of(
     ask(cluster, &provider_id(instance), KeyKind::P384).await
 }
 
-/// The calls with the credentials of this account.
+/// The calls with credentials for this account.
 fn calls(account: &str) -> Vec<Call> {
     let calls = MOTO.calls().into_iter();
     calls.filter(|call| call.account == account).collect()
@@ -314,7 +314,7 @@ async fn a_hanging_key_query_times_out_and_is_retried_later() {
     let hung = key_of(&cluster, &instance).await.unwrap_err().to_string();
 
     assert_eq!(hung, "EC2 in eu-west-1 did not answer in time");
-    // A busy machine can need longer for an answer.
+    // A response can take longer on a busy machine.
     for _ in 0..100 {
         match key_of(&cluster, &instance).await {
             Err(late) if late.to_string().ends_with("did not answer in time") => {}

@@ -173,8 +173,7 @@ async fn an_sts_outage_after_a_refused_session_is_reported_as_an_outage() {
     assert_eq!(site.calls(), (2, 2));
 }
 
-/// The result if EC2 refuses the session this number of times, and STS does not return a new session, with the
-/// instance.
+/// The result for the instance if EC2 refuses the session this number of times, and STS does not return a new session.
 async fn after_an_outage_of_sts(
     site: &Site,
     times: Times,

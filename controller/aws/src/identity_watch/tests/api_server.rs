@@ -39,7 +39,7 @@ struct State {
     expired: BTreeSet<String>,
     /// The status of every response for objects with this plural name.
     refused: BTreeMap<String, u16>,
-    /// Pages of more than one object of this plural name are too large.
+    /// Pages with more than one object of this plural name are too large.
     large: Option<String>,
     /// The account that another replica writes before the next write of an account.
     rival: Option<&'static str>,

@@ -1,4 +1,4 @@
-//! Tokens of service accounts, as the API server issues them.
+//! Service account tokens, as the API server issues them.
 
 use http_body_util::BodyExt as _;
 use hyper::Method;

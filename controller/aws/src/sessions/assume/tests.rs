@@ -204,7 +204,7 @@ async fn session_policies_too_large_with_session_tags_are_denied() {
 /// A region that an account must enable.
 const OPT_IN: &str = "me-south-1";
 
-/// An STS client for a region and for the partition's first region.
+/// An STS client for a region, and another client for the partition's first region.
 fn regions_of(sts: &StrictSts, region: &str) -> SdkSts {
     let authorities = sts.service.ca_pem().as_bytes().to_vec();
     let client = Proxy::default().http_client_trusting(authorities).unwrap();

@@ -33,7 +33,7 @@ async fn an_age_error_from_sts_is_not_a_denial() {
     let bed = Bed::start();
     let node = bed.instance();
 
-    // A controller whose clock is 15 minutes slow does not detect the age, but STS does.
+    // A controller whose clock is 15 minutes slow does not detect the age, but STS detects it.
     bed.service.stop_clock(now() + minutes(16));
     assert_expired(&bed.verify(&node).await);
 

@@ -48,7 +48,7 @@ impl Bed {
         Self::with(|_| {})
     }
 
-    /// A test bed with changed settings.
+    /// A test bed with different settings.
     pub(super) fn with(change: impl FnOnce(&mut StsSettings)) -> Self {
         let service = Service::start();
         service.stop_clock(now());
@@ -118,7 +118,7 @@ impl Bed {
             .await
     }
 
-    /// The outcome of each call.
+    /// The outcomes of all calls.
     pub(super) fn outcomes(&self) -> Vec<String> {
         let calls = self.service.calls();
         calls.into_iter().map(|call| call.outcome).collect()

@@ -43,7 +43,7 @@ async fn a_full_refusal_cache_keeps_each_refusal_until_it_expires() {
     assert!(!is_known(MAX_REFUSED), "it is full");
     advance(Duration::from_secs(1)).await;
     assert!(!(0..MAX_REFUSED).any(is_known));
-    // The first entry only makes room for the next.
+    // The removal of the first entry makes room for only one new entry.
     remember(MAX_REFUSED);
     assert!(!is_known(MAX_REFUSED));
     remember(MAX_REFUSED);

@@ -23,7 +23,7 @@ fn key() -> DigestKey {
     DigestKey::new(&[7; 32])
 }
 
-/// The digests of a role identity with this change.
+/// The digests of a role identity after this change.
 fn digests(change: impl FnOnce(&mut Value)) -> Vec<CredentialsKey> {
     let mut objects = objects();
     let mut spec = role(CONTROLLER, "a");

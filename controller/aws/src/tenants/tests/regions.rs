@@ -26,7 +26,7 @@ async fn a_cluster_has_sessions_in_at_most_eight_regions() {
     let regions: Vec<String> = (1..=10).map(|number| format!("eu-west-{number}")).collect();
     for region in &regions {
         bed.ask_in(&a, region).await.unwrap();
-        // The session of the first region is in use.
+        // The session for the first region is in use.
         bed.ask_in(&a, &regions[0]).await.unwrap();
     }
     assert_eq!(bed.sts.count(), 10);

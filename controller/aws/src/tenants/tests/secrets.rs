@@ -1,4 +1,4 @@
-//! Secrets that are deleted and never shown.
+//! Secrets that are deleted, and Secrets that are never shown.
 
 use std::fmt::{Debug, Write as _};
 

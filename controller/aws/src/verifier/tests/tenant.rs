@@ -10,13 +10,13 @@ use crate::tenancy::{DigestKey, IdentityKind, TenancySettings};
 use crate::tenants::{TenantClients, TenantError};
 use crate::testing::one_cluster;
 
-/// Decides on an instance of the account and region of the case. The tenant has a role of the same account, and this
+/// Decides on an instance in the account and region of the case. The tenant has a role in the same account, and this
 /// region in its `AWSCluster`.
 async fn decide(case: &mut Case, region: &Value) -> Result<Assurance, Refusal> {
     decide_after(case, region, |_| ()).await.0
 }
 
-/// Like [`decide`], after this change of the objects. Also returns the number of STS calls for credentials.
+/// Like [`decide`], after this change to the objects. Also returns the number of STS calls for credentials.
 async fn decide_after(
     case: &mut Case,
     region: &Value,
@@ -26,7 +26,7 @@ async fn decide_after(
     (case.decide_by(&verifier).await, sts.count())
 }
 
-/// The verifier of the tenant after this change of the objects, and the STS of its credentials.
+/// The tenant's verifier after this change to the objects, and the STS that issues its credentials.
 fn verifier_after(
     case: &Case,
     region: &Value,

@@ -4,7 +4,7 @@
 //!
 //! | numbers | forged part |
 //! | --- | --- |
-//! | 1 to 8 | blocks of PEM, the provider, the encoding of DER |
+//! | 1 to 8 | PEM blocks, the provider, the DER encoding |
 //! | 9 to 12 | self-signature, key |
 //! | 13 to 15 | CA rights, subject alternative names |
 //! | 16 to 20 | the subject |

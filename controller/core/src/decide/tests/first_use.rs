@@ -24,7 +24,7 @@ fn n1() -> NodeName {
     NodeName::parse("n1").unwrap()
 }
 
-/// The reason why the request waits.
+/// The reason for which the request waits.
 #[track_caller]
 fn waits(decision: Decision) -> &'static str {
     let Decision::Retry(deferral) = decision else {

@@ -1,4 +1,4 @@
-//! Serving certificates: permitted requesters and formats.
+//! Serving certificates: the permitted requesters and formats.
 
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ fn a_serving_request_longer_than_the_policy_lifetime_is_denied() {
             None => drop(approved(&request, &serving_cluster())),
             Some(reason) => assert_eq!(denied(&request).reason(), reason),
         }
-        // The name of this project's signer is truncated.
+        // The name of this project's signer, truncated.
         request.spec.signer_name = Provider::NULL.serving_signer();
         issued_at(&request, &serving_cluster(), now());
     }

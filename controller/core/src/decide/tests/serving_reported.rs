@@ -106,7 +106,7 @@ fn an_outage_of_the_node_list_is_not_a_denial() {
     );
 }
 
-/// A platform that reports these names for machine `m1`. `None` means that the platform is unavailable.
+/// A platform that reports these names for machine `m1`. `None` means that its reports are unavailable.
 #[derive(Debug)]
 struct Platform(Option<Vec<ServingName>>);
 
@@ -146,8 +146,8 @@ impl Verifier for Platform {
     }
 }
 
-/// The cluster, whose machine `m1` is a pool member without addresses in the inventory. Its platform reports these
-/// addresses.
+/// The cluster, whose machine `m1` is a pool member without addresses in the inventory. The platform of the machine
+/// reports these addresses.
 fn platform_reported(names: Option<Vec<ServingName>>) -> Context {
     let cluster = alone(|machine| {
         machine.addresses.clear();
@@ -194,7 +194,7 @@ fn a_foreign_or_reserved_name_that_a_platform_reports_is_denied() {
 #[test]
 fn a_node_reported_address_is_ignored_if_the_platform_reports_some() {
     let claimed = ServingName::Ip([198, 51, 100, 7].into());
-    // The second machine has no names, such as a machine that is being stopped.
+    // The second machine has no names, like a machine that is being stopped.
     for reported in [vec![ServingName::Ip(ADDRESS.into())], Vec::new()] {
         let mut cluster = platform_reported(Some(reported));
         cluster.serving.guest_reported = Some(Arc::new(Guest(Some(vec![claimed.clone()]))));

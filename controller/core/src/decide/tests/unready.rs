@@ -1,4 +1,4 @@
-//! Requests that wait: outages, and machines that are not ready. These requests are never denied.
+//! Requests that wait during outages, and for machines that are not ready. The controller never denies these requests.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::verifier::{
     Appraisal, Assurance, Identity, InsecureVerifier, Verifier, VerifierUnavailable, Verifiers,
 };
 
-/// An implementation of all traits, which is always unavailable.
+/// An implementation of all traits that is always unavailable.
 #[derive(Debug)]
 struct Down;
 
@@ -373,7 +373,7 @@ fn a_machine_with_an_unread_bootstrap_config_waits_indefinitely() {
             "the inventory is unavailable: cannot read the bootstrap configuration of machine m1"
         );
     }
-    // A machine that has no own token, according to the inventory, joins with evidence.
+    // A machine that has no token according to the inventory joins with evidence.
     let ready = in_state(MachineState::Ready);
     let decision = decided(&valid(), &ready);
     assert!(matches!(decision, Decision::Issue(_)), "{decision:?}");

@@ -31,7 +31,7 @@ fn swept(world: &World, hour: u32) -> SweepReport {
     block_on(world.ledger().sweep_at(at(hour), &listed)).unwrap()
 }
 
-/// A sweep at this hour, after missing machines were missing for ten minutes.
+/// A sweep at this hour, when missing machines have been missing for ten minutes.
 fn swept_again(world: &World, hour: u32) -> SweepReport {
     block_on(
         world
@@ -276,7 +276,7 @@ fn a_lower_lifetime_does_not_shorten_an_existing_revocation() {
     let hour = Duration::from_hours(1);
     let revoked = world.record("n1").revoked_generations(hour, at(8));
 
-    // The node can have renewed one hour ago for ten hours, without a write to the record.
+    // One hour ago, the node can have renewed for ten hours without a write to the record.
     assert_eq!(revoked.unwrap().until, at(18) + GRANT_LAG);
 }
 

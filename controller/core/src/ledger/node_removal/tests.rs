@@ -25,14 +25,14 @@ fn node_of(machine: Option<&str>, is_up: bool, created: u32) -> Node {
     }
 }
 
-/// Each state, and whether attestation is definitely enforced in it.
+/// Each state, and whether attestation is certainly enforced in this state.
 const STATES: [(EnforcementState, bool); 3] = [
     (EnforcementState::Unknown, false),
     (EnforcementState::Off, false),
     (EnforcementState::On, true),
 ];
 
-/// `m1` held `n1`, and was deleted at hour 2.
+/// `m1` held the name `n1`, and was deleted at hour 2.
 fn retired(enforcement: EnforcementState) -> World {
     let mut world = World::held(policy());
     world.enforcement = Enforcement::new(enforcement);
@@ -140,7 +140,7 @@ fn a_first_claim_replaces_an_unowned_node_that_is_down() {
 #[test]
 fn a_node_whose_machine_holds_another_name_is_not_replaced() {
     let mut world = World::new();
-    // The inventory temporarily lacks the Machine.
+    // The Machine is temporarily missing in the inventory.
     world.machines.push(machine("m4", MachineState::Ready));
     world.claims(&claim("m4", "n4", 4, 0), 0).unwrap();
     world.becomes("m4", None);

@@ -80,8 +80,8 @@ impl<'a> Deliberation<'a> {
     /// Returns the refusal from the rules, or an outage.
     pub(super) async fn step(&mut self) -> Result<Option<Grant>, Refusal> {
         let step = self.next_step().await?;
-        // The cache can lack a record. In this case, a creation fails and then reads the record. A refusal or a
-        // replacement must read the record first.
+        // A record can be missing in the cache. In this case, a creation fails and then reads the record. A refusal or
+        // a replacement must read the record first.
         let needs_read = matches!(step, Step::Refuse(_) | Step::Replace { .. });
         if needs_read && !self.is_read {
             let own = self.ledger.read(&self.claim.node_name).await?;

@@ -1,4 +1,4 @@
-//! Records whose writes stay in memory.
+//! Records whose writes remain in memory.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::verifier::Identity;
 /// The prefix of the versions of records in memory. Versions of stored records do not have this prefix.
 const REHEARSED: &str = "rehearsed-";
 
-/// An overlay over the records of a cluster, for [explanations](crate::decide::explain). Writes stay in memory.
+/// An overlay over the records of a cluster, for [explanations](crate::decide::explain). Writes remain in memory.
 #[derive(Debug)]
 pub struct Rehearsal {
     actual: Arc<dyn Records>,

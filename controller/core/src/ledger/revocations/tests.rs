@@ -8,7 +8,7 @@ use crate::testing::records::{
     LONGEST, World, at, claim, insecure, name, opened_at, policy, provider_id,
 };
 
-/// The list of the workload cluster after a round with the world's records.
+/// The list in the workload cluster after a round with the world's records.
 fn published(world: &World, hour: u32) -> RevokedNodeCredentialsSpec {
     let records = [world.record("n1")];
     let records = RevokedNodeCredentialsSpec::of_records(&records, LONGEST, at(hour));
@@ -68,7 +68,7 @@ fn a_revoked_machine_without_a_record_is_denied_until_released() {
     }
 }
 
-/// The UID of a record is immutable. The writer chooses it when it creates the record.
+/// The UID of the record is immutable. The writer chooses the UID when it creates the record.
 #[test]
 fn the_stronger_of_two_revocations_with_one_uid_is_listed() {
     let revoked = {
@@ -349,7 +349,7 @@ fn the_oldest_of_too_many_released_machines_is_dropped() {
     assert!(!released.contains("/m0@") && released.contains("/m1@"));
 }
 
-/// The list with the revocation of one key.
+/// The list that revokes one key.
 fn list_of(entry: &RevokedKey) -> RevokedNodeCredentialsSpec {
     let mut list = RevokedNodeCredentialsSpec::default();
     list.revoked_keys.insert("key".to_owned(), entry.clone());

@@ -49,8 +49,8 @@ pub(in crate::ledger) fn renewed(
     }))
 }
 
-/// Whether the record comes from a backup. If so, its holder renews with a certificate of a later generation, which is
-/// not revoked.
+/// Whether the record comes from a backup. In this case, the holder renews with a certificate of a later generation,
+/// which is not revoked.
 pub(in crate::ledger) fn is_from_backup(
     record: &Record,
     revoked: &RevokedNodeCredentialsSpec,

@@ -2,7 +2,7 @@
 //!
 //! The API server authenticated the certificate, so this controller issued it for the node name, and its UID contains
 //! the lost record and generation. The list of revoked certificates decides whether it is revoked, because the record
-//! that revoked it can also be lost.
+//! that revoked it might also be lost.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl Rules<'_> {
         let before = own.map(|own| &own.record);
         let stale_node = self.node_of_another(before)?;
         self.leave_others()?;
-        // The lifetime of the certificate was in the lost record, and can be longer than the present maximum.
+        // The lifetime of the certificate was in the lost record, and might be longer than the present maximum.
         let possible = Duration::from_secs(MAX_ATTESTED_SECONDS.into());
         let (longest, now) = (self.policy.longest_lifetime.max(possible), self.facts.now);
         let record = Record::recovered(self.claim, uid, before, stale_node, longest, now);
@@ -79,8 +79,8 @@ impl Rules<'_> {
         self.recovered(Some(own), uid)
     }
 
-    /// Whether the ledger can have opened this generation. Without this limit, a certificate from another signer could
-    /// exhaust the generations of a name.
+    /// Whether the ledger could have opened this generation. Without this limit, a certificate from another signer
+    /// could exhaust the generations of a name.
     fn is_plausible(&self, uid: CertificateUid) -> bool {
         let (now, longest) = (self.facts.now, self.policy.longest_lifetime);
         uid.generation <= unix_seconds(now + longest)
@@ -91,7 +91,7 @@ impl Rules<'_> {
     }
 
     /// Returns the UID of a Node that belongs to a previous machine. The Node of another machine delays the recovery,
-    /// because the certificate can be older than the last holder.
+    /// because the certificate might be older than the last holder.
     fn node_of_another(&self, former: Option<&Record>) -> Checked<Option<String>> {
         let machine = &self.claim.assurance.identity().provider_id;
         match self.node(&self.claim.node_name)? {

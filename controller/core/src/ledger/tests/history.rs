@@ -4,10 +4,13 @@
 //! | invariant | |
 //! | --- | --- |
 //! | one key for each UID | all certificates of one UID have the same key |
-//! | a revoked certificate is refused | the list contains its UID; it cannot renew or get a serving certificate |
-//! | a revoked key opens nothing | no claim with it is granted, until its certificates have expired |
-//! | a revoked machine waits for the operator | no claim by it is granted before `reset --revoked`, likewise |
-//! | a recovery opens nothing of others | a lost record gets a new key, and no revoked machine recovers one |
+//! | a revoked certificate is refused | the list contains its UID; its holder cannot renew it or get a serving
+//! certificate |
+//! | a revoked key cannot open a generation | no claim with this key is granted until its certificates have expired |
+//! | a revoked machine waits for the operator | no claim from this machine is granted before `reset --revoked` or the
+//! expiry |
+//! | a recovery affects no other machine | a lost record gets a new key, and a revoked machine cannot recover a
+//! record |
 
 mod life;
 

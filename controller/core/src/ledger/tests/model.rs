@@ -6,13 +6,14 @@
 //!
 //! | invariant | |
 //! | --- | --- |
-//! | one record for each name | its UID never changes, and its generation only grows |
+//! | one record for each name | its UID never changes, and its generation never decreases |
 //! | one opening for each generation | all certificates of a generation have one key and one machine |
 //! | no certificate without a record | a certificate's record exists, and its generation was reached |
 //! | one live identity | at most one certificate of a machine belongs to the current generation of a live record |
-//! | no node without a certificate | the certificate with which a node renews stays valid until it has used the next one |
+//! | no node without a certificate | the certificate with which a node renews remains valid until it has used the next one |
 //! | no task hangs | every task ends with a certificate or a reason |
-//! | recovery | after one more attempt of each request, a machine has one live record, and a renewal its certificate |
+//! | recovery | after one more attempt for each request, a machine has one live record, and a renewal has its
+//! certificate |
 
 mod search;
 mod world;
@@ -188,12 +189,12 @@ fn a_lost_record_is_recovered_once_in_each_order_and_crash() {
 
 #[test]
 fn each_missing_rule_breaks_an_invariant_of_the_model() {
-    // A record is written regardless of an existing record.
+    // A new record overwrites an existing record.
     is_broken(&two_machines(), Flaw::CreateOverwrites);
-    // A record is written over a version that differs from the version that was read.
+    // A write replaces a version that differs from the version that was read.
     let held = two_machines().held_by(claim("m0", "n1", 9, 0));
     is_broken(&held, Flaw::ReplaceIgnoresVersion);
-    // A claim does not wait until its cache shows its own record.
+    // A claim does not wait until the cache contains the claim's record.
     is_broken(&two_names(), Flaw::CacheIsBelieved);
     // The generation does not increase.
     is_broken(&two_keys(), Flaw::GenerationStays);

@@ -1,4 +1,4 @@
-//! CA keys with which a tenant tries to keep the controller busy.
+//! CA keys from a tenant that tries to keep the controller busy.
 
 use super::openssl::Pki;
 use super::*;
@@ -9,8 +9,8 @@ use crate::testing::der::{octets, oid, sequence, tlv};
 const RSA: &str = "1.2.840.113549.1.1.1";
 const NULL: [u8; 2] = [5, 0];
 
-/// The lengths of the numbers in an RSA key with 2048 bits, in bits: the modulus, the exponents, the primes, and the
-/// CRT exponents and coefficient.
+/// The lengths of the numbers in an RSA key with 2048 bits, in bits: the modulus, the exponents, the primes, the CRT
+/// exponents, and the coefficient.
 const VALID: [usize; 8] = [2048, 17, 2048, 1024, 1024, 1024, 1024, 1024];
 
 /// A number with this length in bits.
@@ -36,7 +36,7 @@ fn rsa_pkcs8(lengths: &[usize]) -> Vec<u8> {
     pkcs8(&[oid(RSA), NULL.to_vec()], &pkcs1(lengths))
 }
 
-/// The error for this key of the CA, and the number of library calls.
+/// The error for this CA key, and the number of library calls.
 fn refusal(pki: &Pki, label: &str, der: &[u8]) -> (InvalidCa, usize) {
     let mut refused = None;
     let calls = parsed_keys(|| {

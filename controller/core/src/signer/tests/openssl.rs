@@ -66,12 +66,12 @@ impl Pki {
         self.read("ca.key")
     }
 
-    /// Verifies a certificate of this CA for a client, at `now`.
+    /// Verifies a client certificate from this CA at `now`.
     pub(super) fn verify(&self, certificate: &str, now: SystemTime) {
         self.verify_for("sslclient", certificate, now, &[]);
     }
 
-    /// Verifies a certificate of this CA for the server `n1` at `192.0.2.1`, at `now`.
+    /// Verifies a certificate from this CA for the server `n1` with the address `192.0.2.1`, at `now`.
     pub(super) fn verify_server(&self, certificate: &str, now: SystemTime) {
         let host = ["-verify_hostname", "n1", "-verify_ip", "192.0.2.1"];
         self.verify_for("sslserver", certificate, now, &host);

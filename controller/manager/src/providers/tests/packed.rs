@@ -1,4 +1,4 @@
-//! The catalogue of reasons as the plugins contain it. `src/reasons.rs` describes the format, and unpacks it.
+//! The catalog of reasons, as the plugins contain it. `src/reasons.rs` describes the format, and unpacks the catalog.
 
 use std::collections::HashMap;
 

@@ -47,7 +47,7 @@ async fn concurrent_callers_share_one_lookup_of_a_kind_that_is_not_served() {
     advance(NOT_FOUND.checked_sub(Duration::from_secs(1)).unwrap()).await;
     assert_eq!(objects.resource("tenant", &wanted).await.unwrap(), None);
     assert_eq!(lookups.load(Ordering::Relaxed), 1);
-    // The kind could be served by now, so it is looked up again.
+    // The API server might serve the kind now, so the kind is looked up again.
     advance(Duration::from_secs(1)).await;
     assert_eq!(objects.resource("tenant", &wanted).await.unwrap(), None);
     assert_eq!(lookups.load(Ordering::Relaxed), 2);

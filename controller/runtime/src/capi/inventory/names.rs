@@ -40,7 +40,7 @@ impl<'a> View<'a> {
         self.need(Need::Joining);
         let Some(candidate) = candidate else {
             let is_anothers = || self.strongest_but(name, asked, Ground::Reported);
-            // The infrastructure can report more names later.
+            // The infrastructure might report more names later.
             if !machine.provisioned && is_anothers()?.is_none() {
                 return Ok(Naming::Unknown);
             }
@@ -57,7 +57,7 @@ impl<'a> View<'a> {
     ///
     /// This is the Node that Cluster API has found, provided that the infrastructure also reports its name, or the
     /// machine's objects contain it. Otherwise, it is the first possible Node name. The additional check is necessary
-    /// because Cluster API finds a Node by the provider ID that the Node reports, and that provider ID can belong to
+    /// because Cluster API finds a Node by the provider ID that the Node reports, and that provider ID might belong to
     /// another machine.
     pub(super) fn node(self, name: &str, machine: &objects::Machine) -> Option<NodeName> {
         let is_its = |node: &&NodeName| {
@@ -75,7 +75,7 @@ impl<'a> View<'a> {
         knows.then(|| self.candidates(name, machine).next())?
     }
 
-    /// Whether the `KubeadmConfig` was read. True if the Machine has none.
+    /// Whether the `KubeadmConfig` was read. True if the Machine does not have a `KubeadmConfig`.
     fn knows_config(self, machine: &objects::Machine) -> bool {
         machine.config.is_none() || self.config(machine).is_some()
     }

@@ -55,7 +55,7 @@ fn cluster(contract: Contract) -> (Objects, CapiInventory) {
     (objects, inventory)
 }
 
-/// The responses of an API server that serves `KubeadmConfig`s, but has none.
+/// The responses of an API server that serves the kind `KubeadmConfig`, but has no objects of this kind.
 fn bootstrap_api(path: &str) -> Value {
     const GROUP: &str = "bootstrap.cluster.x-k8s.io";
     let group_version = format!("{GROUP}/v1beta2");
@@ -105,7 +105,7 @@ fn by_token(inventory: &CapiInventory, text: &str) -> Option<TokenOwner> {
     block_on(inventory.by_token(&token(text))).unwrap()
 }
 
-/// The reason why the inventory has no answer for this machine.
+/// The reason why the inventory cannot answer for this machine.
 fn not_now(inventory: &CapiInventory, text: &str) -> String {
     let error = block_on(inventory.by_provider_id(&id(text))).unwrap_err();
     error.to_string()
@@ -302,7 +302,7 @@ fn a_control_plane_node_needs_a_node_ref_that_the_machine_reports() {
             }
             let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
             let node = machine.node.as_ref().map(NodeName::as_str);
-            // The name with which it must join stays.
+            // The name with which the machine must join does not change.
             assert_eq!(
                 (node, node_name(&machine)),
                 (Some(expected), Some("m1-infra"))

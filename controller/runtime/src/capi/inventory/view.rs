@@ -208,7 +208,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The owner of the token. `None` if it has none. If the owner is a machine, also its `InfraMachine`.
+    /// The owner of the token. `None` if the token does not have an owner. If the owner is a machine, also its
+    /// `InfraMachine`.
     pub(super) fn owner(self, token: &TokenId) -> Option<(TokenOwner, Option<Reference>)> {
         let holders = self.members.with_token(token);
         match (&*holders.machines, &*holders.pools) {
@@ -236,7 +237,7 @@ impl<'a> View<'a> {
             .collect()
     }
 
-    /// The machines that can have this name. If many hosts only report the name, only the first ones are returned.
+    /// The machines that can have this name. If many hosts only report the name, only the first hosts are returned.
     ///
     /// # Errors
     ///

@@ -46,7 +46,8 @@ fn valid() -> Value {
 const SERVER: &str = "/clusters/0/cluster/server";
 const USER: &str = "/users/0/user";
 
-/// The valid kubeconfig with this value at `pointer`. The last part of `pointer` can be missing in it.
+/// The valid kubeconfig with this value at `pointer`. The kubeconfig does not need to contain the last part of
+/// `pointer`.
 fn with(pointer: &str, value: Value) -> Value {
     let mut kubeconfig = valid();
     let (parent, field) = pointer.rsplit_once('/').unwrap();

@@ -63,7 +63,7 @@ pub(in crate::capi) struct Machine {
     pub(in crate::capi) has_bootstrap_data: bool,
     /// Whether the infrastructure has reported all values for a booting machine. The provider ID is reported first, and
     /// the addresses are reported with this state. The field is also false if the addresses or names exceed their
-    /// limits, because the machine can have more of them.
+    /// limits, because the machine might have more of them.
     pub(in crate::capi) provisioned: bool,
     pub(in crate::capi) provider_id: Option<ProviderId>,
     /// The `KubeadmConfig`.
@@ -246,7 +246,8 @@ fn host_names(reported: &[Address]) -> Vec<NodeName> {
     names.collect()
 }
 
-/// Splits the list into addresses and names. The reported type is ignored, because a `Hostname` can contain either.
+/// Splits the list into addresses and names. The reported type is ignored, because a `Hostname` can contain an address
+/// or a name.
 fn told_apart(reported: Vec<Address>) -> (Vec<IpAddr>, Vec<String>) {
     let (mut addresses, mut names) = (Vec::new(), Vec::new());
     for address in reported.into_iter().filter_map(|one| one.address) {

@@ -127,7 +127,7 @@ impl UnreadableMembers {
         self.clusters.insert((kind, key.clone()), cluster);
     }
 
-    /// Removes an object. If some objects in the namespace have no entry, their state stays unknown until they change
+    /// Removes an object. If some objects in the namespace have no entry, their state remains unknown until they change
     /// or are listed. Returns whether the object had an entry.
     pub(super) fn remove(&mut self, kind: &'static str, key: &ObjectKey) -> bool {
         if self.clusters.is_empty() {
@@ -173,7 +173,7 @@ impl UnreadableMembers {
         self.cut.insert(kind, recently)
     }
 
-    /// The unreadable objects of this cluster, and those in its namespace whose cluster is unknown.
+    /// The unreadable objects of this cluster, and the unreadable objects in its namespace whose cluster is unknown.
     pub(super) fn of(&self, cluster: &ObjectKey) -> Option<Unread> {
         let unknown = ObjectKey::new(cluster.namespace.as_str(), "");
         let groups = [cluster, &unknown].into_iter();

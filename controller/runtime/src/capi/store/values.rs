@@ -48,7 +48,7 @@ pub(super) enum Value<'a> {
     },
     /// A name that the Node can have on this ground.
     NodeName(Ground, &'a str),
-    /// The pool that a Machine belongs to, as written in the Machine's label.
+    /// The pool to which a Machine belongs, as written in the Machine's label.
     Pool(&'a str),
     /// A pool with a long name, as written in the label of its Machines.
     Label(Cow<'a, str>),

@@ -91,7 +91,7 @@ fn a_machine_counts_as_deleted_only_if_its_deletion_was_seen() {
         json!("2027-01-01T00:00:00Z"),
     );
     apply::<Machine>(&objects, Event::Apply(raw(deleting)), &mut listing);
-    // The watch restarts, and the list lacks the other two.
+    // The watch restarts, and the other two objects are missing in the list.
     list(&objects, &mut listing, &[]);
     apply::<Machine>(&objects, Event::InitDone, &mut listing);
 
@@ -272,7 +272,7 @@ fn indexed(objects: &Objects) -> usize {
         .look(&cluster, |_, members| members.indexed())
 }
 
-/// Whether the seen object changes the cache, and the number of values that it writes to the index.
+/// Whether the observed object changes the cache, and the number of values that this change writes to the index.
 fn news<W: Stored>(objects: &Objects, object: Value) -> (bool, usize) {
     let (before, mut changes) = (indexed(objects), objects.changes());
     changes.mark_unchanged();

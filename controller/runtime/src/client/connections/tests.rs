@@ -68,7 +68,7 @@ fn without_connections(windows: Windows, share: Share) -> Connections {
     }
 }
 
-/// The memory of one HTTP/2 connection to each of this number of API servers in this namespace, if there is enough.
+/// The memory of one HTTP/2 connection to each of this many API servers in this namespace, if enough memory is left.
 fn connected(namespace: &str, servers: usize) -> Vec<Holding> {
     let windows = Windows::of(NamedBy::Tenant);
     let connection = |_| {
@@ -153,7 +153,7 @@ async fn only_an_unanswered_call_past_its_deadline_closes_its_connection() {
         (PATIENCE, PATIENCE, true),
         (Duration::ZERO, Duration::ZERO, true),
     ] {
-        // Nothing answers at the other end.
+        // The other end does not respond.
         let (near, _far) = tokio::io::duplex(1024);
         let made = http1::handshake(TokioIo::new(near)).await;
         let (sender, _driven) = made.unwrap();

@@ -10,8 +10,8 @@ use memchr::memchr3;
 
 use super::Excess;
 
-/// The maximum number of removed bytes, as a multiple of the forwarded bytes. Half of most objects is removed, and all
-/// data that exceeds an object's limit.
+/// The maximum number of removed bytes, as a multiple of the forwarded bytes. Half of most objects is removed, as is
+/// all data that exceeds an object's limit.
 const REMOVED: usize = 4;
 
 /// The maximum length of a key that the filter recognizes.
@@ -28,8 +28,8 @@ pub(in crate::client) struct Limits {
     pub(in crate::client) lines: bool,
     /// The maximum number of bytes to forward.
     pub(in crate::client) bytes: usize,
-    /// The maximum number of arrays, objects, and their members. Each becomes a value in memory, which can take several
-    /// hundred times more memory than the two bytes of `{}`.
+    /// The maximum number of arrays, objects, and their members. Each of them becomes a value in memory, which can take
+    /// several hundred times more memory than the two bytes of `{}`.
     pub(in crate::client) values: usize,
     /// The maximum number of elements in top-level arrays, which are the objects of a list.
     pub(in crate::client) items: usize,
@@ -72,7 +72,7 @@ pub(in crate::client) struct Sieve {
     key: Vec<u8>,
     /// The nesting depth within a value that is being removed.
     skipped: Option<usize>,
-    /// Whether the filter is removing the rest of a container, and not a single value.
+    /// Whether the filter is removing the rest of a container instead of a single value.
     is_rest: bool,
     /// Whether an object exceeded its limit.
     cut: bool,

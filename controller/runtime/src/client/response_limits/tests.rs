@@ -1,4 +1,4 @@
-//! Answers at a limit, and answers just over it.
+//! Responses at a limit, and responses just above it.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -386,7 +386,7 @@ async fn a_tenant_response_over_the_length_limit_is_refused() {
         let excess = Err(Excess::Length(max));
         assert_eq!(read(max + 1).await, excess, "{status} {url}");
     }
-    // The largest request in base64, and the same length for all other fields.
+    // The largest request in base64, and all other fields with the same length.
     const { assert!(MAX_LEN_OF_REQUEST > 2 * 64 * 1024 * 4 / 3) };
 }
 

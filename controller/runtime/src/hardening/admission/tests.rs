@@ -31,7 +31,7 @@ fn filled_metadata() -> ObjectMeta {
     let text = || Some("x".to_owned());
     let map = || Some(BTreeMap::from([("x".to_owned(), "x".to_owned())]));
     let time = || Some(Time(Timestamp::UNIX_EPOCH));
-    // The value lists all fields, without a default, so that a field of a later version also gets a limit.
+    // The value lists all fields, without a default, so that a field in a later version also gets a limit.
     ObjectMeta {
         annotations: map(),
         creation_timestamp: time(),
@@ -128,7 +128,7 @@ fn managed(fields: &Value) -> Value {
     }])
 }
 
-/// A request as the policy receives it from the API server.
+/// A request, as the policy receives it from the API server.
 fn request(signer: &str) -> Value {
     json!({
         "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",

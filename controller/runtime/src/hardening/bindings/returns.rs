@@ -61,7 +61,7 @@ async fn follow(client: Client, returned: &AtomicBool, lines: &ClusterLines) {
     let mut log = WatchLog::new("ClusterRoleBinding").within(lines.clone());
     let events = in_smaller_pages(api, watch_config(), PAGE_SIZE, Arc::default());
     let (mut events, mut full_at) = (pin!(events), Instant::now());
-    // Delays only the report, and not the watch, because a page from a hostile cluster stays in memory until each of
+    // Delays only the report, and not the watch, because a page from a hostile cluster remains in memory until each of
     // its objects is handled.
     let mut due = None;
     loop {

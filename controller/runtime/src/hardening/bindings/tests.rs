@@ -161,7 +161,7 @@ fn of_holder(holder: &Holder) -> usize {
     size_of_val(holder) + of_text(name)
 }
 
-/// The memory of an open binding. Its holder has no separate place.
+/// The memory of an open binding. The holder of this binding has no separate place.
 fn of_open(open: &OpenBinding) -> usize {
     let uid = open.uid.as_deref().map_or(0, of_text);
     let holder = of_holder(&open.holder) - size_of_val(&open.holder);
@@ -207,7 +207,7 @@ fn the_size_of_a_candidate_covers_all_bindings_derived_from_it() {
 
         assert_eq!(scan.open.len(), open);
         let bindings: usize = scan.open.iter().map(of_open).sum();
-        // Each binding is also a path. Each group is also in a question and in a call.
+        // Each binding is also stored as a path. Each group is also stored in a question and in a call.
         let groups = scan.token_groups.iter().map(|group| 3 * of_text(group));
         let groups: usize = groups.sum();
         assert_eq!(len, own + 2 * bindings + groups, "{binding:?}");

@@ -17,7 +17,7 @@ fn status(code: u16) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": "no"})
 }
 
-/// An API server with a Service `kubernetes` and this list of ranges. A number is the status of a failure.
+/// An API server with a Service `kubernetes` and this list of ranges. A number stands for a failure with this status.
 fn server(ranges: Result<Value, u16>) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
         let ranges = ranges.clone();

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::TokenSecret;
 
-/// The new expiry of a needed token at `now`, and the patch of its Secret. `None` if the Secret stays unchanged.
+/// The new expiry of a needed token at `now`, and the patch of its Secret. `None` if the Secret does not change.
 ///
 /// # Errors
 ///

@@ -114,7 +114,7 @@ fn a_missing_token_is_read_with_backoff_up_to_once_a_day() {
         };
         waits.push((next.as_secs() - begin.as_secs()) / 60);
         let second = Duration::from_secs(1);
-        // The wall clock is set back and ahead.
+        // The wall clock is set back, and then forward.
         for now in [at(0), at(1), Timestamp::MAX] {
             let before = next.saturating_sub(second);
             assert!(!missing.is_due(now, before) && missing.is_due(now, next));

@@ -175,7 +175,7 @@ impl<S: PartialEq, T> Last<S, T> {
     }
 }
 
-/// The values in a Secret. The supervisor has the same Secret, so secrets do not stay in memory longer.
+/// The values in a Secret. The supervisor has the same Secret, so secrets do not remain in memory longer.
 struct Values(Arc<Secret>);
 
 impl PartialEq for Values {

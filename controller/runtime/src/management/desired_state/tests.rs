@@ -17,7 +17,7 @@ mod external;
 mod unchanged;
 mod unreadable;
 
-/// All inputs of a service, which are valid at the beginning.
+/// All inputs of a service. They are valid at the beginning.
 struct World {
     authentication: KubeletAuthentication,
     sources: Sources,
@@ -220,7 +220,7 @@ fn the_message_about_a_shared_ca_names_no_cluster_of_another_namespace() {
     }
 }
 
-/// Puts something in a cluster's way.
+/// Gives a cluster a problem.
 type Change = fn(&mut World);
 
 /// Each problem is added to a cluster that already has all later problems. The reported problem is the problem that an

@@ -237,7 +237,7 @@ pub(super) async fn taken(
 ///
 /// The writes do not use server-side apply. In a list of this type, an apply removes only items of the same field
 /// manager, and after `clusterctl move`, the items belong to a different field manager. An apply would also change an
-/// object that a user created since the check.
+/// object that a user created after the check.
 async fn write(
     api: &Api<KubeletAuthentication>,
     cluster: &OwnerReference,

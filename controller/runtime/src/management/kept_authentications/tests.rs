@@ -175,7 +175,7 @@ fn the_oldest_objects_of_a_namespace_are_kept_within_its_memory() {
     assert_eq!(put.displaced, [key("a", 7)]);
     assert!(put.is_kept && memory.has_left_out(&key("a", 7)));
 
-    // An object that grows displaces younger objects, but not older ones.
+    // An object that grows displaces younger objects, but not older objects.
     let put = memory.put(&key("a", 6), &object(6, STEP));
     assert!(!put.is_kept && put.displaced.is_empty());
     let put = memory.put(&key("a", -1), &object(-1, STEP));

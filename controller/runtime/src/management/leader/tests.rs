@@ -13,7 +13,7 @@ use super::*;
 use crate::client::ClusterAccess;
 use crate::metrics::Format;
 
-/// The default time between a write and its response. The API server stores the write at the beginning of this time.
+/// The default time between the write and its response. The API server stores the write at the beginning of this time.
 const ANSWER: Duration = Duration::from_millis(100);
 
 /// A Lease in memory, with Kubernetes' preconditions.
@@ -205,7 +205,7 @@ async fn the_renewal_time_of_a_lease_is_when_its_write_was_sent() {
 
     term.held().await;
 
-    // The only renewal was sent after one pause, and the other replicas saw it.
+    // Only one renewal was sent, after one pause, and the other replicas observed it.
     assert_eq!(
         begun.elapsed().as_secs(),
         (RETRY + RENEW_DEADLINE).as_secs()
@@ -342,7 +342,7 @@ async fn a_lease_with_a_canceled_renewal_is_released_immediately() {
     let mut term = lead(&first).await;
     let version = || leases.0.lock().unwrap().version;
     let before = version();
-    // The API server stores the renewal, but its answer is too late.
+    // The API server stores the renewal, but its response is too late.
     let end = term.during(sleep(RETRY + ANSWER / 2), |quit| quit).await;
     assert_eq!((end, version()), (TermEnd::Stopped, before + 1));
 
@@ -361,7 +361,7 @@ async fn a_lease_with_a_canceled_renewal_has_its_next_holder_within_a_second() {
         let (first, second) = (candidate(&leases, "a"), candidate(&leases, "b"));
         let mut term = lead(&first).await;
         let leaving = async {
-            // The API server stores the renewal, but its answer is too late.
+            // The API server stores the renewal, but its response is too late.
             let end = term.during(sleep(RETRY + ANSWER / 2), |quit| quit).await;
             assert_eq!(end, TermEnd::Stopped);
             let stopped = Instant::now();
@@ -385,7 +385,7 @@ async fn a_lease_with_a_canceled_renewal_has_its_next_holder_within_a_second() {
 async fn a_replica_that_stops_while_it_takes_the_lease_releases_it() {
     let leases = Memory::default();
     let (first, second) = (candidate(&leases, "a"), candidate(&leases, "b"));
-    // The API server stores the write, but its answer is too late.
+    // The API server stores the write, but its response is too late.
     let taken = first.lead(sleep(ANSWER + ANSWER / 2)).await;
     assert_eq!(leases.holder(), "a");
     taken.unwrap().release().await;

@@ -43,7 +43,7 @@ pub(super) enum CreatedAgainError {
 }
 
 impl CreatedAgainError {
-    /// Whether only a permission is missing. If so, requests are served, and an operator is informed.
+    /// Whether only a permission is missing. In this case, requests are served, and an operator is informed.
     pub(super) fn is_forbidden(&self) -> bool {
         matches!(self, Self::Unknown(HardeningError::Forbidden { .. }))
     }
@@ -66,7 +66,7 @@ pub(super) async fn compare(
         return Ok(());
     }
     let api: Api<KubeletAuthentication> = Api::namespaced(management.clone(), &key.namespace);
-    // The version that the watch delivered can be outdated.
+    // The version that the watch delivered might be outdated.
     let Some(authentication) = call(readable_one_of(&api, &key.name)).await? else {
         return Ok(());
     };
@@ -294,7 +294,7 @@ mod tests {
         let key = ObjectKey::new("default", "prod-1");
         let revocations = Revocations::unread();
 
-        // The second comparison finds the annotation that the first one wrote.
+        // The second comparison finds the annotation that the first comparison wrote.
         for _ in 0..2 {
             let (workload, _) = api_server(200, namespace("b"));
             let management = (management.client(), &key);

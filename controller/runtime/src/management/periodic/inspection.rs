@@ -47,7 +47,7 @@ pub(super) struct Counted {
 impl Inspection {
     /// Whether the next inspection is due.
     pub(super) fn is_over(&self, sync_period: Duration) -> bool {
-        // The tolerance is necessary because the times of rounds vary by some seconds.
+        // The tolerance is necessary because the times of rounds vary by a few seconds.
         let mut period = period(&self.found, sync_period);
         if self.watch_changed {
             period = period.min(AFTER_RESTART);

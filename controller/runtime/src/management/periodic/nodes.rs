@@ -26,7 +26,7 @@ const MAX_NAME_LEN: usize = 253;
 /// The maximum number of exempt Nodes in a message.
 const MAX_EXEMPT_NAMED: usize = 16;
 
-/// The number of Nodes without a record after which listing stops. One such Node is enough for the decision, and a
+/// The number of Nodes without a record after which listing stops. One such Node is sufficient for the decision, and a
 /// message contains only a few Nodes.
 pub(super) const MAX_WITHOUT: usize = 1000;
 
@@ -64,7 +64,7 @@ pub(super) async fn nodes_named(
     Err(PartError::TooManyPages(MAX_PAGES))
 }
 
-/// The message about Nodes without a record. `None` if attestation is enforced, and there are none.
+/// The message about Nodes without a record. `None` if attestation is enforced, and there are no such Nodes.
 pub(super) fn without_identity(
     without: Result<BTreeSet<String>, PartError>,
     is_enforced: bool,
@@ -134,7 +134,7 @@ impl Unrecorded {
     }
 }
 
-/// The message about exempt Nodes. `None` if there are none.
+/// The message about exempt Nodes. `None` if there are no exempt Nodes.
 pub(super) fn exempt_nodes(exempt: &BTreeSet<NodeName>) -> Option<String> {
     let count = exempt.len();
     let named = exempt.iter().take(MAX_EXEMPT_NAMED);

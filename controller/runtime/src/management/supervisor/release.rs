@@ -25,7 +25,7 @@ use crate::turns::FairRate;
 /// The number of attempts to write the last Event of a release, which take about 20 minutes.
 const EVENT_TRIES: u32 = 10;
 
-/// The channels for the changes that a release waits for.
+/// The channels for the changes for which a release waits.
 pub(super) struct Sources {
     pub(super) objects: watch::Receiver<()>,
     pub(super) secrets: Option<SecretWatches>,
@@ -35,8 +35,8 @@ impl Supervisor {
     /// Removes the admission policy for requests from the cluster, because it would reject kubelets without the plugin.
     ///
     /// The removal is retried until the Cluster is deleted, its `KubeletAuthentication` is created again, or this
-    /// replica is no longer the leader. A paused Cluster is not changed, because another management cluster can manage
-    /// it.
+    /// replica is no longer the leader. A paused Cluster is not changed, because another management cluster might
+    /// manage it.
     pub(super) async fn release(mut self, mut sources: Sources, full_at: &mut Instant) {
         let mut served = self.running.as_ref().map(|running| running.access.clone());
         self.stop().await;
@@ -62,7 +62,7 @@ impl Supervisor {
                 ControlFlow::Continue(None) => {}
                 ControlFlow::Continue(Some(access)) => match periodic::release(&access).await {
                     Ok(()) => {
-                        // The Event can take minutes. It needs no Secrets.
+                        // Writing the Event can take minutes. It needs no Secrets.
                         drop(sources);
                         return self.tell_release(tries > 0).await;
                     }

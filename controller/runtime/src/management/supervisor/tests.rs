@@ -77,8 +77,8 @@ const CLUSTERS: usize = 200;
 /// The time that the API server needs to list a Secret.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// The time at which all `KubeletAuthentication`s change: later than the shortest time between two writes of a
-/// status, and while Secrets are being listed.
+/// The time at which all `KubeletAuthentication`s change. It is later than the shortest time between two writes of a
+/// status, and Secrets are still being listed.
 const CHANGE: Duration = Duration::from_millis(2500);
 
 fn authentication(number: usize, generation: i64) -> Value {

@@ -1,4 +1,4 @@
-//! The values of labels in the alerts, in their tests and on the dashboard.
+//! The label values in the alerts, in their tests and on the dashboard.
 
 use kubelet_attestation::page_url;
 use node_attestation_core::crd::conditions;

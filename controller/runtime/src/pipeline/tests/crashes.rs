@@ -114,7 +114,7 @@ impl RequestStore for Mortal<MemoryStore> {
 
 /// The state before the request.
 struct Story {
-    /// The holder of the name, and the name.
+    /// The previous holder of the name, and the name.
     held: Option<(&'static str, &'static str)>,
     request: fn() -> CertificateSigningRequest,
     /// The number of writes, without the Event.

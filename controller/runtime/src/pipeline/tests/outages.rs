@@ -1,4 +1,5 @@
-//! Outages of the management cluster for hours, and refusals for minutes. A request waits, and is issued afterwards.
+//! Outages of the management cluster for hours, and refusals for minutes. A request waits during an outage, and its
+//! certificate is issued afterwards.
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, ready};
@@ -19,7 +20,7 @@ use node_attestation_core::verifier::Identity;
 use crate::csr_writer::testing::{MemoryStore, UID};
 use crate::pipeline::*;
 
-/// A part that is unavailable until this time.
+/// A component that is unavailable until this time.
 #[derive(Debug)]
 struct Away<T: ?Sized> {
     inner: Arc<T>,
@@ -49,7 +50,7 @@ impl<T: ?Sized> Away<T> {
 #[async_trait::async_trait]
 impl Records for Away<MemoryRecords> {
     async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
-        // A broken watch continues with its last known objects.
+        // After a watch breaks, its last known objects are used.
         self.inner.known(name).await
     }
 
@@ -146,7 +147,7 @@ fn too_many_requests() -> CallError {
     CallError::Refused(status.with_code(429).boxed())
 }
 
-/// The length of the outage of each part.
+/// The duration of the outage of each component.
 #[derive(Default)]
 struct Outage {
     records: Duration,

@@ -124,7 +124,7 @@ async fn a_built_in_request_never_fails_while_the_enforcement_is_unknown() {
         enforcement: Enforcement::new(EnforcementState::Unknown),
         ..cluster()
     };
-    // The built-in approver, which can be responsible, approved this request.
+    // The built-in approver, which can be responsible for the request, approved it.
     let approved = approved_by_hand(filed_at(now(), stock()));
     for request in [filed_at(now(), stock()), approved] {
         let store = Arc::new(MemoryStore::new(request));

@@ -91,7 +91,7 @@ async fn deleted_requests_release_their_memory() {
     assert!(alone.holding().resize(almost_all), "it is released");
 }
 
-/// Processes requests until this request starts. Each other request must be retried.
+/// Processes requests until this request starts. Every other request must be retried.
 fn worked_on_after(queue: &mut Queue, name: &str) -> Duration {
     let begin = Instant::now();
     let mut now = begin;

@@ -12,13 +12,13 @@ use super::super::memory_budget::{Room, charge};
 use super::*;
 use crate::hardening::rate_limit::NODE_RATE;
 
-/// The number of objects that exist at the same time.
+/// The maximum number of objects that exist at the same time.
 const OBJECTS: usize = 8;
 
 /// The requesters of the objects. A node has a smaller budget than a token.
 const REQUESTERS: [&str; 3] = ["system:node:a", "system:node:b", "system:bootstrap:c"];
 
-/// The size of a large request. Four of them in progress reach the limit.
+/// The size of a large request. Four such requests in progress reach the limit.
 const LARGE: usize = 512 * 1024;
 
 /// The memory for requests that wait or are in progress.
@@ -89,7 +89,7 @@ struct Object {
 
 struct World {
     queue: Queue,
-    /// The objects by UID. A deleted one remains while it is in progress.
+    /// The objects by UID. A deleted request remains while it is in progress.
     objects: BTreeMap<String, Object>,
     /// The number of deleted objects of each name.
     deleted: [usize; OBJECTS],

@@ -32,7 +32,7 @@ async fn after(
     (world, Some(controller))
 }
 
-/// The number of nodes without a certificate from after the outage.
+/// The number of nodes without a certificate that was issued after the outage.
 fn not_renewed(world: &World, outage: Duration) -> usize {
     let old = |node: &&Node| node.validity.issued() < at(outage);
     world.nodes.iter().filter(old).count()
@@ -155,7 +155,7 @@ async fn requests_pending_in_an_api_server_outage_are_decided_or_recreated() {
 
 #[tokio::test(start_paused = true)]
 async fn certificates_expired_in_an_outage_are_replaced_while_tokens_last() {
-    // These certificates were not renewed for another reason, and expire during the day of the outage.
+    // For another reason, these certificates were not renewed. They expire during the day of the outage.
     let ago = LIFETIME.saturating_sub(DAY);
     for (outage, is_back) in [(2 * HOUR, true), (DAY, false)] {
         let (mut world, mut controller) = after(Away::ApiServer, outage, FEW, ago).await;

@@ -1,4 +1,4 @@
-//! Requests that are not kept in memory, and requests in progress that leave no memory for others.
+//! Requests that are not kept in memory, and requests in progress that use all the memory.
 
 use tokio::time::advance;
 

@@ -181,6 +181,6 @@ async fn many_versions_of_an_unreadable_record_are_logged_100_times() {
 
     tokio::time::advance(Duration::from_mins(1)).await;
     drop(entry(&of_another(10_000), "prod-1", &mut skipped));
-    // Each version with a log line had one line. The other versions were left out twice.
+    // Each version with a log line had one line. The other versions were omitted twice.
     assert_eq!(log.count(&["left_out=19800"]), 1);
 }

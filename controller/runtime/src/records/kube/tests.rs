@@ -1,4 +1,4 @@
-//! An API server with the responses of a test.
+//! An API server with the responses that a test specifies.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -226,7 +226,7 @@ fn with_status(namespace: &str, status: &Value) -> Lenient<NodeIdentity> {
     serde_json::from_value(object).unwrap()
 }
 
-/// The text of this record.
+/// The JSON text of this record.
 fn record_of(caches: &Caches, namespace: &str) -> String {
     let cache = caches.known(&ObjectKey::new(namespace, "prod-1")).unwrap();
     cache.look(|state| {

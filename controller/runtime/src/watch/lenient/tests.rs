@@ -29,11 +29,11 @@ use crate::client::{Bounded, NamedBy};
 mod oversized;
 mod values;
 
-/// A time that Go can parse, and jiff cannot: its last `Timestamp` is one day earlier.
+/// A time that Go can parse and jiff cannot, because jiff's last `Timestamp` is one day earlier.
 const NO_TIMESTAMP: &str = "9999-12-31T23:59:59Z";
 
 /// A client of an API server with these objects. It answers every list with all objects, a watch with an event for each
-/// object, and a read with the object of that name.
+/// object, and a read with the object with that name.
 fn client(objects: Vec<Value>) -> Client {
     let answer = move |uri: &Uri| -> String {
         let query = uri.query().unwrap_or_default();
@@ -182,7 +182,7 @@ where
     }
 }
 
-/// The results of a read of one object and of a list, for types from kube or k8s-openapi.
+/// The results of reading one object and of reading a list, for types from kube or k8s-openapi.
 async fn gets<K>(kind: &str, api: impl Fn(Client) -> Api<K>, object: Value)
 where
     K: Clone + Debug + DeserializeOwned,

@@ -137,7 +137,7 @@ impl Table for Tried {
                 assert!(object.is_ok(), "{name}: unread in {place}: {object:?}");
             }
         }
-        // A single object is read whole. Its length has a limit, which no stored object reaches.
+        // A single object is read completely. Its length has a limit, which no stored object reaches.
         let mut oversized = good.clone();
         oversized["metadata"]["unread"] = long_text();
         oversized["status"]["unread"] = many_values();

@@ -20,7 +20,7 @@ fn with_labels(name: usize, labels: usize) -> String {
         .map(|number| format!(r#""l{number}":"""#))
         .collect();
     let labels = labels.join(",");
-    // The members have the order of a custom resource.
+    // The members are in the order of a custom resource.
     format!(r#"{{"metadata":{{"labels":{{{labels}}},"name":"{name}"}}}}"#)
 }
 

@@ -278,7 +278,7 @@ fn a_certificate_that_outlives_its_ca_is_refused() {
     assert_eq!(later, Err(Refused("it expires after its CA")));
 }
 
-/// The result for this certificate after a replacement of bytes that occur once.
+/// The result for this certificate after bytes that occur once are replaced.
 fn checked_after(params: &CertificateParams, from: &[u8], to: &[u8]) -> Option<&'static str> {
     let ca = ca("ca");
     let mut message = to_be_signed(params, &ca);

@@ -111,7 +111,7 @@ const ONE_CALL: Calls = Calls {
     of_ca: 1,
 };
 
-/// The deadline for a call to the token. Without one, a test of a service that makes no call would not end.
+/// The deadline of a call to the token. Without a deadline, a test of a service that makes no call would not end.
 const ASKED_WITHIN: Duration = Duration::from_mins(1);
 
 fn world() -> World {
@@ -164,7 +164,7 @@ fn world_with(calls: Calls, check_hangs: bool, namespaces: &[&str]) -> World {
 type Call = tokio::task::JoinHandle<Result<Vec<u8>, Status>>;
 
 impl World {
-    /// Requests a signature by the key of this CA.
+    /// Requests a signature with the key of this CA.
     fn call(&self, ca: usize) -> Call {
         let (service, request) = (self.service.clone(), self.requests[ca].clone());
         tokio::spawn(async move {
@@ -271,7 +271,7 @@ async fn a_call_is_refused_immediately_while_abandoned_calls_hang() {
     assert_eq!(world.sign().await.unwrap(), [1]);
 }
 
-/// One CA has hanging calls, twice as many as the token's concurrent calls, and another CA has one call.
+/// One CA has twice as many hanging calls as the token can run concurrently, and another CA has one call.
 #[tokio::test]
 async fn a_hanging_ca_key_does_not_block_another_ca() {
     let calls = Calls {

@@ -25,7 +25,7 @@ fn required(pem: &str, maker: &EkCa, intermediates: &[Vec<u8>]) -> Result<(), Tp
     decided.map(|_| ())
 }
 
-/// The denial because of this authority of a manufacturer.
+/// The denial because of this manufacturer's authority.
 fn issuer_unfit(name: &str, detail: &str) -> Result<(), TpmDenial> {
     let detail = format!("\"CN={name}\": {detail}");
     Err(TpmDenial::EndorsementCertificateIssuerUnfit(detail))
@@ -306,7 +306,7 @@ fn a_tpm_ca_is_valid_from_its_first_to_its_last_second() {
     let end = system_time(parsed.validity().not_after);
     let listed_one = listed(&[maker.intermediates_pem()]).unwrap();
     let in_chain = listed(&[maker.root_pem()]).unwrap();
-    // The certificate of the endorsement key is valid earlier than the authority, and does not expire.
+    // The endorsement certificate becomes valid earlier than the authority, and does not expire.
     let at = |authorities: &Authorities, chain: &[Vec<u8>], now| {
         reason(authorities.decide(Some(&certificate), chain, key(Kind::P256), now))
     };

@@ -1,4 +1,4 @@
-//! The limits of signature checks and of listed authorities.
+//! The limits on signature checks and on listed authorities.
 
 use kubelet_authenticator_test_support::ek_ca::{Flaw, vendors};
 use node_attestation_core::testing::pauses;
@@ -71,7 +71,7 @@ fn assert_accepted(required: &[&str], maker: &EkCa, chain: &[Vec<u8>], checks: u
 
 #[test]
 fn a_request_causes_at_most_16_signature_checks() {
-    // For each certificate of the chain, the list contains four authorities with the name of its issuer and another
+    // For each certificate of the chain, the list contains four authorities with the name of its issuer and a different
     // key.
     let maker = maker(LONGEST);
     let namesakes = [(); 4].map(|()| EkCa::with_intermediates("a maker", Intermediates::Good(5)));
@@ -89,7 +89,7 @@ fn a_request_causes_at_most_16_signature_checks() {
         "the endorsement key certificates need more than 16 signature checks"
     );
     assert!(not_accepted.expired.is_none());
-    // Without the namesakes of one authority, the number of checks is sufficient.
+    // Without the other authorities with the same name as one authority, the number of checks is sufficient.
     let (decided, count) = counted(&all[..1], &maker, maker.intermediates());
     assert_eq!(reason(decided.map_err(|why| why.denial)), untrusted());
     assert_eq!(count, 2 * LONGEST);

@@ -1,4 +1,4 @@
-//! Certificates with the peculiarities of vendors, and the details in a denial.
+//! Certificates with vendor-specific properties, and the details in a denial.
 
 use kubelet_authenticator_test_support::ek_ca::vendors::{
     self, CPS, Issued, USER_NOTICE, Usage, pem,
@@ -450,7 +450,7 @@ fn only_an_expired_certificate_of_the_machine_is_reported_as_the_reason() {
         // The certificate is valid in its last second.
         (later(), far, None),
         (later(), past, None),
-        // The policy itself reports the expiry of its authorities.
+        // The policy itself reports when its authorities expire.
         (far, past, None),
         (far, far, None),
     ] {

@@ -36,7 +36,7 @@ fn evidence_for_another_key_is_denied() {
     );
 }
 
-/// Changes of the values that a challenge covers, one at a time.
+/// Changes to the values that a challenge covers, one at a time.
 fn others() -> Vec<(&'static str, Case)> {
     let changed = |what, change: &dyn Fn(&mut Case)| {
         let mut case = Case::valid();

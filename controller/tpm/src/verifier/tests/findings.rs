@@ -1,4 +1,4 @@
-//! Findings in evidence that do not affect the decision.
+//! Findings from evidence that do not affect the decision.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -89,7 +89,7 @@ fn an_expiring_required_endorsement_certificate_is_reported() {
         "{}",
         found.subject
     );
-    // A machine with another key is denied, and its certificate does not affect the findings.
+    // A machine with a different key is denied, and its certificate does not affect the findings.
     case.settings.endorsement_keys.allow_list[0].ek_sha256 = "0f".repeat(32);
     assert_eq!(asked(&case), None);
 }

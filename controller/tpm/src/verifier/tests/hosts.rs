@@ -1,4 +1,4 @@
-//! Machines that cannot be listed by name, only by their host.
+//! Machines that can be listed only by their host, and not by name.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ fn list(name: &str, entries: &[(&str, &str)]) -> Arc<KeyList> {
     Arc::new(KeyList::of(&ObjectKey::new("metal", name), entries))
 }
 
-/// A request from machine `m1` on host 7, with these lists.
+/// A request from machine `m1` on host 7, for a controller with these lists.
 fn case(lists: &[Arc<KeyList>]) -> Case {
     let mut case = Case::of_nobody().called(ID);
     case.lists = Some(Arc::new(Lists(Some(lists.into()))));

@@ -116,7 +116,7 @@ fn a_tpm_does_not_open_the_secret_of_a_forged_software_key() {
         assert!(opened.unwrap_err().contains("0x1DF"));
     }
 
-    // So the key can sign arbitrary data, but the machine does not have the secret.
+    // Therefore, the key can sign arbitrary data, but the machine does not have the secret.
     let registers: BTreeMap<u8, &[u8]> = GOOD.response.quote.registers.iter().collect();
     let qualifying = case.qualifying(&challenge, &[7; 32]);
     let attest = forged_quote(&enrolment.keys.attestation, &qualifying, &registers);
@@ -304,7 +304,7 @@ fn an_invalid_endorsement_key_is_malformed() {
 #[test]
 fn a_response_with_a_different_attestation_key_is_denied() {
     let case = Case::valid();
-    // The key is valid and in the same TPM, but the secret was encrypted for the other key.
+    // The key is valid and in the same TPM, but the secret was encrypted for the machine's other key.
     let other = machine().with_attestation_key(AttestationKey::rsassa());
     let opened = machine().activate(
         &GOOD.challenge.credential_blob,

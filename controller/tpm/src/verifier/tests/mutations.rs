@@ -1,4 +1,4 @@
-//! Random changes of valid evidence.
+//! Random changes to valid evidence.
 
 use kubelet_attestation::evidence::version_of;
 
@@ -22,7 +22,7 @@ impl Numbers {
     }
 }
 
-/// One change: a changed bit or byte, or bytes that are omitted, repeated or moved.
+/// One change: a bit or byte is changed, or bytes are omitted, repeated or moved.
 fn change(bytes: &mut Vec<u8>, numbers: &mut Numbers) {
     if bytes.is_empty() {
         return;
@@ -96,7 +96,7 @@ fn a_changed_enrollment_is_never_challenged_for_another_tpm() {
             0 => changed(&mut enrolment.keys.endorsement, &mut numbers),
             _ => changed(&mut enrolment.keys.attestation, &mut numbers),
         }
-        // One half of the runs uses a list. In the other half, the platform reports the key.
+        // One half of the runs uses a list. In the other half of the runs, the platform reports the key.
         if number == MUTATIONS / 2 {
             case.settings.endorsement_keys.allow_list.clear();
             case.platform = Arc::new(FakePlatform::Knows(digest(&machine())));

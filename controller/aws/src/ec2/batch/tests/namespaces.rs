@@ -56,7 +56,7 @@ async fn namespaces_with_the_same_credentials_share_a_call() {
     let answers = join_all(asked).await;
 
     assert!(answers.iter().all(Result::is_ok));
-    // The first 100 requests, a request of the first namespace, whose first call is full, and the other requests.
+    // The first 100 requests, a request from the first namespace (whose first call is full), and the other requests.
     let calls = ec2.calls();
     let mut lengths: Vec<_> = calls.iter().map(|call| call.ids().len()).collect();
     lengths.sort_unstable();

@@ -104,7 +104,7 @@ async fn a_refused_session_is_used_if_no_other_exists() {
     assert_eq!(credentials.keys().await.unwrap_err().kind, away);
 }
 
-/// The controller's credentials. Each renewal returns different credentials. The third credentials are the last.
+/// The controller's credentials. Each renewal returns different credentials. STS returns at most three credentials.
 #[derive(Debug, Default)]
 struct Rotating(Mutex<u32>);
 

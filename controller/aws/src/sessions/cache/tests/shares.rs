@@ -1,4 +1,4 @@
-//! The share of a namespace in the calls of STS.
+//! A namespace's share of the STS calls.
 
 use tokio::time::timeout;
 
@@ -19,7 +19,7 @@ async fn account_queries_of_many_regions_take_the_share_of_their_namespace() {
     let flood = timeout(Duration::from_secs(10), join_all((0..300).map(query)));
     assert!(flood.await.is_err());
 
-    // A burst of ten, and one a second.
+    // A burst of ten, then one per second.
     assert!(sts.count() <= 20, "{}", sts.count());
 }
 
@@ -81,7 +81,7 @@ async fn renewals_of_many_sessions_take_the_share_of_their_namespace() {
         sleep(Duration::from_secs(1)).await;
     }
 
-    // A burst of ten, and one a second.
+    // A burst of ten, then one per second.
     let renewed = sts.count() - first;
     assert!((10..=15).contains(&renewed), "{renewed}");
     // Another namespace renews a session that both use.

@@ -15,7 +15,7 @@ use crate::testing::{
     object, provider_block, texts, valid,
 };
 
-/// The violated rule of DER in the denial of this certification request.
+/// The violated DER rule in the denial of this certification request.
 #[track_caller]
 fn not_strict_der(csr: &[u8]) -> String {
     let denial = denied(&object(envelope(csr)));
@@ -60,7 +60,7 @@ fn too_many_lines_are_denied() {
     assert_eq!(denied(&object(begins)), Denial::NotARequestFirst);
 }
 
-/// The maximum number of items that fit into a request, which is DER in base64.
+/// The maximum number of items that fit into a request, which is base64-encoded DER.
 fn as_many<T>(len: usize, item: impl Fn(usize) -> T) -> Vec<T> {
     (0..MAX_REQUEST_LEN * 70 / 100 / len).map(item).collect()
 }

@@ -99,7 +99,7 @@ fn a_certificate_is_overdue_with_less_than_a_day_and_a_quarter_left() {
         ..issued(0)
     };
     for (issued, record, hour, overdue) in [
-        // Ten hours: a quarter is two and a half.
+        // A quarter of ten hours is two and a half hours.
         (Some(issued(0)), &short, 7, false),
         (Some(issued(0)), &short, 8, true),
         // It has expired, so its Node cannot be Ready for long.
@@ -213,7 +213,7 @@ fn a_reset_or_restart_of_the_tpm_is_recorded_immediately() {
     }
 }
 
-/// Nodes of which some cannot be read.
+/// Nodes, some of which cannot be read.
 #[derive(Debug)]
 struct Partial {
     nodes: Arc<MemoryNodes>,

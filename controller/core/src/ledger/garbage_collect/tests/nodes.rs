@@ -54,7 +54,7 @@ fn a_node_whose_name_is_claimed_during_a_sweep_is_kept() {
     assert!(node.is_some());
 }
 
-/// Nodes of an API server that does not answer.
+/// The Nodes in an API server that does not respond.
 #[derive(Debug)]
 struct Away;
 

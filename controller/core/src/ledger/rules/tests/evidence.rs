@@ -1,4 +1,4 @@
-//! Machines whose renewal has more evidence than their records.
+//! Machines whose renewals have stronger evidence than their records.
 
 use futures::executor::block_on;
 
@@ -145,7 +145,7 @@ fn an_upgrade_to_evidence_survives_each_lost_write_or_response() {
             assert_eq!(lowest_valid(&world, 2), None);
             assert_eq!(world.record("n1").superseded, Some(1));
 
-            // The node was seen and has the next certificate, regardless of the result of the write.
+            // The node used the next certificate, regardless of the result of the write.
             let second = world.record("n1").certificate_uid();
             assert_eq!(over(second_fault, second, 3).unwrap(), granted);
             let ended = second_fault == Fault::AnswerLost;

@@ -1,4 +1,4 @@
-//! Claims of a name whose record was reset.
+//! Claims to a name whose record was reset.
 
 use crate::refusal::Denial;
 use crate::testing::records::*;

@@ -25,7 +25,7 @@ fn moved() -> Denial {
     RootVolumeMoved.into()
 }
 
-/// The same claim, with this reason against a first record.
+/// The same claim, with this reason to refuse a first record.
 fn suspect(claim: Claim) -> Claim {
     let identity = claim.assurance.identity().clone();
     Claim {

@@ -1,4 +1,4 @@
-//! The wait for the expiry of a previous certificate, and the clock that determines it.
+//! The wait until a previous certificate expires, and the clock that determines this wait.
 
 use std::time::Duration;
 

@@ -60,7 +60,7 @@ pub(super) enum Event {
     Hour,
 }
 
-/// A rule that is missing.
+/// A missing rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flaw {
     GenerationIsNext,
@@ -98,7 +98,7 @@ pub(super) struct Life {
     list: RevokedNodeCredentialsSpec,
     backup: Backup,
     issued: Vec<Issued>,
-    /// The revocations by operators, with the hour until which a revoked certificate is valid.
+    /// The revocations by operators, each with the hour at which the revoked certificate expires.
     revoked: BTreeMap<CertificateUid, u32>,
     revoked_keys: BTreeMap<u8, u32>,
     revoked_machines: BTreeMap<&'static str, u32>,
@@ -153,7 +153,7 @@ impl Life {
                     record.clone()
                 };
             }),
-            // The next claim of the name is in another second.
+            // The next claim to the name is in a different second.
             Event::Forget(name) => {
                 self.forget(NAMES[*name]);
                 self.hour += 1;
@@ -229,7 +229,7 @@ impl Life {
         }
     }
 
-    /// The ledger that decides on a claim of this name.
+    /// The ledger that decides on a claim to this name.
     fn ledger(&self, node: &str) -> RecordLedger {
         let ledger = self.world.ledger();
         let is_reset = self.record(node).is_some_and(|record| record.is_reset());
@@ -373,7 +373,7 @@ impl Life {
         self.restart();
     }
 
-    /// Another process of the controller, which reads the list before it decides.
+    /// A new controller process, which reads the list before it decides.
     fn restart(&self) {
         self.world.revocations.forget();
         self.world.revocations.decide(self.decisions.clone());

@@ -167,8 +167,8 @@ impl Run {
         self.renewing_certificates_are_valid(&shared)
     }
 
-    /// Checks the certificates with which nodes renew. Until a node uses its next certificate, it has no other
-    /// certificate.
+    /// Checks the certificates with which nodes renew. Until a node uses its next certificate, its current certificate
+    /// must remain valid.
     fn renewing_certificates_are_valid(&self, shared: &Shared) -> Result<(), String> {
         let now = shared.now();
         let records = now.values().map(|stored| &stored.record);

@@ -36,7 +36,7 @@ pub(super) struct Scenario {
     pub(super) flaw: Option<Flaw>,
 }
 
-/// A violated rule, which the search must find.
+/// A rule that is violated, so that the search must find the violation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flaw {
     CreateOverwrites,
@@ -187,7 +187,7 @@ impl Replica {
         self.seen.lock().unwrap()
     }
 
-    /// Stops before the call. `act` returns `None` while the call is not possible.
+    /// Stops before the call. `act` returns `None` if the call is not possible yet.
     pub(super) fn call<'a, T: Answer + Send + 'a>(
         &'a self,
         mut act: impl FnMut(&mut Shared, usize) -> Option<T> + Send + 'a,
@@ -243,7 +243,7 @@ impl Replica {
     }
 }
 
-/// The renewal of this claim, if the claim is one.
+/// The renewal in this claim, if the claim is a renewal.
 fn renewal(claim: &Claim) -> Option<Renewal> {
     let (Claimant::Renewal(uid), Assurance::Attested(identity)) =
         (claim.claimant, &claim.assurance)
@@ -263,7 +263,7 @@ fn renewal(claim: &Claim) -> Option<Renewal> {
     })
 }
 
-/// The part of a call's result on which the caller's next call can depend.
+/// The part of a call's result that can affect the caller's next call.
 pub(super) trait Answer {
     /// Versions identify the content of a record. 0 means that there is no record.
     fn told(&self) -> Vec<usize>;

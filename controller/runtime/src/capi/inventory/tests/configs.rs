@@ -217,7 +217,7 @@ fn only_tokens_of_machines_without_a_node_are_joining() {
 
     assert_eq!(joining(), [token("token2")].into());
 
-    // m2 shares the token of m1, which has joined.
+    // m2 shares the token with m1, which has joined.
     configured(&objects, V2.config("m2", "token1"));
     assert_eq!(joining(), [token("token1")].into());
 }
@@ -257,7 +257,7 @@ fn an_assigned_token_owns_one_machine_and_a_shared_one_has_no_owner() {
 
     seen::<objects::Machine>(&objects, assigned(V2.machine("m1"), "manual"));
     assert_eq!(owner_of(&inventory, "manual").as_deref(), Some("m1"));
-    // Its own token stays valid.
+    // Its own token remains valid.
     assert_eq!(owner_of(&inventory, "token1").as_deref(), Some("m1"));
     let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
     assert_eq!(machine.token_id, Some(token("token1")));

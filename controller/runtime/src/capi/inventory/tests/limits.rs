@@ -1,4 +1,4 @@
-//! Pools that a limit truncates: the other members are unknown.
+//! Pools that a limit truncates, so that the other members are unknown.
 
 use node_attestation_core::inventory::Naming;
 use node_attestation_core::ledger::{Claim, MISSING_MACHINE_TIMEOUT, RecordLedger};
@@ -44,7 +44,7 @@ fn remove_pool(objects: &Objects, namespace: &str) {
     objects.put::<MachinePool>(&ObjectKey::new(namespace, "p1"), None);
 }
 
-/// Cuts the second member, as a restart of the controller does.
+/// Drops the second member, as a restart of the controller does.
 fn cut(objects: &Objects) {
     remove_pool(objects, NAMESPACE);
     flood(objects);

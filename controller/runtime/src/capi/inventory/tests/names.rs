@@ -79,7 +79,7 @@ fn a_machine_is_found_if_its_objects_all_have_the_node_name() {
         &objects,
         with(V2.config("n1", "tokenn"), "/metadata/name", json!("n1")),
     );
-    // Another host reports the name. A report is a weaker ground.
+    // Another host reports the name. A report is a weaker reason for a name.
     seen::<objects::Machine>(&objects, reporting("m2", "Hostname", "n1"));
 
     let Some(TokenOwner::Machine(found)) = by_token(&inventory, "tokenn") else {
@@ -93,7 +93,7 @@ fn a_machine_is_found_if_its_objects_all_have_the_node_name() {
         assert_eq!(found.len(), count, "{name}");
     }
 
-    // Only the Machine's own name remains. It is still a stronger ground.
+    // Only the Machine's own name remains. The name is still a stronger reason.
     let machine = with(V2.machine("n1"), "/spec/bootstrap", Value::Null);
     seen::<objects::Machine>(&objects, machine);
     assert_eq!(by_token(&inventory, "tokenn"), None);
@@ -233,7 +233,7 @@ fn a_name_reported_for_two_machines_belongs_to_the_one_with_the_node() {
     assert_eq!(naming(&inventory, "m1", host), Naming::Own);
     assert_eq!(naming(&inventory, "m2", host), shared_with("m1"));
 
-    // A Node reports its machine itself, so its name stays available to other machines.
+    // A Node reports its own machine, so the Node's name remains available to other machines.
     let machine = with(V2.machine("m1"), "/status/addresses", Value::Null);
     seen::<objects::Machine>(&objects, with(machine, "/status/nodeRef", node));
     let names = but(&["m1-infra", "m1"]);

@@ -1,13 +1,13 @@
-//! The cost of an answer in a cluster with many objects.
+//! The cost of a lookup in a cluster with many objects.
 
 use super::*;
 use crate::shared::Lock;
 use crate::shared::testing::most_visited;
 
-/// The number of objects of each kind. The benchmark `neighbours` has more.
+/// The number of objects of each kind. The benchmark `neighbours` has more objects.
 const MANY: usize = 1000;
 
-/// A number of entries that is larger than the number that an answer visits at a time.
+/// More entries than a lookup visits at a time.
 const FEW: usize = 600;
 
 /// A name of 200 characters.
@@ -57,7 +57,7 @@ fn the_structs_of_a_machine_its_config_and_its_record_are_small() {
 
     use node_attestation_core::ledger::Stored;
 
-    // Each node has one object of each type, so more memory for a type needs a decision.
+    // Each node has one object of each type, so an increase in the size of a type must be deliberate.
     assert_eq!(size_of::<objects::Machine>(), 320);
     assert_eq!(size_of::<BootstrapConfig>(), 32);
     assert_eq!(size_of::<Stored>(), 528);

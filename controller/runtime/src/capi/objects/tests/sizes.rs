@@ -20,7 +20,7 @@ fn a_cluster_of_any_size_uses_bounded_memory() {
     );
 
     let long = "a".repeat(1 << 20);
-    // Each comma adds a name, which takes more memory than the comma.
+    // Each comma adds a name, which uses more memory than the comma.
     let attestors = ",".repeat(1024);
     for (pointer, value) in [
         (

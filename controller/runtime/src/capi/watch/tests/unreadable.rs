@@ -55,7 +55,7 @@ fn unreadable_members_are_named_with_their_number_in_their_cluster() {
     apply::<Machine>(&objects, Event::InitDone, &mut listing);
     assert_eq!(of("prod-1"), None);
 
-    // Its Cluster is known from the previous version.
+    // The Cluster of the object is known from the previous version.
     see(cut(machine("m2")));
     assert_eq!([of("prod-1"), of("prod-2")], [one("m2"), None]);
     assert_eq!(machines(&objects), ["m2"]);
@@ -115,7 +115,7 @@ fn an_unreadable_cluster_is_known_until_it_is_read_or_deleted() {
     apply(Event::Apply(raw(without_spec(cluster()))));
     apply(Event::Apply(raw(cluster())));
     assert!(!objects.is_unreadable(&key));
-    // The last version that could be read stays.
+    // The last readable version is kept.
     apply(Event::Apply(raw(cut(cluster()))));
     assert!(!objects.is_unreadable(&key));
     let text = "cannot read Cluster prod-1 (the log contains the cause)";
@@ -166,7 +166,7 @@ fn unreadable_members_of_a_namespace_use_bounded_memory() {
     apply(Event::Apply(raw(machine(NAMESPACE, 0))));
     assert_eq!(known(), count);
 
-    // Each deleted object leaves memory to a later one.
+    // Each deleted object frees memory for a later object.
     apply(Event::Delete(raw(machine(NAMESPACE, 1))));
     assert_eq!(known(), count - 1);
     apply(Event::Apply(raw(machine(NAMESPACE, 89))));

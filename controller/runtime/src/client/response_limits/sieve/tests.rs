@@ -81,7 +81,7 @@ fn removed_values_are_not_counted_toward_the_limits() {
 
 #[test]
 fn an_oversized_object_is_truncated_without_affecting_others() {
-    // The members have the order of an API server, which writes the name first.
+    // The members are in the order in which an API server writes them, with the name first.
     let object = |name: &str, members: &str| {
         format!(r#"{{"metadata":{{"name":"{name}","x":{{{members}}}}},"spec":{{"c":[1]}}}}"#)
     };
@@ -124,7 +124,7 @@ fn an_oversized_object_is_truncated_without_affecting_others() {
     }
 }
 
-/// A custom resource with this number of labels, in the order of an API server, which sorts the fields.
+/// A custom resource with this number of labels, with the fields sorted, as an API server writes them.
 fn sorted(name: &str, labels: usize) -> String {
     let labels: Vec<String> = (0..labels)
         .map(|number| format!(r#""{number}":"""#))

@@ -1,4 +1,4 @@
-//! Responses of a management cluster, in which tenants write objects.
+//! Responses from a management cluster in which tenants write objects.
 
 use super::*;
 
@@ -28,7 +28,7 @@ async fn a_management_page_with_too_many_values_is_refused() {
         assert_eq!(read(limit, 1, most).await, Ok(true), "{limit}");
         assert_eq!(read(limit, 1, most + 1).await, Ok(false), "{limit}");
     }
-    // A page of few objects can always be read, so that larger pages can be tried.
+    // A page with few objects can always be read, so that the client can try larger pages.
     assert_eq!(read(500, FEW, most).await, Ok(true));
     assert_eq!(read(500, FEW, 70_000).await, Ok(false));
     let excess = read(500, FEW + 1, most).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Reconciliations without a change, which do not parse objects.
+//! Reconciliations that do not parse objects, because no object has changed.
 
 use node_attestation_core::crd::KubeletAuthenticationStatus;
 use node_attestation_core::signer::testing::parsed_keys;
@@ -125,7 +125,8 @@ fn a_refused_object_is_parsed_once() {
     }
 }
 
-/// When the Cluster is deleted, the supervisor stops its watch of a Secret. Afterwards, it does not keep the key.
+/// When the Cluster is deleted, the supervisor stops its watch of a Secret. Afterwards, the reconciliation does not
+/// keep the key.
 #[test]
 fn a_deleted_secret_is_not_kept() {
     for gone in [Observed::Unknown, Observed::Absent] {

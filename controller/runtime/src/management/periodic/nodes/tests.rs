@@ -131,7 +131,7 @@ async fn nodes_without_a_live_record_are_exempt_or_cannot_renew() {
         (&["windows-1"], &none, &["windows-1"], &["m2"]),
         (&["m2", "windows-1"], &none, &["m2", "windows-1"], &[]),
         (&["m2", "windows-1"], &live, &["windows-1"], &[]),
-        // Before the records are known, no Node is without one.
+        // Before the records are known, no Node counts as a Node without a record.
         (&["m2"], &None, &["m2"], &[]),
     ];
     for (listed, records, exempt, of_machines) in cases {

@@ -156,7 +156,7 @@ async fn a_generation_floor_is_published_and_restored_after_ten_minutes() {
     publish(&mut list, &access, &world).await.unwrap();
     assert_eq!(floor(&stored), Some(json!(7)));
 
-    // Neither the list nor the annotation contains the floor any more.
+    // The floor is no longer in the list or in the annotation.
     *stored.lock() = Some(BTreeMap::new());
     world.revocations.decide(RevocationDecisions::default());
     advance(COMPARED_AGAIN).await;
@@ -225,7 +225,7 @@ async fn a_full_list_is_reported_in_each_round_until_it_has_space() {
     let world = world();
     let all = world.records.all().await.unwrap();
     let revoked = (*all[0]).clone();
-    // All records have one key, so that only the list of records is full.
+    // All records have the same key, so that only the list of records is full.
     let records = |count: u32| {
         let numbers = (0..count).map(u128::from);
         let with_uid = |number: u128| {

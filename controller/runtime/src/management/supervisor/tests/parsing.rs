@@ -88,7 +88,7 @@ async fn a_busy_namespace_delays_another_cluster_by_one_reconcile() {
     working.abort();
 }
 
-/// The Secrets of a cluster, whose client key does not match its certificate.
+/// The Secrets of a cluster. The client key does not match its certificate.
 fn secrets() -> [(&'static str, Value); 2] {
     let pair = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();

@@ -31,7 +31,7 @@ async fn unreadable(
     let mut of_watch = cluster(0);
     of_watch["metadata"]["labels"] = label_of_cluster;
     let (events, items) = match path.rsplit('/').next().unwrap() {
-        // The first version again, and another one.
+        // The first version again, and another version.
         "kubeletauthentications" => (vec![version(1), version(2)], vec![version(1)]),
         "clusters" => (vec![of_watch], Vec::new()),
         _ => return answer(request, Written::default()).await,
@@ -62,7 +62,7 @@ async fn an_event_names_each_unreadable_version_of_an_authentication() {
         (blue, [None, blue], 2),
         (blue, [None, None], 0),
         (blue, [green, green], 0),
-        // Until the Cluster exists, the other label decides.
+        // Until the Cluster exists, the label of the other object decides.
         (blue, [blue, green], 2),
     ] {
         let events: Arc<Mutex<Vec<Value>>> = Arc::default();

@@ -91,7 +91,7 @@ pub(super) struct World {
     pub(super) undecided: usize,
     pub(super) most_undecided: usize,
     pub(super) most_of_node: usize,
-    /// The number of runs without a certificate and a token, after the end of the controller's outage.
+    /// The number of runs without a certificate or a token, after the end of the controller's outage.
     pub(super) in_vain: usize,
 }
 
@@ -115,7 +115,7 @@ impl World {
     pub(super) fn new(away: Away, back: Duration, nodes: usize, ago: Duration) -> Self {
         let node = |number: usize| {
             let name = format!("ip-10-{number}.ec2.internal");
-            // The renewals are spread over one day, which ends `ago` before the outage.
+            // The renewals are spread over the day that ends `ago` before the outage.
             let issued = at(Duration::ZERO) - ago - DAY + spread(number);
             Node {
                 subject: Subject {
@@ -289,7 +289,7 @@ impl World {
         }
     }
 
-    /// Continues the open request, or sends another one. `None` if the certificate is issued.
+    /// Continues the open request, or sends another request. `None` if the certificate is issued.
     fn ask(
         &mut self,
         number: usize,
@@ -348,7 +348,7 @@ impl World {
         }
     }
 
-    /// Whether the request is decided.
+    /// Whether the controller has decided on the request.
     fn decide(&mut self, number: usize, now: Duration) -> bool {
         let Some(filed) = self.filed.get_mut(&number) else {
             return true;
@@ -422,7 +422,7 @@ impl Controller {
             left_out: false,
         };
         controller.queue.listing();
-        // A list has the order of the names, which are digests.
+        // A list is sorted by name, and the names are digests.
         let mut listed: Vec<_> = world.filed.iter().collect();
         listed.sort_by_key(|(number, _)| number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         for (number, filed) in listed {

@@ -55,7 +55,7 @@ async fn owners_are_written_again_until_each_record_has_one() {
         ("prod-1.n1", Some(owner("Cluster", "now")), true),
         ("prod-1.n1", Some(owner("Cluster", "before")), true),
         ("prod-1.n1", None, false),
-        // A renewal changed the record at the same time.
+        // A renewal changes the record at the same time.
         ("prod-1.busy", None, false),
     ] {
         let (client, written) = with_records(vec![(name, owner)]);
