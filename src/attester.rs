@@ -196,7 +196,7 @@ pub struct Claim<'a> {
     pub spki: &'a [u8],
     /// The settings, including the provider's own.
     pub settings: &'a Settings,
-    /// The text of [`Attester::to_remember`] for the evidence that the machine enrolled with.
+    /// The text of [`Attester::to_remember`] for the evidence with which the machine enrolled.
     pub remembered: Option<&'a str>,
     /// The deadline for the evidence.
     pub deadline: Deadline,
@@ -206,9 +206,9 @@ pub struct Claim<'a> {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct ProviderIdSources<'a> {
-    /// The settings: `providerID` and the provider's own.
+    /// The settings: `providerID` and the provider's own settings.
     pub settings: &'a Settings,
-    /// The text of [`Attester::to_remember`] for the evidence that the machine enrolled with.
+    /// The text of [`Attester::to_remember`] for the evidence with which the machine enrolled.
     pub remembered: Option<&'a str>,
     /// The arguments of the kubelet that started this process, or otherwise the arguments in its unit.
     pub kubelet: Option<&'a KubeletArguments>,
@@ -227,7 +227,7 @@ impl ProviderIdSources<'_> {
     ///
     /// # Errors
     ///
-    /// No provider ID is configured, or the kubelet's is invalid.
+    /// No provider ID is configured, or the kubelet's provider ID is invalid.
     pub fn configured(&self) -> Result<ProviderId, Failure> {
         self.try_configured()?.ok_or_else(|| {
             Failure::new(

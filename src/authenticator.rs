@@ -1,4 +1,4 @@
-//! The main flow: returns the cached credential, or gets a new one in a run with a deadline.
+//! The main flow: returns the cached credential, or gets a new credential in a run with a deadline.
 
 mod acceptance;
 pub(crate) mod allowed;
@@ -79,13 +79,13 @@ pub(crate) struct Authenticator<'a> {
 }
 
 impl Authenticator<'_> {
-    /// Returns the stored credential until it is due for renewal, then a new one. If no new
-    /// credential is available in time, returns the stored one while it is valid.
+    /// Returns the stored credential until it is due for renewal, then a new credential. If no new credential is
+    /// available in time, returns the stored credential while it is valid.
     ///
     /// # Guarantees
     ///
     /// While the stored credential is not due for renewal, this function does not open connections, set up TLS or start
-    /// threads. The only exception is a call, at most once in 100 seconds, that checks whether the API server still
+    /// threads. The only exception is a call, at most once per 100 seconds, that checks whether the API server still
     /// accepts the certificate. This call takes at most two seconds.
     ///
     /// A run for client-go takes at most 25 seconds, or five seconds with a valid stored credential, even if a
@@ -186,8 +186,8 @@ impl Authenticator<'_> {
         }
     }
 
-    /// Gets a new credential if the stored one is due for renewal, if the API server refuses it, or if `force` is set.
-    /// Returns whether the credential is new.
+    /// Gets a new credential if the stored credential is due for renewal, if the API server refuses it, or if `force`
+    /// is set. Returns whether the credential is new.
     pub(crate) fn renew(&self, force: bool) -> Result<(ExecResult, bool), Failure> {
         let now = clock::now();
         let (store, mut stored) = self.stored()?;
@@ -248,7 +248,7 @@ impl Authenticator<'_> {
         })
     }
 
-    /// Removes every file of the store, including quarantined ones. Returns their number.
+    /// Removes every file of the store, including quarantined files. Returns their number.
     pub(crate) fn reset(&self) -> Result<usize, Failure> {
         let Some(store) = Store::open(&self.settings.state_directory)? else {
             return Ok(0);
@@ -306,7 +306,7 @@ impl Authenticator<'_> {
     }
 
     /// Returns the old credential after a failed renewal. `check_name` has already compared the credential's node name
-    /// with the kubelet's node name. So if only the provider rejects the name, the node keeps its credential.
+    /// with the kubelet's node name. Therefore, if only the provider rejects the name, the node keeps its credential.
     fn fall_back(&self, old: Credential, error: &RenewalError) -> ExecResult {
         let now = clock::now();
         if matches!(error.failure.code(), Code::Pending | Code::BackOff) {
@@ -348,7 +348,7 @@ impl Authenticator<'_> {
         let Ok(store) = store.lock(Deadline::after(Duration::ZERO), &program(), now) else {
             return;
         };
-        // Another run can have replaced the origin in the meantime.
+        // Another run might have replaced the origin in the meantime.
         if Origin::read(&store).as_ref() == Some(origin) {
             let mut origin = origin.clone();
             origin.boot_id.clone_from(&stored.boot_id);
@@ -410,7 +410,7 @@ impl Authenticator<'_> {
     }
 
     /// Records the failure of an abandoned run, under the lock that the run holds. Waits at most for `patience`,
-    /// because the disk can be the cause of the hang.
+    /// because the disk might be the cause of the hang.
     fn remember(attempt: Arc<Attempt>, patience: Duration) -> RenewalError {
         let failure = attempt.steps.stuck(&attempt.settings.state_directory);
         let error = RenewalError::from(failure.clone());

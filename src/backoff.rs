@@ -23,14 +23,14 @@ const LONGEST_BEFORE_FIRST: Duration = Duration::from_secs(5);
 /// retry at this rate indefinitely.
 const SOON_BEFORE_FIRST: u32 = 120;
 
-/// The pauses after denials. They are long, because the node cannot change the decision.
+/// The pauses after denials. The pauses are long, because the node cannot change the decision.
 const DENIED: Backoff = Backoff {
     first: Duration::from_mins(5),
     longest: Duration::from_hours(1),
 };
 
 /// The number of unsuccessful requests after which each pause is as long as after a denial. The object of each
-/// unsuccessful request stays in the API server for one or two hours.
+/// unsuccessful request remains in the API server for one or two hours.
 const MANY_IN_VAIN: u32 = 5;
 
 /// The number that is subtracted from the number of unsuccessful requests. The pause after the fifth request is then as

@@ -78,7 +78,7 @@ const UNREADABLE: &str = "cannot parse the certificate";
 const NO_CERTIFICATE: &str = "the file does not contain a certificate";
 
 impl Credential {
-    /// Parses the output of [`Credential::to_pem`]. Ignores text and unknown blocks, which a later release can have
+    /// Parses the output of [`Credential::to_pem`]. Ignores text and unknown blocks, which a later release might have
     /// written.
     ///
     /// # Guarantees

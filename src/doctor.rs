@@ -2,7 +2,7 @@
 //!
 //! # Guarantees
 //!
-//! - Every check runs, independently of the other findings.
+//! - Every check runs, regardless of the other findings.
 //! - All checks end within [`TOTAL`]. A check without a finding at this time has failed.
 //! - The checks do not create a request or write a file.
 

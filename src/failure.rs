@@ -87,7 +87,7 @@ codes! {
 
 impl Code {
     /// Whether the run leaves a request on the API server that no later run continues. This is false for a denial. A
-    /// denied request also stays, but the pauses after a denial are long from the start.
+    /// denied request also remains, but the pauses after a denial are long from the start.
     pub fn leaves_request(self) -> bool {
         matches!(self, Self::Failed | Self::Version)
     }
@@ -121,7 +121,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure without a causing error.
+    /// A failure without an underlying error.
     pub fn new(code: Code, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self {
             code,
@@ -227,7 +227,8 @@ pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
     causes(error).last().unwrap_or(error).to_string()
 }
 
-/// Makes untrusted text safe for a log. The result cannot look like a separate log line, and cannot fill the disk.
+/// Makes untrusted text safe for a log. The result cannot be mistaken for a separate log line, and cannot fill the
+/// disk.
 pub(crate) fn one_line(text: &str, max_len: usize) -> String {
     text.chars()
         .take(max_len)

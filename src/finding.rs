@@ -43,7 +43,7 @@ impl Finding {
         }
     }
 
-    /// The node works now, but this can change.
+    /// The node works now, but might stop working.
     pub fn warn(failure: &Failure) -> Self {
         Self::of(State::Warn, failure)
     }

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use crate::failure::causes;
 
-/// Whether the FIPS 140-3 module of AWS-LC is in use. If so, the module has passed its self-test.
+/// Whether the FIPS 140-3 module of AWS-LC is in use. In this case, the module has passed its self-test.
 pub(crate) fn is_fips() -> bool {
     rustls::crypto::aws_lc_rs::default_provider().fips()
 }

@@ -125,7 +125,7 @@ pub fn provider_id(zone: &str, id: &str) -> Option<ProviderId> {
     is_instance.then(|| ProviderId::parse(&format!("aws:///{zone}/{id}")).ok())?
 }
 
-/// The body of a response. It can be a secret, so its memory is zeroed on drop.
+/// The body of a response. The body might be a secret, so its memory is zeroed on drop.
 pub type Text = Zeroizing<String>;
 
 /// Requests a token from the first endpoint that can be reached.

@@ -31,7 +31,8 @@ const MAX_ARGUMENTS_LEN: usize = 256 * 1024;
 /// The size of a chunk on the stack, in bytes. The arguments of a kubelet that kubeadm configured are shorter.
 const USUAL_ARGUMENTS_LEN: usize = 4096;
 
-/// The kubelet's arguments that identify its node. If a flag is repeated, the last one wins, as in the kubelet itself.
+/// The kubelet's arguments that identify its node. If a flag is repeated, the last occurrence takes precedence, as in
+/// the kubelet itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KubeletArguments {
     hostname_override: Option<String>,

@@ -1,5 +1,4 @@
-//! The node half of kubelet authentication: an exec credential plugin that attests the machine it
-//! runs on.
+//! The node half of kubelet authentication: an exec credential plugin that attests the machine on which it runs.
 //!
 //! A provider is a small program: it implements [`attester::Attester`] and passes it to [`run`]. This library does
 //! everything else to keep the kubelet's client certificate valid. The module `authenticator` has the main flow.
@@ -51,12 +50,12 @@
 //! - `leftovers`: settings of earlier versions, in sources that are ignored
 //! - `origin`: the machine, node and cluster of the stored credential
 //! - `pending`: the request that is saved before it is sent
-//! - `credential`: a client certificate with its key, and the checks of an issued one
+//! - `credential`: a client certificate with its key, and the checks of an issued certificate
 //! - `store_contents`: the contents of the state directory, checked
 //! - `inspect`: requests, evidence and the store, decoded for operators
 //! - `metrics`: metrics of the node for `node_exporter`
 //! - `rescue`: the output after a panic
-//! - `authenticator`: a run: the stored credential, or a new one within a deadline
+//! - `authenticator`: a run: the stored credential, or a new credential within a deadline
 //! - `setup`: makes the kubelet run the plugin, and undoes it
 //! - `doctor`: the checks of a node that does not join
 //! - `cli`: commands, arguments and their output

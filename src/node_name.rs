@@ -23,7 +23,7 @@ const HOST_NAME: &str = "the host name";
 /// A certificate that binds the node to its name. Without a certificate, a name is only a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Bound {
-    /// The stored certificate, which can be expired.
+    /// The stored certificate, which might have expired.
     Stored(NodeName),
     /// The certificate, in this bootstrap kubeconfig, of a node that joined earlier.
     Adopted(NodeName, PathBuf),

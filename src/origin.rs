@@ -29,7 +29,7 @@ pub struct Origin {
     /// The boot in which the origin was last compared with this machine. Each boot reads the firmware data once.
     pub boot_id: Option<String>,
     /// The time, in seconds since 1970, at which the API server refused (403) a new certificate that had replaced a
-    /// refused one. `None` as soon as the API server accepts the certificate.
+    /// refused certificate. `None` as soon as the API server accepts the certificate.
     pub refused_again: Option<u64>,
 }
 
@@ -59,7 +59,7 @@ struct Header {
 }
 
 impl Origin {
-    /// Reads the origin of the store, if there is a valid one.
+    /// Reads the origin of the store, if the origin is valid.
     pub(crate) fn read(store: &Store) -> Option<Self> {
         Self::parse(&store.read(StoreFile::Origin).ok().flatten()?).ok()
     }

@@ -97,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder with a program in `a/b`, and a link to `a`.
+    /// A directory with a program in `a/b`, and a link to `a`.
     fn folder() -> (tempfile::TempDir, PathBuf) {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("a/b")).unwrap();

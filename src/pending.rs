@@ -23,7 +23,7 @@ const VERSION: u32 = 1;
 
 /// The maximum age of an undecided request while a certificate is valid. Kubernetes deletes pending requests after 24
 /// hours, so a node has at most three pending requests, even during a long outage of the controller. After the outage,
-/// the controller fails a request whose evidence is too old, and the next run creates another.
+/// the controller fails a request whose evidence is too old, and the next run creates another request.
 const MAX_AGE_WITH_CERTIFICATE: Duration = Duration::from_hours(9);
 
 /// `pending.json`: the key, and the open request that uses it, if any.
@@ -214,7 +214,7 @@ impl OpenRequest {
     }
 
     /// Whether the request still matches `subject`, and is young enough. `lifetime` is the lifetime of the stored
-    /// certificate, if that is valid and accepted.
+    /// certificate, if that certificate is valid and accepted.
     ///
     /// A request with a time in the future, and its evidence, were created with a wrong clock.
     pub fn is_worth_taking_up(

@@ -47,7 +47,7 @@ pub(crate) fn command() -> String {
 }
 
 /// The command that prints a file for the program at this path. The default path is the path in the packages. On this
-/// machine, the program can be missing there.
+/// machine, the program might be missing at that path.
 pub(crate) fn render(file: &str, program: &Path) -> String {
     let program = program.display();
     format!("{program} render {file} --command {program}")

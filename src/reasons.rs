@@ -1,7 +1,7 @@
 //! The reasons of the controller, explained on a node without a network.
 //!
-//! A test of the controller writes `reasons.bin` from its catalogues, in the same way as docs/reasons.md: `UPDATE=1
-//! cargo test -p node-attestation-manager providers`.
+//! A test of the controller writes `reasons.bin` from its catalogs, in the same way as docs/reasons.md: `UPDATE=1 cargo
+//! test -p node-attestation-manager providers`.
 
 use kubelet_attestation::page_url;
 
@@ -17,7 +17,7 @@ pub(crate) const PAGE: &str = page_url!("reasons.md");
 /// length minus [`MIN_COPY`], and the next two bytes are the position of the copied text. The text has one line for
 /// each outcome, followed by one line for each reason: name, meaning, remedy and message, with tabs between them.
 ///
-/// The data are packed, because the plain text is three times as long, and each node stores this program.
+/// The data is packed, because the plain text is three times as long, and each node stores this program.
 const PACKED: &[u8] = include_bytes!("reasons.bin");
 
 /// The length of the shortest copy.
@@ -47,7 +47,7 @@ pub(crate) fn explain(name: &str) -> Option<Sheet> {
     Some(sheet)
 }
 
-/// The hint for a request that ended with this reason. Other signers have reasons that are not in the catalogue.
+/// The hint for a request that ended with this reason. Other signers have reasons that are not in the catalog.
 pub(crate) fn remedy(reason: &str) -> String {
     match find(reason) {
         Some(Reason { name, .. }) => {
@@ -82,7 +82,7 @@ fn find(name: &str) -> Option<Reason> {
     None
 }
 
-/// The text of the catalogue.
+/// The text of the catalog.
 fn unpacked() -> String {
     let mut text = Vec::new();
     let mut packed = PACKED.iter().copied();

@@ -1,8 +1,8 @@
 //! Removes secrets from texts that leave this machine.
 //!
-//! It removes the known secrets of this machine everywhere, and texts that look like a secret because of their format
-//! or their position. The second rule also removes other texts, such as certificates in base64. Removing too much text
-//! is better than removing too little.
+//! It removes the known secrets of this machine everywhere, and texts that appear to be a secret because of their
+//! format or their position. The second rule also removes other texts, such as certificates in base64. Removing too
+//! much text is better than removing too little.
 
 mod assignment;
 mod forms;
@@ -95,8 +95,8 @@ fn hide(text: &str, part: Option<Range<usize>>, count: &mut usize, kept: &mut St
     }
 }
 
-/// The user and password of a URL without its scheme. If a password contains a slash, the part before the slash looks
-/// like the whole authority of the URL.
+/// The user and password of a URL without its scheme. If a password contains a slash, the part before the slash appears
+/// to be the whole authority of the URL.
 fn login_of_url(url: &str) -> Option<Range<usize>> {
     let authority = url.split(['/', '\\']).next().unwrap_or_default();
     if let Some(end) = authority.rfind('@') {
@@ -222,8 +222,8 @@ fn is_on_line(found: &Assignment, after: &str) -> bool {
         .is_some_and(|separator| !separator.contains('\n'))
 }
 
-/// The value after an HTTP authentication scheme. Outside a header, it must look like a secret: a sentence can contain
-/// `invalid bearer token`.
+/// The value after an HTTP authentication scheme. Outside a header, the value must have the format of a secret: a
+/// sentence can contain `invalid bearer token`.
 fn after_scheme(line: &str, after: &str) -> Option<(usize, usize)> {
     let start = after.find(is_of_word).filter(|start| {
         after

@@ -7,11 +7,11 @@
 //!
 //! # Guarantees
 //!
-//! - Every file is replaced atomically, and the environment file is the last. If `setup` is killed, the kubelet starts
-//!   with kubeadm's own arguments, and its next start runs `setup` again.
+//! - Every file is replaced atomically, and the environment file is replaced last. If `setup` is killed, the kubelet
+//!   starts with kubeadm's own arguments, and its next start runs `setup` again.
 //! - If there is no bootstrap credential to copy, the environment file does not exist, and the kubelet starts as
 //!   kubeadm configured it.
-//! - A kubelet with its own credential keeps it until the plugin has one.
+//! - A kubelet with its own credential keeps it until the plugin has a credential.
 //! - A kubelet that uses the plugin continues to use it, even if `setup` fails. If the kubeconfig is lost, `setup`
 //!   restores it from the store, except after `kubeadm reset`.
 
@@ -124,7 +124,7 @@ impl Setup {
             | Current::Invalid(_) => true,
         };
         if !is_set_up {
-            // The cause of the failure can also prevent this removal, and is the error to report.
+            // The cause of the failure might also prevent this removal, and is the error to report.
             drop(remove_file(&self.environment_file));
         }
     }
@@ -272,7 +272,7 @@ impl Setup {
         };
 
         if !adopts {
-            // The file can remain from an earlier enrollment of the machine. With this file, the kubelet would start
+            // The file might remain from an earlier enrollment of the machine. With this file, the kubelet would start
             // without its kubeconfig.
             remove_file(&self.environment_file)?;
         }
@@ -301,7 +301,7 @@ impl Setup {
             }
             return Ok(self.set_up(&authenticator, None));
         }
-        // The stored credential can have been revoked in the meantime, so check it.
+        // The stored credential might have been revoked in the meantime, so check it.
         let enrolled = authenticator.renew(false);
         Ok(self.set_up(&authenticator, enrolled.err()))
     }
@@ -396,7 +396,7 @@ impl Setup {
         let (Some(_), Some(origin)) = (&stored.credential, &stored.origin) else {
             return Ok(());
         };
-        // If the name is unknown, this function compares nothing, and the enrollment reports the reason.
+        // If the name is unknown, this function does not compare the names, and the enrollment reports the reason.
         let joins: Option<NodeName> = node_of(login).or_else(|| authenticator.unbound().ok());
         let Some(joins) = joins.filter(|name| *name != origin.node_name) else {
             return Ok(());

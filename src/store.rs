@@ -165,8 +165,8 @@ impl Store {
     /// Like [`Store::read`], for a file with a key. Also returns a message if others could read the file, with the
     /// result of the correction.
     ///
-    /// The plugin uses the key anyway. Other users might already have the key, and a node without a credential would
-    /// not be safer.
+    /// The plugin still uses the key. Other users might already have the key, and a node without a credential would not
+    /// be safer.
     pub(crate) fn read_key(&self, file: StoreFile) -> Result<Option<KeyFile>, Failure> {
         let path = self.path(file);
         // Open without blocking, because a named pipe instead of the file would block this call indefinitely.

@@ -114,7 +114,7 @@ impl StoreContents {
         };
         let mut read = Credential::from_store(text);
         if self.machine.is_some() {
-            // Make this check only once per boot, like the comparison of the machine, because it takes more time than
+            // Make this check only once per boot, as for the comparison of the machine, because it takes more time than
             // all other checks here.
             read = read.and_then(Credential::checked);
         }

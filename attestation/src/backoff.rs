@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Pauses that double after each failure, from the first to the longest one.
+/// Pauses that double after each failure, from the first to the longest pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     /// The pause after the first failure.
@@ -18,8 +18,8 @@ impl Backoff {
         doubled.min(self.longest)
     }
 
-    /// The pause after the next failure, if `pause` followed the previous failure. A different back-off can have
-    /// computed `pause`, so the result has the limits of this back-off.
+    /// The pause after the next failure, if `pause` followed the previous failure. A different back-off might have
+    /// computed `pause`, so the limits of this back-off apply to the result.
     pub fn following(self, pause: Duration) -> Duration {
         pause.saturating_mul(2).max(self.first).min(self.longest)
     }

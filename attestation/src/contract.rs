@@ -58,8 +58,8 @@ pub const FAILURES: [&str; 3] = [
 /// age from the result.
 pub const CERTIFICATE_BACKDATING: Duration = Duration::from_mins(5);
 
-/// The age at which a node without a certificate abandons an undecided request and creates another one. The controller
-/// then fails the abandoned request.
+/// The age at which a node without a certificate abandons an undecided request and creates another request. The
+/// controller then fails the abandoned request.
 pub const REQUEST_ABANDONED_AFTER: Duration = Duration::from_mins(10);
 
 /// The age at which verifiers reject evidence. STS accepts a signature for 15 minutes; the difference of one minute is

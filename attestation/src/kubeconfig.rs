@@ -2,7 +2,7 @@
 //!
 //! The format of kubeconfigs belongs to client-go (`tools/clientcmd/api/v1/types.go`). Like client-go, this parser
 //! ignores unknown keys. It rejects a field that would change the connection or the login, and reports the reason.
-//! Whether it rejects more depends on the author of the kubeconfig: see [`Policy`].
+//! The author of the kubeconfig determines whether the parser rejects more: see [`Policy`].
 //!
 //! The parser reads only the text. The caller reads the files that the text names.
 

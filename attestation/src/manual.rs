@@ -21,7 +21,7 @@ pub fn section<'a>(
 }
 
 /// Escapes the text for roff, so that roff shows it unchanged. Without the escape, a period or a quote at the start of
-/// a line begins a command. A hyphen can become a different character, which breaks a copied command.
+/// a line begins a command. roff can convert a hyphen to a different character, which breaks a copied command.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) {

@@ -56,7 +56,7 @@ pub fn visible_lines(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 
-/// The JSON with escaped invisible characters in its strings. Line ends and spaces between values stay unchanged.
+/// The JSON with escaped invisible characters in its strings. Line ends and spaces between values remain unchanged.
 pub fn visible_json(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for letter in json.chars() {

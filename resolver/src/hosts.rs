@@ -18,7 +18,7 @@ pub(super) fn addresses(host: &str) -> Vec<SocketAddr> {
 }
 
 /// The addresses of a host in this content. As in Go, letters can have another case, and a name can end with a dot.
-/// Other than in Go, the addresses have the order of the content.
+/// Unlike in Go, the addresses have the order of the content.
 fn listed(content: impl BufRead, host: &str) -> Vec<SocketAddr> {
     let host = host.trim_end_matches('.');
     let mut found = Vec::new();

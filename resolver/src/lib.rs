@@ -14,8 +14,8 @@ type Addresses = io::Result<Vec<SocketAddr>>;
 ///
 /// musl, the C library of static programs, looks up IPv4 and IPv6 addresses together, and fails if the name server
 /// rejects either query (`name_from_dns` in `src/network/lookup_name.c`). glibc and Go use the answer to the other
-/// query, and therefore the kubelet and other Kubernetes clients also do. So after a failure, this function looks up
-/// each family separately.
+/// query, and therefore the kubelet and other Kubernetes clients also do. Therefore, after a failure, this function
+/// looks up each family separately.
 ///
 /// # Errors
 ///
@@ -56,7 +56,8 @@ fn either(both: Addresses, one: impl Fn(AddrFamily) -> Addresses) -> Addresses {
         for family in families {
             match one(family) {
                 Ok(addresses) => found.extend(addresses),
-                // The answer to one family is sufficient, because the name server can reject each query of the other.
+                // The answer to one family is sufficient, because the name server might reject each query of the other
+                // family.
                 Err(error) => is_unknown |= error.kind() == ErrorKind::NotFound,
             }
         }

@@ -1,7 +1,7 @@
 //! Checks that the API server still accepts a certificate that is not due for renewal.
 //!
-//! A kubelet whose writes are refused (403) keeps using its credential, because client-go runs the plugin again only
-//! after a 401 or after an hour. client-go does not pass the cause to the plugin. Therefore, runs check the
+//! A kubelet whose writes are refused (403) continues to use its credential, because client-go runs the plugin again
+//! only after a 401 or after an hour. client-go does not pass the cause to the plugin. Therefore, runs check the
 //! certificate, at a limited rate.
 
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) const CHECK_LEASE: &str =
 const REVOKED: &str = "is revoked";
 
 impl Authenticator<'_> {
-    /// Checks the certificate, at most once in [`TRIED_AGAIN_AFTER`] for all processes. Returns `None` if this run did
+    /// Checks the certificate, at most once per [`TRIED_AGAIN_AFTER`] for all processes. Returns `None` if this run did
     /// not check the certificate, or if the check failed for a reason other than the certificate.
     pub(super) fn tried(
         &self,
@@ -67,9 +67,9 @@ impl Authenticator<'_> {
 
     /// The reason why a new certificate would not help against this refusal, if it is known.
     ///
-    /// An admission policy of the cluster can refuse the check for any reason. In this case, a new certificate every
+    /// An admission policy of the cluster might refuse the check for any reason. In this case, a new certificate every
     /// hour would only add load. Without evidence, a request for a new certificate is a new claim to the node name,
-    /// which stays pending while the node is ready.
+    /// which remains pending while the node is ready.
     pub(super) fn no_use_of_renewal(
         &self,
         origin: &Origin,
@@ -91,8 +91,8 @@ impl Authenticator<'_> {
         })
     }
 
-    /// Checks a certificate that was issued because the API server had refused the previous one, within the remaining
-    /// time. If the API server also refuses the new certificate, the plugin pauses renewals for this reason.
+    /// Checks a certificate that was issued because the API server had refused the previous certificate, within the
+    /// remaining time. If the API server also refuses the new certificate, the plugin pauses renewals for this reason.
     pub(super) fn note_another_refusal(
         &self,
         store: &Store,

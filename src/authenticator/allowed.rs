@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::clock::Deadline;
 
-/// The time limit of a run for client-go without a valid credential, and once per hour near the end of a valid one.
-/// client-go blocks every request of the kubelet during the run. The kubelet must renew its Lease, which expires after
-/// 40 seconds, and its Node status, for which kube-controller-manager waits 50 seconds.
+/// The time limit of a run for client-go without a valid credential, and once per hour near the end of a valid
+/// credential. client-go blocks every request of the kubelet during the run. The kubelet must renew its Lease, which
+/// expires after 40 seconds, and its Node status, for which kube-controller-manager waits 50 seconds.
 const FOR_CLIENT_GO: Duration = Duration::from_secs(25);
 
 /// The time limit of an enrollment by `setup`. The drop-in allows 90 seconds for all of `setup`.
@@ -24,7 +24,7 @@ const MARGIN: Duration = Duration::from_millis(500);
 pub(crate) enum Caller {
     /// client-go, which runs the plugin at every request. During a back-off, client-go gets the recorded failure.
     ClientGo,
-    /// `setup`, before each start of a kubelet that can keep failing. A back-off applies, as for client-go.
+    /// `setup`, before each start of a kubelet that might fail repeatedly. A back-off applies, as for client-go.
     Setup,
     /// An operator, who might have just fixed the cause of a failure. The run ignores the back-off.
     Person,
@@ -35,7 +35,7 @@ pub(crate) enum Caller {
 pub(super) enum Allowed {
     /// With a valid credential.
     Briefly(Duration),
-    /// With a valid credential that is about to expire: once an hour, for a slow device.
+    /// With a valid credential that is about to expire: once per hour, for a slow device.
     InFull(Duration),
     /// Without a valid credential, or for an operator.
     Without(Duration),
@@ -62,7 +62,7 @@ impl Start {
         self.briefly.remaining()
     }
 
-    /// The time for a renewal. A check of the stored credential can have used a part of the run's time.
+    /// The time for a renewal. A check of the stored credential might have used a part of the run's time.
     pub(super) fn renewal(self, in_full: bool) -> Allowed {
         if in_full {
             Allowed::InFull(self.limit.min(FOR_CLIENT_GO))

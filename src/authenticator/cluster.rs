@@ -20,7 +20,7 @@ use crate::process;
 use crate::settings::Settings;
 use crate::store_contents::StoreContents;
 
-/// The cluster that a run is for.
+/// The cluster for which a run gets a credential.
 pub(crate) enum Cluster<'a> {
     /// The cluster from client-go. A run checks it only when it connects to the cluster.
     Exec(&'a ExecCluster<'a>),
@@ -113,7 +113,7 @@ impl Attempt {
         stored: &StoreContents,
         bootstrap: Option<ClusterEndpoint>,
     ) -> Result<Arc<ClusterEndpoint>, Failure> {
-        // A later release can have stored an endpoint that this release cannot use. The run that stores the next
+        // A later release might have stored an endpoint that this release cannot use. The run that stores the next
         // certificate replaces that endpoint.
         let known = stored.origin.as_ref().map(Origin::cluster);
         if let Some(endpoint) = &self.endpoint {

@@ -194,7 +194,7 @@ impl Attempt {
         let issued = negotiation.run()?;
         let credential = self.accept(store, pending, &subject, &origin, &issued)?;
         if stored.credential.is_none() {
-            // The kubelet can have a name that differs from the name in the approved request.
+            // The kubelet might have a name that differs from the name in the approved request.
             self.decided(Some(&Bound::Stored(subject.node_name)))?;
         }
         Ok(credential)
@@ -233,7 +233,7 @@ impl Attempt {
                 humantime::format_rfc3339_seconds(not_before)
             ))));
         }
-        // Write the provider's text before the certificate. Otherwise, a renewal could look like a request from a
+        // Write the provider's text before the certificate. Otherwise, a renewal could appear to be a request from a
         // different machine.
         self.remember(store, pending.request.as_ref())?;
         store.replace(StoreFile::Credential, credential.to_pem().as_bytes())?;

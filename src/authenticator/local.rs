@@ -39,7 +39,7 @@ impl Local {
     /// # Errors
     ///
     /// The kubelet's arguments are unknown. Without the arguments, the name or the provider ID in the first certificate
-    /// could differ from the kubelet's.
+    /// could differ from the kubelet's values.
     pub(crate) fn sources<'a>(
         &'a self,
         settings: &'a Settings,

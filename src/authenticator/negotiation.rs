@@ -78,7 +78,7 @@ impl Negotiation<'_> {
                     let denied = denied(&open, reason, message, remedy);
                     if let Err(failure) = self.change_to_bootstrap(denied) {
                         // A failure that affects only this machine has no back-off. Its request is kept, so that the
-                        // next run does not create another one.
+                        // next run does not create another request.
                         if failure.code() == Code::Denied {
                             self.pending.drop_request(self.store)?;
                         }
@@ -118,7 +118,7 @@ impl Negotiation<'_> {
                         challenges_left -= 1;
                         match challenge.as_deref().map(Challenge::parse) {
                             None => None,
-                            // A challenge from an earlier run can have expired. Whether a challenge from this run has
+                            // A challenge from an earlier run might have expired. Whether a challenge from this run has
                             // expired depends only on the controller's clock.
                             Some(Ok(challenge)) if open.acknowledged && has_ended(&challenge) => {
                                 let step = "the challenge has expired; requesting another";

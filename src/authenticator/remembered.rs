@@ -1,7 +1,7 @@
-//! A provider's text about the evidence that a machine enrolled with, for its renewals.
+//! A provider's text about the evidence with which a machine enrolled, for its renewals.
 //!
-//! A machine can have several ways to prove its identity. A renewal with different evidence would look like a request
-//! from a different machine.
+//! A machine can have several ways to prove its identity. A renewal with different evidence would appear to be a
+//! request from a different machine.
 
 use kubelet_attestation::csr::envelope::Envelope;
 

@@ -49,7 +49,8 @@ impl Attempt {
 
     /// The stored credential, if the next request must use its key. This is the case if the API server rejects the
     /// certificate with 401, because its CA was replaced, and the provider has no evidence that the request comes from
-    /// the same machine. Until the certificate expires, the controller accepts only its key for this `NodeIdentity`.
+    /// the same machine. Until the certificate expires, the controller accepts only the certificate's key for this
+    /// `NodeIdentity`.
     pub(super) fn refiled<'a>(&self, stored: &'a StoreContents) -> Option<&'a Credential> {
         let is_unknown = matches!(
             self.demand,
@@ -90,8 +91,8 @@ impl Attempt {
     }
 
     /// Completes an earlier run that stored its certificate but not the CA certificates of its issuer, because it was
-    /// killed or could not write. Without this step, the certificate would seem to come from the previous CA, and this
-    /// run would request another certificate.
+    /// killed or could not write. Without this step, the certificate would appear to come from the previous CA, and
+    /// this run would request another certificate.
     pub(super) fn finish(
         &self,
         store: &StoreLock,
@@ -131,7 +132,7 @@ impl Attempt {
         Ok(pending.filter(|pending| {
             let is_current = current == Some(pending.key.public_bits());
             if is_refiled {
-                // A request with a different key would stay pending until the certificate expires.
+                // A request with a different key would remain pending until the certificate expires.
                 is_current || pending.replaces_denied
             } else {
                 // A saved key that equals the stored key comes from a run that was killed after it stored the

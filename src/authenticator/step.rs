@@ -101,7 +101,7 @@ impl Steps {
         }
     }
 
-    /// Logs the step with the time since the previous one.
+    /// Logs the step with the time since the previous step.
     pub(super) fn done(&self, step: Step) {
         let now = Instant::now();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Runs against an API server that behaves as after a replacement of the cluster's CA.
+//! Runs against an API server that behaves as if the cluster's CA was replaced.
 
 use std::fs;
 use std::path::PathBuf;
@@ -142,15 +142,15 @@ impl Bed {
         })
     }
 
-    /// The result of a run after two minutes, if the API server answers requests with the stored certificate with this
-    /// status.
+    /// The result of a run after two minutes, if the API server returns this status for requests with the stored
+    /// certificate.
     fn refused(&self, status: u16) -> Credential {
         self.refuse(status);
         self.again()
     }
 
-    /// From now on, the API server answers requests with the stored certificate with this status. The status 403 has
-    /// the message for revoked certificates.
+    /// From now on, the API server returns this status for requests with the stored certificate. With the status 403,
+    /// it returns the message for revoked certificates.
     fn refuse(&self, status: u16) {
         self.refuse_because(status, "the credential 1 of system:node:n1 is revoked");
     }
@@ -167,7 +167,7 @@ impl Bed {
         self.server.inject(lease, Times::always(), fault);
     }
 
-    /// The number of checks of a certificate.
+    /// The number of times that a certificate was checked.
     fn tries(&self) -> usize {
         let mut requests = self.server.requests();
         requests.retain(|request| request.verb == Verb::Patch);
@@ -207,7 +207,7 @@ impl Bed {
             .inject(Route::create(), Times::once(), Fault::Merge { patch });
     }
 
-    /// The users that created the requests after the first one.
+    /// The users that created the requests after the first request.
     fn requesters(&self) -> Vec<String> {
         let mut requests = self.server.requests();
         requests.retain(|request| request.verb == Verb::Create);
@@ -351,7 +351,7 @@ fn a_revoked_stored_key_is_replaced() {
 
         let name = pending_name(&bed);
         bed.server.approve_and_issue(&name);
-        // With a longer limit, the run receives the certificate.
+        // With a longer time limit, the run receives the certificate.
         bed.limit = Duration::from_mins(1);
         let new = bed.again();
 
@@ -367,7 +367,7 @@ fn a_stored_key_that_is_denied_for_another_reason_is_kept() {
     bed.deny_next("TokenOfAnotherMachine");
     let denied = bed.again();
     assert_eq!(denied.certificate_pem(), old.certificate_pem());
-    // The node has a new token, and the pause after the denial has passed.
+    // The node has a new token, and the pause after the denial has ended.
     let store = bed.store();
     let lock = store.lock(
         Deadline::after(Duration::from_secs(20)),

@@ -54,8 +54,8 @@ fn entries(value: &Value) -> Vec<(String, &Value)> {
     }
 }
 
-/// A key. Without quotes, YAML would interpret special characters, and would parse a key of digits as a number. So the
-/// key is quoted unless it begins with a letter and contains no special characters.
+/// A key. Without quotes, YAML would interpret special characters, and would parse a key of digits as a number.
+/// Therefore, the key is quoted unless it begins with a letter and contains no special characters.
 fn name(key: &str) -> Cow<'_, str> {
     let is_plain = key.starts_with(|first: char| first.is_ascii_alphabetic())
         && !key.contains(|letter: char| is_invisible(letter) || ":#,[]{}\"'".contains(letter));

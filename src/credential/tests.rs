@@ -12,7 +12,7 @@ fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + 20_000 * DAY
 }
 
-/// A certificate for `key` as from a signer, modified by `change`.
+/// A certificate for `key`, as a signer issues it, modified by `change`.
 fn issue(key: &PrivateKey, change: impl FnOnce(&mut CertificateParams)) -> Certificate {
     let ca_key = KeyPair::generate().unwrap();
     let mut ca = CertificateParams::default();

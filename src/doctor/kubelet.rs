@@ -153,7 +153,7 @@ fn executable(program: &Path) -> Result<(), Finding> {
         let what = format!("cannot run the plugin: {place}: {error}");
         return Err(fail(what, why_not_executable(program)));
     }
-    // A program can be executable but not readable for this user.
+    // A program might be executable but not readable for this user.
     let (Ok(Some(its)), Ok(Some(ours))) = (
         architecture(program),
         env::current_exe().and_then(|own| architecture(&own)),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use super::*;
 use crate::settings::Value as _;
 
-/// Longer than any wait of these tests.
+/// Longer than any wait in these tests.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A deadline for operations that take until their deadline. It is long enough to connect on a busy machine.

@@ -1,4 +1,4 @@
-//! Reads a kubeconfig and the files that it refers to.
+//! Reads a kubeconfig and the files to which it refers.
 
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ use crate::secret::Secret;
 /// A kubeconfig that cannot be used. Errors never contain credentials.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeconfigError {
-    /// The file, or a file that it refers to, cannot be read.
+    /// The file, or a file to which it refers, cannot be read.
     #[error("cannot read {}", path.display())]
     Unreadable {
         /// The file.
@@ -34,7 +34,8 @@ pub enum KubeconfigError {
 }
 
 impl KubeconfigError {
-    /// Whether the kubeconfig `file` does not exist. False if only a file that the kubeconfig refers to does not exist.
+    /// Whether the kubeconfig `file` does not exist. False if only a file to which the kubeconfig refers does not
+    /// exist.
     pub fn is_absence_of(&self, file: &Path) -> bool {
         matches!(self, Self::Unreadable { source, path }
             if source.kind() == io::ErrorKind::NotFound && path == file)
@@ -66,7 +67,7 @@ impl Kubeconfig {
         })
     }
 
-    /// Reads only the cluster of the current context. The user is ignored, because it can be this program.
+    /// Reads only the cluster of the current context. The user is ignored, because it might be this program.
     pub fn read_endpoint(path: &Path) -> Result<ClusterEndpoint, KubeconfigError> {
         parse(path)?.endpoint(beside(path))
     }
@@ -138,7 +139,7 @@ fn parse(path: &Path) -> Result<Document, KubeconfigError> {
     )?)
 }
 
-/// Reads a file that the kubeconfig refers to. A relative path starts at the kubeconfig's directory.
+/// Reads a file to which the kubeconfig refers. A relative path starts at the kubeconfig's directory.
 fn beside(path: &Path) -> impl Fn(&str) -> Result<Zeroizing<Vec<u8>>, KubeconfigError> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     |file| read_file(&folder.join(file))
@@ -175,7 +176,7 @@ fn read_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, KubeconfigError> {
     Ok(bytes)
 }
 
-/// The time of the last change of the file or of its name. Unlike the time of the last write, it cannot be copied from
+/// The time of the last change to the file or to its name. Unlike the time of the last write, it cannot be copied from
 /// another file.
 pub(crate) fn changed_at(path: &Path) -> Option<(i64, i64)> {
     let metadata = fs::metadata(path).ok()?;

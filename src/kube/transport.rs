@@ -36,8 +36,8 @@ const PAUSES: Backoff = Backoff {
 /// The maximum wait for the status of a proxy.
 const PROXY_STATUS: Duration = Duration::from_secs(2);
 
-/// The maximum length of a message from an API server, in bytes. It is enough for a complete message, and short enough
-/// for a journal.
+/// The maximum length of a message from an API server, in bytes. The length is sufficient for a complete message, and
+/// short enough for a journal.
 const MAX_MESSAGE_LEN: usize = 1024;
 
 const CHECK_BINDING: &str =
@@ -54,8 +54,8 @@ const APPLY: &str = "application/apply-patch+yaml";
 
 /// The connection to an API server.
 ///
-/// The client runs on a separate thread, and the caller waits for it only until the deadline. So a resolver that hangs,
-/// or a server that sends one byte per second, cannot block the caller.
+/// The client runs on a separate thread, and the caller waits for it only until the deadline. Therefore, a resolver
+/// that hangs, or a server that sends one byte per second, cannot block the caller.
 #[derive(Debug)]
 pub(super) struct Transport {
     // The client is never dropped: a drop waits for the client's thread, which might wait for a resolver that never
@@ -132,7 +132,7 @@ impl Transport {
     }
 
     /// Sends the request and reads the whole answer. Retries temporary errors until the deadline. The pauses are at
-    /// least as long as the server requests.
+    /// least as long as the pause that the server requests.
     ///
     /// It is safe to send each request twice: a second create of the same object gets a conflict.
     pub(super) fn exchange(

@@ -150,7 +150,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Lists the object, because a list has a resource version from which a watch can continue. The object's own
-    /// version can be expired.
+    /// version might have expired.
     fn list(&mut self) -> Result<Ended, ApiError> {
         let (object, version) = self.client.list(&self.seen.name, self.deadline)?;
         let Some(object) = object else {

@@ -61,8 +61,9 @@ fn last<T>(
     }
     let mut found = None;
     for (number, file) in files.into_iter().enumerate() {
-        // Of repeated keys in the configuration file, the last one counts: the kubelet only logs a warning. It does not
-        // start with a drop-in that has repeated keys (`LoadIntoJSON` in `pkg/kubelet/kubeletconfig/configfiles`).
+        // Of repeated keys in the configuration file, the last key takes precedence: the kubelet only logs a warning.
+        // It does not start with a drop-in that has repeated keys (`LoadIntoJSON` in
+        // `pkg/kubelet/kubeletconfig/configfiles`).
         let repeated = if config.is_some() && number == 0 {
             DuplicateKeyPolicy::LastWins
         } else {

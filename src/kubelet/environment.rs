@@ -22,7 +22,7 @@ enum State {
 
 /// The assignments of an environment file, in order (systemd.exec(5), `EnvironmentFile=`).
 ///
-/// The last assignment to a variable wins. A name that systemd rejects, such as `export A`, is omitted.
+/// The last assignment to a variable takes precedence. A name that systemd rejects, such as `export A`, is omitted.
 pub(super) fn assignments(contents: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let (mut key, mut value) = (String::new(), String::new());

@@ -59,7 +59,7 @@ const KEYS: [&str; 52] = [
     "xkubeletattestation",
 ];
 
-/// Suffixes like [`KEYS`], but for these names, only a long value is a secret.
+/// Suffixes as in [`KEYS`], but for these names, only a long value is a secret.
 const KEYS_OF_LONG: [&str; 3] = ["key", "sig", "signature"];
 
 /// Words that end with `pass` but do not name a password.

@@ -1,4 +1,4 @@
-//! Secrets that are removed, and texts that stay.
+//! Secrets that are removed, and texts that do not change.
 
 mod corpus;
 
@@ -179,7 +179,7 @@ const FORMS: &[(&str, &str)] = &[
         "tokenData: LS0t\ntoken-data: LS0=\na: b",
         "tokenData: (redacted)\ntoken-data: (redacted)\na: b",
     ),
-    // JSON, and JSON within it.
+    // JSON, and JSON within JSON strings.
     (
         "{\"token\":\"a b\",\"c\":\"d\"}",
         "{\"token\":\"(redacted)\",\"c\":\"d\"}",

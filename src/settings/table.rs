@@ -96,7 +96,7 @@ impl<T: Value> Setting<T> {
     }
 }
 
-/// A setting, independently of its type.
+/// A setting, regardless of its type.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
     /// The key in a file. For a provider's setting: the section, a dot and the key.

@@ -10,7 +10,7 @@ mod refusals;
 const HEADER: &str = "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\n\
                       kind: KubeletAuthenticatorConfiguration\n";
 
-/// A folder with settings.
+/// A directory with settings.
 struct World {
     folder: TempDir,
 }
@@ -216,7 +216,7 @@ fn the_more_specific_source_takes_precedence() {
     assert_eq!(found(&world, flags("nodeName", "flag")), "flag");
 }
 
-/// An operator must only search in three sources. Adding a source must be a deliberate decision.
+/// An operator must need to search only three sources. Adding a source must be a deliberate decision.
 #[test]
 fn a_value_can_be_set_in_a_file_a_drop_in_and_an_option() {
     let world = World::new()

@@ -111,8 +111,8 @@ impl Setup {
     }
 }
 
-/// The copy of a kubeconfig with this cluster and login. It includes the content of the files that the kubeconfig
-/// refers to.
+/// The copy of a kubeconfig with this cluster and login. It includes the content of the files to which the kubeconfig
+/// refers.
 fn copy_of(endpoint: &ClusterEndpoint, login: &Login, is_unnamed: bool) -> Zeroizing<String> {
     let text = bootstrap_kubeconfig(endpoint, login);
     let mark = if is_unnamed { UNNAMED } else { COPIED };
@@ -127,7 +127,7 @@ fn compare(given: &Kubeconfig, from: &Path, copy: &Path) -> Compared {
     let unnamed = first.strip_prefix(UNNAMED);
     let is_newer = match unnamed.or_else(|| first.strip_prefix(COPIED)) {
         Some(copied) => copied != digest(&bootstrap_kubeconfig(&given.endpoint, &given.login)),
-        // An administrator or an earlier release has written the copy.
+        // An administrator or an earlier release wrote the copy.
         None => changed_at(from) >= changed_at(copy),
     };
     Compared {

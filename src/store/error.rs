@@ -76,7 +76,7 @@ pub(super) fn unlockable(path: &Path, error: impl Into<io::Error>) -> Failure {
     failure(format!("cannot lock {}: {error}", path.display()), remedy)
 }
 
-/// The failure if a symbolic link exists instead of the file or directory. An administrator can have created it on
+/// The failure if a symbolic link exists instead of the file or directory. An administrator might have created it on
 /// purpose.
 pub(super) fn linked(path: &Path) -> Failure {
     let target = fs::canonicalize(path).ok();

@@ -8,7 +8,7 @@ use super::Store;
 use super::error::unreadable;
 use crate::failure::Failure;
 
-/// A file in the state directory, including foreign files.
+/// A file in the state directory, including unknown files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
     /// Its name.

@@ -11,8 +11,8 @@ use super::StoreFile;
 const OTHERS_READ: u32 = 0o044;
 
 /// Removes all permissions of other users on `opened`, if it contains a key that they could read. It is unknown whether
-/// they have read the key. Returns a message for operators, with a hint. Does not change permissions if the store is
-/// read-only.
+/// these users have read the key. Returns a message for operators, with a hint. Does not change permissions if the
+/// store is read-only.
 pub(super) fn close(opened: &File, file: StoreFile, mode: u32, looked_at: bool) -> Option<String> {
     let holds_key = matches!(file, StoreFile::Credential | StoreFile::Pending);
     if !holds_key || mode & OTHERS_READ == 0 {

@@ -102,7 +102,7 @@ pub(super) fn quarantine(dir: &Path, path: &Path) -> io::Result<PathBuf> {
     Ok(name(1))
 }
 
-/// The paths of the files that can remain of `path`: quarantined copies, and the temporary file of a run that was
+/// The paths of the files that can remain from `path`: quarantined copies, and the temporary file of a run that was
 /// killed.
 pub(super) fn left_of(path: &Path) -> impl Iterator<Item = PathBuf> {
     (1..=KEPT_ASIDE)

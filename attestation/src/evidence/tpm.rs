@@ -2,10 +2,10 @@
 //! attestation key can sign only data that the TPM itself generates.
 //!
 //! Attestation with a TPM takes two requests with the same key, because a request can be answered only once. The first
-//! request ([`Enrolment`]) contains the keys. It fails, and the failure contains a [`Challenge`] that only the TPM with
-//! the machine's endorsement key can open. The second request ([`Response`]) contains the quote. Its key binding covers
-//! the secret in the challenge. Requests never contain the secret, because any holder of a bootstrap token can read
-//! every request.
+//! request ([`Enrolment`]) contains the keys. The first request fails, and the failure contains a [`Challenge`] that
+//! only the TPM with the machine's endorsement key can open. The second request ([`Response`]) contains the quote. The
+//! second request's key binding covers the secret in the challenge. Requests never contain the secret, because any
+//! holder of a bootstrap token can read every request.
 //!
 //! This module keeps the TPM's structures as bytes, in the encoding of "TPM 2.0 Library, Part 2: Structures". Only
 //! their creator and their verifier parse them.
@@ -39,7 +39,7 @@ pub const MAX_CERTIFICATE_LEN: usize = 8 * 1024;
 pub const MAX_INTERMEDIATES: usize = 5;
 
 /// The maximum total size of the intermediate certificates, in bytes. With all other fields at their maximum, evidence
-/// stays below [`MAX_EVIDENCE_LEN`](super::MAX_EVIDENCE_LEN).
+/// remains below [`MAX_EVIDENCE_LEN`](super::MAX_EVIDENCE_LEN).
 pub const MAX_INTERMEDIATES_LEN: usize = 10 * 1024;
 
 /// The phases of the first and of the second request.

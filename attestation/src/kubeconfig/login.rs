@@ -182,7 +182,7 @@ impl User {
         .find_map(|(field, is_there, why)| is_there.then_some((field, why)))
     }
 
-    /// Whether the user has a token or a certificate, which client-go prefers to an exec plugin.
+    /// Whether the user has a token or a certificate, which takes precedence over an exec plugin in client-go.
     pub(super) fn has_credential(&self) -> bool {
         let sources = [
             &self.token_file,

@@ -99,7 +99,7 @@ fn parse(kubeconfig: &Value, policy: Policy) -> Result<Contents, InvalidKubeconf
     Ok((kubeconfig.endpoint(read)?, kubeconfig.login(read)?))
 }
 
-/// The place and the reason of the refusal. The error must not contain a secret.
+/// The place of the refusal, and its reason. The error must not contain a secret.
 fn refusal(kubeconfig: &Value, policy: Policy) -> (String, Refused) {
     let error = match parse(kubeconfig, policy) {
         Ok(contents) => panic!("{policy:?} {kubeconfig}: {contents:?}"),

@@ -44,7 +44,7 @@ impl Provider {
 
     /// Parses a provider name.
     pub fn parse(name: &str) -> Result<Self, InvalidProvider> {
-        // The controller stores the name with each node identity. To save memory, the usual names are not copied.
+        // The controller stores the name with each node identity. To save memory, the common names are not copied.
         let usual = [Self::AWS, Self::TPM, Self::INSECURE, Self::NULL];
         if let Some(provider) = usual.into_iter().find(|one| one.0 == name) {
             return Ok(provider);

@@ -16,8 +16,8 @@
 //! - `identity`: the instance's identity, from its document
 //! - `credentials`: the instance's temporary credentials
 //! - `name`: the names that the instance's node can have
-//! - `proof`: the signed call of STS
-//! - `session`: a session with the metadata service, and the identity that it gives
+//! - `proof`: the signed STS call
+//! - `session`: a session with the metadata service, and the identity that it provides
 //! - `examine`: the checks of `doctor`, and the facts of `identify`
 //! - `instance`: the attester
 

@@ -1,9 +1,9 @@
 //! `kubelet-authenticator-insecure`: for machines without attestation.
 //!
 //! The holder of a bootstrap token can get the certificate of any machine that the controller's inventory assigns to
-//! that token. So an operator must allow this provider in the controller, and the certificate cannot be renewed. The
-//! plugin requests a certificate that is valid for one year, and uses it until it expires. Then the machine enrolls
-//! again with a bootstrap token.
+//! that token. Therefore, an operator must allow this provider in the controller, and the certificate cannot be
+//! renewed. The plugin requests a certificate that is valid for one year, and uses it until it expires. Then the
+//! machine enrolls again with a bootstrap token.
 //!
 //! For arguments, environment, streams and exit codes, see [`kubelet_authenticator::run`].
 

@@ -1,7 +1,7 @@
 //! The protocol of the two programs: one line of JSON in each direction.
 //!
 //! The programs come from two packages, which can have different versions: a package manager can hold back the TPM
-//! helper, and an administrator can copy only one program. Therefore, lines that the first version wrote stay valid.
+//! helper, and an administrator can copy only one program. Therefore, lines that the first version wrote remain valid.
 //! The tests contain such lines.
 //!
 //! - A program ignores unknown fields. Each new field has a default.

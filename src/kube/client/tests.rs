@@ -23,8 +23,8 @@ fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(20))
 }
 
-/// A deadline for servers that never respond. It is long enough to connect on a busy machine. If a test also has later
-/// responses, they must arrive long before [`soon`].
+/// A deadline for servers that never respond. It is long enough to connect on a busy machine. If a test also expects
+/// later responses, they must arrive long before [`soon`].
 fn short() -> Deadline {
     Deadline::after(Duration::from_secs(2))
 }
@@ -48,7 +48,7 @@ fn connect(fields: EndpointFields, login: &Login) -> Result<ApiClient, ApiError>
     ApiClient::connect(&endpoint, login, &|_| None)
 }
 
-/// Whether the error message contains these words.
+/// Whether the error message contains this text.
 fn is(error: &ApiError, words: &str) -> bool {
     error.to_string().contains(words)
 }
@@ -258,7 +258,7 @@ fn attempts_end_before_a_pause_that_is_longer_than_the_deadline() {
     let server = ApiServer::start();
     server.inject(Route::get(), Times::always(), Fault::status(502));
     let error = client(&server).get(NAME, short()).unwrap_err();
-    // Attempts start after 0, 0.1, 0.3, 0.7 and 1.5 of the 2 seconds.
+    // Attempts start 0, 0.1, 0.3, 0.7 and 1.5 seconds after the beginning of the 2 seconds.
     assert!(is(&error, "has an internal error (502)"), "{error:?}");
     assert!((2..=5).contains(&server.gets()), "{}", server.gets());
 }

@@ -12,7 +12,7 @@ use super::*;
 
 const TOKEN: &str = "abcdef.0123456789abcdef";
 
-/// A folder with a kubeconfig, which is valid until a method changes it.
+/// A directory with a kubeconfig, which is valid until a method changes it.
 struct Setting {
     folder: TempDir,
     ca: CertificateAuthority,

@@ -84,8 +84,8 @@ struct Validity {
 }
 
 impl Verifier {
-    /// A verifier with those of the certificates that can be parsed; `None` if no certificate can be parsed. As in Go,
-    /// one invalid certificate in a bundle must not prevent the connection.
+    /// A verifier with the certificates that can be parsed; `None` if no certificate can be parsed. As in Go, one
+    /// invalid certificate in a bundle must not prevent the connection.
     pub(in crate::kube) fn new(
         certificates: &[CertificateDer<'static>],
         name: Option<InsteadOf>,

@@ -10,8 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::ensure;
 
-/// The maximum size of a message in BER. A document takes about 0.5 KiB, and the message around it takes another 0.5
-/// KiB.
+/// The maximum size of a message in BER. A document has about 0.5 KiB, and the message around it has another 0.5 KiB.
 const MAX_SIZE: usize = 16 * 1024;
 /// The maximum length of a message in base64, including line ends.
 const MAX_TEXT_SIZE: usize = 24 * 1024;
@@ -43,7 +42,7 @@ pub fn decode(text: &str) -> Result<Vec<u8>, InvalidBer> {
     to_der(&ber)
 }
 
-/// Converts the outer layers of the element in `ber` to DER. Elements that are already DER stay unchanged.
+/// Converts the outer layers of the element in `ber` to DER. Elements that are already DER remain unchanged.
 ///
 /// Each byte is read once, and copied at most once for each level.
 ///
@@ -146,7 +145,7 @@ impl<'a> Input<'a> {
         Ok((tag, length))
     }
 
-    /// Whether the element ends here. If so, this function consumes its end-of-contents bytes.
+    /// Whether the element ends here. If so, this function consumes the element's end-of-contents bytes.
     fn ended(&mut self) -> bool {
         let rest = self.0.strip_prefix(&END_OF_CONTENTS);
         self.0 = rest.unwrap_or(self.0);

@@ -9,8 +9,8 @@ use crate::protocol::{self, Ask, Bytes, Findings, Keys, Quoted};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// The kernel does not execute a file that is open for writing. A process that another test starts inherits open files
-/// until it executes its program, so only one test at a time writes a program.
+/// The kernel does not execute a file that is open for writing. Until a process that another test starts executes its
+/// program, it inherits open files. Therefore, only one test at a time writes a program.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A program with this script, and the lock for it.

@@ -15,7 +15,7 @@ pub(crate) const KINDS: [(&str, EndorsementKey); 3] = [
     ("EccP384", EndorsementKey::P384),
 ];
 
-/// The program's answer to this question.
+/// The program's response to this request.
 #[track_caller]
 pub(crate) fn ask(tcti: &str, ask: &Value) -> Value {
     let question = json!({"asker": std::process::id(), "tcti": tcti, "ask": ask});
@@ -24,7 +24,7 @@ pub(crate) fn ask(tcti: &str, ask: &Value) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The result of this question to the program.
+/// The result of this request to the program.
 #[track_caller]
 pub(crate) fn output(question: &Value) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_kubelet-authenticator-tpm-device"))

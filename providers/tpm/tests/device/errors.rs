@@ -73,7 +73,7 @@ fn the_helper_prints_its_version_without_a_tpm() {
     let version = json!({"Ok": {"version": env!("CARGO_PKG_VERSION")}});
 
     assert_eq!(ask(nowhere, &json!({"Version": {}})), version);
-    // The question for the keys needs the TPM.
+    // The request for the keys needs the TPM.
     code(&ask(nowhere, &json!({"Keys": {"endorsement_key": null}})));
 }
 

@@ -125,7 +125,7 @@ fn an_unreadable_certificate_counts_as_missing() {
     assert_empty(&tpm);
 }
 
-/// Indices that are protected by a different password, or that count reads without a password as failures.
+/// Indices that are protected with a different password, or that count reads without a password as failures.
 fn guarded(index: &str) -> [(&'static str, Vec<String>); 3] {
     let define = |size: u8, attributes: &str, password: &str| {
         format!("tpm2_nvdefine {index} -C o -s {size} -a {attributes}{password}")

@@ -1,4 +1,4 @@
-//! A TPM that reports wrong register values, as if the boot continued between the quote and the read.
+//! A TPM that returns wrong register values, as if the boot continued between the quote and the read.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -17,7 +17,7 @@ use super::keys::tools;
 
 const SECRET: [u8; 32] = [9; 32];
 
-/// A question for a quote, with a credential for these keys that tpm2-tools created.
+/// A request for a quote, with a credential for these keys that tpm2-tools created.
 pub(super) fn question(maker: &TpmMachine, ek_public: &[u8], ak_name: &[u8]) -> Value {
     let (blob, secret) = maker.make_credential(ek_public, ak_name, &SECRET);
     json!({"Quote": {

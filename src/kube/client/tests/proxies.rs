@@ -206,7 +206,7 @@ fn an_unusable_proxy_is_refused_with_its_variable() {
     }
 }
 
-/// A SOCKS5 proxy that connects to `server`, independently of the requested address. It sends the bytes of each
+/// A SOCKS5 proxy that connects to `server`, regardless of the requested address. It sends the bytes of each
 /// request to the channel.
 fn socks5(server: SocketAddr) -> (SocketAddr, mpsc::Receiver<Vec<u8>>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();

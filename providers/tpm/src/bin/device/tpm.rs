@@ -1,7 +1,7 @@
 //! The TPM: only this module uses `tss-esapi`.
 //!
-//! Every call leaves the TPM as it found it: no object or session stays loaded, even after an error. Each call creates
-//! the keys again, from values that the TPM never changes by itself.
+//! Every call leaves the TPM as it found it: no object or session remains loaded, even after an error. Each call
+//! creates the keys again, from values that the TPM never changes by itself.
 
 mod nv;
 
@@ -126,7 +126,7 @@ impl Device {
                 return Ok((kind, None));
             }
         }
-        // Create only ECC keys, because a slow TPM can need too much time for an RSA key.
+        // Create only ECC keys, because a slow TPM might need too much time for an RSA key.
         let p384 = u32::from(u16::from(EccCurve::NistP384));
         let (curves, _) = self
             .context

@@ -1,7 +1,7 @@
 //! The vendor's certificates in the NV indices of a TPM, read without a password.
 //!
-//! A wrong password counts towards the TPM's lockout, unless the index is exempt. So the public area
-//! of an index is read first, and the content only if a failure cannot count.
+//! A wrong password counts toward the TPM's lockout, unless the index is exempt. Therefore, the public area of an index
+//! is read first, and the content only if a failure cannot count.
 
 use tss_esapi::Error;
 use tss_esapi::abstraction::nv;
