@@ -13,7 +13,7 @@ unexport LANGUAGE
 $(foreach variable,VERSION IMAGE SIGNER_IMAGE BUILDER PROVIDER CONTROL_PLANE SUITE TEST PART,$(if \
   $(filter environment,$(origin $(variable))),$(eval undefine $(variable))))
 
-# A recipe must never get text that a shell would expand. A git tag name, for example, can contain such text.
+# A recipe must never get text that a shell would expand. For example, a git tag name can contain such text.
 space := $() $()
 characters := a b c d e f g h i j k l m n o p q r s t u v w x y z A B C D E F G H I J K L M N O P Q R S T U V W X Y Z \
   0 1 2 3 4 5 6 7 8 9 . _ - + ~ / : @ ,
@@ -57,13 +57,13 @@ tool = tests/tool $(1)
 BUILD = $(CARGO) build --locked --workspace
 # Downloads everything in Cargo.lock, so that no other cargo command needs a network.
 FETCH = tests/retry $(CARGO) fetch --locked --quiet
-# saved COMMAND: runs the command, and saves the dependencies that it builds, even if it fails.
+# saved COMMAND: runs the command, and saves the dependencies that the command builds, even if the command fails.
 saved = status=0; $(1) || status=$$?; $(SAVE); exit $$status
 SAVE = tests/dependencies save || echo "what was built of the dependencies is not saved" >&2
 # staged COMMAND: runs the command. After a failure, the last lines name the failed parts, and the commands that repeat
 # only these parts.
 staged = $(1) || { tests/stage --failed; exit 1; }
-# Lints and documents everything that it compiles. An option of clippy's driver makes each warning an error.
+# Lints and documents all compiled code. An option of clippy's driver makes each warning an error.
 LINT = RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/tests/lint" CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 # Use the unexpanded value of the other variable, because each of the two variables is the default of the other.
 CONTROL_PLANE ?= $(if $(filter aws-tenants,$(value PROVIDER)),cluster-api,embedded)
@@ -116,7 +116,7 @@ stages-idle:
 	@chrt --idle 0 ionice --class 3 $(MAKE) --jobs=1 stage-cluster-api stage-metrics-server stage-judges stage-promtool \
 	  stage-helm stage-cosign
 
-# Only while a processor is idle: no stage waits for the checks of the packages.
+# Only while a processor is idle: no stage waits for the package checks.
 stages-idle-checks:
 	@chrt --idle 0 ionice --class 3 $(MAKE) stage-packages-check
 

@@ -1,7 +1,7 @@
 //! Assertions that something did not happen.
 //!
-//! Elapsed time does not prove an absence. The component that could have acted must have acted later, so each
-//! assertion requires an event that was observed later. `tests/tests/layering` finds assertions without such an event.
+//! Elapsed time does not prove an absence. Each assertion therefore requires a later event from the component that
+//! could have acted. `tests/tests/layering` finds assertions without such an event.
 
 use kubelet_authenticator_test_support::kubelet::Kubelet;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::controller::{is_answered, is_issued, reason_of};
 use crate::fleet::condition_of;
 
-/// An action of the controller after the time at which it could have answered the request.
+/// An action that the controller took after it could have answered the request.
 #[derive(Debug, Clone, Copy)]
 pub struct Later(());
 
@@ -21,14 +21,14 @@ impl Later {
         Self(())
     }
 
-    /// The decision of the controller on the request itself, from its log.
+    /// The controller's decision on the request itself, from its log.
     #[track_caller]
     pub fn decision(line: &Value) -> Self {
         assert!(line["outcome"].is_string(), "not a decision: {line:#}");
         Self(())
     }
 
-    /// The Event of the controller about the request itself, or about its machine.
+    /// The controller's Event about the request itself, or about its machine.
     #[track_caller]
     pub fn event(event: &Value) -> Self {
         assert!(event["reason"].is_string(), "not an Event: {event:#}");
@@ -42,7 +42,7 @@ impl Later {
         Self(())
     }
 
-    /// A condition of an object that its controller wrote later, for this generation of the object.
+    /// An object's condition that its controller wrote later, for this generation of the object.
     #[track_caller]
     pub fn condition(object: &Value, condition: &str) -> Self {
         let found = condition_of(object, condition);
@@ -73,8 +73,8 @@ pub fn assert_all_unanswered(later: Later, read: impl FnOnce() -> Vec<Value>) {
     }
 }
 
-/// Asserts that the request was refused with this condition and reason, and has no certificate. No later event is
-/// needed, because no controller signs a request with this condition.
+/// Asserts that the request was refused with this condition and reason, and has no certificate. A later event is not
+/// necessary, because no controller signs a request with this condition.
 #[track_caller]
 pub fn assert_refused(csr: &Value, (condition, reason): (&str, &str)) {
     assert_eq!(reason_of(csr, condition), Some(reason), "{csr:#}");

@@ -47,7 +47,7 @@ pub struct Cloud {
     scratch: Scratch,
 }
 
-/// An instance that runs, and its metadata service.
+/// A running instance, and its metadata service.
 #[derive(Debug)]
 pub struct Instance {
     /// The instance in EC2.
@@ -150,7 +150,7 @@ impl Cloud {
         instance
     }
 
-    /// Launches several instances at once.
+    /// Launches several instances at the same time.
     #[track_caller]
     pub fn launch_many(&self, count: usize, tags: &[(&str, &str)]) -> Vec<Instance> {
         let launched = self.moto.ec2(ACCOUNT, REGION).run_many(count, tags);
@@ -174,7 +174,7 @@ impl Cloud {
         }
     }
 
-    /// Stops an instance and starts it again: its metadata service then has a new document and new credentials.
+    /// Stops an instance and starts it again: afterwards, its metadata service has a new document and new credentials.
     pub fn restart(&self, instance: &mut Instance) {
         let ec2 = self.moto.ec2(&instance.ec2.account, &instance.ec2.region);
         ec2.stop(&instance.ec2.id);
@@ -326,17 +326,17 @@ fn ipv6_interface(attached: &str) -> String {
 /// The parts of evidence.
 #[derive(Debug, Clone, Copy)]
 pub struct Parts<'a> {
-    /// The cluster of the evidence.
+    /// The cluster in the evidence.
     pub audience: &'a Audience,
-    /// The provider ID of the evidence.
+    /// The provider ID in the evidence.
     pub provider_id: &'a str,
-    /// The node of the evidence.
+    /// The node in the evidence.
     pub node_name: &'a str,
     /// An identity document.
     pub document: &'a str,
     /// The same document, signed.
     pub rsa2048: &'a str,
-    /// The credentials of the call of STS.
+    /// The credentials for the STS call.
     pub credentials: &'a Credentials,
     /// The time of the call's signature.
     pub signed_at: SystemTime,
@@ -348,7 +348,7 @@ impl Instance {
         format!("aws:///{}/{}", self.ec2.zone, self.ec2.id)
     }
 
-    /// The node name of an instance whose node uses the private DNS name.
+    /// The node name of an instance whose node is named by its private DNS name.
     pub fn node_name(&self) -> &str {
         &self.ec2.private_dns_name
     }
@@ -371,14 +371,14 @@ impl Instance {
         }
     }
 
-    /// The settings of the plugin, by their keys.
+    /// The plugin's settings, by key.
     pub fn plugin_settings(&self, cloud: &Cloud) -> [(&'static str, String); 3] {
         let [metadata, sts] = self.services(cloud);
         let node_name = self.node_name().to_owned();
         [metadata, sts, ("nodeName", node_name)]
     }
 
-    /// The endpoints of the cloud, as settings of the plugin.
+    /// The cloud's endpoints, as settings for the plugin.
     pub fn services(&self, cloud: &Cloud) -> [(&'static str, String); 2] {
         [
             ("aws.metadataEndpoint", self.imds.url()),

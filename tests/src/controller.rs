@@ -23,12 +23,12 @@ pub use self::bed::{Bed, token_of_instance};
 pub use self::instances::request;
 pub use self::real::{RealBed, conditions};
 
-/// The deadline for operations that take milliseconds. It is long, because the machine can be busy.
+/// The deadline for operations that take milliseconds. The deadline is long, because the machine can be busy.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A machine of a test's inventory.
+/// A machine in a test's inventory.
 ///
-/// If suites share a cluster, each test has separate machines, and a controller that lists only these.
+/// If suites share a cluster, each test has separate machines, and a controller that lists only these machines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Machine {
     /// The name of the machine and of its Node.
@@ -38,7 +38,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine of this name, whose bootstrap token has this public half.
+    /// A machine with this name, whose bootstrap token has this public half.
     pub const fn new(name: &'static str, token: &'static str) -> Self {
         Self { name, token }
     }
@@ -49,7 +49,7 @@ impl Machine {
     }
 }
 
-/// The inventory of these machines.
+/// The inventory for these machines.
 pub fn inventory(machines: &[Machine]) -> String {
     let machines: Vec<Value> = machines
         .iter()
@@ -94,7 +94,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// `node-attestation-controller run`, or a program with its options, for these machines.
+    /// `node-attestation-controller run`, or a program with the same options, for these machines.
     pub fn new(
         program: &Path,
         kubeconfig: &Path,
@@ -120,14 +120,14 @@ impl Setup {
             .allowing_insecure()
     }
 
-    /// The same controller, in which machines without evidence can join.
+    /// The same controller, with which machines without evidence can join.
     #[must_use]
     pub fn allowing_insecure(self) -> Self {
         self.args(&["--allow-insecure"])
             .spec(&json!({"authorizedAttestors": ["insecure"]}))
     }
 
-    /// The same with these fields in the spec of its settings.
+    /// The same controller, with these fields in the spec of its settings.
     #[must_use]
     pub fn spec(mut self, fields: &Value) -> Self {
         for (field, value) in fields.as_object().unwrap() {
@@ -166,7 +166,7 @@ impl Setup {
         self
     }
 
-    /// Adds a variable of its environment.
+    /// Adds a variable to the controller's environment.
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.launch = self.launch.env(name, value);
@@ -186,7 +186,7 @@ impl Setup {
         self.start_with(&[])
     }
 
-    /// Starts the controller with additional arguments. The next start does not have them.
+    /// Starts the controller with additional arguments. The next start does not use these arguments.
     #[track_caller]
     pub fn start_with(&self, arguments: &[&str]) -> Controller {
         let launch = self.launch.clone().args(arguments);
@@ -211,7 +211,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Every line of its log since its start.
+    /// Every line of the controller's log since its start.
     pub fn lines(&self) -> Vec<Value> {
         lines(&self.process)
     }
@@ -240,14 +240,14 @@ impl Controller {
         self.wait_for_line("watching", |_| true);
     }
 
-    /// Waits until it has crashed.
+    /// Waits until the controller has crashed.
     #[track_caller]
     pub fn wait_until_it_crashed(&mut self) {
         let status = self.process.wait(PATIENCE);
         assert!(!status.success(), "it ended well: {}", self.process.log());
     }
 
-    /// Stops the controller like Kubernetes, and returns its exit code.
+    /// Stops the controller as Kubernetes does, and returns the exit code.
     #[track_caller]
     pub fn stop(mut self) -> Option<i32> {
         self.process.signal(Signal::TERM);

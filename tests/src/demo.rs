@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::program;
 
-/// The required output of the demo of a provider, or of Cluster API.
+/// The required output of the demo for a provider, or for Cluster API.
 const TOLD: [(&str, &[&str]); 5] = [
     (
         "aws",
@@ -73,7 +73,7 @@ const TOLD: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// Runs the demo of a provider, and returns its output.
+/// Runs the demo for a provider, and returns its output.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! The manifests of packaging/deploy, and controllers with their permissions and arguments.
+//! The manifests in packaging/deploy, and controllers with the permissions and arguments in these manifests.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +18,7 @@ pub const NAMESPACE: &str = "node-attestation-system";
 /// The name of the Deployment, its ServiceAccount and its Lease.
 pub const NAME: &str = "node-attestation-controller";
 
-/// The folder of the manifests.
+/// The directory of the manifests.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/deploy")
 }
@@ -40,7 +40,7 @@ pub fn kustomize(options: &[&str], folder: &Path) -> String {
     String::from_utf8(output.stdout).expect("manifests are text")
 }
 
-/// Applies manifests like an operator. The API server must not report an error or a warning.
+/// Applies manifests as an operator does. The API server must not report an error or a warning.
 #[track_caller]
 pub fn apply(management: &Management, manifests: &str) {
     let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
@@ -68,7 +68,7 @@ pub fn token(management: &Management, namespace: &str) -> String {
     management.kubectl().ok(token).trim().to_owned()
 }
 
-/// The arguments of the Deployment, on other ports.
+/// The arguments of the Deployment, with other ports.
 #[track_caller]
 pub fn arguments(deployment: &Value, diagnostics: Diagnostics) -> Vec<String> {
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
@@ -107,7 +107,7 @@ pub fn start(
         .args(arguments(&deployment, diagnostics))
         .arg("--kubeconfig")
         .arg(kubeconfig)
-        // The API server of the tests is on loopback, and a cluster's of the tests is not Ready without evidence.
+        // The API server of the tests is on loopback, and a cluster in the tests is not Ready without evidence.
         .args(["--insecure-allow-loopback", "--allow-insecure"])
         .args(["--sync-period=10s"]);
     let process = launch.spawn(&files.join(&format!("{name}.log")));

@@ -17,21 +17,21 @@ pub fn page(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A Rust source of the repository.
+/// A Rust source file in the repository.
 pub struct Source {
-    /// The folder of its package, from the repository.
+    /// The directory of the file's package, relative to the repository.
     pub package: PathBuf,
-    /// Its path, from the repository.
+    /// The path, relative to the repository.
     pub path: PathBuf,
     /// Its text.
     pub text: String,
 }
 
-/// All Rust sources of the repository.
+/// All Rust source files in the repository.
 ///
 /// # Panics
 ///
-/// If a source cannot be read.
+/// If a source file cannot be read.
 pub fn sources() -> Vec<Source> {
     let root = repository();
     let mut sources = Vec::new();
@@ -64,14 +64,14 @@ pub fn sources() -> Vec<Source> {
 ///
 /// # Panics
 ///
-/// If a source cannot be read.
+/// If a source file cannot be read.
 pub fn tests() -> Vec<String> {
     let sources = sources();
     let names = sources.iter().flat_map(|source| tests_in(&source.text));
     names.collect()
 }
 
-/// The functions after an attribute `test` of any test framework.
+/// The functions with the attribute `test` from any test framework.
 fn tests_in(source: &str) -> Vec<String> {
     let mut names = Vec::new();
     let mut marked = false;
@@ -107,7 +107,7 @@ pub fn named(document: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The names in the page that do not belong to exactly one test, with their number of tests.
+/// The names on the page that do not belong to exactly one test, each with the number of its tests.
 pub fn ambiguous(page: &str) -> BTreeMap<&str, usize> {
     let tests = tests();
     let having = |name| tests.iter().filter(|test| *test == name).count();
@@ -136,9 +136,10 @@ pub fn numbered<'a>(page: &'a str, heading: &str) -> Vec<(usize, Vec<&'a str>)> 
 
 /// The functions and constants of the tests, by name.
 ///
-/// A test contains the words in its own body, in each function that it calls, in each constant that it names, and so
-/// on. Functions and constants are found by name, first in the same file, and otherwise in all test files of the
-/// package. A word in a comment does not count. The check does not verify that a word is compared with an outcome.
+/// A test contains the words in its own body, in each function that it calls, and in each constant that it names. The
+/// same rule applies to these functions and constants. Functions and constants are found by name, first in the same
+/// file, and otherwise in all test files of the package. A word in a comment does not count. The check does not verify
+/// that a word is compared with an outcome.
 pub struct TestItems<'a>(BTreeMap<&'a str, Vec<Item<'a>>>);
 
 /// A function or constant of a test.
@@ -148,7 +149,7 @@ struct Item<'a> {
 }
 
 impl<'a> TestItems<'a> {
-    /// The tests in these sources.
+    /// The tests in these source files.
     pub fn of(sources: &'a [Source]) -> Self {
         let mut items: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for source in sources {
@@ -190,7 +191,7 @@ impl<'a> TestItems<'a> {
             .collect()
     }
 
-    /// The code of this test, and of each function and constant that it uses in its file and in that of
+    /// The code of this test, and of each function and constant that it uses in its own file and in the file of
     /// [`crate::page`], without comments.
     ///
     /// Functions in other files are found only by name, and a common name would match many functions.
@@ -206,7 +207,7 @@ impl<'a> TestItems<'a> {
         code.fold(String::new(), |code, line| code + line + "\n")
     }
 
-    /// The items of these tests, and of the sources that they use and that satisfy `counts`.
+    /// The items of these tests, and the items of the source files that they use and that satisfy `counts`.
     fn reached(&self, tests: &[&str], counts: impl Fn(&Source) -> bool) -> Vec<&Item<'a>> {
         let mut reached = Vec::new();
         let mut seen = BTreeSet::new();
@@ -228,7 +229,7 @@ impl<'a> TestItems<'a> {
         reached
     }
 
-    /// The items with this name that a test in `source` can refer to.
+    /// The items with this name to which a test in `source` can refer.
     fn named_in(&self, name: &str, source: &Source) -> Vec<&Item<'a>> {
         let having = self.0.get(name).into_iter().flatten();
         let (here, elsewhere): (Vec<_>, Vec<_>) = having
@@ -244,7 +245,8 @@ pub fn is_reason(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphabetic())
 }
 
-/// The complete source in a folder or file `tests` or `testing`. In other sources, the text after `mod tests {`.
+/// The complete text of a source file in a directory `tests` or `testing`, or with such a name. In other source files,
+/// the text after `mod tests {`.
 fn part_of_tests(source: &Source) -> &str {
     let names = ["tests", "testing", "tests.rs", "testing.rs"];
     let mut parts = source.path.iter();

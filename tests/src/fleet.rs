@@ -75,13 +75,13 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// `node-attestation-controller run`, which admits machines without proof.
+    /// `node-attestation-controller run`, which admits machines without evidence.
     pub fn insecure(management: &Management, arguments: &[&str]) -> Self {
         let arguments = [&["--allow-insecure"], arguments].concat();
         Self::start(management, "node-attestation-controller", &arguments)
     }
 
-    /// The same, whose user is also in this group.
+    /// The same controller, whose user is also in this group.
     pub fn insecure_in_group(management: &Management, group: &str, arguments: &[&str]) -> Self {
         let arguments = [&["--allow-insecure"], arguments].concat();
         let name = "node-attestation-controller";
@@ -90,7 +90,7 @@ impl Manager {
         })
     }
 
-    /// The same with the rubber stamp for every cluster.
+    /// The same controller, with the rubber stamp for every cluster.
     pub fn null(management: &Management, arguments: &[&str]) -> Self {
         Self::start(management, "null-attestation-controller", arguments)
     }
@@ -101,7 +101,7 @@ impl Manager {
         Self::spawned(management, None, name, |launch| launch)
     }
 
-    /// `node-attestation-controller run`, with instances of this cloud.
+    /// `node-attestation-controller run`, with instances in this cloud.
     pub fn aws(management: &Management, cloud: &Cloud, arguments: &[&str]) -> Self {
         Self::in_cloud(management, cloud, cloud.manager_arguments(), arguments)
     }
@@ -265,7 +265,7 @@ impl Authentication {
         seen.unwrap_or_else(|| panic!("the change is not seen: {:#}", get()))
     }
 
-    /// Waits until it is Ready.
+    /// Waits until the cluster is Ready.
     #[track_caller]
     pub fn wait_until_ready(&self, kubectl: &Kubectl) -> Value {
         self.wait_for(kubectl, "Ready", "True", "Ready")
@@ -322,7 +322,7 @@ pub fn first_exec(bootstrap: &Path, plugin: &str) -> Exec {
         .setting("bootstrapKubeconfig", bootstrap)
 }
 
-/// Makes a machine join as in kubeadm's clusters. Its node continues with the returned kubeconfig: kubeadm's
+/// Makes a machine join as in a cluster of kubeadm. The node then uses the returned kubeconfig: kubeadm's
 /// `kubelet.conf`, which refers to the file that the kubelet rotates.
 #[track_caller]
 pub fn join_stock(cluster: &WorkloadCluster, machine: &Machine) -> (Kubelet, PathBuf) {

@@ -1,4 +1,4 @@
-//! The image of machines with systemd, cloud-init, kubeadm and the plugin, and its settings in Cluster API's objects.
+//! The image of machines with systemd, cloud-init, kubeadm and the plugin, and its settings in Cluster API objects.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -27,7 +27,7 @@ const PROGRAMS: &str = "/usr/bin";
 /// The ConfigMap with the endorsement keys of the hosts.
 pub const HOSTS: &str = "hosts";
 
-/// Hosts with TPMs, by their provider IDs, and the digests of their endorsement keys.
+/// Hosts with TPMs: their provider IDs, and the digests of their endorsement keys.
 pub type Hosts = BTreeMap<String, (String, Arc<Swtpm>)>;
 
 /// Creates hosts with these provider IDs, or prefixes of them, which no other test uses.
@@ -72,7 +72,7 @@ pub fn plugin(attestor: &Attestor) -> String {
 }
 
 /// A machine with the plugin in its image. cloud-init runs its bootstrap data. If `tpms` is not empty, the machine has
-/// the TPM of its provider ID.
+/// the TPM for its provider ID.
 pub fn machine(
     cluster: &WorkloadCluster,
     attestor: Attestor,
@@ -86,7 +86,7 @@ pub fn machine(
         let tpms = tpms.lock().unwrap();
         let mut hosts = tpms.iter();
         if let Some((_, tpm)) = hosts.find(|(host, _)| is_of(&boot.provider_id, host)) {
-            // The host is switched on, and resets its TPM. A different machine can have used the host before.
+            // The host is switched on, and resets its TPM. A different machine might have used the host before.
             tpm.reset(Reset::Orderly);
             builder = on_host(builder, tpm);
         }
@@ -172,7 +172,8 @@ fn tpm_setting(tpm: &Swtpm) -> (&'static str, String) {
     ("tpm.tcti", tpm.tcti())
 }
 
-/// The drop-in of a plugin on a machine without a TPM device, or with its metadata service at another address.
+/// The drop-in of a plugin on a machine without a TPM device, or of a machine whose metadata service has a different
+/// address.
 fn with_settings(
     builder: MachineBuilder,
     settings: impl IntoIterator<Item = (&'static str, String)>,
@@ -226,7 +227,7 @@ pub const TOLD_BY_METADATA: [&str; 4] = [
     "{{ ds.meta_data.local_hostname }}",
 ];
 
-/// The options for EC2 instances. The node names are the private DNS names in EC2, independently of the domain in the
+/// The options for EC2 instances. The node names are the private DNS names in EC2, regardless of the domain in the
 /// DHCP options of the VPC.
 pub const TOLD_BY_EC2: [&str; 4] = [
     "--provider-id-template",

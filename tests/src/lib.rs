@@ -31,18 +31,18 @@ use std::sync::Mutex;
 #[doc = include_str!("../../docs/new-provider.md")]
 pub struct NewProviderPage;
 
-/// The variable that names a directory of programs to run instead of the built ones. This directory contains the
+/// The variable that names a directory with programs to run instead of the built programs. This directory contains the
 /// programs of a different version, and the manifests of that version in the subdirectory `packaging`.
 const OTHERS: &str = "KUBELET_AUTHENTICATOR_PROGRAMS";
 
 /// The variable that states that the programs are built: `tests/suites` builds them before the suites, and the source
-/// can change while the suites run.
+/// might change while the suites run.
 const BUILT: &str = "KUBELET_AUTHENTICATOR_BUILT";
 
-/// The programs that this process uses, each with a source that had changed at the first use.
+/// The programs that this process uses, each with a source file that had changed before the first use.
 static STALE: Mutex<BTreeMap<PathBuf, Option<PathBuf>>> = Mutex::new(BTreeMap::new());
 
-/// One of the project's programs, built in the profile of the running one.
+/// One of the project's programs, built with the profile of the running program.
 ///
 /// # Panics
 ///
@@ -91,7 +91,7 @@ fn assert_current(program: &Path) {
     }
 }
 
-/// Whether the tests run programs other than the built ones.
+/// Whether the tests run programs other than the built programs.
 pub fn runs_others() -> bool {
     std::env::var_os(OTHERS).is_some()
 }

@@ -29,20 +29,20 @@ pub mod objects;
 
 use self::objects::{client_requests, reads_well, record, renewals, rows};
 
-/// The lifetime of a bootstrap token of Cluster API here, short enough to wait for a rotation.
+/// The lifetime of a Cluster API bootstrap token in the tests. It is short enough to wait for a rotation.
 pub const TOKEN_TTL: Duration = Duration::from_secs(60);
 
-/// The deadline for operations for which Cluster API needs a minute. It is long enough for a busy machine.
+/// The deadline for operations that take Cluster API a minute. The deadline is long enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(900);
 
 const SETTINGS: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
 /// The credential that a machine has stored.
 pub const CREDENTIAL: &str = "/var/lib/kubelet-authenticator/kubelet-client.pem";
 
-/// The cloud of the machines that are instances.
+/// The cloud for the machines that are instances.
 pub static CLOUD: LazyLock<Arc<Cloud>> = LazyLock::new(|| Arc::new(Cloud::start()));
 
-/// The network of all instances: no two machines have the same address.
+/// The network for all instances. No two machines have the same address.
 pub static NETWORK: LazyLock<Network> = LazyLock::new(|| network(&CLOUD));
 
 /// A management cluster with Cluster API and the controller.
@@ -94,10 +94,10 @@ pub fn joinable(namespace: &str) -> ClusterBuilder {
 /// The machines of a Cluster.
 #[derive(Debug)]
 pub enum Machines {
-    /// Machines without evidence. The infrastructure passes the provider ID to the machines. Machines whose Node is
-    /// created first derive the provider ID from their host name instead.
+    /// Machines without evidence. The infrastructure passes the provider ID to the machines. However, machines whose
+    /// Node is created first derive the provider ID from their host name.
     Insecure(Order),
-    /// Machines with TPMs, on this number of hosts, named like the namespace with a number.
+    /// Machines with TPMs, on this number of hosts. A host's name consists of the namespace and a number.
     Tpm(usize),
     /// The same machines, with a provider ID that is set after the Node is created, as with Metal3.
     TpmNodeFirst(usize),
@@ -114,13 +114,14 @@ pub enum Machines {
 /// The infrastructure provider, and its running machines.
 #[derive(Debug)]
 pub enum Infrastructure {
-    /// The provider of the tests.
+    /// The provider that the tests implement.
     Generic(Provider),
     /// Instances of EC2.
     Ec2(Instances),
 }
 
-/// Creates hosts with these provider IDs, or beginnings of them, whose endorsement keys are listed in the namespace.
+/// Creates hosts with these provider IDs, or prefixes of provider IDs, whose endorsement keys are listed in the
+/// namespace.
 fn listed(
     namespace: &str,
     ids: impl Iterator<Item = String>,
@@ -128,7 +129,7 @@ fn listed(
     let hosts = image::hosts_with_tpms(ids);
     let kubectl = SITE.management.kubectl();
     image::list(kubectl, namespace, &hosts);
-    // A list in the KubeletAuthentication itself can only have 512 entries.
+    // A list in the KubeletAuthentication itself can have only 512 entries.
     let elsewhere = (0..1000).map(|n| {
         (
             format!("{n:064x}"),
@@ -150,10 +151,10 @@ pub struct Scene {
     pub cluster: WorkloadCluster,
     /// Its KubeletAuthentication.
     pub authentication: Authentication,
-    /// The provider of its machines.
+    /// The provider of the Cluster's machines.
     pub infrastructure: Infrastructure,
     attestor: Attestor,
-    /// The settings of their KubeletAuthentication for TPMs.
+    /// The TPM settings in the KubeletAuthentication.
     tpm: Option<Value>,
     config: Value,
 }
@@ -258,7 +259,7 @@ impl Scene {
         }
     }
 
-    /// Creates its KubeletAuthentication; `spec` is merged into the settings that its machines need.
+    /// Creates the Cluster's KubeletAuthentication; `spec` is merged into the settings that the machines need.
     pub fn attend(&self, spec: &Value) {
         self.attend_by(spec, authorize);
     }
@@ -294,7 +295,7 @@ impl Scene {
         }
     }
 
-    /// Pauses its infrastructure provider until the result is dropped.
+    /// Pauses the Cluster's infrastructure provider until the result is dropped.
     pub fn paused(&self) -> MutexGuard<'_, ()> {
         match &self.infrastructure {
             Infrastructure::Generic(provider) => provider.paused(),
@@ -302,7 +303,7 @@ impl Scene {
         }
     }
 
-    /// Changes the spec of its KubeletAuthentication.
+    /// Changes the spec of the Cluster's KubeletAuthentication.
     pub fn change(&self, spec: &Value) {
         let Authentication { namespace, name } = &self.authentication;
         let target = ["kubeletauthentication", name, "--namespace", namespace];
@@ -322,7 +323,7 @@ impl Scene {
         message["message"].as_str().unwrap().to_owned()
     }
 
-    /// The KubeadmConfigSpec of its machines.
+    /// The KubeadmConfigSpec for the Cluster's machines.
     pub fn config(&self) -> Value {
         self.config.clone()
     }
@@ -335,7 +336,7 @@ impl Scene {
         config
     }
 
-    /// Writes the plugin's settings of a machine with a TPM by hand.
+    /// Writes the plugin settings for a machine with a TPM by hand.
     pub fn write_settings(&self, node_name: &str) {
         self.on(node_name, |machine| {
             let id = machine.ok(&["cloud-init", "query", "ds.meta_data.provider_id"]);
@@ -377,12 +378,12 @@ impl Scene {
         name.to_owned()
     }
 
-    /// Whether the nodes get serving certificates. They do not without evidence.
+    /// Whether the nodes get serving certificates. Without evidence, they do not get serving certificates.
     pub fn serves(&self) -> bool {
         self.attestor != Attestor::INSECURE
     }
 
-    /// The signer of client certificates with the cluster's attestor.
+    /// The signer of client certificates for the cluster's attestor.
     pub fn signer(&self) -> String {
         self.attestor.client_signer()
     }

@@ -1,5 +1,5 @@
 //! A management cluster with Cluster API's resources in it, and the workload clusters that they describe. All API
-//! servers are real. If Cluster API's managers do not run, the test writes their data.
+//! servers are real. If Cluster API's managers are not running, the test writes their data.
 //!
 //! ```no_run
 //! use kubelet_authenticator_tests::management::Management;
@@ -122,12 +122,12 @@ impl Management {
         self.control_plane.admin_kubeconfig()
     }
 
-    /// The contract whose versions it serves.
+    /// The contract whose versions the management cluster serves.
     pub fn contract(&self) -> Contract {
         self.contract
     }
 
-    /// A builder for a Cluster of this name.
+    /// A builder for a Cluster with this name.
     pub fn cluster(&self, name: &str) -> ClusterBuilder {
         let management = self.control_plane.clone();
         let builder = ClusterBuilder::new(management, self.contract, name);

@@ -37,7 +37,7 @@ impl Drop for MetricsServer {
 }
 
 impl MetricsServer {
-    /// Starts it, and waits until the API server forwards requests to it.
+    /// Starts metrics-server, and waits until the API server forwards requests to it.
     #[track_caller]
     pub fn start(plane: &ControlPlane) -> Self {
         let kubectl = plane.kubectl();

@@ -1,4 +1,4 @@
-//! A node: the real plugin with a state directory of its own, and its callers.
+//! A node: the real plugin with a separate state directory, and the plugin's callers.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,16 +15,16 @@ use serde_json::Value;
 
 use crate::{program, runs_others};
 
-/// The plugin for machines without evidence. Its certificates are never renewed.
+/// The plugin for machines without evidence. The plugin's certificates are never renewed.
 pub const INSECURE: &str = "kubelet-authenticator-insecure";
 
-/// The plugin with the rubber stamp; its certificates are renewed.
+/// The plugin with the rubber stamp. Its certificates are renewed.
 pub const NULL: &str = "kubelet-authenticator-null";
 
 /// The plugin of `src/bin/plugin_under_test.rs`.
 pub const UNDER_TEST: &str = "plugin_under_test";
 
-/// The name of the nodes of the suites.
+/// The name of the nodes in the suites.
 pub const NODE: &str = "n1";
 
 /// The user of the nodes' bootstrap token.
@@ -52,7 +52,7 @@ pub struct Node {
 /// The result of a run of the plugin.
 #[derive(Debug)]
 pub struct Run {
-    /// Its exit status; `None` if it was killed.
+    /// The exit status; `None` if the plugin was killed.
     pub code: Option<i32>,
     /// Standard output.
     pub stdout: String,
@@ -62,7 +62,7 @@ pub struct Run {
     pub took: Duration,
 }
 
-/// The users that created requests since the first one, without unauthenticated ones.
+/// The users that created requests after the first request, except unauthenticated users.
 pub fn requesters(server: &ApiServer) -> Vec<String> {
     let requests = server.requests().into_iter();
     let creates = requests.filter(|request| request.verb == Verb::Create);
@@ -75,7 +75,7 @@ impl Node {
         Self::of(program(plugin), server)
     }
 
-    /// The same with the plugin in this file.
+    /// The same node, with the plugin in this file.
     pub fn of(program: PathBuf, server: &ApiServer) -> Self {
         let scratch = Scratch::new("node");
         let bootstrap = server.write_bootstrap_kubeconfig(scratch.path(), TOKEN);
@@ -106,7 +106,7 @@ impl Node {
         self.settings.retain(|(known, _)| known != key);
     }
 
-    /// Runs the plugin in an empty folder from now on, without the other programs next to it. Returns the folder.
+    /// Runs the plugin in an empty directory from now on, without the other programs next to it. Returns the directory.
     #[track_caller]
     pub fn move_program(&mut self) -> PathBuf {
         let installed = Path::new("/usr/lib/kubelet-authenticator");
@@ -119,7 +119,7 @@ impl Node {
         let moved = folder.join(self.program.file_name().unwrap());
         if !moved.exists() {
             let linked = fs::hard_link(&self.program, &moved);
-            // A hard link only works within the same file system.
+            // A hard link works only within the same file system.
             linked
                 .or_else(|_| fs::copy(&self.program, &moved).map(drop))
                 .unwrap();
@@ -132,8 +132,8 @@ impl Node {
     ///
     /// # Panics
     ///
-    /// For the key of a setting. The plugin does not read settings from its environment. A test would therefore run
-    /// with the defaults, which are the addresses of real clouds.
+    /// If the variable is the key of a setting. The plugin does not read settings from its environment. Therefore, a
+    /// test would run with the defaults, which are the addresses of real clouds.
     #[track_caller]
     pub fn set_env(&mut self, name: &str, value: impl AsRef<OsStr>) {
         let variable = name.contains('_') || !name.contains(|c: char| c.is_ascii_lowercase());
@@ -148,7 +148,7 @@ impl Node {
         self.environment.retain(|(key, _)| key != OsStr::new(name));
     }
 
-    /// Runs the plugin with this command, which executes its last arguments at its end.
+    /// Runs the plugin with this command, which finally executes its last arguments.
     pub fn wrap(&mut self, wrapper: &[&str]) {
         self.wrapper = wrapper.iter().map(OsString::from).collect();
     }
@@ -158,7 +158,7 @@ impl Node {
         self.wrap(&["unshare", "--uts", "bash", "-c", NAMED, host_name]);
     }
 
-    /// A directory of the node's own.
+    /// A directory that belongs to the node.
     pub fn scratch(&self) -> &Scratch {
         &self.scratch
     }
@@ -197,7 +197,7 @@ impl Node {
         names
     }
 
-    /// Runs the plugin like client-go.
+    /// Runs the plugin as client-go does.
     #[track_caller]
     pub fn run(&self) -> Run {
         self.run_with(&[])
@@ -209,14 +209,14 @@ impl Node {
         self.start(arguments).finish()
     }
 
-    /// Runs a command like an administrator, without exec info.
+    /// Runs a command as an administrator does, without exec info.
     #[track_caller]
     pub fn command(&self, arguments: &[&str]) -> Run {
         self.start_without(arguments, Some("KUBERNETES_EXEC_INFO"))
             .finish()
     }
 
-    /// Runs another program of the project like client-go, instead of the plugin.
+    /// Runs another program of the project instead of the plugin, as client-go does.
     #[track_caller]
     pub fn run_as(&self, name: &str, environment: &[(&str, &str)]) -> Run {
         let program = program(name);
@@ -289,7 +289,7 @@ impl Node {
     }
 }
 
-/// A running plugin. It is killed when this value is dropped.
+/// A running plugin. The plugin is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Started {
     child: Option<Child>,
@@ -365,7 +365,7 @@ impl Run {
         self
     }
 
-    /// Asserts that this run exited with that status, reported it on standard error, and printed nothing on standard
+    /// Asserts that this run exited with this status, reported it on standard error, and printed nothing on standard
     /// output.
     #[track_caller]
     pub fn failed(self, code: i32) -> Self {
@@ -390,7 +390,7 @@ impl Run {
         self
     }
 
-    /// The ExecCredential that it printed, without other output.
+    /// The ExecCredential that this run printed, without other output.
     #[track_caller]
     pub fn credential(&self) -> Value {
         let credential: Value = serde_json::from_str(&self.stdout).unwrap();
@@ -398,7 +398,7 @@ impl Run {
         credential
     }
 
-    /// The certificate and key that it printed.
+    /// The certificate and the key that this run printed.
     #[track_caller]
     pub fn pair(&self) -> (String, String) {
         let status = &self.credential()["status"];

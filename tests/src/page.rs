@@ -1,4 +1,4 @@
-//! The commands in the pages of docs, and an operator who copies them.
+//! The commands on the pages of docs, and an operator who copies them.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -12,7 +12,7 @@ use kubelet_authenticator_test_support::process::{Launch, Scratch};
 use crate::machines::PATIENCE;
 use crate::program;
 
-/// The commands of a page of docs from this heading on, each with its prompt: `$` on an operator's machine, `#` on a
+/// The commands on a page of docs, from this heading on, each with its prompt: `$` on an operator's machine, `#` on a
 /// node.
 ///
 /// # Panics
@@ -116,7 +116,7 @@ pub fn take_over(machine: &Machine, attestor: &Attestor) {
     machine.ok(&["sh", "-euc", &script]);
 }
 
-/// An operator's home and working directory: the files of the repository, and the programs.
+/// An operator's home and working directory, with the repository's files and the programs.
 #[derive(Debug)]
 pub struct Desk(Scratch);
 
@@ -171,7 +171,7 @@ impl Desk {
     ///
     /// # Panics
     ///
-    /// If the script fails, with its output.
+    /// If the script fails. The message contains its output.
     #[track_caller]
     pub fn follow(&self, script: &str) {
         let mut shell = self.shell(script).spawn(&self.0.join("log"));

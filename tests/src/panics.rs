@@ -13,7 +13,7 @@ use crate::steps;
 ///
 /// # Panics
 ///
-/// If a panic costs the node its credential.
+/// If the node loses its credential because of a panic.
 #[track_caller]
 pub fn check(program: &Path) {
     for step in steps::RUN {
@@ -23,7 +23,7 @@ pub fn check(program: &Path) {
         assert_rescued(&node.run(), &old);
     }
     let mut panics = 0;
-    // Skip the first call, which decides that a renewal is due, because no output exists before it.
+    // Skip the first call, which decides that a renewal is due, because the plugin has no output before this call.
     for call in 2.. {
         let (_server, mut node, old) = due(program);
         node.set_env("PANIC_ON_CALL", call.to_string());

@@ -1,4 +1,4 @@
-//! Pods, and the operations of `kubectl` on them through the API server and their kubelet.
+//! Pods, and kubectl operations on them through the API server and their kubelet.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Runs a pod on this node, which prints the node's name, computes for a moment and keeps running.
+/// Runs a pod on this node, which prints the node's name, computes for a moment and continues to run.
 #[track_caller]
 pub fn run(kubectl: &Kubectl, name: &str, node_name: &str) {
     let pod = json!({
@@ -35,7 +35,7 @@ pub fn run(kubectl: &Kubectl, name: &str, node_name: &str) {
     kubectl.wait_for(&["pods"], "that runs", PATIENCE, runs);
 }
 
-/// The output of `kubectl logs`, as soon as the kubelet answers.
+/// The output of `kubectl logs`, as soon as the kubelet responds.
 #[track_caller]
 pub fn logs(kubectl: &Kubectl, name: &str) -> String {
     let logs = poll(PATIENCE, || {

@@ -1,4 +1,4 @@
-//! A cluster whose machines prove their identity with a rubber stamp, and requests to it.
+//! A cluster whose machines prove their identity with a rubber stamp, and requests to this cluster.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,26 +56,26 @@ impl Site {
     }
 }
 
-/// One Cluster of a management cluster.
+/// One Cluster in a management cluster.
 #[derive(Debug)]
 pub struct Scene {
     /// The site of the Cluster.
     pub site: Arc<Site>,
     /// The Cluster.
     pub cluster: WorkloadCluster,
-    /// The settings of its nodes' authentication.
+    /// The authentication settings for the Cluster's nodes.
     pub authentication: Authentication,
 }
 
 impl Scene {
-    /// A Cluster in a namespace of its own that the controller manages with these settings.
+    /// A Cluster in a separate namespace, which the controller manages with these settings.
     #[track_caller]
     pub fn start(site: &Arc<Site>, namespace: &str, settings: Value) -> Self {
         let cluster = Self::unattended(site, namespace);
         Self::attend(site, cluster, settings)
     }
 
-    /// A Cluster in a namespace of its own that the controller does not manage yet.
+    /// A Cluster in a separate namespace, which the controller does not manage yet.
     #[track_caller]
     pub fn unattended(site: &Arc<Site>, namespace: &str) -> WorkloadCluster {
         let builder = site.management.cluster("prod-1").namespace(namespace);
@@ -88,7 +88,7 @@ impl Scene {
         Self::attend_by(site, cluster, "aws", settings)
     }
 
-    /// The same with this attestor.
+    /// The same Cluster with this attestor.
     #[track_caller]
     pub fn attend_by(
         site: &Arc<Site>,
@@ -110,7 +110,7 @@ impl Scene {
         self.site.management.kubectl()
     }
 
-    /// Changes the settings of its nodes' authentication.
+    /// Changes the authentication settings for the Cluster's nodes.
     #[track_caller]
     pub fn change(&self, spec: &Value) {
         let Authentication { namespace, name } = &self.authentication;
@@ -125,7 +125,7 @@ impl Scene {
         self.wait_for_condition("AutoApprovePathsClosed", status, reason, words)
     }
 
-    /// Waits until this condition describes the current settings, and has this status, this reason and these words.
+    /// Waits until this condition describes the current settings, and has this status, this reason and this text.
     /// Returns its message.
     #[track_caller]
     pub fn wait_for_condition(
@@ -160,7 +160,7 @@ impl Scene {
         Application::stamped(node_name, provider_id, ca.certificate_pem())
     }
 
-    /// The request of the machine itself.
+    /// The request from the machine itself.
     pub fn rightful(&self, machine: &Machine) -> Application {
         self.stamped(machine.node_name(), machine.provider_id())
     }
@@ -174,7 +174,7 @@ impl Scene {
         application.name()
     }
 
-    /// The request of this name.
+    /// The request with this name.
     pub fn request(&self, name: &str) -> Value {
         self.kubectl()
             .json(["get", "certificatesigningrequests", name])
@@ -197,7 +197,7 @@ impl Scene {
     }
 
     /// Waits until this request is deferred for this reason. After the decision, an Event on the object of its Machine
-    /// or pool names the request. The request stays open. Returns the Event.
+    /// or pool names the request. The request remains open. Returns the Event.
     #[track_caller]
     pub fn assert_waits(&self, object: &str, name: &str, reason: &str) -> Value {
         let fields = format!("involvedObject.name={object},reason={reason}");
@@ -207,7 +207,7 @@ impl Scene {
         event
     }
 
-    /// Waits for an Event with this reason on the object of this name.
+    /// Waits for an Event with this reason on the object with this name.
     #[track_caller]
     pub fn wait_for_event(&self, object: &str, reason: &str) -> Value {
         self.wait_for_event_with(
@@ -235,13 +235,13 @@ impl Scene {
         self.management().wait_for(&events, reason, SWEPT, wanted)
     }
 
-    /// Makes the machine join. Returns a kubeconfig with its certificate.
+    /// Makes the machine join. Returns a kubeconfig with the request's certificate.
     #[track_caller]
     pub fn join(&self, machine: &Machine) -> PathBuf {
         self.join_by(&machine.bootstrap_kubeconfig(), &self.rightful(machine))
     }
 
-    /// The same with this kubeconfig, for any request.
+    /// The same as above, with this kubeconfig, for any request.
     #[track_caller]
     pub fn join_by(&self, kubeconfig: &Path, application: &Application) -> PathBuf {
         let name = self.file(kubeconfig, application);

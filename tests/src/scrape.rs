@@ -53,7 +53,7 @@ impl Diagnostics {
         get(self.health, path, "*/*")
     }
 
-    /// The metrics as OpenMetrics. Empty if no process serves them.
+    /// The metrics as OpenMetrics. Empty if no process serves the metrics.
     pub fn scrape(self) -> String {
         let answer = get(self.metrics, "/metrics", "application/openmetrics-text");
         answer.map(|answer| answer.body).unwrap_or_default()
@@ -65,7 +65,7 @@ impl Diagnostics {
         answer.map(|answer| answer.body).unwrap_or_default()
     }
 
-    /// Waits until it is ready.
+    /// Waits until the controller is ready.
     #[track_caller]
     pub fn wait_until_ready(self) {
         let ready = || self.probe("/readyz").filter(|answer| answer.status == 200);
@@ -84,7 +84,7 @@ impl Diagnostics {
     }
 }
 
-/// Whether the text has this line.
+/// Whether the text contains this line.
 pub fn has_line(text: &str, line: &str) -> bool {
     text.lines().any(|found| found == line)
 }

@@ -1,14 +1,14 @@
-//! Whole outputs of programs, in files of the repository. With `UPDATE=1`, a test writes its files.
+//! Complete outputs of programs, in files in the repository. With `UPDATE=1`, a test writes its files.
 
 use std::fs;
 
 use crate::page::repository;
 
-/// Asserts that the file, a path in the repository, has this text. With `UPDATE=1`, writes it first.
+/// Asserts that the file with this path in the repository contains this text. With `UPDATE=1`, writes it first.
 ///
 /// # Panics
 ///
-/// If the file has a different text. The message contains the first line that differs.
+/// If the file contains a different text. The message contains the first line that differs.
 #[track_caller]
 pub fn assert_file(path: &str, text: &str) {
     let file = repository().join(path);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 /// A source that changed after the build of the program, or no longer exists. Cargo lists the sources next to the
-/// program, also those of the libraries in the workspace. `None` if there is no list.
+/// program, including the sources of the libraries in the workspace. `None` if the list does not exist.
 pub(crate) fn changed(program: &Path) -> Option<PathBuf> {
     let list = fs::read_to_string(program.with_extension("d")).ok()?;
     let built = modified(program)?;

@@ -1,4 +1,4 @@
-//! The steps of runs, for tests that end a run after each of them.
+//! The steps of runs, for tests that end a run after each step.
 
 use kubelet_authenticator::testing::Step;
 

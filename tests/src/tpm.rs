@@ -1,5 +1,5 @@
-//! Machines that prove their identity with their TPMs: a manager's configuration for them, and requests in their
-//! names. The requests are created by hand, from parts that can belong to different machines.
+//! Machines that prove their identity with their TPMs: a manager's configuration for these machines, and requests on
+//! their behalf. The requests are created by hand, from parts that can belong to different machines.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -109,10 +109,10 @@ pub fn node(machine: &TpmMachine, server: &ApiServer) -> Node {
     node
 }
 
-/// A requester of certificates, with one key and the claims of its requests.
+/// A requester of certificates, with one key and the claims in its requests.
 #[derive(Debug, Clone)]
 pub struct Requester {
-    /// The cluster of its evidence.
+    /// The cluster in its evidence.
     pub audience: Audience,
     /// The machine's provider ID.
     pub provider_id: String,
@@ -133,7 +133,7 @@ impl Requester {
         }
     }
 
-    /// The enrolment of this machine: an honest first request.
+    /// The enrollment of this machine: an honest first request.
     #[track_caller]
     pub fn enrolment(&self, machine: &TpmMachine) -> Enrolment {
         Enrolment {
@@ -162,7 +162,7 @@ impl Requester {
     ///
     /// # Panics
     ///
-    /// If it cannot open the challenge.
+    /// If the TPM cannot open the challenge.
     #[track_caller]
     pub fn response(&self, machine: &TpmMachine, challenge: &Challenge) -> Response {
         let opened = machine.activate(&challenge.credential_blob, &challenge.encrypted_secret);
@@ -214,7 +214,7 @@ pub fn keys_of(machine: &TpmMachine) -> PublicAreas {
     }
 }
 
-/// A quote in the form of evidence.
+/// A quote in the format of evidence.
 pub fn quote_of(quote: tpm_machine::Quote) -> Quote {
     Quote {
         attest: quote.attest,
@@ -234,14 +234,14 @@ pub struct Sent {
     pub raw: Vec<u8>,
     /// The claimed provider ID.
     pub provider_id: ProviderId,
-    /// The node of the request.
+    /// The node in the request.
     pub node_name: NodeName,
     /// Its key (SPKI).
     pub spki: Vec<u8>,
 }
 
 impl Sent {
-    /// Reads a request of a machine with a TPM.
+    /// Reads a request from a machine with a TPM.
     #[track_caller]
     pub fn read(csr: &Value) -> Self {
         let request = STANDARD.decode(csr["spec"]["request"].as_str().unwrap());
@@ -258,7 +258,7 @@ impl Sent {
         }
     }
 
-    /// The version of its evidence.
+    /// The version of the request's evidence.
     pub fn version(&self) -> &EvidenceVersion {
         match &self.evidence {
             TpmEvidence::Enrol(enrolment) => &enrolment.header.version,

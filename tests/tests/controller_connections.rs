@@ -1,4 +1,4 @@
-//! The connections to an API server: their small number, and the detection and replacement of dead connections.
+//! The connections to an API server: their number is small, and dead connections are detected and replaced.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,7 +23,7 @@ use node_attestation_runtime::client::{ClusterAccess, EgressPolicy};
 const ONE: Machine = Machine::new("worker-1", "token1");
 const TWO: Machine = Machine::new("worker-2", "token2");
 
-/// The API server's limit of calls on one connection, which is the same as in kube-apiserver.
+/// The API server's limit for calls on one connection, which is the same as in kube-apiserver.
 const STREAMS: usize = 100;
 
 fn admin(server: &ApiServer) -> Kubeconfig {
@@ -111,7 +111,7 @@ async fn http_1_is_used_for_an_api_server_without_http_2() {
         }
 
         watches(&server, 1);
-        // One connection is for the watch, and the others are for the calls.
+        // One connection is for the watch, and the other connections are for the calls.
         assert!(server.connections() - before <= 4);
         let lists = join_all((0..16).map(|_| list(&client))).await;
         assert!(lists.iter().all(|list| *list == Ok(0)), "{lists:?}");
@@ -127,7 +127,7 @@ async fn a_lost_connection_is_reopened() {
     let closed = || (server.open_connections() == 0).then_some(());
     poll(PATIENCE, closed).unwrap();
 
-    // The first call can have used the connection before the client detected that the connection was closed.
+    // The first call might have used the connection before the client detected that it was closed.
     let again = list(&client).await;
     assert!(again.is_ok() || list(&client).await.is_ok(), "{again:?}");
     assert_eq!(server.connections(), 2);

@@ -1,4 +1,4 @@
-//! The controller with an API server that is hostile, or a server that is not an API server.
+//! The controller with a hostile API server, or with a server that is not an API server.
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -17,7 +17,7 @@ const WATCH_FAILED: &str = "the watch failed; the controller retries it";
 /// The log message for a failed write.
 const UNANSWERED: &str = "the request was not answered";
 
-/// Every answer that the controller reads, with the log message for an invalid one.
+/// Every response that the controller reads, with the log message for an invalid response.
 fn answers() -> [(Route, &'static str); 4] {
     [
         (Route::list(), WATCH_FAILED),
@@ -27,7 +27,7 @@ fn answers() -> [(Route, &'static str); 4] {
     ]
 }
 
-/// An answer with this object.
+/// A response with this object.
 fn json_of(object: &Value) -> Fault {
     Fault::Answer {
         code: 200,

@@ -151,7 +151,7 @@ fn a_thousand_silent_connections_do_not_block_the_probes() {
             1 => stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"),
             _ => Ok(()),
         };
-        // The server can have closed the connection already.
+        // The server might already have closed the connection.
         drop(written);
         silent.push(stream);
     }

@@ -1,4 +1,4 @@
-//! A hostile API server of a tenant, to which the controller connects with the tenant's kubeconfig.
+//! A tenant's hostile API server, to which the controller connects with the tenant's kubeconfig.
 
 use std::io::ErrorKind;
 use std::net::TcpListener;

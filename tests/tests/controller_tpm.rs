@@ -1,4 +1,5 @@
-//! The TPM options and settings of a controller without a management cluster, and the errors for invalid ones.
+//! The TPM options and settings of a controller without a management cluster, and the errors for invalid options and
+//! settings.
 
 use std::process::Command;
 
@@ -18,7 +19,7 @@ const CLUSTER: [&str; 6] = [
     "--ca-key=no.key",
 ];
 
-/// The controller's output with these TPM settings and these options for its keys.
+/// The controller's output with these TPM settings and these key options.
 fn said(tpm: &Value, keys: &[&str]) -> String {
     let folder = Scratch::new("tpm-cli");
     std::fs::create_dir(folder.path().join("keys")).unwrap();

@@ -22,10 +22,10 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 
-/// The deadline for operations for which Cluster API needs a minute. It is long enough for a busy machine.
+/// The deadline for operations that take Cluster API a minute. The deadline is long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// The default lifetime of a bootstrap token of Cluster API.
+/// The default lifetime of a Cluster API bootstrap token.
 const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 
 /// The name of every Cluster in this suite.

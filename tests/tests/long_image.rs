@@ -85,8 +85,8 @@ fn specify(bundle: &Path, container: &Value, arguments: &[String], account: &Pat
     std::fs::write(&path, spec.to_string()).unwrap();
 }
 
-/// Starts the container. It stops with the test, because all its processes are in the PID namespace of a process that
-/// stops with the test.
+/// Starts the container. The container stops with the test, because all its processes are in the PID namespace of a
+/// process that stops with the test.
 fn start(bundle: &Path, files: &Scratch) -> Process {
     let name = format!("{NAME}-{}", std::process::id());
     Launch::new("container", "unshare")

@@ -22,7 +22,7 @@ const SETTINGS: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
 /// A lifetime longer than a test.
 const TOKEN_TTL: Duration = Duration::from_secs(900);
 
-/// The deadline for operations for which Cluster API needs a minute. It is long enough for a busy machine.
+/// The deadline for operations that take Cluster API a minute. The deadline is long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// The KubeadmConfigSpec of machines whose image contains the plugin, as printed by `render`, with the fields that all
@@ -47,7 +47,7 @@ fn config(options: &[&str]) -> Value {
     config
 }
 
-/// The same for control-plane machines.
+/// The same spec for control-plane machines.
 fn control_plane_config() -> Value {
     let mut config = config(&["--control-plane"]);
     let join = &mut config["joinConfiguration"];
@@ -87,7 +87,7 @@ fn wait_for_records(management: &Management, cluster: &WorkloadCluster, expected
     assert!(found.is_some(), "{:?} and not {expected:?}", live());
 }
 
-/// The approved requests of nodes for the built-in signer. Only the first control-plane node can have such requests.
+/// The nodes' approved requests for the built-in signer. Only the first control-plane node can have such requests.
 fn built_in(kubectl: &Kubectl) -> Vec<String> {
     let requests = kubectl.json(["get", "certificatesigningrequests"]);
     let requests = requests["items"].as_array().unwrap().iter();

@@ -60,7 +60,7 @@ impl Nodes {
         }
     }
 
-    /// Asserts that each node has requested its next certificate, and has not received it.
+    /// Asserts that each node has requested its next certificate, and has not received it yet.
     #[track_caller]
     fn wait_for_their_next_certificate(&self) {
         let (signer, requests) = (self.scene.signer(), self.scene.client_requests());

@@ -1,4 +1,4 @@
-//! `kubeadm upgrade` from the previous minor version to the current one, in a cluster whose nodes join with the
+//! `kubeadm upgrade` from the previous minor version to the current version, in a cluster whose nodes join with the
 //! plugin.
 
 use std::path::{Path, PathBuf};
@@ -41,8 +41,8 @@ fn directory(version: &str) -> String {
     format!("/opt/kubernetes/{version}")
 }
 
-/// A machine without a cluster. It has the programs of both versions, runs the previous ones, and has the plugin and
-/// its drop-in.
+/// A machine without a cluster. The machine has the programs of both versions, runs the previous version, and has the
+/// plugin and its drop-in.
 fn boot(member: Member, former: &Path) -> Machine {
     let rendered = Command::new(program(NULL))
         .args(["render", "--command", PLUGIN, "kubelet-drop-in"])
@@ -62,7 +62,7 @@ fn boot(member: Member, former: &Path) -> Machine {
     builder.boot()
 }
 
-/// Installs the current version of these programs, like a package manager.
+/// Installs the current version of these programs, as a package manager does.
 fn install(machine: &Machine, programs: &[&str]) {
     for name in programs {
         let source = format!("{}/{name}", directory("today"));

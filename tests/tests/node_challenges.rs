@@ -76,7 +76,7 @@ impl Bed {
         let mut decided: BTreeSet<String> = decided.map(|csr| name(&csr)).collect();
         let mut verdicts = verdicts.iter();
         let ended = poll(PATIENCE, || {
-            // Check again after the plugin ends, for its last request.
+            // Check again after the plugin ends, because it might have sent another request.
             let last = over.load(Ordering::Relaxed);
             for csr in self.server.csrs() {
                 if decided.insert(name(&csr)) {

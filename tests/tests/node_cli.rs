@@ -228,7 +228,7 @@ fn reset_on_a_terminal_needs_a_confirmation() {
         node.run().succeeded();
         let before = node.files();
         let answers = node.scratch().write("answer", answer);
-        // `script` gives the plugin a terminal and types the answer.
+        // `script` gives the plugin a terminal, and types the answer.
         let typed =
             r#"exec /usr/bin/script --quiet --return --command "$*" /dev/null < "$ANSWERS""#;
         node.set_env("ANSWERS", &answers);

@@ -1,4 +1,4 @@
-//! The plugin ends in time, independently of the API server.
+//! The plugin ends in time, regardless of the API server.
 
 use std::fs;
 use std::path::Path;
@@ -11,14 +11,14 @@ use kubelet_authenticator_test_support::api_server::{
 use kubelet_authenticator_test_support::clock::now;
 use kubelet_authenticator_tests::node::{NULL, Node, Run, UNDER_TEST};
 
-/// The time limit of a join for these nodes. With a shorter limit, a busy machine would not have enough time to report
+/// The time limit for a join of these nodes. With a shorter limit, a busy machine would not have enough time to report
 /// the reason for the wait.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The time limit of a run of a node with a credential.
+/// The time limit for a run on a node with a credential.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// The time limit of a run that does not wait.
+/// The time limit for a run that does not wait.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// Settings without any values.
@@ -32,7 +32,7 @@ fn faults() -> Vec<(Route, Fault, i32)> {
     let every = EVERY_SECOND;
     let to = "https://127.0.0.1:1".to_owned();
     let mut faults = Vec::new();
-    // If the fault occurs after a watch has started to answer, the request is pending.
+    // If the fault occurs after a watch has started to respond, the request is pending.
     for (fault, at_watch) in [
         (Fault::Hang, 8),
         (Fault::HangAfterStore, 8),
@@ -125,7 +125,7 @@ fn a_stored_credential_is_printed_in_5_seconds_despite_hangs() {
         .into_iter()
         .map(|fault| (fault, node_with_credential()))
         .collect();
-    // Run in parallel, because most runs take the full five seconds.
+    // Run in parallel, because most runs use the full five seconds.
     let started: Vec<_> = joined
         .iter()
         .map(|((route, fault, _), (server, node, pair))| {
@@ -215,7 +215,7 @@ fn end_backoff(node: &Node) {
     node.change("failure.json", |failure| failure["notBefore"] = 0.into());
 }
 
-/// Simulates one hour since the last run with the full time limit.
+/// Simulates that one hour has passed since the last run with the full time limit.
 fn pass_an_hour(node: &Node) {
     node.change("failure.json", |failure| {
         let an_hour_ago = failure["inFull"].as_u64().unwrap() - 3600;
@@ -247,7 +247,7 @@ fn near_expiry_a_slow_device_gets_25_seconds_once_an_hour() {
     end_backoff(&node);
     let briefly = node.run().succeeded().within(LIMIT);
     pass_an_hour(&node);
-    // The controller is unavailable. Even a long run waits for the controller for at most five seconds.
+    // The controller is unavailable. Even a long run waits at most five seconds for the controller.
     server.set_signer(Signer::Off);
     node.set_env("SLOW_FOR", "6");
     let undecided = node.run().succeeded();
@@ -289,7 +289,7 @@ fn near_expiry_only_a_device_gets_more_than_five_seconds() {
     }
 }
 
-/// The same node, whose plugin has a different configuration.
+/// The same node, with a different plugin configuration.
 fn node_of_same_store(node: &Node, server: &ApiServer) -> Node {
     let mut same = Node::new(UNDER_TEST, server);
     same.set("stateDirectory", node.state());

@@ -1,4 +1,4 @@
-//! Each failure has its exit status and its message, and leaves standard output empty.
+//! Each failure has its own exit status and message, and leaves standard output empty.
 //!
 //! Exit codes 1 (a bug), 5, 6 and 7 cannot occur with providers without evidence.
 
@@ -395,7 +395,7 @@ fn a_request_that_is_ten_minutes_old_is_dropped_and_its_key_kept() {
 
 #[test]
 fn an_undecided_request_is_kept_while_the_certificate_is_valid() {
-    // Three of four hours have passed, so the renewal is due.
+    // Three of the four hours have passed, so the renewal is due.
     const HOUR: Duration = Duration::from_secs(3600);
     let (server, node) = node(Signer::Issue(Issuance {
         lifetime: Some(HOUR),

@@ -69,7 +69,7 @@ fn lease() -> Route {
     Route::new(Verb::Patch, "leases")
 }
 
-/// The answer to a revoked certificate, or to an unknown one.
+/// The response for a revoked certificate, or for an unknown certificate.
 fn refused(code: u16) -> Fault {
     let message = format!("the credential 1 of {} is revoked", node_user());
     let body = json!({"kind": "Status", "code": code, "message": message}).to_string();
@@ -91,7 +91,7 @@ fn denied(reason: &str) -> Fault {
     }
 }
 
-/// The calls that check a certificate.
+/// The API calls that check a certificate.
 fn tries(server: &ApiServer) -> Vec<Request> {
     let mut tries = server.requests();
     tries.retain(|request| request.verb == Verb::Patch);

@@ -9,7 +9,7 @@ use kubelet_authenticator_test_support::settings;
 use kubelet_authenticator_tests::node::{NULL, Node};
 use kubelet_authenticator_tests::tpm;
 
-/// The removed settings with a previous value, and a part of their replacement.
+/// The removed settings, each with a previous value and a part of its replacement.
 const REMOVED: [(&str, &str, &str); 4] = [
     (
         "kubeconfig",
@@ -36,7 +36,7 @@ const REMOVED: [(&str, &str, &str); 4] = [
 /// The sources of settings, and the exit code of a fault in each.
 const PLACES: [(Place, i32); 3] = [(Place::File, 3), (Place::DropIn, 3), (Place::Option, 2)];
 
-/// `setup` without the files of a machine. It fails before it reads a file.
+/// `setup` without the files of a machine. This command fails before it reads a file.
 const SETUP: [&str; 7] = [
     "setup",
     "--from",

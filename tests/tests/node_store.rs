@@ -12,7 +12,7 @@ use kubelet_authenticator_test_support::api_server::{
 };
 use kubelet_authenticator_tests::node::{NULL, Node, is_pair};
 
-/// A change of a stored credential.
+/// A change to a stored credential.
 type Change<'a> = &'a dyn Fn(&str) -> Vec<u8>;
 
 /// A user ID that differs from the user of the test.
@@ -306,7 +306,7 @@ fn a_corrupt_key_is_found_at_the_next_boot_and_replaced() {
             .collect::<String>(),
     );
     let mut der = der.unwrap();
-    // Corrupt the middle of the private half (RFC 5915, in PKCS #8), which is the 32 bytes from byte 36 on.
+    // Corrupt the middle of the private half (RFC 5915, in PKCS #8), which consists of the 32 bytes from byte 36 on.
     der[50] ^= 1;
     let rotten = format!(
         "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",

@@ -1,4 +1,4 @@
-//! The inventory of Cluster API's objects on a real API server, while they are created, changed and deleted.
+//! The inventory of Cluster API objects on a real API server, while they are created, changed and deleted.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ impl Watcher {
         Self::start(management, selection)
     }
 
-    /// The result of `look`, as soon as it returns one.
+    /// The result of `look`, as soon as it returns a result.
     #[track_caller]
     fn wait<T>(&self, what: &str, look: impl Fn() -> Option<T>) -> T {
         let until = Instant::now() + DEADLINE;

@@ -1,4 +1,4 @@
-//! Control planes that real kubeadm creates on machines, and the plugin and the controller in their clusters.
+//! Control planes that real kubeadm creates on machines, with the plugin and the controller in these clusters.
 
 use std::fmt::Write as _;
 use std::process::{Command, Output};
@@ -66,7 +66,7 @@ fn said(machine: &Machine, output: &Output) -> String {
 }
 
 /// Joins with kubeadm, and waits until the Node is ready. Asserts that only the project's signer issued a certificate
-/// for it.
+/// for the node.
 #[track_caller]
 fn join(cluster: &KubeadmCluster, first: &Machine, member: Member, role: Role) -> Machine {
     let kubectl = cluster.kubectl();
@@ -119,7 +119,7 @@ fn close(cluster: &KubeadmCluster) {
 }
 
 /// The time that a control plane waits for its certificate. By default, kubeadm would stop after one minute, without
-/// setting label and taint.
+/// setting the label and the taint.
 const LATE: Duration = Duration::from_secs(120);
 
 /// Continues the stopped controller long after the machine has sent a request with its token.
@@ -182,7 +182,7 @@ fn workers_and_late_control_planes_join_a_kubeadm_cluster() {
     assert!(conf.contains(&own) && conf.contains(PLUGIN), "{conf}");
     let journal = second.journal();
     assert!(journal.contains("kubelet set up: "), "{journal}");
-    // The node runs the static pods of a control plane. The API server lists them after the kubelet reports them.
+    // The node runs the static pods of a control plane. The API server lists these Pods after the kubelet reports them.
     let pods = ["pods", "-n", "kube-system", "-l", "component=etcd"];
     let etcd = format!("etcd-{}", SECOND.name);
     kubectl.wait_for(&pods, &etcd, PATIENCE, |pod| {

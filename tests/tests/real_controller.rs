@@ -68,7 +68,7 @@ fn a_machine_joins_with_the_documented_inventory_and_command() {
     let (inventory, _) = inventory.split_once("```").unwrap();
     files.write("machines.yaml", inventory);
     let heading = "## Start the controller";
-    // The machine has no TPM, and this test does not check kubeadm's bindings.
+    // The machine does not have a TPM, and this test does not check kubeadm's bindings.
     let commands = steps("standalone.md", heading)
         .into_iter()
         .map(|(_, command)| {
@@ -263,7 +263,7 @@ fn a_missing_permission_is_named_and_work_continues_once_granted() {
     controller.wait_for_line(missing, |line| line["right"] == sign[3]);
     assert_eq!(complaints(&controller), sign);
     let name = bed.file(&bed.stamped(MACHINE));
-    // The requests of the other tests are processed too.
+    // The requests of the other tests are also processed.
     let line = controller.wait_for_line("the request was not answered", |line| line["csr"] == name);
     assert!(
         line["error"]

@@ -88,7 +88,7 @@ fn kubectl_logs_exec_and_top_use_the_approved_certificate() {
     metrics_server.wait_until_it_logs("remote error: tls: internal error");
 
     setup.write_inventory(&inventory(&[machine.address()]));
-    // After the restart, the kubelet sends a new request. The processes of its pods keep running.
+    // After the restart, the kubelet sends a new request. The processes of the kubelet's pods continue to run.
     machine.ok(&["systemctl", "restart", "kubelet"]);
     let logs = pods::logs(kubectl, "stays");
 

@@ -192,7 +192,7 @@ async fn a_broken_record_is_reported_and_its_name_is_not_granted_again() {
     let records = records("broken").await;
     let ledger = ledger(records.clone(), &["m1"]);
     ledger.claim(&claim("m1", "n1", 1), now()).await.unwrap();
-    // The schema does not cover labels, and a watch by label does not report this object any more.
+    // The schema does not cover labels, and a watch with a label selector no longer reports this object.
     let unlabelled = "cluster.x-k8s.io/cluster-name-";
     CLUSTER
         .kubectl()

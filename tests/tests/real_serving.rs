@@ -1,5 +1,5 @@
 //! Requests that kube-controller-manager signs, on real Kubernetes: kubelets' serving certificates, and the built-in
-//! client signer, closed or with evidence.
+//! client signer, either closed or with evidence.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ fn start() -> RealBed {
     RealBed::start(Controllers::Certificates)
 }
 
-/// Writes the inventory with one machine with these addresses.
+/// Writes the inventory with one machine that has these addresses.
 fn write_inventory(setup: &Setup, machine: Machine, addresses: &[IpAddr]) {
     let text = json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",

@@ -1,4 +1,4 @@
-//! The plugin with a valid credential in its store: the run that every kubelet makes once an hour.
+//! The plugin with a valid credential in its store: the run that every kubelet starts once an hour.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use crate::report::{Suite, print_table};
 /// The number of runs of each program for its wall time.
 const RUNS: usize = 300;
 
-/// The reasons of the controller, the URLs of pages and the texts of the manual pages account for 74 KB.
+/// The controller's reasons, the page URLs and the texts of the manual pages account for 74 KB.
 const MAX_SIZE: f64 = 7.35e6;
 const MAX_INSTRUCTIONS: f64 = 152_000.0;
 const MAX_SYSTEM_CALLS: f64 = 45.0;
 const MAX_OPENS: f64 = 6.0;
-/// The kernel maps up to 64 KiB around each page that a program reads, depending on the state of its page cache. So the
-/// same program takes 1,968 to 2,088 KiB.
+/// The kernel maps up to 64 KiB around each page that a program reads, depending on the state of its page cache.
+/// Therefore, the same program uses 1,968 to 2,088 KiB.
 const MAX_PEAK_KIB: f64 = 2.25 * 1024.0;
 
 /// Typical settings for this provider.
@@ -34,7 +34,7 @@ providerID: bench:///bench
 
 const PLUGIN: &str = "kubelet-authenticator-insecure";
 
-/// The released plugins, to each of which the limits apply.
+/// The released plugins. The limits apply to each plugin.
 pub const PLUGINS: [&str; 3] = [
     PLUGIN,
     "kubelet-authenticator-aws",

@@ -1,4 +1,4 @@
-//! Cluster API objects, in the same state as after its managers have processed them.
+//! Cluster API objects, in the state that they have after its managers have processed them.
 
 use serde_json::{Value, json};
 

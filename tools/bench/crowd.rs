@@ -1,5 +1,5 @@
-//! A tenant with many Machines and MachinePools, and requests from its cluster whose tokens are looked up among all of
-//! them.
+//! A tenant with many Machines and MachinePools. For requests from its cluster, the controller looks up the tokens
+//! among all of these objects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! One bootstrap token that creates requests without end, and other machines that join at the same time, on a real API
+//! One bootstrap token that creates requests constantly, and other machines that join at the same time, on a real API
 //! server.
 
 use std::path::Path;
@@ -105,7 +105,7 @@ pub fn run(program: &Path) -> Suite {
     suite
 }
 
-/// Creates requests from unknown machines: each waits, and none is ever completed.
+/// Creates requests from unknown machines: each request waits, and is never completed.
 async fn flood(kubeconfig: &Path, filed: &AtomicUsize) {
     let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
     let options = KubeConfigOptions::default();

@@ -108,8 +108,8 @@ fn shaped(kind: (&str, &str), (cluster, name): (&str, &str), shape: Shape, write
     } else {
         cluster
     };
-    // A Machine with a field of the wrong type has no config, so a different Machine refers to the config with a field
-    // of the wrong type.
+    // A Machine with a field of the wrong type does not have a config. Therefore, a different Machine refers to the
+    // config with a field of the wrong type.
     let config = match shape {
         Shape::Nested => "wrong",
         _ => name,

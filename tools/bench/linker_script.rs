@@ -1,6 +1,6 @@
 //! A linker script that puts the functions of a cached run next to each other.
 //!
-//! A page fault maps the 64 KiB around it. In the default order, the functions of a cached run are spread over the
+//! A page fault maps the surrounding 64 KiB. In the default order, the functions of a cached run are spread over the
 //! whole program, so half of the program becomes resident.
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ pub fn of(programs: &Path) -> String {
     let mut functions = BTreeSet::new();
     for name in PLUGINS {
         let plugin = node.program(name, programs);
-        // The first run of the first plugin enrols.
+        // The first run of the first plugin enrolls the node.
         plugin.time();
         functions.extend(plugin.functions());
     }

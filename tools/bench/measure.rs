@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// The number of runs for the median peak memory.
 const PEAK_RUNS: usize = 21;
 
-/// A program with its arguments and environment, without anything else of the tests.
+/// A program with its arguments and environment, without any other variables of the tests.
 #[derive(Debug, Clone)]
 pub struct Program {
     /// The program's name in the tables.

@@ -9,7 +9,7 @@ use crate::measure::{peak_memory, resident_memory};
 use crate::report::{Suite, print_table};
 use crate::simulation::{Simulation, Tenant};
 
-/// The numbers of clusters, without Machines, and of Machines in all clusters.
+/// The numbers of clusters without Machines, and of Machines in all clusters.
 const CLUSTERS: [usize; 3] = [100, 300, 1000];
 const MACHINES: [usize; 2] = [30_000, 100_000];
 

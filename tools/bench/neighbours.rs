@@ -43,13 +43,13 @@ const MAX_MORE: f64 = 2.0;
 /// The maximum duration of one join next to hostile clusters, in milliseconds.
 const MAX_JOIN: f64 = 1000.0;
 
-/// The maximum duration of an answer to `/healthz`, in milliseconds.
+/// The maximum response time of `/healthz`, in milliseconds.
 const MAX_PROBE: f64 = 100.0;
 
 /// The maximum processor time under a lock that tenants share, in milliseconds.
 const MAX_HELD: f64 = 1.0;
 
-/// Locks that this benchmark must measure. The program reports the names of all.
+/// Locks that this benchmark must measure. The program reports the names of all locks.
 const MEASURED: [&str; 10] = [
     "Cluster API kinds",
     "Cluster API objects",
@@ -63,7 +63,7 @@ const MEASURED: [&str; 10] = [
     "waiters for Clusters",
 ];
 
-/// The limit of the controller's memory next to hostile clusters, in MiB.
+/// The limit for the controller's memory next to hostile clusters, in MiB.
 const MAX_MEMORY: f64 = 400.0;
 
 /// The number of hostile clusters with requests that the controller stores, and that use much more memory than their
@@ -82,7 +82,7 @@ const MAX_THREADS: f64 = 64.0;
 /// The number of elements in a response. Each element has three bytes.
 const ELEMENTS: usize = 640_000;
 
-/// The address of a name server that never answers.
+/// The address of a name server that never responds.
 const NAME_SERVER: &str = "127.0.0.2";
 
 /// Starts a program in a mount namespace in which the program uses this name server.
@@ -274,7 +274,7 @@ pub fn run() -> Suite {
     suite
 }
 
-/// A name server that never answers, and its number of queries.
+/// A name server that never responds, and the number of queries that it received.
 fn name_server() -> Arc<AtomicUsize> {
     let socket = UdpSocket::bind((NAME_SERVER, 53)).expect("the right to bind port 53");
     let asked = Arc::new(AtomicUsize::new(0));
@@ -306,7 +306,7 @@ impl Hole {
             socket.listen(0).unwrap().into_std().unwrap()
         });
         let address = listener.local_addr().unwrap();
-        // Fill the accept queue. The kernel does not answer further connections.
+        // Fill the accept queue. The kernel does not answer further connection attempts.
         let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok();
         let waiting = std::iter::from_fn(connect).collect();
         Self {
@@ -348,7 +348,8 @@ fn turn(simulation: &Simulation, tenant: &Tenant, number: usize, hole: SocketAdd
             1 => connections(ConnectionFault::NotHttp),
             _ => calls(Route::any(), Fault::not_json()),
         },
-        // Requests that the controller lists, watches and stores, and whose answers the API server never reads.
+        // Requests that the controller lists, watches and stores. The API server never reads the controller's answers
+        // to them.
         4 if variant < KEEPING => {
             let fault = Fault::Answer {
                 code: 200,
@@ -421,7 +422,7 @@ fn rounds(tenants: &[Tenant], rounds: impl Iterator<Item = usize>) -> Vec<Durati
     rounds.flat_map(round).collect()
 }
 
-/// The clusters of a round, with their numbers.
+/// The clusters in a round, with their numbers.
 fn of_round(tenants: &[Tenant], round: usize) -> impl Iterator<Item = (usize, &Tenant)> {
     let all = tenants.iter().enumerate().cycle();
     all.skip(round * AT_ONCE % tenants.len()).take(AT_ONCE)

@@ -25,7 +25,7 @@ const CSRS: &str = "apis/certificates.k8s.io/v1/certificatesigningrequests";
 /// The signer for kubelets without evidence.
 pub const INSECURE: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure";
 
-/// Kubernetes' own signer of kubelets' client certificates.
+/// Kubernetes' own signer for kubelet client certificates.
 pub const BUILT_IN: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
 /// The outcome of a request.
@@ -106,7 +106,7 @@ impl Wish {
         }
     }
 
-    /// `spec.request` and the private key of these contents, both PEM.
+    /// `spec.request` and the private key for these contents, both as PEM.
     pub fn request(&self) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();

@@ -13,7 +13,7 @@ pub const JOINED: &str = "worker-1";
 pub enum Expected {
     /// The request is refused, for this reason.
     Denied(&'static str),
-    /// The request stays pending, for this reason, while the certificate of the legitimate holder is valid.
+    /// The request remains pending, for this reason, while the legitimate holder's certificate is valid.
     Waits(&'static str),
     /// The attack succeeds, because the provider has no evidence.
     NotStopped,
@@ -21,11 +21,11 @@ pub enum Expected {
 
 /// An attack by the holder of a leaked token.
 pub struct Attack {
-    /// The machine of the token.
+    /// The machine to which the token belongs.
     pub token: &'static str,
     /// A short description.
     pub what: &'static str,
-    /// The outcome on a cluster with kubeadm's bindings.
+    /// The outcome in a cluster with kubeadm's bindings.
     pub stock: &'static str,
     /// The outcome with the project's signer.
     pub expected: Expected,
@@ -119,7 +119,7 @@ impl Attack {
         }
     }
 
-    /// Whether the outcome with the project's signer is the expected one.
+    /// Whether the outcome with the project's signer is the expected outcome.
     pub fn as_expected(&self, verdict: &Verdict) -> bool {
         match (self.expected, verdict) {
             (Expected::Denied(expected), Verdict::Refused { kind, reason, .. }) => {

@@ -97,7 +97,7 @@ impl World {
     }
 }
 
-/// The demo on an API server in this process. `false` if a step has an unexpected result.
+/// The demo on an API server in this process. Returns `false` if a step has an unexpected result.
 pub fn embedded() -> bool {
     let folder = tempfile::tempdir().unwrap();
     println!("An API server, STS and instance metadata in this process, EC2 by moto server;");
@@ -111,7 +111,7 @@ pub fn embedded() -> bool {
     tell(&world, &controller, folder.path())
 }
 
-/// The demo on real Kubernetes. `false` if a step has an unexpected result.
+/// The demo on real Kubernetes. Returns `false` if a step has an unexpected result.
 pub fn real() -> bool {
     let folder = tempfile::tempdir().unwrap();
     println!("Real etcd, kube-apiserver, kube-controller-manager and kubelet; STS and instance");

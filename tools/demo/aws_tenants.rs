@@ -51,7 +51,7 @@ const BY_TEAM: usize = 3;
 /// The tenant that is refused.
 const STRANGER: &str = "stranger";
 
-/// The demo. `false` if a step has an unexpected result.
+/// The demo. Returns `false` if a step has an unexpected result.
 pub fn story() -> bool {
     println!(
         "Real Cluster API, the definitions of Cluster API Provider AWS, kubeadm, cloud-init, systemd and kubelets; EC2 \
@@ -391,7 +391,7 @@ impl Story<'_> {
     }
 }
 
-/// The Nodes, and whether each is ready.
+/// The Nodes, and whether each Node is ready.
 fn nodes(tenant: &Tenant) -> Vec<(String, bool)> {
     let list = tenant
         .cluster

@@ -62,7 +62,7 @@ spec:
       infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: GenericMachineTemplate, name: workers}
 ";
 
-/// The demo. `false` if a step has an unexpected result.
+/// The demo. Returns `false` if a step has an unexpected result.
 pub fn story() -> bool {
     println!(
         "Real Cluster API, kubeadm, cloud-init, systemd and kubelets; each machine is a set of namespaces with a TPM."

@@ -25,7 +25,7 @@ pub struct Check {
     pub millis: f64,
 }
 
-/// The decision of a request.
+/// The decision on a request.
 pub struct Decision {
     /// The checks in their order.
     pub checks: Vec<Check>,
@@ -38,8 +38,8 @@ pub struct Decision {
 }
 
 impl Controller {
-    /// Starts it for this cluster and these machines, with this spec of its settings; `told` adds the options of the
-    /// provider.
+    /// Starts the controller for this cluster and these machines, with this spec in its settings; `told` adds the
+    /// provider's options.
     pub fn start(
         cluster: &Cluster,
         folder: &Path,

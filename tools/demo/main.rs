@@ -25,7 +25,7 @@ use std::process::ExitCode;
 
 use kubelet_attestation::page_url;
 
-/// The page section that a reader should continue with after the demo.
+/// The section with which a reader should continue after the demo.
 const NEXT: &str = page_url!("start.md#on-your-own-cluster");
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! The real plugin, run in the same way as by client-go.
+//! The real plugin, which runs as client-go runs it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -49,12 +49,12 @@ impl Running {
 pub struct Run {
     /// Its duration.
     pub took: Duration,
-    /// Its standard output and standard error.
+    /// The standard output and the standard error of the run.
     pub output: Output,
 }
 
 impl Plugin {
-    /// A machine that has never joined. `own` contains the additional settings of its provider's plugin.
+    /// A machine that has never joined. `own` contains additional settings for the provider's plugin.
     pub fn new(
         cluster: &Cluster,
         folder: &Path,
@@ -130,7 +130,7 @@ impl Plugin {
 }
 
 impl Run {
-    /// The leaf certificate of its output.
+    /// The leaf certificate in the output of the run.
     pub fn certificate(&self) -> Option<String> {
         let answer: Value = serde_json::from_slice(&self.output.stdout).ok()?;
         answer["status"]["clientCertificateData"]
@@ -138,7 +138,7 @@ impl Run {
             .map(str::to_owned)
     }
 
-    /// Its messages to the operator.
+    /// The run's messages to the operator.
     pub fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.output.stderr)
             .trim()

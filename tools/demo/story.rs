@@ -18,7 +18,7 @@ use crate::plugin::{Plugin, Run};
 
 const START: Duration = Duration::from_secs(20);
 
-/// The demo on an API server in this process. `false` if a step has an unexpected result.
+/// The demo on an API server in this process. Returns `false` if a step has an unexpected result.
 pub fn embedded() -> bool {
     let folder = tempfile::tempdir().unwrap();
     let server = ApiServer::start();
@@ -41,7 +41,7 @@ pub fn embedded() -> bool {
     joined.0 && resumed && refused
 }
 
-/// The demo on real Kubernetes. `false` if a step has an unexpected result.
+/// The demo on real Kubernetes. Returns `false` if a step has an unexpected result.
 pub fn real() -> bool {
     let folder = tempfile::tempdir().unwrap();
     println!("Real etcd, kube-apiserver, kube-controller-manager and kubelet.");
@@ -71,7 +71,7 @@ pub fn real() -> bool {
     closed && joined.0 && resumed && refused
 }
 
-/// Whether the attacks have their documented outcomes on a cluster in the state after kubeadm, and fail without its
+/// Whether the attacks have their documented outcomes in a cluster as kubeadm creates it, and fail without kubeadm's
 /// bindings.
 pub fn stock_and_closed(cluster: &Cluster, plane: &ControlPlane) -> bool {
     let stock = stock_bindings(cluster);
@@ -97,7 +97,7 @@ fn controller(cluster: &Cluster, folder: &Path) -> Controller {
     })
 }
 
-/// Whether the attacks have their documented outcomes on a cluster in the state after kubeadm.
+/// Whether the attacks have their documented outcomes in a cluster as kubeadm creates it.
 fn stock_bindings(cluster: &Cluster) -> bool {
     println!("\n== Stock: kubeadm's bindings, Kubernetes' own signer ==");
     println!("  an attacker holds bootstrap tokens, and requests from {BUILT_IN}:");
@@ -116,7 +116,7 @@ fn stock_bindings(cluster: &Cluster) -> bool {
     as_said
 }
 
-/// Lets a machine join. Returns whether it joined, and the name of its request.
+/// Lets a machine join. Returns whether the machine joined, and the name of its request.
 pub fn join(
     cluster: &Cluster,
     controller: &Controller,
@@ -154,7 +154,7 @@ pub fn join(
     (joined && decision.outcome == "issued", name)
 }
 
-/// Whether a run ended with a credential, and the next run returns the same one.
+/// Whether a run returned a credential, and the next run returns the same credential.
 pub fn told_twice(run: &Run, plugin: &Plugin) -> bool {
     let joined = told(run);
     let again = plugin.run();
@@ -299,7 +299,7 @@ pub fn told(run: &Run) -> bool {
     }
 }
 
-/// The subject and the expiration of a certificate, as openssl prints them.
+/// The subject and the expiry of a certificate, as openssl prints them.
 pub fn describe(pem: &str) -> String {
     use std::io::Write as _;
     let mut openssl = Command::new("openssl")

@@ -26,13 +26,13 @@ use crate::controller::Controller;
 use crate::plugin::Plugin;
 use crate::story;
 
-/// The deadline of operations that take a second or less.
+/// The deadline for operations that take a second or less.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The signer of machines with TPMs.
+/// The signer for machines with TPMs.
 const TPM: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm";
 
-/// The plugin of machines with TPMs.
+/// The plugin for machines with TPMs.
 const PROGRAM: &str = "kubelet-authenticator-tpm";
 
 /// The machine whose plugin is killed.
@@ -154,7 +154,7 @@ fn evidence(csr: &Value) -> Option<TpmEvidence> {
     TpmEvidence::parse(&envelope.evidence?).ok()
 }
 
-/// The demo on an API server in this process. `false` if a step has an unexpected result.
+/// The demo on an API server in this process. Returns `false` if a step has an unexpected result.
 pub fn embedded() -> bool {
     println!("An API server in this process, a TPM in software (swtpm) for each machine;");
     println!("the real controller, the real plugin.");
@@ -171,7 +171,7 @@ pub fn embedded() -> bool {
     as_told
 }
 
-/// The demo on real Kubernetes. `false` if a step has an unexpected result.
+/// The demo on real Kubernetes. Returns `false` if a step has an unexpected result.
 pub fn real() -> bool {
     println!("Real etcd, kube-apiserver, kube-controller-manager and kubelet; a TPM in software");
     println!("(swtpm) for each machine.");

@@ -1,4 +1,4 @@
-//! Targets for the parsers of API server responses to a node.
+//! Targets for the parsers of the API server's responses to a node.
 
 use std::sync::LazyLock;
 
@@ -29,8 +29,8 @@ static CLIENT: LazyLock<ApiClient> = LazyLock::new(|| {
     ApiClient::connect(&endpoint, &login, &|_| None).unwrap()
 });
 
-/// A request in the format of the API server. If the parser accepts a request, it also accepts the canonical form of
-/// the request.
+/// A request in the format of the API server. If the parser accepts a request, it also accepts the request's canonical
+/// form.
 pub fn csr_object(input: &[u8]) -> Outcome {
     let csr = match object(&CLIENT, input) {
         Ok(csr) => csr,
@@ -90,7 +90,7 @@ pub fn watch_lines(input: &[u8]) -> Outcome {
     }
 }
 
-/// Lines that end in each decision.
+/// Lines that end with each decision.
 pub fn watch_lines_seeds() -> Vec<Vec<u8>> {
     let event = |kind: &str, object: Value| json!({"type": kind, "object": object}).to_string();
     let bookmark = json!({"metadata": {"resourceVersion": "8"}});
@@ -112,7 +112,7 @@ static WAITING: LazyLock<CsrObject> = LazyLock::new(|| {
     object(&CLIENT, json.as_bytes()).unwrap()
 });
 
-/// The `status` of a request: waiting first, then decided.
+/// The `status` of a request: first waiting, then decided.
 const STATES: [fn() -> Value; 4] = [
     || json!({}),
     || json!({"conditions": [condition("Denied")]}),
@@ -156,7 +156,7 @@ pub fn status(input: &[u8]) -> Outcome {
     Outcome::of(refusal(&CLIENT, 403, input).to_string() != without)
 }
 
-/// A refusal in the format of Kubernetes.
+/// A refusal in the Kubernetes format.
 pub fn status_seeds() -> Vec<Vec<u8>> {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

@@ -84,14 +84,15 @@ pub fn certification_request(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// A request of a machine, and one with a second extension.
+/// A machine's request, and a request with a second extension.
 pub fn certification_request_seeds() -> Vec<Vec<u8>> {
     let extension = node_attestation_core::testing::extension("2.5.29.15", true, &[3, 2, 7, 128]);
     let extended = Csr::with_extension(extension);
     vec![Csr::valid().der(), extended.der()]
 }
 
-/// Evidence of an instance is unchanged after a round trip, and the debug output of its proof contains no credential.
+/// An instance's evidence is unchanged after a round trip, and the debug output of its proof does not contain a
+/// credential.
 pub fn aws_evidence(input: &[u8]) -> Outcome {
     let Ok(evidence) = AwsEvidence::parse(input) else {
         return Outcome::Refused;
@@ -126,7 +127,7 @@ pub fn aws_evidence_seeds() -> Vec<Vec<u8>> {
     vec![evidence.to_json()]
 }
 
-/// Evidence of a TPM is unchanged after a round trip, and each of its parts is within its limit.
+/// A TPM's evidence is unchanged after a round trip, and each of its parts is within its limit.
 pub fn tpm_evidence(input: &[u8]) -> Outcome {
     let Ok(evidence) = TpmEvidence::parse(input) else {
         return Outcome::Refused;
@@ -165,7 +166,7 @@ pub fn tpm_evidence(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// Evidence of both phases, in both versions, and with registers from both banks.
+/// Evidence from both phases, in both versions, and with registers from both banks.
 pub fn tpm_evidence_seeds() -> Vec<Vec<u8>> {
     let keys = PublicAreas {
         endorsement: b"endorsement key".to_vec(),
@@ -208,7 +209,7 @@ pub fn tpm_evidence_seeds() -> Vec<Vec<u8>> {
 /// A header is unchanged after a round trip, and its version is the separately parsed version.
 pub fn evidence_header(input: &[u8]) -> Outcome {
     let Ok(header) = Header::parse(input) else {
-        // Evidence of any other version still has a version.
+        // Evidence with any other version still has a version.
         return Outcome::of(version_of(input).is_ok());
     };
     assert_eq!(Header::parse(&header.to_json()).unwrap(), header);
@@ -216,7 +217,7 @@ pub fn evidence_header(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// A header, and evidence of a future version.
+/// A header, and evidence with a future version.
 pub fn evidence_header_seeds() -> Vec<Vec<u8>> {
     vec![
         header(EvidenceVersion::V1).to_json(),

@@ -104,7 +104,7 @@ pub fn ber_seeds() -> Vec<Vec<u8>> {
     vec![message().to_ber(), message().to_der(), in_pieces.to_ber()]
 }
 
-/// The contents of a signed document: each part has the correct format, and occurs in the document.
+/// The contents of a signed document. Each part has the correct format, and occurs in the document.
 pub fn document_contents(input: &[u8]) -> Outcome {
     let Ok(document) = SIGNERS.verify(&SIGNER.message(input).to_base64()) else {
         return Outcome::Refused;
@@ -137,7 +137,7 @@ pub fn document_contents_seeds() -> Vec<Vec<u8>> {
         .into()
 }
 
-/// A response from STS: it contains the instance of the document or no instance, and an outage is never a denial.
+/// A response from STS. It contains the document's instance or no instance, and an outage is never a denial.
 pub fn sts_answer(input: &[u8]) -> Outcome {
     let document = SIGNED.last().expect("ours is the last one");
     let partition = of_region(REGION).unwrap();
@@ -228,7 +228,7 @@ pub fn aws_names_seeds() -> Vec<Vec<u8>> {
     names.map(|name| name.as_bytes().to_vec()).into()
 }
 
-/// An endorsement key in the response of EC2 has one encoding, and its digest is the same as elsewhere.
+/// An endorsement key in a response from EC2 has one encoding, and its digest does not depend on its source.
 pub fn ec2_endorsement_key(input: &[u8]) -> Outcome {
     let texts = [
         Some(BASE64_STANDARD.encode(input)),
@@ -252,7 +252,7 @@ pub fn ec2_endorsement_key(input: &[u8]) -> Outcome {
     outcome
 }
 
-/// Keys of both kinds that EC2 supports, and one in base64.
+/// Keys of both kinds that EC2 supports, and a key in base64.
 pub fn ec2_endorsement_key_seeds() -> Vec<Vec<u8>> {
     let p384 = KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap();
     let p384 = p384.subject_public_key_info();
@@ -263,7 +263,7 @@ pub fn ec2_endorsement_key_seeds() -> Vec<Vec<u8>> {
     vec![p384, rsa, text.into_bytes()]
 }
 
-/// A file of additional signers: it does not remove any signer.
+/// A file with additional signers. It does not remove any signer.
 pub fn signers_file(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;
@@ -279,7 +279,7 @@ pub fn signers_file(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// A file with a signer of a new region, between comments.
+/// A file with a signer for a new region, between comments.
 pub fn signers_file_seeds() -> Vec<Vec<u8>> {
     let new = TestSigner::new([0x11; 8]).signers_file(&["us-iso-east-1"]);
     vec![format!("# of the operator\n\n{new}\n# end\n").into_bytes()]

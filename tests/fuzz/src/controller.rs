@@ -16,7 +16,7 @@ use x509_parser::prelude::FromDer as _;
 
 use crate::Outcome;
 
-/// One more than the maximum number of names of a serving certificate.
+/// One more than the maximum number of names in a serving certificate.
 const TOO_MANY_NAMES: usize = 33;
 
 /// `spec.request` of a machine that joins. If the decision issues a certificate, the certificate has the requested key

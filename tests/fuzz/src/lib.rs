@@ -1,8 +1,8 @@
-//! Fuzz targets of every parser of foreign bytes.
+//! Fuzz targets for every parser of untrusted bytes.
 //!
-//! A target parses its input like the programs, and checks the parser's guarantees about accepted inputs: one encoding,
-//! limits, no secret in an error. `cargo fuzz` runs the programs in `fuzz_targets`; the test `smoke` runs every target
-//! with its seeds and several thousand mutations.
+//! A target parses its input as the programs do, and checks the parser's guarantees about accepted inputs: one
+//! encoding, limits, and no secret in an error. `cargo fuzz` runs the programs in `fuzz_targets`; the test `smoke` runs
+//! every target with its seeds and several thousand mutations.
 //!
 //! | module | parsers of |
 //! | --- | --- |
@@ -10,8 +10,8 @@
 //! | [`node`] | client-go's input, kubeconfigs, the kubelet's arguments |
 //! | [`store`] | the files of a node's state directory |
 //! | [`api_server`] | an API server's responses to a node |
-//! | [`aws`] | instance identity documents, and responses of STS and EC2 |
-//! | [`tpm`] | structures of TPMs, and certificates of endorsement keys |
+//! | [`aws`] | instance identity documents, and responses from STS and EC2 |
+//! | [`tpm`] | TPM structures, and endorsement key certificates |
 //! | [`controller`] | decisions on requests, serving names, identifiers |
 //! | [`tenant`] | a tenant's kubeconfig, CA, bootstrap tokens and API server |
 
@@ -38,7 +38,7 @@ pub struct Target {
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// The parser's answer to an input.
+/// The parser's result for an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The input is valid.
@@ -57,7 +57,7 @@ impl Outcome {
     }
 }
 
-/// The value of credentials in seeds.
+/// The value of each credential in the seeds.
 const SECRET: &str = "q7x-credential-x7q";
 
 /// Asserts that a text does not contain a credential.

@@ -22,7 +22,7 @@ use tempfile::TempDir;
 
 use crate::{Outcome, SECRET, assert_keeps_secret};
 
-/// A length that exceeds the length of any error about exec info, because errors shorten the texts from client-go.
+/// A length that exceeds the length of any error about exec info. Errors truncate the texts from client-go.
 const MAX_ERROR_LEN: usize = 2 * 1024;
 
 /// client-go's exec info. An error does not contain data of the cluster.

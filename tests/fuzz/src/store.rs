@@ -57,7 +57,7 @@ pub fn credential_file(input: &[u8]) -> Outcome {
     };
     match Credential::from_store(text) {
         Ok(credential) => {
-            // A later release can have written additional data to the file.
+            // A later release might have written additional data to the file.
             let kept = credential.to_pem();
             let again = Credential::from_store(&kept).unwrap();
             assert_eq!(*again.to_pem(), *kept);
@@ -71,7 +71,7 @@ pub fn credential_file(input: &[u8]) -> Outcome {
     }
 }
 
-/// A credential, and one with a chain.
+/// A credential, and a credential with a chain.
 pub fn credential_file_seeds() -> Vec<Vec<u8>> {
     let KeyAndCertificate {
         certificate_pem,
@@ -182,7 +182,7 @@ fn machine() -> MachineDigest {
     serde_json::from_str(r#"{"productUuid":"00ff","boardAssetTag":"i-1"}"#).unwrap()
 }
 
-/// `pending.json` is unchanged after a round trip. Errors do not contain a part of its key.
+/// `pending.json` is unchanged after a round trip. Errors do not contain any part of its key.
 pub fn pending_file(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;

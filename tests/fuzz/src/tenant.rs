@@ -1,4 +1,4 @@
-//! Targets of `node-attestation-runtime`: a tenant's files, and the answers of its API server.
+//! Targets of `node-attestation-runtime`: a tenant's files, and the responses from its API server.
 
 use std::sync::LazyLock;
 
@@ -19,7 +19,7 @@ use tokio::runtime::Runtime;
 
 use crate::{Outcome, SECRET, assert_keeps_secret};
 
-/// One more than the maximum number of CA certificates of a kubeconfig.
+/// One more than the maximum number of CA certificates in a kubeconfig.
 const TOO_MANY_CERTIFICATES: usize = 17;
 
 /// The runtime of clients.
@@ -112,7 +112,7 @@ fn ca() -> CertificateAuthority {
     CertificateAuthority::new("kubernetes")
 }
 
-/// The Secret of a bootstrap token: its expiration is moved to a later time, and a parse returns that time.
+/// The Secret of a bootstrap token: its expiry is extended, and a parse returns the new time.
 pub fn bootstrap_token(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;
@@ -151,8 +151,8 @@ pub fn bootstrap_token_seeds() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Removes `managedFields` from responses. The result does not depend on the division into pieces, and the other JSON
-/// is unchanged.
+/// Removes `managedFields` from responses. The result does not depend on how the input is split into pieces, and the
+/// other JSON is unchanged.
 pub fn managed_fields(input: &[u8]) -> Outcome {
     let whole = sieved([input], false);
     for len in [1, 3, 7] {
@@ -187,7 +187,7 @@ fn without_managed_fields(value: &mut Value) {
     }
 }
 
-/// An object, and a list of two, some of which have managed fields.
+/// An object, and a list of two objects. Some of them have managed fields.
 pub fn managed_fields_seeds() -> Vec<Vec<u8>> {
     let object = json!({
         "metadata": {

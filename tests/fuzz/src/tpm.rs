@@ -46,9 +46,9 @@ pub fn attestation_public(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// Signing keys of both curves and RSA.
+/// Signing keys on both curves, and an RSA key.
 pub fn attestation_public_seeds() -> Vec<Vec<u8>> {
-    // RSASSA with SHA-256, 2048 bits, the usual exponent.
+    // RSASSA with SHA-256, 2048 bits and the usual exponent.
     let parameters = [0, 0x10, 0, 0x14, 0, 0x0b, 8, 0, 0, 0, 0, 0];
     let rsa = [
         &[0, 1, 0, 0x0b][..],
@@ -142,7 +142,7 @@ fn verified(attest: Vec<u8>, signature: Vec<u8>, bank: Bank) -> Option<Registers
     quote(&FORGER.public(ATTRIBUTES), evidence, DATA).ok()
 }
 
-/// A TPM manufacturer, and one of its TPMs.
+/// A TPM manufacturer, and a TPM from this manufacturer.
 struct Maker {
     ca: EkCa,
     trusted: Certificates,
@@ -173,7 +173,7 @@ impl Maker {
     }
 }
 
-/// The certificate of an endorsement key: the vendor signed the signed part of an accepted certificate.
+/// The certificate of an endorsement key: the vendor's signature covers the signed part of an accepted certificate.
 pub fn endorsement_certificate(input: &[u8]) -> Outcome {
     if !MAKER.accepts(input, MAKER.ca.intermediates()) {
         return Outcome::Refused;
@@ -182,7 +182,7 @@ pub fn endorsement_certificate(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// The certificate, and the same with the padding of a TPM's memory.
+/// The certificate, and the same certificate with the padding of a TPM's memory.
 pub fn endorsement_certificate_seeds() -> Vec<Vec<u8>> {
     let padded = [&MAKER.certificate[..], &[0xff; 16]].concat();
     vec![MAKER.certificate.clone(), padded]
@@ -213,7 +213,7 @@ fn signed(certificate: &[u8]) -> Vec<u8> {
     certificate.tbs_certificate.as_ref().to_vec()
 }
 
-/// The key of a template of "TCG EK Credential Profile", 2.5, Annex B: a point or a modulus.
+/// The key for a template in "TCG EK Credential Profile", 2.5, Annex B: a point or a modulus.
 enum Template<'a> {
     P256(&'a [u8]),
     P384(&'a [u8]),
@@ -222,7 +222,7 @@ enum Template<'a> {
 
 /// `TPMT_PUBLIC` of an endorsement key.
 fn template(template: &Template<'_>) -> Vec<u8> {
-    // Type, name algorithm and attributes; then AES in CFB mode and no scheme.
+    // Type, name algorithm and attributes; then AES in CFB mode, without a scheme.
     let (head, policy, cipher) = match template {
         Template::P256(_) => ([0, 0x23, 0, 0x0b, 0, 3, 0, 0xb2], policy_a(), 128),
         Template::P384(_) => ([0, 0x23, 0, 0x0c, 0, 3, 0, 0xf2], POLICY_B.to_vec(), 256),

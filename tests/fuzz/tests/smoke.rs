@@ -11,10 +11,10 @@ use std::thread;
 use fastrand::Rng;
 use kubelet_authenticator_fuzz::{Outcome, TARGETS, Target};
 
-/// The number of mutated inputs of a target.
+/// The number of mutated inputs for a target.
 const MUTATIONS: usize = 4_000;
 
-/// The number of mutated inputs of a target that signs, or writes files.
+/// The number of mutated inputs for a target that signs or writes files.
 const FEW_MUTATIONS: usize = 1_000;
 
 /// Prints the input with which a target panics.
@@ -41,8 +41,8 @@ fn target(name: &str) -> &'static Target {
 }
 
 /// Runs the target with its seeds and this number of mutations. The target must accept and refuse at least these
-/// numbers of mutations, which are half of the measured numbers. A target that refuses every input does not check
-/// guarantees of accepted input.
+/// numbers of mutations, which are half of the measured numbers. A target that refuses every input does not check the
+/// guarantees about accepted input.
 #[track_caller]
 fn survive(name: &str, mutations: usize, accepted: usize, refused: usize) {
     let target = target(name);

@@ -18,7 +18,7 @@ use x509_parser::pem::parse_x509_pem;
 
 use super::{Machine, PATIENCE};
 
-/// A kubelet's request under construction: valid at first.
+/// A kubelet's request under construction. It is valid at first.
 #[derive(Debug, Clone)]
 pub struct Application {
     provider: Provider,
@@ -33,7 +33,7 @@ impl Application {
         Self::new(machine, Provider::INSECURE, None)
     }
 
-    /// A request of a machine with a rubber stamp for the cluster with this CA.
+    /// A request from a machine with a rubber stamp for the cluster with this CA.
     pub fn null(machine: Machine, ca_pem: &str) -> Self {
         Self::new(machine, Provider::NULL, Some(stamp(ca_pem)))
     }
@@ -182,7 +182,7 @@ fn stamp(ca_pem: &str) -> Vec<u8> {
     evidence.to_json()
 }
 
-/// The reason of the request's condition of this type.
+/// The reason in the request's condition of this type.
 pub fn reason_of<'a>(csr: &'a Value, condition: &str) -> Option<&'a str> {
     csr["status"]["conditions"]
         .as_array()?
@@ -212,7 +212,7 @@ pub fn wait_for_csr(server: &ApiServer, name: &str, wanted: impl Fn(&Value) -> b
         .unwrap_or_else(|| panic!("it never came to that: {:#?}", server.csr(name)))
 }
 
-/// Whether it is issued, denied or failed.
+/// Whether the request is issued, denied or failed.
 pub fn is_answered(csr: &Value) -> bool {
     is_issued(csr)
         || ["Denied", "Failed"]
@@ -220,7 +220,7 @@ pub fn is_answered(csr: &Value) -> bool {
             .any(|kind| reason_of(csr, kind).is_some())
 }
 
-/// Whether it has its certificate.
+/// Whether the request has a certificate.
 pub fn is_issued(csr: &Value) -> bool {
     certificate_of(csr).is_some()
 }

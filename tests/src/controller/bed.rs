@@ -38,7 +38,7 @@ impl Bed {
         Self::new("null-attestation-controller", machines)
     }
 
-    /// A cluster with `node-attestation-controller`, for these instances, the first of which has the bootstrap token
+    /// A cluster with `node-attestation-controller`, for these instances. The first instance has the bootstrap token
     /// [`token_of_instance`]`(0)`.
     pub fn instances(cloud: &Cloud, instances: &[Instance]) -> Self {
         let bed = Self::new("node-attestation-controller", &[]);
@@ -113,7 +113,7 @@ impl Bed {
         wait_for_csr(&self.server, name, is_answered)
     }
 
-    /// Waits for an event of this reason on this request.
+    /// Waits for an Event with this reason on this request.
     #[track_caller]
     pub fn wait_for_event(&self, name: &str, reason: &str) -> Value {
         poll(PATIENCE, || {

@@ -7,7 +7,7 @@ use rustls::pki_types::pem::PemObject as _;
 use super::{Application, Bed, token_of_instance};
 use crate::cloud::{Cloud, Instance};
 
-/// A request of an instance with the bootstrap token of the first machine.
+/// A request from an instance with the bootstrap token of the first machine.
 pub fn request(bed: &Bed, cloud: &Cloud, instance: &Instance) -> Application {
     let ca = CertificateDer::from_pem_slice(bed.server.ca_pem().as_bytes()).unwrap();
     let audience = Audience::of_ca(&ca);

@@ -126,7 +126,7 @@ impl RealBed {
         self.null_as(CONTROLLER, machines)
     }
 
-    /// The rubber stamp as another user.
+    /// The rubber stamp, run by a different user.
     pub fn null_as(&self, user: &str, machines: &[Machine]) -> Setup {
         self.setup(user, &program("null-attestation-controller"), machines)
     }
@@ -158,7 +158,7 @@ impl RealBed {
         application.name()
     }
 
-    /// The request of this name.
+    /// The request with this name.
     pub fn request(&self, name: &str) -> Value {
         let kubectl = self.cluster.kubectl();
         kubectl.json(["get", "certificatesigningrequests", name])

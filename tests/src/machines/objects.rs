@@ -1,4 +1,4 @@
-//! Objects in the test clusters, and the tables that kubectl prints of them.
+//! Objects in the test clusters, and the tables in which kubectl prints them.
 
 use crate::management::WorkloadCluster;
 use kubelet_attestation::names::Provider as Attestor;
@@ -20,7 +20,7 @@ pub fn rows(table: &str) -> Vec<Vec<&str>> {
 }
 
 /// Asserts an operator's view: the cluster is Ready, and each of these nodes has a running Machine, a record and a
-/// Node that is Ready.
+/// Ready Node.
 #[track_caller]
 pub fn reads_well(site: &Site, cluster: &WorkloadCluster, nodes: &[String]) {
     let kinds = "kubeletauthentications,machines.cluster.x-k8s.io,nodeidentities";
@@ -47,7 +47,7 @@ pub fn reads_well(site: &Site, cluster: &WorkloadCluster, nodes: &[String]) {
     }
 }
 
-/// Waits for the condition of this Machine that its node is attested, next to the conditions of Cluster API.
+/// Waits for the condition of this Machine that reports its node as attested, next to the conditions from Cluster API.
 #[track_caller]
 fn is_attested(site: &Site, cluster: &WorkloadCluster, machine: &str) {
     let words = ["get", machine, "-n", cluster.namespace()];

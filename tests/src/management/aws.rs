@@ -15,7 +15,7 @@ use crate::cloud::{ACCOUNT, Cloud, REGION};
 /// The security groups that the provider requires for an AWSCluster that it manages itself.
 const SECURITY_GROUPS: [&str; 5] = ["apiserver-lb", "bastion", "controlplane", "lb", "node"];
 
-/// The control planes of EKS and of ROSA, which name an identity too.
+/// The control planes of EKS and ROSA, which also name an identity.
 const MANAGED_CONTROL_PLANES: [&str; 2] = [
     "awsmanagedcontrolplanes.controlplane.cluster.x-k8s.io",
     "rosacontrolplanes.controlplane.cluster.x-k8s.io",

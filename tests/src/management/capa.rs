@@ -10,7 +10,7 @@ use super::Management;
 use super::managers::{Webhooks, install, read, start};
 use crate::cloud::{Cloud, REGION};
 
-/// The services that the manager would otherwise call at AWS's own endpoints.
+/// The services that replace AWS's own endpoints for the manager.
 const SERVICES: [&str; 7] = [
     "ec2",
     "elasticloadbalancing",
@@ -23,7 +23,7 @@ const SERVICES: [&str; 7] = [
 
 const MANIFESTS: &str = "capa.json";
 
-/// A running manager, which creates instances in a cloud of the test.
+/// A running manager, which creates instances in a test's cloud.
 #[derive(Debug)]
 pub struct Capa {
     process: Process,

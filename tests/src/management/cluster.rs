@@ -62,20 +62,20 @@ impl ClusterBuilder {
         self
     }
 
-    /// Selects the controllers of kube-controller-manager in the workload cluster. The default is the controllers for
-    /// certificates.
+    /// Selects the controllers that kube-controller-manager runs in the workload cluster. The default is the
+    /// controllers for certificates.
     pub fn controllers(mut self, controllers: Controllers) -> Self {
         self.controllers = controllers;
         self
     }
 
-    /// Adds a flag of the workload cluster's kube-apiserver.
+    /// Adds a flag for the workload cluster's kube-apiserver.
     pub fn apiserver_arg(mut self, argument: impl Into<String>) -> Self {
         self.apiserver_args.push(argument.into());
         self
     }
 
-    /// Adds a flag of the workload cluster's kube-controller-manager.
+    /// Adds a flag for the workload cluster's kube-controller-manager.
     pub fn controller_manager_arg(mut self, argument: impl Into<String>) -> Self {
         self.controller_manager_args.push(argument.into());
         self
@@ -105,7 +105,7 @@ impl ClusterBuilder {
         self
     }
 
-    /// The topology, for which Cluster API's topology controller creates the InfraCluster and the control plane.
+    /// The topology from which Cluster API's topology controller creates the InfraCluster and the control plane.
     pub fn topology(mut self, topology: Value) -> Self {
         self.topology = Some(topology);
         self
@@ -143,7 +143,7 @@ impl ClusterBuilder {
             for part in &mut parts {
                 part.owner = Some(&cluster.object);
             }
-            // Create the parts first, because Cluster API only searches for a missing object again after 30 seconds.
+            // Create the parts first, because Cluster API searches for a missing object again only after 30 seconds.
             let parts: Vec<_> = parts.iter().collect();
             self.place.create_without_statuses(&parts);
             self.place.write_statuses(&parts);
@@ -151,8 +151,8 @@ impl ClusterBuilder {
         cluster
     }
 
-    /// Starts the workload cluster, and returns the manifests of its namespace and its Cluster, which the caller
-    /// creates.
+    /// Starts the workload cluster, and returns the manifests of its namespace and its Cluster. The caller creates
+    /// these objects.
     #[track_caller]
     pub fn manifests(mut self) -> (Vec<Value>, AwaitedCluster) {
         let workload = self.workload_cluster();
@@ -215,7 +215,7 @@ impl ClusterBuilder {
         spec
     }
 
-    /// The objects that the Cluster refers to.
+    /// The objects to which the Cluster refers.
     fn parts(&self, endpoint: &Value) -> Vec<New<'_>> {
         let mut parts = vec![New {
             kind: self.infrastructure.kind(),
@@ -312,7 +312,7 @@ fn references(place: &Place) -> Value {
     cluster["spec"].clone()
 }
 
-/// Writes the data of providers into the InfraCluster and the control plane that a Cluster's spec refers to, and that
+/// Writes the data of providers into the InfraCluster and the control plane to which a Cluster's spec refers, and which
 /// other components created.
 #[track_caller]
 fn provide(
@@ -352,7 +352,7 @@ pub struct WorkloadCluster {
     /// `None` if the control plane runs on machines.
     pub(super) workload: Option<Arc<ControlPlane>>,
     pub(super) infrastructure: InfraCluster,
-    /// The Cluster at its creation.
+    /// The Cluster, as it was created.
     pub(super) object: Value,
 }
 
@@ -390,7 +390,7 @@ impl WorkloadCluster {
         self.place.get(self.infrastructure.kind(), self.name())
     }
 
-    /// A builder for a Machine of this name.
+    /// A builder for a Machine with this name.
     pub fn machine(&self, name: &str) -> MachineBuilder {
         MachineBuilder::new(
             self.place.clone(),
@@ -400,7 +400,7 @@ impl WorkloadCluster {
         )
     }
 
-    /// A builder for a MachinePool of this name.
+    /// A builder for a MachinePool with this name.
     pub fn pool(&self, name: &str) -> PoolBuilder {
         PoolBuilder::new(
             self.place.clone(),

@@ -25,7 +25,7 @@ const CLUSTERS: &str = "clusters.cluster.x-k8s.io";
 /// The label of a provider's name.
 const PROVIDER: &str = "cluster.x-k8s.io/provider";
 
-/// The providers in this management cluster, each with name, type and label.
+/// The providers in this management cluster, each with its name, type and label.
 const PROVIDERS: [[&str; 3]; 4] = [
     ["cluster-api", "CoreProvider", "cluster-api"],
     ["kubeadm", "BootstrapProvider", "bootstrap-kubeadm"],
@@ -77,7 +77,7 @@ pub(super) fn take_inventory(kubectl: &Kubectl) {
     }
 }
 
-/// Adds a provider to the inventory.
+/// Adds a provider to clusterctl's inventory.
 #[track_caller]
 fn register(kubectl: &Kubectl, [name, kind, label]: [&str; 3], namespace: &str) {
     let labels = json!({ CLUSTERCTL: "", PROVIDER: label, INVENTORY: "inventory" });
@@ -102,7 +102,7 @@ pub fn clusterctl_program() -> PathBuf {
     BUILT.join("clusterctl")
 }
 
-/// Runs `clusterctl` with `clusterctl.yaml` of this directory, and returns its output.
+/// Runs `clusterctl` with `clusterctl.yaml` from this directory, and returns its output.
 #[track_caller]
 pub fn clusterctl(home: &Path, arguments: &[&str]) -> String {
     let output = Command::new(clusterctl_program())

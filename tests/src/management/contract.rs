@@ -8,7 +8,7 @@ use super::aws;
 pub enum Contract {
     /// Up to Cluster API 1.10: only v1beta1.
     V1Beta1,
-    /// Since Cluster API 1.11: v1beta2, and v1beta1 also served.
+    /// Since Cluster API 1.11: v1beta2 is stored, and v1beta1 is also served.
     V1Beta2,
 }
 

@@ -25,7 +25,7 @@ pub(super) fn install(kubectl: &Kubectl, contract: Contract) {
     apply(kubectl, &definitions);
 }
 
-/// Defines the resources of the providers and of the project, after Cluster API has defined its own.
+/// Defines the resources of the providers and of the project, after Cluster API has defined its own resources.
 #[track_caller]
 pub(super) fn install_beside(kubectl: &Kubectl) {
     let mut theirs = read(CLUSTER_API);
@@ -39,7 +39,7 @@ pub(super) fn install_beside(kubectl: &Kubectl) {
     apply(kubectl, &theirs);
 }
 
-/// Defines the project's resources that are also needed in a workload cluster: the cluster-scoped ones.
+/// Defines the project's resources that are also needed in a workload cluster: the cluster-scoped resources.
 #[track_caller]
 pub(super) fn install_on_workload(kubectl: &Kubectl) {
     let mut definitions = ours();

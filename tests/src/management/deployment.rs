@@ -103,7 +103,7 @@ impl WorkloadCluster {
         self.pool_of(name, replicas, config, json!({}))
     }
 
-    /// The same with Machines, which Cluster API creates for the InfraMachines of the pool.
+    /// The same pool with Machines, which Cluster API creates for the InfraMachines of the pool.
     #[track_caller]
     pub fn machine_pool_with_machines_of(
         &self,
@@ -194,14 +194,14 @@ impl MachineDeployment {
         }
     }
 
-    /// Waits until it has this number of Machines, and all of them are running. Returns them.
+    /// Waits until the object has this number of Machines, and all of them are running. Returns them.
     #[track_caller]
     pub fn wait_until_running(&self, count: usize) -> Vec<Value> {
         self.wait_until_replaced(count, &[])
     }
 
-    /// Waits until it has this number of Machines, all of them running and with names that differ from these. Returns
-    /// them.
+    /// Waits until the object has this number of Machines, all of them are running, and their names differ from these
+    /// names. Returns them.
     #[track_caller]
     pub fn wait_until_replaced(&self, count: usize, former: &[&str]) -> Vec<Value> {
         let is_as_wanted = |machine: &Value| {
@@ -260,7 +260,7 @@ impl Place {
         list["items"].as_array().cloned().unwrap_or_default()
     }
 
-    /// The bootstrap token in the KubeadmConfig of this name, if it exists.
+    /// The bootstrap token in the KubeadmConfig with this name, if it exists.
     #[track_caller]
     fn bootstrap_token(&self, config: &str) -> Option<String> {
         let config = self.get(KUBEADM_CONFIG, config);
@@ -278,7 +278,7 @@ impl MachinePool {
         self.place.patch(MACHINE_POOL, &self.name, &patch);
     }
 
-    /// Waits until Cluster API has found this number of its Nodes. Returns their names.
+    /// Waits until Cluster API has found this number of the pool's Nodes. Returns their names.
     #[track_caller]
     pub fn wait_until_running(&self, count: usize) -> Vec<String> {
         let found = poll(RUNNING, || {
@@ -290,7 +290,7 @@ impl MachinePool {
         found.unwrap_or_else(|| panic!("not {count} Nodes: {:#}", self.get()))
     }
 
-    /// Waits until it has this number of Machines, and all of them are running. Returns them.
+    /// Waits until the pool has this number of Machines, and all of them are running. Returns them.
     #[track_caller]
     pub fn wait_for_machines(&self, count: usize) -> Vec<Value> {
         let label = format!("{POOL_NAME}={}", self.name);
@@ -298,7 +298,7 @@ impl MachinePool {
         wait_for_machines(|| self.place.machines(&label), count, is_running)
     }
 
-    /// The ID of the bootstrap token in its current bootstrap data, if they exist.
+    /// The ID of the bootstrap token in the pool's current bootstrap data, if they exist.
     #[track_caller]
     pub fn token_id(&self) -> Option<String> {
         let token = self.place.bootstrap_token(&self.name)?;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::contract::{GENERIC_MACHINE, KUBEADM_CONFIG, MACHINE};
 use super::place::{Metadata, New, Place};
 
-/// Lifetime of Cluster API's bootstrap tokens.
+/// The lifetime of Cluster API's bootstrap tokens.
 const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 
 /// The secret half of every bootstrap token.
@@ -41,7 +41,7 @@ pub struct MachineBuilder {
 enum Bootstrap {
     /// The Machine has its own KubeadmConfig and its own token.
     Own,
-    /// The token of its pool. The Machine does not refer to a KubeadmConfig.
+    /// The token of the Machine's pool. The Machine does not refer to a KubeadmConfig.
     Pool(BootstrapToken),
 }
 
@@ -155,7 +155,7 @@ impl MachineBuilder {
                 );
                 let place = &self.place;
                 place.create_without_statuses(&[&infra_machine, &config]);
-                // Set the reference only now, like Cluster API. If the config were missing, the controller would not
+                // Set the reference only now, as Cluster API does. If the config were missing, the controller would not
                 // read it again immediately.
                 let spec = json!({ "spec": { "bootstrap": data } });
                 place.patch(MACHINE, &self.name, &spec);
@@ -243,7 +243,7 @@ impl Machine {
         &self.name
     }
 
-    /// The name of its Node.
+    /// The name of the Machine's Node.
     pub fn node_name(&self) -> &str {
         &self.node_name
     }
@@ -258,7 +258,7 @@ impl Machine {
         &self.token
     }
 
-    /// Writes a kubeconfig for the workload cluster with its token in it.
+    /// Writes a kubeconfig for the workload cluster that contains the Machine's token.
     pub fn bootstrap_kubeconfig(&self) -> PathBuf {
         self.workload.bootstrap_kubeconfig(&self.token)
     }
@@ -269,7 +269,7 @@ impl Machine {
         self.place.get(MACHINE, &self.name)
     }
 
-    /// Provisions it: sets the provider ID of the InfraMachine, then of the Machine.
+    /// Provisions the Machine: sets the provider ID of the InfraMachine, then of the Machine.
     #[track_caller]
     pub fn provision(&mut self, provider_id: &str) {
         let contract = self.place.contract;
@@ -299,13 +299,13 @@ impl Machine {
         self.place.patch_status(MACHINE, &self.name, &status);
     }
 
-    /// Deletes the Machine. Its finalizer keeps it, with its deletion timestamp.
+    /// Deletes the Machine. The Machine's finalizer keeps it, with a deletion timestamp.
     #[track_caller]
     pub fn delete(&self) {
         self.place.delete(MACHINE, &self.name);
     }
 
-    /// Deletes it with all objects that it owns, with or without finalizers.
+    /// Deletes the Machine and all objects that it owns, with or without finalizers.
     #[track_caller]
     pub fn remove(&self) {
         self.place.remove(MACHINE, &self.name);

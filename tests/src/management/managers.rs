@@ -68,12 +68,12 @@ impl Webhooks {
 #[derive(Debug)]
 pub(super) struct Manager {
     process: Process,
-    /// The port of its health probes.
+    /// The port for the manager's health probes.
     health: u16,
 }
 
 impl Manager {
-    /// Waits until it serves its webhooks.
+    /// Waits until the manager serves its webhooks.
     #[track_caller]
     pub(super) fn wait_until_ready(mut self) -> Process {
         let Self { process, health } = &mut self;
@@ -83,12 +83,12 @@ impl Manager {
 }
 
 impl Managers {
-    /// Starts the managers, and waits until they are ready. Bootstrap tokens have this lifetime.
+    /// Starts the managers, and waits until all managers are ready. Bootstrap tokens have this lifetime.
     #[track_caller]
     pub(super) fn start(cluster: &ControlPlane, names: &[&str], token_ttl: Duration) -> Self {
         let webhooks = Webhooks::new();
         let ttl = format!("--bootstrap-token-ttl={}s", token_ttl.as_secs());
-        // Both feature gates are off by default. Without them, the managers reject Ignition configurations and
+        // Both feature gates are off by default. Without these gates, the managers reject Ignition configurations and
         // ClusterClasses.
         let ignition = "--feature-gates=KubeadmBootstrapFormatIgnition=true";
         let classes = "--feature-gates=ClusterTopology=true";

@@ -24,7 +24,7 @@ pub(super) struct Place {
 pub(super) struct New<'a> {
     pub(super) kind: Kind,
     pub(super) name: &'a str,
-    /// The stored object that owns it.
+    /// The stored object that owns the new object.
     pub(super) owner: Option<&'a Value>,
     /// Labels, annotations and finalizers, in addition to the labels, annotations and finalizers of every object.
     pub(super) metadata: Metadata,
@@ -127,7 +127,7 @@ impl Place {
         self.kubectl().patch(&target, &json!({ "status": status }));
     }
 
-    /// Deletes the object; finalizers keep it.
+    /// Deletes the object. If it has finalizers, it remains.
     #[track_caller]
     pub(super) fn delete(&self, kind: Kind, name: &str) {
         let resource = kind.resource();
@@ -137,7 +137,7 @@ impl Place {
             .chain(["--wait=false", "--ignore-not-found"]));
     }
 
-    /// Deletes the object, independently of its finalizers.
+    /// Deletes the object, regardless of its finalizers.
     #[track_caller]
     pub(super) fn remove(&self, kind: Kind, name: &str) {
         self.patch(kind, name, &json!({ "metadata": { "finalizers": null } }));

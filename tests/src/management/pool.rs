@@ -101,7 +101,7 @@ impl PoolBuilder {
         );
         let place = &self.place;
         place.create_without_statuses(&[&infra_pool, &config]);
-        // Set the reference only now, like Cluster API. If the config were missing, the controller would not read it
+        // Set the reference only now, as Cluster API does. If the config were missing, the controller would not read it
         // again immediately.
         let data = json!({ "bootstrap": { "dataSecretName": self.name } });
         let spec = json!({ "spec": { "template": { "spec": data } } });
@@ -133,12 +133,12 @@ impl Pool {
         &self.name
     }
 
-    /// The token that all its instances share.
+    /// The token that all instances of the pool share.
     pub fn token(&self) -> &BootstrapToken {
         &self.token
     }
 
-    /// Writes a kubeconfig for the workload cluster with its token in it.
+    /// Writes a kubeconfig for the workload cluster that contains the pool's token.
     pub fn bootstrap_kubeconfig(&self) -> PathBuf {
         self.workload.bootstrap_kubeconfig(&self.token)
     }
@@ -149,14 +149,14 @@ impl Pool {
         self.place.get(MACHINE_POOL, &self.name)
     }
 
-    /// Replaces the list of its instances.
+    /// Replaces the list of the pool's instances.
     #[track_caller]
     pub fn set_provider_ids(&self, ids: &[&str]) {
         let patch = json!({ "spec": { "replicas": ids.len(), "providerIDList": ids } });
         self.place.patch(MACHINE_POOL, &self.name, &patch);
     }
 
-    /// A builder for a MachinePool Machine: labelled with the pool, without a bootstrap configuration of its own.
+    /// A builder for a MachinePool Machine: labeled with the pool, without a separate bootstrap configuration.
     pub fn machine(&self, name: &str) -> MachineBuilder {
         let place = self.place.clone();
         MachineBuilder::new(place, self.workload.clone(), &self.object, name)

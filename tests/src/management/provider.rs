@@ -1,4 +1,4 @@
-//! An infrastructure provider that runs the machines of the test: systemd, cloud-init, kubeadm and a kubelet.
+//! An infrastructure provider that runs the test's machines, with systemd, cloud-init, kubeadm and a kubelet.
 
 mod instances;
 mod pools;
@@ -12,7 +12,7 @@ use self::instances::{Infrastructure, Instances};
 use super::WorkloadCluster;
 use super::rounds::Rounds;
 
-/// The order of a provider's steps.
+/// The order of an infrastructure provider's steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
     /// The provider ID first, then the machine, as with Cluster API Provider AWS.
@@ -38,8 +38,8 @@ pub struct Boot {
     pub data: String,
 }
 
-/// A provider for the GenericMachines and GenericMachinePools of one Cluster until it is dropped. Its machines stop
-/// with it.
+/// A provider for the GenericMachines and GenericMachinePools of one Cluster. It runs until it is dropped. The
+/// provider's machines stop when it is dropped.
 ///
 /// A machine is provisioned when it runs and has a provider ID.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Provider {
         }
     }
 
-    /// Pauses while the Cluster is moved, and continues in the new management cluster. Its machines keep running.
+    /// Pauses while the Cluster is moved, and continues in the new management cluster. Its machines continue to run.
     pub fn moved(mut self, moving: impl FnOnce() -> WorkloadCluster) -> (Self, WorkloadCluster) {
         let mut infrastructure = self.rounds.end().expect("it runs");
         let cluster = moving();
@@ -79,12 +79,12 @@ impl Provider {
     }
 
     /// Pauses until the result is dropped, like a provider while the management cluster does not respond. Its machines
-    /// keep running.
+    /// continue to run.
     pub fn paused(&self) -> MutexGuard<'_, ()> {
         self.rounds.pause()
     }
 
-    /// Calls `act` with the running machine of this host name.
+    /// Calls `act` with the running machine that has this host name.
     ///
     /// # Panics
     ///

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// The time between two rounds.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// A controller in the test, which repeats its rounds on a separate thread until it is stopped or dropped.
+/// A controller in the test. It repeats its rounds on a separate thread until it is stopped or dropped.
 pub(super) struct Rounds<T> {
     /// Dropping this sender stops the controller.
     end: Option<mpsc::Sender<()>>,
@@ -46,7 +46,7 @@ impl<T> Rounds<T> {
         lock(&self.turn)
     }
 
-    /// Waits for the end of the round. Returns the state the first time.
+    /// Waits for the end of the round. The first call returns the state.
     ///
     /// # Panics
     ///

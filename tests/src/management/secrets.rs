@@ -16,7 +16,7 @@ pub fn workload_kubeconfig(name: &str, workload: &ControlPlane) -> String {
     workload_kubeconfig_of_ca(name, workload, workload.ca())
 }
 
-/// The same after the CA of the cluster was replaced by this one.
+/// The same kubeconfig, after this CA has replaced the cluster's CA.
 pub fn workload_kubeconfig_of_ca(
     name: &str,
     workload: &ControlPlane,
@@ -67,7 +67,7 @@ pub(super) fn ca_data(certificate: &str, key: Option<&str>) -> Value {
 }
 
 impl Place {
-    /// Writes `<cluster>-<purpose>`, in place of an existing one.
+    /// Writes `<cluster>-<purpose>`, and replaces an existing Secret with this name.
     #[track_caller]
     pub(super) fn write_secret(&self, purpose: &str, owner: &Value, data: &Value) {
         let name = format!("{}-{purpose}", self.cluster);

@@ -8,8 +8,8 @@ use std::sync::LazyLock;
 /// The variable that names the directory of the programs. The Makefile sets it.
 pub const DIRECTORY_VARIABLE: &str = "KUBELET_AUTHENTICATOR_CONTROL_PLANE";
 
-/// The variable with the allowed builds, separated by colons. Each build has the name of its script's folder. Without
-/// the variable, all builds are allowed.
+/// The variable with the allowed builds, separated by colons. Each build is named after the folder of its script.
+/// Without the variable, all builds are allowed.
 const BUILDS_VARIABLE: &str = "KUBELET_AUTHENTICATOR_BUILDS";
 
 static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -50,7 +50,7 @@ fn control_plane() -> PathBuf {
     build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../control-plane/build"))
 }
 
-/// The directory that this script prints and, if necessary, builds first.
+/// The directory that this script prints. If necessary, the script first builds the directory.
 ///
 /// # Panics
 ///

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::binaries::build;
 use crate::process::Scratch;
 
-/// Reads the metadata service with cloud-init's datasource for EC2, and renders the template as user data of an instance.
+/// Reads the metadata service with cloud-init's EC2 datasource, and renders the template as an instance's user data.
 ///
 /// The script replaces only the function that searches for EC2 in the firmware tables of this machine.
 const RENDER: &str = r#"
@@ -32,7 +32,7 @@ pub(crate) fn tree() -> PathBuf {
     build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../cloud-init/build"))
 }
 
-/// The output of cloud-init for this template in the user data of the instance with this metadata service.
+/// The output of cloud-init for this template, which is in the user data of the instance with this metadata service.
 ///
 /// # Panics
 ///

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The time after which a silent client is disconnected.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// A running proxy, which stops when it is dropped.
+/// A running proxy. It stops when it is dropped.
 #[derive(Debug)]
 pub struct ConnectProxy {
     address: SocketAddr,
@@ -36,7 +36,7 @@ impl ConnectProxy {
         Self::serving(None, Some(authorization.to_owned()))
     }
 
-    /// Starts a proxy that connects to `server`, independently of the address in the request.
+    /// Starts a proxy that connects to `server`, regardless of the address in the request.
     pub fn leading_to(server: SocketAddr) -> Self {
         Self::serving(Some(server), None)
     }

@@ -14,11 +14,12 @@
 //! drop(kubelet);
 //! ```
 //!
-//! A start takes about 3 seconds and 500 MB. Tests that can share a control plane use a `static`, and separate names.
+//! A start takes about 3 seconds, and a control plane uses 500 MB. Tests that can share a control plane use a `static`
+//! and separate names.
 //!
 //! # Panics
 //!
-//! If an expected event does not occur, with a description of it and the end of the relevant log.
+//! If an expected event does not occur, with a description of the event and the end of the relevant log.
 
 mod bootstrap;
 mod builder;
@@ -50,10 +51,10 @@ use crate::kubelet::KubeletBuilder;
 use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate, Subject};
 use crate::process::{Process, Scratch};
 
-/// The deadline for operations that take a second. It is long, because the machines that run tests are busy.
+/// The deadline for operations that take a second. The deadline is long, because the machines that run tests are busy.
 pub const DEADLINE: Duration = Duration::from_secs(180);
 
-/// A running control plane. It stops, without leftovers, when it is dropped.
+/// A running control plane. When it is dropped, it stops and leaves nothing behind.
 #[derive(Debug)]
 pub struct ControlPlane {
     // The processes are the first fields, because fields are dropped in order, and the processes write to the
@@ -86,22 +87,22 @@ impl ControlPlane {
         &self.server
     }
 
-    /// The cluster's certificate authority, which API server and kubelets also trust for clients.
+    /// The cluster's certificate authority, which the API server and kubelets also trust for clients.
     pub fn ca(&self) -> &CertificateAuthority {
         &self.ca
     }
 
-    /// Its certificate, a PEM file.
+    /// The path of the authority's certificate, a PEM file.
     pub fn ca_cert_path(&self) -> PathBuf {
         self.scratch.join("ca.crt")
     }
 
-    /// Its private key, a PKCS#8 PEM file.
+    /// The path of the authority's private key, a PKCS#8 PEM file.
     pub fn ca_key_path(&self) -> PathBuf {
         self.scratch.join("ca.key")
     }
 
-    /// A kubeconfig of a member of `system:masters`.
+    /// A kubeconfig for a member of `system:masters`.
     pub fn admin_kubeconfig(&self) -> &Path {
         self.admin.kubeconfig()
     }
@@ -133,7 +134,7 @@ impl ControlPlane {
         self.kubeconfig(User::Exec(exec))
     }
 
-    /// Writes a kubeconfig with a client certificate of the cluster's authority, valid for a day.
+    /// Writes a kubeconfig with a client certificate from the cluster's authority, valid for a day.
     pub fn client_cert_kubeconfig(&self, common_name: &str, group: Option<&str>) -> PathBuf {
         self.kubeconfig(User::Certificate(
             self.client_certificate(common_name, group),
@@ -147,7 +148,7 @@ impl ControlPlane {
         self.ca.issue(&Contents::client(subject))
     }
 
-    /// A builder for a real kubelet of this cluster.
+    /// A builder for a real kubelet in this cluster.
     pub fn kubelet(&self, name: &str) -> KubeletBuilder {
         KubeletBuilder::new(self, name)
     }

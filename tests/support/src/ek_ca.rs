@@ -29,11 +29,11 @@ use crate::process::Scratch;
 /// The intermediate CAs between the root CA and the endorsement keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intermediates {
-    /// This number of CAs. The previous CA certifies each of them.
+    /// This number of CAs. Each CA is certified by the previous CA.
     Good(usize),
-    /// One authority whose certificate has expired.
+    /// The certificate of one authority has expired.
     Expired,
-    /// One certificate that does not belong to an authority.
+    /// One certificate does not belong to an authority.
     NotAnAuthority,
 }
 
@@ -44,7 +44,7 @@ pub struct EkCa {
     root_pem: String,
     intermediates_pem: String,
     intermediates: Vec<Vec<u8>>,
-    /// The name of the root, and DER of its public key.
+    /// The name of the root CA, and its public key as DER.
     root: (String, Vec<u8>),
     issuer: Issuer<'static, KeyPair>,
     /// The files of `swtpm_localca`: `signkey.pem`, `issuercert.pem`, `certserial`.
@@ -115,7 +115,7 @@ impl EkCa {
         let local_ca = Scratch::new("local-ca");
         local_ca.write("signkey.pem", issuer.key().serialize_pem());
         local_ca.write("issuercert.pem", &issuer_pem);
-        // The configuration must name a file: an empty value is refused.
+        // The configuration must name a file, because an empty value is refused.
         local_ca.write("options", "");
         Self {
             root_pem,
@@ -127,7 +127,7 @@ impl EkCa {
         }
     }
 
-    /// The certificate of the root, PEM.
+    /// The certificate of the root CA as PEM.
     pub fn root_pem(&self) -> &str {
         &self.root_pem
     }
@@ -171,7 +171,7 @@ impl EkCa {
         contents::with_another_key(&certificate, &oaep_spki(public_key), self.issuer.key())
     }
 
-    /// The directory of the files of `swtpm_localca`.
+    /// The directory with the files of `swtpm_localca`.
     pub(crate) fn local_ca(&self) -> &Scratch {
         &self.local_ca
     }

@@ -1,12 +1,12 @@
-//! An instance metadata service, version 2, of one instance, with faults.
+//! An instance metadata service (version 2) for one instance, with faults.
 //!
-//! It responds like EC2's metadata service within its scope: session tokens and their lifetimes, the identity document
-//! and its signature, the placement, the services' partition and the credentials of the instance, and lists of the
-//! values in a directory. The service does not create data itself: a test sets an [`Instance`], and can replace it at
-//! run time. Faults are set at run time ([`Imds::inject`], [`Imds::go_down`]), and all requests are recorded.
+//! It responds as EC2's metadata service does, within its scope: session tokens and their lifetimes, the identity
+//! document and its signature, the placement, the services' partition and the credentials of the instance, and lists of
+//! the values in a directory. The service does not create data itself: a test sets an [`Instance`], and can replace it
+//! at run time. Faults are set at run time ([`Imds::inject`], [`Imds::go_down`]), and all requests are recorded.
 //!
-//! Each service has a separate port. All services of a process share one thread, so that two hundred services are
-//! possible. A service stops when it is dropped.
+//! Each service has a separate port. All services of a process share one thread, so that 200 services are possible. A
+//! service stops when it is dropped.
 //!
 //! ```
 //! use kubelet_authenticator_test_support::imds::{Fault, Imds, Instance, Route, Times};
@@ -60,7 +60,7 @@ pub struct Imds {
 /// A request that reached the service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// The number of its connection, from 0.
+    /// The number of the request's connection, from 0.
     pub connection: usize,
     /// HTTP method.
     pub method: String,
@@ -70,7 +70,7 @@ pub struct Request {
     pub authorized: bool,
     /// The requested token lifetime, if the request was for a token.
     pub ttl: Option<u32>,
-    /// The status of the answer; `None` while the request has no answer.
+    /// The status of the response; `None` while the request has no response.
     pub code: Option<u16>,
 }
 
@@ -90,7 +90,7 @@ struct Listening {
     task: JoinHandle<()>,
 }
 
-/// The thread of all services of this process.
+/// The thread for all services in this process.
 static RUNTIME: LazyLock<Handle> = LazyLock::new(|| {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -141,7 +141,7 @@ impl Imds {
         format!("http://{}", self.address)
     }
 
-    /// Replaces the instance, for example after it was stopped and started, or after its credentials were rotated.
+    /// Replaces the instance, for example after a stop and a start, or after a rotation of its credentials.
     pub fn set(&self, instance: Instance) {
         *lock(&self.shared.instance) = instance;
     }

@@ -54,7 +54,7 @@ pub struct Document {
     pub image: String,
     /// Its type.
     pub instance_type: String,
-    /// Its IPv4 address; `None` on networks without IPv4.
+    /// The instance's IPv4 address; `None` on networks without IPv4.
     pub private_ip: Option<String>,
     /// The start time of the instance (RFC 3339).
     pub pending_time: String,
@@ -65,7 +65,7 @@ pub struct Document {
 }
 
 impl Document {
-    /// The document of an instance in a zone (`eu-west-1a`) of a region.
+    /// The document for an instance in a zone (`eu-west-1a`) of a region.
     pub fn new(account: &str, region: &str, zone: &str, instance: &str) -> Self {
         Self {
             account: account.into(),
@@ -116,7 +116,7 @@ fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// A signer of documents, with a certificate like the certificates that AWS publishes for each region.
+/// A document signer, whose certificate is like the certificates that AWS publishes for each region.
 pub struct TestSigner {
     key: RsaKeyPair,
     serial: Vec<u8>,
@@ -132,9 +132,9 @@ impl std::fmt::Debug for TestSigner {
 }
 
 impl TestSigner {
-    /// Creates a signer with a new RSA key of 2048 bits, whose certificate has this serial number.
+    /// Creates a signer with a new 2048-bit RSA key, whose certificate has this serial number.
     ///
-    /// AWS's serial numbers have eight random bytes, mostly with the first bit set.
+    /// AWS's serial numbers have eight random bytes, and the first bit is usually set.
     pub fn new(serial: [u8; 8]) -> Self {
         Self::with_size(KeySize::Rsa2048, serial)
     }
@@ -185,7 +185,7 @@ impl TestSigner {
         message
     }
 
-    /// The signature of `bytes`, RSA PKCS #1 v1.5 with SHA-256.
+    /// The signature over `bytes`: RSA PKCS #1 v1.5 with SHA-256.
     pub fn signature(&self, bytes: &[u8]) -> Vec<u8> {
         let mut signature = vec![0; self.key.public_modulus_len()];
         self.key

@@ -1,13 +1,13 @@
-//! A real kubelet with a container runtime without containers.
+//! A real kubelet, with a container runtime that runs no containers.
 //!
-//! It registers its Node, renews its Lease, reports readiness, and serves its own API. It gets its credentials like
-//! every kubelet: from the kubeconfig's exec plugin, or with TLS bootstrapping.
+//! It registers its Node, renews its Lease, reports readiness, and serves its own API. It gets its credentials as every
+//! kubelet does: from the kubeconfig's exec plugin, or with TLS bootstrapping.
 //!
 //! # Guarantees
 //!
 //! A kubelet that runs as root changes the machine: sysctls, `/var/lib/kubelet`, `/var/log`, a mount. This kubelet has
 //! a separate mount namespace, in which these files belong to the test. The files survive restarts and are removed when
-//! the [`Kubelet`] is dropped, and the machine does not change.
+//! the [`Kubelet`] is dropped, and the machine itself does not change.
 //!
 //! # Assumptions
 //!
@@ -70,18 +70,19 @@ impl Kubelet {
         &mut self.process
     }
 
-    /// The path of its kubeconfig. With TLS bootstrap, the path of the kubeconfig that it writes.
+    /// The path of the kubelet's kubeconfig. With TLS bootstrapping, the path of the kubeconfig that the kubelet
+    /// writes.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// The directory that the kubelet sees as `/var/lib`: `kubelet`, and `kubelet-authenticator` if its plugin creates
+    /// The directory that the kubelet sees as `/var/lib`: `kubelet`, and `kubelet-authenticator` if the plugin creates
     /// it.
     pub fn var_lib(&self) -> PathBuf {
         namespace::var_lib(&self.scratch)
     }
 
-    /// Terminates the kubelet like an init system, and starts it again in the same place.
+    /// Terminates the kubelet as an init system does, and starts it again in the same place.
     #[track_caller]
     pub fn restart(&mut self) {
         self.process.terminate(TERMINATION);
@@ -109,19 +110,19 @@ impl Kubelet {
         self.process.signal(Signal::CONT);
     }
 
-    /// Waits until its Node is registered, and returns the Node.
+    /// Waits until the kubelet's Node is registered, and returns the Node.
     #[track_caller]
     pub fn wait_until_registered(&self) -> Value {
         self.wait_for("nodes", "registered", |_| true)
     }
 
-    /// Waits until its Node is ready, and returns the Node.
+    /// Waits until the kubelet's Node is ready, and returns the Node.
     #[track_caller]
     pub fn wait_until_ready(&self) -> Value {
         self.wait_for("nodes", "ready", |node| has_condition(node, "Ready"))
     }
 
-    /// Waits for a renewal of its Lease after the first observation, and returns the Lease.
+    /// Waits until the Node's Lease is renewed after the first observation, and returns the Lease.
     #[track_caller]
     pub fn wait_for_lease_renewal(&self) -> Value {
         let mut first = None;
@@ -149,7 +150,7 @@ impl Kubelet {
         self.process.wait_for_log(needle, DEADLINE)
     }
 
-    /// The address of its own API: on loopback, unless it is reachable by the API server.
+    /// The address of the kubelet's own API: on loopback, unless the API server can reach the kubelet.
     pub fn address(&self) -> SocketAddrV4 {
         self.address
     }
@@ -162,8 +163,8 @@ impl Kubelet {
         self.admin.run(["get", "--raw", &path])
     }
 
-    /// The response of its own API to a `GET` of this path by a member of `system:masters`, with a certificate from
-    /// the cluster's first CA. The error comes from the kubelet.
+    /// The response of the kubelet's own API to a `GET` request for this path from a member of `system:masters`, with a
+    /// certificate from the cluster's first CA. The error comes from the kubelet.
     pub fn raw(&self, path: &str) -> Result<String, String> {
         self.api.raw(path)
     }

@@ -27,13 +27,14 @@
 //! A machine leaves the host unchanged: the machine's files, sysctls, control groups and processes are removed when the
 //! [`Machine`] is dropped, and when the test process ends in any other way.
 //!
-//! The machine starts without files of a node. It has separate directories `/etc/kubernetes`, `/var/lib/kubelet`,
-//! `/etc/default`, `/etc/systemd` and `/var/log`, and no `/var/lib/kubelet-authenticator`.
+//! The machine starts without files of a node. The machine has separate directories `/etc/kubernetes`,
+//! `/var/lib/kubelet`, `/etc/default`, `/etc/systemd` and `/var/log`, and no `/var/lib/kubelet-authenticator`.
 //!
 //! # Assumptions
 //!
 //! A machine needs root, Linux with overlayfs and the devices `veth` and `bridge`, Debian's layout
-//! (`/usr/lib/systemd`), systemd 252 or similar. Control groups version 1 as mounted by systemd, or only version 2.
+//! (`/usr/lib/systemd`), systemd 252 or similar. The control groups can have version 1, as systemd mounts them, or only
+//! version 2.
 
 mod builder;
 mod cgroups;
@@ -80,7 +81,7 @@ cat >"$2.new"
 chmod "$1" "$2.new"
 mv -fT "$2.new" "$2""#;
 
-/// A running machine. It stops, without leftovers, when it is dropped.
+/// A running machine. When it is dropped, it stops and leaves nothing behind.
 #[derive(Debug)]
 pub struct Machine {
     // The processes are the first fields, because fields are dropped in order, and the control group must be empty.
@@ -95,12 +96,12 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A builder for a machine of this cluster's nodes; `name` is its host name.
+    /// A builder for a machine whose node joins this cluster; `name` is the host name.
     pub fn builder(cluster: &ControlPlane, name: &str) -> MachineBuilder {
         MachineBuilder::new(Some(cluster), name)
     }
 
-    /// A builder for a machine of a cluster that consists of machines only; `name` is its host name.
+    /// A builder for a machine in a cluster that consists only of machines; `name` is the host name.
     pub fn of_no_cluster(name: &str) -> MachineBuilder {
         MachineBuilder::new(None, name)
     }
@@ -127,12 +128,12 @@ impl Machine {
         Network::of_this_process().assigned_parts()
     }
 
-    /// Its host name, and the name of its Node.
+    /// The host name of the machine, and the name of its Node.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its address, at which the host and other machines reach it.
+    /// The address at which the host and other machines reach the machine.
     pub fn address(&self) -> Ipv4Addr {
         self.address
     }
@@ -142,7 +143,7 @@ impl Machine {
         self.pid
     }
 
-    /// Runs a command in the machine, as root, to its end.
+    /// Runs a command in the machine as root, and waits for its end.
     #[track_caller]
     pub fn run(&self, words: &[&str]) -> Output {
         self.command(words)
@@ -150,17 +151,17 @@ impl Machine {
             .expect("setpriv can be started")
     }
 
-    /// Runs a command in it, and returns its standard output.
+    /// Runs a command in the machine, and returns the standard output.
     ///
     /// # Panics
     ///
-    /// If it fails. The message includes its output and the machine's journal.
+    /// If it fails. The message includes the command's output and the machine's journal.
     #[track_caller]
     pub fn ok(&self, words: &[&str]) -> String {
         self.succeeded(words, self.run(words))
     }
 
-    /// The contents of a file in it.
+    /// The contents of a file in the machine.
     ///
     /// Reads the file inside the machine, because links like `kubelet-client-current.pem` have different targets on the
     /// host.
@@ -183,26 +184,27 @@ impl Machine {
             .spawn()
             .expect("setpriv can be started");
         let mut stdin = child.stdin.take().expect("it is piped");
-        // The command can end without reading, and then reports the reason.
+        // The command can exit without reading, and then reports the reason.
         stdin.write_all(content.as_ref()).ok();
         drop(stdin);
         let output = child.wait_with_output().expect("a child can be waited for");
         self.succeeded(&words, output);
     }
 
-    /// Removes a file or a directory in it, if it exists.
+    /// Removes a file or a directory in the machine, if it exists.
     #[track_caller]
     pub fn remove(&self, path: &str) {
         self.ok(&["rm", "-rf", "--", path]);
     }
 
-    /// Whether this path exists in it.
+    /// Whether this path exists in the machine.
     #[track_caller]
     pub fn exists(&self, path: &str) -> bool {
         self.run(&["test", "-e", path]).status.success()
     }
 
-    /// The complete output of its units and its process 1. It can be read after the machine has stopped.
+    /// The complete output of the machine's units and its process 1. The output can be read after the machine has
+    /// stopped.
     #[track_caller]
     pub fn journal(&self) -> String {
         let before = ["machine.log", "kmsg"].map(|file| self.scratch.join(file));
@@ -224,7 +226,7 @@ impl Machine {
         String::from_utf8_lossy(&text.concat()).into_owned()
     }
 
-    /// Stops the machine like a power failure.
+    /// Stops the machine as a power failure does.
     pub fn power_off(&mut self) {
         if !self.process.is_running() {
             return;
@@ -245,7 +247,7 @@ impl Machine {
         ];
         let mut all = vec!["nsenter", "--target", &pid];
         all.extend(namespaces);
-        // Use the absolute path, because the machine does not have all folders on the PATH of the tests.
+        // Use the absolute path, because the machine does not have all directories on the PATH of the tests.
         all.extend(["/usr/bin/env", "-i"]);
         all.extend(ENVIRONMENT);
         all.extend(words);

@@ -1,4 +1,4 @@
-//! EC2: moto server, behind a front server that counts calls, injects failures, and corrects answers.
+//! EC2: moto server, behind a front server that counts calls, injects failures, and corrects responses.
 //!
 //! ```no_run
 //! use kubelet_authenticator_test_support::moto::{Failure, Field, Moto, Scope};
@@ -14,8 +14,8 @@
 //! ```
 //!
 //! A client belongs to the account in its access key ([`access_key`]). Its region is the region in its signatures,
-//! which are not verified. Operations of a test as the owner of an account ([`Moto::ec2`]) are neither counted nor
-//! failed.
+//! which are not verified. Operations that a test makes as the owner of an account ([`Moto::ec2`]) are neither counted
+//! nor failed.
 //!
 //! The front itself answers `GetInstanceTpmEkPub`, which moto does not implement ([`Moto::give_tpm`]).
 //!
@@ -26,7 +26,7 @@
 //!
 //! # Panics
 //!
-//! If an expected event does not occur, with a description of it.
+//! If an expected event does not occur, with a description of the event.
 
 mod calls;
 mod cli;
@@ -135,35 +135,35 @@ impl Moto {
         self.front.inject(scope, times, failure);
     }
 
-    /// Replaces the value of an instance's field in all later answers.
+    /// Replaces the value of an instance's field in all later responses.
     pub fn amend(&self, instance: &str, field: Field, value: &str) {
         self.front.amend(instance, field, value);
     }
 
-    /// Sets an instance's NitroTPM: the answer of GetInstanceTpmEkPub for it.
+    /// Sets an instance's NitroTPM, which is the response of GetInstanceTpmEkPub for the instance.
     pub fn give_tpm(&self, instance: &str, tpm: NitroTpm) {
         self.front.give_tpm(instance, tpm);
     }
 
-    /// Omits an instance from every response, like EC2 for an instance that is not visible yet.
+    /// Omits an instance from every response, as EC2 does for an instance that is not visible yet.
     pub fn hide(&self, instance: &str) {
         self.front.hide(instance);
     }
 
-    /// Restores moto's own answers about an instance.
+    /// Restores moto's own responses about an instance.
     pub fn restore(&self, instance: &str) {
         self.front.restore(instance);
     }
 }
 
-/// An access key ID of the account, and its secret.
+/// An access key ID for the account, and its secret.
 pub fn access_key(account: &str) -> (String, String) {
     let (prefix, suffix) = ACCESS_KEY;
     let secret = format!("key-that-nobody-reads-{account}");
     (format!("{prefix}{account}{suffix}"), secret)
 }
 
-/// The account of an access key ID of [`access_key`], or of a session that [`crate::sts`] issued.
+/// The account of an access key ID from [`access_key`], or of a session that [`crate::sts`] issued.
 fn account_of(access_key: &str) -> Option<&str> {
     let (prefix, suffix) = ACCESS_KEY;
     let own = access_key.strip_prefix(prefix);

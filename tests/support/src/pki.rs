@@ -28,7 +28,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// The time by which signers of Kubernetes backdate a certificate.
 pub const BACKDATED: Duration = Duration::from_secs(5 * 60);
 
-/// A certificate and its private key, both PEM.
+/// A certificate and its private key, both as PEM.
 #[derive(Clone)]
 pub struct KeyAndCertificate {
     /// The certificate.
@@ -49,7 +49,7 @@ impl KeyAndCertificate {
         CertificateDer::from_pem_slice(self.certificate_pem.as_bytes()).unwrap()
     }
 
-    /// The key in the type of rustls.
+    /// The key as the type that rustls uses.
     pub fn key_der(&self) -> PrivateKeyDer<'static> {
         PrivateKeyDer::from_pem_slice(self.key_pem.as_bytes()).unwrap()
     }
@@ -135,19 +135,20 @@ pub struct Contents {
     pub not_after: SystemTime,
     /// DNS names and IP addresses.
     pub alternative_names: Vec<String>,
-    /// DER of the provider identifier extension's value, if any.
+    /// The value of the provider identifier extension as DER, if any.
     pub provider_id: Option<Vec<u8>>,
-    /// Whether that extension is marked critical.
+    /// Whether this extension is marked as critical.
     pub provider_id_critical: bool,
 }
 
 impl Contents {
-    /// The contents of a client certificate, valid from five minutes ago and for a day.
+    /// The contents of a client certificate, which is valid from five minutes ago, for a day.
     pub fn client(subject: Subject) -> Self {
         Self::new(subject, Purpose::Client)
     }
 
-    /// The contents of a server certificate for these DNS names and IP addresses, valid like [`Contents::client`].
+    /// The contents of a server certificate for these DNS names and IP addresses, with the validity of
+    /// [`Contents::client`].
     pub fn server(alternative_names: &[&str]) -> Self {
         let mut contents = Self::new(Subject::user("kube-apiserver"), Purpose::Server);
         contents.alternative_names = alternative_names.iter().map(ToString::to_string).collect();
@@ -161,7 +162,7 @@ impl Contents {
         self
     }
 
-    /// The same contents, valid in an hour.
+    /// The same contents, valid from an hour in the future.
     pub fn not_yet_valid(mut self) -> Self {
         self.not_before = now() + DAY / 24;
         self
@@ -241,7 +242,7 @@ impl CertificateAuthority {
         }
     }
 
-    /// Returns the authority with this common name, certificate and key.
+    /// Returns the authority with this common name, this certificate and this key.
     pub fn of_pair(common_name: &str, pair: &KeyAndCertificate) -> Self {
         let key = KeyPair::from_pem(&pair.key_pem).unwrap();
         Self {
@@ -293,7 +294,7 @@ impl CertificateAuthority {
     }
 }
 
-/// A certificate request in PEM for a new key, and that key (PKCS#8 PEM).
+/// A certificate request in PEM for a new key, and this key (PKCS#8 PEM).
 ///
 /// The provider identifier, if given, is requested as the DER UTF8String extension.
 pub fn certificate_request(subject: &Subject, provider_id: Option<&str>) -> (String, String) {

@@ -31,11 +31,11 @@ pub(crate) use self::spawner::spawn;
 /// The interval at which a condition without notifications is checked.
 const POLL: Duration = Duration::from_millis(20);
 
-/// The longest pause between two checks of a condition. Checks take at most a fifth of the time, so that other
-/// processes can use the processor during a wait.
+/// The longest pause between two checks of a condition. Checks use at most a fifth of the time, so that other processes
+/// can use the processor during a wait.
 const SELDOM: Duration = Duration::from_secs(2);
 
-/// A command: program, arguments, environment.
+/// A command: program, arguments and environment.
 #[derive(Debug, Clone)]
 pub struct Launch {
     name: String,
@@ -162,20 +162,20 @@ impl Process {
         self.exit_status().is_none()
     }
 
-    /// Its exit status, if it has stopped.
+    /// The exit status, if the process has stopped.
     pub fn exit_status(&mut self) -> Option<ExitStatus> {
         self.child
             .try_wait()
             .unwrap_or_else(|error| panic!("cannot wait for {}: {error}", self.name()))
     }
 
-    /// Waits until it stops by itself.
+    /// Waits until the process stops by itself.
     #[track_caller]
     pub fn wait(&mut self, deadline: Duration) -> ExitStatus {
         self.poll("end", deadline, Process::exit_status)
     }
 
-    /// Waits until its output, since its start, has a line that contains `needle`.
+    /// Waits until the output of the process since its start has a line that contains `needle`.
     ///
     /// Returns that line.
     #[track_caller]
@@ -201,7 +201,7 @@ impl Process {
         mut condition: impl FnMut(&mut Self) -> Option<T>,
     ) -> T {
         self.poll(what, deadline, |process| {
-            // Checked before the condition: output before the end still counts.
+            // Check this before the condition, so that output before the end still counts.
             let ended = process.exit_status();
             let value = condition(process);
             if let (None, Some(status)) = (&value, ended) {
@@ -237,14 +237,14 @@ impl Process {
         kill_process(self.group(), signal).ok();
     }
 
-    /// Terminates the process, and waits for its end. Kills it at the deadline.
+    /// Terminates the process, and waits for its end. Kills the process at the deadline.
     pub fn terminate(&mut self, deadline: Duration) {
         self.signal(Signal::TERM);
         poll(deadline, || self.exit_status());
         self.kill();
     }
 
-    /// Kills it and all of its process group, and waits for it.
+    /// Kills the process and its complete process group, and waits for the process.
     pub fn kill(&mut self) {
         // The group can exist longer than its leader. The kernel reuses its number only after a wait for the leader,
         // and after all members have ended.
@@ -280,7 +280,7 @@ pub(crate) fn guarded<W: AsRef<OsStr>>(wrapper: &[OsString], words: &[W]) -> Com
     command
 }
 
-/// Checks `condition` until it returns a value or the deadline is over.
+/// Checks `condition` until it returns a value, or the deadline has passed.
 pub fn poll<T>(deadline: Duration, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
     let started = Instant::now();
     loop {
@@ -291,8 +291,8 @@ pub fn poll<T>(deadline: Duration, mut condition: impl FnMut() -> Option<T>) -> 
         if started.elapsed() >= deadline {
             return None;
         }
-        // A long wait can take 5 % longer. An API server answers quickly, but each answer uses processor time on both
-        // sides, which other tests need.
+        // A long wait can take 5 % longer. An API server responds quickly, but each response uses processor time on
+        // both sides, which other tests need.
         let late = started.elapsed() / 20;
         let cost = asked.elapsed();
         thread::sleep((cost * 4).max(late).clamp(POLL, SELDOM));

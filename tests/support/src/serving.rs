@@ -62,7 +62,7 @@ impl Drop for Serving {
     }
 }
 
-/// An error that closes the connection without an answer.
+/// An error that closes the connection without a response.
 #[derive(Debug)]
 pub(crate) struct Cut;
 

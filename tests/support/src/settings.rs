@@ -1,15 +1,15 @@
-//! The settings of a plugin, as the tests pass them: as options, or in a file. A plugin of an earlier commit also
-//! reads both.
+//! The settings of a plugin, as the tests pass them: as options, or in a file. A plugin from an earlier commit also
+//! reads both formats.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-/// The folder of the drop-ins on a machine.
+/// The directory for drop-ins on a machine.
 pub const DROP_INS: &str = "/etc/kubernetes/kubelet-authenticator/config.d";
 
-/// The option of the setting with this key in a file, with its value: `--node-name=worker-1`.
+/// The option for the setting with this key in a file, with its value: `--node-name=worker-1`.
 pub fn option(key: &str, value: impl AsRef<OsStr>) -> OsString {
     let mut option = OsString::from(flag(key));
     option.push("=");
@@ -17,7 +17,7 @@ pub fn option(key: &str, value: impl AsRef<OsStr>) -> OsString {
     option
 }
 
-/// The option of the setting with this key, without a value.
+/// The option for the setting with this key, without a value.
 pub fn flag(key: &str) -> String {
     let mut name = String::from("--");
     let mut after_lower = false;
@@ -33,7 +33,7 @@ pub fn flag(key: &str) -> String {
     name
 }
 
-/// A settings file, or a drop-in, with the settings of these keys.
+/// A settings file, or a drop-in, with the settings that have these keys.
 pub fn file<'a>(settings: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let mut top = Map::new();
     for (key, value) in settings {

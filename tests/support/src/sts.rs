@@ -1,8 +1,9 @@
 //! A security token service that implements `GetCallerIdentity`, `AssumeRole` and `AssumeRoleWithWebIdentity`, strictly.
 //!
 //! It calculates the signature of every call itself, from the received bytes (AWS Signature Version 4). It stores the
-//! owners of the credentials. Its responses have the texts of AWS, in JSON or XML, as the header `accept` requests. One
-//! address serves all regions: a test sets that address as the endpoint, and `host` is signed as received.
+//! owners of the credentials. Its responses have the same text as the responses from AWS, in JSON or XML, as the header
+//! `accept` requests. One address serves all regions: a test sets that address as the endpoint, and `host` is signed as
+//! received.
 //!
 //! It runs on a separate thread and runtime. Its interface is synchronous, and any thread can use it. The service
 //! stops when it is dropped.
@@ -109,14 +110,14 @@ pub struct Call {
 }
 
 impl Call {
-    /// The first header of this name.
+    /// The first header with this name.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut headers = self.headers.iter();
         let (_, value) = headers.find(|(header, _)| header == name)?;
         Some(value)
     }
 
-    /// The parameter of this name in the body.
+    /// The parameter with this name in the body.
     pub fn parameter(&self, name: &str) -> Option<String> {
         let mut pairs = form_urlencoded::parse(self.body.as_bytes());
         pairs
@@ -167,18 +168,18 @@ impl Sts {
         self.shared.authority.certificate_pem()
     }
 
-    /// New credentials of `principal`, valid for six hours on the service's clock.
+    /// New credentials for `principal`, which are valid for six hours on the service's clock.
     pub fn credentials(&self, principal: Principal) -> Credentials {
         let expiration = self.now() + LIFETIME;
         self.credentials_until(principal, expiration)
     }
 
-    /// New credentials of `principal` with this expiration.
+    /// New credentials for `principal` with this expiry time.
     pub fn credentials_until(&self, principal: Principal, expiration: SystemTime) -> Credentials {
         self.state().issued.issue(principal, expiration)
     }
 
-    /// Adds a long-lived access key of this principal. Another secret with the same ID replaces the previous one.
+    /// Adds a long-lived access key for this principal. Another secret with the same ID replaces the previous secret.
     ///
     /// # Panics
     ///
@@ -190,7 +191,7 @@ impl Sts {
             .learn(principal, access_key.0, access_key.1);
     }
 
-    /// The owner of an access key of the service.
+    /// The owner of an access key that the service issued.
     pub fn owner(&self, access_key_id: &str) -> Option<Principal> {
         let state = self.state();
         let (_, owner) = state.issued.find(access_key_id)?;
@@ -213,7 +214,7 @@ impl Sts {
         self.state().accept_tags.insert(role.to_owned());
     }
 
-    /// Marks a region as not enabled for this account: STS in the region does not recognize its credentials.
+    /// Marks a region as not enabled for this account: STS in this region does not recognize the account's credentials.
     pub fn not_enabled(&self, account: &str, region: &str) {
         let pair = (account.to_owned(), region.to_owned());
         self.state().not_enabled.insert(pair);
@@ -254,7 +255,7 @@ impl Sts {
         self.state().clock.now()
     }
 
-    /// Stops the service's clock at this time.
+    /// Sets the service's clock to this time, and stops the clock.
     pub fn stop_clock(&self, at: SystemTime) {
         self.state().clock = Clock::Stopped(at);
     }

@@ -11,19 +11,20 @@
 //! assert!(tpm.transient_handles().is_empty());
 //! ```
 //!
-//! Each TPM is one child process `swtpm`, on two neighbouring ports of 127.0.0.1, with a separate state directory. Its
-//! endorsement keys RSA-2048 (0x81010001, certificate in 0x01c00002) and P-384 (0x81010016, 0x01c00016) are persistent
-//! and certified by an [`EkCa`]. The P-256 key is neither persistent nor certified.
+//! Each TPM is one child process `swtpm`, on two neighboring ports of 127.0.0.1, with a separate state directory. Its
+//! endorsement keys are RSA-2048 (0x81010001, certificate in 0x01c00002) and P-384 (0x81010016, 0x01c00016). They are
+//! persistent, and an [`EkCa`] has certified them. The P-256 key is neither persistent nor certified.
 //!
 //! # One client at a time
 //!
-//! There is no resource manager. A TPM serves one connection at a time, and other connections wait until it ends. The
-//! functions in this module also connect, so they wait for a connected client, and fail after a minute. A killed client
-//! leaves its objects in the TPM, which has space for three objects, until [`Swtpm::flush`] or a reset.
+//! No resource manager runs. A TPM serves one connection at a time, and other connections wait until this connection
+//! ends. The functions in this module also connect, so they wait until a connected client disconnects, and fail after a
+//! minute. A killed client leaves its objects in the TPM, which has space for three objects, until [`Swtpm::flush`] or
+//! a reset.
 //!
 //! # Panics
 //!
-//! If an expected event does not occur, with a description of it.
+//! If an expected event does not occur, with a description of the event.
 
 mod provision;
 mod tools;
@@ -50,7 +51,7 @@ const DEADLINE: Duration = Duration::from_secs(180);
 /// The maximum number of attempts to start it, if another process has taken a port each time.
 const ATTEMPTS: usize = 10;
 
-/// The way in which a machine is switched off and on again.
+/// The way in which a machine is stopped and started again.
 ///
 /// | | resetCount | restartCount | PCRs | clockInfo.safe |
 /// | --- | --- | --- | --- | --- |
@@ -70,7 +71,7 @@ pub enum Reset {
     Restart,
 }
 
-/// A running TPM. It stops when it is dropped, and at the latest with the test process.
+/// A running TPM. The TPM stops when it is dropped, and at the latest when the test process exits.
 #[derive(Debug)]
 pub struct Swtpm {
     port: u16,
@@ -128,7 +129,7 @@ impl Swtpm {
         Self::unmeasured_with_banks("sha256")
     }
 
-    /// Creates and starts a TPM with only these banks, whose firmware does not extend the bank SHA-256.
+    /// Creates and starts a TPM with only these banks, whose firmware does not extend the SHA-256 bank.
     #[track_caller]
     pub fn unmeasured_with_banks(banks: &str) -> Self {
         Self::make(&MAKER, banks, Firmware::MeasuresNothing)
@@ -137,8 +138,8 @@ impl Swtpm {
     /// Starts a TPM with a copy of the state of another TPM: a cloned virtual machine, or a virtual machine that is
     /// reset to a snapshot.
     ///
-    /// It has the same seeds, keys, certificates and counters. The other TPM keeps running. This TPM has been switched
-    /// on once more.
+    /// This TPM has the same seeds, keys, certificates and counters. The other TPM continues to run. This TPM has been
+    /// switched on once more.
     #[track_caller]
     pub fn copy_of(other: &Self) -> Self {
         let scratch = Scratch::new("swtpm");
@@ -162,8 +163,8 @@ impl Swtpm {
         for _ in 0..ATTEMPTS {
             let port = free_port();
             let mut process = launch(port, &state, &written).spawn(&log);
-            // swtpm writes its process ID when it listens. A connection would not prove that it listens, because the
-            // ports can belong to a different process while this process is about to end.
+            // swtpm writes its process ID when it listens. A connection would not prove that this process listens.
+            // While this process is about to end, the ports can belong to a different process.
             let own = process.pid().to_string();
             let listening = poll(DEADLINE, || {
                 let ended = !process.is_running();
@@ -195,12 +196,12 @@ impl Swtpm {
         panic!("swtpm found none of {ATTEMPTS} pairs of ports free");
     }
 
-    /// Its address in the format of libtss2 and tpm2-tools: `swtpm:host=127.0.0.1,port=PORT`.
+    /// The TPM's address in the format of libtss2 and tpm2-tools: `swtpm:host=127.0.0.1,port=PORT`.
     pub fn tcti(&self) -> String {
         tcti(self.port)
     }
 
-    /// Its address for commands. libtss2 and `swtpm_ioctl` use the next port for control.
+    /// The TPM's address for commands. libtss2 and `swtpm_ioctl` use the next port for control.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
@@ -210,7 +211,7 @@ impl Swtpm {
         &self.maker
     }
 
-    /// The certificate of its manufacturer's root CA, PEM.
+    /// The certificate of the manufacturer's root CA as PEM.
     pub fn ca_pem(&self) -> &str {
         self.maker.root_pem()
     }
@@ -235,7 +236,7 @@ impl Swtpm {
         }
     }
 
-    /// Measures like the firmware of a machine: extends at least a separator into each of its PCRs.
+    /// Measures as the firmware of a machine does: extends at least a separator into each of its PCRs.
     #[track_caller]
     fn boot(&self, sequence: &Sequence<'_>) {
         if self.firmware == Firmware::MeasuresNothing {
@@ -255,14 +256,14 @@ impl Swtpm {
         self.tools.once(&["tpm2_clear", "-c", "p"]);
     }
 
-    /// Extends a PCR of the SHA-256 bank, like a changed boot chain.
+    /// Extends a PCR in the SHA-256 bank, as a changed boot chain does.
     #[track_caller]
     pub fn extend(&self, pcr: u8, digest: &[u8; 32]) {
         let extension = format!("{pcr}:sha256={}", hex(digest));
         self.tools.once(&["tpm2_pcrextend", &extension]);
     }
 
-    /// Removes the objects that clients have left in its memory.
+    /// Removes the objects that clients have left in the TPM's memory.
     #[track_caller]
     pub fn flush(&self) {
         for kind in ["-t", "-l", "-s"] {

@@ -39,7 +39,7 @@ pub(crate) fn sequence(parts: &[Vec<u8>]) -> Vec<u8> {
     tlv(SEQUENCE, &parts.concat())
 }
 
-/// A SET with its members in the order of DER.
+/// A SET with its members in DER order.
 pub(crate) fn set(mut parts: Vec<Vec<u8>>) -> Vec<u8> {
     parts.sort();
     tlv(SET, &parts.concat())
@@ -61,7 +61,7 @@ pub(crate) fn oid(arcs: &[u64]) -> Vec<u8> {
     tlv(OID, &content)
 }
 
-/// A non-negative integer of these big-endian bytes.
+/// A non-negative integer with these big-endian bytes.
 pub(crate) fn integer(magnitude: &[u8]) -> Vec<u8> {
     let zeros = magnitude.iter().take_while(|byte| **byte == 0).count();
     let mut content = magnitude[zeros..].to_vec();

@@ -1,6 +1,6 @@
 //! The attestation operations of a machine with its TPM, and possible attacks, implemented with tpm2-tools.
 //!
-//! It shares no code with the code under test, so that it can replace the plugin and verify its results.
+//! It does not share code with the code under test, so that it can replace the plugin and verify its results.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -19,11 +19,12 @@
 //! ```
 //!
 //! Structures are bytes in the TPM's encoding, and `TPM2B` structures have no length bytes. After each call, the TPM
-//! contains no objects or sessions, including older ones.
+//! does not contain any objects or sessions, including older ones.
 //!
 //! # Panics
 //!
-//! If a TPM rejects a valid operation. Operations that it can reject return a `Result` with the message of the tools.
+//! If a TPM rejects a valid operation. Operations that a TPM can reject return a `Result` with the message of the
+//! tools.
 
 mod keys;
 mod software;
@@ -40,7 +41,7 @@ use crate::swtpm::{Sequence, Swtpm};
 /// The beginning of tpm2-tools' credential files, and their version.
 const CREDENTIAL: [u8; 8] = [0xba, 0xdc, 0xc0, 0xde, 0, 0, 0, 1];
 
-/// A signed statement of a TPM.
+/// A signed statement from a TPM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statement {
     /// `TPMS_ATTEST`.
@@ -49,7 +50,7 @@ pub struct Statement {
     pub signature: Vec<u8>,
 }
 
-/// A quote of PCRs of the bank SHA-256.
+/// A quote of PCRs in the SHA-256 bank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quote {
     /// `TPMS_ATTEST`.
@@ -69,7 +70,7 @@ pub struct TpmMachine {
 }
 
 impl TpmMachine {
-    /// Creates a machine that uses this endorsement key, and a valid attestation key, ECDSA P-256.
+    /// Creates a machine that uses this endorsement key, and a valid ECDSA P-256 attestation key.
     pub fn new(tpm: Arc<Swtpm>, endorsement: EndorsementKey) -> Self {
         Self {
             tpm,
@@ -78,7 +79,7 @@ impl TpmMachine {
         }
     }
 
-    /// The same machine with another attestation key.
+    /// The same machine with a different attestation key.
     pub fn with_attestation_key(&self, attestation: AttestationKey) -> Self {
         Self {
             attestation,
@@ -86,7 +87,7 @@ impl TpmMachine {
         }
     }
 
-    /// The same machine with another endorsement key.
+    /// The same machine with a different endorsement key.
     pub fn with_endorsement_key(&self, endorsement: EndorsementKey) -> Self {
         Self {
             endorsement,
@@ -107,7 +108,7 @@ impl TpmMachine {
         without_length(sequence.read("ek.pub"))
     }
 
-    /// `SubjectPublicKeyInfo` of the endorsement key, DER.
+    /// `SubjectPublicKeyInfo` of the endorsement key as DER.
     #[track_caller]
     pub fn ek_spki(&self) -> Vec<u8> {
         let sequence = self.tpm.tools().sequence();
@@ -115,7 +116,7 @@ impl TpmMachine {
         sequence.read("ek.pub")
     }
 
-    /// The certificate of the endorsement key, DER, if the TPM has one.
+    /// The certificate of the endorsement key as DER, if the TPM has a certificate.
     #[track_caller]
     pub fn ek_certificate(&self) -> Option<Vec<u8>> {
         self.tpm
@@ -220,7 +221,7 @@ fn with_length(contents: &[u8]) -> Vec<u8> {
     [&length.to_be_bytes()[..], contents].concat()
 }
 
-/// The contents of a `TPM2B` without any data after it.
+/// The contents of a `TPM2B` without any data after this structure.
 #[track_caller]
 fn without_length(structure: Vec<u8>) -> Vec<u8> {
     let (contents, rest) = part(&structure);
@@ -228,7 +229,7 @@ fn without_length(structure: Vec<u8>) -> Vec<u8> {
     contents.to_vec()
 }
 
-/// The contents of a `TPM2B`, and the data after it.
+/// The contents of a `TPM2B`, and the data after this structure.
 #[track_caller]
 fn part(bytes: &[u8]) -> (&[u8], &[u8]) {
     let (length, rest) = bytes.split_first_chunk().expect("a length");

@@ -29,7 +29,7 @@ use crate::api_server::Times;
 use crate::process::{free_port, poll};
 use crate::swtpm::Swtpm;
 
-/// The maximum time for the search for a pair of free ports.
+/// The maximum time to search for a pair of free ports.
 const PORT_PATIENCE: Duration = Duration::from_secs(60);
 
 /// `TPM_CC`: the codes of commands ("TPM 2.0 Library, Part 2: Structures", 6.5.2).
@@ -54,7 +54,7 @@ pub mod command {
     pub const PCR_READ: u32 = 0x17e;
 }
 
-/// The commands that a fault applies to.
+/// The commands to which a fault applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Commands {
     /// All commands.
@@ -79,7 +79,7 @@ pub enum Fault {
     Answer(u32),
     /// The TPM gets the command after this time.
     Slow(Duration),
-    /// The command has no answer until the faults are cleared, and then the connection is closed.
+    /// The command is not answered until the faults are cleared. Then the connection is closed.
     Hang,
     /// The connection is closed.
     Cut,
@@ -92,11 +92,11 @@ pub struct Exchange {
     pub code: u32,
     /// The whole command.
     pub request: Vec<u8>,
-    /// The complete response. Empty if there is none, or none yet.
+    /// The complete response. Empty if the command has no answer, or no answer yet.
     pub response: Vec<u8>,
 }
 
-/// A running proxy. It stops, with its connections, when it is dropped.
+/// A running proxy. When it is dropped, it stops and closes its connections.
 #[derive(Debug)]
 pub struct TpmProxy {
     port: u16,
@@ -145,7 +145,7 @@ impl TpmProxy {
         }
     }
 
-    /// Its address in the format of libtss2 and tpm2-tools: `swtpm:host=127.0.0.1,port=PORT`.
+    /// The proxy's address in the format of libtss2 and tpm2-tools: `swtpm:host=127.0.0.1,port=PORT`.
     pub fn tcti(&self) -> String {
         format!("swtpm:host=127.0.0.1,port={}", self.port)
     }
@@ -215,7 +215,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a command. Returns its number and its fault.
+    /// Records a command. Returns the number of the command, and its fault.
     fn arrived(&self, request: &[u8]) -> (usize, Option<Fault>) {
         let code = u32::from_be_bytes(request[6..10].try_into().expect("four bytes"));
         let mut state = self.lock();
@@ -232,7 +232,7 @@ impl Shared {
         (number, fault)
     }
 
-    /// Records an answer, unless the command was forgotten in the meantime.
+    /// Records an answer, unless the command has been removed in the meantime.
     fn answered(&self, number: usize, request: &[u8], response: &[u8]) {
         let mut state = self.lock();
         let exchange = state.exchanges.get_mut(number);
@@ -241,7 +241,7 @@ impl Shared {
         }
     }
 
-    /// Waits until the faults are cleared or the proxy stops, at most for `longest`.
+    /// Waits until the faults are cleared or the proxy stops, but at most for `longest`.
     fn pause(&self, longest: Duration) {
         let state = self.lock();
         let clearings = state.clearings;

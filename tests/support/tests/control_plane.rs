@@ -10,10 +10,10 @@ use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controller
 use kubelet_authenticator_test_support::kubelet::Kubelet;
 use kubelet_authenticator_test_support::process::poll;
 
-/// The variable of the test process that is killed.
+/// The environment variable of the test process that is killed.
 const HOLD: &str = "CONTROL_PLANE_HOLD";
 
-/// A cluster in the state after kubeadm.
+/// A cluster as kubeadm creates it.
 static STOCK: LazyLock<ControlPlane> = LazyLock::new(|| {
     let cluster = ControlPlane::builder()
         .controllers(Controllers::Certificates)
@@ -99,7 +99,7 @@ fn program(pid: u32) -> String {
         .to_owned()
 }
 
-/// The state of the machine that a less isolated kubelet changes.
+/// The state of the machine that a less isolated kubelet would change.
 fn machine() -> BTreeMap<String, String> {
     let files = [
         "/proc/sys/vm/overcommit_memory",

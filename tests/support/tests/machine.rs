@@ -13,7 +13,7 @@ use kubelet_authenticator_test_support::process::poll;
 /// The beginning of the names of machines' control groups.
 const GROUP: &str = "kubelet-authenticator-";
 
-/// The variable of the test process that is killed.
+/// The environment variable of the test process that is killed.
 const HOLD: &str = "MACHINE_HOLD";
 
 static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(ControlPlane::start);
@@ -71,7 +71,7 @@ fn a_killed_test_leaves_no_parts_of_a_machine_behind() {
     assert!(gone.is_some(), "{:?}", left(&processes, &groups));
 }
 
-/// Those of these processes and groups that still exist.
+/// The processes and groups in these lists that still exist.
 fn left(processes: &[i32], groups: &[PathBuf]) -> Vec<PathBuf> {
     let processes = processes
         .iter()
@@ -128,7 +128,7 @@ fn program(pid: i32) -> String {
         .to_owned()
 }
 
-/// The state of the host that a less isolated machine changes.
+/// The state of the host that a less isolated machine would change.
 fn host() -> BTreeMap<String, String> {
     let files = [
         "/proc/sys/fs/file-max",

@@ -1,4 +1,4 @@
-//! The simulated STS refuses the same calls as AWS, with the same errors.
+//! The simulated STS refuses the same calls as AWS does, with the same errors.
 
 use std::time::{Duration, SystemTime};
 

@@ -91,7 +91,7 @@ fn an_unrestricted_key_signs_a_forged_quote_and_a_restricted_one_does_not() {
     let (public, registers) = (machine.ak_public(), BTreeMap::from([(0, [9; 32])]));
     let forged = forged_quote(&public, &[7; 32], &registers);
     let real = machine.quote(&[7; 32], &[0]).attest;
-    // Both structures are equal, except for the clock and the values of the registers.
+    // Both structures are equal, except for the clock and the register values.
     assert_eq!((&forged[..76], forged.len()), (&real[..76], real.len()));
     assert_eq!(forged[101..113], real[101..113]);
 

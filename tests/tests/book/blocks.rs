@@ -90,7 +90,7 @@ fn commands(language: &str, body: &[&str]) -> Vec<String> {
         } else {
             Some(*line).filter(|line| !line.starts_with('#'))
         };
-        // A line without a prompt belongs to the command, or is its output.
+        // A line without a prompt belongs to the command, or is the command's output.
         if let Some(command) = command.or(Some(*line).filter(|_| continues)) {
             let part = command.trim_end_matches('\\').trim();
             if continues {
@@ -105,13 +105,13 @@ fn commands(language: &str, body: &[&str]) -> Vec<String> {
     commands
 }
 
-/// The text without the differences between Rust and pages: quotes, escapes, and line breaks.
+/// The text without the parts that differ between Rust and pages: quotes, escapes and line breaks.
 fn plain(text: &str) -> String {
     let text = text.replace("\\\n", " ").replace(['\\', '"'], "");
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The commands that the test neither contains nor reads from a page. `pages` has all pages by their paths.
+/// The commands that the test neither contains nor reads from a page. `pages` maps each path to its page.
 fn lacking(block: &Block, code: &str, pages: &BTreeMap<String, String>) -> Vec<String> {
     let read = pages.iter().filter(|(path, _)| {
         let name = path.rsplit('/').next().unwrap();

@@ -48,7 +48,7 @@ fn options() -> BTreeSet<String> {
     options.map(str::to_owned).collect()
 }
 
-/// The keys of the settings file of the plugins, from the table that is generated from their help.
+/// The keys in the plugins' settings file, from the table that is generated from the plugins' help.
 fn keys() -> BTreeSet<String> {
     let page = page("settings.md");
     let rows = table(&page, "All settings").into_iter();
@@ -60,7 +60,7 @@ fn keys() -> BTreeSet<String> {
 struct Subject {
     name: String,
     settings: BTreeSet<String>,
-    /// The subjects whose settings influence these.
+    /// The subjects whose settings influence these settings.
     meets: BTreeSet<String>,
     /// The reason why this subject does not influence other subjects.
     reason: String,
@@ -90,7 +90,7 @@ fn subjects(page: &str) -> Vec<Subject> {
     .collect()
 }
 
-/// A pair of settings, the first of which sorts before the second.
+/// A pair of settings, in alphabetical order.
 type Pair = (String, String);
 
 fn pair(one: &str, other: &str) -> Pair {

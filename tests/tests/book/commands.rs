@@ -99,7 +99,7 @@ impl Help {
         })
     }
 
-    /// The error message if the command or one of its flags does not exist.
+    /// The error message, if the command or one of its flags does not exist.
     fn objection(&mut self, words: &[String]) -> Option<String> {
         let name = started(words.first()?)?;
         let mut command = vec![name];

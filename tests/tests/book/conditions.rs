@@ -14,18 +14,18 @@ const EVENTS: [&str; 4] = [
     "runtime/src/management/sweep_events.rs",
 ];
 
-/// Words in these sources that are not the reason of an Event. A renewal does not write an Event.
+/// Words in these source files that are not the reason for an Event. A renewal does not write an Event.
 const OTHERS: [&str; 6] = [
     "Cluster", "Enable", "Normal", "Release", "Renewed", "Warning",
 ];
 
-/// The text of a source of the controller, without its tests.
+/// The text of one of the controller's source files, without its tests.
 fn code(path: &str) -> String {
     let source = fs::read_to_string(repository().join("controller").join(path)).unwrap();
     source.split("#[cfg(test)]").next().unwrap().to_owned()
 }
 
-/// The values of the constants in a source.
+/// The values of the constants in a source file.
 fn constants(source: &str) -> BTreeSet<&str> {
     let lines = source.lines().map(str::trim_start);
     let constants = lines.filter(|line| line.starts_with("pub const "));

@@ -23,7 +23,7 @@ const PLUGIN: &str = "kubelet-authenticator-";
 /// The programs whose settings are described.
 const PLUGINS: [&str; 3] = ["insecure", "aws", "tpm"];
 
-/// The paths of all pages, from the repository's directory, with their contents.
+/// The paths of all pages, relative to the repository, with the contents of the pages.
 fn pages() -> BTreeMap<String, String> {
     let docs = fs::read_dir(repository().join("docs")).unwrap();
     let docs = docs.map(|entry| format!("docs/{}", entry.unwrap().file_name().display()));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// The text without its blocks of code.
+/// The text without its code blocks.
 pub fn prose(page: &str) -> String {
     let mut in_code = false;
     let lines = page.lines().filter(|line| {
@@ -13,7 +13,7 @@ pub fn prose(page: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The page's blocks of code in this language.
+/// The page's code blocks in this language.
 pub fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
     let fence = format!("```{language}\n");
     let blocks = page.split(fence.as_str()).skip(1);
@@ -48,7 +48,7 @@ pub fn anchors(page: &str) -> BTreeSet<String> {
     explicit.chain(headings).collect()
 }
 
-/// The targets of the page's links. Code, such as a regular expression, does not contain links.
+/// The targets of the links on the page. Code, such as a regular expression, does not contain links.
 pub fn links(page: &str) -> Vec<String> {
     let prose: String = prose(page).split('`').step_by(2).collect();
     let links = prose.split("](").skip(1);

@@ -23,7 +23,7 @@ const DIRECTORIES: [&str; 3] = ["/etc/", "/var/lib/", "/usr/lib/"];
 const OTHERS: [&str; 4] = [
     // The prefix of the hash input of key bindings.
     "cluster.x-k8s.io/kubelet-authenticator/",
-    // Words that decide whether a path in a log is redacted.
+    // Words that determine whether a path in a log is redacted.
     "/etc/",
     // Signers and files that belong to other programs, and that the project neither reads nor writes.
     "kubernetes.io/kube-apiserver-client",
@@ -48,7 +48,7 @@ fn code() -> String {
     texts.collect()
 }
 
-/// The text of every file below the folder.
+/// The text of every file below the directory.
 fn texts(folder: &Path, all: &mut String) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -1,4 +1,4 @@
-//! The page of the options of the controller and of its external signer.
+//! The page with the options of the controller and of its external signer.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -30,7 +30,8 @@ The tests write this page from `--help` of the programs:
 | variables of the AWS SDK | `run` | Credentials of the controller, such as `AWS_WEB_IDENTITY_TOKEN_FILE`. |
 ";
 
-/// The variables of the table that the controller reads itself: the client of API servers and the AWS SDK read the others.
+/// The variables in the table that the controller itself reads. The API server client and the AWS SDK read the other
+/// variables.
 const VARIABLES: [&str; 7] = [
     "KUBECONFIG",
     "HOME",
@@ -190,7 +191,7 @@ fn options() -> String {
     let mut help = Help::default();
     let mut all = Vec::new();
     read(vec![CONTROLLER.to_owned()], &mut help, &mut all);
-    // An option that many commands have is in one common table.
+    // Options that many commands share are in one common table.
     let mut commands_of: BTreeMap<Entry, usize> = BTreeMap::new();
     for (_, entries) in all.iter().flat_map(|command| &command.sections) {
         for entry in entries.iter().filter(|entry| entry.usage.starts_with('-')) {

@@ -1,4 +1,4 @@
-//! The URLs of pages that programs, manifests and pages show.
+//! The page URLs that programs, manifests and pages show.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,10 +11,10 @@ use kubelet_authenticator_tests::page::repository;
 use crate::markdown::anchors;
 use crate::pages;
 
-/// The packages of the programs.
+/// The packages that contain the programs.
 const PROGRAMS: [&str; 5] = ["attestation", "controller", "providers", "resolver", "src"];
 
-/// Files that are not pages, and show URLs of pages.
+/// Files that are not pages, but show page URLs.
 const OTHERS: [&str; 5] = [
     "docs/images/doctor.svg",
     "packaging/chart/node-attestation-controller/values.yaml",
@@ -79,7 +79,7 @@ fn each_page_and_anchor_that_a_program_prints_exists() {
     assert!(count >= 8, "{count}");
 }
 
-/// Nodes do not have the source, and packages do not install the pages.
+/// Nodes do not have the source code, and packages do not install the pages.
 #[test]
 fn programs_do_not_refer_to_pages_by_source_path() {
     let mut found = Vec::new();

@@ -47,7 +47,7 @@ const HEADER: &str = "\
 | --- | --- | --- | --- |
 ";
 
-/// The key in a file of the setting with this flag.
+/// The key, in a settings file, of the setting with this flag.
 fn key(flag: &str) -> String {
     let (section, name) = match flag.split_once('-') {
         Some((section @ ("aws" | "tpm"), name)) => (format!("{section}."), name),

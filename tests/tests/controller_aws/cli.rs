@@ -1,4 +1,4 @@
-//! The AWS options of the command line, and the errors for invalid ones.
+//! The AWS options of the command line, and the errors for invalid options.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -18,7 +18,7 @@ const CLUSTER: [&str; 5] = [
     "--ca-key=no.key",
 ];
 
-/// The files for a valid start.
+/// The files that a valid start needs.
 struct Files {
     scratch: Scratch,
 }
@@ -66,7 +66,7 @@ fn complete() -> Value {
 }
 
 /// Asserts that the program exited with this code, printed nothing to standard output, and that its error contains all
-/// of `words`.
+/// `words`.
 #[track_caller]
 fn assert_refused(output: &Output, code: i32, words: &[&str]) {
     let stderr = String::from_utf8(output.stderr.clone()).unwrap();

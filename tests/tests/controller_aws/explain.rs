@@ -8,7 +8,7 @@ use kubelet_authenticator_tests::controller::{Bed, request, settings, token_of_i
 use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
 
-/// The explanation of the request of an instance, with these options, and the services that it would have called.
+/// The explanation of an instance's request with these options, and the services that the controller would have called.
 fn explained(cloud: &Cloud, options: &[&str]) -> Value {
     let instances = vec![cloud.launched_an_hour_ago(&[OWNED])];
     let bed = Bed::instances(cloud, &instances);

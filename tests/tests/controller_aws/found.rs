@@ -1,4 +1,4 @@
-//! Instances that are machines because they have a cluster's tags: `awsInstances` of an inventory.
+//! Instances that count as machines because they have a cluster's tags: `awsInstances` of an inventory.
 
 use std::sync::LazyLock;
 

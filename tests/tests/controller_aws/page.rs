@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::world::World;
 
-/// The rows of the section: the first cell and the rest.
+/// The rows of the section: the first cell, and the remaining cells.
 fn rows() -> Vec<(String, String)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/aws.md");
     let page = fs::read_to_string(path).unwrap();

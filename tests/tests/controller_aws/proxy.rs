@@ -5,8 +5,8 @@ use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::cloud::{Cloud, OWNED, REGION};
 use kubelet_authenticator_tests::controller::{Bed, Controller, PATIENCE, request};
 
-/// A controller with these variables, whose EC2 endpoint uses TLS like AWS, and the request of an instance. STS
-/// responds instead of EC2, because this test only checks the addresses of the calls.
+/// A controller with these variables, whose EC2 endpoint uses TLS like AWS, and an instance's request. STS responds
+/// instead of EC2, because this test checks only the addresses of the calls.
 fn asked(cloud: &Cloud, environment: &[(&str, &str)]) -> (Bed, Controller) {
     let instances = cloud.launch_many(1, &[OWNED]);
     let mut bed = Bed::instances(cloud, &instances);
@@ -20,7 +20,7 @@ fn asked(cloud: &Cloud, environment: &[(&str, &str)]) -> (Bed, Controller) {
     let mut controller = bed.setup.start();
     controller.wait_until_it_watches();
     let csr = request(&bed, cloud, &instances[0]).put(&bed.server);
-    // STS has confirmed the identity, and EC2's answer about the instance's state is not valid.
+    // STS has confirmed the identity, but EC2's response about the instance's state is invalid.
     controller.wait_for_line("decided", |line| {
         line["csr"] == *csr && line["reason"] == "VerifierUnavailable"
     });

@@ -77,14 +77,14 @@ impl World {
         assert!(joined.is_some(), "{}", self.controller.process.log());
     }
 
-    /// Creates credentials for this principal in the format of the metadata service.
+    /// Creates credentials for this principal, in the format of the metadata service.
     pub fn give(&self, principal: Principal) -> Credentials {
         let end = self.cloud.sts().now() + HOUR;
         self.until(principal, end)
     }
 
-    /// Issues credentials to the instance that STS treats as expired, although the metadata service reports a later
-    /// expiration.
+    /// Issues credentials to the instance. STS treats them as expired, although the metadata service reports a later
+    /// expiry time.
     pub fn expire_credentials(&self) {
         let principal = Principal::instance(ACCOUNT, &self.instance.ec2.id);
         let mut given = self.until(principal, self.cloud.sts().now());
@@ -92,7 +92,7 @@ impl World {
         self.have(given);
     }
 
-    /// Issues new credentials of the instance identity role to the instance.
+    /// Issues new credentials for the instance identity role to the instance.
     pub fn rotate_credentials(&self) {
         self.have(self.give(Principal::instance(ACCOUNT, &self.instance.ec2.id)));
     }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{Files, assert_refused, stderr};
 
-/// The request of machine `n1`, as the API server stores it.
+/// The request from machine `n1`, as the API server stores it.
 fn request() -> Value {
     let mut object = Application::insecure(Machine::new("n1", "token1")).to_json();
     object["metadata"]["name"] = "request-of-n1".into();
@@ -176,7 +176,7 @@ fn control_characters_in_a_request_are_not_printed() {
     assert!(text.contains("Requester: system:node:n1 [2J\n"), "{text}");
 }
 
-/// The request of node `n1` for a serving certificate for 203.0.113.7.
+/// The request from node `n1` for a serving certificate for 203.0.113.7.
 fn serving() -> Value {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();

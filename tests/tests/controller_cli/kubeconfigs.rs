@@ -1,4 +1,4 @@
-//! The kubeconfigs of an operator, which follow the rules of kubectl.
+//! The kubeconfigs of an operator, which follow kubectl's rules.
 
 use std::ffi::OsStr;
 use std::fs;

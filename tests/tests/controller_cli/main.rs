@@ -18,7 +18,7 @@ use kubelet_authenticator_tests::program;
 use rustix::process::Signal;
 use serde_json::json;
 
-/// The files for a valid start, each of which tests can change. The kubeconfig's address has no listener.
+/// The files that a valid start needs. Tests can change each file. The kubeconfig's address has no listener.
 struct Files {
     scratch: Scratch,
     server: ApiServer,
@@ -78,8 +78,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Asserts that the program exited with 3, printed nothing to standard output, and that its error contains all of
-/// `words`.
+/// Asserts that the program exited with 3, printed nothing to standard output, and that its error contains all `words`.
 #[track_caller]
 fn assert_refused(output: &Output, words: &[&str]) {
     let stderr = stderr(output);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{Files, assert_refused, run, stderr};
 
-/// The error of `run` if the settings have this spec.
+/// The error from `run` if the settings have this spec.
 #[track_caller]
 fn assert_spec_refused(spec: &Value, words: &[&str]) {
     let files = Files::new();

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::{Workspace, rust_files};
 
-/// The helpers that require a later action as a sentinel, and this file.
+/// This file, and the helpers that require a later action as a sentinel.
 const DOORS: [&str; 2] = ["src/absence.rs", "tests/layering/absences.rs"];
 
 /// The functions that return whether a request has an answer.
@@ -81,7 +81,7 @@ fn each_assertion_of_absence_without_a_sentinel_is_detected() {
 /// The only test that sleeps: it polls in the runtime whose time it pauses afterwards.
 const SLEEPS: &str = "tests/tests/controller_connections.rs";
 
-/// Elapsed time does not prove an absence, regardless of the following assertion.
+/// Elapsed time does not prove an absence, whichever assertion follows.
 #[test]
 fn a_test_does_not_sleep_before_an_assertion() {
     let workspace = Workspace::read();

@@ -1,4 +1,4 @@
-//! The packages and folders that the design names, as docs/conformance.md lists them.
+//! The packages and directories that the design names, as docs/conformance.md lists them.
 
 use std::fs;
 use std::path::Path;
@@ -48,7 +48,7 @@ fn depends(manifest: &str, package: &str) -> bool {
     lines.any(|line| forms.iter().any(|form| line.starts_with(form.as_str())))
 }
 
-/// Whether production code in the text names the package.
+/// Whether production code in the text contains the package name.
 fn uses(text: &str, package: &str) -> bool {
     let path = format!("{}::", package.replace('-', "_"));
     let production = text.split("#[cfg(test)]\nmod ").next().unwrap();

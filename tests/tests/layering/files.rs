@@ -74,7 +74,7 @@ fn declared(text: &str) -> Vec<Names> {
     paths.collect()
 }
 
-/// The path from the root of the package; `None` if it belongs to another package.
+/// The path from the root of the package; `None` if the path belongs to another package.
 fn absolute(path: &[String], module: &[String], modules: &BTreeSet<Names>) -> Option<Names> {
     let mut names = path.iter().filter(|name| *name != "self").peekable();
     let mut absolute = module.to_vec();
@@ -114,7 +114,8 @@ fn defining(path: &[String], declared: &Declared, imports: usize) -> Option<Name
     }
 }
 
-/// The imports of the package with these sources, except imports of tests and of the root, which declares all modules.
+/// The imports within the package with these sources, except imports of tests and of the root, which declares all
+/// modules.
 fn imports(sources: &Path) -> Imports {
     let files = rust_files(sources).into_iter();
     // `bin` contains other programs.
@@ -162,7 +163,7 @@ fn circles(imports: &Imports) -> BTreeSet<BTreeSet<Names>> {
     in_circles.map(circle).collect()
 }
 
-/// The modules that import each other, apart from a parent and its descendants.
+/// The modules that import each other, except a parent and its descendants.
 fn cycles(imports: &Imports) -> Vec<BTreeSet<Names>> {
     let mut cycles_found = Vec::new();
     for circle in circles(imports) {

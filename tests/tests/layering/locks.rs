@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::{Workspace, rust_files};
 
-/// Whether the text contains this lock, and not only a lock whose name begins with its name.
+/// Whether the text contains this lock, and not only a lock whose name begins with this lock's name.
 fn names(text: &str, lock: &str) -> bool {
     let mut rest = text.split(lock).skip(1);
     rest.any(|rest| !rest.starts_with(|next: char| next.is_ascii_alphanumeric()))

@@ -1,12 +1,12 @@
-//! The log lines of the controller. A tenant can repeat almost every event. So each log line that a tenant can cause
-//! must use `cluster_line!`, which counts the line toward the log-line budget of the namespace.
+//! The log lines of the controller. A tenant can repeat almost every event. Therefore, each log line that a tenant can
+//! cause must use `cluster_line!`, which counts the line toward the namespace's log-line budget.
 
 use std::collections::BTreeMap;
 use std::fs;
 
 use crate::{Workspace, rust_files};
 
-/// The sources of the controller.
+/// The source files of the controller.
 const SOURCES: [&str; 5] = [
     "controller/core/src",
     "controller/runtime/src",

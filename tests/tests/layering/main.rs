@@ -24,7 +24,7 @@ use std::process::Command;
 use serde_json::Value;
 
 const ATTESTATION: &str = "kubelet-attestation";
-/// Host lookup, for node and controller.
+/// The lookup of hosts, for the node and the controller.
 const RESOLVER: &str = "kubelet-attestation-resolver";
 const NODE: &str = "kubelet-authenticator";
 const PROVIDERS: [&str; 4] = [
@@ -41,7 +41,7 @@ const RUNTIME: &str = "node-attestation-runtime";
 const VERIFIERS: [&str; 2] = [AWS, TPM];
 const AWS: &str = "node-attestation-aws";
 const TPM: &str = "node-attestation-tpm";
-/// The interface of programs that hold the keys of CAs.
+/// The interface of programs that hold CA keys.
 const SIGNER_API: &str = "node-attestation-signer-api";
 /// Turns that tenants share, for the controller and its signers.
 const TURNS: &str = "node-attestation-turns";
@@ -53,7 +53,7 @@ const FLOOR: &str = "kubelet-authenticator-floor";
 const FUZZ: &str = "kubelet-authenticator-fuzz";
 const TESTS: &str = "kubelet-authenticator-tests";
 
-/// The direct dependencies of each package, without and with the dependencies only for tests.
+/// The direct dependencies of each package, without and with the dependencies that only tests use.
 struct Workspace {
     root: PathBuf,
     normal: BTreeMap<String, BTreeSet<String>>,
@@ -413,7 +413,8 @@ fn only_one_module_lists_and_watches() {
 fn runtime_maps_release_memory_as_they_shrink() {
     const SOURCES: &str = "controller/runtime/src";
     let workspace = Workspace::read();
-    // In this order: a `config` value, a list that is moved away, steps for Clusters, and budgets with a limit.
+    // The exceptions, in this order: a `config` value, a list that is moved away, steps for Clusters, and budgets with
+    // a limit.
     let bounded = [
         "settings_file/rules.rs",
         "records/watch.rs",

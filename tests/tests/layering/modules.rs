@@ -80,7 +80,7 @@ const FOR_TESTS: [&str; 3] = [
     "#[cfg(any(test, feature = \"testing\"))]",
 ];
 
-/// Whether the text declares the module for tests only.
+/// Whether the text declares the module only for tests.
 fn declared_for_tests(text: &str, module: &str) -> bool {
     let mut lines = text.lines();
     let mut for_tests = false;
@@ -179,7 +179,7 @@ fn modules_of_a_package_have_no_import_cycles() {
     }
 }
 
-/// A certificate can only be issued through the chain of types, which determines the contents of the certificate.
+/// A certificate can be issued only through the chain of types, which determines the contents of the certificate.
 #[test]
 fn only_the_last_links_of_the_chain_create_certificate_contents() {
     let sources = Workspace::read().root.join("controller/core/src");
@@ -195,7 +195,7 @@ fn only_the_last_links_of_the_chain_create_certificate_contents() {
     assert_eq!(named, expected.map(PathBuf::from).into());
 }
 
-/// The first or the second columns of the rows of a table in a page of docs.
+/// The first or the second column of a table on a page of docs.
 pub(super) fn rows(page: &str, heading: &str, column: usize) -> Vec<String> {
     let page = Workspace::read().root.join("docs").join(page);
     let page = fs::read_to_string(page).unwrap();
@@ -207,7 +207,7 @@ pub(super) fn rows(page: &str, heading: &str, column: usize) -> Vec<String> {
     cells.skip(2).collect()
 }
 
-/// The modules of a package with their descriptions, in the first page of the package.
+/// The modules of a package with their descriptions, on the first page of the package.
 fn first_page(sources: &Path) -> Vec<(String, String)> {
     let roots = ["lib.rs", "main.rs"].map(|root| sources.join(root));
     let root = roots.iter().find(|root| root.exists()).unwrap();

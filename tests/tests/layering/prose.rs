@@ -1,4 +1,4 @@
-//! Wording that a native editor would change, in pages, comments, texts of programs and names of tests.
+//! Wording that a native editor would change, in pages, comments, program texts and test names.
 //!
 //! The patterns find about a fifth of these sentences, so a low number is necessary but not sufficient. `make
 //! lint-prose` prints all findings.
@@ -9,7 +9,7 @@ use regex_lite::Regex;
 
 use crate::{Workspace, rust_files};
 
-/// A pattern for wording, and better wording.
+/// A pattern for unidiomatic wording, and better wording.
 type Rule = (Regex, &'static str);
 
 /// In sentences.
@@ -109,7 +109,7 @@ impl Findings {
         }
     }
 
-    /// Prints the findings, and asserts that at most `limit` of 1,000 words are one.
+    /// Prints the findings, and asserts that 1,000 words have at most `limit` findings.
     fn are_at_most(&self, limit: f64) {
         let Self { found, words } = self;
         for finding in found {

@@ -1,10 +1,10 @@
-//! Reasons of the controller in the code of nodes.
+//! The controller's reasons in the node code.
 
 use std::fs;
 
 use crate::{Workspace, rust_files};
 
-/// If the code contained a reason as text, it would have no effect after a change of the reason's name.
+/// If the code contained a reason as text, this text would no longer match after the reason is renamed.
 #[test]
 fn nodes_have_no_reason_of_the_controller_as_text() {
     let root = Workspace::read().root;

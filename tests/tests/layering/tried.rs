@@ -1,5 +1,5 @@
 //! Each option of `run`, each setting of the plugins and each field of a KubeletAuthentication occurs in an integration
-//! test. An occurrence proves little, but without an occurrence, no test with the real programs uses the option or
+//! test. An occurrence proves little. Without an occurrence, however, no test with the real programs uses the option or
 //! field.
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use super::rust_files;
 /// The plugins with settings that an operator sets.
 const PLUGINS: [&str; 3] = ["insecure", "aws", "tpm"];
 
-/// The folders of `tests/tests` whose files only check texts: a name in these files does not count as a use.
+/// The directories in `tests/tests` whose files check only texts. A name in these files does not count as a use.
 const TEXTS: [&str; 3] = ["book", "conformance", "layering"];
 
 /// The concatenated sources of the suites, of their fixtures, and of the demo.
@@ -73,7 +73,7 @@ fn options(help: &str) -> BTreeSet<String> {
     names.filter(|name| name != "help").collect()
 }
 
-/// The fields of an object by name, including the fields of objects and lists of objects in it.
+/// The fields of an object by name, including the fields of nested objects and lists.
 fn fields(schema: &Value, found: &mut BTreeSet<String>) {
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         found.insert(name.clone());

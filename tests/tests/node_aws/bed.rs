@@ -59,7 +59,7 @@ impl Bed {
         bed
     }
 
-    /// Like [`new`](Self::new), but the plugin signs for the STS endpoint of its region.
+    /// Like [`new`](Self::new), but the plugin signs for the STS endpoint in its region.
     pub fn calling_its_regions_sts() -> Self {
         let server = ApiServer::start();
         server.set_signer(Signer::issue());
@@ -88,7 +88,7 @@ impl Bed {
         bed
     }
 
-    /// Sets this document of the instance, with a signature.
+    /// Sets the instance's document, with a signature.
     pub fn set_document(&self, document: &Document) {
         let rsa2048 = SIGNER.sign(document);
         self.imds.update(|instance| {
@@ -106,13 +106,13 @@ impl Bed {
         }));
     }
 
-    /// Runs the plugin like client-go, with the most verbose output.
+    /// Runs the plugin as client-go does, with the most verbose output.
     #[track_caller]
     pub fn run(&self) -> Run {
         self.finish(self.start())
     }
 
-    /// Starts the plugin like client-go.
+    /// Starts the plugin as client-go does.
     pub fn start(&self) -> Started {
         self.node.start(&["credential", "--verbose"])
     }

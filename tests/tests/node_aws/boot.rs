@@ -10,11 +10,11 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// The time for which the service is unavailable.
 const DOWN: Duration = Duration::from_secs(120);
 
-/// The longest pause between two attempts (node-evidence.md: the join can be up to one minute later than the start of
-/// the service).
+/// The longest pause between two attempts. See node-evidence.md: the join can be up to one minute later than the start
+/// of the service.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The life of a kubelet on a node. To simulate elapsed time, the stored times of the node are moved into the past.
+/// The life of a kubelet on a node. To simulate elapsed time, the test moves the node's stored times into the past.
 struct Boot {
     bed: Bed,
     passed: Duration,
@@ -24,7 +24,7 @@ struct Boot {
 impl Boot {
     fn begin() -> Self {
         let mut bed = Bed::new();
-        // Each run makes a few attempts, and takes at most this time in real time.
+        // Each run makes a few attempts, and takes at most this long in real time.
         bed.node.set("timeLimit", "3");
         Self {
             bed,

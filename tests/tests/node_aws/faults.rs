@@ -1,4 +1,4 @@
-//! Every fault of the metadata service has its exit status, its message, and its time.
+//! Every fault of the metadata service has its own exit status, message and duration.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::bed::{ACCOUNT, Bed, INSTANCE, REGION, ZONE};
 /// The time limit of a join for these nodes, in seconds.
 const TIMEOUT: &str = "5";
 
-/// The time limit of a node's run. It applies to every run with a credential, and to a run without a credential because
-/// the test sets `timeLimit` to [`TIMEOUT`].
+/// The time limit for a node's run. This limit applies to every run with a credential. It also applies to a run without
+/// a credential, because the test sets `timeLimit` to [`TIMEOUT`].
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// The number of parallel runs: some use their complete time limit, and more runs would slow each other down.
 const AT_A_TIME: usize = 6;
 
-/// The time limit of a run that does not wait.
+/// The time limit for a run that does not wait.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 fn credentials() -> Route {

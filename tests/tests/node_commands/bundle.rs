@@ -33,7 +33,7 @@ fn program(folder: &Path, name: &str, text: &str) {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The files of an archive.
+/// The files in an archive.
 fn files(path: &Path) -> BTreeMap<String, String> {
     let mut archive = tar::Archive::new(File::open(path).unwrap());
     let entries = archive.entries().unwrap().map(Result::unwrap);
@@ -77,7 +77,7 @@ fn the_bundle_contains_no_secrets() {
     node.set_env("PATH", &bin);
     node.run().succeeded();
     server.set_signer(Signer::Off);
-    // On a busy machine, this time is enough for the evidence and the request. The request has to stay open.
+    // On a busy machine, this time is enough for the evidence and the request. The request must remain open.
     node.set("timeLimit", "10");
     node.command(&["renew", "--force"]).failed(11);
     let pem = fs::read_to_string(node.file("kubelet-client.pem")).unwrap();

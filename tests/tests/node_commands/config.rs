@@ -113,7 +113,7 @@ fn config_check_refuses_an_invalid_file_like_a_run() {
     node.command(&["config", "check", "/missing"]).failed(3);
 }
 
-/// A plugin, a valid file for it, and the changes that make the file invalid.
+/// A plugin, a valid file for this plugin, and the changes that make the file invalid.
 type Case<'a> = (&'a str, &'a Value, &'a [(&'a str, Value)]);
 
 /// The file with this value, or without the value.

@@ -314,7 +314,7 @@ fn the_evidence_of_a_tpm_has_keys_and_registers() {
     );
 }
 
-/// Name, mode, size and time of every file.
+/// The name, mode, size and time of every file.
 fn state(node: &Node) -> BTreeMap<String, (u32, u64, i64, i64)> {
     let files = node.files().into_iter();
     files

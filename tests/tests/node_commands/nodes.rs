@@ -62,7 +62,7 @@ pub fn instance() -> (ApiServer, Node, Imds) {
     (server, node, imds)
 }
 
-/// The output of a plugin without settings, run by any user with this standard input.
+/// The output of a plugin that any user runs, without settings and with this standard input.
 #[track_caller]
 pub fn piped(plugin: &str, arguments: &[&str], input: &str) -> String {
     let scratch = Scratch::new("input");

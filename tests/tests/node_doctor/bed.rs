@@ -41,7 +41,7 @@ pub struct Check {
 }
 
 impl Bed {
-    /// A node of this plugin that is ready to join.
+    /// A node with this plugin that is ready to join.
     pub fn of(plugin: &str, server: ApiServer, mut node: Node) -> Self {
         server.set_signer(Signer::issue());
         // This directory does not contain systemctl, because the host of the test might have a kubelet's unit.
@@ -71,7 +71,7 @@ impl Bed {
         bed
     }
 
-    /// Writes the kubelet's kubeconfig like an administrator.
+    /// Writes the kubelet's kubeconfig as an administrator does.
     pub fn write_kubelet_kubeconfig(&self) {
         let command = self.plugin.to_str().unwrap();
         let run = self
@@ -181,7 +181,7 @@ impl Examined {
         &self.check(name).state
     }
 
-    /// Asserts state and finding of the check with this name.
+    /// Asserts the state and the finding of the check with this name.
     #[track_caller]
     pub fn says(&self, name: &str, state: &str, finding: &str) {
         let check = self.check(name);

@@ -1,4 +1,4 @@
-//! The most frequent reasons why a node does not join, except the reasons in clouds and TPMs, which are in `clouds.rs`.
+//! The most frequent reasons for which a node does not join, except cloud and TPM reasons, which are in `clouds.rs`.
 
 use std::fs;
 

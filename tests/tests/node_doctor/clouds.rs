@@ -191,11 +191,11 @@ fn doctor_reports_a_tpm_that_fails_hangs_or_has_no_certificate() {
     );
 }
 
-/// The answer of a TPM helper to a question that only a later version supports.
+/// The response of a TPM helper to a request that only a later version supports.
 const UNKNOWN: &str = r#"{"Err":"Question"}"#;
 
-/// Installs a TPM helper that does not support the question for the boot measurements, and that answers the question
-/// for its version with `version`. It passes all other questions to the real helper.
+/// Installs a TPM helper that does not support the request for the boot measurements, and that responds to the version
+/// request with `version`. It passes all other requests to the real helper.
 fn install_older_helper(bed: &mut Bed, version: &str) {
     let name = "kubelet-authenticator-tpm-device";
     let script = format!(
@@ -216,12 +216,12 @@ fn a_helper_without_a_check_is_a_warning_with_its_version() {
     bed.node.command(&["renew"]).succeeded();
     for (answer, version) in [
         (r#"{"Ok":{"version":"0.0.9"}}"#, "version 0.0.9"),
-        // The first TPM helpers do not support this question.
+        // The first TPM helpers do not support this request.
         (UNKNOWN, "an earlier version"),
     ] {
         install_older_helper(&mut bed, answer);
         bed.node.unset("tpm.endorsementKey");
-        // The node works: it renews, and no check fails.
+        // The node works: it renews its certificate, and no check fails.
         bed.node.command(&["renew"]).succeeded();
         bed.is_well();
 
@@ -234,7 +234,7 @@ fn a_helper_without_a_check_is_a_warning_with_its_version() {
             "update the package kubelet-authenticator-tpm-device to the version of this plugin";
         assert!(cure.starts_with(update), "{cure}");
         examined.says("endorsement-certificate", "pass", "issued by");
-        // This helper does not report whether the index for that key is defined.
+        // This helper does not report whether the index for this key is defined.
         bed.node.set("tpm.endorsementKey", "ecc-p256");
         let examined = bed.doctor();
         let unreadable = "the TPM has no readable certificate for its endorsement key";
@@ -242,7 +242,7 @@ fn a_helper_without_a_check_is_a_warning_with_its_version() {
         let cure = &examined.check("endorsement-certificate").cure;
         assert!(!cure.contains("tpm2_nvdefine"), "{cure}");
     }
-    // The node cannot use a helper that does not support the question for the keys.
+    // The node cannot use a helper that does not support the request for the keys.
     let name = "kubelet-authenticator-tpm-device";
     let path = bed.node.move_program().join(name);
     std::fs::write(
@@ -255,7 +255,7 @@ fn a_helper_without_a_check_is_a_warning_with_its_version() {
     examined.says("boot-measurements", "skip", "the TPM does not answer");
 }
 
-/// Runs these commands in a folder with the certificate `ek.der`.
+/// Runs these commands in a directory with the certificate `ek.der`.
 #[track_caller]
 fn follow(commands: &[String], machine: &TpmMachine, certificate: &[u8]) {
     let folder = Scratch::new("certificate");

@@ -95,7 +95,7 @@ fn setup_updates_the_path_of_a_moved_plugin() {
     host.setup().succeeded();
     let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
     let own = program(NULL).display().to_string();
-    // Settings that an administrator added stay unchanged.
+    // Settings that an administrator added do not change.
     let conf = conf.replace(
         "      interactiveMode",
         "      args: [\"--config=/etc/own.yaml\"]\n      # ours\n      env:\n      - name: HTTPS_PROXY\n        value: http://proxy:3128\n      interactiveMode",
@@ -190,7 +190,7 @@ fn a_machine_that_joins_another_cluster_drops_the_old_credential() {
     assert_eq!(host.node.status()["server"], second.url());
     assert_eq!((first.creates(), second.creates()), (1, 1));
 
-    // A join to the same cluster again, where the certificate is valid.
+    // Another join to the same cluster, in which the certificate is valid.
     fs::remove_file(host.kubelet_conf()).unwrap();
     host.setup().succeeded();
     assert_eq!(second.creates(), 1);

@@ -83,13 +83,13 @@ impl Host {
         run
     }
 
-    /// A file of the machine.
+    /// A file on the machine.
     pub fn machine_path(&self, path: &str) -> PathBuf {
         let root = self.node.scratch().join("machine");
         root.join(path.trim_start_matches('/'))
     }
 
-    /// Writes a file of the machine.
+    /// Writes a file on the machine.
     pub fn machine_file(&self, path: &str, text: &str) {
         let path = self.machine_path(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -142,7 +142,7 @@ impl Host {
         self.etc.join("pki/kubelet-client-current.pem")
     }
 
-    /// Runs `setup` like before a start of the kubelet.
+    /// Runs `setup`, as before a start of the kubelet.
     pub fn setup(&self) -> Run {
         self.setup_with(&["--from", self.from().to_str().unwrap()])
     }
@@ -200,7 +200,7 @@ pub fn issuing() -> ApiServer {
     server
 }
 
-/// The node of the last request.
+/// The node in the last request.
 #[track_caller]
 pub fn asked(server: &ApiServer) -> String {
     let body: Value = serde_json::from_slice(server.created_bodies().last().unwrap()).unwrap();

@@ -1,5 +1,5 @@
-//! `setup`, plugin and kubelet use the same name and provider ID. The cases combine the source of these values, the
-//! failure of the first request, and the method of joining.
+//! `setup`, the plugin and the kubelet use the same name and provider ID. The cases combine the source of these values,
+//! the failure of the first request, and the method of joining.
 
 use std::fs;
 
@@ -108,6 +108,6 @@ fn setup_plugin_and_kubelet_agree_after_a_failed_request() {
 
 #[test]
 fn setup_plugin_and_kubelet_agree_after_a_pending_request() {
-    // The time limit can end before the watch.
+    // The time limit can expire before the watch ends.
     agree_in_each_place(Some(&Failed::with(PENDING, 11, "the next run")));
 }

@@ -35,7 +35,7 @@ fn setup_after_kubeadm_join_configures_the_kubelet_and_enrolls() {
     assert_eq!(endpoint.to_fields(), bootstrap.endpoint.to_fields());
     assert_eq!(endpoint.ca_pem(), server.ca_pem());
     assert!(is_pair(&host.node.file("kubelet-client.pem")));
-    // The kubelet's first call does not wait, and no longer needs files of kubeadm.
+    // The kubelet's first call does not wait, and no longer needs kubeadm's files.
     fs::remove_file(host.from()).unwrap();
     host.node.run().succeeded().pair();
     assert_eq!(server.creates(), 1);

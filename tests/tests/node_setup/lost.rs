@@ -140,7 +140,7 @@ fn the_error_contains_the_missing_file_of_a_bootstrap_kubeconfig() {
 
         host.is_left_to_kubeadm();
     }
-    // The kubeconfig has the certificate of a kubelet to adopt.
+    // The kubeconfig contains the certificate of a kubelet that can be adopted.
     let host = Host::named(&server, "worker-1");
     let pair = serde_json::json!({"client-certificate": "/none/current.pem", "client-key": "/none/current.pem"});
     server.kubeconfig().user(pair).write(&host.kubelet_conf());

@@ -1,4 +1,4 @@
-//! `setup` and `render`: the files with which a kubelet runs the plugin. `real_setup` tests the same with systemd,
+//! `setup` and `render`: the files with which a kubelet runs the plugin. `real_setup` runs the same tests with systemd,
 //! kubeadm and a kubelet.
 
 mod again;

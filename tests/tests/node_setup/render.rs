@@ -263,7 +263,7 @@ fn a_cluster_class_gets_its_missing_lists_and_a_provider_variable() {
         .failed(2);
 }
 
-/// The template of the names of nodes on EC2.
+/// The template for node names on EC2.
 const EC2_NAME: &str = r#"{{ ds.meta_data.local_hostname.split(".")[0] }}.{{ "ec2" if v1.region == "us-east-1" else v1.region ~ ".compute" }}.internal"#;
 
 #[test]

@@ -1,5 +1,5 @@
-//! The sources in which an administrator can set the node name and the provider ID. `setup` and the plugin of the
-//! kubelet use the same value in each case.
+//! The sources in which an administrator can set the node name and the provider ID. `setup` and the kubelet's plugin
+//! use the same value in each case.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -80,7 +80,7 @@ pub const PLACES: [(&str, Place); 12] = [
     }),
 ];
 
-/// Sets the name with the host name, as a service that sets it late.
+/// Sets the name through the host name, as a service that sets it late does.
 pub const LATE: Place = |host| {
     host.call("worker-1");
     host.machine_file(CONFIGURATION, CONFIGURED);

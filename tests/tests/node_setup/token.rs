@@ -10,7 +10,7 @@ use crate::bed::{Host, asked, issuing};
 
 const NEW: &str = "fedcba.fedcba9876543210";
 
-/// A machine whose first token has expired, and the server, which accepts a new token.
+/// A machine whose first token has expired, and a server that accepts a new token.
 fn expired() -> (ApiServer, Host) {
     let server = issuing();
     server.add_token("fedcba", "fedcba9876543210");

@@ -13,7 +13,7 @@ fn setup_undo_installs_the_stored_certificate_for_the_kubelet() {
     let host = Host::joining(&server);
     host.setup().succeeded();
     let stored = fs::read_to_string(host.node.file("kubelet-client.pem")).unwrap();
-    // The address of the cluster has changed since then.
+    // The cluster's address has changed since the join.
     let moved = "https://moved.example:6443";
     let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
     fs::write(host.kubelet_conf(), conf.replace(&server.url(), moved)).unwrap();
@@ -24,7 +24,7 @@ fn setup_undo_installs_the_stored_certificate_for_the_kubelet() {
     host.is_left_to_kubeadm();
     assert_eq!(fs::read_to_string(host.pair()).unwrap(), stored);
     assert_eq!(mode_of(&host.pair()), 0o600);
-    // Use the format that the kubelet writes, because the kubelet only replaces such links.
+    // Use the format that the kubelet writes, because the kubelet replaces only such links.
     let target = fs::read_link(host.pair()).unwrap();
     let name = target.file_name().unwrap().to_str().unwrap();
     let stamp = name
@@ -39,7 +39,7 @@ fn setup_undo_installs_the_stored_certificate_for_the_kubelet() {
     let Login::ClientCertificate { chain_pem, .. } = &kubeconfig.login else {
         panic!("{kubeconfig:?}")
     };
-    // The key is in the same file, but not a part of the chain.
+    // The key is in the same file, but is not a part of the chain.
     assert!(stored.starts_with(chain_pem.trim_end()), "{chain_pem}");
     assert!(!chain_pem.contains("PRIVATE"), "{chain_pem}");
     assert_eq!(kubeconfig.endpoint.server(), moved);

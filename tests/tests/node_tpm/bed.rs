@@ -40,13 +40,13 @@ pub struct Bed {
     pub tpm: Arc<Swtpm>,
     pub machine: TpmMachine,
     pub node: Node,
-    /// Creates credentials, with a separate TPM.
+    /// A separate TPM, which creates the credentials.
     maker: TpmMachine,
     /// The endorsement key for which credentials are created: the key of the machine.
     pub trusted: Vec<u8>,
     /// Whether certificates are immediately due for renewal.
     pub old: bool,
-    /// Whether answers to challenges remain undecided.
+    /// Whether the controller leaves answers to challenges undecided.
     pub idle: bool,
     /// The verifier that decides instead of the test.
     pub verifier: Option<TpmVerifier>,
@@ -81,7 +81,7 @@ impl Bed {
         }
     }
 
-    /// Runs the plugin like client-go, while the controller decides on its requests.
+    /// Runs the plugin as client-go does, while the controller decides on its requests.
     #[track_caller]
     pub fn run(&self) -> Run {
         let run = self.controlled(|plugin| plugin.finish());
@@ -92,7 +92,7 @@ impl Bed {
     }
 
     /// Like [`run`](Self::run), but does not decide on the answer to the challenge. Kills the plugin after the API
-    /// server has the answer, and the plugin has recorded this.
+    /// server has received the answer and the plugin has recorded this.
     #[track_caller]
     pub fn kill_at_the_answer(&mut self) {
         self.idle = true;
@@ -131,7 +131,7 @@ impl Bed {
             .filter(|csr| csr["status"]["conditions"].is_array());
         let mut decided: BTreeSet<String> = decided.map(known).collect();
         let ended = poll(PATIENCE, || {
-            // Check again after the plugin ends, for its last request.
+            // Check again after the plugin ends, because it might have sent another request.
             let last = over.load(Ordering::Relaxed);
             for csr in self.server.csrs() {
                 if decided.insert(known(&csr)) {

@@ -17,7 +17,7 @@ use node_attestation_tpm::verifier::TpmVerifier;
 
 use crate::bed::Bed;
 
-/// A machine whose TPM has its own CAs, and stores their certificates in this order.
+/// A machine whose TPM has separate CAs, and stores their certificates in this order.
 fn with_chain(order: impl FnOnce(&mut Vec<Vec<u8>>)) -> (Bed, Arc<EkCa>) {
     let maker = Arc::new(EkCa::with_intermediates("a maker", Intermediates::Good(3)));
     let tpm = Swtpm::made_by(&maker);
@@ -27,7 +27,7 @@ fn with_chain(order: impl FnOnce(&mut Vec<Vec<u8>>)) -> (Bed, Arc<EkCa>) {
     (Bed::with(tpm), maker)
 }
 
-/// A verifier that trusts only the root CA of this manufacturer.
+/// A verifier that trusts only the root CA of the TPM's manufacturer.
 fn requiring(maker: &EkCa) -> TpmVerifier {
     let keys = ChallengeKeys {
         current: ChallengeKey::new([3; 32]),

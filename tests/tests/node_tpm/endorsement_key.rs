@@ -26,7 +26,7 @@ fn public(bed: &Bed, kind: EndorsementKey) -> Vec<u8> {
     TpmMachine::new(bed.tpm.clone(), kind).ek_public()
 }
 
-/// Makes a P-256 endorsement key persistent in the TPM, like an agent that needs this key.
+/// Makes a P-256 endorsement key persistent in the TPM, as an agent that needs this key does.
 fn persist_p256(bed: &Bed) {
     let handle = format!("{:#010x}", EndorsementKey::P256.persistent_handle());
     let output = Command::new("tpm2_createek")
@@ -114,7 +114,7 @@ fn an_endorsement_key_kind_without_an_origin_is_not_used() {
     assert_eq!(std::fs::read_to_string(kept).unwrap(), "ecc-p384");
 }
 
-/// Runs a script from the page in this directory. Returns the digest that it prints.
+/// Runs a script from the page in this directory. Returns the digest that the script prints.
 #[track_caller]
 fn digest_by(script: &str, bed: &Bed, directory: &Scratch) -> String {
     let output = Command::new("sh")

@@ -1,4 +1,4 @@
-//! Every fault of the TPM has its exit status, its message, and its time.
+//! Every fault of the TPM has its own exit status, message and duration.
 
 use std::ffi::CStr;
 use std::fs::Permissions;
@@ -20,13 +20,13 @@ use kubelet_authenticator_tests::program;
 
 use crate::bed::{Bed, DEVICE};
 
-/// The time limit of a join for these nodes.
+/// The time limit for a join of these nodes.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The time limit of a run of a node with a credential.
+/// The time limit for a run on a node with a credential.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A node with a TPM in which each of these commands has this fault.
+/// A node with a TPM for which each of these commands has this fault.
 fn faulty(commands: Commands, fault: Fault) -> (Bed, TpmProxy) {
     let mut bed = Bed::new();
     let proxy = TpmProxy::before(&bed.tpm);
@@ -191,7 +191,7 @@ fn a_machine_without_a_tpm_exits_with_6_and_the_reason() {
     }
 }
 
-/// Installs the TPM helper with one of the names in it replaced.
+/// Installs a TPM helper in which one of the names is replaced.
 fn patched(bed: &mut Bed, from: &str, to: &str) {
     assert_eq!(from.len(), to.len());
     let mut bytes = std::fs::read(program(DEVICE)).unwrap();

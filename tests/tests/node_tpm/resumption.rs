@@ -9,7 +9,7 @@ use kubelet_authenticator_tests::node::{Node, PATIENCE};
 
 use crate::bed::Bed;
 
-/// A node whose plugin was killed after the answer to its challenge. Since then, its TPM has this fault.
+/// A node whose plugin was killed after the answer to its challenge. Since then, the node's TPM has had this fault.
 fn answered(fault: Fault) -> (Bed, TpmProxy) {
     let mut bed = Bed::new();
     let proxy = TpmProxy::before(&bed.tpm);
@@ -31,7 +31,7 @@ fn an_issued_certificate_is_fetched_without_the_tpm() {
     assert_eq!(bed.sent().len(), 2);
 }
 
-/// A TPM that can do half of the work within a run, but not all of the work.
+/// A TPM that can complete half of the work within a run, but not all of the work.
 #[test]
 fn a_renewal_with_a_slow_tpm_completes_over_several_runs() {
     let mut bed = Bed::new();
@@ -41,7 +41,7 @@ fn a_renewal_with_a_slow_tpm_completes_over_several_runs() {
     let first = bed.run().succeeded();
     bed.old = false;
     bed.node.set("timeLimit", "3");
-    // One `CreatePrimary` command is for the keys, and one for the answer.
+    // One `CreatePrimary` command is for the keys, and another is for the answer.
     let create = Commands::One(command::CREATE_PRIMARY);
     let slow = Fault::Slow(Duration::from_millis(1500));
     proxy.inject(create, Times::always(), slow);

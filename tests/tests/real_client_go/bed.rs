@@ -25,17 +25,17 @@ use tempfile::TempDir;
 
 pub const TOKEN: &str = "abcdef.0123456789abcdef";
 
-/// The names of the server of [`Bed`].
+/// The names of the server in [`Bed`].
 pub const NAMES: [&str; 4] = ["127.0.0.1", "localhost", "api.test", "my_api.test"];
 
 /// The result of the comparison between the plugin and client-go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Both accept it, or neither does.
+    /// Both programs accept the input, or neither program accepts it.
     Same,
     /// Accepted only by client-go.
     Stricter,
-    /// Only the plugin accepts it.
+    /// Only the plugin accepts the input.
     Looser,
 }
 
@@ -155,7 +155,7 @@ impl Form {
     }
 }
 
-/// A server with the usual certificate, and a folder for kubeconfigs.
+/// A server with the usual certificate, and a directory for kubeconfigs.
 pub struct Bed {
     pub authority: CertificateAuthority,
     pub server: Arc<Server>,
@@ -203,7 +203,7 @@ pub struct Server {
     pub port: u16,
 }
 
-/// Any certificate, including ones that no server should have.
+/// Any certificate, including certificates that no server should have.
 #[derive(Debug)]
 struct Anything(Arc<CertifiedKey>);
 
@@ -214,7 +214,7 @@ impl ResolvesServerCert for Anything {
 }
 
 impl Server {
-    /// A server with this chain and key in PEM. It stops with the process.
+    /// A server with this chain and key in PEM. The server stops with the process.
     pub fn start(chain_pem: &str, key_pem: &str) -> Self {
         let chain: Result<Vec<_>, _> =
             CertificateDer::pem_slice_iter(chain_pem.as_bytes()).collect();
@@ -276,8 +276,8 @@ fn serve(tcp: TcpStream, config: Arc<ServerConfig>) {
     }
 }
 
-/// Starts the OpenSSL server, for TLS features that rustls servers do not support. It sends the contents of files as
-/// responses. Returns its port.
+/// Starts the OpenSSL server, for TLS features that rustls servers do not support. The server sends the contents of
+/// files as responses. Returns its port.
 pub fn openssl_server(
     folder: &TempDir,
     (certificate, key): (&str, &str),

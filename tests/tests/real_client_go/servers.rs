@@ -55,8 +55,8 @@ fn served(name: &'static str, host: &str, chain: &str, key: &str, listed: &str) 
     Form::new(name, &bed, kubeconfig(&url, &STANDARD.encode(listed)))
 }
 
-/// A certificate of the CA `issuer` with these contents. Unless `change` removes it, the certificate contains the
-/// loopback name.
+/// A certificate of the CA `issuer` with these contents. The certificate contains the loopback name, unless `change`
+/// removes it.
 fn signed(
     name: &'static str,
     host: &str,
@@ -107,7 +107,7 @@ fn named(name: &'static str, presented: &str, wanted: &str) -> Form {
     Form::new(name, &bed, text.replacen("contexts:", &field, 1))
 }
 
-/// A critical extension of this OID.
+/// A critical extension with this OID.
 fn critical(params: &mut CertificateParams, oid: &[u64], value: &[u8]) {
     let mut extension = CustomExtension::from_oid_content(oid, value.to_vec());
     extension.set_criticality(true);

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use kubelet_authenticator_test_support::process::Scratch;
 use serde_json::Value;
 
-/// The audit policy: metadata of requests, without bodies.
+/// The audit policy: the metadata of requests, without bodies.
 const POLICY: &str = r#"{
     "apiVersion": "audit.k8s.io/v1", "kind": "Policy",
     "rules": [{"level": "Metadata"}], "omitStages": ["RequestReceived"]
@@ -63,7 +63,7 @@ impl Audit {
         Mark(self.lines().len())
     }
 
-    /// The controller's requests since the mark, except those that do not depend on joins.
+    /// The controller's requests since the mark, except requests that do not depend on joins.
     pub fn since(&self, mark: Mark) -> Calls {
         let mut calls = Calls::new();
         for line in self.lines().iter().skip(mark.0) {

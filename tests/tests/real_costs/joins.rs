@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::audit::{Audit, Calls, Mark, calls};
 use crate::connections::connections;
 
-/// The user in the manifest of permissions.
+/// The user in the permissions manifest.
 const ON_MANAGEMENT: &str = "node-attestation-controller";
 
 /// The user of the kubeconfig that Cluster API writes.
@@ -71,7 +71,7 @@ impl Bed {
         all
     }
 
-    /// Waits until the log has exactly these requests. The controller writes Events after the answer, and the API
+    /// Waits until the log has exactly these requests. The controller writes Events after it has answered, and the API
     /// server writes its log after the request.
     #[track_caller]
     fn assert_calls(&self, marks: [Mark; 2], expected: &Calls) {
@@ -84,7 +84,7 @@ impl Bed {
         }
     }
 
-    /// The controller's connections to each API server.
+    /// The controller's connections to both API servers.
     fn connections(&self) -> [usize; 2] {
         let planes = [
             self.management.control_plane(),

@@ -1,5 +1,5 @@
-//! The controller's requests to the API servers of a management and a workload cluster, by their own audit logs: all
-//! writes and reads of a join and a renewal; and its connections to them.
+//! The controller's requests to the API servers of a management and a workload cluster, according to their audit logs:
+//! all writes and reads for a join and a renewal. Also, the controller's connections to these API servers.
 
 mod audit;
 mod connections;

@@ -25,7 +25,7 @@ fn chart() -> String {
     packaging().join(NAME).display().to_string()
 }
 
-/// Runs helm without the settings of the user.
+/// Runs helm without the user's settings.
 fn helm(arguments: &[&str]) -> Output {
     let home = Scratch::new("helm");
     let mut helm = Command::new(&*HELM);
@@ -401,7 +401,7 @@ fn a_packed_chart_installs_a_leading_controller_in_any_namespace() {
     let upgraded = deployment(&management, namespace);
     assert_eq!(upgraded["spec"]["replicas"], 3);
     follow_the_pages_with_changed_resources(&management, &files);
-    // The objects of the clusters stay.
+    // The objects of the clusters remain.
     run(&["uninstall"], &[]);
     let kubectl = management.kubectl();
     let left = kubectl.json(["get", "deployments,roles", "-n", namespace]);

@@ -15,7 +15,7 @@ fn folder() -> PathBuf {
     repository().join("packaging/floor")
 }
 
-/// The policies and bindings of the file.
+/// The policies and bindings in the file.
 fn packaged() -> BTreeMap<[String; 3], Value> {
     let text = fs::read_to_string(folder().join("policies.yaml")).unwrap();
     let all = objects(&text);

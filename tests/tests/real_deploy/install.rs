@@ -22,7 +22,7 @@ fn section(page: &str, heading: &str) -> Vec<String> {
     steps.map(|(_, command)| command).collect()
 }
 
-/// Installs with a method of the page, and checks the result with the page's commands. No Pod runs: a controller with
+/// Installs with a method from the page, and checks the result with the page's commands. No Pod runs: a controller with
 /// the permissions and the arguments of the Deployment replaces them.
 #[track_caller]
 fn follow(method: &str, prepare: impl FnOnce(&Desk)) {
@@ -46,7 +46,7 @@ fn follow(method: &str, prepare: impl FnOnce(&Desk)) {
     ));
 }
 
-/// Runs this script of packaging like `make`, with this output directory.
+/// Runs this script from packaging as `make` does, with this output directory.
 #[track_caller]
 fn make(files: &Scratch, script: &str, directory: &str) {
     let mut build = Command::new(repository().join("packaging").join(script));
@@ -54,7 +54,7 @@ fn make(files: &Scratch, script: &str, directory: &str) {
     assert!(build.status.success(), "{build:?}");
 }
 
-/// Builds the components for clusterctl, and writes its settings with them to this file.
+/// Builds the components for clusterctl, and writes clusterctl's settings, which name them, to this file.
 #[track_caller]
 pub fn provide_to_clusterctl(files: &Scratch, settings: &str) {
     let release = concat!("addon-kubelet-authenticator/v", env!("CARGO_PKG_VERSION"));
@@ -64,7 +64,7 @@ pub fn provide_to_clusterctl(files: &Scratch, settings: &str) {
     files.write(settings, json!({"providers": [provider]}).to_string());
 }
 
-/// Writes the overlay of the page, without TPMs.
+/// Writes the overlay from the page, without TPMs.
 #[track_caller]
 pub fn write_overlay(desk: &Desk) {
     let page = repository().join("docs/install.md");

@@ -179,7 +179,7 @@ fn each_cluster_check_is_documented_and_each_documented_check_exists() {
 
     let (_, checks) = checked(&scene, &["--nodes"]);
 
-    // The check `settings` only runs without a management cluster.
+    // The check `settings` runs only without a management cluster.
     let mut made = vec!["settings".to_owned()];
     for one in &checks {
         let name = one["name"].as_str().unwrap();

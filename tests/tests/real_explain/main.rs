@@ -92,7 +92,7 @@ fn explained(scene: &Scene, request: &str) -> Value {
     ))
 }
 
-/// Names and outcomes of the checks.
+/// The names and outcomes of the checks.
 fn outcomes(explanation: &Value) -> Vec<(&str, &str)> {
     let checks = explanation["checks"].as_array().unwrap().iter();
     checks
@@ -135,7 +135,7 @@ fn a_denied_request_is_explained_by_the_check_that_denied_it() {
     let answer = scene.answer(&name);
     let before = versions(&scene);
 
-    // The Event is written after the answer.
+    // The controller writes the Event after the answer.
     let told = poll(PATIENCE, || {
         let told = explained(&scene, &name);
         (told["events"] != json!([])).then_some(told)
@@ -179,7 +179,7 @@ fn the_page_shows_the_actual_output_for_a_denied_request() {
     let name = scene.file(&thief.bootstrap_kubeconfig(), &of(&victim));
     scene.answer(&name);
 
-    // The Event is written after the answer.
+    // The controller writes the Event after the answer.
     let printed = poll(PATIENCE, || {
         let output = run_as(&admin(), &["explain", &name, "--cluster", cluster]);
         let text = String::from_utf8(output.stdout).unwrap();

@@ -27,7 +27,7 @@ fn ready(name: &str, namespace: &str) -> (WorkloadCluster, Authentication) {
     (cluster, authentication)
 }
 
-/// The certificate and key of a CA, PEM, that expired long ago.
+/// The certificate and the key (PEM) of a CA that expired long ago.
 fn expired() -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();

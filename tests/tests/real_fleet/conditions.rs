@@ -21,7 +21,7 @@ static BED: LazyLock<(Management, Manager)> = LazyLock::new(|| {
     (management, manager)
 });
 
-/// One workload cluster for the tests that do not need a special one. Each test also has a separate CA.
+/// One workload cluster for the tests that do not need a special cluster. Each test also has a separate CA.
 static WORKLOAD: LazyLock<Arc<ControlPlane>> = LazyLock::new(|| Arc::new(ControlPlane::start()));
 
 fn kubectl() -> &'static Kubectl {
@@ -41,7 +41,7 @@ fn cluster(namespace: &str) -> WorkloadCluster {
     cluster
 }
 
-/// A new CA: certificate and key, as PEM.
+/// A new CA: its certificate and key, as PEM.
 fn ca(name: &str) -> (String, String) {
     let ca = CertificateAuthority::new(name);
     let pair = ca.pair();
@@ -145,7 +145,7 @@ fn requests_of_an_unserved_cluster_wait_until_it_is_served_again() {
     }
 }
 
-/// The clusters whose API servers never answer.
+/// The clusters whose API servers never respond.
 const HANGING: u32 = 6;
 
 /// The deadline of each call of the controller, and therefore of the first call to each of these API servers.

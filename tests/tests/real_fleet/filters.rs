@@ -64,7 +64,7 @@ impl Bed {
         }
     }
 
-    /// The number of writes of a controller, by namespace and resource, without the writes of its Lease.
+    /// The number of writes of a controller, by namespace and resource, without the writes to its Lease.
     fn writes(&self, group: &str) -> BTreeMap<(String, String), usize> {
         let mut writes = BTreeMap::new();
         for event in self.events(group) {
@@ -105,7 +105,7 @@ impl Bed {
         names
     }
 
-    /// The namespaces that a controller writes to.
+    /// The namespaces to which a controller writes.
     fn namespaces(&self, group: &str) -> Vec<String> {
         let writes = self.writes(group).into_keys();
         let mut namespaces: Vec<String> = writes.map(|(namespace, _)| namespace).collect();
@@ -130,8 +130,8 @@ impl Bed {
     }
 }
 
-/// Waits until a controller has written the status of its own Cluster several times. It writes this status every two
-/// seconds at most. A controller that contradicts another one does so in this time.
+/// Waits until a controller has written the status of its own Cluster several times. The controller writes this status
+/// at most every two seconds. A controller that contradicts the other controller does so within this time.
 #[track_caller]
 fn pass_rounds(kubectl: &Kubectl, authentication: &Authentication) {
     for _ in 0..ROUNDS {

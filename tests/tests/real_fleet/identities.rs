@@ -29,7 +29,7 @@ fn printed(management: &Management, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The command, and its whole output.
+/// The command, and its complete output.
 #[track_caller]
 fn shown(management: &Management, arguments: &[&str]) -> String {
     let text = stable(&printed(management, arguments));

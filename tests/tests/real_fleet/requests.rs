@@ -1,4 +1,4 @@
-//! A request of a machine without evidence, sent like its node sends it.
+//! A request from a machine without evidence, sent as its node sends it.
 
 use kubelet_attestation::names::Provider;
 use kubelet_authenticator_tests::controller::{Application, certificate_of, is_answered};
@@ -23,7 +23,7 @@ pub fn answer(cluster: &WorkloadCluster, name: &str) -> Value {
     })
 }
 
-/// The certificate that the machine gets, PEM.
+/// The certificate that the machine gets, as PEM.
 #[track_caller]
 pub fn join(cluster: &WorkloadCluster, machine: &Machine) -> String {
     let csr = answer(cluster, &file(cluster, machine));

@@ -18,7 +18,7 @@ const LONG_ENOUGH: usize = 12;
 /// The length of the pieces of encoded text that are searched for.
 const PIECE: usize = 24;
 
-/// The secret texts, in every form in which they exist.
+/// The secret texts, in every form in which they occur.
 #[derive(Default)]
 struct Secrets(Vec<(&'static str, String)>);
 
@@ -47,7 +47,7 @@ impl Secrets {
         let random = random_part(pem);
         self.add(what, &pem[random.clone()]);
         let encoded = STANDARD.encode(pem);
-        // Use only whole groups of four characters.
+        // Use only complete groups of four characters.
         let (start, end) = (random.start.div_ceil(3) * 4, random.end / 3 * 4);
         self.add(what, &encoded[start..end]);
     }
@@ -66,8 +66,8 @@ fn told(kubectl: &Kubectl, resources: &str) -> String {
     kubectl.ok(["get", resources, "-A", "-o", "json"])
 }
 
-/// The range of the private number in the PEM of a key on P-256. The part before the number is the same in every P-256
-/// key, and some of it occurs in every certificate request.
+/// The range of the private number in the PEM of a P-256 key. The part before the number is the same in every P-256
+/// key, and a piece of this part occurs in every certificate request.
 fn random_part(pem: &str) -> Range<usize> {
     /// The bytes before the number: the structure's version and the number's length (RFC 5915).
     const BEFORE: [u8; 5] = [2, 1, 1, 4, 32];
@@ -78,7 +78,7 @@ fn random_part(pem: &str) -> Range<usize> {
     // The characters that encode only the number.
     let (first, last) = ((number * 4).div_ceil(3), (number + 32) * 4 / 3 - 1);
     let begins = pem.find('\n').unwrap() + 1;
-    // A line of a PEM has 64 characters.
+    // A line of PEM has 64 characters.
     let place = |character: usize| begins + character + character / 64;
     place(first)..place(last)
 }

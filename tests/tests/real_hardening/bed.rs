@@ -61,7 +61,7 @@ impl Bed {
         &self.client
     }
 
-    /// Runs the controller's work to its end.
+    /// Runs the controller's work until it is complete.
     pub fn run<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
     }
@@ -113,7 +113,7 @@ impl Bed {
         );
     }
 
-    /// Waits until the request has its certificate.
+    /// Waits until the request has a certificate.
     #[track_caller]
     pub fn wait_until_issued(&self, name: &str) -> Value {
         let what = format!("{name} with a certificate");
@@ -122,13 +122,13 @@ impl Bed {
         })
     }
 
-    /// The request of this name.
+    /// The request with this name.
     pub fn request(&self, name: &str) -> Value {
         let kubectl = self.cluster.kubectl();
         kubectl.json(["get", "certificatesigningrequests", name])
     }
 
-    /// Creates a ClusterRoleBinding like an administrator.
+    /// Creates a ClusterRoleBinding as an administrator does.
     pub fn bind(&self, name: &str, role: &str, kind: &str, subject: &str) {
         let rbac = "rbac.authorization.k8s.io";
         self.cluster.kubectl().apply_object(&json!({
@@ -172,7 +172,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The request, filled up to this length with data that the API server ignores.
+    /// The request, padded to this length with data that the API server ignores.
     fn to_json(&self, length: Option<usize>) -> Value {
         let (mut pem, _) = certificate_request(&Subject::node(self.node), None);
         let missing = length.map_or(0, |length| length - pem.len());
@@ -228,7 +228,7 @@ pub fn assert_done(output: &Output) {
     assert!(output.status.success(), "{}", said(output));
 }
 
-/// Asserts that the admission policy rejected the request with a message that contains these words.
+/// Asserts that the admission policy rejected the request with a message that contains this text.
 #[track_caller]
 pub fn assert_refused(output: &Output, words: &str) {
     let said = said(output);

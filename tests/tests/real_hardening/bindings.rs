@@ -76,7 +76,7 @@ fn an_unmodified_cluster_issues_any_node_name_for_a_bootstrap_token() {
     assert_is_left_alone(&bed, "node-csr-anyone");
 }
 
-/// Asserts that kube-controller-manager has processed the request without an approval, by its log.
+/// Asserts from kube-controller-manager's log that it has processed the request without an approval.
 #[track_caller]
 fn assert_is_left_alone(bed: &Bed, name: &str) {
     let manager = bed.cluster.controller_manager().unwrap();

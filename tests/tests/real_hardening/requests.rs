@@ -1,4 +1,4 @@
-//! The permitted requests of tokens and nodes.
+//! The permitted requests from tokens and nodes.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;

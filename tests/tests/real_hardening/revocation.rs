@@ -36,7 +36,7 @@ fn uid(record: u8, generation: u64) -> CertificateUid {
     }
 }
 
-/// Revokes these generations, and all before them.
+/// Revokes these generations and all earlier generations.
 fn apply(bed: &Bed, revoked: &[CertificateUid], now: SystemTime) -> Revocation {
     let before = |uid: &CertificateUid| RevokedGenerations {
         lowest_valid: uid.generation + 1,
@@ -62,7 +62,7 @@ fn apply_list(
         .unwrap()
 }
 
-/// Labels its own Node with a value that differs each time.
+/// Labels the node's own Node, with a value that differs each time.
 pub fn label(node: &Kubectl, name: &str, value: usize) -> Output {
     let label = format!("example.com/tried={value}");
     node.run(["label", "node", name, &label, "--overwrite"])
@@ -328,7 +328,7 @@ fn the_revocation_policy_is_bound_only_while_an_entry_exists() {
     wait_until(&node, "n", false);
     assert_eq!(listed(&bed), Vec::<String>::new());
 
-    // Apply the policy again, while objects from the first time still exist.
+    // Apply the policy again, while the objects from the first application still exist.
     apply(&bed, &[uid(1, 1)], now());
     wait_until(&node, "n", true);
 }
@@ -348,7 +348,7 @@ fn an_unchanged_revocation_list_is_not_written() {
     assert_eq!(versions(), before);
 }
 
-/// The records come from a backup.
+/// The records are from a backup.
 #[test]
 fn an_obsolete_entry_stays_in_the_list_until_it_expires() {
     let bed = Bed::start(Controllers::None, &[]);
@@ -392,7 +392,8 @@ fn a_deleted_revocation_list_is_restored_and_blocks_no_node() {
     wait_until(&node, "n", false);
     assert_done(&label(&other, "n", 0));
 
-    // An API server that starts without the definition allows all writes, including those that restore it.
+    // An API server that starts without the definition allows all writes, including the writes that restore the
+    // definition.
     bed.cluster.restart_apiserver();
     assert_done(&label(&other, "n", 1));
     kubectl.ok(["create", "namespace", "written-meanwhile"]);
@@ -422,7 +423,7 @@ fn the_generation_floor_refuses_lower_ones_and_survives_a_restart() {
     wait_until(&node, "n", true);
     assert_done(&label(&other, "other", 0));
 
-    // A controller that has no floor itself keeps the stored floor.
+    // A controller that does not have a floor keeps the stored floor.
     let list = floor(0);
     wait_until(&node, "n", true);
     assert!(!list.is_empty());

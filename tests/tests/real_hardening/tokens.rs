@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
-// The tests have only this clock.
+// The tests use only this clock.
 use kubelet_authenticator_test_support::clock::since_epoch as elapsed;
 use kubelet_authenticator_test_support::control_plane::Controllers;
 use node_attestation_core::identifiers::TokenId;

@@ -31,7 +31,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts the program's controller for a cluster. It admits machines without evidence.
+    /// Starts the program's controller for a cluster. The controller admits machines without evidence.
     pub fn start(plane: ControlPlane, machines: &[Machine]) -> Self {
         prepare(&plane);
         let setup = controller(&plane, "node-attestation-controller", machines);
@@ -45,7 +45,7 @@ impl Cluster {
     }
 }
 
-/// Permits bootstrap tokens to create requests, like kubeadm, without any automatic approval.
+/// Permits bootstrap tokens to create requests, as kubeadm does, but without any automatic approval.
 pub fn prepare(plane: &ControlPlane) {
     plane.install_bindings(&[KubeadmBinding::KubeletBootstrap, KubeadmBinding::GetNodes]);
 }
@@ -83,14 +83,14 @@ impl<'a> Node<'a> {
         Self { plane, name, exec }
     }
 
-    /// Adds the setting of this key.
+    /// Adds the setting with this key.
     #[must_use]
     pub fn setting(mut self, key: &str, value: &str) -> Self {
         self.exec = self.exec.setting(key, value);
         self
     }
 
-    /// Adds a variable of the plugin's environment that is not a setting.
+    /// Adds a variable to the plugin's environment that is not a setting.
     #[must_use]
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.exec = self.exec.env(name, value);
@@ -102,7 +102,7 @@ impl<'a> Node<'a> {
         self.plane.exec_kubeconfig(self.exec.clone())
     }
 
-    /// A builder for a kubelet with this kubeconfig. It reads the node's name from `--hostname-override`.
+    /// A builder for a kubelet with this kubeconfig. The kubelet reads the node's name from `--hostname-override`.
     pub fn kubelet(&self) -> KubeletBuilder {
         self.plane.kubelet(self.name).kubeconfig(self.kubeconfig())
     }
@@ -118,8 +118,8 @@ impl<'a> Node<'a> {
     }
 }
 
-/// The requests of the machine with this provider ID, the oldest first: both the requests with its token and with its
-/// certificate.
+/// The requests of the machine with this provider ID, the oldest first: both requests with its token and requests with
+/// its certificate.
 pub fn requests_for(plane: &ControlPlane, name: &str) -> Vec<Value> {
     let names = |csr: &Value| {
         let request = BASE64_STANDARD
@@ -143,7 +143,7 @@ pub fn requests_for(plane: &ControlPlane, name: &str) -> Vec<Value> {
     requests
 }
 
-/// The type and reason of a request's conditions.
+/// The types and reasons of a request's conditions.
 pub fn conditions(csr: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let conditions = csr["status"]["conditions"]

@@ -78,10 +78,11 @@ fn the_lease_is_renewed_in_time_while_renewals_reopen_watches() {
     assert_eq!(issued["provider"], "null");
 }
 
-/// A lifetime of which a fifth is longer than 20 seconds. In this last fifth, a slow device would get a long run.
+/// A lifetime of which a fifth is longer than 20 seconds. In this last fifth, a slow device would get a run with a
+/// longer time limit.
 const OUTLIVES: &str = "110s";
 
-/// A kubelet renews its Lease every 10 seconds. A run of the plugin takes 5 seconds, or 25 with a slow device.
+/// A kubelet renews its Lease every 10 seconds. A run of the plugin takes 5 seconds, or 25 seconds with a slow device.
 const SHORT_GAP: Duration = Duration::from_secs(25);
 
 /// A node whose kubelet renews its Lease until its first certificate expires. After the node is ready, `disturb`

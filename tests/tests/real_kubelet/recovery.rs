@@ -16,10 +16,11 @@ use crate::node::{Machine, Node, controller, prepare, started};
 const PLUGIN: &str = "kubelet-authenticator-null";
 const CONTROLLER: &str = "null-attestation-controller";
 
-/// The grace period of the cluster for a silent node. Kubernetes' default of 50 s would also work, but take longer.
+/// The grace period for a silent node in the cluster. Kubernetes' default of 50 s would also work, but would take
+/// longer.
 const GRACE: &str = "--node-monitor-grace-period=20s";
 
-/// A node counts as down when its Lease is more than a minute old. The controller checks this once a minute.
+/// A node counts as down when its Lease is more than a minute old. The controller checks this once per minute.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 static PLANE: LazyLock<ControlPlane> = LazyLock::new(|| {
@@ -77,7 +78,7 @@ fn a_node_that_was_off_until_expiry_rejoins_with_its_token() {
     kubelet.wait_for_lease_renewal();
 }
 
-/// Removes these directories from the machine's `/var/lib`, like a new disk. Mounts remain.
+/// Removes these directories from the machine's `/var/lib`, as on a new disk. Mounts remain.
 fn forget(kubelet: &Kubelet, folders: &[&str]) {
     for folder in folders {
         let folder = kubelet.var_lib().join(folder);
@@ -97,14 +98,14 @@ fn is_issued(csr: &Value) -> bool {
     csr["status"]["certificate"].is_string()
 }
 
-/// The request of the node's last certificate.
+/// The request for the node's last certificate.
 #[track_caller]
 pub fn latest(node: &Node<'_>) -> Value {
     let issued = node.requests().into_iter().rfind(is_issued);
     issued.expect("a request with a certificate")
 }
 
-/// Waits for a certificate that is not of the first generation.
+/// Waits for a certificate that does not belong to the first generation.
 #[track_caller]
 fn wait_for_another_generation(node: &Node<'_>, kubelet: &Kubelet) -> Value {
     let issued = poll(PATIENCE, || {

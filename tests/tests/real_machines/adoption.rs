@@ -21,7 +21,7 @@ const OUR_SECONDS: u32 = 240;
 /// Kubernetes' own signer.
 const BUILT_IN: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
-/// The policy by which the API server records the users that request certificates.
+/// The policy with which the API server records the users that request certificates.
 const AUDITED: &str = "\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -111,7 +111,7 @@ fn kubeadm_nodes_are_adopted_and_returned_to_kubeadm() {
         "before-us",
     ];
     SITE.management.kubectl().ok(words);
-    // Revocation stays, so that a stolen certificate does not become valid again.
+    // Revocation remains in force, so that a stolen certificate does not become valid again.
     let policies = "validatingadmissionpolicies,validatingadmissionpolicybindings";
     let left = || scene.plane().kubectl().ok(["get", policies, "-o", "name"]);
     let revocation = "\
@@ -185,7 +185,7 @@ fn machine_deployments_migrate_one_by_one_while_others_join() {
     let ours = deployment("ours", scene.config());
     scene.wait_for_node_of(&ours.wait_until_running(1)[0]);
 
-    // An unchanged deployment gets one more Machine.
+    // The deployment, which did not change, gets one more Machine.
     let stock = deployment("stock", scene.stock_config());
 
     let before = stock.wait_until_running(1);

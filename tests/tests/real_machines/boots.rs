@@ -15,7 +15,7 @@ use crate::page::doctor_says;
 /// The time for which a metadata service is unavailable.
 const DOWN: Duration = Duration::from_secs(120);
 
-/// Shifts the clock of the C library by the value of `FAKETIME`. The kubelet reads the clock without that library, and
+/// Shifts the clock of the C library by the value of `FAKETIME`. The kubelet reads the clock without this library, and
 /// passes the variables to the plugin.
 const PRELOAD: &str = "LD_PRELOAD=/usr/$LIB/faketime/libfaketimeMT.so.1";
 
@@ -95,14 +95,14 @@ fn shifted_by(time: &str) -> String {
     )
 }
 
-/// Waits until the journal of an instance has a line with these words, followed by the hint.
+/// Waits until the journal of an instance has a line with this text, followed by the hint.
 #[track_caller]
 fn is_named(instances: &Instances, words: &str) {
     let journal = || instances.each(|_, machine| machine.journal()).concat();
     let named = poll(PATIENCE, || {
         let said = journal();
         let lines: Vec<&str> = said.lines().collect();
-        // Lines of the kubelet can be in between.
+        // Lines from the kubelet can be in between.
         let named = |lines: &[&str]| {
             lines[0].contains(words) && lines.iter().any(|line| line.contains(CURE))
         };
@@ -115,8 +115,8 @@ fn shifted_doctor(time: &str) -> String {
     format!("env '{PRELOAD}' FAKETIME={time} {DOCTOR} --output json")
 }
 
-/// Waits until the first failing check of `doctor` is this one, with this text and this hint. On a busy machine, checks
-/// also fail because they exceed their time limit.
+/// Waits until the first failing check of `doctor` is this check, with this text and this hint. On a busy machine,
+/// checks also fail because they exceed their time limit.
 #[track_caller]
 fn doctor_names(check: &str, words: &str, doctor: impl Fn() -> Output) {
     let mut last = None;

@@ -17,8 +17,8 @@ use kubelet_authenticator_tests::machines::{
     Infrastructure, Machines, PATIENCE, SITE, Scene, Site, joinable,
 };
 
-/// The lifetime of certificates here: short enough to wait for a renewal, and long enough for several failed renewals
-/// on a busy machine.
+/// The lifetime of certificates in this test. It is short enough to wait for a renewal, and long enough for several
+/// failed renewals on a busy machine.
 const SECONDS: u32 = 240;
 
 #[test]
@@ -274,7 +274,7 @@ fn renews(cluster: &WorkloadCluster, node: &str) {
     assert!(renewed.is_some(), "{node} does not renew");
 }
 
-/// The number of decisions of the site's controller about requests of the Cluster.
+/// The number of the site controller's decisions on requests from the Cluster.
 fn decisions(site: &Site, cluster: &WorkloadCluster) -> usize {
     let requests = cluster.control_plane().csrs();
     let of_cluster = |line: &&str| {

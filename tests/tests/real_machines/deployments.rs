@@ -1,4 +1,4 @@
-//! MachineDeployments, with providers of each possible order.
+//! MachineDeployments, with providers that use each possible order.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use serde_json::json;
 use kubelet_authenticator_tests::machines::objects::names;
 use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, joinable};
 
-/// Certificates that were copied from the machines, by the names of their nodes.
+/// Certificates that were copied from the machines, by node name.
 type Stolen = Vec<(String, PathBuf)>;
 
 /// Scales from zero to three and to one, and rolls: every node joins, and a deleted node cannot write.
@@ -63,7 +63,7 @@ fn lives(scene: &Scene, requests_of_a_join: usize) {
     assert_eq!(requests.len(), 4 * requests_of_a_join, "{requests:#?}");
 }
 
-/// Checks that `kubectl logs`, `exec` and `top` have answers from each of these nodes.
+/// Checks that `kubectl logs`, `exec` and `top` work with each of these nodes.
 #[track_caller]
 fn answers_of_pods(scene: &Scene, nodes: &[String]) {
     let kubectl = scene.plane().kubectl();
@@ -78,7 +78,7 @@ fn answers_of_pods(scene: &Scene, nodes: &[String]) {
     for resource in ["nodes", "pods"] {
         metrics_server.top(kubectl, resource, nodes.len());
     }
-    // Cluster API evicts a pod, and looks at its node again after 20 seconds. The demo of Cluster API drains such a node.
+    // Cluster API evicts a pod, and checks its node again after 20 seconds. The demo of Cluster API drains such a node.
     kubectl.ok(["delete", "pods", "--all", "--timeout=180s"]);
 }
 

@@ -14,7 +14,7 @@ use kubelet_authenticator_tests::machines::objects::names;
 use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, joinable};
 
 /// Creates a MachineHealthCheck for this pool. It replaces a Machine as soon as its Node stops reporting, or if the
-/// Machine has no Node for this number of seconds.
+/// Machine has not had a Node for this number of seconds.
 fn check_health(scene: &Scene, pool: &str, without_node: u32) {
     SITE.management.kubectl().create_object(&json!({
         "apiVersion": "cluster.x-k8s.io/v1beta2",
@@ -33,8 +33,8 @@ fn check_health(scene: &Scene, pool: &str, without_node: u32) {
     }));
 }
 
-/// Creates the MachineHealthCheck of docs/conditions.md for this pool. It replaces a Machine after one second with this
-/// status of the condition.
+/// Creates the MachineHealthCheck from docs/conditions.md for this pool. The MachineHealthCheck replaces a Machine if
+/// the condition has had this status for one second.
 fn check_attestation(scene: &Scene, pool: &str, status: &str) {
     let page = page("conditions.md");
     let (_, section) = page
@@ -49,7 +49,7 @@ fn check_attestation(scene: &Scene, pool: &str, status: &str) {
     let condition = &mut spec["checks"]["unhealthyMachineConditions"][0];
     condition["status"] = json!(status);
     condition["timeoutSeconds"] = json!(1);
-    // The pool has only one Machine, so no limit on the remediation may apply.
+    // The pool has only one Machine, so a limit on remediation must not apply.
     spec.remove("remediation").unwrap();
     SITE.management.kubectl().create_object(&check);
 }
@@ -77,7 +77,7 @@ fn is_replaced(scene: &Scene, deployment: &MachineDeployment, node: &str) -> Str
     scene.wait_for_node_of(&after[0])
 }
 
-/// Waits until a Machine of the deployment exists, and none of the previous ones exists.
+/// Waits until a Machine of the deployment exists, and none of the previous Machines exists.
 #[track_caller]
 fn wait_for_others(deployment: &MachineDeployment, former: &[Value]) {
     let gone = poll(PATIENCE, || {
@@ -167,7 +167,7 @@ fn waiting_machines_are_replaced_unless_their_health_check_is_paused() {
 
     annotate("machinehealthcheck/pool-a", &format!("{PAUSED}="));
     let kept = wait_for_machine(&waiting);
-    // Repeat this, so that the second Machine was without a Node for the whole time after the pause.
+    // Repeat this, so that the second Machine did not have a Node during the whole time after the pause.
     for _ in 0..2 {
         wait_for_others(&sentinel, &wait_for_machine(&sentinel));
     }
@@ -180,7 +180,7 @@ fn waiting_machines_are_replaced_unless_their_health_check_is_paused() {
     sentinel.wait_until_running(1);
     assert_eq!(names(&waiting.machines()), names(&kept));
 
-    // The commands of the page for all health checks of a namespace.
+    // The commands from the page for all health checks in a namespace.
     let desk = Desk::new(SITE.management.admin_kubeconfig());
     for (command, paused) in commands("disasters.md", '$').iter().zip([2, 0]) {
         desk.follow(&command.replace("tenant-a", "waiting"));

@@ -1,5 +1,5 @@
-//! Cluster API's own managers create Machines. Each is a machine with systemd, cloud-init, kubeadm, a kubelet and the
-//! plugin, and joins and leaves like a node.
+//! Cluster API's own managers create Machines. Each Machine is a machine with systemd, cloud-init, kubeadm, a kubelet
+//! and the plugin. It joins and leaves as a node does.
 
 // The tests start in the order of their names, a few at a time. The suite ends earlier if the tests that wait longest are
 // not the last: `adoption` and `cluster_move` wait for certificates to expire, and `machine_pools` for tokens.

@@ -11,8 +11,8 @@ use serde_json::Value;
 const ACCOUNT: &str = "111122223333";
 const ID: &str = "i-0123456789abcdef0";
 
-/// The node name and the arguments of the kubelet in the JoinConfiguration, after cloud-init has rendered it on an
-/// instance in this network.
+/// The node name and the kubelet arguments in the JoinConfiguration, after cloud-init has rendered it on an instance in
+/// this network.
 fn registered(region: &str, network: Network, options: &[&str]) -> (String, Vec<Value>) {
     let zone = format!("{region}a");
     let mut instance = Instance::new(region, &zone, ID);
@@ -26,8 +26,8 @@ fn registered(region: &str, network: Network, options: &[&str]) -> (String, Vec<
     let spec = &config["spec"]["template"]["spec"];
     let registration = &spec["joinConfiguration"]["nodeRegistration"];
     let mut arguments = registration["kubeletExtraArgs"].as_array().unwrap().clone();
-    // Cluster API writes the values again, with its own quotes. All of them are in one document, as in user data: each run
-    // of cloud-init takes a second.
+    // Cluster API writes the values again, with its own quotes. All values are in one document, as in user data,
+    // because each run of cloud-init takes a second.
     let values = arguments.iter().map(|argument| &argument["value"]);
     let values = [&registration["name"]].into_iter().chain(values);
     let values: Vec<_> = values.map(|value| value.as_str().unwrap()).collect();

@@ -1,4 +1,4 @@
-//! Pages of docs, followed by an operator who copies their commands.
+//! Pages of docs, and an operator who copies their commands.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -32,7 +32,7 @@ fn desk_of_hosts(hosts: &str, cluster: &[Value], kubeconfig: &Path) -> Desk {
     desk
 }
 
-/// An operator with these objects in `cluster.yaml`: the only file among the prerequisites of tutorial-ec2.md.
+/// An operator with these objects in `cluster.yaml`, which is the only file that tutorial-ec2.md requires.
 fn desk_of_cluster(objects: &[Value], kubeconfig: &Path) -> Desk {
     let desk = Desk::new(kubeconfig);
     let objects = objects.iter().map(Value::to_string);
@@ -41,7 +41,7 @@ fn desk_of_cluster(objects: &[Value], kubeconfig: &Path) -> Desk {
     desk
 }
 
-/// A script with the commands of a page, and with the additional settings that the machines of the tests need.
+/// A script with the commands from a page, and with the additional settings that the test machines need.
 fn script(commands: Vec<String>) -> String {
     let registration: Map<_, _> = needed()
         .into_iter()
@@ -61,15 +61,16 @@ fn script(commands: Vec<String>) -> String {
         .collect()
 }
 
-/// The script of a tutorial, and of pages about the same Cluster, for the version of Kubernetes in the tests.
+/// The script of a tutorial, and of pages about the same Cluster, for the Kubernetes version in the tests.
 fn script_of(pages: &[&str]) -> String {
     let commands = pages.iter().flat_map(|page| commands(page, '$'));
     let script = script(commands.collect());
-    // The page has the current version; Cluster API does not create a Machine that is newer than the control plane.
+    // The page has the current version, but Cluster API does not create a Machine that is newer than the control plane.
     script.replace("v1.36.3", &KUBERNETES_VERSION)
 }
 
-/// Runs a script that creates this Cluster until it has ended with success; `start` starts the provider of its machines.
+/// Runs a script that creates this Cluster, and waits until the script succeeds; `start` starts the provider of its
+/// machines.
 #[track_caller]
 fn follow_to_the_end<P>(
     shell: &Launch,
@@ -78,8 +79,8 @@ fn follow_to_the_end<P>(
     start: impl FnOnce(&WorkloadCluster) -> P,
 ) -> (WorkloadCluster, P) {
     let mut shell = shell.spawn(log);
-    // If the script ends early, report its log, which shows the reason. A timeout of a wait for the Cluster would not
-    // show it.
+    // If the script ends early, report its log, which shows the reason. If the wait for the Cluster timed out, the
+    // message would not contain the reason.
     let applied = poll(PATIENCE, || {
         let said = fs::read_to_string(log).unwrap_or_default();
         (said.contains("/prod-1 created") || shell.exit_status().is_some()).then_some(())
@@ -138,7 +139,7 @@ fn the_documented_commands_and_the_tpm_tutorial_attest_nodes() {
     let order = Order::Hosts(hosts.keys().cloned().collect());
     let tpms = hosts.into_iter().map(|(id, (_, tpm))| (id, tpm)).collect();
     let desk = desk_of_hosts(&lines, &manifests, management.admin_kubeconfig());
-    // The tutorial, and then the commands of the pages about the same Cluster.
+    // The tutorial, and then the commands on the pages about the same Cluster.
     let script = script_of(&[
         "tutorial-tpm.md",
         "enable-cluster.md",
@@ -172,7 +173,7 @@ fn the_ec2_tutorial_commands_create_attested_instances() {
     let (manifests, cluster) = cluster.manifests();
     cluster.control_plane().prepare_for_joins();
     let desk = desk_of_cluster(&manifests, management.admin_kubeconfig());
-    // The operator's AWS is simulated. The page does not need an option for a Cluster without an identity.
+    // The operator uses a simulated AWS. The page does not need an option for a Cluster without an identity.
     let endpoints = CLOUD.arguments_without_fallback();
     let endpoints = endpoints.iter().map(|word| word.display().to_string());
     let endpoints = endpoints.collect::<Vec<_>>().join(" ");
@@ -196,7 +197,7 @@ fn the_ec2_tutorial_commands_create_attested_instances() {
     are_attested(&management, &cluster, &Attestor::AWS, &nodes);
 }
 
-/// Runs the commands of the pages that only show a cluster and this request.
+/// Runs the commands on the pages that only show a cluster and this request.
 #[track_caller]
 fn look(desk: &Desk, request: &str) {
     for (page, heading) in [
@@ -259,7 +260,7 @@ fn the_quickstart_commands_attest_instances_and_show_a_broken_setting() {
     desk.follow(&script(after.to_vec()));
     scene.wait_for_paths("True", "Closed");
 
-    // The commands of install.md for a node, except the commands that install packages.
+    // The commands in install.md for a node, except the commands that install packages.
     let mut of_install = page::commands("install.md", '#');
     of_install.retain(|command| !command.contains("node-attestation-controller"));
     let [package, version, identify, doctor] = of_install.as_slice() else {
@@ -323,7 +324,7 @@ pub(crate) fn doctor_says(
     assert!(found.is_some(), "{last}");
 }
 
-/// The metadata service at an address without a service.
+/// Moves the metadata service to an address at which no service runs.
 const BREAK: &str = "printf 'apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\nkind: \
     KubeletAuthenticatorConfiguration\naws: {metadataEndpoint: \"http://127.0.0.1:9\"}\n' \
     > /etc/kubernetes/kubelet-authenticator/config.d/99-mistake.yaml
@@ -332,7 +333,7 @@ const BREAK: &str = "printf 'apiVersion: kubelet-authenticator.cluster.x-k8s.io/
 const MEND: &str = "rm /etc/kubernetes/kubelet-authenticator/config.d/99-mistake.yaml
     systemctl restart kubelet";
 
-/// Runs a command of a page on a node. Returns its exit code and its output.
+/// Runs a command from a page on a node. Returns the exit code and the output of the command.
 fn on_node(scene: &Scene, node: &str, command: &str) -> (Option<i32>, String) {
     scene.on(node, |machine| {
         let output = machine.run(&["sh", "-euc", command]);

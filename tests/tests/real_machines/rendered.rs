@@ -1,4 +1,4 @@
-//! The output of `render` is accepted by Cluster API.
+//! Cluster API accepts the output of `render`.
 
 use std::fs;
 
@@ -20,7 +20,8 @@ fn the_aws_page_has_the_render_options_that_instances_join_with() {
 #[test]
 fn the_rendered_config_is_accepted_in_both_versions_and_formats() {
     let kubectl = SITE.management.kubectl();
-    // Without evidence there are no serving certificates, and kubeadm needs no settings for them.
+    // Machines without evidence do not get serving certificates, so kubeadm does not need settings for such
+    // certificates.
     for (attestor, arguments) in [
         (
             Attestor::TPM,

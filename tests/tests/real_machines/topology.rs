@@ -1,4 +1,4 @@
-//! Clusters of a ClusterClass with the rendered variable and patches, with Cluster API's own topology controller.
+//! Clusters with a ClusterClass that has the rendered variable and patches, with Cluster API's own topology controller.
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::binaries::KUBERNETES_VERSION;
@@ -99,7 +99,7 @@ impl Class {
         template["spec"]["template"]["spec"].clone()
     }
 
-    /// The KubeletAuthentications of the namespace.
+    /// The KubeletAuthentications in the namespace.
     fn authentications(&self) -> Vec<Value> {
         let words = ["get", "kubeletauthentications", "-n", self.namespace];
         let list = self.kubectl.json(words);
@@ -162,7 +162,7 @@ fn a_cluster_of_the_class_has_the_drop_in_and_a_resource() {
     let made = poll(PATIENCE, || class.authentications().into_iter().next());
     let made = made.expect("a KubeletAuthentication");
     assert_eq!(made["metadata"]["name"], "enabled");
-    // The default of the class is the provider whose plugin has rendered it.
+    // The default value in the class is the provider whose plugin has rendered the class.
     assert_eq!(made["spec"]["authorizedAttestors"], json!(["tpm"]));
     let owner = &made["metadata"]["ownerReferences"][0];
     assert_eq!(owner["uid"], enabled["metadata"]["uid"], "{made:#}");

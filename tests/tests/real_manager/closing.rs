@@ -97,7 +97,7 @@ fn rogue_nodes_do_not_delay_enforcement_and_cannot_renew() {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "rogue-1"}});
     plane.kubectl().create_object(&node);
     let scene = Scene::attend(&SITE, cluster, json!({"autoApproveBindings": "Remove"}));
-    // An attacker with the token joins the next Node before the operator deletes the previous one.
+    // An attacker with the token joins another Node before the operator deletes the previous Node.
     for (name, next) in [("rogue-1", "rogue-2"), ("rogue-2", "rogue-3")] {
         scene.wait_for_paths("False", "WaitingForRecords", &[name]);
         create_node(&scene, next);
@@ -224,7 +224,7 @@ fn a_cluster_whose_settings_are_created_again_is_enforced_again() {
     }
 }
 
-/// Sends this stock request, which gets a warning, but also a certificate, as without the controller.
+/// Sends this stock request. It gets a warning, and a certificate, as without the controller.
 #[track_caller]
 fn goes_on_as_before(scene: &Scene, kubeconfig: &Path, name: &str, node_name: &str) {
     let said = file(scene, kubeconfig, &request(name, node_name), None);
@@ -268,8 +268,7 @@ fn nodes_join_and_renew_as_before_until_attestation_is_enforced() {
     scene.wait_for_paths("True", "Closed", &[]);
     let refused = Some("denied request");
     file(&scene, &node, &request("too-late", "late"), refused);
-    // A Node without a node identity does not open the path either, even if the controller starts to serve the cluster
-    // again.
+    // A Node without a node identity does not open the path, even if the controller starts to serve the cluster again.
     create_node(&scene, "strange");
     scene.change(&json!({"bootstrapTokens": "Ignore"}));
     scene.wait_for_paths("True", "Closed", &[]);

@@ -1,4 +1,4 @@
-//! KubeletAuthentications that a Cluster itself requests. `real_machines` tests the same with Cluster API, whose
+//! KubeletAuthentications that the Cluster itself requests. `real_machines` runs the same tests with Cluster API, whose
 //! Clusters are deleted and moved.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::SITE;
 
 const ATTESTORS: &str = "attestation.cluster.x-k8s.io/authorized-attestors";
-/// The name of Clusters for kubectl, which excludes kinds of other groups.
+/// The name of the kind Cluster for kubectl, which excludes kinds in other groups.
 const CLUSTERS: &str = "clusters.cluster.x-k8s.io";
 const ENABLED_BY: &str = "attestation.cluster.x-k8s.io/enabled-by";
 
@@ -162,7 +162,7 @@ fn the_resource_follows_the_annotation_and_is_kept_without_it() {
 
     cluster.annotate(None);
 
-    // A later change for a different Cluster proves that the controller processed this change.
+    // A later change for a different Cluster proves that the controller has processed this change.
     Bare::new("followed-after", Some("aws"), &json!({})).wait_for(&["aws"]);
     let stays = cluster.wait_for(&["tpm"]);
     assert_eq!(stays["metadata"]["uid"], made["metadata"]["uid"]);
@@ -232,8 +232,7 @@ fn printed(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Asserts that the program exited with 3, printed nothing to standard output, and that its error contains all of
-/// `words`.
+/// Asserts that the program exited with 3, printed nothing to standard output, and that its error contains all `words`.
 #[track_caller]
 fn assert_refused(output: &Output, words: &[&str]) {
     let error = String::from_utf8_lossy(&output.stderr);

@@ -1,5 +1,5 @@
-//! The controller's work for a Cluster other than first joins, with only a KubeletAuthentication: two API servers,
-//! Cluster API's objects, and the released program.
+//! Tasks of the controller for a Cluster, except first joins, with only a KubeletAuthentication. The tests use two API
+//! servers, Cluster API objects and the released program.
 
 mod adoption;
 mod ca_key;

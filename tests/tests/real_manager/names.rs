@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::SITE;
 
-/// Two machines with the same name, one after the other: the first has joined and was deleted. Returns the second
-/// machine, and the Node of the first.
+/// Two machines with the same name, one after the other. The first machine has joined and was deleted. Returns the
+/// second machine, and the Node of the first machine.
 fn reused(scene: &Scene, join: Join, name: &str) -> (Machine, Value) {
     let first = scene.cluster.machine("first").node_name(name).create();
     let credential = join(scene, &first);
@@ -30,21 +30,21 @@ fn reused(scene: &Scene, join: Join, name: &str) -> (Machine, Value) {
 /// A function that lets a machine join, and returns a kubeconfig with its certificate.
 type Join = fn(&Scene, &Machine) -> PathBuf;
 
-/// Joins with a bootstrap token only.
+/// Joins with only a bootstrap token.
 fn join_without_evidence(scene: &Scene, machine: &Machine) -> PathBuf {
     let (name, provider_id) = (machine.node_name(), machine.provider_id());
     let application = Application::claiming(name, provider_id, Provider::INSECURE, None);
     scene.join_by(&machine.bootstrap_kubeconfig(), &application)
 }
 
-/// A Cluster whose machines join with their bootstrap tokens only.
+/// A Cluster whose machines join with only their bootstrap tokens.
 fn insecure(namespace: &str, settings: Value) -> Scene {
     static INSECURE: LazyLock<Arc<Site>> = LazyLock::new(Site::insecure);
     let cluster = Scene::unattended(&INSECURE, namespace);
     Scene::attend_by(&INSECURE, cluster, "insecure", settings)
 }
 
-/// A Node as created by the kubelet of this machine.
+/// A Node, as this machine's kubelet creates it.
 fn node(name: &str, provider_id: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Node",
@@ -107,7 +107,7 @@ fn a_stale_node_is_deleted_before_its_name_is_granted_without_evidence() {
     a_stale_node_goes(&scene, join_without_evidence);
 }
 
-/// Only some machines have the plugin. A worker and a machine of the control plane, both from stock kubeadm, reuse
+/// Only some machines have the plugin. A worker and a control-plane machine, both set up with stock kubeadm, reuse
 /// names.
 fn stock_nodes_stay(scene: &Scene, join: Join) {
     let retired = ["cp-1", "node-1", "node-2", "node-9"].map(|name| {
@@ -127,7 +127,7 @@ fn stock_nodes_stay(scene: &Scene, join: Join) {
     for (name, provider_id) in [
         ("node-1", worker.provider_id()),
         ("cp-1", control_plane.provider_id()),
-        // kubelets of kubeadm without a cloud provider have no provider ID.
+        // Without a cloud provider, kubelets that kubeadm configured do not have a provider ID.
         ("node-2", ""),
     ] {
         scene.kubectl().create_object(&node(name, provider_id));

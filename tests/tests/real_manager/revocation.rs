@@ -11,10 +11,11 @@ use serde_json::{Value, json};
 
 use crate::SITE;
 
-/// A lifetime with a renewal after 100 to 140 seconds: the certificate is revoked and its record reset before that.
+/// A lifetime with a renewal after 100 to 140 seconds. Before the renewal, the certificate is revoked, and its record
+/// is reset.
 const SECONDS: u32 = 200;
 
-/// `node-attestation-controller identities <what> prod-1 <node>`, where `what` can have options.
+/// `node-attestation-controller identities <what> prod-1 <node>`, in which `what` can have options.
 #[track_caller]
 fn identities(scene: &Scene, what: &[&str], node_name: &str) {
     let output = Command::new(program("node-attestation-controller"))

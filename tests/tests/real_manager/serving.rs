@@ -36,7 +36,8 @@ pub fn request(name: &str, node_name: &str, address: [u8; 4]) -> Value {
     })
 }
 
-/// Joins as the member `member` of a pool, whose Node reports these addresses. Returns kubectl with its certificate.
+/// Joins as the member `member` of a pool, whose Node reports these addresses. Returns kubectl with the member's
+/// certificate.
 fn member(scene: &Scene, addresses: &[&str]) -> Kubectl {
     let id = "generic:///pool/member";
     let pool = scene.cluster.pool("pool-a").provider_ids(&[id]).create();
@@ -74,7 +75,7 @@ fn a_pool_member_serves_at_its_reported_address_if_allowed() {
         Some(scene.answer(&name)).filter(is_issued)
     });
     assert!(issued.is_some(), "{asked} requests are denied");
-    // A request for an address that the member does not report gets no certificate.
+    // A request for an address that the member does not report does not get a certificate.
     kubectl.create_object(&request("another", "member", [203, 0, 113, 8]));
     scene.assert_denied("another", "ServingNameNotReported");
 }

@@ -1,4 +1,4 @@
-//! Requests of stock kubelets, created by hand.
+//! Requests from stock kubelets, created by hand.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::scene::{SWEPT, Scene};
 use serde_json::{Value, json};
 
-/// The policy for the requests of tokens and nodes, and its binding.
+/// The policy for requests from tokens and nodes, and its binding.
 pub const POLICY: &str = "node-attestation-requests";
 
 /// A request for a node's client certificate, without evidence.
@@ -29,8 +29,8 @@ pub fn request(name: &str, node_name: &str) -> Value {
     })
 }
 
-/// Sends the request until the API server responds with this warning or error, or accepts it if none is expected.
-/// Returns the response. The API server learns about a policy with a separate watch.
+/// Sends the request until the API server responds with this warning or error, or accepts it if no warning or error is
+/// expected. Returns the response. The API server receives policies with a separate watch.
 #[track_caller]
 pub fn file(scene: &Scene, kubeconfig: &Path, request: &Value, wanted: Option<&str>) -> String {
     let kubectl = scene.cluster.control_plane().kubectl_with(kubeconfig);

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::SITE;
 
-/// The expiration of the token.
+/// The expiry time of the token.
 fn end(cluster: &WorkloadCluster, machine: &Machine) -> Timestamp {
     let name = format!("bootstrap-token-{}", machine.token().id());
     let words = ["get", "secret", &name, "--namespace", "kube-system"];
@@ -53,7 +53,7 @@ fn a_managed_token_is_extended_until_its_machine_is_deleted() {
         (now > managed.2 + 5.hours()).then_some(())
     });
     assert!(extended.is_some(), "the token is never extended");
-    // Reported at the end of a round, which includes tokens.
+    // The condition is reported at the end of a round, which includes tokens.
     ignoring.wait_for_paths("True", "Closed", &[]);
     assert_eq!(end(&ignoring.cluster, &ignored.1), ignored.2);
 
@@ -100,6 +100,6 @@ fn tokens_are_extended_only_while_attestation_is_enforced() {
 
     scene.change(&json!({"autoApproveBindings": "Report"}));
     wait_until_deleted(&scene.cluster, &joined);
-    // Cluster API keeps it valid until the Machine has a Node.
+    // Cluster API keeps the token valid until the Machine has a Node.
     assert_eq!(end(&scene.cluster, &joins), extended);
 }

@@ -1,5 +1,5 @@
-//! EC2 instances and hosts with TPMs in one Cluster: each kind has its own evidence, and cannot use the evidence of
-//! the other.
+//! EC2 instances and hosts with TPMs in one Cluster: each kind has its own evidence, and cannot use the evidence of the
+//! other kind.
 
 mod bed;
 
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 use self::bed::{Bed, Node, Nodes, tpm};
 
-/// Shared, because both nodes stay, and every test has its own additional machines.
+/// Shared, because both nodes remain, and every test has its own additional machines.
 static BED: LazyLock<Bed> = LazyLock::new(Bed::start);
 static NODES: LazyLock<Nodes> = LazyLock::new(|| Nodes::join(&BED));
 
@@ -38,13 +38,13 @@ impl<M> Node<M> {
         format!("system:node:{}", self.name())
     }
 
-    /// A kubeconfig with its bootstrap token.
+    /// A kubeconfig with the machine's bootstrap token.
     fn token(&self) -> PathBuf {
         self.machine.bootstrap_kubeconfig()
     }
 }
 
-/// Waits for a request of this user for this signer that has its certificate.
+/// Waits for a request from this user for this signer that has a certificate.
 #[track_caller]
 fn wait_for_certificate(user: &str, signer: &str) -> Value {
     let plane = BED.scene.cluster.control_plane();
@@ -98,7 +98,7 @@ fn an_instance_and_a_host_with_a_tpm_join_and_renew_in_one_cluster() {
     }
 }
 
-/// A request for a serving certificate only for the name of the node.
+/// A request for a serving certificate that contains only the node's name.
 fn serving(name: &str, node_name: &str, signer: &str) -> Value {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -363,7 +363,7 @@ fn told(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The explanation of a request by an operator who has the certificate of the cloud's document signer.
+/// The explanation of a request, for an operator who has the certificate of the cloud's document signer.
 fn explained(request: &str) -> Value {
     let options = BED.cloud.arguments_without_fallback();
     let [option, file] = [&options[0], &options[1]].map(|word| word.to_str().unwrap());

@@ -30,7 +30,7 @@ fn judge() -> Judge {
     )
 }
 
-/// The answers of the judge for the original case and for the visible case.
+/// The judge's answers for the original case and for the visible case.
 #[derive(Debug)]
 struct Answers {
     given: Answer,

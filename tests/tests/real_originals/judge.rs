@@ -17,7 +17,7 @@ pub fn directory() -> &'static Path {
     &DIRECTORY
 }
 
-/// A running program, which answers one case after the other.
+/// A running program that answers one case after the other.
 #[derive(Debug)]
 pub struct Judge {
     child: Child,
@@ -27,7 +27,7 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Starts a program with this environment and no other.
+    /// Starts a program with only this environment.
     pub fn start(name: &str, environment: &[(&str, &str)]) -> Self {
         let scratch = Scratch::new(name);
         let log = std::fs::File::create(scratch.join("log")).unwrap();

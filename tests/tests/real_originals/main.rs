@@ -1,11 +1,11 @@
 //! The AWS identities of clusters, compared with the originals: the code of Cluster API Provider AWS and of AWS
-//! Controllers for Kubernetes. The originals run with the same objects, as stored by a real API server, and STS records
-//! their calls.
+//! Controllers for Kubernetes. The originals run with the same objects, as a real API server stores them, and STS
+//! records their calls.
 //!
 //! The generated cases come from a fixed seed, for which every rule occurs. `KUBELET_AUTHENTICATOR_ORIGINALS_SEED`
 //! sets another seed, and each failure contains the seed.
 //!
-//! Each difference is explained by a rule that is a row of the table in docs/tenancy-cases.md, or fails the test.
+//! A rule explains each difference, and is a row of the table in docs/tenancy-cases.md. Otherwise, the test fails.
 
 mod ack;
 mod capa;
@@ -17,8 +17,8 @@ mod stored;
 use std::collections::BTreeSet;
 use std::fs;
 
-/// The rows without a case on both sides. The tests call the originals once for each case, for an Instance in a
-/// namespace, and ignore objects that the originals write.
+/// The rows without a case on both sides. For each case, the tests call the originals once, for an Instance in a
+/// namespace. They ignore objects that the originals write.
 const READ_ALONE: [&str; 6] = [
     "session of a role over a role",
     "rotation of a Secret",

@@ -1,8 +1,8 @@
-//! Random choices from a seed, which never change: the seed and the number identify a case.
+//! Random choices from a seed. The choices never change, so the seed and the number identify a case.
 
 use std::env;
 
-/// The variable with a seed that replaces the fixed one.
+/// The variable with a seed that replaces the fixed seed.
 const SEED: &str = "KUBELET_AUTHENTICATOR_ORIGINALS_SEED";
 
 /// The seed of this run.
@@ -13,7 +13,7 @@ pub fn seed() -> u64 {
     })
 }
 
-/// The instruction to run the same cases again.
+/// The instructions to run the same cases again.
 pub fn again() -> String {
     format!("{SEED}={}", seed())
 }
@@ -38,13 +38,13 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below this one.
+    /// A number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         let end = u64::try_from(end).unwrap();
         usize::try_from(self.next() % end).unwrap()
     }
 
-    /// True once in this number of times.
+    /// True once in `times` calls, on average.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::judge;
 
-/// The namespace of the clusters, and another.
+/// The namespace of the clusters, and another namespace.
 pub const NAMESPACES: [&str; 2] = ["tenant-a", "tenant-b"];
 
 /// The namespaces of the controllers.
@@ -19,7 +19,7 @@ const CONTROLLERS: [&str; 2] = ["capa-system", "ack-system"];
 static MANAGEMENT: LazyLock<Management> = LazyLock::new(|| {
     let management = Management::on(ControlPlane::builder().start(), Contract::V1Beta2);
     management.define_aws();
-    // Each case has its own Namespaces, or none.
+    // Each case has its own Namespaces, or no Namespaces.
     management
         .kubectl()
         .ok(["delete", "awsclustercontrolleridentities", "default"]);
@@ -43,7 +43,7 @@ static MANAGEMENT: LazyLock<Management> = LazyLock::new(|| {
 ///
 /// If the API server fails for a reason other than an invalid object.
 pub fn stored(object: &Value) -> Result<Value, String> {
-    // The namespaces of clusters must exist.
+    // The namespaces of the clusters must exist.
     let exists = object["kind"] == "Namespace";
     let answer = MANAGEMENT.kubectl().dry_run(object, exists);
     answer.inspect_err(|error| {

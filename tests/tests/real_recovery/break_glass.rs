@@ -1,5 +1,5 @@
-//! A management cluster that hosts itself, so that its controller cannot run after the loss of the nodes that it
-//! would run on. An operator follows docs/break-glass.md.
+//! A management cluster that hosts itself, so that its controller cannot run after the loss of the nodes on which it
+//! would run. An operator follows docs/break-glass.md.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::witness::{
     wait_until_not_ready, wait_until_ready, workload,
 };
 
-/// The lifetime of certificates: a test cannot wait for a week.
+/// The lifetime of certificates, because a test cannot wait for a week.
 const SECONDS: u32 = 60;
 
 /// The name of the Cluster, in the namespace `default`.
@@ -39,7 +39,7 @@ struct Bed {
     manager: Manager,
     machine: Machine,
     kubelet: Kubelet,
-    /// The options of the controller, which are also the options of the operator, and its environment.
+    /// The options of the controller, which are also the operator's options, and its environment.
     options: Vec<OsString>,
     environment: Vec<(&'static str, String)>,
 }
@@ -126,7 +126,7 @@ fn a_tpm_node_rejoins_with_the_documented_commands() {
         manager,
         machine,
         kubelet,
-        // The commands of the page create a new key.
+        // The commands on the page create a new key.
         options: vec!["--tpm-challenge-keys".into(), "challenge-keys".into()],
         environment: Vec::new(),
     });
@@ -147,7 +147,7 @@ fn story(bed: Bed) {
     kubelet.wait_until_ready();
     let before = record(management.kubectl(), "default", CLUSTER, &node);
 
-    // The controller's Pods end with their nodes, and the Secrets of the Cluster are lost, too.
+    // The controller's Pods end with their nodes, and the Secrets of the Cluster are also lost.
     manager.process.kill();
     cluster.delete_secret("kubeconfig");
     cluster.delete_secret("ca");
@@ -220,7 +220,7 @@ fn story(bed: Bed) {
     assert!(all.is_empty(), "{all:#?}");
 }
 
-/// Follows the commands of the page up to the command that runs the controller. Returns that command.
+/// Runs the commands on the page, up to the command that runs the controller. Returns that command.
 fn follow(plane: &ControlPlane, cluster: &WorkloadCluster) -> (Desk, String) {
     let desk = Desk::new(plane.admin_kubeconfig());
     let pki = [

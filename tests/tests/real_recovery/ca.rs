@@ -27,7 +27,7 @@ use crate::witness::{PATIENCE, issued, mark, not_after, requests, uid_of};
 /// The name of the machine, and of its node unless the instance determines the node name.
 const MACHINE: &str = "m1";
 
-/// The public key (SPKI) of the certificate of the request.
+/// The public key (SPKI) in the request's certificate.
 fn key_of(csr: &Value) -> Vec<u8> {
     let pem = certificate_of(csr).unwrap();
     let (_, pem) = parse_x509_pem(pem.as_bytes()).unwrap();
@@ -39,7 +39,7 @@ fn requester(csr: &Value) -> String {
     csr["spec"]["username"].as_str().unwrap().to_owned()
 }
 
-/// A cluster with one node, which has joined, and its certificates so far.
+/// A cluster with one node that has joined, and the node's certificates so far.
 struct Life {
     town: Town,
     authentication: Authentication,
@@ -69,7 +69,7 @@ impl Life {
         self.authentication.wait_until_ready(kubectl);
     }
 
-    /// Asserts that the node, which uses its certificate, has not created requests other than the known ones.
+    /// Asserts that the node, which uses its certificate, has not created requests other than the known requests.
     #[track_caller]
     fn assert_no_other_request(&self) {
         self.node.kubelet.wait_for_lease_renewal();
@@ -160,7 +160,7 @@ impl Life {
     }
 }
 
-/// The steps of the page.
+/// The steps on the page.
 fn rotate(mut life: Life) {
     let (former, new) = life.town.authorities();
     let both = bundle([&former, &new]);
@@ -169,11 +169,11 @@ fn rotate(mut life: Life) {
     life.accept_both(&both);
     life.assert_no_other_request();
 
-    // 2. The Secret has both certificates.
+    // 2. The Secret contains both certificates.
     life.write_secret(&both, &former, &new);
     life.assert_no_other_request();
 
-    // 3. The node trusts both CAs. Its evidence already names the new CA.
+    // 3. The node trusts both CAs. The node's evidence already names the new CA.
     life.node.trust(&new_first);
     life.renews(&former);
 
@@ -205,7 +205,7 @@ fn rotate(mut life: Life) {
     }
 }
 
-/// The steps of the page after the key of the CA has leaked.
+/// The steps on the page after a CA key has leaked.
 fn leak(mut life: Life) {
     let (former, new) = life.town.authorities();
     let plane = life.town.plane.clone();
@@ -218,7 +218,7 @@ fn leak(mut life: Life) {
     life.town.replace_other_certificates();
     let refused = attacker.raw("/api").unwrap_err();
     assert!(refused.contains("Unauthorized"), "{refused}");
-    // The kubelet still trusts a member of `system:masters` with a certificate of the leaked CA.
+    // The kubelet still trusts a member of `system:masters` with a certificate from the leaked CA.
     life.node.kubelet.raw("/healthz").unwrap();
     new.pair()
         .write(plane.ca_cert_path().parent().unwrap(), "ca");
@@ -237,7 +237,7 @@ fn leak(mut life: Life) {
     life.node.kubelet.wait_for_lease_renewal();
     life.wait_until_ready();
 
-    // The attacker could also read the disk of the node.
+    // The attacker could also read the node's disk.
     let before = life.town.record(&life.node);
     for words in [&["revoke"][..], &["reset", "--revoked"]] {
         let node = ["--yes", "prod-1", life.node.name()];

@@ -1,4 +1,4 @@
-//! The life of a node that is an AWS instance.
+//! The lifecycle of a node that is an AWS instance.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -48,14 +48,14 @@ impl Bed {
         }
     }
 
-    /// A kubelet on a new instance of this Machine, which has joined.
+    /// A kubelet that has joined, on a new instance of this Machine.
     fn join(&self, machine: &str) -> (Instance, Kubelet) {
         let instance = self.cloud.launch(&[OWNED]);
         let kubelet = self.join_as(machine, &instance);
         (instance, kubelet)
     }
 
-    /// A kubelet on this instance of this Machine, which has joined.
+    /// A kubelet that has joined, on this instance of this Machine.
     pub fn join_as(&self, machine: &str, instance: &Instance) -> Kubelet {
         let machine = self.cluster.machine(machine);
         let machine = machine.provider_id(&instance.provider_id());

@@ -26,7 +26,7 @@ const SECONDS: u32 = 90;
 /// A node that sends each request itself, without a kubelet.
 struct Member {
     machine: Machine,
-    /// The kubeconfig with its certificate. Before the join, the kubeconfig with its token.
+    /// The kubeconfig with the node's certificate. Before the join, this is the kubeconfig with the node's token.
     kubeconfig: PathBuf,
     /// `<uid>.<generation>` in its certificate.
     uid: String,
@@ -55,12 +55,12 @@ impl Member {
         self.uid.split_once('.').unwrap().1.parse().unwrap()
     }
 
-    /// Its node name and provider ID.
+    /// The member's node name and provider ID.
     fn of_machine(&self) -> (&str, &str) {
         (self.name(), self.machine.provider_id())
     }
 
-    /// Sends a request with its credential, as this machine.
+    /// Sends a request with the member's credential, as this machine.
     fn send(&self, plane: &ControlPlane, provider_id: &str) -> Application {
         send(plane, &self.kubeconfig, (self.name(), provider_id))
     }
@@ -76,7 +76,7 @@ impl Member {
     }
 }
 
-/// Sends a request of this node and machine, with a rubber stamp.
+/// Sends a request from this node and machine, with a rubber stamp.
 fn send(plane: &ControlPlane, kubeconfig: &Path, (node, id): (&str, &str)) -> Application {
     let application = Application::stamped(node, id, plane.ca().certificate_pem());
     let kubectl = plane.kubectl_with(kubeconfig);
@@ -135,7 +135,7 @@ fn records(management: &Management) -> BTreeMap<String, String> {
     items.iter().map(|item| (name(item), mark(item))).collect()
 }
 
-/// Revokes the certificates of the member, and waits for the entry in the workload cluster.
+/// Revokes the certificates of the member, and waits for the entry in the workload cluster's list.
 #[track_caller]
 fn revoke(management: &Management, plane: &ControlPlane, member: &Member) {
     identities(management, &["revoke", "--yes", "prod-1", member.name()]);
@@ -209,7 +209,7 @@ fn nodes_recover_records_that_are_older_than_a_join_or_a_new_key() {
     let generation = replaced.generation();
     let backup = management.control_plane().backup();
     get_certificates(&plane, std::slice::from_mut(&mut joined));
-    // A new disk: there is no Node with the name.
+    // A new disk: a Node with this name does not exist.
     replaced.kubeconfig = replaced.machine.bootstrap_kubeconfig();
     get_certificates(&plane, std::slice::from_mut(&mut replaced));
     assert!(replaced.generation() > generation);
@@ -227,7 +227,7 @@ fn nodes_recover_records_that_are_older_than_a_join_or_a_new_key() {
     let now = records(&management);
     for (member, before) in members.iter().zip(before) {
         assert_eq!(now[member.name()], member.uid);
-        // The record of a node that did not change after the backup is present, so it renews.
+        // The record of a node that did not change after the backup is present, so the node renews.
         let is_kept = member.name() == "kept";
         assert_eq!(member.generation() == before, is_kept, "{}", member.uid);
     }

@@ -1,5 +1,5 @@
 //! Disasters of whole clusters: a management cluster that is disconnected from its own nodes, is moved, or is
-//! unavailable. Other cases follow nodes from their first request on, in both clusters. All API servers and kubelets
+//! unavailable. Other cases observe nodes from their first request on, in both clusters. All API servers and kubelets
 //! are real.
 
 #[path = "../real_fleet/bed.rs"]

@@ -1,6 +1,6 @@
-//! An outage of the controller from the renewal of the certificates to shortly before their end, with two hundred
-//! nodes. A lifetime of four minutes represents seven days, and the other times are equally short. The tests cannot
-//! shift the clock instead, because the plugin detects from API server responses that its clock is ahead.
+//! An outage of the controller, with two hundred nodes. It lasts from the renewal of the certificates to shortly before
+//! their expiry. A lifetime of four minutes represents seven days, and the other times are equally short. The tests
+//! cannot shift the clock instead, because the plugin detects from API server responses that its clock is ahead.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ const AT_ONCE: usize = 100;
 /// The lifetime of a certificate. The renewal is due after 50 to 70 % of the lifetime.
 const LIFETIME: Duration = Duration::from_secs(240);
 
-/// The controller is back after four fifths of the lifetime.
+/// The controller runs again after four fifths of the lifetime.
 const BACK: Duration = Duration::from_secs(192);
 
 const PATIENCE: Duration = Duration::from_secs(180);

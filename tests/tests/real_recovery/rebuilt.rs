@@ -1,4 +1,4 @@
-//! A workload cluster that is built again with the same CA.
+//! A workload cluster that is rebuilt with the same CA.
 
 use kubelet_authenticator_test_support::control_plane::{
     ControlPlane, Controllers, DEADLINE, KubeadmBinding, User,
@@ -40,7 +40,7 @@ fn a_cluster_rebuilt_with_the_same_ca_refuses_previous_certificates() {
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": "m1"},
     }));
     let node = as_node(&rebuilt, &kubelet);
-    // The CA is the same: until the controller serves the cluster, the certificate is valid there.
+    // The CA is the same, so the certificate is valid in the new cluster until the controller serves it.
     assert!(label(&node, "m1", 1).status.success());
     cluster.write_kubeconfig(&workload_kubeconfig("prod-1", &rebuilt));
 

@@ -47,7 +47,7 @@ fn a_restarted_instance_renews_only_with_its_new_document() {
     wait_until_ready(plane, &node);
     none_is_refused(plane);
 
-    // The old document is no longer valid, and not even this instance can renew with it.
+    // The old document is no longer valid, so even this instance cannot renew with it.
     instance.imds.set(metadata.unwrap());
     let denied = poll(PATIENCE, || {
         let mut requests = requests(plane, &node).into_iter();

@@ -1,4 +1,4 @@
-//! A management cluster that is restored from a backup older than the certificates in use.
+//! A management cluster that is restored from a backup that is older than the certificates in use.
 
 use std::process::Command;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const SECONDS: u32 = 90;
 
 const PLUGIN: &str = "kubelet-authenticator-null";
 
-/// Runs a command of `identities` on the Cluster. Returns its output.
+/// Runs an `identities` command for the Cluster. Returns its output.
 #[track_caller]
 pub fn identities(management: &Management, words: &[&str]) -> Vec<u8> {
     let output = Command::new(program("node-attestation-controller"))
@@ -193,7 +193,7 @@ fn a_revoked_certificate_stays_refused_after_an_etcd_restore() {
     let other = self::kubelet(&cluster, &later, PLUGIN).start();
     other.wait_until_ready();
     assert_eq!(refused(), Some(()));
-    // The machine does not get a new certificate with its token either.
+    // The machine also does not get a new certificate with its token.
     let known = requests(&plane, "m1").len();
     lose_disk(&mut kubelet);
     let denied = poll(PATIENCE, || {

@@ -94,8 +94,8 @@ fn story(contract: Contract) {
     let table = poll(PATIENCE, || {
         let words = ["get", "kubeletauthentications,nodeidentities"];
         let table = kubectl.ok(words);
-        // The next check of the node identities reports the first expiration. Later expirations are reported within an
-        // hour.
+        // The next check of the node identities reports the first expiry time. Later expiry times are reported within
+        // an hour.
         table.contains("Z ").then_some(table)
     });
     let table = table.unwrap_or_else(|| {
@@ -134,7 +134,7 @@ fn reads_well(table: &str, first: &[Value; 3]) {
     }
 }
 
-/// A kubelet of an instance without a Machine.
+/// A kubelet on an instance without a Machine.
 fn member(plane: &ControlPlane, pool: &Pool, node: &str, provider_id: &str) -> Kubelet {
     let exec = Exec::new(program(PLUGIN))
         .provide_cluster_info()

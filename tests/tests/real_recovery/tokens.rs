@@ -88,7 +88,7 @@ fn a_node_without_disk_and_token_joins_after_the_token_is_recreated() {
 }
 
 /// The lifetime in seconds, which represents the default of seven days. The other times in these tests are fractions of
-/// it.
+/// this lifetime.
 const LIFETIME: u32 = 45;
 
 /// A cluster whose certificates expire within a test, and its nodes.
@@ -158,7 +158,7 @@ impl Town {
         record(self.management.kubectl(), "default", "prod-1", node)
     }
 
-    /// Expires the bootstrap token of each Machine, like Kubernetes.
+    /// Expires the bootstrap token of each Machine, as Kubernetes does.
     fn end_tokens(&self) {
         for (machine, _) in &self.nodes {
             let secret = format!("bootstrap-token-{}", machine.token().id());
@@ -172,7 +172,7 @@ impl Town {
         self.management.kubectl().ok(words);
     }
 
-    /// The expiration times of the latest certificates of the nodes.
+    /// The expiry times of the nodes' latest certificates.
     fn ends(&self) -> Vec<i64> {
         let ends = self.nodes.iter().map(|(machine, _)| {
             let issued = issued(self.plane(), machine.node_name());
@@ -184,8 +184,8 @@ impl Town {
         ends.collect()
     }
 
-    /// Recreates the tokens of the nodes, which are down, and waits until they are ready. A node that was running gets
-    /// the certificate that it requested before its own certificate expired.
+    /// Recreates the tokens of the nodes, which are down, and waits until the nodes are ready. A node that was running
+    /// gets the certificate that it requested before its own certificate expired.
     #[track_caller]
     fn come_back(&mut self) {
         for (_, kubelet) in &mut self.nodes {

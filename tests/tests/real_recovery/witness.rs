@@ -1,4 +1,4 @@
-//! Functions that observe nodes in both clusters and in the controller's log.
+//! Functions that observe nodes, in both clusters and in the controller's log.
 
 use std::fs;
 use std::process::Output;
@@ -17,10 +17,10 @@ use x509_parser::oid_registry::Oid;
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::prelude::FromDer as _;
 
-/// A node counts as down when its Lease is more than a minute old. The controller checks this once a minute.
+/// A node counts as down when its Lease is more than a minute old. The controller checks this once per minute.
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
-/// The grace period of a cluster for a silent node. Kubernetes' default of 50 s would also work, but take longer.
+/// The grace period for a silent node in a cluster. Kubernetes' default of 50 s would also work, but would take longer.
 const GRACE: &str = "--node-monitor-grace-period=20s";
 
 /// A workload cluster that marks silent nodes as down, and in which bootstrap tokens can create requests.
@@ -68,14 +68,14 @@ pub fn requests(plane: &ControlPlane, node: &str) -> Vec<Value> {
     requests
 }
 
-/// The requests of this node that have their certificate.
+/// The requests from this node that have a certificate.
 pub fn issued(plane: &ControlPlane, node: &str) -> Vec<Value> {
     let mut requests = requests(plane, node);
     requests.retain(|csr| csr["status"]["certificate"].is_string());
     requests
 }
 
-/// Waits for a certificate of this node that `matches`, in addition to the first `known` ones.
+/// Waits for a certificate for this node that `matches`, in addition to the first `known` certificates.
 #[track_caller]
 pub fn wait_for_certificate(
     plane: &ControlPlane,
@@ -90,7 +90,7 @@ pub fn wait_for_certificate(
     found.unwrap_or_else(|| panic!("no such certificate: {:#?}", requests(plane, node)))
 }
 
-/// Asserts that no request of the cluster was denied or failed.
+/// Asserts that no request in the cluster was denied or failed.
 #[track_caller]
 pub fn none_is_refused(plane: &ControlPlane) {
     let refused = |csr: &Value| {
@@ -152,7 +152,7 @@ pub fn uid_of(csr: &Value) -> String {
     })
 }
 
-/// The expiration of the certificate.
+/// The expiry time of the certificate.
 pub fn not_after(csr: &Value) -> jiff::Timestamp {
     read(csr, |certificate| {
         let end = certificate.validity().not_after.timestamp();
@@ -167,7 +167,7 @@ fn read<T>(csr: &Value, look: impl FnOnce(&X509Certificate<'_>) -> T) -> T {
     look(&certificate)
 }
 
-/// Removes the plugin's files from the machine's disk, like a new disk. The kubelet is stopped during this time.
+/// Removes the plugin's files from the machine's disk, as on a new disk. The kubelet is stopped during this time.
 pub fn lose_disk(kubelet: &mut Kubelet) {
     kubelet.kill();
     let store = kubelet.var_lib().join("kubelet-authenticator");
@@ -200,7 +200,7 @@ pub fn as_node(plane: &ControlPlane, kubelet: &Kubelet) -> Kubectl {
     plane.kubectl_with(kubeconfig)
 }
 
-/// Labels the Node with this value. With an unchanged value, kubectl would not write.
+/// Labels the Node with this value. If the value does not change, kubectl does not write.
 pub fn label(kubectl: &Kubectl, node: &str, value: usize) -> Output {
     let label = format!("example.com/tried={value}");
     kubectl.run(["label", "node", node, &label, "--overwrite"])

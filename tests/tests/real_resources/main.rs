@@ -1,4 +1,5 @@
-//! The custom resources on a real API server: the values that it refuses, and the output for administrators.
+//! The custom resources on a real API server: the values that the API server refuses, and the output for
+//! administrators.
 
 mod authentication;
 mod identity;
@@ -25,7 +26,7 @@ static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(|| {
     cluster
 });
 
-/// The definitions, as printed by the program.
+/// The definitions, as the program prints them.
 fn definitions() -> String {
     let mut printer = Command::new(program("node-attestation-controller"));
     let printed = printer.arg("crds").output().unwrap();
@@ -90,14 +91,14 @@ impl Subject {
         kubectl().apply_object(&self.object);
     }
 
-    /// Asserts that the stored object cannot be replaced by one with this change.
+    /// Asserts that the stored object cannot be replaced with an object that has this change.
     #[track_caller]
     fn stays(&self, pointer: &str, value: &Value, field: &str, message: &str) {
         let (accepted, text) = dry_run("replace", &self.with(pointer, value));
         assert_refused(accepted, &text, field, message);
     }
 
-    /// Asserts that the stored object could be replaced by one with these changes.
+    /// Asserts that the stored object could be replaced with an object that has these changes.
     #[track_caller]
     fn may_become(&self, changes: &[(&str, Value)]) {
         let changed = changes.iter().fold(self.object.clone(), |object, change| {
@@ -108,7 +109,7 @@ impl Subject {
     }
 }
 
-/// Makes a dry run on the API server. Returns whether it succeeded, and the response.
+/// Makes a dry run on the API server. Returns whether the dry run succeeded, and the response.
 fn dry_run(verb: &str, object: &Value) -> (bool, String) {
     let scratch = Scratch::new("resource");
     scratch.write("object.json", object.to_string());
@@ -192,7 +193,7 @@ fn authentication(name: &str) -> Subject {
     Subject { object }
 }
 
-/// A NodeIdentity with all fields, of generation 3.
+/// A NodeIdentity with all fields, in generation 3.
 fn identity(cluster: &str, node: &str) -> Subject {
     let object = json!({
         "apiVersion": API_VERSION, "kind": "NodeIdentity",

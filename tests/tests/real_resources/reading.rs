@@ -26,7 +26,7 @@ fn table(text: &str) -> Vec<Vec<String>> {
     [header].into_iter().chain(lines).map(cut).collect()
 }
 
-/// The header, and the line of this name without its age.
+/// The header, and the line with this name, without the age.
 fn read(resource: &str, name: &str, wide: bool) -> (Vec<String>, Vec<String>) {
     let flags = if wide { vec!["-owide"] } else { Vec::new() };
     let rows = table(&kubectl().ok([vec!["get", resource, name], flags].concat()));
@@ -211,7 +211,7 @@ fn clusterctl_moves_user_objects_and_records() {
         let own = format!(
             "{definition}/kubeletauthentications.{group}\n{definition}/nodeidentities.{group}\n"
         );
-        // The labels of the contract mark the kinds of a provider. The identity is not such a kind.
+        // The labels of the contract mark the kinds of a provider. The identity kind is not such a kind.
         let identity = "awsserviceaccountidentities.infrastructure.cluster.x-k8s.io";
         let expected = if label.starts_with("clusterctl") {
             format!("{definition}/{identity}\n{own}")

@@ -45,7 +45,7 @@ fn everything() -> Value {
     })
 }
 
-/// The same without the fields that are removed.
+/// The same fields, without the removed fields.
 fn without_removed(mut spec: Value) -> Value {
     for (pointer, field) in [
         ("", "reenrolment"),

@@ -1,5 +1,5 @@
-//! `setup` on machines with systemd, real kubeadm and a real kubelet: the drop-in that `render` prints is the only
-//! difference from a stock node.
+//! `setup` on machines with systemd, real kubeadm and a real kubelet: the only difference from a stock node is the
+//! drop-in that `render` prints.
 
 mod pages;
 
@@ -45,7 +45,7 @@ const HANGS: Member = Member::new("hangs-1", "hangs1");
 const BY_README: Member = Member::new("by-readme", "byread");
 const BY_PAGE: Member = Member::new("by-page", "bypage");
 
-/// A cluster that kubeadm set up, in which only the project's controller approves. It lists some of the machines.
+/// A cluster that kubeadm set up, in which only the project's controller approves. The inventory lists some machines.
 struct Cluster {
     plane: ControlPlane,
     setup: Setup,
@@ -144,7 +144,7 @@ impl Node {
         text
     }
 
-    /// The requests with its token and its certificate whose names differ from the names of a stock kubelet.
+    /// The requests with the machine's token and certificate, except requests that are named like a stock kubelet's.
     fn requests(&self) -> Vec<String> {
         let users = [
             format!("system:bootstrap:{}", self.member.token),
@@ -281,7 +281,7 @@ fn a_refused_machine_shows_the_reason_and_joins_once_accepted() {
         joining.join().unwrap()
     });
 
-    // kubeadm succeeds as soon as the kubelet runs, as with a plugin that does not answer. The kubeadm of the oldest
+    // kubeadm succeeds as soon as the kubelet runs, as with a plugin that does not respond. The kubeadm of the oldest
     // supported Kubernetes version waits for the Node and fails.
     let waits_for_node = kubectl.ok(["version"]).contains("Server Version: v1.33.");
     assert_eq!(
@@ -340,7 +340,7 @@ fn an_unknown_machine_joins_with_a_discovery_file_once_known() {
     node.runs_by_the_plugin();
 }
 
-/// Waits until the kubelet's journal has this text.
+/// Waits until the kubelet's journal contains this text.
 #[track_caller]
 fn kubelet_says(machine: &Machine, text: &str) {
     let said = poll(PATIENCE, || {
@@ -371,7 +371,7 @@ fn a_missing_or_unusable_plugin_is_reported_by_kubelet_and_doctor() {
     node.joins();
     let kept = "/root/kubelet-authenticator-null";
     assert_eq!(first_failing(machine, PLUGIN), None);
-    // The program is a separate mount.
+    // The program is a separate mount point.
     let remove = format!("cp {PLUGIN} {kept} && umount {PLUGIN} && rm {PLUGIN}");
     machine.ok(&["sh", "-euc", &remove]);
 

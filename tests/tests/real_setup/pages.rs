@@ -8,7 +8,7 @@ use kubelet_authenticator_tests::program;
 
 use crate::{BY_PAGE, BY_README, CLUSTER, Member, Node, SECRET};
 
-/// Sets up a stock machine, which has only the files of the package, with the commands of this section.
+/// Sets up a stock machine, which has only the files from the package, with the commands in this section.
 #[track_caller]
 fn follow(member: Member, page: &str, heading: &str) {
     let plane = &CLUSTER.plane;

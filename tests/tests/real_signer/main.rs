@@ -33,7 +33,7 @@ struct Token {
 }
 
 impl Token {
-    /// A token with the key of the CA with this certificate. `key` is a PEM file in PKCS #8.
+    /// A token with the key of the CA that has this certificate. `key` is a PEM file in PKCS #8.
     fn with_key(ca: &Path, key: &Path) -> Self {
         let token = Self {
             scratch: Scratch::new("token"),
@@ -107,7 +107,7 @@ impl Token {
             "keyUsage=critical,keyCertSign,cRLSign",
         ]);
         let mut token = Self::with_key(&ca, &key_file);
-        // From here on, only the token contains the key, because the folder with the key file is deleted.
+        // From here on, only the token contains the key, because the directory with the key file is deleted.
         token.ca = token.scratch.write("ca.crt", fs::read(&ca).unwrap());
         token
     }
@@ -177,7 +177,7 @@ fn openssl(arguments: &[&str]) -> String {
     run(Command::new("openssl").args(arguments))
 }
 
-/// Verifies the certificate of a client with openssl.
+/// Verifies a client certificate with openssl.
 fn verify(token: &Token, certificate: &str) {
     let file = token.scratch.write("node.crt", certificate);
     openssl(&[

@@ -27,7 +27,7 @@ use super::{Token, verify};
 /// A lifetime with a renewal after 30 to 42 seconds.
 const SECONDS: u32 = 60;
 
-/// A lease duration with frequent requests of the kubelet, so that a renewal happens soon after it is due.
+/// A lease duration that causes frequent requests from the kubelet, so that a renewal happens soon after it is due.
 const LEASE: u32 = 12;
 
 /// A Cluster whose Secret has the certificate of its CA, and not the key.
@@ -169,7 +169,7 @@ fn requests_wait_for_a_signer_that_is_unavailable_or_has_no_key() {
         authentication: other,
     };
 
-    // The CA belongs to a different Cluster. Only requests of this Cluster stay pending.
+    // The CA belongs to a different Cluster. Only requests from this Cluster remain pending.
     let foreign = asks(&unknown, "of-unknown");
     unknown.assert_waits("of-unknown", &foreign, "SignerRefused");
     let first = scene.answer(&asks(&scene, "before"));
@@ -178,7 +178,7 @@ fn requests_wait_for_a_signer_that_is_unavailable_or_has_no_key() {
     signer.kill();
     let name = asks(&scene, "during");
     scene.assert_waits("during", &name, "SignerUnavailable");
-    // Meanwhile, a Cluster whose CA key is available is served.
+    // During this time, a Cluster whose CA key is available is served.
     let ca = unknown.cluster.control_plane().ca().pair();
     let key = traditional_key(&ca.key_pem);
     unknown.cluster.write_ca(&ca.certificate_pem, Some(&key));

@@ -43,7 +43,7 @@ fn nodes_of_a_tenant_with_a_chained_role_and_external_id_join() {
     });
     identity(ROLE_IDENTITY, "by-role", &nodes);
     let tenant = Tenant::of_provider("by-role", ROLE_IDENTITY, "by-role");
-    // With another tenant's external ID, STS refuses, and the node waits.
+    // With another tenant's external ID, STS refuses the call, and the node waits.
     let first = tenant.launch(THEIRS);
     let request = tenant.asks("m1", &first);
     let kubectl = SITE.management.kubectl();
@@ -155,7 +155,7 @@ fn an_instance_in_another_account_cannot_join_the_cluster() {
     const OTHERS: &str = "200000000007";
     static_identity("own-account", THEIRS);
     let tenant = Tenant::of_provider("own-account", STATIC_IDENTITY, "own-account");
-    // The attacker can write all objects in its namespace, including a Machine with the instance of the other tenant.
+    // The attacker can write all objects in its namespace, including a Machine for the other tenant's instance.
     let stolen = tenant.launch(OTHERS);
     assert_eq!(tenant.is_denied("m1", &stolen), "AccountNotAllowed");
     tenant.joins("m2", &tenant.launch(THEIRS));
@@ -185,7 +185,7 @@ fn a_rotated_secret_is_used_but_a_changed_account_is_refused() {
     );
     tenant.waits(&request, &format!("first belonged to account {THEIRS},"));
 
-    // An operator accepts the other account.
+    // An operator accepts the new account.
     let patch =
         json!({"metadata": {"annotations": {"attestation.cluster.x-k8s.io/aws-account": null}}});
     kubectl.patch(

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::bed::{PATIENCE, SITE};
 
-/// The groups of Cluster API, its providers, and the project.
+/// The API groups of Cluster API, its providers, and the project.
 const GROUPS: [&str; 4] = [
     "cluster.x-k8s.io",
     "bootstrap.cluster.x-k8s.io",
@@ -17,21 +17,21 @@ const GROUPS: [&str; 4] = [
     "attestation.cluster.x-k8s.io",
 ];
 
-/// A user with Kubernetes' ClusterRole `admin` in one namespace, and no other permissions. The role has all
-/// permissions for all resources of [`GROUPS`]: objects that such a user cannot write are outside the namespace.
+/// A user with Kubernetes' ClusterRole `admin` in one namespace, and no other permissions. The role has all permissions
+/// for all resources in [`GROUPS`], so objects that such a user cannot write are outside the namespace.
 pub struct Admin {
     kubectl: Kubectl,
     namespace: String,
 }
 
 impl Admin {
-    /// Binds the role in this namespace, which exists.
+    /// Binds the role in this existing namespace.
     #[track_caller]
     pub fn of(namespace: &str) -> Self {
         Self::on(&SITE.management, namespace)
     }
 
-    /// The same in another management cluster.
+    /// The same user in another management cluster.
     #[track_caller]
     pub fn on(management: &Management, namespace: &str) -> Self {
         management.kubectl().apply_object(&json!({
@@ -75,7 +75,7 @@ impl Admin {
         self.answer(&["auth", "can-i", verb, resource, "-n", namespace])
     }
 
-    /// The API server's answer to `kubectl auth can-i` about a resource that is in no namespace.
+    /// The API server's answer to `kubectl auth can-i` about a resource that is not in a namespace.
     #[track_caller]
     pub fn may_everywhere(&self, verb: &str, resource: &str) -> bool {
         self.answer(&["auth", "can-i", verb, resource, "--all-namespaces"])
@@ -91,14 +91,14 @@ impl Admin {
         }
     }
 
-    /// Merges the patch into an object of the namespace.
+    /// Merges the patch into an object in the namespace.
     #[track_caller]
     pub fn patch(&self, resource: &str, name: &str, patch: &Value) {
         let target = [resource, name, "-n", &self.namespace];
         self.kubectl.patch(&target, patch);
     }
 
-    /// Applies an object of the namespace.
+    /// Applies an object in the namespace.
     #[track_caller]
     pub fn apply(&self, mut object: Value) {
         object["metadata"]["namespace"] = json!(self.namespace);
@@ -111,14 +111,14 @@ impl Admin {
         self.kubectl.ok(words);
     }
 
-    /// Runs kubectl with this input. Returns the error of a refusal.
+    /// Runs kubectl with this input. Returns the error if the API server refuses the command.
     pub fn attempt(&self, words: &[&str], input: &str) -> Result<(), String> {
         let output = self.kubectl.run_with_input(words, input);
         let error = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         output.status.success().then_some(()).ok_or(error)
     }
 
-    /// Asserts that the API server forbids to create this object.
+    /// Asserts that the API server forbids the creation of this object.
     #[track_caller]
     pub fn cannot_create(&self, object: &Value) {
         let words = ["create", "-f", "-"];
@@ -126,7 +126,7 @@ impl Admin {
         is_forbidden(&output, "create");
     }
 
-    /// Asserts that the API server forbids to change this object.
+    /// Asserts that the API server forbids a change to this object.
     #[track_caller]
     pub fn cannot_apply(&self, object: &Value) {
         let words = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
@@ -134,7 +134,7 @@ impl Admin {
         is_forbidden(&output, "patch");
     }
 
-    /// Asserts that the API server forbids this verb of kubectl: `get` or `delete`.
+    /// Asserts that the API server forbids this kubectl verb: `get` or `delete`.
     #[track_caller]
     pub fn cannot(&self, verb: &str, target: &[&str]) {
         let words: Vec<_> = [verb].iter().chain(target).copied().collect();

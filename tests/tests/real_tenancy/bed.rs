@@ -23,11 +23,11 @@ pub const ROLE_IDENTITY: &str = "AWSClusterRoleIdentity";
 pub const CONTROLLER_IDENTITY: &str = "AWSClusterControllerIdentity";
 
 const IDENTITY_VERSION: &str = "infrastructure.cluster.x-k8s.io/v1beta2";
-/// The account with a role in the ConfigMap of accounts, and the role's external ID.
+/// The account that has a role in the ConfigMap for accounts, and the role's external ID.
 pub const ACK_ACCOUNT: &str = "200000000011";
 pub const EXTERNAL_ID: &str = "7a5b816a-7743-4377-a382-2d695bf1f172";
 
-/// The teams, with the accounts of their roles `nodes`.
+/// The teams, each with the account of its role `nodes`.
 const TEAMS: [(&str, &str); 2] = [("team-a", "200000000004"), ("team-b", "200000000104")];
 
 pub const PATIENCE: Duration = Duration::from_secs(240);
@@ -134,12 +134,12 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// A cluster of Cluster API Provider AWS with this identity, in a namespace of the same name.
+    /// A cluster of Cluster API Provider AWS with this identity, in a namespace with the same name.
     pub fn of_provider(name: &str, kind: &str, identity: &str) -> Self {
         Self::of_provider_in(name, name, kind, identity)
     }
 
-    /// The same in another namespace.
+    /// The same cluster in another namespace.
     pub fn of_provider_in(namespace: &str, name: &str, kind: &str, identity: &str) -> Self {
         let cluster = SITE.management.cluster(name).namespace(namespace);
         let cluster = cluster
@@ -152,7 +152,7 @@ impl Tenant {
         Self::authorized(cluster, json!({}))
     }
 
-    /// A cluster of Cluster API Provider AWS in an account of its own, by an access key.
+    /// A cluster of Cluster API Provider AWS in a separate account, with an access key.
     pub fn with_access_key(name: &str, account: &str) -> Self {
         static_identity(name, account);
         Self::of_provider(name, STATIC_IDENTITY, name)
@@ -172,7 +172,7 @@ impl Tenant {
         }
     }
 
-    /// Waits for this reason of the condition, and returns its message.
+    /// Waits until the condition has this reason, and returns its message.
     pub fn resolved(&self, status: &str, reason: &str) -> String {
         self.condition("AWSIdentityResolved", status, reason)
     }
@@ -182,7 +182,7 @@ impl Tenant {
         self.condition_with("AWSIdentityResolved", "True", "Resolved", account);
     }
 
-    /// Waits for this reason of this condition, and returns its message.
+    /// Waits until this condition has this reason, and returns its message.
     pub fn condition(&self, of: &str, status: &str, reason: &str) -> String {
         self.condition_with(of, status, reason, "")
     }
@@ -212,8 +212,8 @@ impl Tenant {
         found
     }
 
-    /// Changes the KubeletAuthentication, and waits until the condition of its new generation has this reason. Then the
-    /// controller has read all earlier writes.
+    /// Changes the KubeletAuthentication, and waits until the condition of its new generation has this reason. At that
+    /// time, the controller has read all earlier writes.
     pub fn is_still(&self, status: &str, reason: &str) {
         let resolved = "AWSIdentityResolved";
         let object = self
@@ -241,7 +241,7 @@ impl Tenant {
         Audience::of_ca(&CertificateDer::from_pem_slice(ca).unwrap())
     }
 
-    /// The same with evidence for this cluster.
+    /// The same request, with evidence for this cluster.
     pub fn files(&self, machine: &str, instance: &Instance, audience: &Audience) -> String {
         let id = instance.provider_id();
         let machine = self.cluster.machine(machine).provider_id(&id);
@@ -281,14 +281,14 @@ impl Tenant {
             .to_owned()
     }
 
-    /// Waits until the controller has deferred the request, for a reason with this text, and asserts that the request
-    /// has no answer.
+    /// Waits until the controller has deferred the request for a reason with this text. Asserts that the request has no
+    /// answer.
     #[track_caller]
     pub fn waits(&self, request: &str, why: &str) {
         self.waits_with(&SITE.manager, request, why);
     }
 
-    /// The same with another controller.
+    /// The same assertion for another controller.
     #[track_caller]
     pub fn waits_with(&self, manager: &Manager, request: &str, why: &str) {
         let is_deferred = |line: &Value| {
@@ -313,7 +313,7 @@ impl Tenant {
         });
     }
 
-    /// Asserts that the request is finally approved.
+    /// Waits until the request is approved.
     #[track_caller]
     pub fn is_approved(&self, request: &str) {
         let csr = self.answered(request);
@@ -324,7 +324,7 @@ impl Tenant {
         );
     }
 
-    /// The account that was written down.
+    /// The account that the controller has recorded.
     pub fn account(&self) -> String {
         let Authentication { namespace, name } = &self.authentication;
         let words = ["get", "kubeletauthentications", name, "-n", namespace];
@@ -339,7 +339,7 @@ impl Tenant {
     }
 }
 
-/// The fields of the lines of a controller's log about decisions.
+/// The fields of the log lines about a controller's decisions.
 fn decisions(manager: &Manager) -> Vec<Value> {
     let log = manager.process.log().text();
     let lines = log.lines();
@@ -350,14 +350,14 @@ fn decisions(manager: &Manager) -> Vec<Value> {
         .collect()
 }
 
-/// An access key in the namespace of the provider, and an identity with it that every namespace is allowed to use.
+/// An access key in the provider's namespace, and an identity with this key that every namespace is allowed to use.
 pub fn static_identity(name: &str, account: &str) {
     apply(&secret("capa-system", name, account));
     let spec = json!({"secretRef": name, "allowedNamespaces": {}});
     identity(STATIC_IDENTITY, name, &spec);
 }
 
-/// A Secret with an access key of the account.
+/// A Secret with an access key for the account.
 pub fn secret(namespace: &str, name: &str, account: &str) -> Value {
     SITE.cloud.learn(account, name);
     let (id, secret) = access_key(account);
@@ -373,7 +373,7 @@ pub fn secret_of(namespace: &str, name: &str, (id, secret): (&str, &str)) -> Val
     })
 }
 
-/// The outcomes of the calls of STS with this text in their body.
+/// The outcomes of the STS calls whose bodies contain this text.
 pub fn outcomes_with(text: &str) -> Vec<String> {
     let calls = SITE.cloud.sts().calls().into_iter();
     let calls = calls.filter(|call| call.body.contains(text));

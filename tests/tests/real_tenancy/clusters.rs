@@ -1,4 +1,4 @@
-//! Administrators of a namespace who attack another tenant's objects and instances.
+//! Namespace administrators who attack another tenant's objects and instances.
 
 use kubelet_authenticator_tests::fleet::Authentication;
 use kubelet_authenticator_tests::management::{InfraCluster, owned};
@@ -9,7 +9,7 @@ use crate::bed::{SITE, STATIC_IDENTITY, Tenant, identity, static_identity};
 
 const PIN: &str = "attestation.cluster.x-k8s.io/aws-account";
 
-/// Writes the account of a cluster, or removes it.
+/// Writes the cluster's recorded account, or removes it.
 fn pin(admin: &Admin, cluster: &str, account: Option<&str>) {
     let patch = json!({"metadata": {"annotations": {PIN: account}}});
     admin.patch("kubeletauthentications", cluster, &patch);
@@ -136,7 +136,7 @@ fn a_tenant_setting_never_admits_an_instance_of_another_tenant() {
     let spec = json!({"spec": {"aws": aws}});
     admin.patch("kubeletauthentications", NAME, &spec);
     tenant.is_still("True", "Resolved");
-    // The request comes with the tenant's own token, and its Machine has the instance's provider ID.
+    // The request has the tenant's own token, and the tenant's Machine has the instance's provider ID.
     assert_eq!(tenant.is_denied("m1", &stolen), "AccountNotAllowed");
     victim.joins("m1", &stolen);
 }
@@ -166,7 +166,7 @@ fn evidence_for_another_cluster_with_the_same_name_is_denied() {
     static_identity("twins", SHARED);
     let [victim, tenant] = ["twin-a", "twin-b"]
         .map(|namespace| Tenant::of_provider_in(namespace, "twin", STATIC_IDENTITY, "twins"));
-    // Its tag is that of both clusters, and its Machine is in the one of the attacker.
+    // Both clusters have the instance's tag, and the Machine is in the attacker's cluster.
     let stolen = victim.launch(SHARED);
 
     let copied = tenant.files("m1", &stolen, &victim.audience());

@@ -1,4 +1,4 @@
-//! `tenancy explain`: the identity of a Cluster for an operator, with the permissions of the operator.
+//! `tenancy explain`: the identity of a Cluster for an operator, with the operator's permissions.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -30,7 +30,7 @@ fn run(kubeconfig: &Path, tenant: &str, options: &[&str]) -> Output {
         .unwrap()
 }
 
-/// The answer to an administrator of the management cluster.
+/// The output for an administrator of the management cluster.
 #[track_caller]
 fn explained(tenant: &str, options: &[&str]) -> Value {
     let kubeconfig = SITE.management.control_plane().admin_kubeconfig();
@@ -47,7 +47,7 @@ fn answer(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Labels and values of the answer for people.
+/// The labels and values in the text output.
 #[track_caller]
 fn rows(output: &Output) -> Vec<(String, String)> {
     assert!(output.status.success(), "{output:?}");

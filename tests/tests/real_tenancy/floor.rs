@@ -1,4 +1,4 @@
-//! The floor of an operator, and administrators of a namespace who try to go below it.
+//! An operator's floor, and namespace administrators who try to create settings below it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -32,7 +32,7 @@ const DECISIONS: &str =
 const CLUSTER_FIRST: &str = "delete the Cluster prod-1 before its KubeletAuthentication";
 pub const RECORDS: &str = "only the controller and responders can write NodeIdentities";
 
-/// The end of the API server's message about a refusal by this policy.
+/// The end of the API server's message when this policy refuses an object.
 fn refusal(policy: &str, message: &str) -> String {
     let policy = format!("node-attestation-floor-{policy}");
     format!(
@@ -79,7 +79,7 @@ pub fn identity(namespace: &str) -> Value {
     })
 }
 
-/// A Cluster whose infrastructure does not exist. Cluster API refuses one without a reference.
+/// A Cluster whose infrastructure does not exist. Cluster API refuses a Cluster without a reference.
 fn cluster(namespace: &str, name: &str, annotations: &Value) -> Value {
     let infrastructure = json!({
         "apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "GenericCluster", "name": name,
@@ -91,7 +91,7 @@ fn cluster(namespace: &str, name: &str, annotations: &Value) -> Value {
     })
 }
 
-/// Applies the rendered floor, and labels the namespace, which exists. Returns when the policies are in force.
+/// Applies the rendered floor, and labels the existing namespace. Returns when the policies are in force.
 #[track_caller]
 pub fn set_floor(management: &Management, namespace: &str) {
     let controller = format!("user:{CONTROLLER}");
@@ -126,7 +126,7 @@ pub fn set_floor(management: &Management, namespace: &str) {
         });
         assert!(refused.is_some(), "{policy} is not in force");
     }
-    // This policy reads Clusters, so it can be in force later.
+    // This policy reads Clusters, so it can come into force later than the other policies.
     kubectl.create_object(&cluster(namespace, "probe", &json!({})));
     kubectl.create_object(&authentication(namespace, "probe", &json!({})));
     let refusal = refusal(
@@ -240,7 +240,7 @@ fn tenants_can_edit_settings_but_not_go_below_the_floor() {
     let metadata = json!({"labels": {"a": "b"}, "annotations": {account: null, "a": "b"}});
     assert_eq!(merge(json!({"metadata": metadata})), Ok(()));
 
-    // Namespaces without the label are as before.
+    // For namespaces without the label, nothing changes.
     create_namespace(&SITE.management, FREE, &json!({}));
     Admin::of(FREE).apply(authentication(FREE, "prod-1", &report));
 }
@@ -328,7 +328,7 @@ fn tenants_cannot_write_node_identities_that_responders_can_change() {
     let plane = SITE.management.control_plane();
     let controller = plane.kubectl_with(plane.client_cert_kubeconfig(CONTROLLER, None));
     let responder = user(&SITE.management, NAME, "responder", "on-call");
-    // The group of responders counts, and not a user with its name.
+    // Members of the responder group are exempt, but a user with the group's name is not.
     let impostor = user(&SITE.management, NAME, "on-call", "tenants");
 
     assert_refused(run(&responder, &create, &object), "identities", RECORDS);
@@ -343,7 +343,7 @@ fn tenants_cannot_write_node_identities_that_responders_can_change() {
     assert_eq!(run(&controller, &delete, ""), Ok(()));
 }
 
-/// The only KubeletAuthentication of this name, if any.
+/// The only KubeletAuthentication with this name, if any.
 fn found(kubectl: &Kubectl, namespace: &str, name: &str) -> Option<Value> {
     let field = format!("metadata.name={name}");
     let words = [
@@ -397,7 +397,7 @@ fn an_annotation_or_variable_does_not_go_below_the_floor() {
     assert_eq!(stays["spec"], made["spec"]);
 }
 
-/// With Cluster API's managers, and with Kubernetes' garbage collector.
+/// This test uses Cluster API's managers and Kubernetes' garbage collector.
 #[test]
 fn cluster_api_deletes_a_cluster_in_a_namespace_with_a_floor() {
     const NAME: &str = "floor-cluster-api";
@@ -414,7 +414,8 @@ fn cluster_api_deletes_a_cluster_in_a_namespace_with_a_floor() {
     let made = poll(PATIENCE, || found(kubectl, NAME, "prod-1")).unwrap();
     assert_eq!(made["metadata"]["ownerReferences"][0]["kind"], "Cluster");
 
-    // The tenant makes the garbage collector delete the objects of this owner. The Cluster protects one of them.
+    // The tenant makes the garbage collector delete the objects of this owner. The Cluster protects one of these
+    // objects.
     admin.apply(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner"}}));
     let owner = kubectl.json(["get", "configmap", "owner", "-n", NAME]);
     let owners = json!({"metadata": {"ownerReferences": [{
@@ -444,7 +445,7 @@ fn cluster_api_deletes_a_cluster_in_a_namespace_with_a_floor() {
 fn clusterctl_moves_a_cluster_with_a_floor_as_its_exempt_user() {
     const NAME: &str = "floor-moved";
     let (here, there) = (site(), site());
-    // Its settings are from before the floor.
+    // The Cluster's settings are older than the floor.
     let scene = Scene::start(&here, NAME, json!({"autoApproveBindings": "Report"}));
     let machine = scene.cluster.machine("joined").create();
     scene.join(&machine);

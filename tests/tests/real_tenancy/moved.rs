@@ -1,4 +1,4 @@
-//! A Cluster is moved to another management cluster: with an identity, and under load.
+//! A Cluster that is moved to another management cluster, with an identity and under load.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::bed::{PATIENCE, SITE, STATIC_IDENTITY, Tenant, control_plane, identity_of, secret};
 
-/// A management cluster with the inventory of clusterctl.
+/// A management cluster with clusterctl's inventory.
 fn management() -> Management {
     let management = Management::on(control_plane(), Contract::V1Beta2);
     management.define_aws();
@@ -35,7 +35,7 @@ fn clusterctl_move_keeps_the_identity_its_secret_and_the_account() {
     let identity = identity_of(STATIC_IDENTITY, NAME, &spec);
     let identity = here.kubectl().create_object(&identity);
     let mut key = secret("capa-system", NAME, THEIRS);
-    // As the provider's manager patches it.
+    // The patch is the same as from the provider's manager.
     let owner = |identity: &Value| {
         json!([{
             "apiVersion": identity["apiVersion"], "kind": STATIC_IDENTITY,
@@ -92,7 +92,7 @@ fn clusterctl_move_keeps_the_identity_its_secret_and_the_account() {
     };
     tenant.joins("m2", &tenant.launch(THEIRS));
 
-    // The account that was moved counts.
+    // The moved account is used.
     SITE.cloud.learn(ANOTHER, NAME);
     let (id, secret) = access_key(ANOTHER);
     let data = json!({"stringData": {"AccessKeyID": id, "SecretAccessKey": secret}});
@@ -103,7 +103,7 @@ fn clusterctl_move_keeps_the_identity_its_secret_and_the_account() {
     tenant.waits_with(&manager, &request, ANOTHER);
 }
 
-/// A site with the inventory of clusterctl, for machines with rubber stamps.
+/// A site with clusterctl's inventory, for machines with rubber stamps.
 pub fn site() -> Arc<Site> {
     let management = management();
     let manager = Manager::null(&management, &[]);
@@ -113,14 +113,15 @@ pub fn site() -> Arc<Site> {
     })
 }
 
-/// The records of this namespace, by name, with their specs.
+/// The specs of the records in this namespace, by name.
 pub fn records(kubectl: &Kubectl, namespace: &str) -> Vec<(Value, Value)> {
     let list = kubectl.json(["get", "nodeidentities", "--namespace", namespace]);
     let of = |record: &Value| (record["metadata"]["name"].clone(), record["spec"].clone());
     list["items"].as_array().unwrap().iter().map(of).collect()
 }
 
-/// Writes of a controller after `clusterctl move` has made its list, and before it pauses the Cluster, are not moved.
+/// `clusterctl move` does not move writes that a controller makes after clusterctl has listed the objects, and before
+/// it pauses the Cluster.
 #[test]
 fn a_cluster_paused_before_a_move_keeps_its_records_and_requests() {
     const NAME: &str = "paused-first";

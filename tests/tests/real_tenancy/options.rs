@@ -1,5 +1,5 @@
 //! Managers with options that differ from the options of the suite. The objects are in other namespaces, and STS is in
-//! one region. Other fields select the roles of AWS Controllers for Kubernetes.
+//! one region. Other fields select the roles for AWS Controllers for Kubernetes.
 
 use std::sync::LazyLock;
 
@@ -15,20 +15,20 @@ use crate::bed::{
     identity_of, role, secret,
 };
 
-/// The region in whose STS roles are assumed: no cluster of the tests is in it.
+/// The region whose STS assumes roles. No cluster in the tests is in this region.
 const HOME: &str = "eu-central-1";
 
-/// The namespaces in which operators installed the controllers of other projects.
+/// The namespaces in which operators install the controllers of other projects.
 const CAPA: &str = "capa-elsewhere";
 const ACK: &str = "ack-elsewhere";
 
-/// The options that read roles from config maps, with the keys of a service first.
+/// The options that read roles from config maps, with service keys first.
 const CARM: &[&str] = &["--ack=carm"];
 
 /// The option that reads roles from `IAMRoleSelectors`.
 const ROLE_SELECTORS: &[&str] = &["--ack=role-selectors"];
 
-/// A management cluster, and its manager in the cloud of the suite.
+/// A management cluster, and its manager in the suite's cloud.
 struct Elsewhere {
     management: Management,
     _manager: Manager,
@@ -46,7 +46,7 @@ static BY_CARM: LazyLock<Elsewhere> = LazyLock::new(|| {
         &format!("--capa-namespace={CAPA}"),
         &format!("--ack-namespace={ACK}"),
     ];
-    // The rights of the page, in that namespace.
+    // The permissions from the page, in this namespace.
     for kind in ["role", "rolebinding"] {
         let suite = SITE.management.kubectl();
         let name = "node-attestation-controller-ack";
@@ -96,7 +96,7 @@ fn start(management: Management, arguments: &[&str]) -> Elsewhere {
     }
 }
 
-/// The host of STS in the home region: another name of the one simulator.
+/// The STS host in the home region, which is another name for the same simulator.
 fn home() -> String {
     SITE.cloud.sts().host().replace("127.0.0.1", "localhost")
 }
@@ -106,7 +106,7 @@ impl Elsewhere {
         self.management.kubectl()
     }
 
-    /// A cluster of Cluster API Provider AWS with this identity, in a namespace of the same name.
+    /// A cluster of Cluster API Provider AWS with this identity, in a namespace with the same name.
     fn of_provider(&self, name: &str, kind: &str, spec: &Value) -> Tenant {
         let identity = identity_of(kind, name, spec);
         self.kubectl().apply_object(&identity);
@@ -122,7 +122,7 @@ impl Elsewhere {
         }
     }
 
-    /// A cluster of another provider, in a namespace of the same name.
+    /// A cluster of another provider, in a namespace with the same name.
     fn of_another_provider(&self, name: &str) -> Tenant {
         let cluster = self.management.cluster(name).namespace(name).create();
         Tenant {
@@ -131,7 +131,7 @@ impl Elsewhere {
         }
     }
 
-    /// Waits for this reason of the identity's condition, and returns its message.
+    /// Waits until the identity's condition has this reason, and returns its message.
     fn resolved(&self, tenant: &Tenant, status: &str, reason: &str) -> String {
         let of = "AWSIdentityResolved";
         let kubectl = self.kubectl();
@@ -140,7 +140,7 @@ impl Elsewhere {
     }
 }
 
-/// The calls of STS that assume this role.
+/// The STS calls that assume this role.
 fn assumed(arn: &str) -> Vec<Call> {
     let mut calls = SITE.cloud.sts().calls();
     calls.retain(|call| call.parameter("RoleArn").as_deref() == Some(arn));
@@ -167,7 +167,7 @@ fn roles_are_assumed_only_with_sts_in_the_configured_region() {
         let scope = call.header("authorization").unwrap();
         assert!(scope.contains(&format!("/{HOME}/sts/")), "{scope}");
     }
-    // The node's own proof is for the STS of its region.
+    // The node's own signature is for the STS in its region.
     let mut proofs = SITE.cloud.sts().calls();
     let id = format!("/{}", instance.ec2.id);
     proofs.retain(|call| call.caller.as_deref().is_some_and(|arn| arn.ends_with(&id)));

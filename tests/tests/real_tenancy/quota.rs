@@ -1,4 +1,4 @@
-//! The ResourceQuota of the page.
+//! The ResourceQuota on the page.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::bed::{PATIENCE, SITE, create_namespace};
 
 const NAMESPACE: &str = "with-quota";
 
-/// The ResourceQuota of the page for this namespace.
+/// The ResourceQuota from the page, for this namespace.
 fn quota() -> Value {
     let page = fs::read_to_string(repository().join("docs").join("tenancy.md")).unwrap();
     let mut blocks = page.split("```yaml\n").skip(1);
@@ -41,7 +41,7 @@ fn resources(quota: &Value) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// A valid object of this resource.
+/// A valid object for this resource.
 fn object_of(resource: &str) -> Value {
     const CORE: &str = "cluster.x-k8s.io/v1beta2";
     const OWN: &str = "attestation.cluster.x-k8s.io/v1alpha1";
@@ -103,7 +103,7 @@ fn a_tenant_with_a_full_quota_cannot_create_another_object() {
     let resources = resources(&quota);
     let refusal = |object: &Value| {
         let mut object = object.clone();
-        // The name of a NodeIdentity has its Cluster and its node.
+        // The name of a NodeIdentity contains the Cluster and the node.
         let is_identity = object["kind"] == "NodeIdentity";
         let name = if is_identity { "a.a" } else { "a" };
         object["metadata"] = json!({"name": name, "namespace": NAMESPACE});
@@ -114,7 +114,7 @@ fn a_tenant_with_a_full_quota_cannot_create_another_object() {
     }
 
     kubectl.apply_object(&quota);
-    // kube-controller-manager counts objects, which takes longer. Here, all numbers are reached.
+    // kube-controller-manager counts objects, which takes longer. This namespace has reached all limits.
     let hard = &quota["spec"]["hard"];
     quota["status"] = json!({"hard": hard, "used": hard});
     kubectl.apply_statuses(&[quota]);

@@ -1,4 +1,4 @@
-//! Administrators of a namespace who attack a role with a service account.
+//! Namespace administrators who attack a role with a service account.
 
 use kubelet_authenticator_test_support::sts::Trust;
 use kubelet_authenticator_tests::page::commands;
@@ -22,7 +22,7 @@ fn role_of_service_account(name: &str, role: &str) -> Value {
 /// Permits the controller to create tokens in the namespace, which the administrator of the namespace is allowed to
 /// do.
 fn grant_tokens(admin: &Admin, namespace: &str) {
-    // The page has the controller's service account. The controller of these tests is a user.
+    // The page names the controller's service account instead. The controller of these tests is a user.
     let command = commands("tenancy.md", '$').remove(0).replace("\\\n", " ");
     let command = command.replace("tenant-a", namespace);
     let words: Vec<&str> = command.split_whitespace().skip(1).collect();
@@ -75,7 +75,7 @@ fn a_service_account_of_a_tenant_cannot_assume_a_foreign_role() {
         "{outcomes:?}"
     );
 
-    // Of its own role, the same service account gets a session.
+    // The same service account gets a session for its own role.
     admin.apply(role_of_service_account("nodes", &role(THEIRS, "nodes")));
     tenant.joins("m2", &tenant.launch(THEIRS));
     assert_eq!(tenant.account(), THEIRS);

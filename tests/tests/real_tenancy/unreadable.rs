@@ -1,11 +1,11 @@
-//! Objects of one tenant that other programs cannot read, and the clusters of the others.
+//! One tenant's objects that other programs cannot read, and the clusters of the other tenants.
 
 use serde_json::{Value, json};
 
 use crate::admin::Admin;
 use crate::bed::{SITE, Tenant, create_namespace};
 
-/// The depth at which JSON parsers stop. The API server accepts 10,000.
+/// The depth at which JSON parsers stop. The API server accepts 10,000 levels.
 const DEPTH: usize = 200;
 
 /// Lists in lists.
@@ -20,7 +20,7 @@ fn a_deeply_nested_cluster_does_not_stop_other_aws_clusters() {
     let served = Tenant::with_access_key("beside-nested", "200000000190");
     served.resolved("True", "Resolved");
 
-    // Cluster API does not look at the variables of a Cluster whose class does not exist.
+    // Cluster API does not check the variables of a Cluster whose class does not exist.
     let variables = json!([{"name": "any", "value": nested()}]);
     admin.apply(json!({
         "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": {"name": "nested"},
@@ -29,7 +29,7 @@ fn a_deeply_nested_cluster_does_not_stop_other_aws_clusters() {
         }},
     }));
 
-    // The list of a controller that starts, and the watch of one that runs.
+    // The list of a controller that starts, and the watch of a controller that runs.
     served.joins("m1", &served.launch("200000000190"));
     let later = Tenant::with_access_key("after-nested", "200000000191");
     later.resolved("True", "Resolved");

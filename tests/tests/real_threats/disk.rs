@@ -22,7 +22,7 @@ fn kubelet_with_store(machine: &Machine, store: &Path) -> KubeletBuilder {
     kubelet_with(&SCENE.cluster, machine, exec)
 }
 
-/// The data of kernel and firmware about a machine, below a root of its own.
+/// The kernel and firmware data about a machine, below a separate root.
 fn hardware(directory: &Path, uuid: &str) -> String {
     for (file, value) in [
         ("proc/sys/kernel/random/boot_id", format!("boot-of-{uuid}")),

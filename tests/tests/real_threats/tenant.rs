@@ -51,7 +51,7 @@ fn a_tenant_kubeconfig_that_names_files_is_refused() {
         let value = good.split(&format!("{field}: ")).nth(1).unwrap();
         value.lines().next().unwrap().to_owned()
     });
-    // Files that the controller can read: a controller that opens them has a kubeconfig that works.
+    // Files that the controller can read. If a controller opens them, its kubeconfig works.
     let files = [("client-certificate", &certificate), ("client-key", &key)];
     let text = files
         .into_iter()

@@ -12,17 +12,17 @@ use serde_json::{Value, json};
 use crate::SCENE;
 use kubelet_authenticator_tests::fleet::{assert_first_generation, kubelet};
 
-/// More requests than a token's limit for a minute.
+/// More requests than a token's limit for one minute.
 const FLOOD: usize = 1000;
 
-/// The number of clients that file them in parallel.
+/// The number of clients that create these requests in parallel.
 const FLOODERS: usize = 4;
 
-/// The number of requests of a token that are processed in a second, after its burst.
+/// The number of requests from one token that are processed per second, after its burst.
 const PER_SECOND: usize = 10;
 
-/// The tolerance in requests. The delay between the start and the write of a decision varies. So the tolerance is the
-/// number of requests that are processed at once, and some more.
+/// The tolerance in requests. The delay between the start and the write of a decision varies. Therefore, the tolerance
+/// is a little more than the number of requests that are processed at the same time.
 const SLACK: f64 = 20.0;
 
 #[test]
@@ -89,7 +89,7 @@ fn a_request_from_a_host_network_pod_waits_while_the_node_is_up() {
     assert_unanswered(Later::renewal(&kubelet), || SCENE.request(&name));
 }
 
-/// The times at which this token's requests were decided, by the controller's log, in order.
+/// The times at which the controller decided on this token's requests, from its log, in order.
 fn decided(scene: &Scene, machine: &Machine) -> Vec<Timestamp> {
     let requester = format!("system:bootstrap:{}", machine.token().id());
     let log = scene.site.manager.process.log().text();
@@ -104,13 +104,13 @@ fn decided(scene: &Scene, machine: &Machine) -> Vec<Timestamp> {
 
 #[test]
 fn a_flood_from_one_bootstrap_token_does_not_delay_other_nodes() {
-    // Separate: requests are listed in pages, and other tests watch one.
+    // Use a separate cluster, because requests are listed in pages, and other tests watch one page.
     let scene = Scene::start(&SCENE.site, "flooded", json!({}));
     let own = scene.cluster.machine("floods").create();
     let other = scene.cluster.machine("is-not-delayed").create();
     let kubeconfig = own.bootstrap_kubeconfig();
     let request = scene.rightful(&other).to_json();
-    // kubectl alone would take longer than the budget.
+    // Calls of kubectl would take longer than the budget.
     std::thread::scope(|scope| {
         for part in 0..FLOODERS {
             let numbers = (part..FLOOD).step_by(FLOODERS);

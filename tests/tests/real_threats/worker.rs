@@ -34,7 +34,7 @@ fn root_on_a_worker_cannot_claim_another_machine() {
     SCENE.assert_denied(&name, "NodeNameMismatch");
 }
 
-/// Asserts that the API server refuses the request of a revoked certificate, like any other write.
+/// Asserts that the API server refuses a certificate signing request with a revoked certificate, like any other write.
 #[track_caller]
 fn assert_renewal_is_refused(machine: &Machine, kubeconfig: &Path) {
     let kubectl = SCENE.cluster.control_plane().kubectl_with(kubeconfig);
@@ -104,7 +104,7 @@ fn a_certificate_from_before_a_reset_cannot_write_or_renew() {
     let label = ["label", "node", "was-reset", "a.example/written-by=present"];
     plane.kubectl_with(&present).ok(label);
 
-    // Operations that still work are in docs/security.md: reads go by name.
+    // docs/security.md lists the operations that still work, because reads are authorized by name.
     plane.kubectl_with(&former).ok(["get", "node", "was-reset"]);
 }
 

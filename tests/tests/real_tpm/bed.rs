@@ -1,4 +1,4 @@
-//! A management cluster whose controller challenges TPMs, clusters in it, and machines.
+//! A management cluster whose controller challenges TPMs, with clusters and machines.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -23,13 +23,13 @@ use kubelet_authenticator_tests::{packaging, program};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// The controller's user name in the clusters, from the manifests of its permissions.
+/// The controller's user name in the clusters, from its permissions manifests.
 const CONTROLLER: &str = "node-attestation-controller";
 
-/// The manifest of its permissions in a workload cluster.
+/// The manifest of the controller's permissions in a workload cluster.
 const RIGHTS: &str = "rbac/workload-cluster.yaml";
 
-/// Shared: every test has a Cluster of its own, or machines of its own in one.
+/// Shared, because every test has a separate Cluster, or separate machines in a Cluster.
 pub static SITE: LazyLock<(Arc<Site>, ChallengeKeys)> = LazyLock::new(|| {
     let management = management();
     allow_short_certificates(&management);
@@ -52,7 +52,7 @@ pub fn challenger(management: &Management, keys: &Path) -> Manager {
     Manager::start(management, CONTROLLER, &options)
 }
 
-/// A Cluster of machines with TPMs, in which the controller has only the permissions in its manifest.
+/// A Cluster for machines with TPMs, in which the controller has only the permissions in its manifest.
 pub fn cluster(namespace: &str, settings: Value) -> Scene {
     let (site, _) = &*SITE;
     let cluster = site.management.cluster("prod-1").namespace(namespace);
@@ -72,7 +72,8 @@ pub fn cluster(namespace: &str, settings: Value) -> Scene {
     }
 }
 
-/// A mounted Secret in the kubelet's format: files are links into a directory, which is a new one for each change.
+/// A mounted Secret in the kubelet's format: the files are links into a directory, and each change creates a new
+/// directory.
 pub struct ChallengeKeys {
     directory: Scratch,
     versions: AtomicU32,
@@ -119,7 +120,7 @@ pub fn tpm() -> Arc<Swtpm> {
     Arc::new(Swtpm::start())
 }
 
-/// The digest of the TPM's endorsement key, by tpm2-tools.
+/// The digest of the TPM's endorsement key, according to tpm2-tools.
 pub fn endorsement_key(tpm: &Arc<Swtpm>) -> String {
     let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P384);
     hex(&Sha256::digest(machine.ek_spki()))
@@ -129,7 +130,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A Machine that its infrastructure names by this TPM.
+/// A Machine whose provider ID is derived from this TPM.
 pub fn machine(scene: &Scene, name: &str, tpm: &Arc<Swtpm>) -> Machine {
     let provider_id = format!("tpm://{}", endorsement_key(tpm));
     scene
@@ -144,8 +145,8 @@ pub fn kubelet(scene: &Scene, machine: &Machine, tcti: &str) -> KubeletBuilder {
     kubelet_of_tpm(&scene.cluster, machine, tcti)
 }
 
-/// The plugin as kubectl runs it, in the same way as the kubelet. The caller has a TPM and all data of the Machine: its
-/// names and its bootstrap token.
+/// The plugin, which kubectl runs in the same way as the kubelet does. The caller has a TPM and all data of the
+/// Machine: its names and its bootstrap token.
 pub struct Plugin<'a> {
     scene: &'a Scene,
     kubeconfig: PathBuf,
@@ -181,7 +182,7 @@ impl<'a> Plugin<'a> {
         plane.kubectl_with(&self.kubeconfig).run(["auth", "whoami"])
     }
 
-    /// Asserts that it becomes the node.
+    /// Asserts that the caller becomes the node.
     #[track_caller]
     pub fn joins(&self) {
         let output = self.ask();
@@ -190,7 +191,7 @@ impl<'a> Plugin<'a> {
         assert!(is_node, "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Asserts that it is denied for this reason.
+    /// Asserts that the caller is denied for this reason.
     #[track_caller]
     pub fn is_denied(&self, reason: &str) {
         let output = self.ask();
@@ -216,7 +217,7 @@ pub fn node_user(machine: &Machine) -> String {
     format!("system:node:{}", machine.node_name())
 }
 
-/// The requests of this user for the signer of clients with a TPM, the oldest first.
+/// The requests from this user for the client signer of the provider `tpm`, the oldest first.
 pub fn requests(scene: &Scene, user: &str) -> Vec<Value> {
     let mut requests = scene.cluster.control_plane().csrs();
     let signer = Provider::TPM.client_signer();

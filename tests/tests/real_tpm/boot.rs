@@ -16,10 +16,10 @@ use crate::bed::{cluster, hex, kubelet, machine, node_user, requester, requests,
 /// A lifetime with a renewal after 30 to 42 seconds.
 const SECONDS: u32 = 60;
 
-/// A lease duration with frequent requests of the kubelet, so that a renewal is made soon after it is due.
+/// A lease duration that causes frequent requests from the kubelet, so that a renewal happens soon after it is due.
 const LEASE: u32 = 12;
 
-/// A Cluster with short certificates, so that their renewal is observable.
+/// A Cluster with short-lived certificates, so that tests can observe renewals.
 static SHORT: LazyLock<Scene> = LazyLock::new(|| short("short"));
 
 fn short(namespace: &str) -> Scene {
@@ -29,7 +29,7 @@ fn short(namespace: &str) -> Scene {
     )
 }
 
-/// The current values of the registers, in the form of a policy.
+/// The current values of the registers, in the format of a policy.
 fn registers(tpm: &Swtpm, numbers: &[u8]) -> Value {
     let values = numbers
         .iter()
@@ -37,7 +37,7 @@ fn registers(tpm: &Swtpm, numbers: &[u8]) -> Value {
     json!(values.collect::<BTreeMap<_, _>>())
 }
 
-/// Waits for a request by the machine's certificate that satisfies `is`.
+/// Waits for a request with the machine's certificate that satisfies `is`.
 #[track_caller]
 fn wait_for(scene: &Scene, machine: &Machine, is: impl Fn(&Value) -> bool) -> Value {
     let user = node_user(machine);
@@ -45,7 +45,7 @@ fn wait_for(scene: &Scene, machine: &Machine, is: impl Fn(&Value) -> bool) -> Va
     found.unwrap_or_else(|| panic!("{:#?}", requests(scene, &user)))
 }
 
-/// The TPM's count of resets at each quote of this machine, from the controller's log.
+/// The TPM's reset counter in each quote from this machine, from the controller's log.
 fn resets_of(scene: &Scene, machine: &str) -> Vec<u64> {
     let log = scene.site.manager.process.log().text();
     let lines = log.lines();
@@ -82,7 +82,7 @@ fn a_renewal_attests_again_and_records_the_reboot() {
     assert_eq!(proxy.count(command::QUOTE), 2);
     assert_eq!(requests(scene, &requester(&machine)).len(), 2);
     kubelet.wait_for_lease_renewal();
-    // It is noted after the certificate is issued.
+    // The controller records the value after it has issued the certificate.
     let mut renewed =
         scene.wait_for_record("renews", |record| record["spec"]["lastTpmBoot"].is_object());
     let renewed = renewed["spec"].as_object_mut().unwrap();

@@ -42,7 +42,7 @@ impl Host {
         self.files.join(file).display().to_string()
     }
 
-    /// The settings that this plugin has.
+    /// The settings of this plugin.
     fn settings(&self, plugin: &str) -> Vec<(&'static str, String)> {
         let mut settings = vec![
             ("bootstrapKubeconfig", self.path("bootstrap.kubeconfig")),
@@ -56,7 +56,7 @@ impl Host {
         settings
     }
 
-    /// Runs `setup` of this plugin.
+    /// Runs this plugin's `setup`.
     fn setup(&self, plugin: &str, words: &[&str]) -> Output {
         let settings = self.settings(plugin).into_iter();
         Command::new(program(plugin))
@@ -89,7 +89,7 @@ impl Host {
     }
 }
 
-/// As an administrator who changes the KubeletAuthentication.
+/// Act as an administrator who changes the KubeletAuthentication.
 fn authorize_only(scene: &Scene, attestor: &str) {
     let management = &scene.site.management;
     authorize(management, &scene.cluster, &[attestor], json!({}));
@@ -116,7 +116,7 @@ fn nodes_change_from_insecure_to_tpm_one_by_one() {
     authorize_only(&scene, "tpm");
 
     for (changed, host) in hosts.iter().enumerate() {
-        // The others keep their certificates.
+        // The other nodes keep their certificates.
         for other in &hosts[changed..] {
             other.runs(&scene, INSECURE);
         }

@@ -1,4 +1,4 @@
-//! Machines of a MachineDeployment on bare metal: their names are unknown before they exist, and those of the hosts
+//! Machines of a MachineDeployment on bare metal. Their names are unknown before they exist, but the names of the hosts
 //! are known.
 
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ fn write(scene: &Scene, entries: &[(&str, &str)]) {
     scene.management().apply_object(&object);
 }
 
-/// Creates the ConfigMap from this file by the command of the page.
+/// Creates the ConfigMap from this file with the command on the page.
 fn list(scene: &Scene, hosts: &str) -> Output {
     let scratch = Scratch::new("hosts");
     scratch.write("hosts.txt", hosts);
@@ -70,7 +70,7 @@ fn plugin<'a>(scene: &'a Scene, machine: &Machine, tpm: &Arc<Swtpm>) -> Plugin<'
     Plugin::of(scene, machine, &tpm.tcti())
 }
 
-/// Waits until the condition has this reason, which is checked once a minute. Returns the object.
+/// Waits until the condition has this reason. The controller checks the list once per minute. Returns the object.
 #[track_caller]
 fn wait_for(scene: &Scene, status: &str, reason: &str) -> Value {
     let namespace = scene.cluster.namespace();
@@ -122,7 +122,7 @@ fn machines_wait_for_config_map_entries_which_apply_without_a_restart() {
     let first = machine(&scene, "later-7", "host-7");
     let second = machine(&scene, "later-8", "host-8");
 
-    // It is missing, and then has an invalid entry of another host.
+    // The ConfigMap is missing, and then has an invalid entry for another host.
     thread::scope(|scope| {
         scope.spawn(|| plugin(&scene, &first, &seventh).joins());
         let event = scene.wait_for_event("later-7", "VerifierUnavailable");
@@ -149,7 +149,7 @@ fn machines_wait_for_config_map_entries_which_apply_without_a_restart() {
     }
     assert_eq!(condition_of(&object, "Ready")["status"], "True");
 
-    // The machine of that host waits until the entry is corrected.
+    // The machine on that host waits until the entry is corrected.
     thread::scope(|scope| {
         scope.spawn(|| plugin(&scene, &second, &eighth).joins());
         let event = scene.wait_for_event("later-8", "VerifierUnavailable");

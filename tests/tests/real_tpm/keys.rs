@@ -1,4 +1,4 @@
-//! The keys of challenges: a Secret that is mounted, or is not, and changes.
+//! Challenge keys: a Secret that is mounted or not mounted, and that changes.
 
 use std::fs;
 use std::thread;
@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::bed::{Plugin, SITE, USUAL, challenger, key, machine, requester, requests, tpm};
 
-/// The delay of a TPM, longer than the replacement of a key after a challenge.
+/// The delay of a TPM. It is longer than the time to replace a key after a challenge.
 const MEANWHILE: Duration = Duration::from_secs(4);
 
 #[test]
@@ -65,7 +65,7 @@ fn missing_challenge_keys_set_a_condition_and_requests_wait() {
         assert!(message.contains(word), "{message}");
     }
 
-    // Mounted, and empty: the controller does not even start.
+    // If the mounted Secret is empty, the controller does not start.
     manager.process.kill();
     manager = challenger(&management, keys.path());
     assert_eq!(manager.process.wait(PATIENCE).code(), Some(3));

@@ -1,5 +1,5 @@
-//! Machines with a TPM that become nodes: the released program in a management cluster, the plugin with its device
-//! program, and an unmodified kubelet. All API servers, kubelets and TPMs are real, the latter in software.
+//! Machines with a TPM that become nodes: the released program in a management cluster, the plugin with its TPM helper,
+//! and an unmodified kubelet. All API servers and kubelets are real, and the TPMs are software TPMs.
 
 mod bed;
 mod boot;

@@ -24,7 +24,7 @@ fn a_second_tpm_with_the_same_node_name_and_token_is_refused() {
     for key in [endorsement_key(&first), endorsement_key(&second)] {
         assert!(note.contains(&key), "{note}");
     }
-    // The rightful owner of the name may come at any time.
+    // The legitimate owner of the name can claim it at any time.
     let kubelet = kubelet(scene, &machine, &first.tcti()).start();
     kubelet.wait_until_ready();
 }
@@ -34,7 +34,7 @@ fn a_tpm_with_lower_counters_causes_a_warning_event() {
     let scene = &*USUAL;
     let tpm = tpm();
     let machine = machine(scene, "cloned", &tpm);
-    // The copy is like a snapshot: the machine boots after it.
+    // The copy is like a snapshot, because the machine boots after the copy is made.
     let copy = Swtpm::copy_of(&tpm);
     for _ in 0..3 {
         tpm.reset(Reset::Orderly);
@@ -56,7 +56,7 @@ fn a_tpm_with_lower_counters_causes_a_warning_event() {
     assert_first_generation(&scene.record("cloned"));
 }
 
-/// A Cluster with a list of keys, and the TPMs of that list.
+/// A Cluster with a list of keys, and the TPMs in this list.
 struct Listed {
     scene: Scene,
     first: Arc<Swtpm>,

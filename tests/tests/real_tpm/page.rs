@@ -1,4 +1,4 @@
-//! The commands of docs/tpm.md, copied by an operator.
+//! The commands in docs/tpm.md, copied by an operator.
 
 use std::collections::BTreeSet;
 use std::fs;

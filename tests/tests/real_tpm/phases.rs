@@ -1,4 +1,4 @@
-//! Machines whose systemd extends PCR 11 with the phases of the boot, and their first join.
+//! Machines whose systemd extends PCR 11 with the boot phases, and their first join.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::bed::{cluster, hex, machine, requester, requests, tpm};
 
-/// The units of systemd that extend PCR 11 during the start, and their words.
+/// The systemd units that extend PCR 11 during the boot, and the word that each unit measures.
 const PHASES: [(&str, &str); 2] = [
     ("systemd-pcrphase-sysinit.service", "sysinit"),
     ("systemd-pcrphase.service", "ready"),
@@ -28,7 +28,7 @@ const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenti
 
 const KUBEADM_FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
 
-/// A file of the machine that ends the wait of a phase.
+/// A file on the machine that ends the wait before a phase.
 const GATE: &str = "/run/gate";
 
 /// The digest of a phase, as `systemd-pcrphase` extends it.
@@ -44,8 +44,8 @@ fn extended() -> String {
     hex(&PHASES.iter().fold([0; 32], extend))
 }
 
-/// The unit of systemd with its order, which extends the TPM after this command. The conditions do not hold in a
-/// machine: they require firmware with a unified kernel image.
+/// The systemd unit with its ordering. It extends the TPM after this command. Remove the conditions, because they
+/// require firmware and a unified kernel image, which a test machine does not have.
 fn phase(unit: &str, word: &str, wait: &str, tpm: &Swtpm) -> String {
     let path = format!("/usr/lib/systemd/system/{unit}");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
@@ -67,7 +67,7 @@ fn phase(unit: &str, word: &str, wait: &str, tpm: &Swtpm) -> String {
     )
 }
 
-/// Boots this machine, whose image has a bootstrap kubeconfig. `wait` is the command before the last phase.
+/// Boots this machine. Its image contains a bootstrap kubeconfig. `wait` is the command before the last phase.
 fn boot(scene: &Scene, machine: &Machine, tpm: &Arc<Swtpm>, drop_in: &str, wait: &str) -> Host {
     let bootstrap = std::fs::read(machine.bootstrap_kubeconfig()).unwrap();
     let builder = Host::builder(scene.cluster.control_plane(), machine.node_name())
@@ -77,7 +77,7 @@ fn boot(scene: &Scene, machine: &Machine, tpm: &Arc<Swtpm>, drop_in: &str, wait:
         )
         .file(DROP_IN, 0o644, drop_in)
         .file("/etc/kubernetes/bootstrap-kubelet.conf", 0o600, bootstrap)
-        // As kubeadm leaves it. Without it, `setup` leaves the join to the kubelet's first call of the plugin.
+        // As kubeadm leaves it. Without this file, `setup` leaves the join to the kubelet's first call of the plugin.
         .file(KUBEADM_FLAGS, 0o644, "KUBELET_KUBEADM_ARGS=\"\"\n");
     let last = PHASES.len() - 1;
     let phases = PHASES.iter().enumerate();
@@ -87,7 +87,7 @@ fn boot(scene: &Scene, machine: &Machine, tpm: &Arc<Swtpm>, drop_in: &str, wait:
         let units = "/etc/systemd/system";
         builder
             .file(&format!("{units}/{unit}"), 0o644, text)
-            // As in the package systemd.
+            // The same link as in the package systemd.
             .link(
                 &format!("{units}/sysinit.target.wants/{unit}"),
                 &format!("../{unit}"),
@@ -124,14 +124,15 @@ fn two_boots_of_one_image_quote_pcr_11_after_the_last_phase() {
     let own = tpm();
     let twice = machine(&scene, "boots-twice", &own);
     let first_boot = own.clock().reset_count;
-    // No gate for the late phase: until the kubelet has started, the test has no machine that it could write to.
+    // The late phase has no gate, because the test has no machine to write to until the kubelet has started.
     let quotes = [(0, "sleep 8"), (1, "true")].map(|(boots, wait)| {
         let host = boot(&scene, &twice, &own, &drop_in, wait);
 
         let csr = answer(&scene, &twice, &host, boots);
         assert!(is_issued(&csr), "boot {boots}: {csr:#}\n{}", host.journal());
         assert_eq!(hex(&own.pcr(11)), extended());
-        // The machine boots from its image without its store. A Node of the first boot would delay the second request.
+        // The machine boots from its image without its store. A Node from the first boot would delay the second
+        // request.
         drop(host);
         let plane = scene.cluster.control_plane();
         let node = twice.node_name();
@@ -149,7 +150,7 @@ fn two_boots_of_one_image_quote_pcr_11_after_the_last_phase() {
     assert_eq!(quotes[0], quotes[1], "all registers");
     assert_eq!(own.clock().reset_count, first_boot + 2);
 
-    // Without the order of the drop-in, the kubelet does not wait for the last phase.
+    // Without the ordering in the drop-in, the kubelet does not wait for the last phase.
     let lines = drop_in.lines().filter(|line| !line.starts_with("After="));
     let unordered: String = lines.map(|line| format!("{line}\n")).collect();
     assert_ne!(unordered, drop_in);

@@ -1,4 +1,4 @@
-//! Serving certificates of machines with TPMs, with only the rights of the manifest.
+//! Serving certificates for machines with TPMs, with only the permissions in the manifest.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::bed::{USUAL, kubelet, machine, node_user, tpm};
 
-/// A request for a serving certificate of the signer for nodes with a TPM.
+/// A request for a serving certificate, from a node with a TPM.
 fn request(name: &str, node_name: &str, address: [u8; 4]) -> Value {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -64,7 +64,7 @@ fn a_tpm_node_serves_with_the_kubelet_signer_and_the_tpm_signer() {
     let reason = Some("ServingNamesCorroborated");
     assert_eq!(reason_of(&own, "Approved"), reason);
 
-    // Key and certificate are in one file.
+    // The key and the certificate are in one file.
     let store = kubelet
         .var_lib()
         .join("kubelet-authenticator/kubelet-client.pem");

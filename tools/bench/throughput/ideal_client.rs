@@ -21,7 +21,7 @@ use super::load::{client, place};
 /// The number of simultaneous requests.
 const AT_ONCE: usize = 64;
 
-/// The controller's objects of one request, as templates for copies.
+/// The controller's objects for one request, as templates for copies.
 #[derive(Debug)]
 pub struct Copies {
     /// A NodeIdentity.
@@ -34,8 +34,8 @@ pub struct Copies {
     pub certificate: String,
 }
 
-/// Answers every new request with a NodeIdentity, an approval and a certificate, and some requests also with an Event.
-/// Runs until the future is dropped.
+/// Creates a NodeIdentity, an approval and a certificate for every new request, and an Event for some requests. Runs
+/// until the future is dropped.
 pub async fn run(management: &Path, workload: &Path, copies: Copies) {
     let (management, workload) = (client(management).await, client(workload).await);
     let requests: Api<CertificateSigningRequest> = Api::all(workload);

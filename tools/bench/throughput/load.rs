@@ -1,4 +1,4 @@
-//! Simultaneous requests of many machines, and their outcomes.
+//! Simultaneous requests from many machines, and their outcomes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -25,7 +25,7 @@ const GROUPS: [&str; 3] = [
     "system:authenticated",
 ];
 
-/// A request by the holder of a bootstrap token.
+/// A request from the holder of a bootstrap token.
 pub struct Request {
     token: String,
     name: String,
@@ -33,7 +33,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// The request `object`, sent with the token with this ID.
+    /// The request `object`, sent with the token that has this ID.
     pub fn new(token: &str, object: Value) -> Self {
         Self {
             token: token.to_owned(),

@@ -23,7 +23,7 @@ pub struct Attack {
     pub what: &'static str,
     /// The condition of the refusal.
     pub kind: &'static str,
-    /// The reason of the refusal.
+    /// The reason for the refusal.
     pub reason: &'static str,
     request: fn(&Scene<'_>) -> Vec<u8>,
 }
@@ -31,7 +31,7 @@ pub struct Attack {
 /// The attacker's view.
 struct Scene<'a> {
     world: &'a World,
-    /// The cluster of the evidence.
+    /// The cluster for which the evidence is valid.
     audience: Audience,
     /// The victim's provider ID.
     provider_id: String,

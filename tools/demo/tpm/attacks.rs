@@ -14,11 +14,11 @@ use kubelet_authenticator_tests::tpm::{REGISTERS, Requester, quote_of};
 use super::scene::Scene;
 use crate::attacks::LEAKED;
 
-/// The response of the built-in signer of Kubernetes with kubeadm's bindings. This signer does not read evidence: for
-/// this signer, each of these attacks is only a request with a bootstrap token and a node name.
+/// The response of Kubernetes' built-in signer with kubeadm's bindings. This signer does not read evidence: for this
+/// signer, each of these attacks is only a request with a bootstrap token and a node name.
 pub const STOCK: &str = "issued";
 
-/// A time longer than the time limit of an answer to a challenge.
+/// A time longer than the time limit for an answer to a challenge.
 const LONG_AGO: Duration = Duration::from_mins(20);
 
 /// The attributes of a valid attestation key.
@@ -33,7 +33,7 @@ pub struct Attack {
     pub what: &'static str,
     /// The condition of the refusal.
     pub kind: &'static str,
-    /// The reason of the refusal.
+    /// The reason for the refusal.
     pub reason: &'static str,
     request: fn(&Scene<'_>) -> String,
 }
@@ -64,8 +64,8 @@ impl Scene<'_> {
         self.enrol(requester, enrolment)
     }
 
-    /// Answers a challenge for the victim's endorsement key and this attestation key. The quote is valid. However, if
-    /// the attacker's TPM cannot open the challenge, the quote does not cover its secret.
+    /// Answers a challenge for the victim's endorsement key and this attestation key. The quote is valid. If the
+    /// attacker's TPM cannot open the challenge, however, the quote does not cover the challenge's secret.
     fn answer_with(
         &self,
         attestation: Vec<u8>,
@@ -100,7 +100,7 @@ impl Scene<'_> {
         self.file(requester.carrying(&TpmEvidence::Respond(response)))
     }
 
-    /// Answers like the victim itself, but to a challenge that expired this long ago.
+    /// Answers as the victim itself does, but for a challenge that expired this long ago.
     fn answer_late(&self, ago: Duration) -> String {
         let (requester, victim) = (self.requester(), self.victim());
         let enrolment = self.enrol(&requester, requester.enrolment(victim));

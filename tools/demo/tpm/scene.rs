@@ -77,7 +77,7 @@ impl<'a> Scene<'a> {
         self.file(Application::claiming(LEAKED, id, Provider::TPM, evidence))
     }
 
-    /// The evidence of the victim's answer: every client can read this evidence.
+    /// The evidence in the victim's answer, which every client can read.
     pub fn copied(&self) -> Option<Vec<u8>> {
         let request = self.attacker.read_request(&self.victim);
         Envelope::parse(request.as_bytes()).unwrap().evidence

@@ -1,4 +1,4 @@
-//! Every cluster of a management cluster.
+//! All clusters of a management cluster.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -42,7 +42,7 @@ pub(crate) struct Management {
     lock_times: Option<PathBuf>,
 }
 
-/// Serves them all, with the rubber stamp and the authorized attestors.
+/// Serves all clusters, with the rubber stamp and the authorized attestors.
 pub(crate) async fn serve(
     kubeconfig: &Path,
     management: &Management,
@@ -89,7 +89,7 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Writes the file twice a second, in real time. The benchmark reads the latest one.
+/// Writes the file twice per second, in real time. The benchmark reads the latest file.
 async fn write_lock_times(file: PathBuf) {
     let new = file.with_extension("new");
     loop {

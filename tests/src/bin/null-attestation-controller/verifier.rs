@@ -10,7 +10,7 @@ use node_attestation_core::refusal::{Denial, Refusal};
 use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
 reasons! {
-    /// The reason for the denial of a machine's evidence with a rubber stamp.
+    /// The reason for which the evidence of a machine with a rubber stamp is denied.
     pub(crate) NullDenial: EvidenceReason {
         /// The operator of the controller withholds the stamp from this node.
         #[error("the stamp is withheld from node {node_name}")]
@@ -58,8 +58,8 @@ impl RubberStamp {
             .into());
         }
         // A verifier of real evidence takes the identity from the verified parts, and requires that they cover
-        // `KeyBinding::new(..)` of the appraisal's fields. A rubber stamp is no evidence, so this verifier accepts the
-        // claim unchecked.
+        // `KeyBinding::new(..)` of the appraisal's fields. A rubber stamp is not evidence, so this verifier accepts the
+        // claim without a check.
         let identity = Identity::of(appraisal.provider_id.clone());
         Ok(Assurance::Attested(AttestedIdentity::vouched(identity)))
     }

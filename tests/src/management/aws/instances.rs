@@ -22,14 +22,14 @@ const FINALIZER: &str = "awsmachine.infrastructure.cluster.x-k8s.io";
 pub enum Maker {
     /// The manager of Cluster API Provider AWS ([`Capa`](super::super::Capa)).
     Capa,
-    /// The test, which makes the same writes in the same order: finalizer, provider ID, and readiness. The last write
+    /// The test. It makes the same writes in the same order: finalizer, provider ID, and readiness. The last write
     /// follows the node's request for a certificate, because Cluster API does not publish the Machine's provider ID
     /// earlier.
     Test,
 }
 
-/// The instances of one Cluster's AWSMachines. They run as long as the AWSMachines exist, and at most until this value
-/// is dropped.
+/// The instances for one Cluster's AWSMachines. The instances run while the AWSMachines exist, and at most until this
+/// value is dropped.
 #[derive(Debug)]
 pub struct Instances {
     rounds: Rounds<State>,
@@ -48,7 +48,7 @@ struct Booted {
 }
 
 impl Instances {
-    /// Starts to boot the instances. The arguments of `boot` are an instance and its user data.
+    /// Starts the thread that boots the instances. The arguments of `boot` are an instance and its user data.
     ///
     /// # Panics
     ///
@@ -163,7 +163,7 @@ impl State {
         }
     }
 
-    /// Starts the machine of the instance, if there is an instance without one.
+    /// Starts the machine of the instance, if an instance has no machine.
     fn boot(&self, object: &Value) {
         let name = name_of(object);
         let Some(id) = object["spec"]["instanceID"].as_str() else {
@@ -265,7 +265,7 @@ impl State {
     }
 }
 
-/// The tag of resources that Cluster API Provider AWS created for a Cluster of this name, in any namespace.
+/// The tag on the resources that Cluster API Provider AWS creates for a Cluster with this name, in any namespace.
 pub fn owned(cluster: &str) -> String {
     format!("sigs.k8s.io/cluster-api-provider-aws/cluster/{cluster}")
 }

@@ -43,7 +43,7 @@ impl Infrastructure {
         self.look_at_pools();
     }
 
-    /// Takes the next step for this machine, if a step remains.
+    /// Makes the next step for this machine, if a step remains.
     fn provide(&self, name: &str, object: &Value) {
         let Some(machine) = owner(object, MACHINE) else {
             return;
@@ -164,7 +164,7 @@ impl Infrastructure {
     }
 }
 
-/// The name of the object's owner of this kind.
+/// The name of the object's owner with this kind.
 pub(super) fn owner(object: &Value, kind: Kind) -> Option<&str> {
     let owners = object["metadata"]["ownerReferences"].as_array();
     let mut owners = owners.into_iter().flatten();

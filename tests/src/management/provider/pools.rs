@@ -48,7 +48,7 @@ impl Infrastructure {
         self.place.patch_status(GENERIC_MACHINE_POOL, name, &status);
     }
 
-    /// The provider ID of this instance, which is started if it is not running.
+    /// Returns the provider ID of this instance, and starts the instance if it is not running.
     fn instance(&self, instance: &str, secret: &str) -> String {
         let id = format!("generic:///{}/{instance}", self.place.namespace);
         if !lock(&self.running).contains_key(instance) {
@@ -57,8 +57,8 @@ impl Infrastructure {
         id
     }
 
-    /// The provider IDs of the pool's InfraMachines that have one. Missing InfraMachines are created, and Cluster API
-    /// creates a Machine for each.
+    /// The provider IDs of the pool's InfraMachines, if they have a provider ID. Missing InfraMachines are created, and
+    /// Cluster API creates a Machine for each.
     fn infra_machines(&self, pool: &Value, names: impl Iterator<Item = String>) -> Vec<String> {
         let pool = pool["metadata"]["name"].as_str().unwrap();
         let all = self.objects(GENERIC_MACHINE);

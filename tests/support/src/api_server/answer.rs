@@ -1,4 +1,4 @@
-//! Answers of the server, and the effect of faults on them.
+//! Responses of the server, and the effect of faults on them.
 
 use std::io;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const CHUNK: usize = 64 * 1024;
 type Body = BoxBody<Bytes, io::Error>;
 pub(super) type Response = hyper::Response<Body>;
 
-/// The answer of a fault, if it replaces the server's own answer.
+/// The response that a fault causes, if it replaces the server's own response.
 pub(super) fn instead(fault: Option<&Fault>, target: &Target) -> Option<Answer> {
     match fault? {
         Fault::Status { code, retry_after } => {
@@ -91,7 +91,7 @@ pub(super) fn instead(fault: Option<&Fault>, target: &Target) -> Option<Answer> 
     }
 }
 
-/// An answer before its conversion to HTTP.
+/// A response before its conversion to HTTP.
 pub(super) struct Answer {
     pub(super) code: u16,
     headers: Vec<(hyper::header::HeaderName, String)>,
@@ -146,7 +146,7 @@ impl Answer {
         .into()
     }
 
-    /// Applies the effect of a fault to the server's answer.
+    /// Applies the effect of a fault to the server's response.
     pub(super) fn spoil(mut self, fault: Option<&Fault>, pace: &Pace) -> Self {
         match fault {
             Some(Fault::TrickleHead { every }) => *lock(pace) = Some(*every),

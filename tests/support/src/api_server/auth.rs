@@ -122,7 +122,7 @@ pub(super) struct Authenticator {
 }
 
 impl Authenticator {
-    /// Creates an authenticator that trusts client certificates of this authority, and no token yet.
+    /// Creates an authenticator that trusts client certificates from this authority, and does not accept a token yet.
     pub(super) fn new(authority: &CertificateDer<'static>, provider: &Arc<CryptoProvider>) -> Self {
         Self {
             verifier: client_verifier(authority, provider),
@@ -138,7 +138,7 @@ impl Authenticator {
         self.tokens.remove(id);
     }
 
-    /// Identifies the user, by certificate first. The certificate is verified at every request.
+    /// Identifies the user, first by certificate. The certificate is verified for every request.
     pub(super) fn authenticate(
         &self,
         certificates: &[CertificateDer<'static>],
@@ -235,8 +235,7 @@ impl ClientCertVerifier for AnyClient {
     }
 }
 
-/// Refuses requests that exceed this user's permissions, which are defined by kubeadm's bindings and the node
-/// authorizer.
+/// Refuses requests that exceed this user's permissions, as kubeadm's bindings and the node authorizer define them.
 pub(super) fn authorize(user: &User, target: &Target) -> Result<(), Refusal> {
     let allowed = user.is_in("system:masters")
         || is_public(target)
@@ -249,7 +248,7 @@ pub(super) fn authorize(user: &User, target: &Target) -> Result<(), Refusal> {
     }
 }
 
-/// Refuses a node's access to the Node of another node (NodeRestriction).
+/// Denies a node access to the Node of another node (NodeRestriction).
 pub(super) fn admit_node(user: &User, target: &Target, name: &str) -> Result<(), Refusal> {
     match user.node_name() {
         Some(node) if target.plural == NODES.plural && node != name => {
@@ -276,7 +275,7 @@ fn is_public(target: &Target) -> bool {
             || path.starts_with("/openapi"))
 }
 
-/// Whether the request queries the user's own identity (a `SelfSubjectReview`).
+/// Whether the request reads the user's own identity (a `SelfSubjectReview`).
 pub(super) fn asks_who(target: &Target) -> bool {
     target.verb == Verb::Create
         && target.group == "authentication.k8s.io"

@@ -1,4 +1,4 @@
-//! The rules of certificate signing requests (`certificates.k8s.io/v1`).
+//! The rules for certificate signing requests (`certificates.k8s.io/v1`).
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -76,7 +76,7 @@ pub(super) fn check_spec(spec: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// Checks only the first block. The data after it is stored, but never parsed.
+/// Checks only the first block. The data after the block is stored, but never parsed.
 fn check_request(encoded: &str) -> Result<(), String> {
     let bytes = STANDARD
         .decode(encoded)

@@ -1,4 +1,4 @@
-//! The rules of custom resources, and of all objects with finalizers.
+//! The rules for custom resources, and for all objects with finalizers.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::status::{FieldError, Refusal};
 use super::timestamp;
 use crate::clock::now;
 
-/// Sets the fields of a new object that the server sets.
+/// Sets those fields of a new object that a server sets.
 pub(super) fn prepare_new(resource: &Resource, object: &mut Value) {
     if resource.subresources.contains(&"status")
         && let Some(fields) = object.as_object_mut()
@@ -17,7 +17,7 @@ pub(super) fn prepare_new(resource: &Resource, object: &mut Value) {
     object["metadata"]["generation"] = json!(1);
 }
 
-/// Refuses the replacement of a custom resource by an object without a resource version.
+/// Refuses to replace a custom resource with an object without a resource version.
 pub(super) fn check_replacement(resource: &Resource, object: &Value) -> Result<(), Refusal> {
     let metadata = &object["metadata"];
     if !resource.custom || metadata["resourceVersion"].is_string() {
@@ -29,8 +29,8 @@ pub(super) fn check_replacement(resource: &Resource, object: &Value) -> Result<(
     Err(Refusal::invalid(resource, name, &[error]))
 }
 
-/// Prepares `new`, an update of `old`, like the server: the status subresource changes only the status, and other
-/// updates change everything else.
+/// Prepares `new`, an update of `old`, as the server does. The status subresource changes only the status, and other
+/// updates change all other fields.
 pub(super) fn prepare_update(resource: &Resource, part: &str, old: &Value, new: &mut Value) {
     if part == "status" {
         let status = new["status"].take();
@@ -73,7 +73,7 @@ pub(super) fn is_held(object: &Value) -> bool {
     finalizers.is_some_and(|finalizers| !finalizers.is_empty())
 }
 
-/// Whether only removed finalizers kept the object.
+/// Whether only finalizers that were removed have kept the object.
 pub(super) fn is_released(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string() && !is_held(object)
 }

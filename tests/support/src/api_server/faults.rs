@@ -1,4 +1,4 @@
-//! Faults: their kinds, the requests that they apply to, and their numbers.
+//! Faults: their kinds, the requests to which they apply, and their numbers.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::resource::{REQUESTS, Target, Verb};
 
-/// The requests that a fault or a gate applies to.
+/// The requests to which a fault or a gate applies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Route {
     verb: Option<Verb>,
@@ -39,12 +39,12 @@ impl Route {
         }
     }
 
-    /// Creation of a certificate request.
+    /// The creation of a certificate request.
     pub fn create() -> Self {
         Self::new(Verb::Create, REQUESTS.plural)
     }
 
-    /// Reading of one certificate request.
+    /// A read of one certificate request.
     pub fn get() -> Self {
         Self::new(Verb::Get, REQUESTS.plural)
     }
@@ -148,13 +148,13 @@ pub enum Fault {
     },
     /// The connection is closed before the request is executed.
     Cut,
-    /// The request is executed and stored. The connection is closed instead of a response.
+    /// The request is executed and stored. The connection is closed, and no response is sent.
     LoseAnswer,
     /// The request is neither executed nor answered.
     Hang,
-    /// The request is executed and stored, and never answered.
+    /// The request is executed and stored, but never answered.
     HangAfterStore,
-    /// The answer arrives byte by byte from its first header on.
+    /// The response arrives byte by byte, from its first header on.
     TrickleHead {
         /// The time between two bytes.
         every: Duration,
@@ -174,7 +174,7 @@ pub enum Fault {
         /// The base URL, such as `https://127.0.0.1:6443`.
         to: String,
     },
-    /// The `Date` of the answer is wrong by this number of seconds.
+    /// The `Date` header of the response is wrong by this number of seconds.
     DateSkew {
         /// The number of seconds, negative for the past.
         seconds: i64,
@@ -194,9 +194,9 @@ pub enum Fault {
         /// A JSON merge patch for the spec.
         spec: Value,
     },
-    /// The answer contains its object with this patch merged into it. The stored object does not change.
+    /// The response contains the object with this patch merged into it. The stored object does not change.
     Merge {
-        /// A JSON merge patch for the answer.
+        /// A JSON merge patch for the response.
         patch: Value,
     },
     /// A watch is closed without a clean end after this number of events.
@@ -209,13 +209,13 @@ pub enum Fault {
         /// The number of events.
         after: usize,
     },
-    /// A watch answers with the `ERROR` event of an expired version, and ends.
+    /// A watch sends the `ERROR` event for an expired version, and ends.
     WatchGone,
-    /// A watch answers with a line that is not JSON, and ends.
+    /// A watch sends a line that is not JSON, and ends.
     WatchGarbage,
     /// A watch sends one bookmark and nothing after it.
     WatchBookmarkOnly,
-    /// A watch sends new objects without end, as fast as the client reads them.
+    /// A watch sends new objects constantly, as fast as the client reads them.
     WatchFlood,
 }
 
@@ -236,7 +236,7 @@ impl Fault {
         }
     }
 
-    /// The answer of a load balancer: 200 and HTML.
+    /// The response of a load balancer: 200 and HTML.
     pub fn not_json() -> Self {
         Self::Answer {
             code: 200,
@@ -263,13 +263,13 @@ pub enum ConnectionFault {
     ExpiredCertificate,
     /// The server's certificate becomes valid in an hour.
     NotYetValidCertificate,
-    /// The server supports HTTP/1.1 and not HTTP/2, like some proxies.
+    /// The server supports HTTP/1.1 but not HTTP/2, like some proxies.
     OnlyHttp1,
-    /// The answer to the client's first TLS message is not TLS.
+    /// The response to the client's first TLS message is not TLS.
     NotTls,
     /// The server's data after the handshake is not HTTP.
     NotHttp,
-    /// After the handshake one byte arrives per second.
+    /// After the handshake, one byte arrives per second.
     Slow,
 }
 
@@ -301,7 +301,7 @@ impl Faults {
             .find_map(|(_, times, fault)| times.take().then(|| fault.clone()))
     }
 
-    /// The fault of the next connection.
+    /// The fault for the next connection.
     pub(super) fn take_connection(&mut self) -> Option<ConnectionFault> {
         self.connections
             .iter_mut()

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{ApiServer, TOKEN};
 use crate::pki::{KeyAndCertificate, write_private};
 
-/// A kubeconfig under construction: valid at first, changed by its methods.
+/// A kubeconfig under construction. It is valid at first, and its methods change it.
 #[derive(Debug, Clone)]
 pub struct Kubeconfig {
     cluster: Value,
@@ -156,7 +156,7 @@ impl ApiServer {
             .write(&dir.join("admin.kubeconfig"))
     }
 
-    /// Writes `ca.crt` and `ca.key` of the cluster's authority into `dir`.
+    /// Writes `ca.crt` and `ca.key` for the cluster's authority into `dir`.
     pub fn write_ca(&self, dir: &Path) -> (PathBuf, PathBuf) {
         self.client_ca().write(dir, "ca")
     }
@@ -178,7 +178,7 @@ impl ApiServer {
     }
 }
 
-/// The value of `KUBERNETES_EXEC_INFO` in client-go's format, for any cluster or none.
+/// The value of `KUBERNETES_EXEC_INFO` in client-go's format, with or without a cluster.
 pub fn exec_info(api_version: &str, cluster: Option<Value>) -> String {
     let cluster = cluster
         .map(|cluster| format!("\"cluster\":{cluster},"))

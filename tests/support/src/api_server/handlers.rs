@@ -12,13 +12,13 @@ use super::store::{Selection, Store, page};
 use super::watch::WatchPlan;
 use crate::pki::CertificateAuthority;
 
-/// The size in bytes above which etcd refuses an object.
+/// The maximum size of an object in etcd, in bytes.
 const LARGEST_OBJECT: usize = 1_571_658;
 
 /// The content type of server-side apply, which creates missing objects.
 const APPLY: &str = "application/apply-patch+yaml";
 
-/// The content of an answer.
+/// The content of a response.
 #[derive(Debug)]
 pub(super) enum Reply {
     /// One JSON document.
@@ -235,7 +235,7 @@ fn patched(store: &Store, resource: &'static Resource, call: &Call<'_>) -> Resul
     let patch: Value = serde_json::from_slice(call.body)
         .map_err(|_| Refusal::bad_request("error decoding patch"))?;
     match call.content_type {
-        // Lists are replaced, not merged strategically. Fields have no owners.
+        // Lists are replaced instead of merged strategically. Fields have no owners.
         APPLY | "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
             json_patch::merge(&mut object, &patch);
         }

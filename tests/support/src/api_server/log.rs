@@ -15,9 +15,9 @@ use crate::clock::now;
 pub struct Request {
     /// The number of the request, from 0.
     pub number: usize,
-    /// The number of its connection, from 0.
+    /// The number of the request's connection, from 0.
     pub connection: usize,
-    /// The time at which its body had been read.
+    /// The time at which the request's body had been read.
     pub at: SystemTime,
     /// Its operation.
     pub verb: Verb,
@@ -39,9 +39,9 @@ pub struct Request {
     pub user: Option<String>,
     /// The body as received. Empty for reads.
     pub body: Vec<u8>,
-    /// The status of the answer; `None` until the request is answered.
+    /// The status of the response; `None` until the request is answered.
     pub code: Option<u16>,
-    /// The time from arrival to the answer's head.
+    /// The time from the request's arrival to the head of the response.
     pub took: Option<Duration>,
     arrived: Instant,
 }
@@ -179,7 +179,7 @@ impl Gate {
     ///
     /// # Panics
     ///
-    /// If they have not arrived within `deadline`.
+    /// If the requests have not arrived within `deadline`.
     pub fn wait(&self, count: usize, deadline: Duration) {
         let state = &self.shared;
         wait_until(&state.held, &state.arrived, deadline, |held| {
@@ -188,7 +188,7 @@ impl Gate {
         .unwrap_or_else(|| panic!("{count} requests did not come to the gate {state:?}"));
     }
 
-    /// Releases the held requests and all later ones.
+    /// Releases the held requests and all later requests.
     pub fn open(self) {
         drop(self);
     }

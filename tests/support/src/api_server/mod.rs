@@ -1,7 +1,7 @@
 //! An in-memory Kubernetes API server with injectable faults.
 //!
-//! It responds like kube-apiserver 1.36 within its scope: authentication by bootstrap token and client certificate,
-//! certificate signing requests with their rules, nodes, leases and events. A test can define more kinds
+//! It responds as kube-apiserver 1.36 does, within its scope: authentication with bootstrap tokens and client
+//! certificates, certificate signing requests with their rules, nodes, leases and events. A test can define more kinds
 //! ([`ApiServer::define`]), with the rules of custom resources. A test sets faults at run time ([`ApiServer::inject`],
 //! [`ApiServer::inject_connection`]) and can hold requests at a step ([`ApiServer::hold`]); all requests are recorded.
 //!
@@ -81,7 +81,7 @@ pub struct ApiServer {
     shared: Arc<Shared>,
 }
 
-/// The state that the server's tasks and its owner share.
+/// The state that the server's tasks share with the server's owner.
 #[derive(Debug)]
 struct Shared {
     authority: CertificateAuthority,
@@ -141,17 +141,17 @@ impl ApiServer {
         &self.shared.authority
     }
 
-    /// The certificate of [`ApiServer::authority`], PEM.
+    /// The certificate of [`ApiServer::authority`] as PEM.
     pub fn ca_pem(&self) -> &str {
         self.shared.authority.certificate_pem()
     }
 
-    /// Certificate and key (PKCS#8) of [`ApiServer::authority`], for a controller that signs.
+    /// The certificate and the key (PKCS#8) of [`ApiServer::authority`], for a controller that signs.
     pub fn client_ca(&self) -> &KeyAndCertificate {
         self.shared.authority.pair()
     }
 
-    /// A client certificate of this cluster.
+    /// A client certificate for this cluster.
     pub fn client_certificate(&self, subject: Subject) -> KeyAndCertificate {
         self.shared.authority.issue(&Contents::client(subject))
     }
@@ -175,7 +175,7 @@ impl ApiServer {
         lock(&self.shared.state).authenticator.revoke_token(id);
     }
 
-    /// Sets the treatment of certificate requests that are created from now on.
+    /// Sets how the server decides on certificate requests that are created from now on.
     pub fn set_signer(&self, signer: Signer) {
         lock(&self.shared.state).signer = signer;
     }
@@ -227,7 +227,7 @@ impl ApiServer {
         }
     }
 
-    /// Deletes a certificate request, like garbage collection.
+    /// Deletes a certificate request, as garbage collection does.
     pub fn delete_csr(&self, name: &str) {
         let _ = lock(&self.shared.state).store.delete(&REQUESTS, "", name);
     }
@@ -237,7 +237,7 @@ impl ApiServer {
         self.objects(&NODES)
     }
 
-    /// All events of both groups.
+    /// All events in both groups.
     pub fn events(&self) -> Vec<Value> {
         [self.objects(&CORE_EVENTS), self.objects(&EVENTS)].concat()
     }
@@ -252,7 +252,7 @@ impl ApiServer {
         lock(&self.shared.faults).add(route, times, fault);
     }
 
-    /// Adds a fault of new connections.
+    /// Adds a fault for new connections.
     pub fn inject_connection(&self, times: Times, fault: ConnectionFault) {
         lock(&self.shared.faults).add_connection(times, fault);
     }
@@ -267,7 +267,7 @@ impl ApiServer {
         *lock(&self.shared.skew) = seconds;
     }
 
-    /// Closes every open connection, watches included.
+    /// Closes every open connection, including watches.
     pub fn drop_connections(&self) {
         self.shared.drops.send_replace(());
     }
@@ -301,7 +301,7 @@ impl Shared {
     }
 }
 
-/// Locks the mutex, even after a panic of a test.
+/// Locks the mutex, even after a test panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

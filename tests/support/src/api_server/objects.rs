@@ -96,7 +96,7 @@ impl ApiServer {
                 for field in ["uid", "creationTimestamp"] {
                     object["metadata"][field] = old["metadata"][field].clone();
                 }
-                // Otherwise equal objects would differ in their version.
+                // Otherwise, equal objects would differ in their version.
                 object["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
                 store.replace(resource, object)
             }

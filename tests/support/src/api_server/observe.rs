@@ -21,7 +21,7 @@ impl ApiServer {
         self.shared.log.all()
     }
 
-    /// The number of creations of certificate requests, independently of their responses.
+    /// The number of creations of certificate requests, regardless of their responses.
     pub fn creates(&self) -> usize {
         self.count(Verb::Create)
     }
@@ -50,7 +50,7 @@ impl ApiServer {
             .collect()
     }
 
-    /// The number of accepted connections, including faulty ones.
+    /// The number of accepted connections, including faulty connections.
     pub fn connections(&self) -> usize {
         lock(&self.shared.connections).len()
     }
@@ -64,7 +64,7 @@ impl ApiServer {
     ///
     /// # Panics
     ///
-    /// If they have not arrived within `deadline`.
+    /// If the requests have not arrived within `deadline`.
     pub fn wait_for(
         &self,
         count: usize,
@@ -88,11 +88,11 @@ impl ApiServer {
         })
     }
 
-    /// Waits until `count` requests of this verb on certificate requests have arrived.
+    /// Waits until `count` calls with this verb on certificate requests have arrived.
     ///
     /// # Panics
     ///
-    /// If they have not arrived within `deadline`.
+    /// If the calls have not arrived within `deadline`.
     pub fn wait_for_request(&self, verb: Verb, count: usize, deadline: Duration) -> Request {
         self.wait_for(count, deadline, |request| is_csr(request, verb))
     }

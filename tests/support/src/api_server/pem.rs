@@ -73,7 +73,7 @@ fn after_begin(data: &[u8]) -> Option<&[u8]> {
     data.get(at + 1 + BEGIN.len()..)
 }
 
-/// The data before the `END` line of this label, and the data from the line after it on.
+/// The data before the `END` line with this label, and the data after this line.
 fn until_end<'a>(body: &'a [u8], label: &[u8], may_be_empty: bool) -> Option<(&'a [u8], &'a [u8])> {
     let (encoded, trailer) = match body.strip_prefix(END) {
         Some(trailer) if may_be_empty => (&body[..0], trailer),
@@ -86,7 +86,7 @@ fn until_end<'a>(body: &'a [u8], label: &[u8], may_be_empty: bool) -> Option<(&'
     text.is_empty().then_some((encoded, rest))
 }
 
-/// The first line without its trailing white space, and the rest.
+/// The first line without its trailing white space, and the remaining data.
 fn line(data: &[u8]) -> (&[u8], &[u8]) {
     match data.iter().position(|byte| *byte == b'\n') {
         Some(at) => (data[..at].trim_ascii_end(), &data[at + 1..]),

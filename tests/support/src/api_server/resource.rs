@@ -7,15 +7,15 @@ use serde_json::Value;
 pub(super) struct Resource {
     /// API group. Empty for the core group.
     pub(super) group: &'static str,
-    /// Version, in the form of paths.
+    /// The version, as in a path.
     pub(super) version: &'static str,
-    /// Plural name, in the form of paths.
+    /// The plural name, as in a path.
     pub(super) plural: &'static str,
     /// Kind.
     pub(super) kind: &'static str,
     /// Whether its objects live in namespaces.
     pub(super) namespaced: bool,
-    /// Whether a test defined it: if so, the rules of custom resources apply.
+    /// Whether a test defined the resource. If so, the rules for custom resources apply.
     pub(super) custom: bool,
     /// Its subresources.
     pub(super) subresources: &'static [&'static str],
@@ -58,7 +58,7 @@ pub(super) static LEASES: Resource = Resource {
     fields: &["metadata.name", "metadata.namespace"],
 };
 
-/// Events of the core group.
+/// Events in the core group.
 pub(super) static CORE_EVENTS: Resource = Resource {
     group: "",
     version: "v1",
@@ -78,7 +78,7 @@ pub(super) static CORE_EVENTS: Resource = Resource {
     ],
 };
 
-/// Events of their own group.
+/// Events in their own group.
 pub(super) static EVENTS: Resource = Resource {
     group: "events.k8s.io",
     version: "v1",
@@ -197,7 +197,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Parses method, path and query like the request info of the API server.
+    /// Parses method, path and query as the API server does for its request info.
     pub(super) fn parse(method: &Method, path: &str, query: &str) -> Self {
         let query: Vec<(String, String)> = form_urlencoded::parse(query.as_bytes())
             .into_owned()
@@ -239,7 +239,7 @@ impl Target {
         }
     }
 
-    /// A parameter of the query.
+    /// A query parameter.
     pub(super) fn parameter(&self, key: &str) -> Option<&str> {
         self.query
             .iter()
@@ -247,12 +247,12 @@ impl Target {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Whether a parameter of the query is set to true.
+    /// Whether a query parameter is set to true.
     pub(super) fn flag(&self, key: &str) -> bool {
         self.parameter(key).is_some_and(truthy)
     }
 
-    /// The kind of the target, if it is one of the known kinds.
+    /// The kind of the target, if the kind is known.
     pub(super) fn resource(&self, known: &[&'static Resource]) -> Option<&'static Resource> {
         let resource = known.iter().copied().find(|resource| {
             (resource.group, resource.version, resource.plural)

@@ -28,7 +28,7 @@ use super::trickle::{Pace, Trickle};
 use super::{Shared, lock};
 use crate::serving::Cut;
 
-/// The maximum number of calls and watches of one connection, as in kube-apiserver.
+/// The maximum number of calls and watches on one connection, as in kube-apiserver.
 const MAX_STREAMS: u32 = 100;
 
 /// Data that is neither TLS nor HTTP of any version.
@@ -37,7 +37,7 @@ const GARBAGE: &[u8] = &[0xa5; 512];
 /// The time between two bytes of a slow connection.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// The size of the head of an answer, in bytes.
+/// The size of a response head, in bytes.
 const HEAD_LEN: u32 = 200;
 
 /// Accepts connections until the task is dropped.
@@ -305,7 +305,7 @@ impl Exchange<'_> {
     }
 }
 
-/// Stores an object of another client under the name of the creation.
+/// Stores another client's object under the name in the creation request.
 fn squat(store: &mut super::store::Store, body: &[u8], patch: &Value) {
     let Ok(mut object) = serde_json::from_slice::<Value>(body) else {
         return;

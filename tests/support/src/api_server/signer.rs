@@ -1,4 +1,4 @@
-//! A signer for tests of clients: it approves and signs like a controller, or with faults.
+//! A signer for client tests. It approves and signs as a controller does, or with faults.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::pki::{BACKDATED, CertificateAuthority, Contents, Purpose, Subject};
 const PROVIDER_ID: &str = "1.3.6.1.4.1.11129.2.1.21";
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The lifetime of a certificate whose request does not specify one.
+/// The lifetime of a certificate whose request does not specify a lifetime.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The decision that the server itself makes on a certificate request, immediately after its creation.
@@ -26,7 +26,7 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Requests for signers of `kubernetes.io/` are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Signer {
-    /// No decision: another client decides.
+    /// The server does not decide, so that another client can decide.
     #[default]
     Off,
     /// Approves, then issues.
@@ -89,7 +89,7 @@ impl Signer {
 /// The properties of an issued certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issuance {
-    /// The time from now to the expiry. If absent, the request's `expirationSeconds`, or one year.
+    /// The time from now to the expiry. The default is the request's `expirationSeconds`, or one year.
     pub lifetime: Option<Duration>,
     /// The time by which the start of the validity precedes the current time.
     pub backdate: Duration,
@@ -129,7 +129,7 @@ pub enum Flaw {
     NoPem,
 }
 
-/// Applies `signer` to the request of this name.
+/// Applies `signer` to the request with this name.
 pub(super) fn decide(
     store: &mut Store,
     signer: &Signer,

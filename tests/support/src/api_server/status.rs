@@ -1,4 +1,4 @@
-//! The `Status` objects that the API server answers with.
+//! The `Status` objects with which the API server responds.
 
 use serde_json::{Value, json};
 
@@ -167,7 +167,7 @@ impl Refusal {
     }
 }
 
-/// The error of one field.
+/// The error for one field.
 #[derive(Debug, Clone)]
 pub(super) struct FieldError {
     reason: &'static str,

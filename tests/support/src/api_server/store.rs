@@ -187,7 +187,7 @@ impl Store {
             .collect()
     }
 
-    /// The changes of the selected objects after `version`.
+    /// The changes to the selected objects after `version`.
     pub(super) fn changes(
         &self,
         selection: &Selection,

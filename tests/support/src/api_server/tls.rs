@@ -1,4 +1,4 @@
-//! The server's side of TLS.
+//! The server side of TLS.
 
 use std::sync::Arc;
 

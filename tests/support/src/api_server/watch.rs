@@ -1,4 +1,4 @@
-//! Watches: streams of changes from a version on.
+//! Watches: streams of the changes after a version.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(super) type Piece = Result<Frame<Bytes>, std::io::Error>;
 /// The time for sent data to leave the process before the connection is closed.
 const FLUSH: Duration = Duration::from_millis(20);
 
-/// The duration of a watch whose request does not specify one. The real server uses 30 to 60 minutes.
+/// The duration of a watch whose request does not specify a duration. The real server uses 30 to 60 minutes.
 const LONGEST: Duration = Duration::from_secs(1800);
 
 /// The parameters of a watch.

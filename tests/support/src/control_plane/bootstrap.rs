@@ -43,7 +43,7 @@ impl BootstrapToken {
     }
 }
 
-/// The permissions that kubeadm grants to bootstrap tokens and nodes, by binding.
+/// The permissions that kubeadm grants to bootstrap tokens and nodes, for each binding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KubeadmBinding {
     /// `kubeadm:kubelet-bootstrap`: tokens can create and read certificate signing requests.
@@ -52,7 +52,7 @@ pub enum KubeadmBinding {
     GetNodes,
     /// `kubeadm:node-autoapprove-bootstrap`: the holder of a token can get the certificate of any node.
     NodeAutoapproveBootstrap,
-    /// `kubeadm:node-autoapprove-certificate-rotation`: nodes get new certificates of their own names without a
+    /// `kubeadm:node-autoapprove-certificate-rotation`: nodes get new certificates for their own names without a
     /// review.
     NodeAutoapproveCertificateRotation,
 }
@@ -165,8 +165,8 @@ impl ControlPlane {
         });
     }
 
-    /// Writes the Secret of a bootstrap token like [`ControlPlane::add_bootstrap_token`], with an expiration if given.
-    /// The API server accepts the token some time later.
+    /// Writes the Secret of a bootstrap token, like [`ControlPlane::add_bootstrap_token`], with an expiry time if
+    /// given. The API server accepts the token some time later.
     #[track_caller]
     pub fn write_bootstrap_token(
         &self,
@@ -198,7 +198,7 @@ impl ControlPlane {
         }
     }
 
-    /// Writes a kubeconfig with the token in it.
+    /// Writes a kubeconfig that contains the token.
     pub fn bootstrap_kubeconfig(&self, token: &BootstrapToken) -> PathBuf {
         self.kubeconfig(User::Token(token.bearer()))
     }
@@ -209,7 +209,7 @@ impl ControlPlane {
         self.install_bindings(&KubeadmBinding::ALL);
     }
 
-    /// Creates some of kubeadm's bindings. They are in force when this function returns.
+    /// Creates some of kubeadm's bindings. The bindings are in force when this function returns.
     #[track_caller]
     pub fn install_bindings(&self, bindings: &[KubeadmBinding]) {
         let bindings_and_role = bindings
@@ -226,7 +226,7 @@ impl ControlPlane {
         }
     }
 
-    /// Removes one of kubeadm's bindings. It is no longer in force when this function returns.
+    /// Removes one of kubeadm's bindings. The binding is no longer in force when this function returns.
     #[track_caller]
     pub fn remove_binding(&self, binding: KubeadmBinding) {
         self.kubectl()

@@ -34,11 +34,11 @@ const SERVER_NAMES: &[&str] = &[
     "kubernetes.default",
 ];
 
-/// The certificates of the CAs for client certificates that the API server accepts. The cluster's certificate is in a
-/// separate file, because kube-controller-manager does not sign with a file of several certificates.
+/// The CA certificates for the client certificates that the API server accepts. The cluster's CA certificate is in a
+/// separate file, because kube-controller-manager cannot sign with a file that contains several certificates.
 pub(super) const CLIENT_CAS: &str = "client-ca.crt";
 
-/// The API server's user name at other API servers to which it forwards requests.
+/// The user name with which the API server forwards requests to other API servers.
 const FRONT_PROXY: &str = "front-proxy-client";
 
 /// The controllers for certificates, tokens and root certificates.
@@ -64,7 +64,7 @@ pub enum Controllers {
     Default,
 }
 
-/// The kind of key of the cluster's certificate authority.
+/// The key type of the cluster's certificate authority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CaKey {
     /// ECDSA P-256.
@@ -95,25 +95,25 @@ impl ControlPlaneBuilder {
         self
     }
 
-    /// Chooses the kind of the certificate authority's key.
+    /// Sets the key type of the certificate authority.
     pub fn ca_key(mut self, kind: CaKey) -> Self {
         self.ca_key = kind;
         self
     }
 
-    /// Uses the certificate authority of another control plane, like a cluster that is recreated from its PKI backup.
+    /// Uses the certificate authority of another control plane, as in a cluster that is recreated from its PKI backup.
     pub fn ca_of(mut self, other: &ControlPlane) -> Self {
         self.ca = Some(other.ca().pair().clone());
         self
     }
 
-    /// Adds a flag of kube-apiserver after the fixture's own flags, which it overrides.
+    /// Adds a flag for kube-apiserver after the fixture's own flags, which it overrides.
     pub fn apiserver_arg(mut self, argument: impl Into<String>) -> Self {
         self.apiserver_args.push(argument.into());
         self
     }
 
-    /// Adds a flag of kube-controller-manager after the fixture's own flags, which it overrides.
+    /// Adds a flag for kube-controller-manager after the fixture's own flags, which it overrides.
     pub fn controller_manager_arg(mut self, argument: impl Into<String>) -> Self {
         self.controller_manager_args.push(argument.into());
         self
@@ -297,8 +297,8 @@ impl ControlPlane {
         );
     }
 
-    /// Waits for readiness, and for the namespace of bootstrap tokens: it is created after the API server reports
-    /// itself ready.
+    /// Waits until the API server is ready, and until the namespace for bootstrap tokens exists. The API server creates
+    /// this namespace after it reports that it is ready.
     #[track_caller]
     fn become_ready(&self) -> Result<(), PortTaken> {
         let admin = &self.admin;
@@ -325,7 +325,7 @@ pub(super) fn write_serving_certificate(
     serving.write(scratch.path(), "apiserver")
 }
 
-/// Issues and writes the kubeconfig of a member of `system:masters`. Returns its path.
+/// Issues and writes the kubeconfig for a member of `system:masters`. Returns its path.
 pub(super) fn write_admin_kubeconfig(
     scratch: &Scratch,
     server: &str,
@@ -339,7 +339,7 @@ pub(super) fn write_admin_kubeconfig(
     kubeconfig.write(&scratch.join("admin.kubeconfig"))
 }
 
-/// Issues and writes the kubeconfig of kube-controller-manager. Returns its path.
+/// Issues and writes the kubeconfig for kube-controller-manager. Returns its path.
 pub(super) fn write_manager_kubeconfig(
     scratch: &Scratch,
     server: &str,

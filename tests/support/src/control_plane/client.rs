@@ -26,7 +26,7 @@ use super::watch::Event;
 /// The deadline of one call.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The runtime of all clients in the process: tests have no runtime of their own, or a runtime that must not block.
+/// The runtime of all clients in the process: tests do not have a runtime, or have a runtime that must not block.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -76,7 +76,7 @@ impl std::fmt::Debug for Client {
 
 impl Client {
     /// Creates a client with the credentials of this kubeconfig. `None` if the kubeconfig refers to a plugin or to
-    /// files, whose content can change before the next call.
+    /// files, whose content might change before the next call.
     pub(super) fn new(kubeconfig: &Path, served: Served) -> Option<Self> {
         let kubeconfig = Kubeconfig::read_from(kubeconfig).ok()?;
         let by_itself = kubeconfig.auth_infos.iter().all(|named| {
@@ -101,7 +101,7 @@ impl Client {
         Some(Self { kube, served })
     }
 
-    /// The objects that the words after `kubectl get` select. `None` if only kubectl supports the words.
+    /// The objects that the arguments of `kubectl get` select. `None` if only kubectl supports the arguments.
     pub(super) fn select(&self, words: &[&str]) -> Option<Selection> {
         let mut plain = Vec::new();
         let (mut namespace, mut everywhere, mut managed_fields) = (None, false, false);
@@ -203,7 +203,7 @@ impl Client {
         Ok(created)
     }
 
-    /// Returns the object as it would be after the API server has applied this object, without storing it (dry run).
+    /// Returns the object as the API server would store it after it has applied this object (dry run).
     pub(super) fn try_apply(&self, place: &Selection, object: &Value) -> Answer<Value> {
         let parameters = PatchParams::apply("kubectl").force().dry_run();
         let mut applied = self.patch(place, None, &parameters, &Patch::Apply(object))?;
@@ -251,7 +251,7 @@ impl Client {
         })
     }
 
-    /// The response to a `GET` of this path, as text.
+    /// The response to a `GET` request for this path, as text.
     pub(super) fn raw(&self, path: &str) -> Answer<String> {
         let request = hyper::Request::get(path).body(Vec::new());
         let (kube, request) = (self.kube.clone(), request.map_err(said)?);
@@ -273,8 +273,8 @@ impl Client {
         }))
     }
 
-    /// Sends the changes of the objects, starting with the existing ones. The end of the stream is the end of the
-    /// watch, and an error is its reason.
+    /// Sends the changes of the objects, starting with the existing objects. The stream ends when the watch ends, and
+    /// an error is the reason for its end.
     pub(super) fn watch(
         &self,
         selection: &Selection,
@@ -324,7 +324,8 @@ impl Client {
     fn call<E: Display>(&self, request: Result<hyper::Request<Vec<u8>>, E>) -> Answer<Value> {
         let (kube, request) = (self.kube.clone(), request.map_err(said)?);
         block(limited(async move {
-            // The server can close the connection while a request is sent. A request that only reads can be sent again.
+            // The server might close the connection while a request is sent. A request that only reads can be sent
+            // again.
             let again = (request.method() == hyper::Method::GET).then(|| request.clone());
             let answer = match (kube.request(request).await, again) {
                 (Err(kube::Error::Service(_)), Some(again)) => kube.request(again).await,
@@ -334,7 +335,8 @@ impl Client {
         }))
     }
 
-    /// The first resource that satisfies `wanted`. The resources are discovered again if none satisfies it.
+    /// The first resource that satisfies `wanted`. If no resource satisfies the condition, the resources are discovered
+    /// again.
     fn resource(&self, wanted: impl Fn(&Resource) -> bool) -> Option<Resource> {
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
         if !served.iter().any(&wanted) {
@@ -428,7 +430,7 @@ impl Selection {
         self.fields.clone().or(named)
     }
 
-    /// Adds the fields that an item of a list lacks, and removes those that kubectl does not print.
+    /// Adds the fields that an item of a list lacks, and removes the fields that kubectl does not print.
     fn complete(&self, object: &mut Value) {
         if object["kind"].is_null() {
             object["apiVersion"] = json!(self.resource.api.api_version);

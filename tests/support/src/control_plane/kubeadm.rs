@@ -8,13 +8,13 @@ use crate::binaries::control_plane_binary;
 use crate::process::guarded;
 
 /// The address of the control-plane node in kubeadm's configuration, which rejects loopback. It is a documentation
-/// address (RFC 5737), and nothing is sent to it.
+/// address (RFC 5737), so no data is sent to it.
 const ADVERTISED: &str = "203.0.113.1";
 
-/// The version of kubeadm's configuration.
+/// The API version of kubeadm's configuration.
 pub(crate) const API_VERSION: &str = "kubeadm.k8s.io/v1beta4";
 
-/// The token of the configuration, which the bootstrap-token phase creates.
+/// The token in the configuration, which the bootstrap-token phase creates.
 const TOKEN: &str = "kubead.0123456789abcdef";
 
 /// The name of the control plane's Node.
@@ -70,7 +70,7 @@ impl ControlPlane {
             });
     }
 
-    /// Runs the real kubeadm like on the control-plane node, with a configuration for this cluster and the
+    /// Runs the real kubeadm as on the control-plane node, with a configuration for this cluster and the
     /// administrator's kubeconfig: `cluster.kubeadm(["init", "phase", "bootstrap-token"])`.
     ///
     /// The arguments are a command that accepts the flags `--config` and `--kubeconfig`.
@@ -92,8 +92,8 @@ impl ControlPlane {
             .expect("setpriv can be started")
     }
 
-    /// Creates all of kubeadm's bindings with `kubeadm init phase bootstrap-token`, and replaces removed or changed
-    /// ones, like `kubeadm upgrade apply`.
+    /// Creates all of kubeadm's bindings with `kubeadm init phase bootstrap-token`, and restores removed or changed
+    /// bindings, as `kubeadm upgrade apply` does.
     ///
     /// # Panics
     ///

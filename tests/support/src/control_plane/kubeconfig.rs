@@ -169,13 +169,13 @@ impl Exec {
         self
     }
 
-    /// Sets this setting of the plugin, with the option of its key in a file.
+    /// Sets this setting of the plugin, with the option for its key in a file.
     pub fn setting(self, key: &str, value: impl AsRef<OsStr>) -> Self {
         let option = settings::option(key, value);
         self.arg(option.into_string().expect("a kubeconfig is UTF-8"))
     }
 
-    /// Sets an environment variable of the plugin.
+    /// Sets an environment variable for the plugin.
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.environment.push((name.into(), value.into()));
         self

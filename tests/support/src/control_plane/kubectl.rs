@@ -13,7 +13,7 @@ use super::watch::{self, Watch};
 use crate::binaries::control_plane_binary;
 use crate::process::guarded;
 
-/// The deadline for one request. It includes the run of a plugin, which can take a minute.
+/// The deadline for one request. The deadline includes the run of a plugin, which can take a minute.
 const REQUEST_TIMEOUT: &str = "--request-timeout=90s";
 
 /// The annotation in which `kubectl apply` stores the applied object.
@@ -21,7 +21,7 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The real kubectl with one kubeconfig.
 ///
-/// Operations that only read or write objects, and do not need decisions of kubectl, run in this process if the
+/// Operations that only read or write objects, and do not depend on kubectl's decisions, run in this process if the
 /// kubeconfig itself contains a credential.
 #[derive(Debug, Clone)]
 pub struct Kubectl {
@@ -52,14 +52,14 @@ impl Kubectl {
         }
     }
 
-    /// Sets an environment variable of kubectl and of the exec plugin that it runs.
+    /// Sets an environment variable for kubectl and for the exec plugin that it runs.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.environment
             .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
     }
 
-    /// Runs kubectl to its end, with any exit status.
+    /// Runs kubectl until it exits, with any exit status.
     #[track_caller]
     pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Output {
         self.run_with_input(arguments, "")
@@ -69,7 +69,7 @@ impl Kubectl {
     ///
     /// # Panics
     ///
-    /// If it fails. The message includes its standard error.
+    /// If it fails. The message includes kubectl's standard error.
     #[track_caller]
     pub fn ok<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> String {
         let arguments: Vec<_> = arguments.into_iter().collect();
@@ -113,8 +113,8 @@ impl Kubectl {
         }
     }
 
-    /// Creates the object like `kubectl apply`. Returns whether the object is new. In any other case, kubectl reports
-    /// the reason.
+    /// Creates the object as `kubectl apply` does. Returns whether the object is new. In any other case, kubectl
+    /// reports the reason.
     fn applied_first(&self, object: &Value) -> bool {
         let Some((client, place)) = self.placed(object) else {
             return false;
@@ -262,7 +262,7 @@ impl Kubectl {
         Some(Watch::start(&client, &selection))
     }
 
-    /// The response to a `GET` of this path, as text. The error comes from the API server.
+    /// The response to a `GET` request for this path, as text. The error comes from the API server.
     pub fn raw(&self, path: &str) -> Result<String, String> {
         match self.client() {
             Some(client) => client.raw(path),
@@ -299,7 +299,7 @@ impl Kubectl {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The objects that `kubectl get` with these words would read, if this process can read them itself.
+    /// The objects that `kubectl get` with these arguments would read, if this process can read them itself.
     fn selected(&self, words: &[OsString]) -> Option<(Client, Selection)> {
         let words: Option<Vec<_>> = words.iter().map(|word| word.to_str()).collect();
         let words = words?;
@@ -333,7 +333,7 @@ impl Kubectl {
         let mut child = command.spawn().expect("setpriv can be started");
         let mut stdin = child.stdin.take().expect("it is piped");
         thread::scope(|scope| {
-            // kubectl can end without reading its input.
+            // kubectl can exit without reading its input.
             scope.spawn(move || stdin.write_all(input.as_bytes()).ok());
             child.wait_with_output().expect("a child can be waited for")
         })
@@ -354,14 +354,14 @@ impl Kubectl {
         let mut command = guarded(&[], &words);
         command
             .env("HOME", &self.home)
-            // kubectl ends before a garbage collection would be useful.
+            // kubectl exits before a garbage collection would be useful.
             .env("GOGC", "off")
             .env("GOMEMLIMIT", "256MiB")
             .envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
 
-    /// The path of its kubeconfig.
+    /// The path of the kubeconfig that kubectl uses.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }

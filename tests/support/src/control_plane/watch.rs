@@ -120,7 +120,7 @@ impl Watch {
         }
     }
 
-    /// The next event; `None` if there is none within `deadline`, or the watch has ended.
+    /// The next event; `None` if no event arrives within `deadline`, or if the watch has ended.
     pub fn next(&mut self, deadline: Duration) -> Option<Event> {
         let event = self.events.recv_timeout(deadline).ok()?;
         event.map_err(|error| self.error = Some(error)).ok()

@@ -61,7 +61,7 @@ pub struct EkContents {
     pub not_before: SystemTime,
     /// The last moment of its validity.
     pub not_after: SystemTime,
-    /// The extended key usages; if empty, the extension is absent.
+    /// The extended key usages. If empty, the extension is absent.
     pub usages: Vec<&'static [u64]>,
     /// The name of the model.
     pub alternative_name: AlternativeName,
@@ -141,7 +141,7 @@ fn model() -> Vec<u8> {
 ///
 /// # Panics
 ///
-/// If `spki` is not a key, DER of `SubjectPublicKeyInfo`.
+/// If `spki` is not the DER of a `SubjectPublicKeyInfo`.
 pub fn oaep_spki(spki: &[u8]) -> Vec<u8> {
     let parsed = x509_parser::x509::SubjectPublicKeyInfo::from_der(spki);
     let (_, parsed) = parsed.expect("a public key");
@@ -157,14 +157,15 @@ pub fn oaep_spki(spki: &[u8]) -> Vec<u8> {
     ])
 }
 
-/// A copy of a certificate with another key, signed again.
+/// A copy of a certificate with a different key, signed again.
 pub(super) fn with_another_key(certificate: &[u8], spki: &[u8], issuer: &KeyPair) -> Vec<u8> {
     let (_, parsed) = X509Certificate::from_der(certificate).expect("a certificate");
     let signed = parsed.tbs_certificate.as_ref();
     let old = parsed.public_key().raw;
     let start = signed.windows(old.len()).position(|window| window == old);
     let start = start.expect("it has its key");
-    // Tag and length of the signed part, whose length field has two bytes because the part is longer than 255 bytes.
+    // The tag and the length of the signed part. The length field has two bytes, because the part is longer than 255
+    // bytes.
     let (before, after) = (&signed[4..start], &signed[start + old.len()..]);
     let signed = sequence(&[before.to_vec(), spki.to_vec(), after.to_vec()]);
     let signature = issuer.sign(&signed).expect("it signs");

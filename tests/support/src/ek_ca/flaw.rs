@@ -25,7 +25,7 @@ pub enum Flaw {
     NotAnAuthority,
     /// The certificate limits the number of CAs below it to this number.
     PathLength(u8),
-    /// The key usage only allows signing certificate revocation lists.
+    /// The key usage allows only the signing of certificate revocation lists.
     SignsLists,
     /// The certificate has no key usage.
     NoKeyUsage,

@@ -24,12 +24,12 @@ pub struct Issued {
 }
 
 impl Issued {
-    /// The certificate of the root, PEM.
+    /// The certificate of the root CA as PEM.
     pub fn root_pem(&self) -> String {
         pem(&self.authorities[0])
     }
 
-    /// The certificate of the authority that signed, PEM.
+    /// The certificate of the signing authority as PEM.
     pub fn issuer_pem(&self) -> String {
         pem(self.authorities.last().expect("there is a root"))
     }
@@ -120,7 +120,7 @@ impl Authorities {
     }
 }
 
-/// Infineon SLB 9672 and 9673: root and issuer have keys on P-521, and sign with ECDSA and SHA-512.
+/// Infineon SLB 9672 and 9673: the root and the issuer have keys on P-521, and sign with ECDSA and SHA-512.
 pub fn infineon_slb_9672(public_key: &[u8]) -> Issued {
     Authorities::root("OPTIGA ECC Root CA 2", &PKCS_ECDSA_P521_SHA512)
         .below("OPTIGA TPM 2.0 ECC CA 056", &PKCS_ECDSA_P521_SHA512)
@@ -141,8 +141,8 @@ pub fn nuvoton_npct75x(public_key: &[u8]) -> Issued {
         .certify(public_key)
 }
 
-/// AMD's firmware TPM, and Intel PTT before the 11th generation: the certificate of an ECC key permits key encipherment,
-/// where the profile has key agreement.
+/// AMD's firmware TPM, and Intel PTT before the 11th generation: the certificate of an ECC key permits key
+/// encipherment, although the profile requires key agreement.
 pub fn amd_ftpm(public_key: &[u8]) -> Issued {
     Authorities::root("AMDTPM", &PKCS_ECDSA_P384_SHA384)
         .below("PRG-RN", &PKCS_ECDSA_P256_SHA256)
@@ -151,7 +151,7 @@ pub fn amd_ftpm(public_key: &[u8]) -> Issued {
         })
 }
 
-/// AMD's Pluton: the certificate of an RSA key permits key agreement, where the profile has key encipherment.
+/// AMD's Pluton: the certificate of an RSA key permits key agreement, although the profile requires key encipherment.
 pub fn amd_pluton(public_key: &[u8]) -> Issued {
     Authorities::root("Pluton Root", &PKCS_ECDSA_P384_SHA384)
         .below("Pluton Factory DEVICE EK ICA", &PKCS_ECDSA_P384_SHA384)
@@ -173,7 +173,7 @@ pub enum Usage {
     Certificates,
 }
 
-/// A certificate with these key usages; without any, the extension is absent.
+/// A certificate with these key usages. Without key usages, the extension is absent.
 pub fn with_usages(public_key: &[u8], usages: &[Usage]) -> Issued {
     let usages = usages.iter().map(|usage| match usage {
         Usage::Encipherment => KeyUsagePurpose::KeyEncipherment,
@@ -186,7 +186,7 @@ pub fn with_usages(public_key: &[u8], usages: &[Usage]) -> Issued {
     })
 }
 
-/// A policy of an extension `certificatePolicies`, with its qualifiers.
+/// A policy in an extension `certificatePolicies`, with its qualifiers.
 pub type Policy = (&'static [u64], &'static [&'static [u64]]);
 
 /// `id-qt-cps` and `id-qt-unotice`.
@@ -282,7 +282,7 @@ pub fn infineon_expired(public_key: &[u8]) -> Issued {
         .certify(public_key)
 }
 
-/// A CA that permits no CA below it, but has signed a CA certificate.
+/// A CA that does not permit CAs below it, but has signed a CA certificate.
 pub fn with_path_length_0(public_key: &[u8]) -> Issued {
     Authorities::root_with("a short root", &PKCS_ECDSA_P256_SHA256, |params| {
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -291,12 +291,12 @@ pub fn with_path_length_0(public_key: &[u8]) -> Issued {
     .certify(public_key)
 }
 
-/// An authority that signs with Ed25519, which no TPM vendor does; PEM.
+/// The certificate (PEM) of an authority that signs with Ed25519, which no TPM vendor does.
 pub fn ed25519_authority() -> String {
     pem(&Authorities::root("an Ed25519 CA", &PKCS_ED25519).certificates[0])
 }
 
-/// A certificate with the expiration time `certificate`, issued by a CA with the expiration time `authority`.
+/// A certificate that expires at `certificate`, from a CA whose certificate expires at `authority`.
 pub fn ending(public_key: &[u8], certificate: SystemTime, authority: SystemTime) -> Issued {
     Authorities::root_with("an ending root", &PKCS_ECDSA_P256_SHA256, |params| {
         params.not_after = authority.into();

@@ -1,10 +1,10 @@
-//! Faults: their kinds, the requests that they apply to, and their numbers.
+//! Faults: their kinds, the requests to which they apply, and their numbers.
 
 use std::time::Duration;
 
 use super::Times;
 
-/// The requests that a fault applies to.
+/// The requests to which a fault applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route(String);
 
@@ -39,11 +39,11 @@ impl Route {
 pub enum Fault {
     /// This status, with its own text.
     Status(u16),
-    /// The connection is closed before any answer.
+    /// The connection is closed before any response.
     Cut,
     /// The request is never answered. For [`Route::token`], this simulates a hop limit that is too low.
     Hang,
-    /// The answer is delayed by this time.
+    /// The response is delayed by this time.
     Delay(Duration),
     /// This body, with status 200.
     Body(Vec<u8>),
@@ -83,7 +83,7 @@ impl Faults {
         *self = Self::default();
     }
 
-    /// The fault of the request for this path: the fault in the first matching rule with matches left.
+    /// The fault for the request for this path: the fault in the first matching rule with matches left.
     pub(super) fn take(&mut self, path: &str) -> Option<Fault> {
         self.requests
             .iter_mut()

@@ -1,4 +1,4 @@
-//! The data that the service has about its instance.
+//! The data of the service about its instance.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -27,7 +27,7 @@ const PATHS: [&str; 11] = [
     "meta-data/services/partition",
 ];
 
-/// An instance as its metadata service describes it.
+/// An instance, as its metadata service describes it.
 #[derive(Debug, Clone)]
 pub struct Instance {
     /// `meta-data/instance-id`.
@@ -50,9 +50,9 @@ pub struct Instance {
     pub document: Vec<u8>,
     /// `dynamic/instance-identity/rsa2048`.
     pub rsa2048: String,
-    /// The credentials of the instance identity role; `None` is 404.
+    /// The credentials of the instance identity role. With `None`, the response is 404.
     pub identity_credentials: Option<Credentials>,
-    /// The instance profile; `None` is 404.
+    /// The instance profile. With `None`, the response is 404.
     pub profile: Option<Profile>,
 }
 
@@ -87,7 +87,7 @@ impl Instance {
         }
     }
 
-    /// Moves the instance to this network, with the names and addresses that AWS assigns in it.
+    /// Moves the instance to this network, with the names and addresses that AWS assigns in this network.
     pub fn join_network(&mut self, network: Network) {
         let (region, id) = (&self.region, &self.instance_id);
         self.local_hostname = network.local_hostname(region, id, &self.local_ipv4);

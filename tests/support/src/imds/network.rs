@@ -3,7 +3,7 @@
 /// The network of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Network {
-    /// A subnet with names that are derived from addresses, and with the region's own domain.
+    /// A subnet with names that are derived from addresses, and that use the region's own domain.
     AddressNames,
     /// The same subnet, in a VPC whose DHCP options have this domain. Several domains are separated by spaces. A domain
     /// can be empty, or end with a dot. The metadata service uses this domain in names, but EC2 does not.
@@ -15,7 +15,7 @@ pub enum Network {
 }
 
 impl Network {
-    /// One network of each kind, and of each form of a domain.
+    /// One network of each kind, and one for each form of a domain.
     pub const ALL: [Self; 7] = [
         Self::AddressNames,
         Self::Domain("corp.test"),

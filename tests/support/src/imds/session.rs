@@ -15,7 +15,7 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// Issues a token with a lifetime of `ttl` seconds; `None` if that is not a valid lifetime.
+    /// Issues a token with a lifetime of `ttl` seconds; `None` if the lifetime is invalid.
     pub(super) fn open(&mut self, ttl: Option<u32>) -> Option<(String, u32)> {
         let ttl = ttl.filter(|ttl| (1..=LONGEST).contains(ttl))?;
         let mut random = [0; 42];

@@ -37,7 +37,7 @@ pub const DSA_WITH_SHA_1: &[u64] = &[1, 2, 840, 10_040, 4, 3];
 const SIGNED_AT: &[u8] = b"260101000003Z";
 /// The size in bytes of the pieces into which AWS's encoder cuts content.
 const PIECE: usize = 1000;
-/// The length of the base64 lines of IMDS.
+/// The length of the base64 lines from IMDS.
 const LINE: usize = 76;
 
 /// A signed message. The fields are public, so that a test can change a single field.
@@ -68,7 +68,7 @@ pub struct Message {
 pub struct SignerInfo {
     /// The version of this structure.
     pub version: u8,
-    /// The issuer of the signer's certificate, DER.
+    /// The issuer of the signer's certificate as DER.
     pub issuer: Vec<u8>,
     /// Its serial number, big-endian.
     pub serial: Vec<u8>,
@@ -118,7 +118,7 @@ impl Attribute {
         )
     }
 
-    /// An attribute of one value, DER.
+    /// An attribute with one value as DER.
     pub fn single(kind: &'static [u64], value: Vec<u8>) -> Self {
         Self {
             kind,
@@ -193,7 +193,7 @@ impl Message {
         }
     }
 
-    /// Signs the message again, after a change of its signed parts.
+    /// Signs the message again, after a change to its signed parts.
     pub fn sign(&mut self, signer: &TestSigner) {
         let content = self.content.as_deref().unwrap_or_default();
         for info in &mut self.signers {
@@ -201,7 +201,7 @@ impl Message {
         }
     }
 
-    /// The same message with a change to its only signer, signed again by `signer`.
+    /// The same message with a change to its only signer, which `signer` signs again.
     pub fn resigned(mut self, signer: &TestSigner, change: impl FnOnce(&mut SignerInfo)) -> Self {
         change(&mut self.signers[0]);
         self.sign(signer);
@@ -228,7 +228,7 @@ impl Message {
         self.encode(&content, tlv)
     }
 
-    /// The response of IMDS: [`Message::to_ber`] as base64 lines.
+    /// The response from IMDS: [`Message::to_ber`] as base64 lines.
     pub fn to_base64(&self) -> String {
         to_lines(&self.to_ber())
     }

@@ -47,8 +47,8 @@ impl KubeletBuilder {
         }
     }
 
-    /// Uses this kubeconfig. If it has an exec plugin, the credentials come from the plugin, because certificate
-    /// rotation is off.
+    /// Uses this kubeconfig. If the kubelet has an exec plugin, the credentials come from the plugin, because
+    /// certificate rotation is off.
     pub fn kubeconfig(mut self, path: impl Into<PathBuf>) -> Self {
         self.kubeconfig = Some(path.into());
         self
@@ -66,14 +66,14 @@ impl KubeletBuilder {
         self
     }
 
-    /// Sets the duration of its Lease. It renews the Lease four times in this duration.
+    /// Sets the duration of the kubelet's Lease. The kubelet renews the Lease four times in this duration.
     pub fn lease_duration(self, seconds: u32) -> Self {
         self.configuration("nodeLeaseDurationSeconds", json!(seconds))
     }
 
-    /// Requests its serving certificate with a certificate signing request.
+    /// Makes the kubelet request its serving certificate with a certificate signing request.
     ///
-    /// Until the approval, it serves neither its own API nor [`Kubelet::metrics`].
+    /// Until the approval, the kubelet serves neither its own API nor [`Kubelet::metrics`].
     pub fn server_tls_bootstrap(self) -> Self {
         self.configuration("serverTLSBootstrap", json!(true))
     }
@@ -106,18 +106,18 @@ impl KubeletBuilder {
         self
     }
 
-    /// Sets an environment variable of the kubelet, which its exec plugin inherits. The only other variable is `PATH`,
+    /// Sets an environment variable for the kubelet, which its exec plugin inherits. The only other variable is `PATH`,
     /// because a systemd unit does not have `HOME` either.
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.environment.push((name.into(), value.into()));
         self
     }
 
-    /// Starts it. The run of its exec plugin, or its bootstrap, follows some time later.
+    /// Starts it. The exec plugin, or the TLS bootstrapping, runs some time later.
     ///
     /// # Panics
     ///
-    /// If it has neither a kubeconfig nor a bootstrap kubeconfig, or if a namespace is not available.
+    /// If the kubelet has neither a kubeconfig nor a bootstrap kubeconfig, or if a namespace is not available.
     #[track_caller]
     pub fn start(self) -> Kubelet {
         assert!(

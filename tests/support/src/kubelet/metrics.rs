@@ -16,7 +16,7 @@ impl Metrics {
         &self.text
     }
 
-    /// The sum of a metric's samples with all these labels. Zero if there are none.
+    /// The sum of the metric's samples that have all these labels. Zero if no sample has these labels.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         self.text
             .lines()

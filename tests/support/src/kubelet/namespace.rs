@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use crate::process::Scratch;
 
 /// The sysctls that a kubelet sets as root, with their values (pkg/kubelet/cm/container_manager_linux.go,
-/// `setupKernelTunables`). A kubelet writes only values that differ, and in this namespace no value differs.
+/// `setupKernelTunables`). A kubelet writes only values that differ, and no value differs in this namespace.
 const SYSCTLS: [(&str, &str); 6] = [
     ("vm/overcommit_memory", "1"),
     ("vm/panic_on_oom", "0"),

@@ -47,7 +47,7 @@ pub struct MachineBuilder {
     discovery: Option<Discovery>,
     scratch: Scratch,
     layers: String,
-    // By their paths in the machine: the last entry for each path wins.
+    // By path in the machine. The last entry for each path wins.
     placed: BTreeMap<String, Placed>,
     files: usize,
     kubelet_arguments: Vec<String>,
@@ -110,8 +110,8 @@ impl MachineBuilder {
     }
 
     /// Uses the root directory of an image instead of the host's root directory. The text lists directories of the host
-    /// as layers, the upper ones first, separated by colons. The machine also has the drop-ins of the kubelet's unit in
-    /// the image. It does not have the image's other units, or its `/etc/systemd`.
+    /// as layers, the upper layers first, separated by colons. The machine also has the drop-ins of the kubelet's unit
+    /// in the image. The machine does not have the image's other units or its `/etc/systemd`.
     pub fn image(mut self, layers: &str) -> Self {
         layers.clone_into(&mut self.layers);
         self
@@ -159,7 +159,7 @@ impl MachineBuilder {
         &self.name
     }
 
-    /// Adds a flag of the kubelet, in the machine's `/etc/default/kubelet`.
+    /// Adds a flag for the kubelet, in the machine's `/etc/default/kubelet`.
     pub fn kubelet_arg(mut self, argument: impl Into<String>) -> Self {
         self.kubelet_arguments.push(argument.into());
         self
@@ -183,12 +183,12 @@ impl MachineBuilder {
         self
     }
 
-    /// Boots the machine, and waits until systemd has started its units. The kubelet is one of them. As on every node,
-    /// it fails and is restarted until `kubeadm join` has configured it.
+    /// Boots the machine, and waits until systemd has started its units. The kubelet is one of these units. As on every
+    /// node, the kubelet fails and is restarted until `kubeadm join` has configured it.
     ///
     /// # Panics
     ///
-    /// If the machine cannot be created, or does not boot in time. The message includes its journal.
+    /// If the machine cannot be created, or does not boot in time. The message includes the machine's journal.
     #[track_caller]
     pub fn boot(mut self) -> Machine {
         if !self.kubelet_arguments.is_empty() {

@@ -32,7 +32,7 @@ system_info: {distro: debian, paths: {cloud_dir: /var/lib/cloud/, templates_dir:
 const SEED: &str = "/var/lib/cloud/seed/nocloud";
 
 impl MachineBuilder {
-    /// At boot, cloud-init runs these user data after all other programs have started.
+    /// At boot, cloud-init runs this user data after all other programs have started.
     ///
     /// The instance's metadata are its name (`local-hostname`, and `instance-id`), and `metadata`, which can replace them.
     ///

@@ -52,12 +52,12 @@ impl Endpoint {
         }
     }
 
-    /// Its address, to which machines can also connect.
+    /// The address of the endpoint. Machines can also connect to it.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Adds the machine's API server, while that machine runs, after the servers that it already has.
+    /// Adds the machine's API server, while that machine runs, after the servers that the endpoint already has.
     pub fn lead_to(&self, machine: &Machine) {
         let server = Server {
             address: SocketAddr::from((machine.address(), API_SERVER)),

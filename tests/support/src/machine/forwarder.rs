@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::endpoint::{Server, Servers};
 
-/// A socket that forwards connections to the first TCP address that answers, until this value is dropped.
+/// A socket that forwards connections to the first TCP address that responds, until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Forwarder {
     stop: Option<oneshot::Sender<()>>,

@@ -15,8 +15,8 @@ use crate::process::Scratch;
 /// kubelets to kubeadm.
 pub const KUBELET_PATCHES: &str = "/usr/share/kubeadm-patches";
 
-/// Preflight checks whose errors kubeadm ignores here. One check requires control groups of version 2. The others
-/// require a container runtime that answers within two seconds, but the hosts of the tests are busy.
+/// Preflight checks whose errors kubeadm ignores here. One check requires control groups of version 2. The other checks
+/// require a container runtime that responds within two seconds, but the hosts of the tests are busy.
 pub const IGNORED_PREFLIGHT_ERRORS: [&str; 3] =
     ["SystemVerification", "CRI", "ContainerRuntimeVersion"];
 
@@ -69,12 +69,12 @@ impl KubeadmCluster {
         self.admin.kubeconfig()
     }
 
-    /// The certificate of its authority, a PEM file.
+    /// The certificate of the cluster's authority, a PEM file.
     pub fn ca_cert_path(&self) -> PathBuf {
         self.scratch.join("ca.crt")
     }
 
-    /// The private key of its authority, a PEM file.
+    /// The private key of the cluster's authority, a PEM file.
     pub fn ca_key_path(&self) -> PathBuf {
         self.scratch.join("ca.key")
     }
@@ -86,7 +86,7 @@ impl Machine {
     ///
     /// # Panics
     ///
-    /// If kubeadm fails. The message includes its output and the machine's journal.
+    /// If kubeadm fails. The message includes kubeadm's output and the machine's journal.
     #[track_caller]
     pub fn kubeadm_init(&self) -> KubeadmCluster {
         let file = "/etc/kubernetes/kubeadm-init.yaml";
@@ -114,7 +114,7 @@ impl Machine {
         }
     }
 
-    /// Runs `kubeadm upgrade` with these arguments, without its checks of CoreDNS, which the clusters of the tests do
+    /// Runs `kubeadm upgrade` with these arguments, without the checks of CoreDNS, which the clusters of the tests do
     /// not have.
     ///
     /// # Panics
@@ -130,7 +130,7 @@ impl Machine {
     }
 
     /// Runs `kubeadm join` with a bootstrap token, the hash of the cluster's certificate authority, and further flags
-    /// of the kubelet, by name and value.
+    /// for the kubelet, by name and value.
     ///
     /// The cluster needs [`ControlPlane::prepare_for_joins`]. Instead of waiting for minutes, kubeadm stops at
     /// [`DEADLINE`].
@@ -230,7 +230,7 @@ impl Machine {
             "controlPlaneEndpoint": endpoint,
             // Without a version, kubeadm fetches one from the Internet.
             "kubernetesVersion": self.ok(&["kubeadm", "version", "-o", "short"]).trim(),
-            // These images do not name a program of the machine.
+            // These images do not name a program on the machine.
             "dns": { "disabled": true },
             "proxy": { "disabled": true },
         });

@@ -12,8 +12,8 @@ use crate::process::{Launch, Process, Scratch};
 /// Joins the control groups `$1`, and executes the remaining arguments, a command that waits for the first process of
 /// the namespaces. The first process is killed together with this command.
 ///
-/// PATH contains only the folders of a system, because the machine has a separate root directory. That directory does
-/// not have all folders on the PATH of the tests.
+/// PATH contains only the directories of a system, because the machine has a separate root directory. That directory
+/// does not have all directories on the PATH of the tests.
 const ENTER: &str = r#"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 group=$1
 shift

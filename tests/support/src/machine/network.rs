@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::process::{draw, spawn};
 
-/// The second half of 198.18.0.0/15, a range for benchmarks of network devices (RFC 2544). The first half is for held
-/// addresses. Each test process uses one of the 256 networks in the second half.
+/// The second half of 198.18.0.0/15, a range for benchmarks of network devices (RFC 2544). The first half is for
+/// addresses that tests hold. Each test process uses one of the 256 networks in the second half.
 const NETWORKS: [u8; 2] = [198, 19];
 
 /// The first address for assignment by infrastructures.
@@ -22,8 +22,8 @@ const QUARTER: u8 = 192;
 const SIXTEEN: u8 = 16;
 
 /// A switch in a separate namespace. The switch ends when its standard input is closed, and therefore with the test
-/// process. All its links end with it, including the link to the host, `$2`, which has the address `$3`. `$1` is the
-/// test process.
+/// process. All links of the switch end with it, including the link to the host, `$2`, which has the address `$3`. `$1`
+/// is the test process.
 const SWITCH: &str = r#"ip link add switch type bridge
 ip link set switch up
 ip link add host type veth peer name "$2" netns "/proc/$1/ns/net"
@@ -50,7 +50,7 @@ impl Network {
     ///
     /// # Panics
     ///
-    /// Without permission to create it (root with `CAP_NET_ADMIN`), or without `ip` from iproute2.
+    /// Without permission to create the network (root with `CAP_NET_ADMIN`), or without `ip` from iproute2.
     #[track_caller]
     pub(super) fn of_this_process() -> &'static Self {
         &NETWORK

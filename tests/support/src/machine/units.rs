@@ -66,7 +66,7 @@ pub(super) fn socket(server: SocketAddr) -> String {
     format!("{}.sock", server.port())
 }
 
-/// Writes the units into `directory`. `reached` are the servers of the host that the machine can connect to at their
+/// Writes the units into `directory`. `reached` are the servers on the host to which the machine can connect at their
 /// own addresses. `runtime` is the container runtime's socket.
 #[track_caller]
 pub(super) fn write(directory: &Path, reached: &[SocketAddr], runtime: &str) {
@@ -93,7 +93,7 @@ pub(super) fn write(directory: &Path, reached: &[SocketAddr], runtime: &str) {
     }
 }
 
-/// Writes the units that forward the address of this server of the host to it.
+/// Writes the units that forward this server's address to the server on the host.
 #[track_caller]
 fn forward(directory: &Path, server: SocketAddr) {
     let unit = format!("host-{}", server.port());

@@ -1,4 +1,4 @@
-//! Calls of EC2, and their failures.
+//! EC2 calls, and their failures.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ pub struct Call {
     pub action: String,
     /// The account in the access key of the call. Empty if the key does not come from [`super::access_key`].
     pub account: String,
-    /// The region that it was signed for.
+    /// The region for which the call was signed.
     pub region: String,
-    /// The service that it was signed for.
+    /// The service for which the call was signed.
     pub service: String,
     /// Its `User-Agent`.
     pub user_agent: String,
-    /// Its parameters, action and version included.
+    /// The parameters of the call, including action and version.
     pub parameters: Vec<(String, String)>,
 }
 
@@ -30,7 +30,7 @@ impl Call {
     }
 }
 
-/// The calls that a failure applies to.
+/// The calls to which a failure applies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
     account: Option<String>,
@@ -91,7 +91,7 @@ pub enum Failure {
     Body(String),
     /// No answer.
     Hang,
-    /// The answer is delayed by this time.
+    /// The response is delayed by this time.
     Delay(Duration),
     /// The connection is closed without a response.
     Cut,

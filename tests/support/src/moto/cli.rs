@@ -9,7 +9,7 @@ use crate::process::Scratch;
 
 /// A command of the AWS CLI: `SERVICE OPERATION [--OPTION VALUE]...`.
 ///
-/// Like the CLI, it takes operations and options from the service models of botocore, which also checks the values.
+/// Like the CLI, it reads operations and options from the service models of botocore, which also checks the values.
 const CLI: &str = r#"
 import json, os, sys
 import botocore.session

@@ -14,7 +14,7 @@ pub(super) struct Answer {
     pub(super) body: String,
 }
 
-/// Posts a form, and waits for the answer.
+/// Posts a form, and waits for the response.
 pub(super) fn post(
     server: SocketAddr,
     headers: &[(&str, &str)],

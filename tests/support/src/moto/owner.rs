@@ -34,9 +34,9 @@ pub struct Instance {
     pub private_dns_name: String,
     /// Its private IPv4 address.
     pub private_ip: String,
-    /// The time of its last launch, RFC 3339.
+    /// The time of the instance's last launch (RFC 3339).
     pub launched: String,
-    /// The name of its state.
+    /// The name of the instance's state.
     pub state: String,
 }
 
@@ -86,7 +86,7 @@ impl Ec2 {
         }
     }
 
-    /// Starts one instance with these tags in the network, with an unused address of it.
+    /// Starts one instance with these tags in the network, with an unused address of this network.
     #[track_caller]
     pub fn run_in(&self, network: &Network, tags: &[(&str, &str)]) -> Instance {
         self.start_new(1, Some(network), tags).remove(0)
@@ -130,11 +130,11 @@ impl Ec2 {
         self.describe(&[id.to_owned()]).remove(0)
     }
 
-    /// The user data of an instance. Empty if it has none.
+    /// The user data of an instance. Empty if the instance has no user data.
     ///
     /// # Panics
     ///
-    /// If they are not text.
+    /// If the user data are not text.
     #[track_caller]
     pub fn user_data(&self, id: &str) -> String {
         let attribute = ("Attribute".to_owned(), "userData");
@@ -229,7 +229,7 @@ impl Ec2 {
         );
     }
 
-    /// Makes any call of EC2's query interface, and returns the XML of the response.
+    /// Makes any call to EC2's query interface, and returns the XML of the response.
     #[track_caller]
     pub fn call(&self, action: &str, parameters: &[(String, &str)]) -> String {
         let mut form = Serializer::new(String::new());

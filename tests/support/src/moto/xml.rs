@@ -15,9 +15,9 @@ pub enum Field {
     Volumes,
     /// The root device: `ebs` or `instance-store`.
     RootDeviceType,
-    /// The time of its launch.
+    /// The time of the instance's launch.
     Launched,
-    /// The name of its state.
+    /// The name of the instance's state.
     State,
     /// The private DNS name of the instance.
     PrivateDnsName,
@@ -45,7 +45,7 @@ impl Field {
     }
 }
 
-/// Sets a field of an instance in an answer, if the answer contains the instance.
+/// Sets a field of an instance in a response, if the response contains the instance.
 pub(super) fn amend(answer: &mut String, instance: &str, field: Field, value: &str) {
     let Some(item) = instance_item(answer, instance) else {
         return;
@@ -66,7 +66,7 @@ pub(super) fn amend(answer: &mut String, instance: &str, field: Field, value: &s
     answer.replace_range(found, value);
 }
 
-/// Removes an instance from an answer.
+/// Removes an instance from a response.
 pub(super) fn remove(answer: &mut String, instance: &str) {
     if let Some(item) = instance_item(answer, instance) {
         answer.replace_range(item, "");
@@ -78,7 +78,7 @@ pub(super) fn text<'a>(text: &'a str, after: &str, element: &str) -> Option<&'a 
     content(text, 0..text.len(), after, element).map(|range| &text[range])
 }
 
-/// Each instance of an answer.
+/// Each instance in a response.
 pub(super) fn instances(answer: &str) -> Vec<&str> {
     let sets = answer.match_indices("<instancesSet>");
     sets.flat_map(|(start, tag)| items(answer, start + tag.len()))

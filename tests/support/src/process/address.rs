@@ -37,7 +37,7 @@ impl HeldAddress {
     ///
     /// # Panics
     ///
-    /// Without the permission to add an address (root with `CAP_NET_ADMIN`), or without `ip` from iproute2.
+    /// Without permission to add an address (root with `CAP_NET_ADMIN`), or without `ip` from iproute2.
     #[track_caller]
     pub fn take() -> Self {
         let mut trouble = String::new();

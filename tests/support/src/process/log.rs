@@ -62,7 +62,7 @@ impl Log {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The first whole line after `mark` that contains `needle`.
+    /// The first complete line after `mark` that contains `needle`.
     pub fn find_after(&self, mark: Mark, needle: &str) -> Option<String> {
         let text = self.since(mark);
         let whole = &text[..=text.rfind('\n')?];

@@ -22,8 +22,9 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// Whether no other fixture, in any process, has drawn `what` while this process runs. A name in the abstract
-/// namespace of sockets belongs to one process, and is released when the process ends.
+/// Whether this process is the first that draws `what`. If so, no other fixture, in any process, can draw it while this
+/// process runs. A name in the abstract namespace of sockets belongs to one process, and is released when the process
+/// ends.
 pub(crate) fn draw(what: &str) -> bool {
     let name = format!("kubelet-authenticator-{what}");
     let address = SocketAddr::from_abstract_name(name).expect("it is short enough");

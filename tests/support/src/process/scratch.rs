@@ -50,7 +50,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Creates the directory. Its name begins with `name`.
+    /// Creates the directory. The name of the directory begins with `name`.
     pub fn new(name: &str) -> Self {
         let directory = tempfile::Builder::new()
             .prefix(&format!("{name}-"))
@@ -65,12 +65,12 @@ impl Scratch {
         self.directory.path()
     }
 
-    /// The path of `name` in it.
+    /// The path of `name` in the directory.
     pub fn join(&self, name: &str) -> PathBuf {
         self.path().join(name)
     }
 
-    /// Creates the directory `name` in it.
+    /// Creates the directory `name` in the directory.
     pub fn directory(&self, name: &str) -> PathBuf {
         let path = self.join(name);
         fs::create_dir_all(&path)
@@ -78,7 +78,7 @@ impl Scratch {
         path
     }
 
-    /// Writes the file `name` in it.
+    /// Writes the file `name` in the directory.
     pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
         let path = self.join(name);
         fs::write(&path, contents)

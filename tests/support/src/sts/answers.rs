@@ -1,4 +1,4 @@
-//! Responses with the texts and formats of AWS.
+//! Responses in the formats of AWS, with the texts of AWS.
 
 use std::time::{Duration, SystemTime};
 
@@ -23,12 +23,12 @@ const REQUEST_ID: &str = "01234567-89ab-cdef-0123-456789abcdef";
 /// A permitted call, or the reason for its refusal.
 pub(super) type Verdict = Result<Permitted, Denied>;
 
-/// A call that is permitted.
+/// A permitted call.
 #[derive(Debug)]
 pub(super) enum Permitted {
     /// The owner of the call queries its own identity.
     Identity(Principal),
-    /// A role was assumed, by the action of this name.
+    /// A role was assumed, with the action with this name.
     Assumed(&'static str, Assumed),
 }
 
@@ -48,7 +48,7 @@ pub(super) fn denied(status: u16, code: &str, message: impl Into<String>) -> Den
     }
 }
 
-/// Checks a call in the same order as AWS, and executes it. Sets the caller of the call.
+/// Checks a call in the same order as AWS does, and executes it. Sets the caller of the call.
 pub(super) fn judge(call: &mut Call, state: &mut State) -> Verdict {
     let (path, _) = call.target.split_once('?').unwrap_or((&call.target, ""));
     if call.method != "POST" || path != "/" {
@@ -295,7 +295,7 @@ pub(super) fn identities(results: &[Value], as_json: bool) -> String {
     )
 }
 
-/// The answer to a call that assumed a role.
+/// The response to a call that assumed a role.
 pub(super) fn assumed(action: &str, assumed: &Assumed) -> String {
     let Assumed {
         credentials,
@@ -318,7 +318,7 @@ pub(super) fn assumed(action: &str, assumed: &Assumed) -> String {
     )
 }
 
-/// The answer to a refused call.
+/// The response to a refused call.
 pub(super) fn error(denied: &Denied, as_json: bool) -> String {
     let kind = if denied.status < 500 {
         "Sender"

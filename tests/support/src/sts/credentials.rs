@@ -74,7 +74,7 @@ pub struct Credentials {
     pub secret_access_key: String,
     /// The token.
     pub session_token: String,
-    /// The time of their expiration.
+    /// The expiry time of the credentials.
     pub expiration: SystemTime,
 }
 
@@ -109,7 +109,7 @@ impl Issued {
         credentials
     }
 
-    /// The same credentials, with an access key ID that contains the account, like the sessions in simulated EC2.
+    /// The same credentials, with an access key ID that contains the account, as for the sessions in simulated EC2.
     pub(super) fn issue_of(
         &mut self,
         principal: &Principal,
@@ -131,7 +131,7 @@ impl Issued {
             access_key_id: id.to_owned(),
             secret_access_key: secret.to_owned(),
             session_token: String::new(),
-            // Timestamps have four digits for the year, so the expiration is far before the year 10000.
+            // Timestamps have four digits for the year, so the expiry time is long before the year 10000.
             expiration: now() + std::time::Duration::from_hours(24 * 365 * 50),
         };
         let before = self.0.insert(id.to_owned(), (credentials, principal));

@@ -1,4 +1,4 @@
-//! Faults of calls and connections.
+//! Faults in calls and connections.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub enum Fault {
         /// Its message.
         message: String,
     },
-    /// This answer to any call.
+    /// This response to any call.
     Answer {
         /// The HTTP status.
         status: u16,
@@ -38,19 +38,19 @@ pub enum Fault {
         /// The other principal.
         other: Principal,
     },
-    /// The answer has this number of bytes.
+    /// The response has this number of bytes.
     HugeBody {
         /// The number of bytes.
         size: usize,
     },
-    /// The answer's body arrives byte by byte.
+    /// The response body arrives byte by byte.
     Trickle {
         /// The time between two bytes.
         every: Duration,
     },
     /// The call is never answered.
     Hang,
-    /// The connection is closed instead of an answer.
+    /// The connection is closed, and no response is sent.
     Cut,
 }
 
@@ -92,7 +92,7 @@ impl Fault {
         }
     }
 
-    /// Status 200 and this body, as JSON.
+    /// Status 200, with this body as JSON.
     pub fn body(body: impl Into<Vec<u8>>) -> Self {
         Self::Answer {
             status: 200,

@@ -1,5 +1,5 @@
 //! Roles, and the principals that can assume them: `AssumeRole` and `AssumeRoleWithWebIdentity`, with the same checks
-//! as AWS.
+//! as in AWS.
 //!
 //! moto accepts every call. Here, trust policies, external IDs and the one-hour limit of chained sessions apply.
 
@@ -18,7 +18,7 @@ use super::{Credentials, Principal, State};
 /// The maximum session duration of a role that a different role assumed.
 const CHAINED: Duration = Duration::from_hours(1);
 
-/// The space for session policies and session tags, in the units of this service.
+/// The space for session policies and session tags, in the units that this service uses.
 const PACKED_SIZE: usize = 2500;
 
 /// The part of the space that the tags of EKS Pod Identity use.
@@ -31,7 +31,7 @@ pub struct Trust {
     pub principals: Vec<String>,
     /// `sts:ExternalId`.
     pub external_id: Option<String>,
-    /// The subject and the audience of tokens from the OIDC provider. Their signature is not verified here.
+    /// The subject and the audience of tokens from the OIDC provider. The signatures of tokens are not verified here.
     pub web_identity: Option<(String, String)>,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Roles(pub(super) HashMap<String, Trust>);
 /// The parameters of a call.
 pub(super) type Parameters = BTreeMap<String, String>;
 
-/// New credentials of a session.
+/// New credentials for a session.
 #[derive(Debug)]
 pub(super) struct Assumed {
     pub(super) credentials: Credentials,
@@ -122,7 +122,7 @@ pub(super) fn assume_role(
 }
 
 /// Session policies and session tags share a space whose size AWS does not publish. The tags of EKS Pod Identity use
-/// most of it.
+/// most of this space.
 fn check_packed_size(parameters: &Parameters, is_tagged: bool) -> Result<(), Denied> {
     let policies = parameters
         .iter()
@@ -139,7 +139,7 @@ fn check_packed_size(parameters: &Parameters, is_tagged: bool) -> Result<(), Den
     Err(denied(400, "PackedPolicyTooLarge", message))
 }
 
-/// Checks the parameters according to the API reference of STS (`AssumeRole`), before the authorization.
+/// Checks the parameters according to the STS API reference (`AssumeRole`), before the authorization.
 fn check(parameters: &Parameters) -> Result<(), Denied> {
     let invalid = |name: &str| {
         let message = format!("1 validation error detected: Value at '{name}' is invalid");

@@ -22,7 +22,7 @@ pub(crate) struct Tools {
 
 /// A sequence of commands with its own files. This fixture does not run other commands during the sequence.
 ///
-/// At its end, no transient object remains in the TPM, including older ones.
+/// At the end of the sequence, no transient objects remain in the TPM, including older objects.
 #[derive(Debug)]
 pub(crate) struct Sequence<'a> {
     tools: &'a Tools,
@@ -92,7 +92,7 @@ impl Tools {
 }
 
 impl Sequence<'_> {
-    /// Runs a tool in the directory of the files. Returns its output, or its error message.
+    /// Runs a tool in the directory of the files. Returns the output or the error message.
     pub(crate) fn run(&self, words: &[&str]) -> Result<Vec<u8>, String> {
         self.tools.start(words, Some(&self.files))
     }
@@ -114,7 +114,7 @@ impl Sequence<'_> {
         self.files.write(name, contents)
     }
 
-    /// Reads a file of the tools.
+    /// Reads a file that the tools wrote.
     #[track_caller]
     pub(crate) fn read(&self, name: &str) -> Vec<u8> {
         let path = self.files.join(name);
@@ -125,7 +125,7 @@ impl Sequence<'_> {
 
 impl Drop for Sequence<'_> {
     fn drop(&mut self) {
-        // A panic of a tool can cause this drop, so the TPM can be broken.
+        // A panic because of a tool can cause this drop, so the TPM might be broken.
         self.run(&["tpm2_flushcontext", "-t"]).ok();
     }
 }

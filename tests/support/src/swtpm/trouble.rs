@@ -49,7 +49,7 @@ impl Swtpm {
     #[track_caller]
     pub fn break_down(&self) {
         let sequence = self.tools.sequence();
-        // The TPM can still be storing the changes of the last command. A file then appears during the removal.
+        // The TPM might still be storing the changes of the last command. A file then appears during the removal.
         let removed = poll(DEADLINE, || std::fs::remove_dir_all(&self.state).ok());
         assert!(removed.is_some(), "its state cannot be removed");
         let switched_on = sequence.run(&["swtpm_ioctl", "--tcp", &self.control(), "-i"]);

@@ -7,9 +7,9 @@ use super::Swtpm;
 pub struct Clock {
     /// The number of milliseconds for which the TPM has been powered on.
     pub clock: u64,
-    /// The number of its resets.
+    /// The number of resets.
     pub reset_count: u32,
-    /// The number of its suspensions since the last reset.
+    /// The number of suspensions since the last reset.
     pub restart_count: u32,
     /// Whether `clock` never had a higher value.
     pub safe: bool,
@@ -25,7 +25,7 @@ impl Swtpm {
         line.expect("it is a property").trim() == "1"
     }
 
-    /// The number of wrong passwords that count towards its lockout.
+    /// The number of wrong passwords that count toward the lockout.
     #[track_caller]
     pub fn wrong_passwords(&self) -> u32 {
         let properties = self.tools.once(&["tpm2_getcap", "properties-variable"]);
@@ -34,19 +34,19 @@ impl Swtpm {
         u32::from_str_radix(line.expect("it is a property"), 16).expect("a count")
     }
 
-    /// The handles of the transient objects in its memory.
+    /// The handles of the transient objects in the TPM's memory.
     #[track_caller]
     pub fn transient_handles(&self) -> Vec<u32> {
         self.handles("handles-transient")
     }
 
-    /// The handles of the sessions in its memory.
+    /// The handles of the sessions in the TPM's memory.
     #[track_caller]
     pub fn loaded_sessions(&self) -> Vec<u32> {
         self.handles("handles-loaded-session")
     }
 
-    /// The handles of its persistent keys.
+    /// The handles of the TPM's persistent keys.
     #[track_caller]
     pub fn persistent_handles(&self) -> Vec<u32> {
         self.handles("handles-persistent")
@@ -71,7 +71,7 @@ impl Swtpm {
         }
     }
 
-    /// The value of a PCR in the SHA-256 bank. Empty if the TPM does not have that bank.
+    /// The value of a PCR in the SHA-256 bank. Empty if the TPM does not have this bank.
     #[track_caller]
     pub fn pcr(&self, pcr: u8) -> Vec<u8> {
         let sequence = self.tools.sequence();
@@ -79,7 +79,7 @@ impl Swtpm {
         sequence.read("value")
     }
 
-    /// The contents of an index for certificates, if it exists.
+    /// The contents of a certificate index, if it exists.
     #[track_caller]
     pub fn read_certificate(&self, index: u32) -> Option<Vec<u8>> {
         let sequence = self.tools.sequence();

@@ -1,4 +1,4 @@
-//! The keys of a machine, both valid and invalid ones.
+//! The valid and invalid keys of a machine.
 
 use super::SoftwareKey;
 use crate::swtpm::Sequence;
@@ -13,12 +13,12 @@ const POLICY_C: [u8; 48] = [
     0xb4, 0x94, 0x7c, 0x2d, 0x73, 0xe6, 0x30, 0x05, 0xee, 0xd2, 0xdc, 0x2b, 0x35, 0x93, 0xd1, 0x65,
 ];
 
-/// The endorsement key, by the templates of the TCG's "EK Credential Profile".
+/// The endorsement key, according to the templates in the TCG's "EK Credential Profile".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndorsementKey {
     /// Template L-1.
     Rsa2048,
-    /// Template L-2. `swtpm_setup` neither certifies it nor makes it persistent.
+    /// Template L-2. `swtpm_setup` neither certifies this key nor makes it persistent.
     P256,
     /// Template H-3.
     P384,
@@ -28,7 +28,7 @@ impl EndorsementKey {
     /// All endorsement keys.
     pub const ALL: [Self; 3] = [Self::Rsa2048, Self::P256, Self::P384];
 
-    /// The index of its certificate.
+    /// The index of the key's certificate.
     pub fn certificate_index(self) -> u32 {
         match self {
             Self::Rsa2048 => 0x01c0_0002,
@@ -37,7 +37,7 @@ impl EndorsementKey {
         }
     }
 
-    /// Its persistent handle, if it is persistent.
+    /// The persistent handle, if the key is persistent.
     pub fn persistent_handle(self) -> u32 {
         match self {
             Self::Rsa2048 => 0x8101_0001,
@@ -46,7 +46,7 @@ impl EndorsementKey {
         }
     }
 
-    /// Creates the key again as a primary key. Its context is in `ek`, and its public part in `ek.pub`.
+    /// Creates the key again as a primary key. The key's context is in `ek`, and its public part is in `ek.pub`.
     #[track_caller]
     pub(super) fn load(self, sequence: &Sequence<'_>, format: &str) {
         let algorithm = match self {
@@ -59,7 +59,7 @@ impl EndorsementKey {
         sequence.flush();
     }
 
-    /// Starts a session that satisfies its policy, with its context in `session`.
+    /// Starts a session that satisfies the key's policy. The context of the session is in `session`.
     #[track_caller]
     pub(super) fn start_session(self, sequence: &Sequence<'_>) {
         let hash = match self {
@@ -116,7 +116,7 @@ impl AttestationKey {
         }
     }
 
-    /// A valid key: RSASSA of 2048 bits with SHA-256.
+    /// A valid key: 2048-bit RSASSA with SHA-256.
     pub fn rsassa() -> Self {
         Self {
             algorithm: "rsa2048:rsassa-sha256:null",
@@ -124,7 +124,7 @@ impl AttestationKey {
         }
     }
 
-    /// A valid key except that it signs with SHA-1, ECDSA.
+    /// An ECDSA key that is valid, except that it signs with SHA-1.
     pub fn sha1_ecdsa() -> Self {
         Self {
             algorithm: "ecc256:ecdsa-sha1:null",
@@ -133,7 +133,7 @@ impl AttestationKey {
         }
     }
 
-    /// A valid key except that it signs with SHA-1, RSASSA.
+    /// An RSASSA key that is valid, except that it signs with SHA-1.
     pub fn sha1_rsassa() -> Self {
         Self {
             algorithm: "rsa2048:rsassa-sha1:null",
@@ -142,7 +142,7 @@ impl AttestationKey {
         }
     }
 
-    /// A key that is valid, except that it signs any data, including forged statements of the TPM.
+    /// A key that is valid, except that it signs any data, including forged statements from the TPM.
     pub fn unrestricted() -> Self {
         Self::with_attributes("fixedtpm|fixedparent|sensitivedataorigin|userwithauth|noda|sign")
     }
@@ -152,7 +152,7 @@ impl AttestationKey {
         Self::with_attributes("sensitivedataorigin|userwithauth|noda|restricted|sign")
     }
 
-    /// A key ECDSA P-256 with SHA-256, with these attributes, in the notation of tpm2-tools.
+    /// An ECDSA P-256 key with SHA-256 and these attributes, in the notation of tpm2-tools.
     pub fn with_attributes(attributes: &'static str) -> Self {
         Self {
             attributes,
@@ -186,12 +186,12 @@ impl AttestationKey {
         }
     }
 
-    /// The hash that it signs with, by its name in tpm2-tools.
+    /// The hash algorithm with which the key signs, by its name in tpm2-tools.
     pub(super) fn hash(&self) -> &'static str {
         self.hash
     }
 
-    /// Creates it, with its context in the file `ak`.
+    /// Creates the key, with its context in the file `ak`.
     #[track_caller]
     pub(super) fn load(&self, sequence: &Sequence<'_>) {
         let key = ["-G", self.algorithm, "-a", self.attributes];

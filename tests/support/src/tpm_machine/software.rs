@@ -41,7 +41,7 @@ impl SoftwareKey {
         &self.pem
     }
 
-    /// `TPMT_PUBLIC` of an attestation key ECDSA P-256 with SHA-256 with these attributes, which can be false. The
+    /// `TPMT_PUBLIC` of an ECDSA P-256 attestation key with SHA-256 and these attributes, which can be false. The
     /// attributes of a valid key are 0x50472.
     pub fn public(&self, attributes: u32) -> Vec<u8> {
         let point = self.pair().public_key().as_ref().to_vec();
@@ -50,7 +50,7 @@ impl SoftwareKey {
         // TPM_ALG_ECC, named by SHA-256.
         public.extend([0x00, 0x23, 0x00, 0x0b]);
         public.extend(attributes.to_be_bytes());
-        // No policy; no symmetric cipher, ECDSA with SHA-256, P-256, no key derivation.
+        // No policy. Then no symmetric cipher, ECDSA with SHA-256, P-256, and no key derivation.
         public.extend([0x00, 0x00]);
         public.extend([0x00, 0x10, 0x00, 0x18, 0x00, 0x0b, 0x00, 0x03, 0x00, 0x10]);
         for coordinate in [x, y] {
@@ -103,7 +103,7 @@ pub fn forged_quote<D: AsRef<[u8]>>(
         &[0xff, 0x54, 0x43, 0x47, 0x80, 0x18][..],
         &super::with_length(&qualified),
         &super::with_length(qualifying_data),
-        // The clock, two resets, no restart, safe; and the firmware's version.
+        // The clock, two resets, no restart, and the value "safe". Then the firmware version.
         &60_000_u64.to_be_bytes(),
         &2_u32.to_be_bytes(),
         &0_u32.to_be_bytes(),

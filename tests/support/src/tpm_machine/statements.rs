@@ -1,17 +1,17 @@
-//! Statements of a TPM, signed by the attestation key.
+//! Statements from a TPM, signed with the attestation key.
 
 use super::{Quote, Statement, TpmMachine};
 use crate::hex::hex;
 use crate::swtpm::Sequence;
 use crate::tpm_machine::AttestationKey;
 
-/// An owner index, for statements about it.
+/// An owner index, which statements can certify.
 const INDEX: &str = "0x01800001";
 
 impl TpmMachine {
-    /// Quotes PCRs of the bank SHA-256: TPM2_Quote.
+    /// Quotes PCRs in the SHA-256 bank: TPM2_Quote.
     ///
-    /// A TPM without that bank does not quote any PCRs, and has no values for them.
+    /// A TPM without this bank does not quote any PCRs, and does not have values for them.
     #[track_caller]
     pub fn quote(&self, qualifying_data: &[u8], registers: &[u8]) -> Quote {
         let mut numbers = registers.to_vec();
@@ -56,7 +56,7 @@ impl TpmMachine {
     ///
     /// # Errors
     ///
-    /// If the bytes begin like a TPM statement, and the key is restricted.
+    /// If the bytes begin like a TPM statement and the key is restricted.
     #[track_caller]
     pub fn sign_with_ticket(&self, message: &[u8]) -> Result<Vec<u8>, String> {
         let sequence = self.loaded();
@@ -69,8 +69,8 @@ impl TpmMachine {
         Ok(sequence.read("signature"))
     }
 
-    /// Certifies another key that the TPM has loaded: TPM2_Certify. Returns its public area and the TPM's statement.
-    /// The qualifying data is 00ff55aa, because tpm2-tools have no option for it.
+    /// Certifies another key that the TPM has loaded: TPM2_Certify. Returns the key's public area and the TPM's
+    /// statement. The qualifying data is 00ff55aa, because tpm2-tools do not have an option for it.
     #[track_caller]
     pub fn certify(&self, other: &AttestationKey) -> (Vec<u8>, Statement) {
         let certified = self.with_attestation_key(other.clone());
@@ -97,7 +97,7 @@ impl TpmMachine {
         statement(&sequence)
     }
 
-    /// Attests the creation of a key by the TPM: TPM2_CertifyCreation.
+    /// Attests that the TPM created a key: TPM2_CertifyCreation.
     #[track_caller]
     pub fn creation(&self, qualifying_data: &[u8]) -> Statement {
         let sequence = self.loaded();

@@ -21,7 +21,7 @@ pub(super) fn accept(listener: &TcpListener, tpm: SocketAddr, data: bool, shared
         }
         let shared = shared.clone();
         thread::spawn(move || {
-            // The client only detects the end of the connection, regardless of the reason.
+            // The client detects only that the connection ended, but not the reason.
             serve(client, tpm, data, &shared).ok();
         });
     }
@@ -80,7 +80,7 @@ fn converse(mut client: &TcpStream, mut tpm: &TcpStream, shared: &Shared) -> io:
             }
             Some(Fault::Cut) => return Ok(()),
             Some(Fault::Answer(code)) => {
-                // TPM_ST_NO_SESSIONS, and nothing after the header.
+                // TPM_ST_NO_SESSIONS, without data after the header.
                 let response = [&[0x80, 0x01, 0, 0, 0, 10][..], &code.to_be_bytes()].concat();
                 shared.answered(number, &request, &response);
                 client.write_all(&response)?;

@@ -1,4 +1,4 @@
-//! A plain client of the server.
+//! A simple client of the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use serde_json::{Value, json};
 /// A deadline longer than any wait of a test.
 pub const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Path of the certificate requests.
+/// The path of certificate requests.
 pub const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
 /// A signer of this project.
 pub const SIGNER: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-null";
 
-/// A client with one way of authentication.
+/// A client with one authentication method.
 pub struct Caller {
     client: Client,
     url: String,
@@ -114,7 +114,7 @@ fn build(server: &ApiServer, identity: Option<&KeyAndCertificate>) -> Client {
         .with_root_certificates(roots);
     let config = match identity {
         Some(pair) => {
-            // Unlike the usual API, this resolver also presents certificates that rustls cannot parse.
+            // Unlike the resolver of the usual API, this resolver also presents certificates that rustls cannot parse.
             let key = any_supported_type(&pair.key_der()).unwrap();
             let shown = CertifiedKey::new(vec![pair.certificate_der()], key);
             config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(shown)))

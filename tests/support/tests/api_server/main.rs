@@ -1,4 +1,4 @@
-//! The in-memory API server is as strict as the real one: authorization, stored objects, write conflicts.
+//! The in-memory API server is as strict as the real API server: authorization, stored objects and write conflicts.
 
 mod access;
 mod approval;

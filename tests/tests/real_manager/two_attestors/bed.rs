@@ -1,4 +1,4 @@
-//! A Cluster of EC2 instances and of hosts with TPMs, with one node of each kind, and requests in their names.
+//! A Cluster with EC2 instances and with hosts that have TPMs, one node of each kind, and requests on their behalf.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 
-/// A lifetime with a renewal after 60 to 84 seconds: the values that a test reads from the store stay valid for some
-/// time.
+/// A lifetime with a renewal after 60 to 84 seconds, so that the values that a test reads from the store are valid for
+/// some time.
 const SECONDS: u32 = 120;
 
-/// A lease duration with frequent requests of the kubelet, so that a renewal happens soon after it is due.
+/// A lease duration that causes frequent requests from the kubelet, so that a renewal happens soon after it is due.
 const LEASE: u32 = 12;
 
 /// A challenge key in the format of `openssl rand -hex 32`, but not random.
@@ -40,7 +40,7 @@ pub struct Node<M> {
     pub proof: M,
 }
 
-/// The Cluster, and the cloud of its instances.
+/// The Cluster, and the cloud for its instances.
 pub struct Bed {
     pub scene: Scene,
     pub cloud: Cloud,
@@ -107,7 +107,7 @@ impl Bed {
         builder.provider_id(&provider_id(tpm)).create()
     }
 
-    /// A request with evidence of this instance.
+    /// A request with evidence from this instance.
     pub fn by_aws(&self, of: &Instance, node_name: &str, provider_id: &str) -> Application {
         let audience = self.audience();
         let now = self.cloud.sts().now();
@@ -117,13 +117,13 @@ impl Bed {
         Application::proving(node_name, provider_id, Provider::AWS, evidence)
     }
 
-    /// A first request with evidence of this TPM.
+    /// A first request with evidence from this TPM.
     pub fn by_tpm(&self, of: &TpmMachine, node_name: &str, provider_id: &str) -> Application {
         let requester = self.requester(node_name, provider_id);
         requester.carrying(&TpmEvidence::Enrol(requester.enrolment(of)))
     }
 
-    /// The answer to both requests of a machine with this TPM: issued, or the first refusal.
+    /// The answer to both requests from a machine with this TPM: the issued request, or the first refused request.
     pub fn enrol(&self, kubeconfig: &Path, of: &TpmMachine, names: (&str, &str)) -> Answer {
         let requester = self.requester(names.0, names.1);
         let first = requester.carrying(&TpmEvidence::Enrol(requester.enrolment(of)));
@@ -152,7 +152,7 @@ impl Bed {
         Answer { application, csr }
     }
 
-    /// The same request to the signer of this provider, independently of the content of the request.
+    /// The same request for this provider's signer, regardless of the content of the request.
     pub fn ask_signer_of(
         &self,
         provider: &Provider,

@@ -44,7 +44,7 @@ pub fn arn(account: &str, name: &str) -> String {
 }
 
 impl Case {
-    /// A cluster in `tenant-a`, and no object.
+    /// A cluster in `tenant-a`, without any objects.
     pub fn new() -> Self {
         Self {
             objects: Vec::new(),
@@ -84,7 +84,7 @@ impl Case {
         self.objects.iter_mut().collect()
     }
 
-    /// The object of this kind and name.
+    /// The object with this kind and name.
     pub fn object(&self, kind: &str, name: &str) -> Option<&Value> {
         let is_it = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
         self.objects.iter().find(is_it)
@@ -97,8 +97,8 @@ impl Case {
         annotation.as_str().filter(|value| !value.is_empty())
     }
 
-    /// The visible case: the same case, changed so that the runtime reads all of it. It has no status, and is in a
-    /// namespace whose annotations the runtime reads.
+    /// The visible case: the same case, changed so that the runtime reads all of it. The visible case has no status,
+    /// and its namespace is a namespace whose annotations the runtime reads.
     pub fn visible(&self) -> Self {
         let mut visible = self.clone();
         visible.owner_account.clear();
@@ -115,12 +115,12 @@ impl Case {
         visible
     }
 
-    /// Whether the runtime reads no annotation of the namespace.
+    /// Whether the runtime does not read the annotations of the namespace.
     pub fn is_ignored(&self) -> bool {
         IGNORED.contains(&&*self.namespace)
     }
 
-    /// The config map that decides, and the account or team that is looked up in it.
+    /// The config map that determines the role, and the account or team that is looked up in this config map.
     pub fn looked_up(&self) -> Option<(&'static str, &str)> {
         if self.selectors {
             return None;
@@ -131,7 +131,7 @@ impl Case {
             .or_else(|| account.map(|account| (ACCOUNT_MAP, account)))
     }
 
-    /// The value of a key of a config map.
+    /// The value of a key in a config map.
     pub fn data(&self, map: &str, key: &str) -> Option<&str> {
         self.object("ConfigMap", map)?["data"][key].as_str()
     }

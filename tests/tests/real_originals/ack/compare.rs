@@ -84,12 +84,12 @@ impl Rule {
     }
 }
 
-/// The rules that explain the differences between our resolution of a case and the original's answer, given the
+/// The rules that explain the differences between our resolution of a case and the original's answer. `visible` is the
 /// original's answer for the visible case. Empty if there is no difference.
 ///
 /// # Errors
 ///
-/// No rule explains a difference.
+/// No rule explains the difference.
 pub fn compare(
     case: &Case,
     ours: &Result<Plan, ResolutionError>,
@@ -126,7 +126,7 @@ fn only(plan: &Plan) -> Option<&Role> {
     }
 }
 
-/// A value of a config map, as our side parses it: ARN, external ID and session name.
+/// A value in a config map, as our side parses it: the ARN, the external ID and the session name.
 fn read(value: &str) -> Option<[&str; 3]> {
     let value = value.trim();
     if value.starts_with("arn:") {
@@ -287,7 +287,7 @@ impl Difference<'_> {
             && self.is_looked_up()
     }
 
-    /// Their parser requires six parts, of any service.
+    /// Their parser requires six parts, for any service.
     fn arn_of_no_role(&self) -> bool {
         let Ok((role, _)) = self.theirs else {
             return false;

@@ -1,11 +1,11 @@
-//! The answer of the runtime of AWS Controllers for Kubernetes to a case, written as separate steps, so that the exact
-//! answers of both sides can be compared.
+//! The answer of the runtime of AWS Controllers for Kubernetes to a case. It is computed in separate steps, so that the
+//! exact answers of both sides can be compared.
 
 use serde_json::Value;
 
 use super::case::{ACCOUNT_MAP, Case};
 
-/// The controller's account at the judge.
+/// The account of the controller's credentials in the judge.
 pub const CONTROLLER: &str = "111122223333";
 
 /// The role, which is empty for the controller's own credentials, and the account of the credentials, or an error.
@@ -25,7 +25,7 @@ pub fn own() -> Answer {
     Ok((String::new(), CONTROLLER.to_owned()))
 }
 
-/// The role with this text. Their parser requires six parts, of any service.
+/// The role with this text. Their parser requires six parts, for any service.
 pub fn role(text: &str) -> Result<(String, String), &'static str> {
     if !text.starts_with("arn:") {
         return Err("arn: invalid prefix");
@@ -62,7 +62,7 @@ pub fn lookup(case: &Case, map: &str, id: &str) -> Answer {
     ))
 }
 
-/// The role of the valid selectors among these selectors.
+/// The role that the valid selectors among these selectors name.
 pub fn of_selectors(selectors: &[&Value]) -> Answer {
     let valid: Vec<_> = selectors
         .iter()
@@ -106,7 +106,7 @@ pub fn matching(case: &Case) -> Vec<&Value> {
     selectors.filter(matches).collect()
 }
 
-/// `validateSelector` of the same file.
+/// `validateSelector` in the same file.
 pub fn is_valid(spec: &Value) -> bool {
     let is_distinct = |items: &[String]| {
         let mut distinct = items.to_vec();

@@ -24,7 +24,8 @@ pub struct Case {
 }
 
 impl Case {
-    /// A cluster in `tenant-a` that does not name an identity, its Namespace, another Namespace, and no identity.
+    /// A cluster in `tenant-a` that does not name an identity, its Namespace, and another Namespace, without any
+    /// identities.
     pub fn new(number: usize) -> Self {
         let [own, other] = NAMESPACES;
         Self {
@@ -41,7 +42,7 @@ impl Case {
         }
     }
 
-    /// Lets the cluster name this identity.
+    /// Makes the cluster name this identity.
     pub fn of(mut self, kind: &str, name: &str) -> Self {
         self.cluster["spec"]["identityRef"] = json!({"kind": kind, "name": name});
         self
@@ -69,7 +70,7 @@ impl Case {
     }
 
     /// Adds a role with this name and a source of this kind and name, with more fields. STS permits all accounts to
-    /// assume it.
+    /// assume the role.
     pub fn with_role(mut self, name: &str, source: (&str, &str), more: Value) -> Self {
         let arn = self.arn(name);
         let mut spec = json!({
@@ -97,12 +98,12 @@ impl Case {
         self
     }
 
-    /// The ARN of a role of this case.
+    /// The ARN of a role in this case.
     pub fn arn(&self, name: &str) -> String {
         format!("arn:aws:iam::{THEIRS}:role/{}-{name}", self.name())
     }
 
-    /// The ID of an access key of this case.
+    /// The ID of an access key in this case.
     pub fn key_id(&self, name: &str) -> String {
         format!("AKIA{}{name}", self.name())
             .to_uppercase()
@@ -159,7 +160,7 @@ impl Case {
     }
 }
 
-/// All principals of the tests.
+/// All principals in the tests.
 pub fn trust() -> Trust {
     Trust {
         principals: vec![
@@ -188,7 +189,7 @@ pub fn secret(namespace: &str, name: &str, data: &[(&str, &str)]) -> Value {
     })
 }
 
-/// Sets fields; `null` removes one.
+/// Sets fields; `null` removes a field.
 pub fn merge(into: &mut Value, fields: Value) {
     let Value::Object(fields) = fields else {
         return;

@@ -1,4 +1,4 @@
-//! The differences between the sides, each with the rule that explains it.
+//! The differences between both sides, each with the rule that explains the difference.
 
 use std::collections::BTreeSet;
 

@@ -13,7 +13,7 @@ const ROLE: &str = "AWSClusterRoleIdentity";
 const STATIC: &str = "AWSClusterStaticIdentity";
 const CONTROLLER: &str = "AWSClusterControllerIdentity";
 
-/// The case of this number.
+/// The case with this number.
 pub fn case(number: usize) -> Case {
     let random = &mut Random::of_case(number);
     let mut case = Case::new(number);
@@ -55,7 +55,7 @@ fn namespaces(case: &mut Case, random: &mut Random) {
     }
 }
 
-/// A chain of this number of identities, which the cluster names.
+/// A chain of this number of identities, the first of which the cluster names.
 fn chain(mut case: Case, depth: usize, random: &mut Random) -> Case {
     // A source can have the name of the cluster's identity.
     let same_name = random.once_in(4);

@@ -1,4 +1,5 @@
-//! The answers of both sides to a case: ours with the real STS client, theirs with the SDK of Go, with the same STS.
+//! The answers of both sides to a case: ours with the real STS client, theirs with the Go SDK, and both with the same
+//! STS.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -51,7 +52,7 @@ pub struct Assumed {
     pub policy_arns: BTreeSet<String>,
     /// The ARN of the caller.
     pub caller: String,
-    /// `OK`, or the code of the error.
+    /// `OK`, or the error code.
     pub outcome: String,
 }
 
@@ -94,7 +95,7 @@ impl fmt::Display for Ours {
     }
 }
 
-/// The result on the side of the provider.
+/// The result on the provider's side.
 #[derive(Debug, PartialEq)]
 pub enum Theirs {
     /// Credentials.
@@ -110,7 +111,7 @@ pub enum Theirs {
 pub struct Sides {
     /// The case.
     pub case: Case,
-    /// The plan, if there is one.
+    /// The plan, if our side has a plan.
     pub plan: Option<Plan>,
     /// Our side.
     pub ours: Did<Ours>,
@@ -195,7 +196,7 @@ impl Bed {
         }
     }
 
-    /// The reason for which our side has no plan.
+    /// The reason why our side does not have a plan.
     pub fn resolution_of(&self, case: &Case) -> Result<(), &'static str> {
         match self.our_end(case).1 {
             Ours::Unresolved(error) => Err(error.reason()),
@@ -325,7 +326,7 @@ pub fn own() -> Obtained {
     }
 }
 
-/// SHA-256 of ID, secret and session token, with zeros between them.
+/// SHA-256 over the ID, the secret and the session token, with zeros between them.
 fn digest(parts: [&str; 3]) -> String {
     let digest = Sha256::digest(parts.join("\0"));
     digest.iter().map(|byte| format!("{byte:02x}")).collect()

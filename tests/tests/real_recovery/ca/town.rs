@@ -1,4 +1,4 @@
-//! A cluster whose CA is replaced, its node, and an operator on both.
+//! A cluster whose CA is replaced, its node, and an operator who works on both.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub const INSECURE: &str = "kubelet-authenticator-insecure";
 /// The name of both CAs, as in kubeadm.
 const NAME: &str = "kubernetes";
 
-/// A cluster, and the CA that replaces its own.
+/// A cluster, and the CA that replaces its CA.
 pub struct Town {
     pub management: Management,
     pub cluster: WorkloadCluster,
@@ -65,13 +65,13 @@ impl Town {
         (copy(self.former()), copy(&self.new))
     }
 
-    /// Writes the Secret with the CA, with the key of `signer`.
+    /// Writes the Secret with the CA certificates and the key of `signer`.
     pub fn write_secret(&self, certificates: &str, signer: &CertificateAuthority) {
         let key = &signer.pair().key_pem;
         self.cluster.write_ca(certificates, Some(key));
     }
 
-    /// Replaces the other certificates of the control plane and the kubeconfig of the controller.
+    /// Replaces the other certificates of the control plane and the controller's kubeconfig.
     #[track_caller]
     pub fn replace_other_certificates(&self) {
         self.plane.issue_again(&self.new);
@@ -79,7 +79,7 @@ impl Town {
         self.cluster.write_kubeconfig(&kubeconfig);
     }
 
-    /// A member of `system:masters` with a certificate of this CA, who trusts the API server.
+    /// A member of `system:masters` with a certificate from this CA, who trusts the API server.
     pub fn master(&self, ca: &CertificateAuthority) -> Kubectl {
         let pair = ca.issue(&Contents::client(Subject {
             organization: Some("system:masters".to_owned()),
@@ -91,7 +91,7 @@ impl Town {
         self.plane.kubectl_with(kubeconfig.write(&path))
     }
 
-    /// A certificate of the node in addition to the first `known` ones, for a request of this user.
+    /// A certificate for the node, in addition to the first `known` certificates, for a request from this user.
     #[track_caller]
     pub fn certificate(&self, node: &Node, known: usize, user: &str) -> Value {
         wait_for_certificate(&self.plane, node.name(), known, |csr| {

@@ -1,4 +1,4 @@
-//! A KubeletAuthentication in a file of `run --settings`: the parser and the API server give the same answer.
+//! A KubeletAuthentication in a file of `run --settings`: the parser and the API server return the same result.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::super::{assert_refused, dry_run};
 
-/// Asserts that the parser gives the same answer for a file with this object: it rejects exactly these fields.
+/// Asserts that the parser returns the same result for a file with this object, and rejects exactly these fields.
 #[track_caller]
 pub fn a_file_refuses(object: &Value, fields: &[&str]) {
     let faults = match parse(&object.to_string()) {

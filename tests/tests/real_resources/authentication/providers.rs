@@ -1,4 +1,4 @@
-//! The fields of one provider.
+//! The fields for one provider.
 
 use super::*;
 
@@ -172,7 +172,7 @@ fn an_allowed_state_without_a_register_or_digest_is_refused() {
             state("0", "0"),
             "is not measured by the firmware",
         ),
-        // Values of the SHA-384 bank.
+        // Values in the SHA-384 bank.
         (
             "tpm.pcrPolicy.allowed[0].7",
             json!([{"7": "a".repeat(96)}]),
@@ -232,7 +232,7 @@ fn a_register_has_one_to_32_alternative_digests() {
         malformed(format!("{a},{b}0")),
         malformed(format!("{a},{}", b.to_uppercase())),
         malformed(format!("{a},sha256:{b}")),
-        // Values of the SHA-384 bank.
+        // Values in the SHA-384 bank.
         malformed(format!("{a},{}", "a".repeat(96))),
         (value, of("7", &many(33)), "may not be more than 2110"),
         unmeasured(format!("{a},{zeros}")),
