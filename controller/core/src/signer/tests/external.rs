@@ -300,11 +300,11 @@ fn only_a_serving_certificate_of_this_controller_has_its_form() {
     let signer = serves(&pki);
     let now = late(&signer);
     let cluster = serving_by(signer);
-    let own = issued_at(&stock(), &cluster, now).pem;
+    let own = issued_at(&stock(), &cluster, now).pem.clone();
     assert!(!is_other_serving(own.as_bytes()));
 
     let client = cluster_of(Program::of(&pki).for_ca(&pki));
-    let client = issued_at(&valid(), &client, now).pem;
+    let client = issued_at(&valid(), &client, now).pem.clone();
     for other in [client.as_str(), &pki.certificate(), "", "x"] {
         assert!(is_other_serving(other.as_bytes()), "{other}");
     }
