@@ -10,9 +10,9 @@
 //!   selected in the same way. The callers of one Cluster are served in the order of arrival.
 //! - While another namespace has a line, a namespace can have at most half of the turns. A single namespace can have
 //!   all turns.
-//! - While several namespaces have lines, the last sixteenth of the turns is for namespaces without a running turn.
-//!   Therefore, two namespaces together cannot have all turns. With fewer than 16 turns, no turn is reserved: a third
-//!   namespace waits for the end of a turn.
+//! - While several namespaces have lines, the last sixteenth of the turns, and at least one turn, is for namespaces
+//!   without a running turn. Therefore, two namespaces together cannot have all turns, if there are four or more. With fewer
+//!   turns, a third namespace waits for the end of a turn: only work without calls to a tenant can have so few turns.
 //! - A caller that stops waiting does not take a turn. A turn ends when it is dropped.
 //! - The time for which the lock is held grows with the logarithm of the number of lines.
 
@@ -35,9 +35,9 @@ pub mod shared;
 /// The maximum length of an owner's name that is kept, which equals the maximum length of an object name.
 const MAX_NAME_LEN: usize = 253;
 
-/// The divisor for the turns that are reserved for namespaces without a running turn. Otherwise, two namespaces could
-/// have all turns, and a third namespace would have to wait until one of the turns ends, for example at the deadline of
-/// a call.
+/// The divisor for the turns that are reserved for namespaces without a running turn, rounded up. Otherwise, two
+/// namespaces could have all turns, and a third namespace would have to wait until one of the turns ends, for example
+/// at the deadline of a call.
 const RESERVED_PART: usize = 16;
 
 /// The owner of a line: a Cluster, or a CA.
@@ -315,9 +315,9 @@ impl State {
             let (most, reserved) = if is_alone {
                 (limits.all, 0)
             } else {
-                (limits.all.div_ceil(2), limits.all / RESERVED_PART)
+                (limits.all.div_ceil(2), limits.all.div_ceil(RESERVED_PART))
             };
-            let are_reserved = self.running >= limits.all - reserved;
+            let are_reserved = self.running >= limits.all.saturating_sub(reserved);
             let can_begin = |running: usize| running < most && (running == 0 || !are_reserved);
             let next = self.ready.first();
             let Some((_, _, namespace)) = next.filter(|(running, ..)| can_begin(*running)) else {

@@ -157,7 +157,7 @@ async fn a_namespace_gets_all_turns_or_half_of_them_if_others_wait() {
     assert_eq!(callers.order().len(), 9);
 
     let others: Vec<_> = (0..5).map(|_| other.try_turn()).collect();
-    assert_eq!(others.iter().flatten().count(), 4);
+    assert_eq!(others.iter().flatten().count(), 3, "one is reserved");
     drop((other, others));
     settle().await;
     assert_eq!(callers.order().len(), 13, "it is without others again");
@@ -207,6 +207,25 @@ async fn the_hung_turns_of_two_namespaces_leave_a_turn_to_each_of_two_more() {
 
     drop(begun);
     assert!(others[0].try_turn().is_some());
+}
+
+#[tokio::test]
+async fn hung_turns_of_two_namespaces_leave_one_of_few_turns_to_a_third() {
+    // With three turns or fewer, the half of one namespace and a turn of another are all turns.
+    for (all, of_two, of_third) in [(3, 3, 0), (4, 3, 1), (8, 7, 1), (15, 14, 1)] {
+        let turns = turns(all, all);
+        let hung = ["a", "b"].map(|namespace| turns.line(&key(namespace, "1")));
+        let begun: Vec<_> = hung
+            .iter()
+            .flat_map(|line| (0..all).map(move |_| line.try_turn()))
+            .flatten()
+            .collect();
+        assert_eq!(begun.len(), of_two, "{all}");
+
+        let third = turns.line(&key("c", "1"));
+        let third: Vec<_> = (0..2).filter_map(|_| third.try_turn()).collect();
+        assert_eq!(third.len(), of_third, "{all}");
+    }
 }
 
 #[tokio::test]

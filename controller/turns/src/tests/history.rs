@@ -87,14 +87,14 @@ impl World {
         clusters.filter(is_ready).collect()
     }
 
-    /// The limit of turns of one namespace.
-    fn share(&self) -> usize {
+    /// The limit of turns of one namespace, and the turns for namespaces that have none.
+    fn share(&self) -> (usize, usize) {
         let mut namespaces = self.callers.iter().map(|caller| namespace(caller.cluster));
         let first = namespaces.next();
         if namespaces.all(|other| Some(other) == first) {
-            self.limits.all
+            (self.limits.all, 0)
         } else {
-            self.limits.all.div_ceil(2)
+            (self.limits.all.div_ceil(2), 1)
         }
     }
 
@@ -107,8 +107,10 @@ impl World {
                 begun.push(at);
             }
         }
-        let (share, ready) = (self.share(), self.ready());
-        assert!(self.running(|_| true) <= self.limits.all);
+        let ((share, reserved), ready) = (self.share(), self.ready());
+        let running = self.running(|_| true);
+        let unreserved = self.limits.all - reserved;
+        assert!(running <= self.limits.all);
         for at in &begun {
             let cluster = self.callers[*at].cluster;
             let mut earlier = self.callers[..*at].iter();
@@ -118,6 +120,9 @@ impl World {
             assert!(of_cluster <= self.limits.of_cluster);
             let own = self.in_namespace(namespace(cluster));
             assert!(own <= share, "{own} of {share}");
+            if begun.len() == 1 {
+                assert!(own == 1 || running <= unreserved, "a turn is reserved");
+            }
             // Only the order of a single turn is known.
             let others = ready.iter().filter(|_| begun.len() == 1);
             for other in others.map(|other| namespace(*other)) {
@@ -130,10 +135,11 @@ impl World {
                 );
             }
         }
-        if self.running(|_| true) < self.limits.all {
+        if running < self.limits.all {
             for cluster in ready {
                 let own = self.in_namespace(namespace(cluster));
-                assert!(own >= share, "a turn of {:?} is missing", CLUSTERS[cluster]);
+                let is_over = own >= share || own > 0 && running >= unreserved;
+                assert!(is_over, "a turn of {:?} is missing", CLUSTERS[cluster]);
             }
         }
     }
