@@ -6,6 +6,7 @@
 use std::fmt::Debug;
 use std::time::{Duration, SystemTime};
 
+use futures::future::BoxFuture;
 use kubelet_attestation::names::NodeName;
 
 use crate::refusal::{NotAsked, Unavailable};
@@ -14,6 +15,12 @@ use crate::time::age;
 /// The maximum age of a live kubelet's Lease. A kubelet renews its Lease every 10 seconds. kube-controller-manager
 /// marks a Node as not ready after 50 seconds (`nodeMonitorGracePeriod`).
 const LEASE_GRACE: Duration = Duration::from_mins(1);
+
+/// The name of a Node, and whether the work on it changed the Node.
+pub type NodeWorkResult = (NodeName, Result<bool, Unavailable>);
+
+/// Work on several Nodes. The iterator creates the work on one Node when it starts.
+pub type NodeWork<'a> = Box<dyn Iterator<Item = BoxFuture<'a, NodeWorkResult>> + Send + 'a>;
 
 /// Reads and deletes Nodes.
 ///
@@ -36,6 +43,18 @@ pub trait Nodes: Debug + Send + Sync {
             }
         }
         read
+    }
+
+    /// Does this work, which begins in this order, and returns its results in any order.
+    ///
+    /// An implementation that calls an API server works on several Nodes at the same time, with one deadline for all
+    /// Nodes together. The result omits Nodes whose work is not complete at the deadline.
+    async fn work(&self, work: NodeWork<'_>) -> Vec<NodeWorkResult> {
+        let mut done = Vec::new();
+        for one in work {
+            done.push(one.await);
+        }
+        done
     }
 
     /// Deletes the Node with this name if it has this UID. Has no effect if the Node no longer exists or has a

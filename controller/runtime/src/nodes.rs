@@ -11,7 +11,7 @@ use kube::api::{Api, DeleteParams, ListParams, Preconditions};
 use kube::{Client, Resource as _};
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::identifiers::{ServingName, dns_form};
-use node_attestation_core::nodes::{Node, Nodes};
+use node_attestation_core::nodes::{Node, NodeWork, NodeWorkResult, Nodes};
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::serving::NodeReportedAddresses;
 use serde::Deserialize;
@@ -26,11 +26,11 @@ const MAX_ADDRESSES: usize = 1024;
 /// The maximum length of an address, a UID or a provider ID.
 const MAX_TEXT_LEN: usize = 2048;
 
-/// The maximum number of concurrent reads of a cluster's Nodes.
-const READS: usize = 8;
+/// The maximum number of a cluster's Nodes that are read or deleted at the same time.
+const NODES_AT_ONCE: usize = 8;
 
-/// The deadline for reading many Nodes. The cluster's rounds, including its revocations, wait for these reads.
-const READY_WITHIN: Duration = Duration::from_secs(10);
+/// The deadline for reading or deleting many Nodes. The cluster's rounds, including its revocations, wait for it.
+const ALL_WITHIN: Duration = Duration::from_secs(10);
 
 /// A field of a Node is too long. The length is limited because the Node is kept in memory while a request is checked.
 #[derive(Debug, thiserror::Error)]
@@ -152,9 +152,14 @@ impl Nodes for KubeNodes {
             let node = node.map(used).transpose().ok()?;
             Some((name, node.is_some_and(|node| node.ready)))
         });
-        let read = reads.buffer_unordered(READS);
-        let read = read.take_until(sleep(READY_WITHIN));
+        let read = reads.buffer_unordered(NODES_AT_ONCE);
+        let read = read.take_until(sleep(ALL_WITHIN));
         read.filter_map(future::ready).collect().await
+    }
+
+    async fn work(&self, work: NodeWork<'_>) -> Vec<NodeWorkResult> {
+        let done = stream::iter(work).buffer_unordered(NODES_AT_ONCE);
+        done.take_until(sleep(ALL_WITHIN)).collect().await
     }
 
     async fn delete(&self, name: &NodeName, uid: &str) -> Result<(), Unavailable> {
@@ -232,6 +237,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use futures::future::FutureExt as _;
     use http_body_util::Full;
     use hyper::Response;
     use hyper::body::Bytes;
@@ -322,12 +328,39 @@ mod tests {
             .ready(names.collect())
             .await;
 
-        assert_eq!(start.elapsed().as_secs(), READY_WITHIN.as_secs());
+        assert_eq!(start.elapsed().as_secs(), ALL_WITHIN.as_secs());
         let most = most.load(Ordering::Relaxed);
-        assert!((2..=READS).contains(&most), "{most}");
+        assert!((2..=NODES_AT_ONCE).contains(&most), "{most}");
         read.sort();
         let not_ready = read.iter().filter(|(_, is_ready)| !is_ready);
         let not_ready: Vec<&str> = not_ready.map(|(name, _)| name.as_str()).collect();
         assert_eq!((read.len(), not_ready), (19, vec!["n1"]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unfinished_work_on_nodes_ends_together_within_seconds() {
+        let access = ClusterAccess::in_memory(|_| async { Response::new(Full::default()) });
+        let begun = AtomicUsize::default();
+        let begun_by = &begun;
+        let work = (0..100).map(move |number| {
+            let work = async move {
+                begun_by.fetch_add(1, Ordering::Relaxed);
+                if number >= 20 {
+                    future::pending::<()>().await;
+                }
+                let name = NodeName::parse(&format!("n{number}")).unwrap();
+                (name, Ok(true))
+            };
+            work.boxed()
+        });
+        let start = Instant::now();
+
+        let done = KubeNodes::new(access.client().clone())
+            .work(Box::new(work))
+            .await;
+
+        assert_eq!(start.elapsed().as_secs(), ALL_WITHIN.as_secs());
+        assert_eq!(done.len(), 20);
+        assert_eq!(begun.load(Ordering::Relaxed), 20 + NODES_AT_ONCE);
     }
 }

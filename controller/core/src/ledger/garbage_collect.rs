@@ -1,15 +1,15 @@
 //! The sweep of the records, which runs once per minute. It handles deleted machines, expired certificates, and deleted
 //! Nodes that were created again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 
 use super::absences::{Gone, holding};
-use super::node_removal::Removal;
 use super::record::{Record, whole_seconds};
+use super::record_ledger::DueRemoval;
 use super::records::{Stored, WriteError};
 use super::rules::HolderState;
 use super::{LastIssued, RecordLedger, TombstoneReason};
@@ -65,6 +65,11 @@ pub struct SweepReport {
     /// The names of retired records whose Nodes could not be read or deleted.
     pub not_removed: BTreeSet<String>,
 }
+
+/// A Node was not deleted, because the calls for it or for other Nodes took too long.
+#[derive(Debug, thiserror::Error)]
+#[error("no time was left to delete the Node")]
+struct NoTimeLeft;
 
 /// An action of a sweep that operators need to see.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -235,7 +240,7 @@ impl RecordLedger {
             swept.held_back = Some(gone.holdings.len());
             gone = Gone::default();
         }
-        let mut overdue = BTreeSet::new();
+        let (mut overdue, mut removals) = (BTreeSet::new(), BTreeMap::new());
         for (stored, holder) in found {
             pace.step().await;
             let issued = self.last_issued(&stored.record);
@@ -256,11 +261,30 @@ impl RecordLedger {
                 HolderState::Leaving
             };
             let is_listed = listed.contains(stored.record.node_name.as_str());
-            match chore(&stored.record, holder, is_listed, (now, ended_by)) {
-                None => swept.count(&stored.record, issued.as_ref(), now),
-                Some(chore) => self.carry_out(chore, stored, &mut swept, now).await,
-            }
+            let uid = match chore(&stored.record, holder, is_listed, (now, ended_by)) {
+                None => {
+                    swept.count(&stored.record, issued.as_ref(), now);
+                    continue;
+                }
+                Some(GcAction::Bury(what)) => {
+                    self.bury(stored, what, &mut swept, now).await;
+                    continue;
+                }
+                Some(GcAction::Delete) => {
+                    let deleted = self
+                        .records()
+                        .delete(&stored.record.node_name, &stored.version);
+                    swept.note(&stored.record, written(deleted.await).map(|_| None));
+                    continue;
+                }
+                Some(GcAction::RemoveNode) => None,
+                Some(GcAction::RemoveStaleNode(uid)) => Some(uid),
+            };
+            swept.count(&stored.record, issued.as_ref(), now);
+            let stored = stored.as_ref();
+            removals.insert(&stored.record.node_name, DueRemoval { stored, uid });
         }
+        self.remove_due(&removals, &mut swept, now).await;
         swept.overdue = self.count_overdue(&overdue).await;
         Ok(swept)
     }
@@ -285,70 +309,49 @@ impl RecordLedger {
         }
     }
 
-    async fn carry_out(
+    async fn bury(&self, stored: &Stored, what: Swept, swept: &mut SweepReport, now: SystemTime) {
+        let Stored { record, version } = stored;
+        let longest = self.policy().longest_lifetime;
+        let buried = record.buried(TombstoneReason::MachineGone, longest, now);
+        swept.count(&buried, None, now);
+        let replaced = written(self.records().replace(&buried, version).await);
+        if let Ok(Some(_)) = replaced {
+            let (node, generation) = (record.node_name.as_str(), record.generation);
+            cluster_line!(
+                self.lines(),
+                INFO,
+                node,
+                generation,
+                "the node identity is retired"
+            );
+        }
+        swept.note(record, replaced.map(|replaced| replaced.map(|_| what)));
+    }
+
+    /// Deletes the Nodes that are due, after the records are written: the API server of the cluster can delay these
+    /// calls. The next sweep retries the Nodes that were not deleted.
+    async fn remove_due(
         &self,
-        chore: GcAction,
-        stored: &Stored,
+        due: &BTreeMap<&NodeName, DueRemoval<'_>>,
         swept: &mut SweepReport,
         now: SystemTime,
     ) {
-        let Stored { record, version } = stored;
-        let name = &record.node_name;
-        let generation = record.generation;
-        let done = match chore {
-            GcAction::Bury(what) => {
-                let longest = self.policy().longest_lifetime;
-                let buried = record.buried(TombstoneReason::MachineGone, longest, now);
-                swept.count(&buried, None, now);
-                let replaced = written(self.records().replace(&buried, version).await);
-                if let Ok(Some(_)) = replaced {
-                    let node = name.as_str();
-                    cluster_line!(
-                        self.lines(),
-                        INFO,
-                        node,
-                        generation,
-                        "the node identity is retired"
-                    );
-                }
-                replaced.map(|replaced| replaced.map(|_| what))
+        let removed = self.remove_nodes(due, now).await;
+        let mut removed: BTreeMap<NodeName, _> = removed.into_iter().collect();
+        for (&name, DueRemoval { stored, uid }) in due {
+            let removed = removed.remove(name);
+            let removed = removed.unwrap_or_else(|| Err(Unavailable::new(NoTimeLeft)));
+            let is_retired = uid.is_none();
+            if removed.is_err() && is_retired {
+                swept.not_removed.insert(name.to_string());
             }
-            GcAction::Delete => {
-                let deleted = written(self.records().delete(name, version).await);
-                deleted.map(|_| None)
-            }
-            GcAction::RemoveNode => {
-                swept.count(record, None, now);
-                let removal = Removal::Retired(stored);
-                let removed = self.remove_node(name, None, removal, now).await;
-                if removed.is_err() {
-                    swept.not_removed.insert(name.to_string());
-                }
-                let removed = removed.map_err(Unavailable::new);
-                removed.map(|removed| removed.then_some(Swept::NodeRemoved))
-            }
-            GcAction::RemoveStaleNode(uid) => {
-                swept.count(record, self.last_issued(record).as_ref(), now);
-                let removal = Removal::Left(record);
-                let removed = self.remove_node(name, Some(&uid), removal, now).await;
-                let removed = removed.map_err(Unavailable::new);
-                removed.map(|removed| removed.then_some(Swept::StaleNodeRemoved))
-            }
-        };
-        match done {
-            Ok(what) => swept.done.extend(what.map(|what| SweepAction {
-                node_name: name.clone(),
-                generation,
-                what,
-            })),
-            Err(error) => {
-                let failed = swept.failed.get_or_insert_with(|| FailedUpdates {
-                    node_name: name.clone(),
-                    error: error_chain(&error),
-                    count: 0,
-                });
-                failed.count += 1;
-            }
+            let what = if is_retired {
+                Swept::NodeRemoved
+            } else {
+                Swept::StaleNodeRemoved
+            };
+            let removed = removed.map(|removed| removed.then_some(what));
+            swept.note(&stored.record, removed);
         }
     }
 }
@@ -363,6 +366,26 @@ fn written<T>(written: Result<T, WriteError>) -> Result<Option<T>, Unavailable> 
 }
 
 impl SweepReport {
+    /// Records what was done for this record, or the error.
+    fn note(&mut self, record: &Record, done: Result<Option<Swept>, Unavailable>) {
+        let node_name = &record.node_name;
+        match done {
+            Ok(what) => self.done.extend(what.map(|what| SweepAction {
+                node_name: node_name.clone(),
+                generation: record.generation,
+                what,
+            })),
+            Err(error) => {
+                let failed = self.failed.get_or_insert_with(|| FailedUpdates {
+                    node_name: node_name.clone(),
+                    error: error_chain(&error),
+                    count: 0,
+                });
+                failed.count += 1;
+            }
+        }
+    }
+
     /// Counts the record. The expiry time comes from the last `issued` certificate, if it is known.
     fn count(&mut self, record: &Record, issued: Option<&LastIssued>, now: SystemTime) {
         if !record.is_live() {

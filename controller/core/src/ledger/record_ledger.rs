@@ -31,6 +31,7 @@ mod others;
 mod overdue;
 
 use deliberation::Deliberation;
+pub(super) use nodes::DueRemoval;
 
 /// The maximum number of steps in a claim. If a name changes to a machine with three other names, the claim needs about
 /// 12 steps.

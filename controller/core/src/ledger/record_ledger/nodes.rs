@@ -1,9 +1,10 @@
 //! The Nodes of the cluster: their owners, and their deletion according to the rules in `node_removal`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use futures::future::FutureExt as _;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::RecordLedger;
@@ -11,8 +12,9 @@ use super::overdue::OverdueNodes;
 use crate::cluster_line;
 use crate::identifiers::KeyDigest;
 use crate::ledger::node_removal::{NodeOwner, OwnedNode, Removal};
-use crate::nodes::Nodes;
-use crate::refusal::Deferral;
+use crate::ledger::records::Stored;
+use crate::nodes::{NodeWorkResult, Nodes};
+use crate::refusal::{Deferral, Unavailable};
 use crate::scope::Enforcement;
 use crate::unshared::Unshared;
 use crate::verifier::Identity;
@@ -25,6 +27,25 @@ pub(in crate::ledger) struct ClusterNodes {
     pub(super) enforcement: Enforcement,
     /// Not shared: only the sweep of this cluster uses this state.
     overdue: Unshared<OverdueNodes>,
+    /// The last Node whose removal a sweep began. Not shared: only the sweep of this cluster uses this state.
+    last_removal: Unshared<Option<NodeName>>,
+}
+
+/// A Node that a sweep deletes, with the record for its name.
+#[derive(Debug)]
+pub(in crate::ledger) struct DueRemoval<'a> {
+    pub(in crate::ledger) stored: &'a Stored,
+    /// The UID of the Node that a claim selected. `None` if the record is retired.
+    pub(in crate::ledger) uid: Option<String>,
+}
+
+impl<'a> DueRemoval<'a> {
+    fn reason(&self) -> Removal<'a> {
+        match self.uid {
+            Some(_) => Removal::Left(&self.stored.record),
+            None => Removal::Retired(self.stored),
+        }
+    }
 }
 
 impl ClusterNodes {
@@ -33,6 +54,7 @@ impl ClusterNodes {
             nodes,
             enforcement,
             overdue: Unshared::default(),
+            last_removal: Unshared::default(),
         }
     }
 }
@@ -97,6 +119,30 @@ impl RecordLedger {
         } else {
             gone
         })
+    }
+
+    /// Deletes these Nodes if the rules permit it, several at the same time. The result omits Nodes for which there was
+    /// not enough time. The next call begins after the last Node that this call began with, so that Nodes whose calls
+    /// hang do not delay other Nodes in each sweep.
+    pub(in crate::ledger) async fn remove_nodes(
+        &self,
+        due: &BTreeMap<&NodeName, DueRemoval<'_>>,
+        now: SystemTime,
+    ) -> Vec<NodeWorkResult> {
+        let last = self.nodes.last_removal.lock().clone();
+        let last = last.as_ref();
+        let (later, earlier): (Vec<_>, Vec<_>) =
+            due.iter().partition(|(name, _)| Some(**name) > last);
+        let in_turn = later.into_iter().chain(earlier);
+        let work = in_turn.map(move |(name, due)| {
+            let work = async move {
+                *self.nodes.last_removal.lock() = Some((*name).clone());
+                let removed = self.remove_node(name, due.uid.as_deref(), due.reason(), now);
+                ((*name).clone(), removed.await.map_err(Unavailable::new))
+            };
+            work.boxed()
+        });
+        self.nodes.nodes.work(Box::new(work)).await
     }
 
     /// Deletes the Node with this name if the rules permit it. If a UID is given, deletes only the Node with this UID.

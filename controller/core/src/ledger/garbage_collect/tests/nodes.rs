@@ -1,10 +1,11 @@
 //! Nodes that change, or cannot be read, while a sweep runs.
 
-use futures::future::FutureExt as _;
+use futures::future::{FutureExt, pending};
 
 use super::*;
-use crate::nodes::Nodes;
+use crate::nodes::{NodeWork, NodeWorkResult, Nodes};
 use crate::scope::Enforcement;
+use crate::testing::nodes::MemoryNodes;
 
 /// Nodes whose name is claimed during the lookup.
 #[derive(Debug)]
@@ -87,4 +88,64 @@ fn a_node_that_was_not_deleted_is_listed_for_the_next_sweep() {
     let swept = block_on(ledger.sweep_at(at(5), &listed)).unwrap();
 
     assert_eq!(swept.not_removed, listed);
+}
+
+/// Nodes of which one never answers. There is time for two Nodes before the deadline.
+#[derive(Debug)]
+struct Slow(Arc<MemoryNodes>);
+
+#[async_trait::async_trait]
+impl Nodes for Slow {
+    async fn state(&self, node: &NodeName) -> Result<Option<Node>, Unavailable> {
+        if *node == name("n1") {
+            pending::<()>().await;
+        }
+        self.0.state(node).await
+    }
+
+    async fn work(&self, work: NodeWork<'_>) -> Vec<NodeWorkResult> {
+        work.take(2).filter_map(FutureExt::now_or_never).collect()
+    }
+
+    async fn delete(&self, node: &NodeName, uid: &str) -> Result<(), Unavailable> {
+        self.0.delete(node, uid).await
+    }
+}
+
+#[test]
+fn a_node_whose_calls_hang_does_not_delay_other_nodes_in_each_sweep() {
+    let mut world = World::held(policy());
+    for (machine, node, key) in [("m2", "n2", 2), ("m3", "n3", 3)] {
+        world.claims(&claim(machine, node, key, 0), 0).unwrap();
+    }
+    for (machine, node) in [("m1", "n1"), ("m2", "n2"), ("m3", "n3")] {
+        let longest = policy().longest_lifetime;
+        world.edit(node, |record| {
+            *record = record.buried(TombstoneReason::MachineGone, longest, at(1));
+        });
+        world.node_of(node, machine, false, 1);
+        world.becomes(machine, None);
+    }
+    let machines = StaticInventory::new(world.machines.clone()).unwrap();
+    let ledger = RecordLedger::new(
+        world.records.clone(),
+        Arc::new(machines),
+        Arc::new(Slow(world.nodes.clone())),
+        policy(),
+        Enforcement::default(),
+    );
+
+    let sweeps = [(); 2].map(|()| block_on(ledger.sweep_at(at(1), &BTreeSet::new())).unwrap());
+
+    let removed = sweeps.each_ref().map(|swept| {
+        let done = swept.done.iter();
+        done.map(|done| done.node_name.as_str()).collect::<Vec<_>>()
+    });
+    assert_eq!(removed, [["n2"], ["n3"]]);
+    let [first, _] = sweeps;
+    let expected = ["n1", "n3"].map(str::to_owned);
+    assert_eq!(first.not_removed, BTreeSet::from(expected));
+    let failed = first.failed.unwrap();
+    assert_eq!((failed.count, failed.node_name), (2, name("n1")));
+    assert_eq!(failed.error, "no time was left to delete the Node");
 }
