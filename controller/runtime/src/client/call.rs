@@ -191,10 +191,20 @@ pub(crate) struct Pages {
 
 impl Pages {
     pub(crate) fn new(wanted: ListParams) -> Self {
+        Self::of_size(MANAGEMENT_PAGE_SIZE, wanted)
+    }
+
+    /// Pages with at most this number of objects.
+    pub(crate) fn of_size(most: u32, wanted: ListParams) -> Self {
         Self {
             next: Some(wanted),
-            size: PageSize::new(MANAGEMENT_PAGE_SIZE),
+            size: PageSize::new(most),
         }
+    }
+
+    /// Whether the last page was read.
+    pub(crate) fn are_read(&self) -> bool {
+        self.next.is_none()
     }
 
     /// Reads the next page. `None` after the last page.

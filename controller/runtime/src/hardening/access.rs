@@ -9,8 +9,8 @@ use kube::core::{ClusterResourceScope, Status};
 use kube::{Client, Error as KubeError, Resource, ResourceExt as _};
 use serde::Serialize;
 
-use crate::client::{CALL_DEADLINE, CONTROLLER, CallError, in_time, post};
-use crate::watch::{Lenient, ReadAlone, one_of, readable_one_of};
+use crate::client::{CALL_DEADLINE, CONTROLLER, CallError, Pages, in_time, post};
+use crate::watch::{Lenient, ReadAlone, one_of, page_of, readable_one_of};
 
 /// The error from a call to the workload cluster. It never depends on a node.
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +96,16 @@ pub(super) trait Object:
 impl<K> Object for K where
     K: Resource<DynamicType = (), Scope = ClusterResourceScope> + ReadAlone + Serialize
 {
+}
+
+/// Reads the next page of a list, or several smaller pages if it is too large. `None` after the last page.
+pub(super) async fn next_page<K: Object>(
+    api: &Api<Lenient<K>>,
+    pages: &mut Pages,
+) -> Result<Option<Vec<Lenient<K>>>, HardeningError> {
+    let list = |page| async move { page_of(api, &page).await };
+    let page = Box::pin(pages.next(list)).await;
+    page.map_err(|error| HardeningError::of(format!("list {}", K::plural(&())), error))
 }
 
 /// The verb and the object, for error messages.

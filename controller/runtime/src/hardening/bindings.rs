@@ -14,11 +14,11 @@ use kube::api::{Api, ListParams};
 use kube::{Client, Resource as _};
 use kubelet_attestation::ensure;
 
-use super::access::{HardeningError, call, delete, get};
-use crate::client::{CallError, Excess};
+use super::access::{HardeningError, delete, get, next_page};
+use crate::client::{CallError, Excess, Pages};
 use crate::log_lines::ClusterLines;
 use crate::memory::{Holding, Share};
-use crate::watch::{Lenient, Skipped, page_of};
+use crate::watch::{Lenient, Skipped};
 
 mod returns;
 
@@ -320,12 +320,12 @@ async fn list(
         limit,
     };
     let api: Api<Lenient<ClusterRoleBinding>> = Api::all(client.clone());
-    let mut page = ListParams::default().limit(PAGE_SIZE);
+    let mut pages = Pages::of_size(PAGE_SIZE, ListParams::default());
     let (mut candidates, mut bytes) = (Vec::new(), 0);
     let mut skipped = Skipped::of_cluster("ClusterRoleBinding", lines.clone());
     for _ in 0..MAX_PAGES {
-        let answer = call(format!("list {OBJECT}"), page_of(&api, &page)).await?;
-        for seen in &answer.items {
+        let page = next_page(&api, &mut pages).await?;
+        for seen in page.iter().flatten() {
             match &seen.object {
                 Ok(binding) => {
                     let candidate = Candidate::of(binding);
@@ -337,9 +337,8 @@ async fn list(
         }
         ensure!(bytes <= MAX_CANDIDATE_BYTES, too_many(candidates.len()));
         ensure!(memory.resize(bytes), without_memory(OBJECT));
-        match answer.metadata.continue_ {
-            Some(token) if !token.is_empty() => page = page.continue_token(&token),
-            _ => return Ok(candidates),
+        if pages.are_read() {
+            return Ok(candidates);
         }
     }
     Err(too_many(candidates.len()))

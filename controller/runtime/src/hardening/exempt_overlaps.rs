@@ -78,7 +78,7 @@ impl ExemptOverlaps {
         let mut issued = Vec::new();
         if !exempt.is_empty() {
             let of_signer = format!("spec.signerName={BUILT_IN_CLIENT_SIGNER}");
-            let wanted = ListParams::default().limit(PAGE_SIZE).fields(&of_signer);
+            let wanted = (PAGE_SIZE, ListParams::default().fields(&of_signer));
             let take = |request: CertificateSigningRequest| {
                 let certificate = request.status.and_then(|status| status.certificate);
                 let certificate = certificate.and_then(|pem| OtherCertificate::parse(&pem.0));
@@ -88,7 +88,7 @@ impl ExemptOverlaps {
                 issued.extend(node.map(|node| (node, (one.begin, one.end, one.serial))));
             };
             // Requests beyond the limit are not evaluated.
-            each(client, "certificatesigningrequests", wanted, take).await?;
+            each(client, wanted, take).await?;
         }
         issued.sort_by_key(|(_, (begin, ..))| *begin);
         let mut known = self.0.lock();

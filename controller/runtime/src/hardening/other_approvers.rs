@@ -19,9 +19,9 @@ use kubelet_attestation::names::BUILT_IN_SERVING_SIGNER;
 use node_attestation_core::request::ApprovalReason;
 use node_attestation_core::signer::is_other_serving;
 
-use super::access::{HardeningError, Object, call};
-use crate::client::{CONTROLLER, PAGE_SIZE};
-use crate::watch::{Lenient, page_of};
+use super::access::{HardeningError, Object, next_page};
+use crate::client::{CONTROLLER, PAGE_SIZE, Pages};
+use crate::watch::Lenient;
 
 /// The condition type of an approved request.
 const APPROVED: &str = "Approved";
@@ -60,7 +60,7 @@ const MAX_BINDING_LEN: usize = 768;
 /// The maximum number of roles that grant the permission.
 const MAX_ROLES: usize = 200;
 
-/// The maximum length of the name of such a role. A hostile cluster can name a role in megabytes, and the names are kept
+/// The maximum length of the name of a role. A hostile cluster can name a role in megabytes, and the names are kept
 /// until the bindings are read.
 const MAX_ROLE_LEN: usize = 1024;
 
@@ -77,12 +77,23 @@ pub struct OtherApprovers {
     pub permitted: Vec<String>,
     /// The number of further bindings, which are not in [`permitted`](Self::permitted).
     pub more: usize,
-    /// The error message, if the controller is not allowed to list roles.
+    /// The error message, if the controller is not allowed to list roles, or cannot read some of the roles or bindings.
     pub unread: Option<String>,
     /// The number of requests that another signer signed in the last hour. 0 if kube-controller-manager signs them.
     pub signed: usize,
     /// The same, also if kube-controller-manager signs them.
     signed_by_any: usize,
+}
+
+/// The result of a list.
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    /// Whether all pages were read.
+    are_all: bool,
+    /// The number of objects that cannot be read.
+    unreadable: usize,
+    /// The name of the first object that cannot be read.
+    first: String,
 }
 
 impl OtherApprovers {
@@ -134,6 +145,20 @@ impl OtherApprovers {
             OTHER.clone_into(&mut name);
         }
         *self.approved.entry(name).or_default() += 1;
+    }
+
+    /// Records the objects that cannot be read. They could permit approvals.
+    fn skip<K: Object>(&mut self, listed: &Listed) {
+        let more = match listed.unreadable {
+            0 => return,
+            1 => String::new(),
+            count => format!(" and {} more", count - 1),
+        };
+        let text = format!("cannot read {}/{}{more}", K::plural(&()), listed.first);
+        self.unread = Some(match self.unread.take() {
+            Some(former) => format!("{former}; {text}"),
+            None => text,
+        });
     }
 
     fn permit(&mut self, binding: &ClusterRoleBinding) {
@@ -190,41 +215,36 @@ impl fmt::Display for OtherApprovers {
 pub async fn read(client: &Client) -> Result<OtherApprovers, HardeningError> {
     let mut found = OtherApprovers::default();
     let of_signer = format!("spec.signerName={BUILT_IN_SERVING_SIGNER}");
-    let wanted = ListParams::default().limit(PAGE_SIZE).fields(&of_signer);
+    let wanted = ListParams::default().fields(&of_signer);
     // Requests beyond the limit do not change the result.
     each(
         client,
-        "certificatesigningrequests",
-        wanted,
+        (PAGE_SIZE, wanted),
         |request: CertificateSigningRequest| {
             found.note(&request);
         },
     )
     .await?;
     let (mut roles, mut are_few) = (BTreeSet::new(), true);
-    let wanted = ListParams::default().limit(ROLES_A_PAGE);
-    let listed = each(
-        client,
-        "clusterroles",
-        wanted.clone(),
-        |role: ClusterRole| {
-            let name = role.metadata.name.unwrap_or_default();
-            let is_known = [ADMINISTRATORS, CONTROLLER].contains(&name.as_str());
-            if is_known || !permits(role.rules.as_deref().unwrap_or_default()) {
-                return;
-            }
-            if roles.len() < MAX_ROLES && name.len() <= MAX_ROLE_LEN {
-                roles.insert(name);
-            } else {
-                are_few = false;
-            }
-        },
-    )
+    let wanted = (ROLES_A_PAGE, ListParams::default());
+    let listed = each(client, wanted.clone(), |role: ClusterRole| {
+        let name = role.metadata.name.unwrap_or_default();
+        let is_known = [ADMINISTRATORS, CONTROLLER].contains(&name.as_str());
+        if is_known || !permits(role.rules.as_deref().unwrap_or_default()) {
+            return;
+        }
+        if roles.len() < MAX_ROLES && name.len() <= MAX_ROLE_LEN {
+            roles.insert(name);
+        } else {
+            are_few = false;
+        }
+    })
     .await;
     match listed {
-        Ok(all) => {
-            ensure!(all, too_many("clusterroles", MAX_OBJECTS));
+        Ok(listed) => {
+            ensure!(listed.are_all, too_many("clusterroles", MAX_OBJECTS));
             ensure!(are_few, too_many("clusterroles of approvers", MAX_ROLES));
+            found.skip::<ClusterRole>(&listed);
         }
         Err(error @ HardeningError::Forbidden { .. }) => {
             found.unread = Some(error_chain(&error));
@@ -233,14 +253,14 @@ pub async fn read(client: &Client) -> Result<OtherApprovers, HardeningError> {
         Err(error) => return Err(error),
     }
     if !roles.is_empty() {
-        const OBJECT: &str = "clusterrolebindings";
-        let all = each(client, OBJECT, wanted, |binding: ClusterRoleBinding| {
+        let listed = each(client, wanted, |binding: ClusterRoleBinding| {
             if roles.contains(&binding.role_ref.name) {
                 found.permit(&binding);
             }
         })
         .await?;
-        ensure!(all, too_many(OBJECT, MAX_OBJECTS));
+        ensure!(listed.are_all, too_many("clusterrolebindings", MAX_OBJECTS));
+        found.skip::<ClusterRoleBinding>(&listed);
     }
     Ok(found)
 }
@@ -249,25 +269,35 @@ fn too_many(object: &'static str, limit: usize) -> HardeningError {
     HardeningError::TooMany { object, limit }
 }
 
-/// Calls `take` with each readable object. Returns whether all pages were read.
+/// Calls `take` with each readable object. `wanted` contains the maximum number of objects on a page.
 pub(super) async fn each<K: Object>(
     client: &Client,
-    object: &'static str,
-    wanted: ListParams,
+    wanted: (u32, ListParams),
     mut take: impl FnMut(K),
-) -> Result<bool, HardeningError> {
+) -> Result<Listed, HardeningError> {
     let api: Api<Lenient<K>> = Api::all(client.clone());
-    let mut page = wanted;
+    let mut pages = Pages::of_size(wanted.0, wanted.1);
+    let mut listed = Listed::default();
     for _ in 0..MAX_PAGES {
-        let answer = call(format!("list {object}"), page_of(&api, &page)).await?;
-        let readable = answer.items.into_iter().filter_map(|seen| seen.object.ok());
-        readable.for_each(&mut take);
-        match answer.metadata.continue_ {
-            Some(token) if !token.is_empty() => page = page.continue_token(&token),
-            _ => return Ok(true),
+        let page = next_page(&api, &mut pages).await?;
+        for seen in page.into_iter().flatten() {
+            match seen.object {
+                Ok(object) => take(object),
+                Err(_) => {
+                    if listed.unreadable == 0 {
+                        let name = seen.metadata.name.unwrap_or_default();
+                        shortened(&name, MAX_ROLE_LEN).clone_into(&mut listed.first);
+                    }
+                    listed.unreadable += 1;
+                }
+            }
+        }
+        if pages.are_read() {
+            listed.are_all = true;
+            break;
         }
     }
-    Ok(false)
+    Ok(listed)
 }
 
 /// Whether a role with these rules permits approving requests for serving certificates. The API server checks the verb

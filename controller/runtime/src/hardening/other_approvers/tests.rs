@@ -187,6 +187,54 @@ async fn without_the_right_to_list_roles_only_requests_are_reported() {
 }
 
 #[tokio::test]
+async fn roles_and_bindings_that_cannot_be_read_are_named() {
+    let unreadable = |name: &str| json!({"metadata": {"name": name}, "rules": 7, "roleRef": 7});
+    let approver = role("approver", &rule("signers", "approve", &[]));
+    let roles = vec![unreadable("odd"), approver, unreadable("other")];
+    let long = "b".repeat(2 * MAX_ROLE_LEN);
+
+    let found = read_from(Vec::new(), Some(roles), vec![unreadable(&long)]).await;
+
+    assert!(found.is_empty());
+    let unread = found.unread.unwrap();
+    let expected = "cannot read clusterroles/odd and 1 more; cannot read clusterrolebindings/bbb";
+    assert!(unread.starts_with(expected), "{unread}");
+    assert!(unread.len() < 2 * MAX_ROLE_LEN, "{}", unread.len());
+}
+
+#[tokio::test]
+async fn large_roles_are_read_in_smaller_pages() {
+    const ROLES: usize = 30;
+    let access = ClusterAccess::in_memory(move |request: Request<Body>| {
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        let number = |key: &str| {
+            let value = query.split('&').find_map(|pair| pair.strip_prefix(key));
+            value.map_or(0, |value| value.parse::<usize>().unwrap())
+        };
+        let first = number("continue=");
+        let next = (first + number("limit=")).min(ROLES);
+        // All roles together are longer than the limit for a page.
+        let role = |number: usize| {
+            let mut role = role(&number.to_string(), &rule("signers", "approve", &[]));
+            role["rules"][0]["resourceNames"] = json!(["x".repeat(1 << 19), "kubernetes.io/*"]);
+            role
+        };
+        let rest = (next < ROLES).then(|| next.to_string());
+        let (items, rest) = match request.uri().path().rsplit('/').next().unwrap() {
+            "clusterroles" => ((first..next).map(role).collect(), rest),
+            "clusterrolebindings" => (vec![binding("b", &(ROLES - 1).to_string())], None),
+            _ => (Vec::new(), None),
+        };
+        let list = json!({"metadata": {"continue": rest}, "items": items});
+        async move { Response::new(Full::new(Bytes::from(list.to_string()))) }
+    });
+
+    let found = read(access.client()).await.unwrap();
+
+    assert_eq!((found.permitted.len(), found.unread), (1, None));
+}
+
+#[tokio::test]
 async fn the_bindings_of_other_approvers_are_limited() {
     let long = "r".repeat(253);
     let roles = vec![role(&long, &rule("signers", "approve", &[]))];
