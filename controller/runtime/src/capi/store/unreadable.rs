@@ -35,8 +35,9 @@ pub(super) struct UnreadableMembers {
     recently_cut: Cut,
 }
 
-/// By kind, the namespaces with objects that have no entry, because the memory was exhausted.
-type Cut = BTreeMap<&'static str, BTreeSet<String>>;
+/// By kind, the namespaces with objects that have no entry, because the memory was exhausted. Each of them has the name
+/// of one of these objects. A namespace stays until the next list, because these objects are not known otherwise.
+type Cut = BTreeMap<&'static str, BTreeMap<String, String>>;
 
 /// The entries of a namespace.
 #[derive(Debug, Default)]
@@ -64,6 +65,11 @@ impl fmt::Display for Unread {
             is_cut,
         } = self;
         match count.saturating_sub(1) {
+            _ if *is_cut && *count == 0 => write!(
+                formatter,
+                "could not read some objects of the namespace, such as {kind} {name}, and has not listed them again (the \
+                 log contains the causes)"
+            ),
             _ if *is_cut => write!(
                 formatter,
                 "cannot read at least {count} objects of the namespace, such as {kind} {name} (the log contains the causes)"
@@ -115,7 +121,8 @@ impl UnreadableMembers {
         let room = self.limit.room((of_namespace.bytes, self.all), namespaces);
         if of_namespace.count > 0 && bytes > room.max(former) {
             for cut in [&mut self.cut, &mut self.recently_cut] {
-                cut.entry(kind).or_default().insert(key.namespace.clone());
+                let namespaces = cut.entry(kind).or_default();
+                namespaces.insert(key.namespace.clone(), key.name.clone());
             }
             return;
         }
@@ -137,11 +144,6 @@ impl UnreadableMembers {
         let of_namespace = self.namespaces.get(&key.namespace);
         if of_namespace.is_some_and(|of_namespace| of_namespace.count == 0) {
             self.namespaces.remove(&key.namespace);
-            for cut in [&mut self.cut, &mut self.recently_cut] {
-                for namespaces in cut.values_mut() {
-                    namespaces.remove(&key.namespace);
-                }
-            }
         }
         is_known
     }
@@ -168,7 +170,7 @@ impl UnreadableMembers {
 
     /// After a complete list of this kind, drops the namespaces that were recorded before the list. Returns the
     /// previous namespaces.
-    fn listed(&mut self, kind: &'static str) -> Option<BTreeSet<String>> {
+    fn listed(&mut self, kind: &'static str) -> Option<BTreeMap<String, String>> {
         let recently = self.recently_cut.remove(kind).unwrap_or_default();
         self.cut.insert(kind, recently)
     }
@@ -178,19 +180,24 @@ impl UnreadableMembers {
         let unknown = ObjectKey::new(cluster.namespace.as_str(), "");
         let groups = [cluster, &unknown].into_iter();
         let groups: Vec<_> = groups.filter_map(|key| self.members.get(key)).collect();
-        let of_namespace = self.namespaces.get(&cluster.namespace)?;
-        let mut cut = self.cut.values();
-        let is_cut = cut.any(|namespaces| namespaces.contains(&cluster.namespace));
+        let cut = self.cut.iter().find_map(|(kind, namespaces)| {
+            let name = namespaces.get(&cluster.namespace)?;
+            Some((*kind, name))
+        });
+        let is_cut = cut.is_some();
         let others = self
             .members
             .range::<ObjectKey, _>(&unknown..)
+            .take_while(|(key, _)| key.namespace == cluster.namespace)
             .map(|(_, members)| members);
         // An object without an entry could belong to any cluster in the namespace.
         let others = others.take(usize::from(is_cut));
         let mut named = groups.iter().copied().chain(others);
-        let &(kind, ref name) = named.next()?.first()?;
+        let named = named.next().and_then(BTreeSet::first);
+        let (kind, name) = named.map(|(kind, name)| (*kind, name)).or(cut)?;
         let count = if is_cut {
-            of_namespace.count
+            let of_namespace = self.namespaces.get(&cluster.namespace);
+            of_namespace.map_or(0, |of_namespace| of_namespace.count)
         } else {
             groups.iter().map(|members| members.len()).sum()
         };
@@ -205,10 +212,10 @@ impl UnreadableMembers {
     /// Whether this object cannot be read. If some objects of this kind in the namespace have no entry, this object
     /// counts as one of them.
     fn contains(&self, kind: &'static str, key: &ObjectKey) -> bool {
-        let is_cut = |namespaces: &BTreeSet<String>| namespaces.contains(&key.namespace);
-        !self.clusters.is_empty()
-            && (self.clusters.contains_key(&(kind, key.clone()))
-                || self.cut.get(kind).is_some_and(is_cut))
+        let is_cut =
+            |namespaces: &BTreeMap<String, String>| namespaces.contains_key(&key.namespace);
+        let has_entry = || self.clusters.contains_key(&(kind, key.clone()));
+        !self.clusters.is_empty() && has_entry() || self.cut.get(kind).is_some_and(is_cut)
     }
 
     /// The next objects after this one, sorted.

@@ -175,11 +175,40 @@ fn unreadable_members_of_a_namespace_use_bounded_memory() {
     for number in 0..90 {
         apply(Event::Delete(raw(machine(NAMESPACE, number))));
     }
-    assert_eq!(unread(&objects, NAMESPACE, "prod-1"), None);
     assert_eq!(
         unread(&objects, "tenant-b", "prod-1").as_deref(),
         Some(other)
     );
+}
+
+#[test]
+fn unreadable_objects_without_an_entry_are_known_until_a_later_list() {
+    let objects = objects();
+    for kind in [Cluster::KIND, Machine::KIND, MachinePool::KIND] {
+        objects.listed(kind);
+    }
+    // There is memory for the first object only.
+    objects.store().limit_unreadable(KeptLimit::new(1));
+    let machine = |name: &str| raw(without_spec(Contract::V1Beta2.machine(name)));
+    let mut listing = BTreeSet::new();
+    let mut apply = |event| apply::<Machine>(&objects, event, &mut listing);
+    for name in ["m0", "m1"] {
+        apply(Event::Apply(machine(name)));
+    }
+    let first = "cannot read at least 1 objects of the namespace, such as Machine m0 (the log contains the causes)";
+    let read = || unread(&objects, NAMESPACE, "prod-1");
+    assert_eq!(read().as_deref(), Some(first));
+
+    apply(Event::Delete(machine("m0")));
+
+    let known = "could not read some objects of the namespace, such as Machine m1, and has not listed them again";
+    let text = read().unwrap();
+    assert!(text.starts_with(known), "{text}");
+    assert_eq!(unread(&objects, "tenant-b", "prod-1"), None);
+    for event in [Event::Init, Event::InitDone, Event::Init, Event::InitDone] {
+        apply(event);
+    }
+    assert_eq!(read(), None);
 }
 
 #[test]
