@@ -11,7 +11,7 @@
 //!   Cluster that has waited longest is first. Therefore a Cluster that changes constantly does not delay other
 //!   Clusters.
 //! - If the API server rejects a step, the controller creates an Event on the Cluster. The step is retried after the
-//!   Cluster changes, and otherwise at long intervals.
+//!   Cluster changes, and otherwise at long intervals. If the Event fails, the step is repeated a few times before.
 
 mod step;
 
@@ -50,6 +50,10 @@ const LONGEST_OUTAGE: Duration = Duration::from_mins(1);
 /// The delay before a rejected step is retried and reported again. Kubernetes keeps Events for one hour. It is also the
 /// maximum delay before the controller restores a field that another client keeps changing.
 const REFUSED: Duration = Duration::from_mins(10);
+
+/// The number of attempts of a rejected step, each with its Event, until the long delay applies even without an Event.
+/// They take one minute. A namespace that is being deleted rejects every Event.
+const REPORT_TRIES: u32 = 5;
 
 /// The delay between a rejection, which created an Event, and a different step.
 const ANOTHER: Duration = Duration::from_secs(30);
@@ -333,9 +337,10 @@ fn due_at(last: Option<&Last>, wanted: &Wanted, now: Instant) -> Option<Instant>
     let wait = match (last.wanted == *wanted, outcome) {
         (true, Outcome::Written) => doubled(REFUSED),
         (true, Outcome::Unavailable) => doubled(LONGEST_OUTAGE),
-        (true, Outcome::Refused) => REFUSED,
+        (true, Outcome::Unreported) if last.tries < REPORT_TRIES => doubled(LONGEST_OUTAGE),
+        (true, Outcome::Refused | Outcome::Unreported) => REFUSED,
         (false, Outcome::Written | Outcome::Unavailable) => PAUSE,
-        (false, Outcome::Refused) => ANOTHER,
+        (false, Outcome::Refused | Outcome::Unreported) => ANOTHER,
     };
     Some(last.at + wait)
 }

@@ -89,6 +89,8 @@ pub(super) enum Outcome {
     Unavailable,
     /// The API server rejected the step, and an Event reports this.
     Refused,
+    /// The API server rejected the step, and the Event could not be written.
+    Unreported,
 }
 
 /// The next step for the Cluster, if any. `version` is the API version in which Clusters are served.
@@ -229,8 +231,12 @@ pub(super) async fn taken(
         ..ObjectReference::default()
     };
     let words = ("Warning", "Enable", error.reason(), note);
-    events::write_one(management.clone(), regarding, words, now()).await;
-    Ok(Outcome::Refused)
+    let is_written = events::write_one(management.clone(), regarding, words, now()).await;
+    Ok(if is_written {
+        Outcome::Refused
+    } else {
+        Outcome::Unreported
+    })
 }
 
 /// Executes the step, and returns the error to report.

@@ -51,6 +51,9 @@ async fn a_refused_step_is_retried_later_than_an_outage() {
         (Outcome::Unavailable, 40, 60, 2),
         (Outcome::Refused, 1, 600, 30),
         (Outcome::Refused, 40, 600, 30),
+        (Outcome::Unreported, 1, 4, 30),
+        (Outcome::Unreported, REPORT_TRIES - 1, 32, 30),
+        (Outcome::Unreported, REPORT_TRIES, 600, 30),
     ] {
         let waits = [wait(outcome, tries, "aws"), wait(outcome, tries, "tpm")];
         assert_eq!(waits, [same, another], "{outcome:?} {tries}");
@@ -332,4 +335,39 @@ async fn a_floor_that_refuses_the_default_gets_an_enforcing_object() {
         created(&["exceeded quota"]).await,
         (Outcome::Refused, vec![Value::Null])
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rejected_step_whose_event_fails_is_not_reported() {
+    for (code, expected) in [(200_u16, Outcome::Refused), (500, Outcome::Unreported)] {
+        let kind = json!({
+            "name": "clusters", "kind": "Cluster", "namespaced": true, "singularName": "", "verbs": ["list"],
+        });
+        let kinds = json!({
+            "kind": "APIResourceList", "groupVersion": "cluster.x-k8s.io/v1beta2", "resources": [kind],
+        });
+        let kinds = Bytes::from(kinds.to_string());
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let path = request.uri().path().to_owned();
+            let (status, answer) = if path.ends_with("/v1beta2") {
+                (200, kinds.clone())
+            } else if path.ends_with("/events") {
+                (code, Bytes::from_static(b"{}"))
+            } else {
+                (200, Bytes::from_static(b"{}"))
+            };
+            async move {
+                let response = Response::builder().status(status);
+                Ok::<_, Infallible>(response.body(Full::new(answer)).unwrap())
+            }
+        });
+        let client = Client::new(service, "default");
+        let (key, rate) = (ObjectKey::new("tenant-a", "prod-1"), FairRate::new(RATE));
+        let lines = ClusterLines::of(&key);
+        let step = Step::Report(EnableError::MadeByPerson);
+
+        let taken = Box::pin(taken((&client, &rate), (&key, &lines), "uid", step)).await;
+
+        assert_eq!(taken.unwrap(), expected);
+    }
 }
