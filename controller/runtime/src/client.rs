@@ -32,7 +32,8 @@ pub mod testing;
 
 pub use call::CallError;
 pub(crate) use call::{
-    CALL_DEADLINE, CONTROLLER, PageSize, Pages, call, cause, in_time, merge, pages, post,
+    CALL_DEADLINE, CONTROLLER, PageSize, Pages, call, cause, each_object, in_time, merge, pages,
+    post,
 };
 pub(crate) use decoding::Decoding;
 pub use egress::{EgressPolicy, LocalRange};

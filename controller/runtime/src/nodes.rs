@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Node as KubeNode, NodeAddress};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, ListParams, Preconditions};
 use kube::{Client, Resource as _};
+use kubelet_attestation::errors::shortened;
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::identifiers::{ServingName, dns_form};
 use node_attestation_core::nodes::{Node, NodeWork, NodeWorkResult, Nodes};
@@ -18,13 +19,17 @@ use serde::Deserialize;
 use tokio::time::sleep;
 
 use crate::client::{CallError, ServerTime, call};
-use crate::watch::{Lenient, Unreadable, all_of, one_of, read_alone};
+use crate::watch::{Lenient, each_of, one_of, read_alone};
 
 /// The maximum number of addresses of a Node. A normal Node has only a few addresses.
 const MAX_ADDRESSES: usize = 1024;
 
 /// The maximum length of an address, a UID or a provider ID.
 const MAX_TEXT_LEN: usize = 2048;
+
+/// The maximum number of Nodes in a list. Kubernetes supports 5,000 Nodes, and a tenant's API server can return any
+/// number of Nodes.
+pub(crate) const MAX_NODES: usize = 20_000;
 
 /// The maximum number of a cluster's Nodes that are read or deleted at the same time.
 const NODES_AT_ONCE: usize = 8;
@@ -110,19 +115,28 @@ impl KubeNodes {
         Self { time, ..self }
     }
 
-    /// The names of all Nodes, with their provider IDs if they have one.
+    /// The names of the first [`MAX_NODES`] Nodes, with their provider IDs if they have one, and whether these are all
+    /// Nodes. Long texts are truncated.
     ///
     /// # Errors
     ///
     /// Returns an error if the Nodes could not be listed.
-    pub(crate) async fn provider_ids(&self) -> Result<Vec<(String, Option<String>)>, CallError> {
-        let all = all_of(&self.nodes, ListParams::default()).await?;
-        let provider_id = |node: Result<ReadNode, Unreadable>| node.ok()?.spec?.provider_id;
-        let of_node = |node: Lenient<ReadNode, KubeNode>| {
+    pub(crate) async fn provider_ids(
+        &self,
+    ) -> Result<(Vec<(String, Option<String>)>, bool), CallError> {
+        let (mut all, mut are_all) = (Vec::new(), true);
+        each_of(&self.nodes, ListParams::default(), |node| {
+            if all.len() >= MAX_NODES {
+                are_all = false;
+                return;
+            }
+            let bounded = |text: String| shortened(&text, MAX_TEXT_LEN).to_owned();
+            let provider_id = node.object.ok().and_then(|node| node.spec?.provider_id);
             let name = node.metadata.name.unwrap_or_default();
-            (name, provider_id(node.object))
-        };
-        Ok(all.into_iter().map(of_node).collect())
+            all.push((bounded(name), provider_id.map(bounded)));
+        })
+        .await?;
+        Ok((all, are_all))
     }
 }
 
@@ -362,5 +376,37 @@ mod tests {
         assert_eq!(start.elapsed().as_secs(), ALL_WITHIN.as_secs());
         assert_eq!(done.len(), 20);
         assert_eq!(begun.load(Ordering::Relaxed), 20 + NODES_AT_ONCE);
+    }
+
+    #[tokio::test]
+    async fn a_list_keeps_a_limited_number_of_nodes_with_short_texts() {
+        let long = "x".repeat(MAX_TEXT_LEN + 1);
+        let node = json!({"metadata": {"name": long}, "spec": {"providerID": long}});
+        let page = |rest: Value, count: usize| {
+            let mut items = vec![json!({"metadata": {"name": "n"}}); count];
+            if let Some(first) = items.first_mut() {
+                first.clone_from(&node);
+            }
+            let list = json!({"metadata": {"continue": rest}, "items": items});
+            Bytes::from(list.to_string())
+        };
+        for (more, are_all) in [(0, true), (1, false)] {
+            let [first, last] = [page(json!("1"), 500), page(Value::Null, more)];
+            let asked: Arc<AtomicUsize> = Arc::default();
+            let access = ClusterAccess::in_memory(move |_| {
+                let number = asked.fetch_add(1, Ordering::Relaxed);
+                let is_last = number >= MAX_NODES / 500;
+                let page = if is_last { last.clone() } else { first.clone() };
+                async move { Response::new(Full::new(page)) }
+            });
+
+            let nodes = KubeNodes::new(access.client().clone());
+            let (nodes, all) = nodes.provider_ids().await.unwrap();
+
+            assert_eq!((nodes.len(), all), (MAX_NODES, are_all));
+            let (name, provider_id) = &nodes[0];
+            assert_eq!(name.len(), MAX_TEXT_LEN);
+            assert_eq!(provider_id.as_deref(), Some(name.as_str()));
+        }
     }
 }

@@ -36,7 +36,7 @@ pub mod testing;
 pub(crate) use heard::{Heard, heard_config};
 pub use lenient::{Lenient, Skipped, Unreadable};
 pub use list::{MetadataOf, NoFields, page_of};
-pub(crate) use list::{all_metadata_of, all_of, metadata_page_of};
+pub(crate) use list::{all_metadata_of, all_of, each_metadata_of, each_of, metadata_page_of};
 pub use listening::listening;
 pub(crate) use listening::measured;
 pub use log::WatchLog;

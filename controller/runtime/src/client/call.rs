@@ -123,11 +123,26 @@ where
     T: Clone,
     F: Future<Output = Result<ObjectList<T>, kube::Error>>,
 {
-    let (mut pages, mut all) = (Pages::new(wanted), Vec::new());
-    while let Some(page) = pages.next(&list).await? {
-        all.extend(page);
-    }
+    let mut all = Vec::new();
+    each_object(wanted, list, |object| all.push(object)).await?;
     Ok(all)
+}
+
+/// Calls `take` with each object on all pages of `list`. Only one page is in memory.
+pub(crate) async fn each_object<T, F>(
+    wanted: ListParams,
+    list: impl Fn(ListParams) -> F,
+    mut take: impl FnMut(T),
+) -> Result<(), CallError>
+where
+    T: Clone,
+    F: Future<Output = Result<ObjectList<T>, kube::Error>>,
+{
+    let mut pages = Pages::new(wanted);
+    while let Some(page) = pages.next(&list).await? {
+        page.into_iter().for_each(&mut take);
+    }
+    Ok(())
 }
 
 /// The number of objects to request in a list's next page.

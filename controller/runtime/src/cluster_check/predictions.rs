@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures::future::{FutureExt as _, join_all};
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::verifier::Verifiers;
@@ -12,6 +13,7 @@ use super::{Checked, Finding, State, some};
 use crate::capi::ObjectKey;
 use crate::client::{ClusterAccess, EgressPolicy};
 use crate::explain::{Explainer, NodePrediction};
+use crate::turns::{FairTurns, TurnLimits};
 
 /// The name of the check.
 const NAME: &str = "predictions";
@@ -22,6 +24,16 @@ const KUBECONFIG: &str = "kubeconfig";
 /// The deadline for all Nodes of one Cluster, because it can have thousands of Nodes.
 const DEADLINE: Duration = Duration::from_mins(2);
 
+/// The limit on Clusters whose Nodes are predicted at the same time. They take turns by namespace, because a tenant can
+/// have any number of Clusters whose API server does not answer.
+const AT_ONCE: TurnLimits = TurnLimits {
+    all: 8,
+    of_cluster: 1,
+};
+
+/// The predictions for a Cluster. `None` if the workload cluster cannot be called.
+type Found = Result<Option<Vec<NodePrediction>>, String>;
+
 /// Predicts the answer to the first request from each existing Node of the checked Clusters, and adds a check to each
 /// of them. `verifiers` call a service only if the operator permits it.
 pub async fn predict(
@@ -31,14 +43,8 @@ pub async fn predict(
     verifiers: impl Fn(&KubeletAuthentication, &str) -> Verifiers,
 ) -> Vec<NodePrediction> {
     let mut all = Vec::new();
-    for (key, state) in managed(checks) {
-        let found = if state == State::Pass {
-            let of_cluster = nodes(management, &key, reach, &verifiers);
-            let of_cluster = timeout(DEADLINE, Box::pin(of_cluster)).await;
-            of_cluster.unwrap_or_else(|_| Err(format!("no answer in {} s", DEADLINE.as_secs())))
-        } else {
-            Ok(None)
-        };
+    let predict = async |key: &ObjectKey| nodes(management, key, reach, &verifiers).await;
+    for (key, found) in each(managed(checks), predict).await {
         let finding = match found {
             Ok(None) => Finding::skip("cannot call the workload cluster"),
             Ok(Some(predictions)) => {
@@ -54,6 +60,29 @@ pub async fn predict(
         checks.insert(place, finding.checked(Some(&key), NAME));
     }
     all
+}
+
+/// Calls `predict` for each Cluster whose workload cluster can be called, within the deadline for a Cluster.
+async fn each(
+    clusters: Vec<(ObjectKey, State)>,
+    predict: impl AsyncFn(&ObjectKey) -> Found,
+) -> Vec<(ObjectKey, Found)> {
+    let (turns, predict) = (FairTurns::new(AT_ONCE), &predict);
+    let found = clusters.into_iter().map(|(key, state)| {
+        // All lines exist before the first turn, so that no namespace gets all turns.
+        let line = turns.line(&key);
+        let found = async move {
+            if state != State::Pass {
+                return (key, Ok(None));
+            }
+            let _turn = line.turn().await;
+            let found = timeout(DEADLINE, Box::pin(predict(&key))).await;
+            let late = |_| Err(format!("no answer in {} s", DEADLINE.as_secs()));
+            (key, found.unwrap_or_else(late))
+        };
+        found.boxed_local()
+    });
+    join_all(found).await
 }
 
 /// The Clusters that have a `KubeletAuthentication`, each with the result of its check `kubeconfig`.
@@ -120,6 +149,10 @@ fn finding(predictions: &[NodePrediction]) -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
+    use tokio::time::Instant;
+
     use super::*;
 
     fn prediction(node: &str, outcome: &'static str) -> NodePrediction {
@@ -168,5 +201,29 @@ mod tests {
         assert!(managed(&[of("authentication")]).is_empty());
         let managed = managed(&[of("authentication"), of(KUBECONFIG)]);
         assert_eq!(managed, [(key.clone(), State::Pass)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn hanging_clusters_of_a_namespace_do_not_delay_predictions_of_others() {
+        let hanging = (0..40).map(|number| ObjectKey::new("tenant-a", number.to_string()));
+        let skipped = ObjectKey::new("tenant-b", "prod-0");
+        let other = ObjectKey::new("tenant-b", "prod-1");
+        let clusters = hanging.chain([other.clone()]).map(|key| (key, State::Pass));
+        let clusters = clusters.chain([(skipped.clone(), State::Fail)]);
+        let begin = Instant::now();
+        let predict = async |key: &ObjectKey| {
+            if key.namespace == "tenant-a" {
+                pending::<()>().await;
+            }
+            assert_eq!(begin.elapsed(), Duration::ZERO);
+            Ok(Some(Vec::new()))
+        };
+
+        let mut found = each(clusters.collect(), predict).await;
+
+        assert_eq!(found.pop(), Some((skipped, Ok(None))));
+        assert_eq!(found.pop(), Some((other, Ok(Some(Vec::new())))));
+        let late = Err("no answer in 120 s".to_owned());
+        assert!(found.into_iter().all(|(_, found)| found == late));
     }
 }

@@ -26,7 +26,7 @@ use crate::hardening::{admission, auto_approve_audit, bindings, other_approvers}
 use crate::management::spec_mapping::is_to_be_enforced;
 use crate::pipeline::age;
 use crate::preflight::{self, ServerVersion};
-use crate::watch::{Lenient, MetadataOf, all_metadata_of, all_of};
+use crate::watch::{Lenient, MetadataOf, each_metadata_of, each_of};
 
 /// The deadline for the expiries of certificates, a part of the deadline of the check.
 const EXPIRIES_WITHIN: Duration = Duration::from_secs(5);
@@ -53,6 +53,11 @@ const ADMINISTRATORS: &str = "system:masters";
 
 /// The maximum length of a user name in a finding.
 const MAX_USER_LEN: usize = 256;
+
+/// The maximum number of names that a check keeps, and the maximum length of each. A tenant's API server can return any
+/// number of objects with names of megabytes.
+const MAX_NAMES: usize = 10_000;
+const MAX_NAME_LEN: usize = 253;
 
 /// The label that kubeadm sets on control-plane Nodes.
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
@@ -211,24 +216,24 @@ impl Workload<'_> {
         let Some(recorded) = recorded else {
             return Finding::skip("cannot read the node identities");
         };
-        let api: Api<MetadataOf<Node>> = Api::all(self.client.clone());
-        let nodes = match all_metadata_of(&api, ListParams::default()).await {
-            Ok(nodes) => nodes,
-            Err(error) => return Finding::failed(&error, "list nodes"),
-        };
-        let count = nodes.len();
         let listed = self.spec.exempt();
-        let is_exempt = |node: &MetadataOf<Node>| {
+        let (mut count, mut exempt, mut others) = (0_usize, Vec::new(), Vec::new());
+        let api: Api<MetadataOf<Node>> = Api::all(self.client.clone());
+        let read = each_metadata_of(&api, ListParams::default(), |node| {
+            count += 1;
+            let name = node.name_any();
+            if recorded.contains(&name) {
+                return;
+            }
+            // The controller exempts the Nodes of control-plane Machines, and this check knows only the labels of Nodes.
             let is_control_plane = node.labels().contains_key(CONTROL_PLANE);
-            NodeName::parse(&node.name_any())
-                .is_ok_and(|name| listed.of(&name, is_control_plane).is_some())
-        };
-        let without = nodes.iter();
-        let without = without.filter(|node| !recorded.contains(&node.name_any()));
-        let (exempt, others): (Vec<_>, Vec<_>) = without.partition(|node| is_exempt(node));
-        // The controller exempts the Nodes of control-plane Machines, and this check knows only the labels of Nodes.
-        let names = |nodes: Vec<&_>| nodes.into_iter().map(kube::ResourceExt::name_any).collect();
-        let (exempt, others): (Vec<String>, Vec<String>) = (names(exempt), names(others));
+            let is_exempt = NodeName::parse(&name)
+                .is_ok_and(|name| listed.of(&name, is_control_plane).is_some());
+            keep(if is_exempt { &mut exempt } else { &mut others }, &name);
+        });
+        if let Err(error) = read.await {
+            return Finding::failed(&error, "list nodes");
+        }
         if others.is_empty() && exempt.is_empty() {
             Finding::pass(format!("{count}, each with a node identity"))
         } else if others.is_empty() {
@@ -258,41 +263,48 @@ impl Workload<'_> {
         }
     }
 
-    async fn all_requests(&self) -> Result<Vec<CertificateSigningRequest>, CallError> {
+    async fn each_request(
+        &self,
+        mut take: impl FnMut(&CertificateSigningRequest),
+    ) -> Result<(), CallError> {
         let api: Api<Lenient<CertificateSigningRequest>> = Api::all(self.client.clone());
-        let mut all = Vec::new();
         for signer in self.signers() {
             let wanted = ListParams::default().fields(&format!("spec.signerName={signer}"));
-            let listed = all_of(&api, wanted).await?;
-            all.extend(listed.into_iter().filter_map(|one| one.object.ok()));
+            let take = |one: Lenient<CertificateSigningRequest>| {
+                if let Ok(request) = &one.object {
+                    take(request);
+                }
+            };
+            each_of(&api, wanted, take).await?;
         }
-        Ok(all)
+        Ok(())
     }
 
     /// Checks that no CSR has been pending for a long time.
     pub(super) async fn requests(&self) -> Finding {
-        let all = match self.all_requests().await {
-            Ok(all) => all,
-            Err(error) => return Finding::failed(&error, "list certificatesigningrequests"),
-        };
-        let now = clock::now();
-        let pending = all.iter().filter(|request| is_pending(request));
-        let mut pending: Vec<_> = pending
-            .map(|request| (age(request, now), request.name_any()))
-            .collect();
-        pending.sort();
-        let Some((oldest, name)) = pending.last() else {
+        let (now, mut pending) = (clock::now(), 0_usize);
+        let mut longest: Option<(Duration, String)> = None;
+        let read = self.each_request(|request| {
+            if is_pending(request) {
+                pending += 1;
+                let name = shortened(&request.name_any(), MAX_NAME_LEN).to_owned();
+                longest = longest.take().max(Some((age(request, now), name)));
+            }
+        });
+        if let Err(error) = read.await {
+            return Finding::failed(&error, "list certificatesigningrequests");
+        }
+        let Some((oldest, name)) = longest else {
             return Finding::pass("none is pending");
         };
         let what = format!(
-            "{} pending; {name} has waited for {} s",
-            pending.len(),
+            "{pending} pending; {name} has waited for {} s",
             oldest.as_secs()
         );
         let cure = format!("run: node-attestation-controller explain {name} --cluster CLUSTER");
-        if *oldest > REQUEST_ABANDONED_AFTER {
+        if oldest > REQUEST_ABANDONED_AFTER {
             Finding::fail(what, cure)
-        } else if *oldest > SLOW {
+        } else if oldest > SLOW {
             Finding::warn(what, cure)
         } else {
             Finding::pass(what)
@@ -301,17 +313,18 @@ impl Workload<'_> {
 
     /// Checks that no node sends evidence in a version that the controller does not support.
     pub(super) async fn evidence_versions(&self) -> Finding {
-        let all = match self.all_requests().await {
-            Ok(all) => all,
-            Err(error) => return Finding::failed(&error, "list certificatesigningrequests"),
-        };
-        let unsupported = all.iter().filter(|request| {
+        let mut unsupported = Vec::new();
+        let read = self.each_request(|request| {
             let status = request.status.iter();
             let mut conditions = status.flat_map(|status| status.conditions.iter().flatten());
             let reason = Some(UNSUPPORTED_ATTESTATION_VERSION);
-            conditions.any(|one| one.type_ == FAILED && one.reason.as_deref() == reason)
+            if conditions.any(|one| one.type_ == FAILED && one.reason.as_deref() == reason) {
+                keep(&mut unsupported, &request.name_any());
+            }
         });
-        let unsupported: Vec<_> = unsupported.map(kube::ResourceExt::name_any).collect();
+        if let Err(error) = read.await {
+            return Finding::failed(&error, "list certificatesigningrequests");
+        }
         if unsupported.is_empty() {
             Finding::pass("the controller supports the evidence versions of all requests")
         } else {
@@ -323,6 +336,13 @@ impl Workload<'_> {
                 "upgrade the controller before the plugin",
             )
         }
+    }
+}
+
+/// Adds the name, unless there are too many names.
+fn keep(names: &mut Vec<String>, name: &str) {
+    if names.len() < MAX_NAMES {
+        names.push(shortened(name, MAX_NAME_LEN).to_owned());
     }
 }
 
@@ -363,119 +383,4 @@ fn is_pending(request: &CertificateSigningRequest) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use http_body_util::Full;
-    use hyper::Response;
-    use hyper::body::Bytes;
-    use serde_json::json;
-
-    use super::super::State;
-    use super::*;
-    use crate::client::ClusterAccess;
-
-    #[tokio::test]
-    async fn only_nodes_without_an_identity_or_exemption_are_a_warning() {
-        let access = ClusterAccess::in_memory(|_| async {
-            let list = r#"{"metadata": {}, "items": [
-                {"metadata": {"name": "cp-1", "labels": {"node-role.kubernetes.io/control-plane": ""}}},
-                {"metadata": {"name": "windows-1"}}, {"metadata": {"name": "worker-1"}}
-            ]}"#;
-            Response::new(Full::new(Bytes::from(list)))
-        });
-        let recorded = BTreeSet::from(["worker-1".to_owned()]);
-        let cases: [(&[&str], _, _); 5] = [
-            (&[], State::Warn, "identity: cp-1, windows-1"),
-            (&["ControlPlane"], State::Warn, "identity: windows-1"),
-            (&["windows-1"], State::Warn, "identity: cp-1"),
-            (
-                &["ControlPlane", "windows-1"],
-                State::Pass,
-                "3; exempt Nodes without a node identity: cp-1, windows-1",
-            ),
-            (
-                &["cp-1", "windows-1"],
-                State::Pass,
-                "3; exempt Nodes without a node identity: cp-1, windows-1",
-            ),
-        ];
-        for (exempt, state, words) in cases {
-            let spec = KubeletAuthenticationSpec {
-                exempt_nodes: Some(exempt.iter().map(ToString::to_string).collect()),
-                ..KubeletAuthenticationSpec::new("prod-1", &["aws"])
-            };
-            let workload = Workload {
-                client: access.client(),
-                spec: &spec,
-                unavailable: None,
-            };
-
-            let finding = workload.nodes(Some(&recorded)).await;
-
-            assert_eq!(finding.state, state, "{finding:?}");
-            assert!(finding.what.contains(words), "{finding:?}");
-        }
-    }
-
-    #[test]
-    fn the_expiry_of_nodes_without_an_identity_is_shown_if_it_is_known() {
-        let nodes = ["n1", "n2"].map(str::to_owned);
-        let known = |node: &str| BTreeMap::from([(node.to_owned(), SystemTime::UNIX_EPOCH)]);
-
-        assert_eq!(
-            expiry_of(&nodes, &known("n2")),
-            "their certificates expire: n1 unknown, n2 1970-01-01T00:00:00Z"
-        );
-        for known in [known("n3"), BTreeMap::new()] {
-            let expiry = expiry_of(&nodes, &known);
-            assert_eq!(expiry, "the expiry of their certificates is unknown");
-        }
-    }
-
-    #[test]
-    fn a_cluster_without_enforcement_is_a_warning() {
-        for (is_to_be_enforced, words) in [
-            (true, "not enforced yet (autoApproveBindings: Remove)"),
-            (false, "not enforced (autoApproveBindings: Report)"),
-        ] {
-            let finding = enforcement(false, is_to_be_enforced);
-
-            assert_eq!(finding.state, State::Warn, "{finding:?}");
-            assert!(finding.what.ends_with(words), "{finding:?}");
-            assert!(!finding.cure.is_empty(), "{finding:?}");
-        }
-        for is_to_be_enforced in [true, false] {
-            assert_eq!(enforcement(true, is_to_be_enforced).state, State::Pass);
-        }
-    }
-
-    #[tokio::test]
-    async fn only_a_user_in_the_group_of_administrators_is_a_warning() {
-        const MEMBER: &str =
-            "the kubeconfig's user me is in the group system:masters, which has all permissions";
-        const OTHER: &str = "me is not in the group system:masters";
-        for (group, state, what) in [
-            ("system:masters", State::Warn, MEMBER),
-            ("system:authenticated", State::Pass, OTHER),
-            ("our:system:masters", State::Pass, OTHER),
-        ] {
-            let access = ClusterAccess::in_memory(move |_| async move {
-                let review = json!({
-                    "kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1",
-                    "metadata": {},
-                    "status": {"userInfo": {"username": "me", "groups": ["a", group]}},
-                });
-                Response::new(Full::new(Bytes::from(review.to_string())))
-            });
-            let spec = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
-            let workload = Workload {
-                client: access.client(),
-                spec: &spec,
-                unavailable: None,
-            };
-
-            let finding = workload.user().await;
-
-            assert_eq!((finding.state, &*finding.what), (state, what), "{group}");
-        }
-    }
-}
+mod tests;

@@ -13,7 +13,8 @@ use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, NodeName};
 use node_attestation_core::signer::OtherCertificate;
 
 use crate::client::CallError;
-use crate::watch::{Lenient, all_of};
+use crate::nodes::MAX_NODES;
+use crate::watch::{Lenient, each_of};
 
 /// The instruction for finding a certificate's expiry time on its node.
 pub(crate) const ON_THE_NODE: &str =
@@ -23,27 +24,29 @@ pub(crate) const ON_THE_NODE: &str =
 pub(crate) async fn expiries(client: &Client) -> Result<BTreeMap<String, SystemTime>, CallError> {
     let api: Api<Lenient<CertificateSigningRequest>> = Api::all(client.clone());
     let wanted = ListParams::default().fields(&format!("spec.signerName={BUILT_IN_CLIENT_SIGNER}"));
-    let listed = all_of(&api, wanted).await?;
-    let requests = listed.into_iter().filter_map(|one| one.object.ok());
-    Ok(latest(requests))
+    let mut known = BTreeMap::new();
+    each_of(&api, wanted, |one: Lenient<CertificateSigningRequest>| {
+        if let Ok(request) = one.object {
+            note(&mut known, request);
+        }
+    })
+    .await?;
+    Ok(known)
 }
 
-fn latest(
-    requests: impl Iterator<Item = CertificateSigningRequest>,
-) -> BTreeMap<String, SystemTime> {
-    let mut all = BTreeMap::new();
-    for request in requests {
-        let certificate = request.status.and_then(|status| status.certificate);
-        let certificate = certificate.and_then(|pem| OtherCertificate::parse(&pem.0));
-        let Some(certificate) = certificate else {
-            continue;
-        };
-        if let Some(node) = NodeName::from_user_name(&certificate.name) {
-            let known = all.entry(node.to_string()).or_insert(certificate.end);
-            *known = certificate.end.max(*known);
-        }
-    }
-    all
+/// Records the expiry time of the certificate in this request.
+fn note(all: &mut BTreeMap<String, SystemTime>, request: CertificateSigningRequest) {
+    let certificate = request.status.and_then(|status| status.certificate);
+    let certificate = certificate.and_then(|pem| OtherCertificate::parse(&pem.0));
+    let Some(OtherCertificate { name, end, .. }) = certificate else {
+        return;
+    };
+    let node = NodeName::from_user_name(&name).map(|node| node.to_string());
+    let Some(node) = node.filter(|node| all.len() < MAX_NODES || all.contains_key(node)) else {
+        return;
+    };
+    let known = all.entry(node).or_insert(end);
+    *known = end.max(*known);
 }
 
 #[cfg(test)]
@@ -84,7 +87,10 @@ mod tests {
             CertificateSigningRequest::default(),
         ];
 
-        let known = latest(requests.into_iter());
+        let mut known = BTreeMap::new();
+        for request in requests {
+            note(&mut known, request);
+        }
 
         let year = |days: u64| UNIX_EPOCH + Duration::from_hours(24 * days);
         let expected = [
@@ -92,5 +98,17 @@ mod tests {
             ("n2".to_owned(), year(22_280)),
         ];
         assert_eq!(known, BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn the_expiries_of_a_limited_number_of_nodes_are_kept() {
+        let known = (0..MAX_NODES).map(|number| (format!("n{number}"), SystemTime::UNIX_EPOCH));
+        let mut known: BTreeMap<_, _> = known.collect();
+
+        note(&mut known, issued("system:node:n0", 2031));
+        note(&mut known, issued("system:node:other", 2031));
+
+        assert_eq!(known.len(), MAX_NODES);
+        assert_ne!(known["n0"], SystemTime::UNIX_EPOCH);
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::{BoxError, Explainer, NOT_ASKED, bounded, expiries};
 use crate::clock;
 use crate::metrics::DENIED;
-use crate::nodes::KubeNodes;
+use crate::nodes::{KubeNodes, MAX_NODES};
 
 /// The number of Nodes whose predictions run at the same time, so that their calls to a cloud API can be combined.
 const AT_ONCE: usize = 64;
@@ -153,7 +153,10 @@ impl Explainer {
         let listed = timeout(EXPIRIES_WITHIN, expiries::expiries(workload.client()));
         expiries.extend(listed.await.ok().and_then(Result::ok).unwrap_or_default());
         let nodes = KubeNodes::new(workload.client().clone());
-        let mut nodes = nodes.provider_ids().await?;
+        let (mut nodes, are_all) = nodes.provider_ids().await?;
+        if !are_all {
+            return Err(format!("the cluster has more than {MAX_NODES} Nodes").into());
+        }
         nodes.sort();
         let now = clock::now();
         let predicted = nodes.into_iter().map(|(node, provider_id)| {

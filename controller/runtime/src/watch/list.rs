@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::Lenient;
-use crate::client::{CallError, Decoding, pages};
+use crate::client::{CallError, Decoding, each_object, pages};
 
 /// An object of which only the metadata is decoded.
 pub type MetadataOf<R> = Lenient<NoFields, R>;
@@ -78,6 +78,39 @@ pub(crate) async fn all_metadata_of<R: Resource + Clone + Debug>(
 ) -> Result<Vec<MetadataOf<R>>, CallError> {
     let list = |page| async move { metadata_page_of(api, &page).await };
     pages(wanted, list).await
+}
+
+/// Calls `take` with each object of a list. Only one page is in memory, because a tenant's API server can return any
+/// number of objects.
+///
+/// # Errors
+///
+/// Like [`all_of`].
+pub(crate) async fn each_of<K, R>(
+    api: &Api<Lenient<K, R>>,
+    wanted: ListParams,
+    take: impl FnMut(Lenient<K, R>),
+) -> Result<(), CallError>
+where
+    K: Clone + Debug + DeserializeOwned,
+    R: Resource + Clone + Debug,
+{
+    let list = |page| async move { page_of(api, &page).await };
+    each_object(wanted, list, take).await
+}
+
+/// Calls `take` with each object of a metadata list, like [`each_of`].
+///
+/// # Errors
+///
+/// Like [`all_of`].
+pub(crate) async fn each_metadata_of<R: Resource + Clone + Debug>(
+    api: &Api<MetadataOf<R>>,
+    wanted: ListParams,
+    take: impl FnMut(MetadataOf<R>),
+) -> Result<(), CallError> {
+    let list = |page| async move { metadata_page_of(api, &page).await };
+    each_object(wanted, list, take).await
 }
 
 #[cfg(test)]
