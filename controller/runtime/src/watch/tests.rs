@@ -198,6 +198,28 @@ async fn a_continued_watch_with_a_lower_version_lists_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_version_of_megabytes_ends_the_list_or_the_watch() {
+    let version = |len: usize| -> &'static str { Box::leak("7".repeat(len).into_boxed_str()) };
+    let results = async |answers: Vec<Answer>, count: usize| {
+        let (events, _) = watching(Box::leak(answers.into_boxed_slice()));
+        let events: Vec<_> = events.take(count).collect().await;
+        let is_too_long = |event: &NodeEvent| match event {
+            Ok(_) => false,
+            Err(error) => matches!(error, watcher::Error::NoResourceVersion),
+        };
+        events.iter().map(is_too_long).collect::<Vec<_>>()
+    };
+
+    for (len, is_too_long) in [(16 * 1024, false), (16 * 1024 + 1, true), (1 << 20, true)] {
+        let long = version(len);
+        let watched = results(vec![Answer::List("5"), Answer::Event(long)], 3).await;
+        assert_eq!(watched, [false, false, is_too_long], "{len}");
+        let listed = results(vec![Answer::List(long)], 2).await;
+        assert_eq!(listed, [false, is_too_long], "{len}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failed_watch_lists_again() {
     use Answer::{Bookmark, Broken, BrokenAfter, List};
 
