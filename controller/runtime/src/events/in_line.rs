@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use k8s_openapi::api::events::v1::Event;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
@@ -23,9 +22,9 @@ pub(super) struct InLine {
     waiting: mpsc::Receiver<Box<Waiting>>,
     /// Whether the channel can deliver more Events.
     is_open: bool,
-    limiter: Limiter,
-    /// The Events that wait for a turn.
-    due: VecDeque<Event>,
+    limiter: Limiter<Waiting>,
+    /// The Events that wait for a turn, with their memory.
+    due: VecDeque<Box<Waiting>>,
     /// Waits for the turn of the first Event, which keeps its place in the queue of all clusters. The wait is a
     /// separate task, because this queue is not polled while the cluster's writes hang. Otherwise, all clusters would
     /// wait for a turn that is not used.
@@ -62,15 +61,15 @@ impl InLine {
             tokio::select! {
                 biased;
                 Some(_) = self.turn.join_next() => {
-                    if let Some(event) = self.due.pop_front() {
-                        return Some((Cluster::Management, event));
+                    if let Some(waiting) = self.due.pop_front() {
+                        return Some(waiting.take());
                     }
                 }
                 waiting = self.waiting.recv(), if self.is_open => match waiting {
                     None => self.is_open = false,
-                    Some(waiting) => match waiting.take() {
-                        (Cluster::Management, event) => self.admit(event),
-                        event @ (Cluster::Workload, _) => return Some(event),
+                    Some(waiting) => match waiting.cluster() {
+                        Cluster::Management => self.admit(waiting),
+                        Cluster::Workload => return Some(waiting.take()),
                     },
                 },
                 _ = self.look.tick() => {
@@ -81,7 +80,7 @@ impl InLine {
         }
     }
 
-    fn admit(&mut self, event: Event) {
+    fn admit(&mut self, event: Box<Waiting>) {
         let now = Instant::now();
         let has_room = self.due.len() < MAX_IN_LINE;
         self.due.extend(self.limiter.admit(event, has_room, now));

@@ -1,6 +1,7 @@
 //! Limits for Events on machines.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use k8s_openapi::api::events::v1::Event;
@@ -41,42 +42,64 @@ fn take(machine: &mut WholeAt, cluster: &mut WholeAt, now: Instant) -> bool {
     taken
 }
 
+/// An Event that is not written yet. It can hold its memory.
+pub(super) trait Pending {
+    fn event(&self) -> &Event;
+
+    fn event_mut(&mut self) -> &mut Event;
+}
+
 /// Limits Events with the budgets of their machines and of the cluster.
 #[derive(Debug)]
-pub(super) struct Limiter {
+pub(super) struct Limiter<E> {
     lines: ClusterLines,
     cluster: WholeAt,
-    machines: HashMap<(String, String), Machine>,
+    /// The machines, by a hash of their namespace and name. A tenant determines the number and the names of machines.
+    machines: HashMap<u64, Machine<E>>,
+    hashes: RandomState,
     /// The number of dropped Events for machines without their own budget.
     left_out: u64,
 }
 
-#[derive(Debug, Default)]
-struct Machine {
+#[derive(Debug)]
+struct Machine<E> {
     whole_at: WholeAt,
     left_out: u64,
-    last: Option<Box<Event>>,
+    last: Option<Box<E>>,
 }
 
-impl Limiter {
+impl<E> Default for Machine<E> {
+    fn default() -> Self {
+        Self {
+            whole_at: None,
+            left_out: 0,
+            last: None,
+        }
+    }
+}
+
+impl<E: Pending> Limiter<E> {
     /// Creates full budgets. `lines` is the cluster's log-line budget.
     pub(super) fn new(lines: ClusterLines) -> Self {
         Self {
             lines,
             cluster: None,
             machines: HashMap::new(),
+            hashes: RandomState::new(),
             left_out: 0,
         }
     }
 
     /// Returns the Event if `has_room` is set and the budgets allow the Event.
-    pub(super) fn admit(&mut self, event: Event, has_room: bool, now: Instant) -> Option<Event> {
-        let regarding = event.regarding.as_ref();
-        let field = |text: Option<&String>| text.cloned().unwrap_or_default();
-        let key = (
-            field(regarding.and_then(|object| object.namespace.as_ref())),
-            field(regarding.and_then(|object| object.name.as_ref())),
-        );
+    pub(super) fn admit(
+        &mut self,
+        pending: Box<E>,
+        has_room: bool,
+        now: Instant,
+    ) -> Option<Box<E>> {
+        let regarding = pending.event().regarding.as_ref();
+        let machine = regarding.map(|object| (&object.namespace, &object.name));
+        let key = self.hashes.hash_one(machine);
         if self.machines.len() >= MAX_MACHINES && !self.machines.contains_key(&key) {
             self.machines.retain(|_, machine| {
                 machine.left_out > 0 || machine.whole_at.is_some_and(|at| at > now)
@@ -96,29 +119,30 @@ impl Limiter {
         let machine = self.machines.entry(key).or_default();
         if !has_room || !take(&mut machine.whole_at, &mut self.cluster, now) {
             machine.left_out += 1;
-            machine.last = Some(Box::new(event));
+            machine.last = Some(pending);
             return None;
         }
-        Some(event)
+        Some(pending)
     }
 
     /// Returns the last dropped Event for each machine, with the number of dropped Events. The number of results is
     /// limited by the budgets and by `room`.
-    pub(super) fn left_out(&mut self, now: Instant, room: usize) -> Vec<Event> {
+    pub(super) fn left_out(&mut self, now: Instant, room: usize) -> Vec<Box<E>> {
         let mut told = Vec::new();
         for machine in self.machines.values_mut() {
             if told.len() < room
                 && machine.last.is_some()
                 && take(&mut machine.whole_at, &mut self.cluster, now)
-                && let Some(mut event) = machine.last.take()
+                && let Some(mut pending) = machine.last.take()
             {
                 let more = std::mem::take(&mut machine.left_out) - 1;
                 if more > 0 {
-                    let note = event.note.unwrap_or_default();
+                    let event = pending.event_mut();
+                    let note = event.note.take().unwrap_or_default();
                     let note = format!("{more} more Events were skipped before this one: {note}");
                     event.note = Some(cut(note));
                 }
-                told.push(*event);
+                told.push(pending);
             }
         }
         told
@@ -131,7 +155,17 @@ mod tests {
 
     use super::*;
 
-    fn limiter() -> Limiter {
+    impl Pending for Event {
+        fn event(&self) -> &Event {
+            self
+        }
+
+        fn event_mut(&mut self) -> &mut Event {
+            self
+        }
+    }
+
+    fn limiter() -> Limiter<Event> {
         Limiter::new(ClusterLines::of_namespace("a"))
     }
 
@@ -147,10 +181,10 @@ mod tests {
     }
 
     /// Adds this number of Events on a machine, and returns the number that the budgets allow.
-    fn admitted(limiter: &mut Limiter, machine: &str, count: usize, now: Instant) -> usize {
+    fn admitted(limiter: &mut Limiter<Event>, machine: &str, count: usize, now: Instant) -> usize {
         let events = (0..count).map(|number| event(machine, &number.to_string()));
         events
-            .filter_map(|event| limiter.admit(event, true, now))
+            .filter_map(|event| limiter.admit(Box::new(event), true, now))
             .count()
     }
 
@@ -214,15 +248,16 @@ mod tests {
     async fn an_event_above_the_limit_is_written_later_unchanged() {
         let (mut limiter, now) = (limiter(), Instant::now());
         for machine in ["1", "2", "3"] {
-            assert_eq!(limiter.admit(event(machine, "joined"), false, now), None);
+            let joined = Box::new(event(machine, "joined"));
+            assert_eq!(limiter.admit(joined, false, now), None);
         }
 
         let mut told = limiter.left_out(now, 2);
         assert_eq!(told.len(), 2);
         told.extend(limiter.left_out(now, 2));
 
-        let note = |event: &Event| event.note.clone().unwrap();
-        assert_eq!(told.iter().map(note).collect::<Vec<_>>(), ["joined"; 3]);
+        let notes = told.iter().filter_map(|event| event.note.as_deref());
+        assert_eq!(notes.collect::<Vec<_>>(), ["joined"; 3]);
         assert!(limiter.left_out(now, 2).is_empty());
     }
 }

@@ -155,6 +155,40 @@ fn the_memory_of_waiting_events_is_bounded_and_released() {
     assert!(events.left_out.load(Ordering::Relaxed) > 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn events_that_wait_for_a_turn_or_a_budget_use_counted_memory() {
+    let rate = Rate {
+        burst: 1,
+        every: Duration::from_hours(1),
+    };
+    let cluster = ObjectKey::new("tenant-a", "prod-1");
+    let limits = EventLimits {
+        rate: Arc::new(FairRate::new(rate)),
+        lines: ClusterLines::of(&cluster),
+        cluster,
+    };
+    let (sender, receiver) = mpsc::channel(MAX_WAITING);
+    let events = Events::sending(sender, &limits);
+    let mut line = InLine::new(receiver, limits);
+    // 64 Events wait for a turn, and the others for the budget of their machines.
+    for number in 0..80 {
+        let regarding = ObjectReference {
+            name: Some(format!("{number:02}")),
+            ..machine()
+        };
+        events.tell(regarding, true, "RecordRetired", String::new(), now());
+    }
+    let all = events.memory.lock().bytes;
+
+    assert!(line.next().await.is_some());
+    let next = timeout(Duration::from_secs(1), line.next()).await;
+
+    assert!(next.is_err());
+    assert_eq!(events.memory.lock().bytes, all / 80 * 79);
+    drop(line);
+    assert_eq!(events.memory.lock().bytes, 0);
+}
+
 /// A writer's stream for this cluster, with Events on this number of machines.
 fn in_line(rate: &Arc<FairRate>, namespace: &str, name: &str, machines: usize) -> InLine {
     let cluster = ObjectKey::new(namespace, name);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::events::v1::Event;
 use node_attestation_core::unshared::Unshared;
 
+use super::limiter::Pending;
 use super::{Addressed, Cluster};
 use crate::memory::{Holding, Share};
 
@@ -63,9 +64,24 @@ impl Waiting {
         })
     }
 
+    /// The cluster to write the Event to.
+    pub(super) fn cluster(&self) -> Cluster {
+        self.cluster
+    }
+
     /// Returns the Event, and releases its memory.
     pub(super) fn take(mut self) -> Addressed {
         (self.cluster, mem::take(&mut self.event))
+    }
+}
+
+impl Pending for Waiting {
+    fn event(&self) -> &Event {
+        &self.event
+    }
+
+    fn event_mut(&mut self) -> &mut Event {
+        &mut self.event
     }
 }
 

@@ -1,6 +1,7 @@
 //! Events on `NodeIdentity` objects about garbage collection.
 
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -22,8 +23,9 @@ const DEADLINE: Duration = Duration::from_secs(5);
 const MAX_A_SWEEP: usize = 20;
 
 /// The maximum number of remembered actions. These actions prevent further Events for a Node that is created
-/// repeatedly.
-const MAX_REMEMBERED: usize = 10_000;
+/// repeatedly. A tenant with many Clusters can cause any number of actions, because it writes the records and operates
+/// the API server.
+const MAX_REMEMBERED: usize = 1000;
 
 /// The Events on the records of one cluster.
 #[derive(Debug)]
@@ -31,7 +33,9 @@ pub(super) struct SweepEvents {
     events: Events,
     api: Api<NodeIdentity>,
     cluster: ObjectKey,
-    written: BTreeSet<SweepAction>,
+    /// The hashes of the actions that have an Event.
+    written: BTreeSet<u64>,
+    hashes: RandomState,
 }
 
 impl SweepEvents {
@@ -41,6 +45,7 @@ impl SweepEvents {
             api: Api::namespaced(management.clone(), &cluster.namespace),
             cluster: cluster.clone(),
             written: BTreeSet::new(),
+            hashes: RandomState::new(),
         }
     }
 
@@ -50,10 +55,13 @@ impl SweepEvents {
             self.written.clear();
         }
         for done in done.into_iter().take(MAX_A_SWEEP) {
-            if self.written.insert(done.clone()) {
+            let (reason, note) = words(&done);
+            let hash = self
+                .hashes
+                .hash_one((done.node_name.as_str(), reason, &note));
+            if self.written.insert(hash) {
                 let regarding = self.record(&done).await;
                 let is_warning = done.what == Swept::Contradicted;
-                let (reason, note) = words(&done);
                 self.events.tell(regarding, is_warning, reason, note, now);
             }
         }
@@ -107,5 +115,48 @@ fn words(done: &SweepAction) -> (&'static str, String) {
                 "Deleted Node {node_name} of the previous machine, before generation {generation}."
             ),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+    use hyper::Response;
+    use hyper::body::Bytes;
+    use kubelet_attestation::names::NodeName;
+
+    use super::*;
+    use crate::client::ClusterAccess;
+
+    #[tokio::test]
+    async fn reported_actions_use_bounded_memory_and_are_reported_once() {
+        let (events, mut next) = Events::collected();
+        let access = ClusterAccess::in_memory(|_| async {
+            Response::new(Full::new(Bytes::from_static(b"{}")))
+        });
+        let cluster = ObjectKey::new("tenant-a", "prod-1");
+        let mut events = SweepEvents::new(events, access.client(), &cluster);
+        let action = |number: usize| SweepAction {
+            node_name: NodeName::parse(&format!("n{number}")).unwrap(),
+            generation: 1,
+            what: Swept::NodeRemoved,
+        };
+
+        let mut reported = Vec::new();
+        for number in 0..2 * MAX_REMEMBERED {
+            for _ in 0..2 {
+                events
+                    .write(vec![action(number)], SystemTime::UNIX_EPOCH)
+                    .await;
+            }
+            reported.push(std::iter::from_fn(&mut next).count());
+        }
+
+        assert!(events.written.len() <= MAX_REMEMBERED + 1);
+        let len: usize = events.written.iter().map(size_of_val).sum();
+        assert!(len <= 8 * (MAX_REMEMBERED + 1), "{len}");
+        assert!(reported.iter().all(|count| *count <= 2));
+        let twice = reported.iter().filter(|count| **count == 2).count();
+        assert!(twice <= 1, "only an action before the memory was cleared");
     }
 }
