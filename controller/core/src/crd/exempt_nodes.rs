@@ -4,6 +4,10 @@ use std::collections::BTreeSet;
 
 use kubelet_attestation::names::NodeName;
 
+/// The maximum number of exempt control-plane nodes. A control plane has a few. The names are in an admission policy, and
+/// a tenant can create any number of control-plane Machines.
+const MAX_CONTROL_PLANE: usize = 500;
+
 /// The entries of `exemptNodes`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExemptNodes {
@@ -56,10 +60,12 @@ impl ExemptNodes {
         }
     }
 
-    /// The names of the exempt Nodes, given the control-plane nodes.
+    /// The names of the exempt Nodes, given the control-plane nodes. If there are too many control-plane nodes, only the
+    /// first are exempt.
     pub fn names(&self, control_plane: BTreeSet<NodeName>) -> BTreeSet<NodeName> {
         let exempt = control_plane.into_iter();
         let exempt = exempt.filter(|node| self.of(node, true).is_some());
+        let exempt = exempt.take(MAX_CONTROL_PLANE);
         exempt.chain(self.listed.iter().cloned()).collect()
     }
 }
@@ -121,5 +127,21 @@ mod tests {
     #[test]
     fn the_entry_for_control_plane_nodes_is_not_a_node_name() {
         assert!(NodeName::parse(CONTROL_PLANE).is_err());
+    }
+
+    #[test]
+    fn a_limited_number_of_control_plane_nodes_is_exempt() {
+        let planes = |count: usize| (0..count).map(|number| name(&format!("cp-{number:04}")));
+        let exempt: ExemptNodes = [CONTROL_PLANE, "n1"].iter().collect();
+
+        for (count, expected) in [
+            (MAX_CONTROL_PLANE, MAX_CONTROL_PLANE),
+            (MAX_CONTROL_PLANE + 1, MAX_CONTROL_PLANE),
+        ] {
+            let names = exempt.names(planes(count).collect());
+
+            assert_eq!(names.len(), expected + 1);
+            assert!(names.contains(&name("n1")));
+        }
     }
 }
