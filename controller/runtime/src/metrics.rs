@@ -4,8 +4,8 @@
 //!
 //! # Guarantees
 //!
-//! - Label values are names of this program, well-known reasons, and the names and namespaces of Clusters. The only
-//!   other data from a tenant is the subject of the certificate that expires first. Labels never contain secrets.
+//! - Label values are names of this program, well-known reasons, and the names and namespaces of Clusters. With other
+//!   data, a tenant could create any number of series in the course of time. Labels never contain secrets.
 //! - When a cluster, a watch or a Lease ends, its series end.
 
 mod catalogue;

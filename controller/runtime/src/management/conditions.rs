@@ -178,7 +178,7 @@ pub(super) fn report_of(
         exempt,
         overlaps,
         approvals,
-        expiring: findings.expiring,
+        expiring: findings.expiring.map(|first| first.at),
         unmeasured: findings.unmeasured,
     }
 }

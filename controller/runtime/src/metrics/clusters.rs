@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use node_attestation_core::unshared::Unshared;
-use node_attestation_core::verifier::Expiring;
 
 use super::Pending;
 
@@ -47,7 +46,7 @@ pub(super) struct State {
     pub(super) overlaps: Option<usize>,
     /// The numbers of requests for serving certificates that other approvers approved, by reason.
     pub(super) approvals: BTreeMap<String, usize>,
-    pub(super) expiring: Option<Expiring>,
+    pub(super) expiring: Option<SystemTime>,
     pub(super) unmeasured: Option<usize>,
     /// The numbers of denials, by reason.
     pub(super) denials: BTreeMap<&'static str, usize>,
@@ -74,8 +73,8 @@ pub(crate) struct ClusterReport {
     pub(crate) overlaps: Option<usize>,
     /// The numbers of requests for serving certificates that other approvers approved, by reason.
     pub(crate) approvals: BTreeMap<String, usize>,
-    /// The endorsement key certificate that expires first, if it expires soon.
-    pub(crate) expiring: Option<Expiring>,
+    /// The earliest expiry time of an endorsement key certificate, if it expires soon.
+    pub(crate) expiring: Option<SystemTime>,
     /// The number of machines whose firmware does not measure their boot.
     pub(crate) unmeasured: Option<usize>,
 }

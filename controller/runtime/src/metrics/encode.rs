@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use node_attestation_core::time::since_epoch;
-use node_attestation_core::verifier::Expiring;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet, prometheus_text,
@@ -165,8 +164,8 @@ fn clusters(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
         for (reason, count) in state.denials {
             denials.push((labels(&[("reason", reason)]), number(count)));
         }
-        if let Some(Expiring { at, subject }) = state.expiring {
-            vendors.push((labels(&[("subject", &subject)]), unix(at)));
+        if let Some(end) = state.expiring {
+            vendors.push((labels(&[]), unix(end)));
         }
         if let Some(count) = state.unmeasured {
             unmeasured.push((labels(&[]), number(count)));

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use node_attestation_core::refusal::Denial;
-use node_attestation_core::verifier::{Expiring, InsecureVerifier, Verifier};
+use node_attestation_core::verifier::{InsecureVerifier, Verifier};
 use prometheus_client::metrics::MetricType;
 
 use super::catalogue::{ALL, Metric};
@@ -52,10 +52,7 @@ fn report() -> ClusterReport {
         exempt: Some(5),
         overlaps: Some(7),
         approvals: BTreeMap::from([("KubectlApprove".to_owned(), 6)]),
-        expiring: Some(Expiring {
-            at: SystemTime::UNIX_EPOCH + Duration::from_secs(2000),
-            subject: "CN=a vendor".to_owned(),
-        }),
+        expiring: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(2000)),
         unmeasured: Some(2),
     }
 }
@@ -180,7 +177,7 @@ async fn each_metric_has_its_counted_value() {
         r#"node_attestation_exempt_nodes{namespace="tenant-a",cluster="prod-1"} 5.0"#,
         r#"node_attestation_exempt_overlaps{namespace="tenant-a",cluster="prod-1"} 7.0"#,
         r#"node_attestation_other_serving_approvals{namespace="tenant-a",cluster="prod-1",approver="KubectlApprove"} 6.0"#,
-        r#"node_attestation_endorsement_certificate_expiry_timestamp_seconds{namespace="tenant-a",cluster="prod-1",subject="CN=a vendor"} 2000.0"#,
+        r#"node_attestation_endorsement_certificate_expiry_timestamp_seconds{namespace="tenant-a",cluster="prod-1"} 2000.0"#,
         r#"node_attestation_unmeasured_machines{namespace="tenant-a",cluster="prod-1"} 2.0"#,
         r#"node_attestation_leader{lease="controller"} 1.0"#,
         r#"node_attestation_terms_total{lease="controller"} 1"#,
@@ -328,4 +325,30 @@ async fn each_reason_for_a_denial_of_a_served_provider_is_counted_from_0() {
     }
     let all = text.matches("node_attestation_csr_total{").count();
     assert_eq!(all, Denial::CATALOGUE.len());
+}
+
+#[test]
+fn labels_have_no_values_that_a_tenant_can_choose_except_names() {
+    let labels = ALL.iter().flat_map(|metric| metric.labels);
+    let labels: BTreeSet<&str> = labels.copied().collect();
+
+    let of_names = ["namespace", "cluster"];
+    let of_program = [
+        "approver",
+        "code",
+        "kind",
+        "lease",
+        "operation",
+        "outcome",
+        "phase",
+        "provider",
+        "reason",
+        "result",
+        "service",
+        "state",
+        "status",
+        "type",
+        "version",
+    ];
+    assert_eq!(labels, of_names.into_iter().chain(of_program).collect());
 }

@@ -22,7 +22,7 @@ pub(super) async fn tell(verifiers: Verifiers, metrics: ClusterMetrics) {
             unmeasured,
         } = findings;
         metrics.report(|| ClusterReport {
-            expiring,
+            expiring: expiring.map(|first| first.at),
             unmeasured,
             ..ClusterReport::serving()
         });

@@ -445,8 +445,9 @@ fn a_pending_attestor_keeps_its_previous_condition() {
 
 #[test]
 fn an_attestors_findings_are_in_the_metrics_report() {
+    let at = SystemTime::UNIX_EPOCH + Duration::from_hours(1);
     let expiring = Expiring {
-        at: SystemTime::UNIX_EPOCH + Duration::from_hours(1),
+        at,
         subject: "CN=a vendor".to_owned(),
     };
     let phase = ClusterPhase::Serving {
@@ -455,17 +456,14 @@ fn an_attestors_findings_are_in_the_metrics_report() {
         attestors: Vec::new(),
         findings: Box::new(Findings {
             conditions: Vec::new(),
-            expiring: Some(expiring.clone()),
+            expiring: Some(expiring),
             unmeasured: Some(3),
         }),
     };
 
     let report = report_of(&phase, &status(&authentication("tpm"), &phase, now()));
 
-    assert_eq!(
-        (report.expiring, report.unmeasured),
-        (Some(expiring), Some(3))
-    );
+    assert_eq!((report.expiring, report.unmeasured), (Some(at), Some(3)));
     let stopped = ClusterPhase::Stopped(NotReady::Broken);
     let report = report_of(&stopped, &KubeletAuthenticationStatus::default());
     assert_eq!((report.expiring, report.unmeasured), (None, None));

@@ -12,8 +12,7 @@ use crate::logs::outcome;
 use crate::metrics::CONDITION_STATUSES;
 
 /// Labels whose values are names of objects, kinds, calls or versions.
-const OF_NAMES: [&str; 12] = [
-    "subject",
+const OF_NAMES: [&str; 11] = [
     "namespace",
     "cluster",
     "lease",
