@@ -99,10 +99,10 @@ impl CapiInventory {
         }
     }
 
-    /// A `MachinePool` with unknown members, and the limit that truncated it. `None` also while the inventory is
+    /// A `MachinePool` or a Machine with unknown data, and the limit that truncated it. `None` also while the inventory is
     /// unavailable.
     pub(crate) fn unknown_members(&self) -> Option<String> {
-        let cut = self.look(|view| Ok(view.knows_all_members().err()));
+        let cut = self.look(|view| Ok(view.knows_all_names().err()));
         cut.ok()?.map(|cut| cut.to_string())
     }
 
@@ -471,7 +471,7 @@ impl Inventory for CapiInventory {
     }
 
     async fn by_address(&self, address: IpAddr) -> Result<Vec<Machine>, Unavailable> {
-        self.find(|view| Ok(view.by_address(address))).await
+        self.find(|view| view.by_address(address)).await
     }
 
     async fn by_name(&self, name: &str) -> Result<Vec<Machine>, Unavailable> {

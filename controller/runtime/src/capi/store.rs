@@ -28,7 +28,7 @@ mod values;
 
 pub(super) use configs::Referrer;
 pub(super) use members::Members;
-use pool_memory::{OfPool, PoolMemory};
+use pool_memory::{OfPool, PART_OF_REPORTED, PoolMemory};
 pub(super) use unreadable::Unread;
 use unreadable::UnreadableMembers;
 pub(super) use values::Ground;
@@ -38,6 +38,8 @@ pub(super) use values::Ground;
 pub(super) struct Store(
     Shared<Places>,
     /// Not shared: only the pool watch uses it.
+    Unshared<PoolMemory>,
+    /// The memory for the addresses and names that Machines report. Not shared: only the Machine watch uses it.
     Unshared<PoolMemory>,
 );
 
@@ -135,7 +137,8 @@ trait Member: Watched + Indexed + PartialEq {
 impl Default for Store {
     fn default() -> Self {
         let places = Shared::new(Lock::Clusters, Places::default());
-        Self(places, Unshared::default())
+        let of_reported = Unshared::new(PoolMemory::of_part(PART_OF_REPORTED));
+        Self(places, Unshared::default(), of_reported)
     }
 }
 
@@ -221,6 +224,12 @@ impl Store {
     #[cfg(test)]
     pub(super) fn limit_pools(&self, limit: crate::memory::KeptLimit) {
         *self.1.lock() = PoolMemory::new(limit);
+    }
+
+    /// Sets the limit for the addresses and names that Machines report. Must be called before any Machine is stored.
+    #[cfg(test)]
+    pub(super) fn limit_reported(&self, limit: crate::memory::KeptLimit) {
+        *self.2.lock() = PoolMemory::new(limit);
     }
 }
 
@@ -356,6 +365,35 @@ impl Member for Machine {
 
     fn deleting(&self) -> Option<bool> {
         Some(self.deleting)
+    }
+
+    fn fit(store: &Store, key: &ObjectKey, machine: Option<&mut Self>) -> Option<MemberLimit> {
+        let mut memory = store.2.lock();
+        let Some(machine) = machine else {
+            memory.set(key, OfPool::default());
+            return None;
+        };
+        let (wanted, room) = (machine.counted_memory(), memory.room(key));
+        if wanted > room {
+            let is_of_namespace = memory.exceeded(key, wanted) == MemberLimit::Namespace;
+            machine.omit_reported(if is_of_namespace {
+                MemberLimit::ReportedOfNamespace
+            } else {
+                MemberLimit::Reported
+            });
+        }
+        let used = machine.counted_memory();
+        let missing = wanted.saturating_sub(used);
+        memory.set(key, OfPool { used, missing });
+        machine.cut
+    }
+
+    fn next_with_room(store: &Store, after: Option<&str>) -> Option<ObjectKey> {
+        store.2.lock().next_that_fits(after)
+    }
+
+    fn forget_missing(store: &Store, key: &ObjectKey) {
+        store.2.lock().give_up(key);
     }
 
     fn table(members: &mut Members) -> &mut Table<Self> {

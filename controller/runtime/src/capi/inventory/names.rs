@@ -145,7 +145,7 @@ impl<'a> View<'a> {
                 // A guest can influence these grounds, so they must not take precedence over an unknown member. The
                 // stronger grounds are names in the Cluster's objects, which a guest cannot influence.
                 if weakest > Ground::Machine {
-                    self.knows_all_members()?;
+                    self.knows_all_names()?;
                 }
             }
         }

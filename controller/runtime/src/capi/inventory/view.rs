@@ -137,6 +137,32 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Checks that the reported addresses of all Machines are known. Otherwise, an address could belong to a Machine with
+    /// unknown addresses.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a limit omitted the addresses and names that a Machine reports.
+    pub(super) fn knows_all_reported(self) -> Result<(), Unavailable> {
+        match self.members.cut_machine() {
+            None => Ok(()),
+            Some((name, limit)) => Err(Unavailable::new(format!(
+                "Machine {name}: {}",
+                limit.reason()
+            ))),
+        }
+    }
+
+    /// Checks that the names of all members and Machines are known.
+    ///
+    /// # Errors
+    ///
+    /// Like [`knows_all_members`](Self::knows_all_members) and [`knows_all_reported`](Self::knows_all_reported).
+    pub(super) fn knows_all_names(self) -> Result<(), Unavailable> {
+        self.knows_all_members()?;
+        self.knows_all_reported()
+    }
+
     /// The pool members without a Machine whose required Node name is this name.
     ///
     /// # Errors
@@ -230,11 +256,15 @@ impl<'a> View<'a> {
     }
 
     /// The machines with this address, up to [`MAX_NAMESAKES`].
-    pub(super) fn by_address(self, address: IpAddr) -> Vec<Machine> {
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if an unknown address can be this address.
+    pub(super) fn by_address(self, address: IpAddr) -> Result<Vec<Machine>, Unavailable> {
+        self.knows_all_reported()?;
         let found = self.members.with_address(address).take(MAX_NAMESAKES);
-        found
-            .map(|(name, machine)| self.machine(name, machine))
-            .collect()
+        let found = found.map(|(name, machine)| self.machine(name, machine));
+        Ok(found.collect())
     }
 
     /// The machines that can have this name. If many hosts only report the name, only the first hosts are returned.
@@ -259,7 +289,7 @@ impl<'a> View<'a> {
         let named = named.map(|(name, machine)| self.machine(name, machine));
         let all: Vec<Machine> = named.chain(self.listed_named(wanted)?).collect();
         if all.is_empty() {
-            self.knows_all_members()?;
+            self.knows_all_names()?;
         }
         Ok(all)
     }

@@ -12,8 +12,8 @@ use node_attestation_core::identifiers::{TokenId, dns_form};
 use serde::Deserialize;
 
 use super::{
-    Bootstrap, CORE_GROUP, ConfigReference, Initialization, Kept, MAX_NAME_LEN, RawReference,
-    Reference, Watched, cluster_of, is_deleting, label, was_bootstrapped,
+    Bootstrap, CORE_GROUP, ConfigReference, Initialization, Kept, MAX_NAME_LEN, MemberLimit,
+    RawReference, Reference, Watched, cluster_of, is_deleting, label, was_bootstrapped,
 };
 
 /// The label on every control-plane Machine. Its value is ignored.
@@ -50,6 +50,14 @@ const MAX_ADDRESSES: usize = 64;
 /// 2,496 characters.
 const MAX_REPORTED_LEN: usize = 4096;
 
+/// The memory for a reported address, or for a reported name in addition to its bytes: the string's header, and an index
+/// entry.
+const REPORTED_LEN: usize = 64;
+
+/// The memory for reported addresses and names that each Machine can use without a limit for its namespace. Machines of
+/// common infrastructures use less than half of it.
+const UNCOUNTED_LEN: usize = 2048;
+
 /// The required fields of a Machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(
@@ -83,6 +91,27 @@ pub(in crate::capi) struct Machine {
     pub(in crate::capi) assigned_token: Option<TokenId>,
     /// The condition [`NODE_ATTESTED`], if its status is valid.
     pub(in crate::capi) attested: Option<Attested>,
+    /// The limit because of which the reported addresses and names were omitted.
+    pub(in crate::capi) cut: Option<MemberLimit>,
+}
+
+impl Machine {
+    /// The memory that the reported addresses and names use, above [`UNCOUNTED_LEN`].
+    pub(in crate::capi) fn counted_memory(&self) -> usize {
+        let names = self.dns_names.iter().map(String::len);
+        let hosts = self.host_names.iter().map(|name| name.as_str().len());
+        let names: usize = names.chain(hosts).map(|len| len + REPORTED_LEN).sum();
+        let addresses = self.addresses.len() * REPORTED_LEN;
+        (names + addresses).saturating_sub(UNCOUNTED_LEN)
+    }
+
+    /// Omits the reported addresses and names, because of this limit. Other data, such as the provider ID, stay.
+    pub(in crate::capi) fn omit_reported(&mut self, limit: MemberLimit) {
+        (self.addresses, self.dns_names, self.host_names) = (Vec::new(), Vec::new(), Vec::new());
+        // The omitted addresses and names can be its own.
+        self.provisioned = false;
+        self.cut = Some(limit);
+    }
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -212,6 +241,7 @@ impl Kept for Machine {
             dns_names,
             host_names,
             attested,
+            cut: None,
             uid: metadata.uid?,
         })
     }

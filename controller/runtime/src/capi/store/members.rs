@@ -141,6 +141,12 @@ impl Members {
         pools.find_map(|(name, pool)| Some((name, pool.cut?)))
     }
 
+    /// A Machine whose reported addresses and names are unknown, and the limit because of which they were omitted.
+    pub(in crate::capi) fn cut_machine(&self) -> Option<(&str, MemberLimit)> {
+        let mut machines = self.machines.with(Value::Cut);
+        machines.find_map(|(name, machine)| Some((name, machine.cut?)))
+    }
+
     /// Whether a Machine refers to this pool.
     pub(in crate::capi) fn has_machines_of(&self, pool: &str) -> bool {
         let mut machines = self.machines.with(Value::Pool(pool));
@@ -264,7 +270,9 @@ impl Indexed for Machine {
         let values = id.chain(addresses).chain(config.map(Value::Config));
         let values = values.chain(bootstrapped).chain(pool).chain(token);
         let names = names(self).filter(move |(_, own)| *own != name);
-        values.chain(names.map(|(ground, name)| Value::NodeName(ground, name)))
+        let cut = self.cut.map(|_| Value::Cut);
+        let values = values.chain(names.map(|(ground, name)| Value::NodeName(ground, name)));
+        values.chain(cut)
     }
 }
 

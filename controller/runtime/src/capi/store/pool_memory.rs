@@ -1,4 +1,4 @@
-//! The memory for the members of `MachinePools`, by namespace.
+//! The memory for the members of `MachinePools`, and for the data that Machines report, by namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -11,7 +11,11 @@ use crate::memory::KeptLimit;
 /// clusters. Without a limit, the 500 pools of a tenant would use 1 GB.
 const PART: usize = 8;
 
-/// The memory for pool members.
+/// The divisor of the container's memory for the long lists of addresses and names that Machines report: 64 MiB of 1
+/// GiB. A tenant can write 4 KiB into the status of each Machine, which take more than 10 KiB of memory.
+pub(super) const PART_OF_REPORTED: usize = 16;
+
+/// The memory for pool members, or for the data that Machines report. In the latter case, a pool is a Machine.
 #[derive(Debug)]
 pub(super) struct PoolMemory {
     limit: KeptLimit,
@@ -35,11 +39,16 @@ pub(super) struct OfPool {
 
 impl Default for PoolMemory {
     fn default() -> Self {
-        Self::new(KeptLimit::of_memory(PART, 1))
+        Self::of_part(PART)
     }
 }
 
 impl PoolMemory {
+    /// The memory with this divisor of the container's memory.
+    pub(super) fn of_part(part: usize) -> Self {
+        Self::new(KeptLimit::of_memory(part, 1))
+    }
+
     pub(super) const fn new(limit: KeptLimit) -> Self {
         Self {
             limit,

@@ -55,6 +55,6 @@ pub(super) enum Value<'a> {
     /// The name of a pool member.
     Member(&'a str),
     Token(&'a TokenId),
-    /// A pool with unknown members.
+    /// A pool with unknown members, or a Machine with unknown addresses and names.
     Cut,
 }

@@ -1,4 +1,4 @@
-//! Pools that a limit truncates, so that the other members are unknown.
+//! Pools that a limit truncates: the other members are unknown. Machines whose reported addresses are unknown.
 
 use node_attestation_core::inventory::Naming;
 use node_attestation_core::ledger::{Claim, MISSING_MACHINE_TIMEOUT, RecordLedger};
@@ -190,6 +190,90 @@ fn a_guest_reported_name_waits_if_a_pool_exceeds_its_limit() {
 
     let error = naming("m1.example.com").unwrap_err();
     assert_eq!(error.to_string(), cut_by(MemberLimit::Process));
+    for own in ["m1", "m1-infra"] {
+        assert_eq!(naming(own).unwrap(), Naming::Own, "{own}");
+    }
+}
+
+/// A name that the Machine reports, with 63 characters.
+fn host(machine: &str, number: usize) -> String {
+    format!("{machine}-{number:0>60}")
+}
+
+/// Adds a Machine whose status has this number of host names.
+fn see_reporting(objects: &Objects, name: &str, namespace: &str, count: usize) {
+    let hosts = (0..count).map(|number| {
+        let host = host(name, number);
+        json!({"type": "Hostname", "address": host})
+    });
+    let hosts: Vec<Value> = hosts.collect();
+    let machine = with(V2.machine(name), "/status/addresses", json!(hosts));
+    let machine = with(machine, "/metadata/namespace", json!(namespace));
+    seen::<objects::Machine>(objects, machine);
+    configured(objects, V2.config(name, &format!("tokn{name}")));
+}
+
+#[test]
+fn reported_names_beyond_the_memory_of_a_namespace_are_unknown() {
+    // 60 names are stored twice, and 2 KiB of each Machine are not counted.
+    const LONG: usize = 2 * 60 * (63 + 64) - 2048;
+    let (objects, inventory) = cluster(V2);
+    objects.store().limit_reported(KeptLimit::new(3 * LONG));
+    let see = |name: &str, namespace: &str, count: usize| {
+        see_reporting(&objects, name, namespace, count);
+    };
+    let delete = |name: &str| {
+        let key = ObjectKey::new(NAMESPACE, name);
+        objects.put::<objects::Machine>(&key, None);
+    };
+    let named = |name: String| block_on(inventory.by_name(&name));
+    let address = || block_on(inventory.by_address([10, 0, 0, 7].into()));
+
+    see("x1", NAMESPACE, 60);
+    assert_eq!(named(host("x1", 59)).unwrap().len(), 1);
+    assert!(address().is_ok());
+    see("x2", NAMESPACE, 60);
+    see("x3", NAMESPACE, 8);
+
+    let reason = MemberLimit::ReportedOfNamespace.reason();
+    let reason = format!("Machine x2: {reason}");
+    assert_eq!(named(host("x2", 0)).unwrap_err().to_string(), reason);
+    assert_eq!(address().unwrap_err().to_string(), reason);
+    assert_eq!(inventory.unknown_members(), Some(reason));
+    // Its provider ID, known names, and small lists are known.
+    assert!(by_id(&inventory, "generic:///rack/x2").is_some());
+    for known in ["x2".to_owned(), host("x1", 0), host("x3", 7)] {
+        assert_eq!(named(known).unwrap().len(), 1);
+    }
+    see("x2", "tenant-b", 60);
+    let other = CapiInventory::new(objects.clone(), ObjectKey::new("tenant-b", "prod-1"));
+    assert_eq!(other.unknown_members(), None);
+
+    let next = || objects::Machine::next_that_fits(objects.store(), None);
+    assert_eq!(next(), None);
+    delete("x1");
+    assert_eq!(next(), Some(ObjectKey::new(NAMESPACE, "x2")));
+    see("x2", NAMESPACE, 60);
+    assert_eq!(named(host("x2", 59)).unwrap().len(), 1);
+    assert!(address().is_ok());
+    assert_eq!((next(), inventory.unknown_members()), (None, None));
+}
+
+#[test]
+fn a_guest_reported_name_waits_if_another_machine_has_unknown_names() {
+    let (objects, inventory) = cluster(V2);
+    objects.store().limit_reported(KeptLimit::new(1));
+    let naming = |asked: &str| {
+        let machine = block_on(inventory.by_machine_name("m1")).unwrap().unwrap();
+        let asked = NodeName::parse(asked).unwrap();
+        block_on(inventory.naming(&machine, &asked))
+    };
+    assert_eq!(naming("m1.example.com").unwrap(), Naming::Own);
+
+    see_reporting(&objects, "x1", NAMESPACE, 60);
+
+    let error = naming("m1.example.com").unwrap_err();
+    assert!(error.to_string().starts_with("Machine x1: "), "{error}");
     for own in ["m1", "m1-infra"] {
         assert_eq!(naming(own).unwrap(), Naming::Own, "{own}");
     }
