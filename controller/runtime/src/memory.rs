@@ -59,6 +59,16 @@ static CALLS: LazyLock<Common> = LazyLock::new(|| {
     Common::of_kept(usize::MAX, container::limit() / CALLS_PART)
 });
 
+/// The divisor for the values of the Clusters' Secrets: 64 MiB of 1 GiB. They are kept as long as their Clusters exist, and
+/// a tenant with 1,000 Clusters could otherwise use more than 200 MiB.
+const SECRETS_PART: usize = 16;
+
+/// The memory that is reserved for the values of each Secret. Normal Secrets and their parsed forms use less.
+const OWN_SECRET: usize = STEP;
+
+static SECRETS: LazyLock<Common> =
+    LazyLock::new(|| Common::of_kept(usize::MAX, container::limit() / SECRETS_PART));
+
 /// The memory that is reserved for a cluster's `ConfigMaps`, which is enough for more than 10,000 hosts.
 const OWN_LISTS: usize = 2 * 1024 * 1024;
 
@@ -269,6 +279,11 @@ impl Share {
     /// Creates a share for the management cluster's response to one call that this namespace causes.
     pub(crate) fn of_call(namespace: &str) -> Self {
         Self::of(&CALLS, namespace, OWN_CALL)
+    }
+
+    /// Creates a share for the values of a Secret of a Cluster in this namespace.
+    pub(crate) fn of_secret(namespace: &str) -> Self {
+        Self::of(&SECRETS, namespace, OWN_SECRET)
     }
 
     fn of(common: &'static Common, namespace: &str, own: usize) -> Self {

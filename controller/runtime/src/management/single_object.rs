@@ -4,13 +4,20 @@ use std::future::ready;
 
 use futures::stream::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::Secret;
-use kube::Resource as _;
 use kube::api::Api;
 use kube::runtime::watcher::Event;
 
 use crate::capi::SecretValues;
 use crate::log_lines::ClusterLines;
+use crate::memory::Share;
 use crate::watch::{Lenient, Skipped, Unreadable, WatchLog, on_management, watch_config};
+
+/// The number of copies of a Secret's values: the Secret, and its parsed form.
+const COPIES: usize = 2;
+
+/// The reason why a Secret is not used.
+const TOO_MUCH_MEMORY: &str = "the Secrets of the Clusters in its namespace are too large for their memory; make some of them \
+                               smaller, then change this one";
 
 /// The last known state of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -71,6 +78,18 @@ pub(super) fn follow(
     keys: &'static [&'static str],
     lines: ClusterLines,
 ) -> impl Stream<Item = Change<Secret>> + Send + use<> {
+    let share = Share::of_secret(lines.namespace());
+    follow_within(api, name, keys, (lines, &share))
+}
+
+/// Like [`follow`]. The values count toward this share as long as the stream exists.
+fn follow_within(
+    api: Api<Lenient<SecretValues, Secret>>,
+    name: &str,
+    keys: &'static [&'static str],
+    (lines, share): (ClusterLines, &Share),
+) -> impl Stream<Item = Change<Secret>> + Send + use<> {
+    let mut memory = share.holding();
     let mut skipped = Skipped::of_cluster("Secret", lines.clone());
     let config = watch_config().fields(&format!("metadata.name={name}"));
     let mut seen = false;
@@ -81,25 +100,32 @@ pub(super) fn follow(
         let state = match event {
             Ok(Event::Apply(object) | Event::InitApply(object)) => {
                 seen = true;
-                let version = object.meta().resource_version.clone();
-                match object.object {
-                    Ok(read) => {
+                let Lenient {
+                    metadata, object, ..
+                } = object;
+                let read = object.map(|read| read.only(keys)).and_then(|secret| {
+                    let has_room = memory.resize(COPIES * len(&secret));
+                    let error = || Unreadable::because(TOO_MUCH_MEMORY);
+                    has_room.then_some(secret).ok_or_else(error)
+                });
+                match read {
+                    Ok(mut secret) => {
                         is_known = true;
-                        let mut secret = read.only(keys);
-                        secret.metadata.resource_version = version;
+                        secret.metadata.resource_version = metadata.resource_version;
                         Some(Observed::Present(secret))
                     }
-                    Err(ref error) => {
-                        skipped.note(object.meta(), error);
+                    Err(error) => {
+                        skipped.note(&metadata, &error);
                         if is_known {
-                            return ready(Some(Change::Outdated(error.clone())));
+                            return ready(Some(Change::Outdated(error)));
                         }
-                        Some(Observed::Unreadable(error.clone()))
+                        Some(Observed::Unreadable(error))
                     }
                 }
             }
             Ok(Event::Delete(_)) => {
                 is_known = false;
+                memory.resize(0);
                 Some(Observed::Absent)
             }
             Ok(Event::Init) => {
@@ -108,6 +134,7 @@ pub(super) fn follow(
             }
             Ok(Event::InitDone) if !seen => {
                 is_known = false;
+                memory.resize(0);
                 Some(Observed::Absent)
             }
             Ok(Event::InitDone) | Err(_) => None,
@@ -116,12 +143,19 @@ pub(super) fn follow(
     })
 }
 
+/// The length of all values.
+fn len(secret: &Secret) -> usize {
+    let values = secret.data.iter().flat_map(|data| data.values());
+    values.map(|value| value.0.len()).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
     use std::pin::pin;
     use std::time::Duration;
 
+    use data_encoding::BASE64;
     use futures::stream;
     use http_body_util::combinators::UnsyncBoxBody;
     use http_body_util::{BodyExt as _, Full, StreamBody};
@@ -169,13 +203,23 @@ mod tests {
 
     /// The certificates of a Secret that is listed, and then changed by these events.
     async fn states(listed: Vec<Value>, events: Vec<(&'static str, Value)>) -> Vec<Change<String>> {
+        states_within(&Share::alone(1 << 20), listed, events).await
+    }
+
+    /// Like [`states`], with the memory of this share.
+    async fn states_within(
+        share: &Share,
+        listed: Vec<Value>,
+        events: Vec<(&'static str, Value)>,
+    ) -> Vec<Change<String>> {
         let access = ClusterAccess::in_memory(move |request| {
             let answer = answer(&request, &listed, &events);
             async move { answer }
         });
         let api = Api::namespaced(access.client().clone(), "a");
         let lines = ClusterLines::of(&ObjectKey::new("a", "prod-1"));
-        let mut followed = pin!(follow(api, "prod-1-ca", &CA_KEYS, lines));
+        let followed = follow_within(api, "prod-1-ca", &CA_KEYS, (lines, share));
+        let mut followed = pin!(followed);
         let mut states = Vec::new();
         while let Ok(Some(state)) = timeout(Duration::from_secs(1), followed.next()).await {
             let certificate = |secret: Secret| {
@@ -224,5 +268,35 @@ mod tests {
         ];
         assert_eq!(listed.await, listed_and_changed);
         assert_eq!(created.await, [absent(), unreadable()]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_secret_beyond_the_memory_of_its_namespace_is_not_used() {
+        let share = Share::alone(32 * 1024);
+        let (small, large) = (10_000, 20_000);
+        let secret = |version: u32, len: usize| {
+            let certificate = BASE64.encode(&vec![b'a'; len]);
+            secret(version, &json!(certificate))
+        };
+        let known = || Change::State(Observed::Present("a".repeat(small)));
+        let too_large = || Unreadable::because(TOO_MUCH_MEMORY);
+
+        let events = vec![
+            ("MODIFIED", secret(3, small)),
+            ("MODIFIED", secret(4, large)),
+            ("DELETED", secret(5, large)),
+            ("ADDED", secret(6, small)),
+        ];
+        let states = states_within(&share, vec![secret(2, large)], events).await;
+
+        let expected = [
+            Change::State(Observed::Unreadable(too_large())),
+            known(),
+            Change::Outdated(too_large()),
+            Change::State(Observed::Absent),
+            known(),
+        ];
+        assert_eq!(states, expected);
+        assert!(share.holding().resize(32 * 1024), "the memory is released");
     }
 }
