@@ -134,11 +134,11 @@ impl RecordLedger {
         let (later, earlier): (Vec<_>, Vec<_>) =
             due.iter().partition(|(name, _)| Some(**name) > last);
         let in_turn = later.into_iter().chain(earlier);
-        let work = in_turn.map(move |(name, due)| {
+        let work = in_turn.map(move |(&name, due)| {
             let work = async move {
-                *self.nodes.last_removal.lock() = Some((*name).clone());
+                *self.nodes.last_removal.lock() = Some(name.clone());
                 let removed = self.remove_node(name, due.uid.as_deref(), due.reason(), now);
-                ((*name).clone(), removed.await.map_err(Unavailable::new))
+                (name.clone(), removed.await.map_err(Unavailable::new))
             };
             work.boxed()
         });
