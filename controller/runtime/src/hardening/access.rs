@@ -122,6 +122,12 @@ pub(super) async fn get<K: Object>(
     call(named::<K>("get", name), readable_one_of(&api, name)).await
 }
 
+/// Whether the object with this name exists. It is not kept, because a tenant's API server can return a large object, and
+/// then never answer the next call.
+pub(super) async fn exists<K: Object>(client: &Client, name: &str) -> Result<bool, HardeningError> {
+    Ok(get::<K>(client, name).await?.is_some())
+}
+
 /// Reads the object. `None` if it does not exist or cannot be decoded.
 pub(super) async fn get_readable<K: Object>(
     client: &Client,
@@ -196,10 +202,13 @@ pub(super) async fn delete<K: Object>(
     let parameters = DeleteParams::default().preconditions(only);
     match call(named::<K>("delete", name), api.delete(name, &parameters)).await {
         // If the permission is missing, the API server does not report whether the object exists.
-        Err(error @ HardeningError::Forbidden { .. }) => match get::<K>(client, name).await? {
-            Some(_) => Err(error),
-            None => Ok(()),
-        },
+        Err(error @ HardeningError::Forbidden { .. }) => {
+            if exists::<K>(client, name).await? {
+                Err(error)
+            } else {
+                Ok(())
+            }
+        }
         Err(error) if !error.is_not_found() => Err(error),
         Ok(_) | Err(_) => Ok(()),
     }
@@ -294,6 +303,19 @@ mod tests {
 
         assert!(is_written.unwrap());
         assert_eq!(compared.get(), 1);
+    }
+
+    #[tokio::test]
+    async fn an_object_whose_existence_is_checked_is_not_kept() {
+        let access = ClusterAccess::in_memory(|_| async {
+            let found = json!({"metadata": {"name": "a"}});
+            Response::new(Full::new(Bytes::from(found.to_string())))
+        });
+
+        let exists = Box::pin(exists::<Counted>(access.client(), "a")).await;
+
+        assert!(exists.unwrap());
+        assert_eq!(DECODED.get(), 0);
     }
 
     /// Deletes an object on an API server that forbids the deletion and answers the following read with `read`.

@@ -43,7 +43,7 @@ use node_attestation_core::identifiers::{KeyDigest, RecordUid};
 use node_attestation_core::ledger::{Revocations, whole_seconds};
 use tokio::time::{Instant, sleep};
 
-use super::access::{HardeningError, apply_definition, delete, get, get_readable, put};
+use super::access::{HardeningError, apply_definition, delete, exists, get_readable, put};
 use super::policies::Policy;
 
 /// The name of the policy and of its binding.
@@ -242,8 +242,7 @@ async fn write_until_served(
 
 /// Empties the list, if the binding shows that the list was enforced.
 async fn release(client: &Client) -> Result<(), HardeningError> {
-    let binding: Option<ValidatingAdmissionPolicyBinding> = get(client, POLICY_NAME).await?;
-    if binding.is_none() {
+    if !exists::<ValidatingAdmissionPolicyBinding>(client, POLICY_NAME).await? {
         return Ok(());
     }
     let spec = RevokedNodeCredentialsSpec::default();
