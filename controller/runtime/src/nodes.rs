@@ -24,7 +24,14 @@ use crate::watch::{Lenient, each_of, one_of, read_alone};
 /// The maximum number of addresses of a Node. A normal Node has only a few addresses.
 const MAX_ADDRESSES: usize = 1024;
 
-/// The maximum length of an address, a UID or a provider ID.
+/// The maximum length of an address of a Node (RFC 1123).
+const MAX_ADDRESS_LEN: usize = 253;
+
+/// The maximum total length of these addresses, which is the limit for the names in a request. They stay in memory while
+/// the request is checked, and hundreds of requests can be in progress.
+const MAX_ADDRESSES_LEN: usize = 64 * 1024;
+
+/// The maximum length of a UID or a provider ID.
 const MAX_TEXT_LEN: usize = 2048;
 
 /// The maximum number of Nodes in a list. Kubernetes supports 5,000 Nodes, and a tenant's API server can return any
@@ -201,7 +208,13 @@ impl NodeReportedAddresses for KubeNodes {
         let status = node.map_err(Unavailable::new)?.and_then(|node| node.status);
         let addresses = status.and_then(|status| status.addresses);
         let few = addresses.into_iter().flatten().take(MAX_ADDRESSES);
-        let few = few.filter(|address| address.address.len() <= MAX_TEXT_LEN);
+        let few = few.filter(|address| address.address.len() <= MAX_ADDRESS_LEN);
+        let mut room = MAX_ADDRESSES_LEN;
+        let few = few.take_while(|address| {
+            let rest = room.checked_sub(address.address.len());
+            room = rest.unwrap_or(0);
+            rest.is_some()
+        });
         Ok(few.map(serving_name).collect())
     }
 }
@@ -287,11 +300,17 @@ mod tests {
         }
 
         let address = |text: &str| json!({"type": "Hostname", "address": text});
+        let long = "x".repeat(MAX_ADDRESS_LEN + 1);
         let mut addresses = vec![address("y"); MAX_ADDRESSES + 1];
         addresses[0] = address(&long);
         let node = json!({"metadata": {}, "status": {"addresses": addresses}});
         let names = nodes(&node).names(&name).await.unwrap();
         assert_eq!(names.len(), MAX_ADDRESSES - 1);
+
+        let addresses = vec![address(&"x".repeat(MAX_ADDRESS_LEN)); MAX_ADDRESSES];
+        let node = json!({"metadata": {}, "status": {"addresses": addresses}});
+        let names = nodes(&node).names(&name).await.unwrap();
+        assert_eq!(names.len(), MAX_ADDRESSES_LEN / MAX_ADDRESS_LEN);
     }
 
     #[tokio::test]
