@@ -1,11 +1,13 @@
 //! The other records that are relevant to a claim.
 
 use kubelet_attestation::ensure;
+use kubelet_attestation::names::NodeName;
 
 use super::{RecordLedger, unavailable};
 use crate::ledger::records::Stored;
 use crate::ledger::rules::Others;
 use crate::ledger::{Adoption, Claim, Claimant, Record};
+use crate::pace::Pace;
 use crate::refusal::{Refusal, Unavailable};
 use crate::verifier::Assurance;
 
@@ -93,22 +95,30 @@ impl RecordLedger {
         if self.policy.adoption != Adoption::Recover || !recovers {
             return Ok(false);
         }
-        let all = self.records.all().await.map_err(unavailable)?;
         let is_other =
             |known: &Record| known.uid == uid.record && known.node_name != claim.node_name;
-        let known = all.iter().map(|stored| &stored.record);
-        let names: Vec<_> = known
-            .filter(|known| is_other(known))
-            .map(|known| known.node_name.clone())
-            .take(MAX_LIVE)
-            .collect();
-        for name in names {
+        for name in self.names_of(is_other).await? {
             let fresh = self.read(&name).await?;
             if fresh.is_some_and(|fresh| is_other(&fresh.record)) {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// The names of the first records that `wanted` accepts. Other tasks run between pages of records. The records are not
+    /// kept, because a tenant can change one record before each request, so that each request would keep its own copy of
+    /// the list.
+    async fn names_of(&self, wanted: impl Fn(&Record) -> bool) -> Result<Vec<NodeName>, Refusal> {
+        let all = self.records.all().await.map_err(unavailable)?;
+        let (mut names, mut pace) = (Vec::new(), Pace::default());
+        for stored in &*all {
+            if names.len() < MAX_LIVE && wanted(&stored.record) {
+                names.push(stored.record.node_name.clone());
+            }
+            pace.step().await;
+        }
+        Ok(names)
     }
 
     /// Whether the record with the claim's provider ID belongs to the claimant. If a holder joined as another Machine,

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::identifiers::RecordUid;
+use crate::ledger::{Adoption, LedgerPolicy};
 use crate::pace::PAGE;
 use crate::testing::pauses;
 
@@ -9,7 +10,12 @@ const PAGES: usize = 4;
 
 /// A cluster with several pages of records, whose machines no longer exist.
 fn many() -> World {
-    let world = World::new();
+    many_with(policy())
+}
+
+/// Like [`many`], with this policy.
+fn many_with(policy: LedgerPolicy) -> World {
+    let world = World::with(policy);
     for number in 0..PAGES * PAGE {
         let claim = claim(&format!("x{number}"), &format!("n{number}"), 1, 0);
         let mut uid = [0; 16];
@@ -58,4 +64,27 @@ fn certificates_without_a_record_are_dropped_in_pages() {
     assert_eq!(count, PAGES);
     let kept: Vec<_> = ledger.issued.lock().keys().cloned().collect();
     assert_eq!(kept, [name("n1")]);
+}
+
+#[test]
+fn other_tasks_run_while_a_record_is_recovered_among_many() {
+    for (adoption, expected) in [(Adoption::Recover, PAGES), (Adoption::Refuse, 0)] {
+        let world = many_with(LedgerPolicy {
+            adoption,
+            ..policy()
+        });
+        let lost = Renewal {
+            node_name: name("lost"),
+            ..renewal("m1", 1, 1)
+        };
+
+        let (recovered, count) = pauses(world.ledger().renew(&lost, at(1)));
+
+        assert_eq!(
+            recovered.is_ok(),
+            adoption == Adoption::Recover,
+            "{recovered:?}"
+        );
+        assert!(count >= expected, "{count}");
+    }
 }
