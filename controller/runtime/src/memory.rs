@@ -59,8 +59,8 @@ static CALLS: LazyLock<Common> = LazyLock::new(|| {
     Common::of_kept(usize::MAX, container::limit() / CALLS_PART)
 });
 
-/// The divisor for the values of the Clusters' Secrets: 64 MiB of 1 GiB. They are kept as long as their Clusters exist, and
-/// a tenant with 1,000 Clusters could otherwise use more than 200 MiB.
+/// The divisor for the values of the Clusters' Secrets: 64 MiB of 1 GiB. They are kept as long as their Clusters exist,
+/// and a tenant with 1,000 Clusters could otherwise use more than 200 MiB.
 const SECRETS_PART: usize = 16;
 
 /// The memory that is reserved for the values of each Secret. Normal Secrets and their parsed forms use less.

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use kubelet_attestation::names::NodeName;
 
-/// The maximum number of exempt control-plane nodes. A control plane has a few. The names are in an admission policy, and
-/// a tenant can create any number of control-plane Machines.
+/// The maximum number of exempt control-plane nodes. A control plane has a few. The names are in an admission policy,
+/// and a tenant can create any number of control-plane Machines.
 const MAX_CONTROL_PLANE: usize = 500;
 
 /// The entries of `exemptNodes`.
@@ -60,8 +60,8 @@ impl ExemptNodes {
         }
     }
 
-    /// The names of the exempt Nodes, given the control-plane nodes. If there are too many control-plane nodes, only the
-    /// first are exempt.
+    /// The names of the exempt Nodes, given the control-plane nodes. If there are too many control-plane nodes, only
+    /// the first are exempt.
     pub fn names(&self, control_plane: BTreeSet<NodeName>) -> BTreeSet<NodeName> {
         let exempt = control_plane.into_iter();
         let exempt = exempt.filter(|node| self.of(node, true).is_some());

@@ -99,8 +99,8 @@ impl CapiInventory {
         }
     }
 
-    /// A `MachinePool` or a Machine with unknown data, and the limit that truncated it. `None` also while the inventory is
-    /// unavailable.
+    /// A `MachinePool` or a Machine with unknown data, and the limit that truncated it. `None` also while the inventory
+    /// is unavailable.
     pub(crate) fn unknown_members(&self) -> Option<String> {
         let cut = self.look(|view| Ok(view.knows_all_names().err()));
         cut.ok()?.map(|cut| cut.to_string())

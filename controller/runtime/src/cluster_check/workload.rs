@@ -225,7 +225,8 @@ impl Workload<'_> {
             if recorded.contains(&name) {
                 return;
             }
-            // The controller exempts the Nodes of control-plane Machines, and this check knows only the labels of Nodes.
+            // The controller exempts the Nodes of control-plane Machines, and this check knows only the labels of
+            // Nodes.
             let is_control_plane = node.labels().contains_key(CONTROL_PLANE);
             let is_exempt = NodeName::parse(&name)
                 .is_ok_and(|name| listed.of(&name, is_control_plane).is_some());

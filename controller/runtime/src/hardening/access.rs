@@ -122,8 +122,8 @@ pub(super) async fn get<K: Object>(
     call(named::<K>("get", name), readable_one_of(&api, name)).await
 }
 
-/// Whether the object with this name exists. It is not kept, because a tenant's API server can return a large object, and
-/// then never answer the next call.
+/// Whether the object with this name exists. It is not kept, because a tenant's API server can return a large object,
+/// and then never answer the next call.
 pub(super) async fn exists<K: Object>(client: &Client, name: &str) -> Result<bool, HardeningError> {
     Ok(get::<K>(client, name).await?.is_some())
 }

@@ -16,8 +16,8 @@ use crate::watch::{Lenient, Skipped, Unreadable, WatchLog, on_management, watch_
 const COPIES: usize = 2;
 
 /// The reason why a Secret is not used.
-const TOO_MUCH_MEMORY: &str = "the Secrets of the Clusters in its namespace are too large for their memory; make some of them \
-                               smaller, then change this one";
+const TOO_MUCH_MEMORY: &str = "the Secrets of the Clusters in its namespace are too large for their memory; make some \
+                               of them smaller, then change this one";
 
 /// The last known state of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

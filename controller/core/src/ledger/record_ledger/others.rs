@@ -106,9 +106,9 @@ impl RecordLedger {
         Ok(false)
     }
 
-    /// The names of the first records that `wanted` accepts. Other tasks run between pages of records. The records are not
-    /// kept, because a tenant can change one record before each request, so that each request would keep its own copy of
-    /// the list.
+    /// The names of the first records that `wanted` accepts. Other tasks run between pages of records. The records are
+    /// not kept, because a tenant can change one record before each request, so that each request would keep its own
+    /// copy of the list.
     async fn names_of(&self, wanted: impl Fn(&Record) -> bool) -> Result<Vec<NodeName>, Refusal> {
         let all = self.records.all().await.map_err(unavailable)?;
         let (mut names, mut pace) = (Vec::new(), Pace::default());

@@ -137,8 +137,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Checks that the reported addresses of all Machines are known. Otherwise, an address could belong to a Machine with
-    /// unknown addresses.
+    /// Checks that the reported addresses of all Machines are known. Otherwise, an address could belong to a Machine
+    /// with unknown addresses.
     ///
     /// # Errors
     ///

@@ -50,8 +50,8 @@ const MAX_ADDRESSES: usize = 64;
 /// 2,496 characters.
 const MAX_REPORTED_LEN: usize = 4096;
 
-/// The memory for a reported address, or for a reported name in addition to its bytes: the string's header, and an index
-/// entry.
+/// The memory for a reported address, or for a reported name in addition to its bytes: the string's header, and an
+/// index entry.
 const REPORTED_LEN: usize = 64;
 
 /// The memory for reported addresses and names that each Machine can use without a limit for its namespace. Machines of

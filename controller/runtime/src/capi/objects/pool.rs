@@ -16,8 +16,8 @@ use crate::shared::visited;
 /// The maximum number of pool members to keep, which is the limit in v1beta2.
 pub(in crate::capi) const MAX_PROVIDER_IDS: usize = 10_000;
 
-/// A limit that truncates a pool's members, or omits the addresses and names that a Machine reports. The omitted data are
-/// unknown, and must not be treated as missing.
+/// A limit that truncates a pool's members, or omits the addresses and names that a Machine reports. The omitted data
+/// are unknown, and must not be treated as missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::capi) enum MemberLimit {
     /// The pool has more members than its definition allows.
