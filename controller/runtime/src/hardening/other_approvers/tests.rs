@@ -220,7 +220,8 @@ async fn large_roles_are_read_in_smaller_pages() {
             role
         };
         let rest = (next < ROLES).then(|| next.to_string());
-        let (items, rest) = match request.uri().path().rsplit('/').next().unwrap() {
+        let (items, rest): (Vec<Value>, _) = match request.uri().path().rsplit('/').next().unwrap()
+        {
             "clusterroles" => ((first..next).map(role).collect(), rest),
             "clusterrolebindings" => (vec![binding("b", &(ROLES - 1).to_string())], None),
             _ => (Vec::new(), None),
