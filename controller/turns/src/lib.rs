@@ -11,8 +11,9 @@
 //! - While another namespace has a line, a namespace can have at most half of the turns. A single namespace can have
 //!   all turns.
 //! - While several namespaces have lines, the last sixteenth of the turns, and at least one turn, is for namespaces
-//!   without a running turn. Therefore, two namespaces together cannot have all turns, if there are four or more. With fewer
-//!   turns, a third namespace waits for the end of a turn: only work without calls to a tenant can have so few turns.
+//!   without a running turn. Therefore, two namespaces together cannot have all turns, if there are four or more turns.
+//!   With fewer turns, a third namespace waits for the end of a turn. Only work without calls to a tenant can have so
+//!   few turns.
 //! - A caller that stops waiting does not take a turn. A turn ends when it is dropped.
 //! - The time for which the lock is held grows with the logarithm of the number of lines.
 
