@@ -318,10 +318,7 @@ async fn a_floor_that_refuses_the_default_gets_an_enforcing_object() {
     const FLOOR: &str =
         "ValidatingAdmissionPolicy 'node-attestation-floor-settings' denied request";
 
-    assert_eq!(
-        created(&[]).await,
-        (Outcome::Written, vec![Value::Null])
-    );
+    assert_eq!(created(&[]).await, (Outcome::Written, vec![Value::Null]));
     let enforcing = vec![Value::Null, json!("Remove")];
     assert_eq!(
         created(&[FLOOR]).await,
