@@ -388,7 +388,7 @@ mod tests {
     /// The user name in each write: in the patches, and at the end of the Events' notes.
     type Names = Arc<Mutex<Vec<Value>>>;
 
-    /// A management cluster that knows the user, and one KubeletAuthentication.
+    /// A management cluster that knows the user, and one `KubeletAuthentication`.
     fn with_user(name: &'static str) -> (Identities, Names) {
         let names = Names::default();
         let written = names.clone();

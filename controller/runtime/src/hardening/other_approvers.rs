@@ -281,15 +281,14 @@ pub(super) async fn each<K: Object>(
     for _ in 0..MAX_PAGES {
         let page = next_page(&api, &mut pages).await?;
         for seen in page.into_iter().flatten() {
-            match seen.object {
-                Ok(object) => take(object),
-                Err(_) => {
-                    if listed.unreadable == 0 {
-                        let name = seen.metadata.name.unwrap_or_default();
-                        shortened(&name, MAX_ROLE_LEN).clone_into(&mut listed.first);
-                    }
-                    listed.unreadable += 1;
+            if let Ok(object) = seen.object {
+                take(object);
+            } else {
+                if listed.unreadable == 0 {
+                    let name = seen.metadata.name.unwrap_or_default();
+                    shortened(&name, MAX_ROLE_LEN).clone_into(&mut listed.first);
                 }
+                listed.unreadable += 1;
             }
         }
         if pages.are_read() {

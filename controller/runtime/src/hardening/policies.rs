@@ -106,7 +106,6 @@ impl Policy {
             match_conditions: (!conditions.is_empty()).then_some(conditions),
             variables: Some(variables.collect()),
             validations: Some(validations.collect()),
-            ..ValidatingAdmissionPolicySpec::default()
         };
         ValidatingAdmissionPolicy {
             metadata: named(self.name),

@@ -250,7 +250,7 @@ mod tests {
         })
     }
 
-    /// A KubeletAuthentication that a Cluster and another object own.
+    /// A `KubeletAuthentication` that a Cluster and another object own.
     fn authentication(attestor: &str) -> Value {
         let owner = |version: &str, kind: &str| {
             let name = "prod-1";

@@ -69,7 +69,7 @@ async fn ec2_clients_are_dropped_together_with_their_credentials() {
     };
     let own = use_lane(&Tenant::Controller).await;
     let first = use_lane(tenant("1")).await;
-    assert!(std::ptr::eq(&*use_lane(tenant("1")).await, &*first));
+    assert!(std::ptr::eq(&raw const *use_lane(tenant("1")).await, &raw const *first));
     assert_eq!(ec2.kept(), 2);
 
     lessor.0.lock().remove(&1);
@@ -112,7 +112,7 @@ async fn an_idle_call_queue_is_dropped_above_the_limit() {
     }
 
     assert_eq!([0, 1, 2, 3].map(kept), [true, true, true, false]);
-    assert!(std::ptr::eq(&*lane(0).await, &*held));
+    assert!(std::ptr::eq(&raw const *lane(0).await, &raw const *held));
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,8 +135,8 @@ async fn regions_of_one_namespace_do_not_displace_lanes_of_others() {
     let Outage { kind, .. } = refused.cause::<Outage>().unwrap();
     assert_eq!(*kind, OutageKind::TooManyRegions);
     assert!(std::ptr::eq(
-        &*lane("tenant-a", 1).await.unwrap(),
-        &*held[0]
+        &raw const *lane("tenant-a", 1).await.unwrap(),
+        &raw const *held[0]
     ));
     assert!(lane("tenant-b", MAX_OF_NAMESPACE + 2).await.is_ok());
     // A namespace replaces its own lanes that it does not use.

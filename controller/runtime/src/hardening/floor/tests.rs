@@ -370,13 +370,15 @@ fn responders_can_change_decisions_about_revocations_but_no_settings() {
     assert_eq!(refused("UPDATE", &changed), [only]);
 }
 
+type Change = fn(&mut Value);
+
 #[test]
 fn the_audit_event_of_each_act_names_the_authenticated_user() {
     let audited = |operation: &str, object: &Value| {
         let given = given(&responder(), operation, object, &identity());
         evaluated::audited(identities(&floor()).policy(), &given)
     };
-    let acts: [(fn(&mut Value), &str); 4] = [
+    let acts: [(Change, &str); 4] = [
         (revoke, "generation 3 of node n1 was revoked by jane"),
         (reset, "generation 3 of node n1 was reset by jane"),
         (|object| object["status"] = json!({}), ""),
