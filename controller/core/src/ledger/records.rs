@@ -8,7 +8,7 @@ use kubelet_attestation::names::NodeName;
 
 use super::record::whole_seconds;
 use super::{Record, SeenBoot};
-use crate::identifiers::KeyDigest;
+use crate::identifiers::{KeyDigest, RecordUid};
 use crate::refusal::Unavailable;
 use crate::verifier::{Identity, TpmBoot};
 
@@ -38,6 +38,10 @@ pub trait Records: Debug + Send + Sync {
         identity: &Identity,
         key: KeyDigest,
     ) -> Result<Vec<Stored>, Unavailable>;
+
+    /// Returns the records with this UID from the cache, including retired records. If a record is invalid, its UID is
+    /// unknown, and the result is [`Unavailable`].
+    async fn known_of_uid(&self, uid: RecordUid) -> Result<Vec<Stored>, Unavailable>;
 
     /// Waits until the cache contains this version of this record, and all earlier writes.
     async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable>;

@@ -18,6 +18,7 @@ mod recovery;
 mod step;
 
 pub(super) use holding::{Renewed, holder, is_from_backup, renewed};
+pub(super) use recovery::can_recover;
 pub(super) use step::{Facts, HolderState, Others, Question, Step};
 
 use holding::identity_revoked;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use crate::identifiers::KeyDigest;
+use crate::identifiers::{KeyDigest, RecordUid};
 use crate::ledger::{
     AllRecords, LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError,
 };
@@ -70,6 +70,10 @@ impl Records for FaultyRecords {
             }
         }
         Ok(known)
+    }
+
+    async fn known_of_uid(&self, uid: RecordUid) -> Result<Vec<Stored>, Unavailable> {
+        self.0.known_of_uid(uid).await
     }
 
     async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable> {

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::crd::KubeletAuthentication;
-use node_attestation_core::identifiers::{KeyDigest, ServingName};
+use node_attestation_core::identifiers::{KeyDigest, RecordUid, ServingName};
 use node_attestation_core::ledger::{
     AllRecords, LastIssued, Record, Records, Stored, Version, WriteError,
 };
@@ -115,6 +115,10 @@ impl Records for Unknown {
         _: &Identity,
         _: KeyDigest,
     ) -> Result<Vec<Stored>, Unavailable> {
+        Err(Self::records())
+    }
+
+    async fn known_of_uid(&self, _: RecordUid) -> Result<Vec<Stored>, Unavailable> {
         Err(Self::records())
     }
 

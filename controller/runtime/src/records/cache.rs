@@ -9,7 +9,7 @@ use kube::Resource as _;
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::crd::NodeIdentity;
-use node_attestation_core::identifiers::KeyDigest;
+use node_attestation_core::identifiers::{KeyDigest, RecordUid};
 use node_attestation_core::ledger::{AllRecords, Stored, Version};
 use node_attestation_core::pace::Pace;
 use node_attestation_core::refusal::Unavailable;
@@ -27,8 +27,8 @@ use crate::watch::{Heard, Lenient, Skipped};
 /// claim waits for its next turn, as in any other outage.
 const ECHO_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The maximum number of records for one machine, TPM or key. A host whose name changes every hour has a few hundred
-/// records with valid certificates.
+/// The maximum number of records for one machine, TPM, key or UID. A host whose name changes every hour has a few
+/// hundred records with valid certificates.
 const MAX_OF_MACHINE: usize = 1024;
 
 /// The record in an object. `Err` if the object is invalid.
@@ -83,7 +83,15 @@ enum Value<'a> {
     ProviderId(&'a ProviderId),
     /// The endorsement key of a TPM, or the key that opened the record.
     Key(KeyDigest),
+    Uid(RecordUid),
+    /// The value of each invalid record, whose other values are unknown.
+    Invalid,
 }
+
+/// An invalid record can have any UID.
+#[derive(Debug, thiserror::Error)]
+#[error("the UID of a node identity is unknown")]
+struct UnknownUid(#[source] BrokenRecord);
 
 fn values(
     provider_id: &ProviderId,
@@ -98,15 +106,17 @@ fn values(
 
 impl Indexed for Entry {
     fn values<'a>(&'a self, _name: &'a str) -> impl Iterator<Item = impl Hash> {
-        self.iter().flat_map(|stored| {
+        let valid = self.iter().flat_map(|stored| {
             let record = &stored.record;
             let holder = &record.holder;
-            values(
+            let of_machine = values(
                 &holder.provider_id,
                 holder.endorsement_key,
                 record.opened.key,
-            )
-        })
+            );
+            of_machine.chain([Value::Uid(record.uid)])
+        });
+        valid.chain(self.is_err().then_some(Value::Invalid))
     }
 }
 
@@ -259,6 +269,17 @@ impl Cache {
         Ok(concerned.map(|stored| Stored::clone(stored)).collect())
     }
 
+    /// The records with this UID.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there are too many records, or if a record of the cluster is invalid.
+    pub(super) fn of_uid(&self, uid: RecordUid) -> Result<Vec<Stored>, Unavailable> {
+        let found = self.look(|state| state.with_uid(uid))?;
+        let found = found.iter().filter(|stored| stored.record.uid == uid);
+        Ok(found.map(|stored| Stored::clone(stored)).collect())
+    }
+
     fn changed(&self) {
         self.changes
             .send_modify(|changes| *changes = changes.wrapping_add(1));
@@ -313,6 +334,30 @@ impl State {
             ))
         );
         Ok(found.into_values().flatten().cloned().collect())
+    }
+
+    /// The records with this UID. The result can contain other records. The cost does not grow with the number of
+    /// records.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there are more than [`MAX_OF_MACHINE`], or if a record is invalid.
+    fn with_uid(&self, uid: RecordUid) -> Result<Vec<Arc<Stored>>, Unavailable> {
+        let mut invalid = self.with(Value::Invalid);
+        let invalid = invalid.find_map(|(_, entry)| entry.as_ref().err());
+        if let Some(invalid) = invalid {
+            return Err(Unavailable::new(UnknownUid(invalid.clone())));
+        }
+        let found = self.with(Value::Uid(uid)).take(MAX_OF_MACHINE + 1);
+        let found: Vec<_> = found.collect();
+        ensure!(
+            found.len() <= MAX_OF_MACHINE,
+            Unavailable::new(format!(
+                "more than {MAX_OF_MACHINE} node identities have the UID of this certificate"
+            ))
+        );
+        let found = found.into_iter().flat_map(|(_, entry)| entry);
+        Ok(found.cloned().collect())
     }
 
     /// Whether the cache contains the object in this version or a later version.

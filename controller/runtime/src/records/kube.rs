@@ -8,7 +8,7 @@ use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION};
-use node_attestation_core::identifiers::KeyDigest;
+use node_attestation_core::identifiers::{KeyDigest, RecordUid};
 use node_attestation_core::ledger::{
     AllRecords, LastIssued, Record, Records, Stored, Version, WriteError,
 };
@@ -271,6 +271,13 @@ impl Records for KubeRecords {
     ) -> Result<Vec<Stored>, Unavailable> {
         self.cache.synced().await?;
         let found = self.cache.of_machine(identity, key)?;
+        self.cache.complete()?;
+        Ok(found)
+    }
+
+    async fn known_of_uid(&self, uid: RecordUid) -> Result<Vec<Stored>, Unavailable> {
+        self.cache.synced().await?;
+        let found = self.cache.of_uid(uid)?;
         self.cache.complete()?;
         Ok(found)
     }

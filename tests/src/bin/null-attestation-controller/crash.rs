@@ -5,7 +5,7 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::names::NodeName;
-use node_attestation_core::identifiers::KeyDigest;
+use node_attestation_core::identifiers::{KeyDigest, RecordUid};
 use node_attestation_core::ledger::{
     AllRecords, LastIssued, Record, Records, Stored, Version, WriteError,
 };
@@ -91,6 +91,10 @@ impl Records for CrashingRecords {
         key: KeyDigest,
     ) -> Result<Vec<Stored>, Unavailable> {
         self.inner.known_of_machine(identity, key).await
+    }
+
+    async fn known_of_uid(&self, uid: RecordUid) -> Result<Vec<Stored>, Unavailable> {
+        self.inner.known_of_uid(uid).await
     }
 
     async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable> {

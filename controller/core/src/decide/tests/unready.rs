@@ -8,7 +8,7 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use crate::decide::*;
-use crate::identifiers::{KeyDigest, TokenId};
+use crate::identifiers::{KeyDigest, RecordUid, TokenId};
 use crate::inventory::{Inventory, Machine, MachineState, Naming, StaticInventory, TokenOwner};
 use crate::ledger::{AllRecords, LastIssued, Record, Records, Stored, Version, WriteError};
 use crate::refusal::Unavailable;
@@ -79,6 +79,10 @@ impl Records for Down {
         _: &Identity,
         _: KeyDigest,
     ) -> Result<Vec<Stored>, Unavailable> {
+        Err(down())
+    }
+
+    async fn known_of_uid(&self, _: RecordUid) -> Result<Vec<Stored>, Unavailable> {
         Err(down())
     }
 

@@ -103,16 +103,18 @@ impl<'a> Deliberation<'a> {
     }
 
     async fn next_step(&self) -> Result<Step, Refusal> {
-        let others = self.ledger.others(self.claim, self.own.as_ref()).await?;
+        let (own, now) = (self.own.as_ref(), self.now);
+        let others = self.ledger.others(self.claim, own, &self.revoked, now);
+        let others = others.await?;
         let facts = Facts {
-            own: self.own.as_ref(),
+            own,
             others: &others,
             nodes: &self.nodes,
             holder: self.holder.as_ref().map(|(_, state)| *state),
             revoked: &self.revoked,
             is_enforced: self.ledger.nodes.enforcement.is_on(),
             uid: self.uid,
-            now: self.now,
+            now,
         };
         Ok(rules::claimed(self.claim, &facts, &self.ledger.policy))
     }

@@ -1,13 +1,14 @@
 //! The other records that are relevant to a claim.
 
+use std::time::SystemTime;
+
 use kubelet_attestation::ensure;
-use kubelet_attestation::names::NodeName;
 
 use super::{RecordLedger, unavailable};
 use crate::ledger::records::Stored;
-use crate::ledger::rules::Others;
-use crate::ledger::{Adoption, Claim, Claimant, Record};
-use crate::pace::Pace;
+use crate::ledger::revocations::KnownRevocations;
+use crate::ledger::rules::{Others, can_recover};
+use crate::ledger::{Claim, Claimant, Record};
 use crate::refusal::{Refusal, Unavailable};
 use crate::verifier::Assurance;
 
@@ -22,6 +23,8 @@ impl RecordLedger {
         &self,
         claim: &Claim,
         own: Option<&Stored>,
+        revoked: &KnownRevocations,
+        now: SystemTime,
     ) -> Result<Others, Refusal> {
         if let Some(own) = own {
             let Stored { record, version } = own;
@@ -32,7 +35,7 @@ impl RecordLedger {
         let is_own = |record: &Record| record.holder.provider_id == identity.provider_id;
         let known = self.records.known_of_machine(identity, claim.key).await;
         let mut others = Others {
-            has_uid: self.has_uid_elsewhere(claim, own).await?,
+            has_uid: self.has_uid_elsewhere(claim, own, revoked, now).await?,
             ..Others::default()
         };
         // A tenant can create a thousand large records of one machine, so only these names are kept during the reads.
@@ -87,38 +90,36 @@ impl RecordLedger {
         &self,
         claim: &Claim,
         own: Option<&Stored>,
+        revoked: &KnownRevocations,
+        now: SystemTime,
     ) -> Result<bool, Refusal> {
         let Claimant::Renewal(uid) = claim.claimant else {
             return Ok(false);
         };
         let recovers = own.is_none_or(|own| own.record.is_before(uid));
-        if self.policy.adoption != Adoption::Recover || !recovers {
+        // Each record with this UID costs a read, so the rules that need only the UID come first.
+        if !recovers || !can_recover(uid, revoked, &self.policy, now) {
             return Ok(false);
         }
         let is_other =
             |known: &Record| known.uid == uid.record && known.node_name != claim.node_name;
-        for name in self.names_of(is_other).await? {
+        let known = self.records.known_of_uid(uid.record).await;
+        let known = known.map_err(unavailable)?.into_iter();
+        let known = known.filter(|known| is_other(&known.record));
+        let names: Vec<_> = known.map(|known| known.record.node_name).collect();
+        let too_many = || {
+            Unavailable::new(format!(
+                "more than {MAX_LIVE} node identities have the UID of this certificate"
+            ))
+        };
+        ensure!(names.len() <= MAX_LIVE, unavailable(too_many()).into());
+        for name in names {
             let fresh = self.read(&name).await?;
             if fresh.is_some_and(|fresh| is_other(&fresh.record)) {
                 return Ok(true);
             }
         }
         Ok(false)
-    }
-
-    /// The names of the first records that `wanted` accepts. Other tasks run between pages of records. The records are
-    /// not kept, because a tenant can change one record before each request, so that each request would keep its own
-    /// copy of the list.
-    async fn names_of(&self, wanted: impl Fn(&Record) -> bool) -> Result<Vec<NodeName>, Refusal> {
-        let all = self.records.all().await.map_err(unavailable)?;
-        let (mut names, mut pace) = (Vec::new(), Pace::default());
-        for stored in &*all {
-            if names.len() < MAX_LIVE && wanted(&stored.record) {
-                names.push(stored.record.node_name.clone());
-            }
-            pace.step().await;
-        }
-        Ok(names)
     }
 
     /// Whether the record with the claim's provider ID belongs to the claimant. If a holder joined as another Machine,

@@ -2,7 +2,8 @@ use futures::executor::block_on;
 
 use super::others::MAX_LIVE;
 use crate::crd::TombstoneReason;
-use crate::ledger::Records as _;
+use crate::ledger::{Adoption, LedgerPolicy, Records as _};
+use crate::refusal::Refusal;
 use crate::testing::faulty_records::Fault;
 use crate::testing::records::{LONGEST, World, at, claim, insecure, name, policy, provider_id};
 
@@ -83,4 +84,33 @@ fn a_claim_with_more_than_64_live_records_of_its_key_waits() {
 
     add(MAX_LIVE, true);
     assert_eq!(world.waits(&copied, 1), "LedgerUnavailable");
+}
+
+#[test]
+fn a_recovery_with_more_than_64_records_of_its_uid_waits() {
+    let world = World::held(LedgerPolicy {
+        adoption: Adoption::Recover,
+        ..policy()
+    });
+    let lost = block_on(world.records.read(&name("n1"))).unwrap().unwrap();
+    block_on(world.records.delete(&name("n1"), &lost.version)).unwrap();
+    let add = |number: usize| {
+        let mut record = lost.record.clone();
+        record.node_name = name(&format!("other-{number}"));
+        record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+        block_on(world.records.create(&record)).unwrap();
+    };
+    let waits = |generation| match world.renews("m1", generation, 2) {
+        Err(Refusal::Retry(deferral)) => deferral.reason(),
+        other => panic!("not put off: {other:?}"),
+    };
+    (0..MAX_LIVE).for_each(add);
+    let denied = |generation| world.renewal_denied("m1", generation, 2).reason();
+    assert_eq!(denied(1), "FormerCertificate");
+
+    add(MAX_LIVE);
+
+    assert_eq!(waits(1), "LedgerUnavailable");
+    // The rules deny this generation without the records.
+    assert_eq!(denied(u64::MAX), "FormerCertificate");
 }

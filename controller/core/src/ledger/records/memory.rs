@@ -7,7 +7,7 @@ use kubelet_attestation::ensure;
 use kubelet_attestation::names::NodeName;
 
 use super::{AllRecords, LastIssued, Record, Records, Stored, Version, WriteError};
-use crate::identifiers::KeyDigest;
+use crate::identifiers::{KeyDigest, RecordUid};
 use crate::refusal::Unavailable;
 use crate::unshared::Unshared;
 use crate::verifier::Identity;
@@ -70,6 +70,12 @@ impl Records for MemoryRecords {
             .cloned()
             .collect();
         Ok(found)
+    }
+
+    async fn known_of_uid(&self, uid: RecordUid) -> Result<Vec<Stored>, Unavailable> {
+        let state = self.0.lock();
+        let found = state.records.values().filter(|one| one.record.uid == uid);
+        Ok(found.cloned().collect())
     }
 
     async fn caught_up(&self, _name: &NodeName, _version: &Version) -> Result<(), Unavailable> {

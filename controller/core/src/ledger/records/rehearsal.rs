@@ -6,7 +6,7 @@ use kubelet_attestation::ensure;
 use kubelet_attestation::names::NodeName;
 
 use super::{AllRecords, LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError};
-use crate::identifiers::KeyDigest;
+use crate::identifiers::{KeyDigest, RecordUid};
 use crate::refusal::Unavailable;
 use crate::verifier::Identity;
 
@@ -34,6 +34,21 @@ impl Rehearsal {
         let written = self.written.read(name).await.ok().flatten();
         written.map(rehearsed).or(actual)
     }
+
+    /// Returns these records from the overlay, and those in `actual` whose names the overlay does not have.
+    async fn over_all(
+        &self,
+        actual: Vec<Stored>,
+        written: Vec<Stored>,
+    ) -> Result<Vec<Stored>, Unavailable> {
+        let all = self.written.all().await?;
+        let mut found: Vec<_> = written.into_iter().map(rehearsed).collect();
+        found.extend(actual.into_iter().filter(|stored| {
+            let name = &stored.record.node_name;
+            all.iter().all(|other| other.record.node_name != *name)
+        }));
+        Ok(found)
+    }
 }
 
 fn rehearsed(stored: Stored) -> Stored {
@@ -56,14 +71,14 @@ impl Records for Rehearsal {
         key: KeyDigest,
     ) -> Result<Vec<Stored>, Unavailable> {
         let actual = self.actual.known_of_machine(identity, key).await?;
-        let mut found: Vec<_> = self.written.known_of_machine(identity, key).await?;
-        let written = self.written.all().await?;
-        found = found.into_iter().map(rehearsed).collect();
-        found.extend(actual.into_iter().filter(|stored| {
-            let name = &stored.record.node_name;
-            written.iter().all(|other| other.record.node_name != *name)
-        }));
-        Ok(found)
+        let written = self.written.known_of_machine(identity, key).await?;
+        self.over_all(actual, written).await
+    }
+
+    async fn known_of_uid(&self, uid: RecordUid) -> Result<Vec<Stored>, Unavailable> {
+        let actual = self.actual.known_of_uid(uid).await?;
+        let written = self.written.known_of_uid(uid).await?;
+        self.over_all(actual, written).await
     }
 
     async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable> {

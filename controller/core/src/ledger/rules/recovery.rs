@@ -4,7 +4,7 @@
 //! the lost record and generation. The list of revoked certificates decides whether it is revoked, because the record
 //! that revoked it might also be lost.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::ensure;
 
@@ -12,10 +12,26 @@ use super::{Checked, HolderState, Rules, Step};
 use crate::identifiers::CertificateUid;
 use crate::ledger::node_removal::NodeOwner;
 use crate::ledger::records::Stored;
-use crate::ledger::{Adoption, Record};
+use crate::ledger::revocations::KnownRevocations;
+use crate::ledger::{Adoption, LedgerPolicy, Record};
 use crate::lifetimes::MAX_ATTESTED_SECONDS;
 use crate::refusal::{Deferral, Denial};
 use crate::time::unix_seconds;
+
+/// Whether a certificate with this UID can recover a record, as far as the UID shows.
+///
+/// The generation must be plausible: the ledger opens it with the time. Without this limit, a certificate from another
+/// signer could exhaust the generations of a name.
+pub(in crate::ledger) fn can_recover(
+    uid: CertificateUid,
+    revoked: &KnownRevocations,
+    policy: &LedgerPolicy,
+    now: SystemTime,
+) -> bool {
+    policy.adoption == Adoption::Recover
+        && !revoked.refuses(uid)
+        && uid.generation <= unix_seconds(now + policy.longest_lifetime)
+}
 
 impl Rules<'_> {
     /// The step if the certificate with this `uid` recovers a record. `own` is the present record of the name.
@@ -23,9 +39,9 @@ impl Rules<'_> {
         if self.policy.adoption != Adoption::Recover {
             return Err(Denial::RecordMissing(self.claim.node_name.clone()).into());
         }
-        let is_valid = !self.facts.revoked.refuses(uid) && !self.facts.others.has_uid;
+        let is_possible = can_recover(uid, self.facts.revoked, self.policy, self.facts.now);
         ensure!(
-            is_valid && self.is_plausible(uid),
+            is_possible && !self.facts.others.has_uid,
             self.former_certificate(uid)
         );
         self.has_its_own_key()?;
@@ -77,13 +93,6 @@ impl Rules<'_> {
             }
         }
         self.recovered(Some(own), uid)
-    }
-
-    /// Whether the ledger could have opened this generation. Without this limit, a certificate from another signer
-    /// could exhaust the generations of a name.
-    fn is_plausible(&self, uid: CertificateUid) -> bool {
-        let (now, longest) = (self.facts.now, self.policy.longest_lifetime);
-        uid.generation <= unix_seconds(now + longest)
     }
 
     pub(super) fn former_certificate(&self, uid: CertificateUid) -> Step {

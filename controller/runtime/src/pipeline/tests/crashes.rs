@@ -67,6 +67,10 @@ impl Records for Mortal<MemoryRecords> {
         self.inner.known_of_machine(identity, key).await
     }
 
+    async fn known_of_uid(&self, uid: RecordUid) -> Result<Vec<Stored>, Unavailable> {
+        self.inner.known_of_uid(uid).await
+    }
+
     async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable> {
         self.inner.caught_up(name, version).await
     }

@@ -5,7 +5,7 @@ use futures::FutureExt as _;
 use futures::future::{BoxFuture, ready};
 use kube::core::Status;
 use kubelet_attestation::names::{NodeName, ProviderId};
-use node_attestation_core::identifiers::{KeyDigest, TokenId};
+use node_attestation_core::identifiers::{KeyDigest, RecordUid, TokenId};
 use node_attestation_core::inventory::{Inventory, Machine, TokenOwner};
 use node_attestation_core::ledger::{
     AllRecords, LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError,
@@ -60,6 +60,10 @@ impl Records for Away<MemoryRecords> {
         key: KeyDigest,
     ) -> Result<Vec<Stored>, Unavailable> {
         self.inner.known_of_machine(identity, key).await
+    }
+
+    async fn known_of_uid(&self, uid: RecordUid) -> Result<Vec<Stored>, Unavailable> {
+        self.inner.known_of_uid(uid).await
     }
 
     async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable> {

@@ -153,6 +153,60 @@ fn a_machine_with_too_many_records_waits() {
     assert!(visited[&Lock::ClusterRecords] <= 3 * (MAX_OF_MACHINE + 1));
 }
 
+#[test]
+fn a_uid_is_found_without_visiting_the_records_of_other_uids() {
+    let cache = Cache::new("default", Arc::default());
+    for number in 0..u8::MAX {
+        let mut stored = stored("m1", 1, None);
+        stored.record.uid = RecordUid::new([number; 16]);
+        cache.put(&format!("n{number}"), Ok(Arc::new(stored)));
+    }
+    cache.put("copied", Ok(Arc::new(stored("m1", 1, None))));
+
+    let visited = most_visited(|| {
+        let found = cache.of_uid(RecordUid::new([7; 16])).unwrap();
+        assert_eq!(found.len(), 2);
+        let unused = RecordUid::new([u8::MAX; 16]);
+        assert!(cache.of_uid(unused).unwrap().is_empty());
+    });
+
+    assert!(visited[&Lock::ClusterRecords] <= 2, "{visited:?}");
+}
+
+#[test]
+fn a_uid_is_unknown_while_a_record_is_invalid() {
+    let cache = Cache::new("default", Arc::default());
+    let uid = RecordUid::new([7; 16]);
+    cache.put("n1", Ok(Arc::new(stored("m1", 1, None))));
+    assert_eq!(cache.of_uid(uid).unwrap().len(), 1);
+    let object = "prod-1.n2".to_owned();
+    let field = "spec.uid";
+
+    cache.put("n2", Err(BrokenRecord { object, field }));
+
+    assert_eq!(
+        error_chain(&cache.of_uid(uid).unwrap_err()),
+        "the UID of a node identity is unknown: NodeIdentity prod-1.n2 has an invalid spec.uid"
+    );
+    cache.remove("n2");
+    assert_eq!(cache.of_uid(uid).unwrap().len(), 1);
+}
+
+#[test]
+fn a_uid_with_too_many_records_waits() {
+    let cache = Cache::new("default", Arc::default());
+    let uid = RecordUid::new([7; 16]);
+    let put = |number: usize| cache.put(&number.to_string(), Ok(Arc::new(stored("m1", 1, None))));
+    (0..MAX_OF_MACHINE).for_each(put);
+    assert_eq!(cache.of_uid(uid).unwrap().len(), MAX_OF_MACHINE);
+
+    put(MAX_OF_MACHINE);
+
+    let error = error_chain(&cache.of_uid(uid).unwrap_err());
+    let expected = "more than 1024 node identities have the UID";
+    assert!(error.contains(expected), "{error}");
+}
+
 /// An object in the cache of the cluster `prod-1` whose spec names another cluster.
 fn of_another(version: usize) -> Lenient<NodeIdentity> {
     let record = stored("m1", 1, None).record;

@@ -347,6 +347,16 @@ impl Records for Replica {
         .await
     }
 
+    async fn known_of_uid(&self, uid: RecordUid) -> Result<Vec<Stored>, Unavailable> {
+        self.call(move |shared, cached| {
+            let known = shared.after(cached).into_values();
+            Some(Ok(known
+                .filter(|stored| stored.record.uid == uid)
+                .collect()))
+        })
+        .await
+    }
+
     async fn caught_up(&self, _: &NodeName, version: &Version) -> Result<(), Unavailable> {
         self.call(move |shared, cached| {
             let has = cached >= version.as_str().parse().unwrap();
