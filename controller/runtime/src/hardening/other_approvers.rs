@@ -9,17 +9,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Subject};
 use kube::Client;
-use kube::api::{Api, ListParams};
+use kube::api::{Api, ListParams, PostParams};
 use kubelet_attestation::ensure;
 use kubelet_attestation::errors::{error_chain, shortened};
 use kubelet_attestation::names::BUILT_IN_SERVING_SIGNER;
 use node_attestation_core::request::ApprovalReason;
 use node_attestation_core::signer::is_other_serving;
 
-use super::access::{HardeningError, Object, next_page};
+use super::access::{HardeningError, Object, call, next_page};
 use crate::client::{CONTROLLER, PAGE_SIZE, Pages};
 use crate::watch::Lenient;
 
@@ -229,8 +230,7 @@ pub async fn read(client: &Client) -> Result<OtherApprovers, HardeningError> {
     let wanted = (ROLES_A_PAGE, ListParams::default());
     let listed = each(client, wanted.clone(), |role: ClusterRole| {
         let name = role.metadata.name.unwrap_or_default();
-        let is_known = [ADMINISTRATORS, CONTROLLER].contains(&name.as_str());
-        if is_known || !permits(role.rules.as_deref().unwrap_or_default()) {
+        if name == ADMINISTRATORS || !permits(role.rules.as_deref().unwrap_or_default()) {
             return;
         }
         if roles.len() < MAX_ROLES && name.len() <= MAX_ROLE_LEN {
@@ -253,8 +253,14 @@ pub async fn read(client: &Client) -> Result<OtherApprovers, HardeningError> {
         Err(error) => return Err(error),
     }
     if !roles.is_empty() {
+        let reported = own_user(client).await;
+        let is_own = |one: &Subject| {
+            let user = user_of(one);
+            user.is_some_and(|user| user == CONTROLLER || reported.as_ref() == Some(&user))
+        };
         let listed = each(client, wanted, |binding: ClusterRoleBinding| {
-            if roles.contains(&binding.role_ref.name) {
+            let mut subjects = binding.subjects.iter().flatten();
+            if subjects.any(|one| !is_own(one)) && roles.contains(&binding.role_ref.name) {
                 found.permit(&binding);
             }
         })
@@ -263,6 +269,29 @@ pub async fn read(client: &Client) -> Result<OtherApprovers, HardeningError> {
         found.skip::<ClusterRoleBinding>(&listed);
     }
     Ok(found)
+}
+
+/// The user name of this controller, as the API server reports it. The manifest binds the role to [`CONTROLLER`], but an
+/// operator can bind it to another user.
+async fn own_user(client: &Client) -> Option<String> {
+    let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
+    let (parameters, review) = (PostParams::default(), SelfSubjectReview::default());
+    let answer = reviews.create(&parameters, &review);
+    let answer = call("create selfsubjectreviews", answer).await.ok()?;
+    answer.status?.user_info?.username
+}
+
+/// The user name of a subject. `None` for a group.
+fn user_of(subject: &Subject) -> Option<String> {
+    let Subject { kind, name, .. } = subject;
+    match kind.as_str() {
+        "User" => Some(name.clone()),
+        "ServiceAccount" => {
+            let namespace = subject.namespace.as_deref().unwrap_or_default();
+            Some(format!("system:serviceaccount:{namespace}:{name}"))
+        }
+        _ => None,
+    }
 }
 
 fn too_many(object: &'static str, limit: usize) -> HardeningError {

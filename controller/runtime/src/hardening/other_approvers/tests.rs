@@ -67,6 +67,7 @@ async fn try_read_from(
             "certificatesigningrequests" => Some(requests.clone()),
             "clusterroles" => roles.clone(),
             "clusterrolebindings" => Some(bindings.clone()),
+            "selfsubjectreviews" => None,
             other => panic!("{other}"),
         };
         let (code, body): (u16, Value) = match items {
@@ -148,13 +149,11 @@ async fn an_approver_is_found_by_its_requests_and_by_its_binding() {
     let roles = vec![
         role("approver", &approver),
         role(ADMINISTRATORS, &anything),
-        role(CONTROLLER, &approver),
         role("reader", &rule("signers", "get", &[])),
     ];
     let bindings = vec![
         binding("approver", "approver"),
         binding("admins", ADMINISTRATORS),
-        binding("ours", CONTROLLER),
         binding("readers", "reader"),
     ];
     let requests = vec![approved("validated"), approved("ServingNamesCorroborated")];
@@ -175,6 +174,78 @@ async fn an_approver_is_found_by_its_requests_and_by_its_binding() {
     assert!(message.ends_with(expected), "{message}");
     let without = read_from(Vec::new(), Some(roles), Vec::new()).await;
     assert!(without.is_empty() && without.unread.is_none());
+}
+
+/// The binding of the manifest, with these subjects.
+fn own_binding(subjects: Value) -> Value {
+    let mut binding = binding("ours", CONTROLLER);
+    binding["subjects"] = subjects;
+    binding
+}
+
+#[tokio::test]
+async fn only_the_subjects_of_this_controller_are_not_named() {
+    let user = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": CONTROLLER});
+    let of = |kind: &str| json!({"kind": kind, "namespace": "other", "name": CONTROLLER});
+    for (subjects, expected) in [
+        (json!([user]), 0),
+        (json!([]), 0),
+        (json!([user, of("ServiceAccount")]), 1),
+        (json!([of("ServiceAccount")]), 1),
+        (json!([of("Group")]), 1),
+    ] {
+        let approver = rule("signers", "approve", &[BUILT_IN_SERVING_SIGNER]);
+        let roles = Some(vec![role(CONTROLLER, &approver)]);
+        let bindings = vec![own_binding(subjects.clone())];
+
+        let found = read_from(Vec::new(), roles, bindings).await;
+
+        assert_eq!(found.permitted.len(), expected, "{subjects}");
+    }
+}
+
+#[tokio::test]
+async fn the_user_that_the_api_server_reports_is_this_controller() {
+    let access = ClusterAccess::in_memory(|request: Request<Body>| {
+        let path = request.uri().path().to_owned();
+        let approver = rule("signers", "approve", &[]);
+        let account =
+            |name: &str| json!([{"kind": "ServiceAccount", "namespace": "system", "name": name}]);
+        let items = match path.rsplit('/').next().unwrap() {
+            "clusterroles" => vec![role(CONTROLLER, &approver)],
+            "clusterrolebindings" => vec![own_binding(account("ours")), own_binding(account("a"))],
+            _ => Vec::new(),
+        };
+        let user = json!({"username": "system:serviceaccount:system:ours"});
+        let body = json!({"metadata": {}, "items": items, "status": {"userInfo": user}});
+        async move { Response::new(Full::new(Bytes::from(body.to_string()))) }
+    });
+
+    let found = read(access.client()).await.unwrap();
+
+    let expected =
+        "ClusterRoleBinding ours to node-attestation-controller (ServiceAccount system/a)";
+    assert_eq!(found.permitted, [expected]);
+}
+
+#[test]
+fn the_metric_of_other_approvals_has_few_series_for_each_cluster() {
+    let mut labels = BTreeSet::new();
+    for inspection in 0..20 {
+        let other = format!("reason {inspection}");
+        let other = other.as_str();
+        let known = ["AutoApproved", "KubectlApprove", "NodeCSRApprove", ""];
+        let reasons = [&known[..], &[other, "x", "y", "z"]].concat();
+
+        let counts = noted(&reasons).by_known_reason();
+
+        assert_eq!(counts.values().sum::<usize>(), reasons.len());
+        labels.extend(counts.into_keys());
+    }
+    let expected = [&KNOWN[..], &[OTHER]].concat();
+    let expected: BTreeSet<String> = expected.into_iter().map(str::to_owned).collect();
+    assert_eq!(labels, expected);
+    assert!(labels.len() <= 6);
 }
 
 #[tokio::test]
