@@ -221,7 +221,12 @@ fn tenants_can_edit_settings_but_not_go_below_the_floor() {
     let object = authentication(NAME, "prod-1", &report).to_string();
     let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
     assert_refused(admin.attempt(&apply, &object), "settings", MODE);
-    for key in ["released-machines", "lowest-valid-generation", "changed-by"] {
+    for key in [
+        "released-machines",
+        "lowest-valid-generation",
+        "changed-by",
+        "workload-uid",
+    ] {
         let key = format!("attestation.cluster.x-k8s.io/{key}");
         let annotated = merge(json!({"metadata": {"annotations": {key: "1"}}}));
         assert_refused(annotated, "settings", DECISIONS);

@@ -30,7 +30,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use node_attestation_core::crd::{
     CHANGED_BY_ANNOTATION, GROUP, LOWEST_VALID_GENERATION_ANNOTATION, RELEASED_MACHINES_ANNOTATION,
-    RESET_ANNOTATION,
+    RESET_ANNOTATION, WORKLOAD_UID_ANNOTATION,
 };
 use serde_json::json;
 
@@ -67,6 +67,15 @@ const DECISIONS: [&str; 3] = [
     LOWEST_VALID_GENERATION_ANNOTATION,
     RELEASED_MACHINES_ANNOTATION,
     CHANGED_BY_ANNOTATION,
+];
+
+/// The annotations on a `KubeletAuthentication` that only the controller and responders can change. A responder can change
+/// only [`DECISIONS`].
+const PROTECTED: [&str; 4] = [
+    LOWEST_VALID_GENERATION_ANNOTATION,
+    RELEASED_MACHINES_ANNOTATION,
+    CHANGED_BY_ANNOTATION,
+    WORKLOAD_UID_ANNOTATION,
 ];
 
 /// The metadata that the API server changes with each write.
@@ -208,7 +217,7 @@ fn decisions() -> (String, &'static str, String) {
 fn decisions_unchanged() -> String {
     format!(
         "{}.all(key, {} == (request.operation == 'UPDATE' ? {} : ''))",
-        literals(&DECISIONS),
+        literals(&PROTECTED),
         annotation("object", "key"),
         annotation("oldObject", "key")
     )

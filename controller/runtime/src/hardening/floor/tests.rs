@@ -158,6 +158,7 @@ fn tenants_cannot_change_the_annotations_about_revocations() {
         "attestation.cluster.x-k8s.io/released-machines",
         "attestation.cluster.x-k8s.io/lowest-valid-generation",
         "attestation.cluster.x-k8s.io/changed-by",
+        "attestation.cluster.x-k8s.io/workload-uid",
     ] {
         let set = with(json!({key: "1", "a": "b"}));
         for (operation, object, old) in [
