@@ -1,6 +1,7 @@
 //! The order in which sweeps read the Nodes whose certificates are overdue for renewal.
 
 use std::collections::BTreeSet;
+use std::ops::Bound::{Excluded, Included, Unbounded};
 
 use kubelet_attestation::names::NodeName;
 
@@ -23,13 +24,10 @@ impl OverdueNodes {
     /// Returns the Nodes that the next sweep reads: first the Nodes that were Ready, then the other Nodes in rotation.
     pub(super) fn choose(&mut self, overdue: &BTreeSet<&NodeName>) -> Vec<NodeName> {
         self.ready.retain(|name| overdue.contains(name));
-        let last = self.last.as_ref();
-        let others = overdue.iter().copied();
+        let others = rotated(overdue, self.last.as_ref());
         let others = others.filter(|name| !self.ready.contains(*name));
-        let (later, earlier): (Vec<_>, Vec<_>) = others.partition(|name| Some(*name) > last);
         let room = MAX_READ.saturating_sub(self.ready.len());
-        let others = later.into_iter().chain(earlier).take(room);
-        let others: Vec<NodeName> = others.cloned().collect();
+        let others: Vec<NodeName> = others.take(room).cloned().collect();
         let last = others.last().cloned();
         let next = self.ready.iter().cloned().chain(others).collect();
         self.last = last.or_else(|| self.last.take());
@@ -44,9 +42,64 @@ impl OverdueNodes {
     }
 }
 
+/// All names: first those after `last`, then the others. The cost of the first names does not grow with the number of
+/// names.
+fn rotated<'a, K: Ord>(all: &'a BTreeSet<&'a K>, last: Option<&K>) -> impl Iterator<Item = &'a K> {
+    let (later, earlier) = match last {
+        Some(last) => (Excluded(last), Some(Included(last))),
+        None => (Unbounded, None),
+    };
+    let later = all.range::<K, _>((later, Unbounded));
+    let earlier = earlier.map(|end| all.range::<K, _>((Unbounded, end)));
+    later.chain(earlier.into_iter().flatten()).copied()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::cmp::Ordering;
+
     use super::*;
+
+    thread_local! {
+        static COMPARISONS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// A name whose comparisons are counted.
+    #[derive(Debug, PartialEq, Eq)]
+    struct Counted(usize);
+
+    impl Ord for Counted {
+        fn cmp(&self, other: &Self) -> Ordering {
+            COMPARISONS.set(COMPARISONS.get() + 1);
+            self.0.cmp(&other.0)
+        }
+    }
+
+    impl PartialOrd for Counted {
+        fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+            Some(self.cmp(other))
+        }
+    }
+
+    #[test]
+    fn the_next_overdue_nodes_are_found_without_visiting_all() {
+        let all: Vec<Counted> = (0..50_000).map(Counted).collect();
+        let all: BTreeSet<&Counted> = all.iter().collect();
+        let next = |last: Option<usize>| {
+            let last = last.map(Counted);
+            COMPARISONS.set(0);
+            let next = rotated(&all, last.as_ref()).take(3);
+            let next: Vec<usize> = next.map(|name| name.0).collect();
+            assert!(COMPARISONS.get() < 500, "{}", COMPARISONS.get());
+            next
+        };
+
+        assert_eq!(next(None), [0, 1, 2]);
+        assert_eq!(next(Some(6)), [7, 8, 9]);
+        assert_eq!(next(Some(49_998)), [49_999, 0, 1]);
+        assert_eq!(rotated(&all, Some(&Counted(7))).count(), all.len());
+    }
 
     #[test]
     fn machines_that_are_off_do_not_hide_overdue_ready_nodes() {
