@@ -82,6 +82,10 @@ pub(crate) enum Kind {
 /// # Errors
 ///
 /// Returns an error if the API server does not respond.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "only an operator can install a kind, or change the list of kinds"
+)]
 pub(crate) async fn kind_of(client: &Client, source: &Source) -> Result<Kind, kube::Error> {
     let (group, kind) = match source {
         Source::Identities(kind) => (INFRASTRUCTURE, kind.to_string()),

@@ -42,6 +42,8 @@ pub(crate) use own_tokens::{
     MemberMachine, OwnToken, TokenOfMachine, member_machines, own_tokens,
 };
 pub(crate) use owner::{has_former_version, is_cluster, renew_versions};
+#[cfg(test)]
+pub(crate) use secret_values::each_read_alone as each_secret_read_alone;
 pub(crate) use secret_values::{CA_KEYS, KUBECONFIG_KEY, SecretValues};
 pub use selection::Selection;
 pub(crate) use templates::Recorded;

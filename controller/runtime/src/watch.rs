@@ -14,13 +14,13 @@ use kube::api::Api;
 use kube::core::Status;
 use kube::runtime::watcher::{self, Event};
 use kubelet_attestation::backoff::Backoff;
-use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::client::{LONGEST_WATCH, MANAGEMENT_PAGE_SIZE, cause};
 
 mod heard;
+mod kinds;
 mod lenient;
 mod list;
 mod listening;
@@ -34,18 +34,18 @@ mod steps;
 pub mod testing;
 
 pub(crate) use heard::{Heard, heard_config};
+pub use kinds::ReadAlone;
+#[cfg(test)]
+pub(crate) use kinds::Table;
+pub(crate) use kinds::read_alone;
 pub use lenient::{Lenient, Skipped, Unreadable};
 pub use list::{MetadataOf, NoFields, page_of};
 pub(crate) use list::{all_metadata_of, all_of, each_metadata_of, each_of, metadata_page_of};
 pub use listening::listening;
 pub(crate) use listening::measured;
 pub use log::WatchLog;
-#[cfg(test)]
-pub(crate) use one::Table;
-pub use one::{ReadAlone, metadata_of_one, one_of, readable_one_of};
-pub(crate) use one::{
-    document, one_on_behalf_of, read_alone, required_one_of, text_of_one, token_text,
-};
+pub(crate) use one::{document, one_on_behalf_of, required_one_of, text_of_one, token_text};
+pub use one::{metadata_of_one, one_of, readable_one_of};
 pub(crate) use recovery::{Recovery, RecoveryStep, pages_of};
 use steps::steps;
 
@@ -74,7 +74,7 @@ pub(crate) fn in_smaller_pages<K, R>(
     relist: Arc<Notify>,
 ) -> impl Stream<Item = watcher::Result<Event<Lenient<K, R>>>> + Send
 where
-    K: Clone + DeserializeOwned + Debug + Send + 'static,
+    K: ReadAlone,
     R: Resource<DynamicType: Clone + Debug> + Clone + Debug + 'static,
 {
     let begin = move || steps(api.clone(), config.clone(), first_page);
@@ -167,7 +167,7 @@ pub fn on_management<K, R>(
     config: watcher::Config,
 ) -> impl Stream<Item = watcher::Result<Event<Lenient<K, R>>>> + Send
 where
-    K: Clone + DeserializeOwned + Debug + Send + 'static,
+    K: ReadAlone,
     R: Resource<DynamicType: Clone + Debug> + Clone + Debug + 'static,
 {
     in_smaller_pages(api, config, MANAGEMENT_PAGE_SIZE, Arc::default())

@@ -1,8 +1,8 @@
 //! Discovers the served version of a kind.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroupList, APIResourceList};
 use kube::core::ApiResource;
 use kube::{Client, Error};
+use serde::Deserialize;
 
 use super::objects::{CORE_GROUP, Cluster, Reference, Watched as _};
 use crate::watch::document;
@@ -15,6 +15,40 @@ const CONTRACTS: [&str; 2] = ["v1beta2", "v1beta1"];
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the API server does not serve the kind in the required version")]
 pub(crate) struct NotServed;
+
+/// The API groups. Only the fields in use are decoded, so that another field cannot make the document unreadable.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Groups {
+    groups: Vec<Group>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Group {
+    name: String,
+    versions: Vec<Version>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Version {
+    version: String,
+}
+
+/// The resources of a version, with only the fields in use.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Resources {
+    resources: Vec<Served>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Served {
+    name: String,
+    kind: String,
+}
 
 /// A referenced object could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +114,7 @@ pub(super) async fn referred(
     if let Some(version) = &reference.version {
         return in_version((client, namespace), group, version, kind).await;
     }
-    let groups: APIGroupList = document(namespace, client, "/apis").await?;
+    let groups: Groups = document(namespace, client, "/apis").await?;
     let versions = groups
         .groups
         .into_iter()
@@ -105,7 +139,7 @@ async fn in_version(
 ) -> Result<Option<ApiResource>, Error> {
     let api_version = format!("{group}/{version}");
     let path = format!("/apis/{api_version}");
-    let resources = match document::<APIResourceList>(namespace, client, &path).await {
+    let resources = match document::<Resources>(namespace, client, &path).await {
         Ok(list) => list.resources,
         Err(Error::Api(status)) if status.code == 404 => return Ok(None),
         Err(error) => return Err(error),
@@ -121,4 +155,90 @@ async fn in_version(
         kind: kind.to_owned(),
         plural: resource.name,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+    use hyper::Response;
+    use hyper::body::Bytes;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::client::ClusterAccess;
+    use crate::testing::{hostile_values, with_each_value};
+
+    const GROUP: &str = "bootstrap.example";
+
+    fn groups() -> Value {
+        let version = json!({"groupVersion": "bootstrap.example/v1", "version": "v1"});
+        let group = json!({
+            "name": GROUP, "versions": [version], "preferredVersion": version,
+            "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": "a"}],
+        });
+        json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]})
+    }
+
+    fn resources() -> Value {
+        let resource = json!({
+            "name": "configs", "singularName": "config", "namespaced": true, "kind": "Config",
+            "verbs": ["get"], "shortNames": ["c"], "categories": ["a"], "storageVersionHash": "a",
+        });
+        json!({
+            "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "bootstrap.example/v1",
+            "resources": [resource],
+        })
+    }
+
+    /// The resource that an API server with these documents serves for a reference without a version.
+    async fn found(groups: &Value, resources: &Value) -> Result<Option<ApiResource>, Error> {
+        let [groups, resources] = [groups, resources].map(|one| Bytes::from(one.to_string()));
+        let access = ClusterAccess::in_memory(move |request| {
+            let is_list = request.uri().path() == "/apis";
+            let document = if is_list { &groups } else { &resources };
+            let answer = Response::new(Full::new(document.clone()));
+            async move { answer }
+        });
+        let reference = Reference {
+            group: GROUP.to_owned(),
+            version: None,
+            kind: "Config".to_owned(),
+            name: "a".to_owned(),
+        };
+        referred((access.client(), "a"), &reference).await
+    }
+
+    #[tokio::test]
+    async fn only_the_fields_in_use_of_a_discovery_document_can_be_invalid() {
+        let (groups, resources) = (groups(), resources());
+        let used = [
+            "",
+            "/groups",
+            "/groups/0",
+            "/groups/0/name",
+            "/groups/0/versions",
+            "/groups/0/versions/0",
+            "/groups/0/versions/0/version",
+            "/resources",
+            "/resources/0",
+            "/resources/0/name",
+            "/resources/0/kind",
+        ];
+        for (is_list, good) in [(true, &groups), (false, &resources)] {
+            for (place, hostile) in with_each_value(good, &hostile_values()) {
+                let answer = if is_list {
+                    found(&hostile, &resources).await
+                } else {
+                    found(&groups, &hostile).await
+                };
+
+                let is_found = matches!(&answer, Ok(Some(_)));
+                if !used.contains(&place.as_str()) {
+                    assert!(is_found, "{place}: {answer:?}");
+                } else if let Err(error) = answer {
+                    assert!(error.to_string().len() < 300, "{place}: {error}");
+                }
+            }
+        }
+    }
 }

@@ -103,7 +103,9 @@ read_alone! {
     "KubeadmConfig" => Fields<BootstrapConfig>,
     "KubeadmConfig of a pool" => Fields<PoolConfig>,
     "KubeadmConfigTemplate" => Fields<MachineTemplate>,
+    "KubeadmControlPlane" => Fields<KubeadmControlPlane>,
     "Machine" => Fields<Machine>,
+    "MachineDeployment" => Fields<MachineDeployment>,
     "MachinePool" => Fields<MachinePool>,
 }
 

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
 use super::ca::{MAX_CERTIFICATE_LEN, MAX_KEY_LEN};
+use crate::watch::read_alone;
 
 /// The key of the kubeconfig in its Secret (Cluster API's contract).
 pub(crate) const KUBECONFIG_KEY: &str = "value";
@@ -25,6 +26,10 @@ pub(crate) const CA_KEYS: [&str; 2] = ["tls.crt", "tls.key"];
 /// is truncated to one byte more than its limit, so that its reader rejects it.
 #[derive(Clone)]
 pub(crate) struct SecretValues(Secret);
+
+read_alone! {
+    "Secret of a Cluster" => SecretValues,
+}
 
 impl SecretValues {
     /// Returns a Secret with only these values.

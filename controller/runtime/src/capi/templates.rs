@@ -228,7 +228,10 @@ impl CapiInventory {
         kind: &'static str,
         label: &str,
         of: impl Fn(Raw<K>) -> Option<T>,
-    ) -> Result<Vec<T>, Unread> {
+    ) -> Result<Vec<T>, Unread>
+    where
+        Fields<K>: ReadAlone,
+    {
         let namespace = self.cluster.namespace.as_str();
         let reference = &Reference {
             group: group.to_owned(),

@@ -6,9 +6,8 @@ use kube::Resource;
 use kube::api::{Api, ListParams, Request};
 use kube::core::ObjectList;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
-use super::Lenient;
+use super::{Lenient, ReadAlone};
 use crate::client::{CallError, Decoding, each_object, pages};
 
 /// An object of which only the metadata is decoded.
@@ -29,7 +28,7 @@ pub async fn page_of<K, R>(
     page: &ListParams,
 ) -> kube::Result<ObjectList<Lenient<K, R>>>
 where
-    K: Clone + Debug + DeserializeOwned,
+    K: ReadAlone,
     R: Resource + Clone + Debug,
 {
     Decoding::new(Box::pin(api.list(page))).await
@@ -61,7 +60,7 @@ pub(crate) async fn all_of<K, R>(
     wanted: ListParams,
 ) -> Result<Vec<Lenient<K, R>>, CallError>
 where
-    K: Clone + Debug + DeserializeOwned,
+    K: ReadAlone,
     R: Resource + Clone + Debug,
 {
     pages(wanted, |page| async move { page_of(api, &page).await }).await
@@ -92,7 +91,7 @@ pub(crate) async fn each_of<K, R>(
     take: impl FnMut(Lenient<K, R>),
 ) -> Result<(), CallError>
 where
-    K: Clone + Debug + DeserializeOwned,
+    K: ReadAlone,
     R: Resource + Clone + Debug,
 {
     let list = |page| async move { page_of(api, &page).await };

@@ -19,6 +19,7 @@ use crate::metrics::WatchMetrics;
 /// reported, which contain an event or a bookmark. The head of a response is not reported, because an API server also
 /// sends the head for a version that it has not reached. A list page is not reported, because the store remains
 /// outdated until the list is complete.
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub fn listening(
     client: Client,
     told: impl Fn(Instant) + Clone + Send + Sync + Unpin + 'static,
@@ -79,6 +80,7 @@ pub(crate) fn measured(client: Client, metrics: &WatchMetrics) -> Client {
     listening(client, move |_| metrics.heard())
 }
 
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -12,6 +12,8 @@ use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service, ServiceAccount};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, GetParams, PostParams, Request};
@@ -20,35 +22,8 @@ use node_attestation_core::crd::{KubeletAuthentication, NodeIdentity, RevokedNod
 use serde::de::{DeserializeOwned, Error as _};
 use zeroize::Zeroizing;
 
-use super::{Lenient, MetadataOf, NoFields};
+use super::{Lenient, MetadataOf, NoFields, ReadAlone, Unreadable, read_alone};
 use crate::client::on_behalf_of;
-
-/// A type that single objects are decoded as.
-///
-/// Only the macro `read_alone` implements this trait. A test puts hostile values into each of these types.
-pub trait ReadAlone: Clone + Debug + DeserializeOwned {}
-
-/// Implements [`ReadAlone`] for types. Each type has a name in the table of hostile values.
-macro_rules! read_alone {
-    ($($name:literal => $fields:ty),* $(,)?) => {
-        $(impl $crate::watch::ReadAlone for $fields {})*
-
-        /// Calls `table` with each type.
-        #[cfg(test)]
-        pub(crate) fn each_read_alone(table: &mut impl $crate::watch::Table) {
-            $(table.row::<$fields>($name);)*
-        }
-    };
-}
-
-pub(crate) use read_alone;
-
-/// The rows of the table of hostile values.
-#[cfg(test)]
-pub(crate) trait Table {
-    /// A type that single objects are decoded as.
-    fn row<K: ReadAlone>(&mut self, name: &'static str);
-}
 
 read_alone! {
     "CertificateSigningRequest" => CertificateSigningRequest,
@@ -56,6 +31,7 @@ read_alone! {
     "ClusterRoleBinding" => ClusterRoleBinding,
     "ConfigMap" => ConfigMap,
     "CustomResourceDefinition" => CustomResourceDefinition,
+    "Event" => Event,
     "KubeletAuthentication" => KubeletAuthentication,
     "Lease" => Lease,
     "metadata" => NoFields,
@@ -64,6 +40,7 @@ read_alone! {
     "RevokedNodeCredentials" => RevokedNodeCredentials,
     "Secret" => Secret,
     "Service" => Service,
+    "ServiceCIDR" => ServiceCIDR,
     "ValidatingAdmissionPolicy" => ValidatingAdmissionPolicy,
     "ValidatingAdmissionPolicyBinding" => ValidatingAdmissionPolicyBinding,
 }
@@ -126,7 +103,7 @@ where
 ///
 /// # Errors
 ///
-/// Returns an error if the call failed, or if the document is invalid.
+/// Returns an error if the call failed, or if the document is invalid. The error does not contain the invalid value.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub(crate) async fn document<T: DeserializeOwned>(
     namespace: &str,
@@ -135,7 +112,8 @@ pub(crate) async fn document<T: DeserializeOwned>(
 ) -> kube::Result<T> {
     let request = hyper::Request::get(path).body(Vec::new());
     let request = on_behalf_of(request.map_err(Error::HttpError)?, namespace);
-    client.request(request).await
+    let text = client.request_text(request).await?;
+    serde_json::from_str(&text).map_err(|error| Unreadable::from(error).into())
 }
 
 /// Reads the object with this name. `None` if it does not exist.
@@ -217,8 +195,8 @@ fn if_exists<T>(found: kube::Result<T>) -> kube::Result<Option<T>> {
     }
 }
 
-impl From<super::Unreadable> for Error {
-    fn from(error: super::Unreadable) -> Self {
+impl From<Unreadable> for Error {
+    fn from(error: Unreadable) -> Self {
         Self::SerdeError(serde_json::Error::custom(error))
     }
 }

@@ -12,12 +12,11 @@ use kube::api::Api;
 use kube::client::Body;
 use kube::runtime::watcher::Event;
 use kube::{Client, Resource};
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tower::ServiceBuilder;
 use tower::layer::layer_fn;
 
-use super::{Lenient, on_management, watch_config};
+use super::{Lenient, ReadAlone, on_management, watch_config};
 use crate::client::{Bounded, NamedBy};
 use crate::testing::{long_text, many_values};
 
@@ -58,7 +57,7 @@ pub(crate) async fn hides_no_other<K, R>(
     good: &Value,
     api: impl Fn(Client) -> Api<Lenient<K, R>>,
 ) where
-    K: Clone + DeserializeOwned + Debug + Send + 'static,
+    K: ReadAlone,
     R: Resource<DynamicType: Clone + Debug> + Clone + Debug + 'static,
 {
     let good = named(good, "good");

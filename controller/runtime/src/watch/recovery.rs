@@ -12,10 +12,9 @@ use std::time::Duration;
 use futures::stream::{self, BoxStream, StreamExt as _};
 use kube::Resource;
 use kube::api::{Api, ListParams};
-use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Lenient, page_of};
+use super::{Lenient, ReadAlone, page_of};
 use crate::client::{CallError, Pages};
 
 /// The minimum time between two lists of one namespace, because a tenant can cause lists.
@@ -33,7 +32,7 @@ pub(crate) type PagesOf<T> = BoxStream<'static, Result<Vec<T>, CallError>>;
 /// The pages of a list that uses this API.
 pub(crate) fn pages_of<K, R>(api: Api<Lenient<K, R>>, wanted: ListParams) -> PagesOf<Lenient<K, R>>
 where
-    K: Clone + DeserializeOwned + Debug + Send + 'static,
+    K: ReadAlone,
     R: Resource<DynamicType: Clone + Debug> + Clone + Debug + 'static,
 {
     let pages = stream::unfold(Some(Pages::new(wanted)), move |pages| {

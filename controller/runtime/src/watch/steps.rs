@@ -12,10 +12,9 @@ use futures::stream::{self, BoxStream, StreamExt as _};
 use kube::Resource;
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
 use kube::runtime::watcher::{self, Event};
-use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::{Lenient, page_of};
+use super::{Lenient, ReadAlone, page_of};
 use crate::client::{Decoding, PageSize};
 
 /// The time by which a watch can exceed its timeout, as in kube's watcher. After this time, the connection counts as
@@ -45,7 +44,7 @@ pub(super) fn steps<K, R>(
     most: u32,
 ) -> BoxStream<'static, watcher::Result<Event<Lenient<K, R>>>>
 where
-    K: Clone + DeserializeOwned + Debug + Send + 'static,
+    K: ReadAlone,
     R: Resource<DynamicType: Clone + Debug> + Clone + Debug + 'static,
 {
     let steps = Steps {
@@ -113,7 +112,7 @@ struct Watch<T> {
 
 impl<K, R> Steps<K, R>
 where
-    K: Clone + DeserializeOwned + Debug + Send + 'static,
+    K: ReadAlone,
     R: Resource<DynamicType: Clone + Debug> + Clone + Debug + 'static,
 {
     async fn step(&mut self) -> Step<Lenient<K, R>> {

@@ -64,6 +64,8 @@ async fn calls(answers: &'static [Answer]) -> Vec<String> {
     calls
 }
 
+impl ReadAlone for Node {}
+
 type NodeEvent = watcher::Result<Event<Lenient<Node>>>;
 
 /// A watch with pages of 16 objects, for an API server with these responses, and the calls of the watch.

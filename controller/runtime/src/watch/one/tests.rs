@@ -1,13 +1,18 @@
-//! Each kind that is read as a single object, with each hostile value in each of its fields.
+//! Each kind that is read, with each hostile value in each of its fields.
 
 use http_body_util::Full;
 use hyper::Response;
 use hyper::body::Bytes;
+use kube::api::ApiResource;
+use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
+use tokio::runtime::{Builder, Runtime};
 
 use super::*;
-use crate::client::ClusterAccess;
+use crate::client::{ClusterAccess, NamedBy};
 use crate::testing::{hostile_values, long_text, many_values, with_each_value};
+use crate::watch::oversized::hides_no_other;
+use crate::watch::{Custom, Table};
 use crate::{capi, management, nodes};
 
 /// A valid object.
@@ -40,6 +45,7 @@ fn good(name: &str) -> Value {
                 }],
             }})
         }
+        "Event" => json!({"eventTime": null, "regarding": {"name": "a"}, "note": "text"}),
         "InfraMachine" => json!({"spec": {"providerID": "generic:///rack/m1"}}),
         "InfraMachinePool" => json!({"spec": {"providerIDList": ["generic:///rack/m1"]}}),
         "KubeadmConfig" => json!({"spec": {
@@ -55,12 +61,18 @@ fn good(name: &str) -> Value {
         "KubeadmConfigTemplate" => json!({"spec": {"template": {"spec": {
             "files": [{"path": "/a", "content": "b"}], "preKubeadmCommands": ["c"],
         }}}}),
+        "KubeadmControlPlane" => json!({"spec": {"kubeadmConfigSpec": {
+            "files": [{"path": "/a", "content": "b"}], "preKubeadmCommands": ["c"],
+        }}}),
         "KubeletAuthentication" => {
             json!({"spec": {"clusterName": "good", "authorizedAttestors": ["aws"]}})
         }
         "Lease" => json!({"spec": {"holderIdentity": "a", "renewTime": "2026-01-01T00:00:00.0Z"}}),
         "Lease of a node" => json!({"spec": {"renewTime": "2026-01-01T00:00:00.0Z"}}),
         "Machine" => json!({"spec": {"clusterName": "c", "providerID": "generic:///rack/m1"}}),
+        "MachineDeployment" => json!({"spec": {"template": {"spec": {"bootstrap": {
+            "configRef": {"kind": "KubeadmConfigTemplate", "name": "a", "apiGroup": "g"},
+        }}}}}),
         "MachinePool" => {
             json!({"spec": {"clusterName": "c", "providerIDList": ["generic:///rack/m1"]}})
         }
@@ -81,8 +93,9 @@ fn good(name: &str) -> Value {
             },
         }}),
         "RevokedNodeCredentials" => json!({"spec": {"revoked": {}}}),
-        "Secret" => json!({"type": "Opaque", "data": {"value": "YQ=="}}),
+        "Secret" | "Secret of a Cluster" => json!({"type": "Opaque", "data": {"value": "YQ=="}}),
         "Service" => json!({"spec": {"clusterIPs": ["10.0.0.1"]}}),
+        "ServiceCIDR" => json!({"spec": {"cidrs": ["10.0.0.0/16"]}}),
         "ValidatingAdmissionPolicy" => {
             json!({"spec": {"failurePolicy": "Fail", "validations": [{"expression": "true"}]}})
         }
@@ -147,14 +160,43 @@ impl Table for Tried {
     }
 }
 
+/// Each kind, in a list and in a watch.
+struct Listed(Runtime);
+
+impl Table for Listed {
+    fn row<K: ReadAlone>(&mut self, name: &'static str) {
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("g", "v1", "K"));
+        let all = |client| -> Api<Custom<K>> { Api::all_with(client, &resource) };
+        let good = good(name);
+        let others = hides_no_other(NamedBy::Operator, &good, all);
+        self.0.block_on(others);
+    }
+}
+
+/// Calls `table` with each type that objects are decoded as.
+fn each(table: &mut impl Table) {
+    each_read_alone(table);
+    nodes::each_read_alone(table);
+    management::each_read_alone(table);
+    capi::each_read_alone(table);
+    capi::each_secret_read_alone(table);
+}
+
+#[test]
+fn an_oversized_object_of_any_kind_hides_no_other_in_lists_or_watches() {
+    let runtime = Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+
+    each(&mut Listed(runtime.unwrap()));
+}
+
 #[test]
 fn a_hostile_value_makes_only_its_object_unreadable() {
     let mut tried = Tried::default();
 
-    each_read_alone(&mut tried);
-    nodes::each_read_alone(&mut tried);
-    management::each_read_alone(&mut tried);
-    capi::each_read_alone(&mut tried);
+    each(&mut tried);
 
     let Tried(mut names) = tried;
     let all = names.len();
