@@ -59,6 +59,7 @@ mod machine_conditions;
 mod periodic;
 mod places;
 mod reporting;
+mod reports;
 #[cfg(test)]
 mod served_kind;
 mod single_object;

@@ -62,6 +62,11 @@ pub trait Records: Debug + Send + Sync {
     /// contains either the old or the new state.
     async fn all(&self) -> Result<AllRecords, Unavailable>;
 
+    /// The first invalid record, and the number of others. The default implementation has no invalid records.
+    fn invalid(&self) -> Option<String> {
+        None
+    }
+
     /// Notes that a node presented a certificate with a later generation than its record, so that operators can reset
     /// the record. A lost note does not affect decisions. The default implementation does not store the note.
     async fn note_later(&self, _name: &NodeName, _generation: u64) -> Result<(), Unavailable> {

@@ -19,7 +19,7 @@ use super::objects::{
     ObjectKey, Raw, Reference, Watched as _,
 };
 use super::selection::Selection;
-use super::store::{Effect, Members, Store, Stored, Unread};
+use super::store::{Effect, Members, Store, Stored};
 use crate::shared::{Lock, Shared, Swept, page};
 use crate::turns::{FairTurns, TurnLimits};
 use crate::watch::{Heard, ReadAlone, required_one_of};
@@ -263,11 +263,13 @@ impl Objects {
         store.has_unreadable(cluster) && store.cluster(cluster).is_none()
     }
 
-    /// The objects among this Cluster and its Machines and pools that cannot be read. `None` also before
-    /// [`Objects::is_ready`].
-    pub(super) fn unreadable_members(&self, cluster: &ObjectKey) -> Option<Unread> {
-        self.is_ready()
-            .then(|| self.0.store.unreadable_members(cluster))?
+    /// The first Cluster, Machine or `MachinePool` of this cluster that cannot be read, and the number of other objects
+    /// that cannot be read. An object whose Cluster is unknown counts for each Cluster in its namespace. `None` also
+    /// before [`Objects::is_ready`].
+    pub(crate) fn unreadable_members(&self, cluster: &ObjectKey) -> Option<String> {
+        let store = &self.0.store;
+        let unread = self.is_ready().then(|| store.unreadable_members(cluster))?;
+        unread.map(|unread| unread.to_string())
     }
 
     /// Stores the result of reading a `KubeadmConfig` for this cluster. `None` means that the `KubeadmConfig` does not

@@ -9,7 +9,6 @@ use std::time::Instant;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::core::ApiResource;
-use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{Inventory, Machine, Naming, TokenOwner};
@@ -23,10 +22,12 @@ use super::objects::{
 };
 use crate::shared::Turnstile;
 
+mod fetched;
 mod names;
 mod recent;
 mod view;
 
+use fetched::{Undecoded, unread};
 use recent::Recent;
 use view::{Need, Needed, View, waiting};
 
@@ -46,6 +47,7 @@ pub struct CapiInventory {
     pub(super) cluster: ObjectKey,
     /// Whether a pool's infrastructure provider creates Machines for the members, by `InfraMachinePool`.
     makes_machines: Arc<Recent<bool>>,
+    undecoded: Arc<Undecoded>,
     /// Held while `KubeadmConfig`s are read, so that concurrent requests for the Cluster share one read.
     reading: Arc<Turnstile<()>>,
 }
@@ -95,6 +97,7 @@ impl CapiInventory {
             objects,
             cluster,
             makes_machines: Arc::default(),
+            undecoded: Arc::default(),
             reading: Arc::default(),
         }
     }
@@ -106,11 +109,9 @@ impl CapiInventory {
         cut.ok()?.map(|cut| cut.to_string())
     }
 
-    /// The first Cluster, Machine or `MachinePool` that cannot be read, and the number of other objects that cannot be
-    /// read. An object whose Cluster is unknown counts for each Cluster in its namespace.
+    /// The objects of this Cluster that cannot be read, as in [`Objects::unreadable_members`].
     pub(crate) fn unreadable_members(&self) -> Option<String> {
-        let unread = self.objects.unreadable_members(&self.cluster);
-        unread.map(|unread| unread.to_string())
+        self.objects.unreadable_members(&self.cluster)
     }
 
     /// The API version in which Clusters are watched, with its group.
@@ -328,12 +329,7 @@ impl CapiInventory {
 
     async fn read(&self, configs: impl IntoIterator<Item = Reference>) -> Result<(), Unavailable> {
         let reads = stream::iter(configs).map(|config| async move {
-            let namespace = &self.cluster.namespace;
-            let found = match self
-                .objects
-                .fetch::<BootstrapConfig>(namespace, &config)
-                .await
-            {
+            let found = match self.try_fetch::<BootstrapConfig>(&config).await {
                 Ok(found) => Ok(found),
                 // A tenant can write any version into a reference, so this error affects only the machines that have
                 // the reference.
@@ -400,21 +396,6 @@ impl CapiInventory {
         self.makes_machines.note(reference.clone(), makes);
         Ok(makes)
     }
-
-    async fn fetch<K: objects::Kept>(&self, reference: &Reference) -> Result<Option<K>, Unavailable>
-    where
-        objects::Fields<K>: crate::watch::ReadAlone,
-    {
-        let namespace = &self.cluster.namespace;
-        let found = self.objects.fetch(namespace, reference).await;
-        found.map_err(|error| unread(reference, &error))
-    }
-}
-
-fn unread(reference: &Reference, error: &FetchError) -> Unavailable {
-    let Reference { kind, name, .. } = reference;
-    let error = error_chain(error);
-    Unavailable::new(format!("cannot read {kind} {name}: {error}"))
 }
 
 #[async_trait::async_trait]

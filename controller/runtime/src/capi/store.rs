@@ -29,7 +29,6 @@ mod values;
 pub(super) use configs::Referrer;
 pub(super) use members::Members;
 use pool_memory::{OfPool, PART_OF_REPORTED, PoolMemory};
-pub(super) use unreadable::Unread;
 use unreadable::UnreadableMembers;
 pub(super) use values::Ground;
 

@@ -22,6 +22,7 @@ use super::enablement::{Enablement, LeftOut};
 use super::kept_authentications::{
     Authentication, KeptAuthentication, KeptMemory, TOO_MUCH_MEMORY,
 };
+use super::reports::Reports;
 use super::supervisor::{supervise, until_selected};
 use super::{Controller, Shared};
 use crate::capi::{ObjectKey, WATCH_FILTER_LABEL};
@@ -42,11 +43,6 @@ const SILENCE: Duration = Duration::from_mins(1);
 /// The delay before a supervisor restarts after a panic, and before a failed Event is written again.
 const RESTART: Duration = Duration::from_secs(30);
 
-/// The deadline for an Event about an unreadable object. The turn of an Event comes after one Event from every other
-/// namespace, and the object might be readable before the next attempt. Until the deadline, a namespace can have about
-/// 100 tasks, because its log lines limit their number.
-const REPORTED_WITHIN: Duration = Duration::from_mins(10);
-
 /// The maximum time for ending the tasks of all clusters. During this time, this replica holds the Lease, and no other
 /// replica serves any cluster. Therefore a cluster whose API server does not respond must not delay other clusters.
 const HANDOVER: Duration = Duration::from_secs(5);
@@ -63,7 +59,7 @@ pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output
         recovery: Recovery::default(),
         listed: BTreeSet::new(),
         tasks: JoinSet::new(),
-        reports: JoinSet::new(),
+        reports: Reports::default(),
         skipped: Skipped::new("KubeletAuthentication"),
     };
     let mut events = authentications(&shared.controller).boxed();
@@ -119,9 +115,7 @@ struct ClusterRegistry {
     /// The digests of the keys in the current list, for the part of the list that has been read.
     listed: BTreeSet<u64>,
     tasks: JoinSet<ObjectKey>,
-    /// The Events about unreadable objects that are being written. The log-line budget of a namespace limits their
-    /// number.
-    reports: JoinSet<()>,
+    reports: Reports,
     skipped: Skipped,
     enablement: Enablement,
     /// Whether all objects have been listed once.
@@ -200,23 +194,20 @@ impl ClusterRegistry {
         let note = format!(
             "the controller cannot read the KubeletAuthentication, and does not apply this version: {error}"
         );
-        while self.reports.try_join_next().is_some() {}
-        self.reports.spawn(async move {
-            let reported = async {
-                until_selected(&shared, &key, labels.as_ref()).await;
-                loop {
-                    shared.condition_events.take(&key).await;
-                    let management = shared.controller.management.clone();
-                    let words = ("Warning", "Read", "Unreadable", note.clone());
-                    if events::write_one(management, regarding.clone(), words, now()).await {
-                        return;
-                    }
-                    sleep(RESTART).await;
+        let namespace = key.namespace.clone();
+        let reported = async move {
+            until_selected(&shared, &key, labels.as_ref()).await;
+            loop {
+                shared.condition_events.take(&key).await;
+                let management = shared.controller.management.clone();
+                let words = ("Warning", "Read", "Unreadable", note.clone());
+                if events::write_one(management, regarding.clone(), words, now()).await {
+                    return;
                 }
-            };
-            let reported = reported.boxed();
-            drop(timeout(REPORTED_WITHIN, reported).await);
-        });
+                sleep(RESTART).await;
+            }
+        };
+        self.reports.start(namespace, reported.boxed());
     }
 
     /// Plans to list a namespace, if there is now memory for one of its objects that was not kept.

@@ -111,6 +111,30 @@ pub(super) fn status(
     status
 }
 
+/// Adds these objects, which cannot be read, to the condition `Ready`, if the cluster is not ready for another reason.
+pub(super) fn name_unreadable(
+    status: &mut KubeletAuthenticationStatus,
+    (authentication, phase): (&KubeletAuthentication, &ClusterPhase),
+    unreadable: impl Iterator<Item = String>,
+    now: SystemTime,
+) {
+    let Some(mut report) = ready(phase).filter(|ready| ready.holds == ConditionStatus::False)
+    else {
+        return;
+    };
+    for text in unreadable {
+        // The message of a served cluster names failed tasks, and other messages can name the Cluster.
+        let named = text.split(" (").next().unwrap_or_default();
+        if !report.message.contains(named) {
+            report.message.push_str("; ");
+            report.message.push_str(&text);
+        }
+    }
+    let now = Time(Timestamp::try_from(now).unwrap_or_default());
+    let observed_generation = authentication.metadata.generation;
+    conditions::set(&mut status.conditions, &report, observed_generation, &now);
+}
+
 /// The state of a cluster for its metrics, based on this phase and status.
 pub(super) fn report_of(
     phase: &ClusterPhase,

@@ -189,6 +189,9 @@ impl Upkeep {
         health.undone.extend(self.server_time.ahead(now()));
         health.undone.extend(self.inventory.unknown_members());
         health.undone.extend(self.inventory.unreadable_members());
+        health.undone.extend(self.inventory.undecoded());
+        let records = self.context.ledger.records();
+        health.undone.extend(records.invalid());
         self.own_records(&mut health).boxed().await;
         let revoked = self.revoke().boxed().await;
         health.note("revocation", revoked);

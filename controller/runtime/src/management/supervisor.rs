@@ -12,7 +12,7 @@ use node_attestation_core::crd::{
     ALLOW_RETIREMENT_ANNOTATION, KubeletAuthentication, KubeletAuthenticationStatus,
 };
 use node_attestation_core::ledger::{
-    Absences, MISSING_MACHINE_TIMEOUT, RevocationDecisions, Revocations,
+    Absences, MISSING_MACHINE_TIMEOUT, Records as _, RevocationDecisions, Revocations,
 };
 use node_attestation_core::rate_limit::Rate;
 use tokio::sync::watch;
@@ -232,6 +232,10 @@ impl Supervisor {
             let mut status = conditions::status(&authentication, &phase, now());
             let cluster = self.sources.cluster.present();
             conditions::control_plane::set(&mut status, &authentication, cluster, now());
+            let members = self.shared.objects.unreadable_members(&self.key);
+            let unreadable = members.into_iter().chain(self.records.invalid());
+            let of = (&**authentication, &phase);
+            conditions::name_unreadable(&mut status, of, unreadable, now());
             self.metrics
                 .report(|| conditions::report_of(&phase, &status));
             self.report(authentication, status, phase);

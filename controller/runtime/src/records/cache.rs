@@ -31,6 +31,9 @@ const ECHO_DEADLINE: Duration = Duration::from_secs(5);
 /// hundred records with valid certificates.
 const MAX_OF_MACHINE: usize = 1024;
 
+/// The maximum number of further invalid records that a condition counts.
+const MAX_NAMED: usize = 100;
+
 /// The record in an object. `Err` if the object is invalid.
 pub(super) type Entry = Result<Arc<Stored>, BrokenRecord>;
 
@@ -278,6 +281,20 @@ impl Cache {
         let found = self.look(|state| state.with_uid(uid))?;
         let found = found.iter().filter(|stored| stored.record.uid == uid);
         Ok(found.map(|stored| Stored::clone(stored)).collect())
+    }
+
+    /// The first invalid record, and the number of others, up to [`MAX_NAMED`].
+    pub(super) fn invalid(&self) -> Option<String> {
+        let (first, others) = self.look(|state| {
+            let entries = state.with(Value::Invalid).take(MAX_NAMED + 1);
+            let mut invalid = entries.filter_map(|(_, entry)| entry.as_ref().err());
+            Some((invalid.next()?.clone(), invalid.count()))
+        })?;
+        Some(match others {
+            0 => first.to_string(),
+            MAX_NAMED => format!("{first}, and at least {others} more are invalid"),
+            _ => format!("{first}, and {others} more are invalid"),
+        })
     }
 
     fn changed(&self) {

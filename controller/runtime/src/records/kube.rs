@@ -342,6 +342,10 @@ impl Records for KubeRecords {
         Ok(all)
     }
 
+    fn invalid(&self) -> Option<String> {
+        self.cache.invalid()
+    }
+
     async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable> {
         let object = self.name(name);
         let moment = |time| object::moment(time).map_err(Unavailable::new);

@@ -1,4 +1,5 @@
 mod approvers;
+mod unreadable;
 
 use std::time::Duration;
 

@@ -193,6 +193,32 @@ fn a_uid_is_unknown_while_a_record_is_invalid() {
 }
 
 #[test]
+fn the_first_invalid_records_are_named_without_visiting_all() {
+    let cache = Cache::new("default", Arc::default());
+    let put = |number: usize| {
+        let object = format!("prod-1.n{number:04}");
+        let field = "spec.uid";
+        cache.put(&object.clone(), Err(BrokenRecord { object, field }));
+    };
+    cache.put("valid", Ok(Arc::new(stored("m1", 1, None))));
+    assert_eq!(cache.invalid(), None);
+    let named = |count: usize, others: &str| {
+        let visited = most_visited(|| {
+            let expected = format!("NodeIdentity prod-1.n0000 has an invalid spec.uid{others}");
+            assert_eq!(cache.invalid().unwrap(), expected);
+        });
+        assert_eq!(visited[&Lock::ClusterRecords], count);
+    };
+
+    put(0);
+    named(1, "");
+    (1..4).for_each(put);
+    named(4, ", and 3 more are invalid");
+    (4..10 * MAX_NAMED).for_each(put);
+    named(MAX_NAMED + 1, ", and at least 100 more are invalid");
+}
+
+#[test]
 fn a_uid_with_too_many_records_waits() {
     let cache = Cache::new("default", Arc::default());
     let uid = RecordUid::new([7; 16]);

@@ -291,3 +291,27 @@ fn unreadable_infrastructure_is_an_error() {
         "{error}"
     );
 }
+
+#[test]
+fn an_undecodable_infra_machine_is_named_until_it_is_readable() {
+    let is_readable = Arc::new(AtomicBool::new(false));
+    let now = Arc::clone(&is_readable);
+    let objects = answered_by(move |path| {
+        let answer = infrastructure(path, "generic:///rack/m1");
+        if answer["spec"].is_null() || now.load(Ordering::Relaxed) {
+            return answer;
+        }
+        with(answer, "/spec", json!(7))
+    });
+    let inventory = unprovisioned(V2, &objects);
+    assert_eq!(inventory.undecoded(), None);
+
+    let error = block_on(inventory.by_token(&token("token1"))).unwrap_err();
+
+    let named = "cannot read GenericMachine m1-infra";
+    assert!(error.to_string().starts_with(named), "{error}");
+    assert_eq!(inventory.undecoded().as_deref(), Some(named));
+    is_readable.store(true, Ordering::Relaxed);
+    assert!(by_token(&inventory, "token1").is_some());
+    assert_eq!(inventory.undecoded(), None);
+}
