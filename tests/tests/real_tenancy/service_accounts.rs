@@ -1,11 +1,12 @@
 //! Namespace administrators who attack a role with a service account.
 
+use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_test_support::sts::Trust;
 use kubelet_authenticator_tests::page::commands;
 use serde_json::{Value, json};
 
 use crate::admin::Admin;
-use crate::bed::{SITE, Tenant, apply, create_namespace, outcomes_with, role};
+use crate::bed::{PATIENCE, SITE, Tenant, apply, create_namespace, outcomes_with, role};
 
 fn service_account(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
@@ -26,7 +27,10 @@ fn grant_tokens(admin: &Admin, namespace: &str) {
     let command = commands("tenancy.md", '$').remove(0).replace("\\\n", " ");
     let command = command.replace("tenant-a", namespace);
     let words: Vec<&str> = command.split_whitespace().skip(1).collect();
+    assert!(!pod_may_create_tokens(namespace));
     admin.ok(&words);
+    let may = poll(PATIENCE, || pod_may_create_tokens(namespace).then_some(()));
+    assert!(may.is_some(), "the binding of the page is not sufficient");
     admin.ok(&[
         "create",
         "rolebinding",
@@ -36,6 +40,21 @@ fn grant_tokens(admin: &Admin, namespace: &str) {
         "-n",
         namespace,
     ]);
+}
+
+/// Whether the service account of the controller's Pod can create service account tokens, which is the only call that
+/// needs the role.
+fn pod_may_create_tokens(namespace: &str) -> bool {
+    const POD: &str =
+        "--as=system:serviceaccount:node-attestation-system:node-attestation-controller";
+    let resource = "serviceaccounts/token";
+    let words = ["auth", "can-i", "create", resource, "-n", namespace, POD];
+    let output = SITE.management.kubectl().run(&words[..]);
+    match String::from_utf8_lossy(&output.stdout).trim() {
+        "yes" => true,
+        "no" => false,
+        other => panic!("kubectl {words:?}: {other}: {output:?}"),
+    }
 }
 
 /// The KubeletAuthentication names this identity.
