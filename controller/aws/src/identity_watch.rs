@@ -29,7 +29,7 @@ use node_attestation_runtime::log_lines::ClusterLines;
 use node_attestation_runtime::logs::Failures;
 use node_attestation_runtime::watch::{
     ExponentialBackoff, Lenient, Skipped, Unreadable, WatchLog, is_gone, listening,
-    metadata_of_one, on_management, watch_config,
+    metadata_of_one, on_management, patched_metadata, watch_config,
 };
 use serde_json::json;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -296,9 +296,7 @@ impl IdentityWatch {
         }});
         let params = PatchParams::apply(CONTROLLER);
         let patch = Patch::Merge(patch);
-        api.patch_metadata(&cluster.name, &params, &patch)
-            .await
-            .map(drop)
+        patched_metadata(&api, &cluster.name, &params, &patch).await
     }
 }
 

@@ -33,7 +33,7 @@ use node_attestation_core::request::{ApprovalReason, Issued};
 
 use crate::client::{CONTROLLER, CallError, Excess, call, post};
 use crate::queue::{allowance, lean, memory};
-use crate::watch::readable_one_of;
+use crate::watch::{Lenient, readable_one_of, replaced_part};
 
 /// The limit on memory for data that an API server adds to an approved request. The memory is held until the answer is
 /// written.
@@ -72,7 +72,16 @@ impl RequestStore for KubeStore {
         request: &CertificateSigningRequest,
     ) -> Result<CertificateSigningRequest, CallError> {
         let name = request.metadata.name.as_deref().unwrap_or_default();
-        call(self.replace_subresource(subresource, name, &post(CONTROLLER), request)).await
+        let parameters = post(CONTROLLER);
+        let answer = replaced_part(self, (subresource, name), &parameters, request);
+        let Lenient {
+            metadata, object, ..
+        } = call(answer).await?;
+        // The write is complete. Only the new version is necessary for the next one.
+        Ok(object.unwrap_or_else(|_| CertificateSigningRequest {
+            metadata,
+            ..request.clone()
+        }))
     }
 }
 

@@ -32,6 +32,7 @@ mod recovery;
 mod steps;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod written;
 
 pub(crate) use heard::{Heard, heard_config};
 pub use kinds::ReadAlone;
@@ -48,6 +49,8 @@ pub(crate) use one::{document, one_on_behalf_of, required_one_of, text_of_one, t
 pub use one::{metadata_of_one, one_of, readable_one_of};
 pub(crate) use recovery::{Recovery, RecoveryStep, pages_of};
 use steps::steps;
+pub use written::patched_metadata;
+pub(crate) use written::{created, deleted, patched, patched_status, replaced, replaced_part};
 
 /// An object whose kind is known only at run time, decoded as `K`.
 #[expect(clippy::disallowed_types, reason = "this is the door")]

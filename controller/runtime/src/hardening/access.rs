@@ -10,7 +10,9 @@ use kube::{Client, Error as KubeError, Resource, ResourceExt as _};
 use serde::Serialize;
 
 use crate::client::{CALL_DEADLINE, CONTROLLER, CallError, Pages, in_time, post};
-use crate::watch::{Lenient, ReadAlone, one_of, page_of, readable_one_of};
+use crate::watch::{
+    Lenient, ReadAlone, deleted, one_of, page_of, patched, readable_one_of, replaced,
+};
 
 /// The error from a call to the workload cluster. It never depends on a node.
 #[derive(Debug, thiserror::Error)]
@@ -156,7 +158,7 @@ pub(super) async fn put<K: Object>(
     let found = Box::pin(call(named::<K>("get", &name), one_of(&lenient, &name))).await?;
     let Some(found) = found else {
         let (parameters, patch) = (PatchParams::apply(CONTROLLER), Patch::Apply(wanted));
-        let made = api.patch(&name, &parameters, &patch);
+        let made = patched(&api, &name, &parameters, &patch);
         call(named::<K>("create", &name), made).await?;
         return Ok(true);
     };
@@ -170,8 +172,8 @@ pub(super) async fn put<K: Object>(
     let mut replacement = wanted.clone();
     replacement.meta_mut().resource_version = version;
     let parameters = post(CONTROLLER);
-    let replaced = api.replace(&name, &parameters, &replacement);
-    call(named::<K>("update", &name), replaced).await?;
+    let made = replaced(&api, &name, &parameters, &replacement);
+    call(named::<K>("update", &name), made).await?;
     Ok(true)
 }
 
@@ -184,7 +186,7 @@ pub(super) async fn apply_definition(
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let (parameters, patch) = (PatchParams::apply(CONTROLLER).force(), Patch::Apply(wanted));
     let what = named::<CustomResourceDefinition>("patch", &name);
-    call(what, api.patch(&name, &parameters, &patch)).await?;
+    call(what, patched(&api, &name, &parameters, &patch)).await?;
     Ok(())
 }
 
@@ -200,7 +202,8 @@ pub(super) async fn delete<K: Object>(
         ..Preconditions::default()
     };
     let parameters = DeleteParams::default().preconditions(only);
-    match call(named::<K>("delete", name), api.delete(name, &parameters)).await {
+    let made = deleted(&api, name, &parameters);
+    match call(named::<K>("delete", name), made).await {
         // If the permission is missing, the API server does not report whether the object exists.
         Err(error @ HardeningError::Forbidden { .. }) => {
             if exists::<K>(client, name).await? {

@@ -47,7 +47,7 @@ use tokio::time::Instant;
 use super::access::{HardeningError, call};
 use crate::client::{CONTROLLER, merge};
 use crate::memory::{Holding, Share};
-use crate::watch::{MetadataOf, metadata_page_of, text_of_one};
+use crate::watch::{MetadataOf, metadata_page_of, patched_metadata, text_of_one};
 
 /// The lifetime of a token without further extensions: longer than an update of the controller, and shorter than a
 /// night.
@@ -394,7 +394,7 @@ async fn write(client: &Client, name: &str, patch: &Value) -> Result<(), Hardeni
     let api: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
     let options = merge(CONTROLLER);
     let patch = Patch::Merge(patch);
-    let written = api.patch_metadata(name, &options, &patch);
+    let written = patched_metadata(&api, name, &options, &patch);
     call(format!("patch secrets/{name}"), written).await?;
     Ok(())
 }

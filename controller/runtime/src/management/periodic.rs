@@ -23,6 +23,7 @@ mod parts;
 mod revocation_list;
 mod templates;
 mod tokens;
+mod unknown;
 
 use inspection::{Counted, Inspection, count, refusal};
 use nodes::{Unrecorded, exempt_nodes, nodes_named, without_identity};
@@ -187,11 +188,7 @@ impl Upkeep {
             return health;
         }
         health.undone.extend(self.server_time.ahead(now()));
-        health.undone.extend(self.inventory.unknown_members());
-        health.undone.extend(self.inventory.unreadable_members());
-        health.undone.extend(self.inventory.undecoded());
-        let records = self.context.ledger.records();
-        health.undone.extend(records.invalid());
+        health.undone.extend(self.unknown());
         self.own_records(&mut health).boxed().await;
         let revoked = self.revoke().boxed().await;
         health.note("revocation", revoked);

@@ -28,7 +28,7 @@ use zeroize::Zeroizing;
 use super::desired_state::Sources;
 use crate::capi::{KUBECONFIG_KEY, TenantKubeconfig, TokenClaims};
 use crate::client::{CONTROLLER, call, merge};
-use crate::watch::token_text;
+use crate::watch::{patched_metadata, token_text};
 
 /// The lifetime to request, which is three times the longest outage. At least two thirds are left before a renewal.
 const LIFE: Duration = Duration::from_hours(30 * 24);
@@ -158,7 +158,7 @@ async fn renewed(
     let api: Api<Secret> =
         Api::namespaced(own.management.clone(), own.management.default_namespace());
     let (parameters, patch) = (merge(CONTROLLER), Patch::Merge(&patch));
-    let written = call(api.patch_metadata(own.name, &parameters, &patch)).await;
+    let written = call(patched_metadata(&api, own.name, &parameters, &patch)).await;
     written
         .map_err(|error| format!("cannot patch Secret {}: {}", own.name, error_chain(&error)))?;
     Ok(())

@@ -26,7 +26,10 @@ use crate::capi::{
 use crate::client::{CONTROLLER, CallError, Pages, call, merge, post};
 use crate::metrics::{Metrics, Written};
 use crate::shared::Loan;
-use crate::watch::{MetadataOf, metadata_page_of, readable_one_of};
+use crate::watch::{
+    Lenient, MetadataOf, created, deleted, metadata_page_of, patched, patched_metadata,
+    patched_status, readable_one_of,
+};
 
 /// The `NodeIdentity` objects of one Cluster, in the Cluster's namespace.
 ///
@@ -164,11 +167,11 @@ impl KubeRecords {
             "metadata": {"resourceVersion": version, "ownerReferences": owners},
         });
         let (parameters, patch) = (merge(CONTROLLER), Patch::Merge(&patch));
-        let patched = self.api.patch_metadata(&name, &parameters, &patch);
-        match call(patched).await {
+        let answer = patched_metadata(&self.api, &name, &parameters, &patch);
+        match call(answer).await {
             // The record was changed or deleted concurrently. If it still exists, the next list returns it.
             Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
-            patched => patched.map(drop),
+            answer => answer,
         }
     }
 
@@ -180,7 +183,7 @@ impl KubeRecords {
     ) -> Result<(), Unavailable> {
         let (parameters, patch) = (PatchParams::default(), json!({ "status": status }));
         let patch = Patch::Merge(&patch);
-        call(self.api.patch_status(object, &parameters, &patch)).await?;
+        call(patched_status(&self.api, object, &parameters, &patch)).await?;
         Ok(())
     }
 
@@ -215,11 +218,11 @@ impl KubeRecords {
     /// The record as it was written. Returns `conflict` if the object already exists or has a different version.
     fn written(
         &self,
-        written: Result<NodeIdentity, CallError>,
+        written: Result<Lenient<NodeIdentity>, CallError>,
         conflict: WriteError,
     ) -> Result<Stored, WriteError> {
         let object = match written {
-            Ok(object) => object,
+            Ok(answer) => answer.object.map_err(Unavailable::new)?,
             Err(error) if error.is_conflict() => return Err(conflict),
             Err(error) => return Err(Unavailable::from(error).into()),
         };
@@ -301,8 +304,8 @@ impl Records for KubeRecords {
         let label = (CLUSTER_NAME_LABEL.to_owned(), self.cluster.clone());
         object.metadata.labels = Some([label].into());
         object.metadata.owner_references = self.owner.lock().clone().map(|owner| vec![owner]);
-        let created = call(self.api.create(&post(CONTROLLER), &object)).await;
-        let created = self.written(created, WriteError::Exists);
+        let answer = call(created(&self.api, &post(CONTROLLER), &object)).await;
+        let created = self.written(answer, WriteError::Exists);
         self.count("create", &created);
         created
     }
@@ -311,7 +314,7 @@ impl Records for KubeRecords {
         let name = self.name(&record.node_name);
         let patch = self.patch(record, read).map_err(Unavailable::new)?;
         let (parameters, patch) = (merge(CONTROLLER), Patch::Merge(&patch));
-        let replaced = match call(self.api.patch(&name, &parameters, &patch)).await {
+        let replaced = match call(patched(&self.api, &name, &parameters, &patch)).await {
             Err(error) if error.is_not_found() => Err(WriteError::Conflict),
             replaced => self.written(replaced, WriteError::Conflict),
         };
@@ -326,10 +329,10 @@ impl Records for KubeRecords {
             ..Preconditions::default()
         };
         let parameters = DeleteParams::default().preconditions(only);
-        let deleted = match call(self.api.delete(&object, &parameters)).await {
+        let deleted = match call(deleted(&self.api, &object, &parameters)).await {
             Err(error) if error.is_conflict() => Err(WriteError::Conflict),
             Err(error) if !error.is_not_found() => Err(Unavailable::from(error).into()),
-            Ok(_) | Err(_) => Ok(()),
+            Ok(()) | Err(_) => Ok(()),
         };
         self.count("delete", &deleted);
         deleted
@@ -361,8 +364,7 @@ impl Records for KubeRecords {
         };
         let patch = Patch::Merge(json!({ "spec": spec }));
         let parameters = merge(CONTROLLER);
-        let patched = self.api.patch_metadata(&object, &parameters, &patch);
-        call(patched).await?;
+        call(patched_metadata(&self.api, &object, &parameters, &patch)).await?;
         let status = json!({
             "serial": issued.serial,
             "notAfter": moment(issued.not_after)?,
@@ -372,7 +374,7 @@ impl Records for KubeRecords {
         });
         let (parameters, patch) = (PatchParams::default(), json!({ "status": status }));
         let patch = Patch::Merge(&patch);
-        call(self.api.patch_status(&object, &parameters, &patch)).await?;
+        call(patched_status(&self.api, &object, &parameters, &patch)).await?;
         Ok(())
     }
 

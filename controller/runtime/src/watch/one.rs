@@ -180,7 +180,7 @@ pub(crate) async fn token_text(
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
-async fn called<K: Resource + Clone, T: DeserializeOwned>(
+pub(super) async fn called<K: Resource + Clone, T: DeserializeOwned>(
     api: &Api<K>,
     request: Result<hyper::Request<Vec<u8>>, kube::core::request::Error>,
 ) -> kube::Result<T> {

@@ -12,6 +12,7 @@ use crate::capi::OwnToken;
 use crate::client::CONTROLLER;
 use crate::hardening::HardeningError;
 use crate::hardening::access::call;
+use crate::watch::patched_metadata;
 
 /// The group of token users in kubeadm and Cluster API.
 const GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
@@ -56,7 +57,7 @@ pub(crate) async fn recreate(
     let options = PatchParams::apply(CONTROLLER).force();
     // The response does not contain the secret part.
     let patch = Patch::Apply(&secret);
-    let applied = api.patch_metadata(&name, &options, &patch);
+    let applied = patched_metadata(&api, &name, &options, &patch);
     call(format!("apply secrets/{name}"), applied).await?;
     Ok(end)
 }

@@ -29,6 +29,7 @@ use crate::log_lines::ClusterLines;
 use crate::management::Shared;
 use crate::management::condition_events::in_turn;
 use crate::turns::FairRate;
+use crate::watch::{created, patched, patched_metadata};
 
 /// The deadline for the writes of one step.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -270,16 +271,16 @@ async fn write(
             let mark = (ENABLED_BY_ANNOTATION.to_owned(), BY_CLUSTER.to_owned());
             metadata.annotations = Some([mark].into());
             let parameters = post(FIELD_MANAGER);
-            let mut created = api.create(&parameters, &object).await;
+            let mut answer = created(api, &parameters, &object).await;
             // A floor rejects an object without a mode. It applies to this write, too. With a mode, no Node is exempt by
             // default.
-            if let Err(kube::Error::Api(status)) = &created
+            if let Err(kube::Error::Api(status)) = &answer
                 && status.message.contains(SETTINGS_POLICY)
             {
                 object.spec.auto_approve_bindings = Some(AutoApproveBindings::Remove);
-                created = api.create(&parameters, &object).await;
+                answer = created(api, &parameters, &object).await;
             }
-            created?;
+            answer?;
             cluster_line!(lines, INFO, ?attestors, "KubeletAuthentication created");
         }
         Step::Change {
@@ -291,7 +292,7 @@ async fn write(
                 "spec": {"authorizedAttestors": attestors},
             });
             let parameters = merge(FIELD_MANAGER);
-            api.patch(name, &parameters, &Patch::Merge(&patch)).await?;
+            patched(api, name, &parameters, &Patch::Merge(&patch)).await?;
             cluster_line!(lines, INFO, ?attestors, "KubeletAuthentication changed");
         }
         Step::Own {
@@ -302,8 +303,7 @@ async fn write(
                 "metadata": {"resourceVersion": resource_version, "ownerReferences": owners},
             });
             let parameters = merge(FIELD_MANAGER);
-            api.patch_metadata(name, &parameters, &Patch::Merge(&patch))
-                .await?;
+            patched_metadata(api, name, &parameters, &Patch::Merge(&patch)).await?;
             cluster_line!(
                 lines,
                 INFO,

@@ -31,7 +31,7 @@ use crate::client::{CONTROLLER, CallError, call, merge};
 use crate::hardening::HardeningError;
 use crate::hardening::workload_identity::{self, WorkloadIdentity};
 use crate::log_lines::ClusterLines;
-use crate::watch::readable_one_of;
+use crate::watch::{patched_metadata, readable_one_of};
 
 /// The identity of the workload cluster could not be determined or recorded.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +81,7 @@ pub(super) async fn compare(
         },
     });
     let (parameters, patch) = (merge(CONTROLLER), Patch::Merge(&patch));
-    call(api.patch_metadata(&key.name, &parameters, &patch)).await?;
+    call(patched_metadata(&api, &key.name, &parameters, &patch)).await?;
     revocations.decide(decisions);
     Ok(())
 }

@@ -1,0 +1,210 @@
+//! Writes.
+//!
+//! kube decodes the response to a write as the whole object. If a value in it cannot be decoded, a completed write looks
+//! like a failed one. These functions decode the response as a [`Lenient`], or ignore its content.
+
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Request};
+use kube::{Error, Resource};
+use serde::Serialize;
+use serde::de::IgnoredAny;
+
+use super::one::called;
+use super::{Lenient, ReadAlone};
+
+/// Creates the object, and returns it as the API server stored it.
+///
+/// # Errors
+///
+/// Returns an error if the call failed. An invalid object in the response is not an error.
+pub(crate) async fn created<K>(
+    api: &Api<K>,
+    parameters: &PostParams,
+    object: &K,
+) -> kube::Result<Lenient<K>>
+where
+    K: ReadAlone + Resource + Serialize,
+{
+    let object = serde_json::to_vec(object).map_err(Error::SerdeError)?;
+    let request = Request::new(api.resource_url()).create(parameters, object);
+    called(api, request).await
+}
+
+/// Replaces the object.
+///
+/// # Errors
+///
+/// Returns an error if the call failed.
+pub(crate) async fn replaced<K>(
+    api: &Api<K>,
+    name: &str,
+    parameters: &PostParams,
+    object: &K,
+) -> kube::Result<()>
+where
+    K: Resource + Clone + Serialize,
+{
+    let object = serde_json::to_vec(object).map_err(Error::SerdeError)?;
+    let request = Request::new(api.resource_url()).replace(name, parameters, object);
+    let IgnoredAny = called(api, request).await?;
+    Ok(())
+}
+
+/// Replaces this subresource of the object with this name. Returns the object as the API server stored it.
+///
+/// # Errors
+///
+/// Returns an error if the call failed. An invalid object in the response is not an error.
+pub(crate) async fn replaced_part<K>(
+    api: &Api<K>,
+    (subresource, name): (&str, &str),
+    parameters: &PostParams,
+    object: &K,
+) -> kube::Result<Lenient<K>>
+where
+    K: ReadAlone + Resource + Serialize,
+{
+    let object = serde_json::to_vec(object).map_err(Error::SerdeError)?;
+    let request = Request::new(api.resource_url());
+    let request = request.replace_subresource(subresource, name, parameters, object);
+    called(api, request).await
+}
+
+/// Patches the object with this name. Returns the object as the API server stored it.
+///
+/// # Errors
+///
+/// Returns an error if the call failed. An invalid object in the response is not an error.
+pub(crate) async fn patched<K, P>(
+    api: &Api<K>,
+    name: &str,
+    parameters: &PatchParams,
+    patch: &Patch<P>,
+) -> kube::Result<Lenient<K>>
+where
+    K: ReadAlone + Resource,
+    P: Serialize,
+{
+    let request = Request::new(api.resource_url()).patch(name, parameters, patch);
+    called(api, request).await
+}
+
+/// Patches the status of the object with this name.
+///
+/// # Errors
+///
+/// Returns an error if the call failed.
+pub(crate) async fn patched_status<K, P>(
+    api: &Api<K>,
+    name: &str,
+    parameters: &PatchParams,
+    patch: &Patch<P>,
+) -> kube::Result<()>
+where
+    K: Resource + Clone,
+    P: Serialize,
+{
+    let request = Request::new(api.resource_url());
+    let request = request.patch_subresource("status", name, parameters, patch);
+    let IgnoredAny = called(api, request).await?;
+    Ok(())
+}
+
+/// Patches the object with this name. The response contains only metadata, which is ignored.
+///
+/// # Errors
+///
+/// Returns an error if the call failed.
+pub async fn patched_metadata<K, P>(
+    api: &Api<K>,
+    name: &str,
+    parameters: &PatchParams,
+    patch: &Patch<P>,
+) -> kube::Result<()>
+where
+    K: Resource + Clone,
+    P: Serialize,
+{
+    let request = Request::new(api.resource_url()).patch_metadata(name, parameters, patch);
+    let IgnoredAny = called(api, request).await?;
+    Ok(())
+}
+
+/// Deletes the object with this name.
+///
+/// # Errors
+///
+/// Returns an error if the call failed.
+pub(crate) async fn deleted<K: Resource + Clone>(
+    api: &Api<K>,
+    name: &str,
+    parameters: &DeleteParams,
+) -> kube::Result<()> {
+    let request = Request::new(api.resource_url()).delete(name, parameters);
+    let IgnoredAny = called(api, request).await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+    use hyper::Response;
+    use hyper::body::Bytes;
+    use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationSpec};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::client::ClusterAccess;
+    use crate::testing::{hostile_values, with_each_value};
+
+    fn written() -> Value {
+        json!({
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "KubeletAuthentication",
+            "metadata": {
+                "name": "prod-1", "namespace": "a", "resourceVersion": "7", "labels": {"a": "b"},
+                "managedFields": [{"manager": "m", "time": "9999-12-31T23:59:59Z"}],
+            },
+            "spec": {"clusterName": "prod-1", "authorizedAttestors": ["aws"]},
+            "status": {"conditions": []},
+        })
+    }
+
+    /// Makes all writes on an API server with this response.
+    async fn write_all(answer: &Value) -> kube::Result<[Lenient<KubeletAuthentication>; 3]> {
+        let answer = Bytes::from(answer.to_string());
+        let access = ClusterAccess::in_memory(move |_| {
+            let answer = Response::new(Full::new(answer.clone()));
+            async move { answer }
+        });
+        let api: Api<KubeletAuthentication> = Api::namespaced(access.client().clone(), "a");
+        let spec = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
+        let mut object = KubeletAuthentication::new("prod-1", spec);
+        object.metadata.resource_version = Some("6".to_owned());
+        let (post, merge) = (PostParams::default(), PatchParams::default());
+        let patch = Patch::Merge(json!({"status": {}}));
+        replaced(&api, "prod-1", &post, &object).await?;
+        patched_status(&api, "prod-1", &merge, &patch).await?;
+        patched_metadata(&api, "prod-1", &merge, &patch).await?;
+        deleted(&api, "prod-1", &DeleteParams::default()).await?;
+        Ok([
+            created(&api, &post, &object).await?,
+            replaced_part(&api, ("status", "prod-1"), &post, &object).await?,
+            patched(&api, "prod-1", &merge, &patch).await?,
+        ])
+    }
+
+    #[tokio::test]
+    async fn a_completed_write_with_an_unreadable_response_is_not_a_failure() {
+        for object in write_all(&written()).await.unwrap() {
+            assert!(object.object.is_ok(), "{object:?}");
+        }
+        for (place, hostile) in with_each_value(&written(), &hostile_values()) {
+            let objects = write_all(&hostile).await;
+            let objects = objects.unwrap_or_else(|error| panic!("{place}: {error}"));
+            for object in objects {
+                let is_kept = !["", "/metadata", "/metadata/resourceVersion"].contains(&&*place);
+                let version = object.metadata.resource_version.as_deref();
+                assert!(!is_kept || version == Some("7"), "{place}");
+            }
+        }
+    }
+}
