@@ -11,6 +11,7 @@ use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore};
 use aws_smithy_http_client::{Builder, ConnectorBuilder};
 use aws_smithy_runtime_api::client::dns::{DnsFuture, ResolveDns, ResolveDnsError};
+use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::addresses_in;
 use node_attestation_runtime::turns::{FairTurns, Line, Owner, TurnLimits};
 use reqwest::NoProxy;
@@ -49,6 +50,20 @@ const LOOKUPS: TurnLimits = TurnLimits {
 /// The lookups of this process.
 static PROCESS: LazyLock<Lookups> = LazyLock::new(Lookups::default);
 
+tokio::task_local! {
+    /// The namespace of the tenant that causes the lookups of this task.
+    static CAUSE: String;
+}
+
+/// Runs a call that a tenant in this namespace causes. Its lookups take the turns of the namespace. A connection does not
+/// belong to a tenant, but the first lookup for a connection runs in the task of the call.
+pub(crate) fn caused_by<F: Future>(
+    namespace: &str,
+    call: F,
+) -> impl Future<Output = F::Output> + use<F> {
+    CAUSE.scope(namespace.to_owned(), call)
+}
+
 /// The turns for lookups.
 ///
 /// A tenant can name any number of regions, and therefore any number of hosts in each AWS domain. Name servers might
@@ -56,7 +71,8 @@ static PROCESS: LazyLock<Lookups> = LazyLock::new(Lookups::default);
 /// Therefore each domain has separate turns for the regions that AWS has published, and for all other regions. Only the
 /// operator can name other hosts.
 ///
-/// Tenants have no separate turns, because a connection does not belong to a tenant.
+/// In the turns for other regions, the turns rotate through the namespaces of the tenants, and then through the hosts. A
+/// published region can also be slow, so its turns rotate through the hosts only.
 #[derive(Debug)]
 struct Lookups {
     published: BTreeSet<String>,
@@ -89,16 +105,22 @@ impl Default for Lookups {
 impl Lookups {
     /// The queue for lookups of a host.
     fn line(&self, host: &str) -> Line {
-        self.turns(host).line(&Host(host))
+        let (turns, is_of_tenants) = self.turns(host);
+        let cause = CAUSE.try_with(Clone::clone).ok();
+        match cause.filter(|_| is_of_tenants) {
+            Some(namespace) => turns.line(&ObjectKey::new(namespace, host)),
+            None => turns.line(&Host(host)),
+        }
     }
 
-    fn turns(&self, host: &str) -> &FairTurns {
+    /// The turns for a host, and whether any tenant can name the host.
+    fn turns(&self, host: &str) -> (&FairTurns, bool) {
         let place = region_and_domain(host);
         let place = place.and_then(|(region, domain)| Some((region, self.domains.get(domain)?)));
         match place {
-            Some((region, domain)) if self.published.contains(region) => &domain.published,
-            Some((_, domain)) => &domain.other,
-            None => &self.of_operator,
+            Some((region, domain)) if self.published.contains(region) => (&domain.published, false),
+            Some((_, domain)) => (&domain.other, true),
+            None => (&self.of_operator, false),
         }
     }
 }
@@ -128,16 +150,17 @@ impl Owner for Host<'_> {
 pub(crate) struct Names;
 
 impl Names {
-    async fn addresses(host: &str) -> io::Result<Vec<SocketAddr>> {
-        let turn = PROCESS.line(host).turn().await;
+    async fn addresses(line: Line, host: &str) -> io::Result<Vec<SocketAddr>> {
+        let turn = line.turn().await;
         addresses_in(turn, host.to_owned()).await
     }
 }
 
 impl Resolve for Names {
     fn resolve(&self, name: Name) -> Resolving {
+        let line = PROCESS.line(name.as_str());
         Box::pin(async move {
-            let found = Self::addresses(name.as_str()).await?;
+            let found = Self::addresses(line, name.as_str()).await?;
             let found: Addrs = Box::new(found.into_iter());
             Ok(found)
         })
@@ -146,8 +169,9 @@ impl Resolve for Names {
 
 impl ResolveDns for Names {
     fn resolve_dns<'a>(&'a self, name: &'a str) -> DnsFuture<'a> {
+        let line = PROCESS.line(name);
         DnsFuture::new(async move {
-            let found = Self::addresses(name).await;
+            let found = Self::addresses(line, name).await;
             let found = found.map_err(ResolveDnsError::new)?;
             Ok(found.iter().map(SocketAddr::ip).collect())
         })
@@ -284,6 +308,29 @@ mod tests {
                 LOOKUPS.of_cluster,
                 "{host}"
             );
+        }
+    }
+
+    #[test]
+    fn the_invented_regions_of_one_namespace_leave_a_turn_to_another() {
+        let lookups = Lookups::default();
+        let invented = invented_in("amazonaws.com");
+        let of = |namespace: &str, hosts: &[String]| {
+            let namespace = namespace.to_owned();
+            CAUSE.sync_scope(namespace, || hanging(&lookups, hosts))
+        };
+
+        let other = CAUSE.sync_scope("tenant-b".to_owned(), || lookups.line(&invented[0]));
+
+        let first = of("tenant-a", &invented);
+
+        assert_eq!(first.len(), LOOKUPS.all / 2);
+        assert!(other.try_turn().is_some());
+        // A published region has turns for each host, so that a slow one does not delay the others.
+        let published = ["ec2.eu-west-1.amazonaws.com", "ec2.us-east-1.amazonaws.com"];
+        for host in published {
+            let hosts = vec![host.to_owned(); 100];
+            assert!(!of("tenant-a", &hosts).is_empty(), "{host}");
         }
     }
 

@@ -18,6 +18,7 @@ use super::OutageKind;
 use super::call_limits::CallLimits;
 use super::circuit_breaker::CircuitBreaker;
 use crate::credentials::{Credentials, CredentialsKey, CredentialsSource, Lease, Tenant};
+use crate::proxy::caused_by;
 
 /// The maximum number of lanes. A fleet uses fewer combinations of tenants and regions. At the limit, unused lanes are
 /// dropped first.
@@ -117,14 +118,14 @@ impl<S: Default> Channel<S> {
         tenant: &Tenant,
         region: &str,
     ) -> Result<(Loan<Lane<S>>, Lease), Unavailable> {
-        let found = self.source.credentials(tenant, region);
+        let namespace = tenant.line().namespace;
+        let found = caused_by(&namespace, self.source.credentials(tenant, region));
         let found = timeout(self.limits.credentials, found).await;
         let credentials = found.map_err(|_| {
             OutageKind::Credentials("none were found in time".to_owned()).at(region)
         })??;
         let now = Instant::now();
         let key = (credentials.key, region.to_owned());
-        let namespace = tenant.line().namespace;
         let new = || self.new_lane(&credentials, region);
         let (lane, dead) = self
             .lanes
@@ -272,13 +273,14 @@ impl<S> Lane<S> {
         F: Future<Output = Result<T, OutageKind>>,
     {
         let began = Instant::now();
-        let answer = self.call_once(call()).await;
+        let namespace = cluster.namespace.as_str();
+        let answer = self.call_once(caused_by(namespace, call())).await;
         let is_refused = answer.as_ref().is_err_and(OutageKind::is_of_session);
         if !is_refused || !self.source.forget_session(self.credentials.key, began) {
             return answer;
         }
         self.token(cluster).await?;
-        self.call_once(call()).await
+        self.call_once(caused_by(namespace, call())).await
     }
 
     async fn call_once<T>(

@@ -15,7 +15,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::time::timeout;
 
 use super::outage::Outage;
-use crate::proxy::Names;
+use crate::proxy::{Names, caused_by};
 
 /// The deadline for a whole call, including the wait for its turn. STS usually responds within one second or not at
 /// all, and the queue retries.
@@ -104,7 +104,7 @@ impl Client {
                 TrustRoots::Public => &self.public,
                 TrustRoots::Own => &self.own,
             };
-            let answer = connections.execute(request).await;
+            let answer = caused_by(&cluster.namespace, connections.execute(request)).await;
             let mut answer = answer.map_err(Outage::unreachable)?;
             let mut body = Vec::new();
             while let Some(chunk) = answer.chunk().await.map_err(Outage::Cut)? {
