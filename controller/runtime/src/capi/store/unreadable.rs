@@ -33,7 +33,13 @@ pub(super) struct UnreadableMembers {
     cut: Cut,
     /// Like `cut`, but only since the last complete list of each kind.
     recently_cut: Cut,
+    /// By namespace in `cut`, the objects that have been deleted or read since then.
+    left: BTreeMap<String, BTreeSet<(&'static str, String)>>,
 }
+
+/// The maximum number of objects of one namespace in [`UnreadableMembers::left`]. The state of others is unknown until the
+/// next list.
+const MAX_LEFT: usize = 100;
 
 /// By kind, the namespaces with objects that have no entry, because the memory was exhausted. Each of them has the name
 /// of one of these objects. A namespace stays until the next list, because these objects are not known otherwise.
@@ -108,6 +114,7 @@ impl UnreadableMembers {
             all: 0,
             cut: Cut::new(),
             recently_cut: Cut::new(),
+            left: BTreeMap::new(),
         }
     }
 
@@ -124,6 +131,9 @@ impl UnreadableMembers {
                 let namespaces = cut.entry(kind).or_default();
                 namespaces.insert(key.namespace.clone(), key.name.clone());
             }
+            if let Some(left) = self.left.get_mut(&key.namespace) {
+                left.remove(&(kind, key.name.clone()));
+            }
             return;
         }
         of_namespace.bytes += bytes;
@@ -135,17 +145,29 @@ impl UnreadableMembers {
     }
 
     /// Removes an object. If some objects in the namespace have no entry, their state remains unknown until they change
-    /// or are listed. Returns whether the object had an entry.
+    /// or are listed. Returns whether the object counted as unreadable.
     pub(super) fn remove(&mut self, kind: &'static str, key: &ObjectKey) -> bool {
+        let was_cut = self.leave(kind, key);
         if self.clusters.is_empty() {
-            return false;
+            return was_cut;
         }
         let is_known = self.take(kind, key) > 0;
         let of_namespace = self.namespaces.get(&key.namespace);
         if of_namespace.is_some_and(|of_namespace| of_namespace.count == 0) {
             self.namespaces.remove(&key.namespace);
         }
-        is_known
+        is_known || was_cut
+    }
+
+    /// Records that the object is deleted or readable, if it could be one without an entry. Returns whether this is a
+    /// change.
+    fn leave(&mut self, kind: &'static str, key: &ObjectKey) -> bool {
+        let namespaces = self.cut.get(kind);
+        if !namespaces.is_some_and(|namespaces| namespaces.contains_key(&key.namespace)) {
+            return false;
+        }
+        let left = self.left.entry(key.namespace.clone()).or_default();
+        left.len() < MAX_LEFT && left.insert((kind, key.name.clone()))
     }
 
     /// Removes the entry of an object, and returns the freed memory.
@@ -168,11 +190,12 @@ impl UnreadableMembers {
         bytes
     }
 
-    /// After a complete list of this kind, drops the namespaces that were recorded before the list. Returns the
-    /// previous namespaces.
-    fn listed(&mut self, kind: &'static str) -> Option<BTreeMap<String, String>> {
+    /// After a complete list of this kind, drops the namespaces that were recorded before the list. Returns what the
+    /// caller drops.
+    fn listed(&mut self, kind: &'static str) -> impl Sized + use<> {
         let recently = self.recently_cut.remove(kind).unwrap_or_default();
-        self.cut.insert(kind, recently)
+        let left = std::mem::take(&mut self.left);
+        (self.cut.insert(kind, recently), left)
     }
 
     /// The unreadable objects of this cluster, and the unreadable objects in its namespace whose cluster is unknown.
@@ -210,12 +233,18 @@ impl UnreadableMembers {
     }
 
     /// Whether this object cannot be read. If some objects of this kind in the namespace have no entry, this object
-    /// counts as one of them.
+    /// counts as one of them, unless it has been deleted or read since then.
     fn contains(&self, kind: &'static str, key: &ObjectKey) -> bool {
-        let is_cut =
-            |namespaces: &BTreeMap<String, String>| namespaces.contains_key(&key.namespace);
         let has_entry = || self.clusters.contains_key(&(kind, key.clone()));
-        !self.clusters.is_empty() && has_entry() || self.cut.get(kind).is_some_and(is_cut)
+        if !self.clusters.is_empty() && has_entry() {
+            return true;
+        }
+        let namespaces = self.cut.get(kind);
+        let has_left = || {
+            let left = self.left.get(&key.namespace);
+            left.is_some_and(|left| left.contains(&(kind, key.name.clone())))
+        };
+        namespaces.is_some_and(|cut| cut.contains_key(&key.namespace)) && !has_left()
     }
 
     /// The next objects after this one, sorted.

@@ -282,3 +282,29 @@ fn an_unreadable_cluster_is_noticed_when_it_appears_and_disappears() {
     assert!(is_noticed(Event::Delete(unreadable())));
     assert!(!is_noticed(Event::Delete(unreadable())), "the same state");
 }
+
+#[test]
+fn a_deleted_cluster_is_missing_beyond_the_memory_of_its_namespace() {
+    let (objects, mut listing) = (objects(), BTreeSet::new());
+    for kind in [Cluster::KIND, Machine::KIND, MachinePool::KIND] {
+        objects.listed(kind);
+    }
+    objects.store().limit_unreadable(KeptLimit::new(1));
+    let key = |name: &str| ObjectKey::new(NAMESPACE, name);
+    let cluster = |name: &str| {
+        let cluster = with(Contract::V1Beta2.cluster(), "/metadata/name", json!(name));
+        raw(without_spec(cluster))
+    };
+    let mut apply = |event| apply::<Cluster>(&objects, event, &mut listing);
+    for name in ["prod-0", "prod-1", "prod-2"] {
+        apply(Event::Apply(cluster(name)));
+    }
+    assert!(objects.is_unreadable(&key("prod-1")));
+
+    apply(Event::Delete(cluster("prod-1")));
+
+    assert!(!objects.is_unreadable(&key("prod-1")));
+    assert!(objects.is_unreadable(&key("prod-2")));
+    apply(Event::Apply(cluster("prod-1")));
+    assert!(objects.is_unreadable(&key("prod-1")));
+}
