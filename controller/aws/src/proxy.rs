@@ -55,8 +55,8 @@ tokio::task_local! {
     static CAUSE: String;
 }
 
-/// Runs a call that a tenant in this namespace causes. Its lookups take the turns of the namespace. A connection does not
-/// belong to a tenant, but the first lookup for a connection runs in the task of the call.
+/// Runs a call that a tenant in this namespace causes. Its lookups take the turns of the namespace. A connection does
+/// not belong to a tenant, but the first lookup for a connection runs in the task of the call.
 pub(crate) fn caused_by<F: Future>(
     namespace: &str,
     call: F,
@@ -71,8 +71,8 @@ pub(crate) fn caused_by<F: Future>(
 /// Therefore each domain has separate turns for the regions that AWS has published, and for all other regions. Only the
 /// operator can name other hosts.
 ///
-/// In the turns for other regions, the turns rotate through the namespaces of the tenants, and then through the hosts. A
-/// published region can also be slow, so its turns rotate through the hosts only.
+/// The turns for other regions rotate through the namespaces of the tenants, and then through the hosts. A published
+/// region can also be slow, so its turns rotate only through the hosts.
 #[derive(Debug)]
 struct Lookups {
     published: BTreeSet<String>,

@@ -38,9 +38,7 @@ pub use objects::{
 pub(crate) use objects::{
     CORE_API_VERSION, PAUSED_ANNOTATION, WATCH_FILTER_LABEL, are_same, is_paused,
 };
-pub(crate) use own_tokens::{
-    MemberMachine, OwnToken, TokenOfMachine, member_machines, own_tokens,
-};
+pub(crate) use own_tokens::{MemberMachine, OwnToken, TokenOfMachine, member_machines, own_tokens};
 pub(crate) use owner::{has_former_version, is_cluster, renew_versions};
 #[cfg(test)]
 pub(crate) use secret_values::each_read_alone as each_secret_read_alone;
