@@ -1,10 +1,15 @@
 //! Objects of tenants, limited for each namespace.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher as _, Hash, RandomState};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use node_attestation_runtime::shared::Swept;
+
+/// The maximum number of omitted objects of one namespace that are known. If a namespace has more, each missing object
+/// counts as omitted.
+const MAX_OMITTED: usize = 1000;
 
 /// The limits of one namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +32,9 @@ pub struct Bounded<K, V> {
     limits: NamespaceLimits,
     entries: BTreeMap<K, Kept<V>>,
     namespaces: Swept<String, Weak<Used>>,
+    /// By namespace, the digests of the keys of omitted objects.
+    omitted: BTreeMap<String, BTreeSet<u64>>,
+    digest: RandomState,
 }
 
 /// An object. It counts for its namespace until it is dropped.
@@ -41,8 +49,6 @@ pub struct Kept<V> {
 struct Used {
     objects: AtomicUsize,
     bytes: AtomicUsize,
-    /// Whether an object was omitted while other objects were kept.
-    has_omitted: AtomicBool,
 }
 
 /// The number of objects and bytes that one object uses.
@@ -67,13 +73,15 @@ impl Drop for Part {
     }
 }
 
-impl<K: Ord, V> Bounded<K, V> {
+impl<K: Ord + Hash, V> Bounded<K, V> {
     /// Creates an empty collection with these limits for each namespace.
     pub fn new(limits: NamespaceLimits) -> Self {
         Self {
             limits,
             entries: BTreeMap::new(),
             namespaces: Swept::default(),
+            omitted: BTreeMap::new(),
+            digest: RandomState::new(),
         }
     }
 
@@ -92,10 +100,14 @@ impl<K: Ord, V> Bounded<K, V> {
         &mut self.entries
     }
 
-    /// Whether an object in this namespace was omitted. Reset when the last object of the namespace is removed.
-    pub fn has_omitted(&self, namespace: &str) -> bool {
+    /// Whether this object was omitted. If the namespace has more than [`MAX_OMITTED`] such objects, each missing object
+    /// counts as one of them, until the last object of the namespace is removed.
+    pub fn has_omitted(&self, namespace: &str, key: &K) -> bool {
         let used = self.namespaces.get(namespace).and_then(Weak::upgrade);
-        used.is_some_and(|used| used.has_omitted.load(Ordering::Relaxed))
+        let omitted = self.omitted.get(namespace).filter(|_| used.is_some());
+        omitted.is_some_and(|omitted| {
+            omitted.len() > MAX_OMITTED || omitted.contains(&self.digest.hash_one(key))
+        })
     }
 
     /// Replaces an object in this namespace, with this size in bytes. If the objects of the namespace would be too
@@ -111,9 +123,12 @@ impl<K: Ord, V> Bounded<K, V> {
     ) -> Vec<V> {
         let used = self.used(namespace);
         // The previous object no longer counts.
-        let mut dropped: Vec<V> = self.remove(&key).into_iter().collect();
+        let mut dropped: Vec<V> = self.remove(namespace, &key).into_iter().collect();
         if used.objects.load(Ordering::Relaxed) >= self.limits.objects {
-            used.has_omitted.store(true, Ordering::Relaxed);
+            let omitted = self.omitted.entry(namespace.to_owned()).or_default();
+            if omitted.len() <= MAX_OMITTED {
+                omitted.insert(self.digest.hash_one(&key));
+            }
             dropped.push(value);
             return dropped;
         }
@@ -129,8 +144,16 @@ impl<K: Ord, V> Bounded<K, V> {
         dropped
     }
 
-    /// Removes the object with this key, and returns it.
-    pub fn remove(&mut self, key: &K) -> Option<V> {
+    /// Removes the object with this key from this namespace, and returns it.
+    pub fn remove(&mut self, namespace: &str, key: &K) -> Option<V> {
+        if let Some(omitted) = self.omitted.get_mut(namespace)
+            && omitted.len() <= MAX_OMITTED
+        {
+            omitted.remove(&self.digest.hash_one(key));
+            if omitted.is_empty() {
+                self.omitted.remove(namespace);
+            }
+        }
         let Kept { value, part } = self.entries.remove(key)?;
         drop(part);
         Some(value)
@@ -140,6 +163,7 @@ impl<K: Ord, V> Bounded<K, V> {
         if let Some(known) = self.namespaces.get(namespace).and_then(Weak::upgrade) {
             return known;
         }
+        self.omitted.remove(namespace);
         let used = Arc::<Used>::default();
         let is_dead = |_: &String, known: &mut Weak<Used>| known.strong_count() == 0;
         let dead = self
@@ -172,16 +196,39 @@ mod tests {
         for key in ["a/1", "a/2", "a/3"] {
             assert_eq!(put(&mut all, key, 1), Some(1));
         }
-        assert!(!all.has_omitted("a"));
-
         assert_eq!(put(&mut all, "a/4", 1), None);
 
-        assert!(all.has_omitted("a") && !all.has_omitted("b"));
+        assert!(all.has_omitted("a", &"a/4".to_owned()));
+        assert!(!all.has_omitted("b", &"a/4".to_owned()));
         assert_eq!(put(&mut all, "b/1", 1), Some(1));
         // The size of an object that is already kept can change.
         assert_eq!(put(&mut all, "a/3", 2), Some(2));
-        all.remove(&"a/1".to_owned());
+        all.remove("a", &"a/1".to_owned());
         assert_eq!(put(&mut all, "a/4", 1), Some(1));
+        assert!(!all.has_omitted("a", &"a/4".to_owned()));
+    }
+
+    #[test]
+    fn an_object_that_is_only_missing_is_not_reported_as_omitted() {
+        let mut all = Bounded::new(LIMITS);
+        let key = |number: usize| format!("a/{number:04}");
+        for number in 0..5 {
+            put(&mut all, &key(number), 1);
+        }
+        assert!(all.has_omitted("a", &key(4)) && !all.has_omitted("a", &key(5)));
+
+        all.remove("a", &key(3));
+
+        assert!(!all.has_omitted("a", &key(3)), "deleted");
+        assert!(all.has_omitted("a", &key(4)));
+        for number in 5..5 + MAX_OMITTED {
+            put(&mut all, &key(number), 1);
+        }
+        assert!(all.has_omitted("a", &key(9999)), "too many are omitted");
+        for number in 0..3 {
+            all.remove("a", &key(number));
+        }
+        assert!(!all.has_omitted("a", &key(9999)), "no object is kept");
     }
 
     #[test]
@@ -207,7 +254,8 @@ mod tests {
         for number in 0..1000 {
             let key = format!("{number}/1");
             put(&mut all, &key, 1);
-            all.remove(&key);
+            let namespace = number.to_string();
+            all.remove(&namespace, &key);
         }
 
         assert!(all.namespaces.len() < 10, "{}", all.namespaces.len());

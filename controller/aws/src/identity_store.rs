@@ -143,7 +143,7 @@ impl IdentityStore {
                 let namespace = key.namespace.clone();
                 state.clusters.put(&namespace, key, cluster, too_large)
             }
-            None => state.clusters.remove(&key).into_iter().collect(),
+            None => Vec::from_iter(state.clusters.remove(&key.namespace, &key)),
         });
         drop(dropped);
     }
@@ -164,7 +164,7 @@ impl IdentityStore {
         let key = (kind.to_owned(), key);
         let dropped: Vec<_> = self.state.write(|state| match found {
             Some(found) => state.infrastructure.put(&namespace, key, found, too_large),
-            None => state.infrastructure.remove(&key).into_iter().collect(),
+            None => Vec::from_iter(state.infrastructure.remove(&namespace, &key)),
         });
         drop(dropped);
     }
@@ -380,7 +380,7 @@ impl State {
     ) -> Result<Explanation, IdentityError> {
         let ObjectKey { namespace, name } = &tenant.cluster;
         let not_found = || {
-            if self.clusters.has_omitted(namespace) {
+            if self.clusters.has_omitted(namespace, &tenant.cluster) {
                 IdentityError::too_many("Cluster", name, namespace, OF_CLUSTERS)
             } else {
                 IdentityError::ClusterNotFound(tenant.cluster.clone())
@@ -433,13 +433,15 @@ impl State {
     fn omitted(&self, error: &ResolutionError, namespace: &str) -> Option<IdentityError> {
         let (is_omitted, kind, name, limits) = match error {
             ResolutionError::InfrastructureNotFound { kind, name, .. } => {
-                let is_omitted = self.infrastructure.has_omitted(namespace);
+                let key = (kind.clone(), ObjectKey::new(namespace, name.as_str()));
+                let is_omitted = self.infrastructure.has_omitted(namespace, &key);
                 (is_omitted, kind.as_str(), name, OF_CLUSTERS)
             }
             ResolutionError::IdentityNotFound { identity }
                 if identity.kind == IdentityKind::ServiceAccount =>
             {
-                let is_omitted = self.objects.service_accounts.has_omitted(namespace);
+                let accounts = &self.objects.service_accounts;
+                let is_omitted = accounts.has_omitted(namespace, &identity.name);
                 let kind = identity.kind.kind();
                 (is_omitted, kind, &identity.name, MAX_SERVICE_ACCOUNTS)
             }

@@ -110,9 +110,10 @@ impl ServiceAccounts {
         self.0.get(&(namespace.to_owned(), name.to_owned()))
     }
 
-    /// Whether an identity in this namespace was omitted, because there are too many.
-    pub fn has_omitted(&self, namespace: &str) -> bool {
-        self.0.has_omitted(namespace)
+    /// Whether this identity was omitted, because its namespace has too many.
+    pub fn has_omitted(&self, namespace: &str, name: &str) -> bool {
+        let key = (namespace.to_owned(), name.to_owned());
+        self.0.has_omitted(namespace, &key)
     }
 
     /// All identities, for removing some of them.
@@ -218,7 +219,7 @@ impl Objects {
             IdentityKind::Role => self.roles.remove(name).map(Identity::Role),
             IdentityKind::ServiceAccount => {
                 let key = (namespace.to_owned(), name.to_owned());
-                let former = self.service_accounts.0.remove(&key);
+                let former = self.service_accounts.0.remove(namespace, &key);
                 former.map(Identity::not_kept)
             }
         }
