@@ -69,8 +69,8 @@ const DECISIONS: [&str; 3] = [
     CHANGED_BY_ANNOTATION,
 ];
 
-/// The annotations on a `KubeletAuthentication` that only the controller and responders can change. A responder can change
-/// only [`DECISIONS`].
+/// The annotations on a `KubeletAuthentication` that only the controller and responders can change. A responder can
+/// change only [`DECISIONS`].
 const PROTECTED: [&str; 4] = [
     LOWEST_VALID_GENERATION_ANNOTATION,
     RELEASED_MACHINES_ANNOTATION,

@@ -271,8 +271,8 @@ pub async fn read(client: &Client) -> Result<OtherApprovers, HardeningError> {
     Ok(found)
 }
 
-/// The user name of this controller, as the API server reports it. The manifest binds the role to [`CONTROLLER`], but an
-/// operator can bind it to another user.
+/// The user name of this controller, as the API server reports it. The manifest binds the role to [`CONTROLLER`], but
+/// an operator can bind it to another user.
 async fn own_user(client: &Client) -> Option<String> {
     let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
     let (parameters, review) = (PostParams::default(), SelfSubjectReview::default());
