@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use futures::future::join_all;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
@@ -122,15 +123,62 @@ async fn rights(management: &ClusterAccess) -> Finding {
 /// Checks that a controller is the leader and renews its Lease.
 async fn leader(management: &ClusterAccess) -> Finding {
     let api: Api<Lenient<Lease>> = Api::all(management.client().clone());
-    let tenants = namespaces_of_tenants(management).await;
+    let namespaces = LeaseNamespaces {
+        controllers: namespaces_of_controllers(management).await,
+        tenants: namespaces_of_tenants(management).await,
+    };
     match all_of(&api, ListParams::default()).await {
         Ok(all) => leadership(
             all.into_iter().filter_map(|one| one.object.ok()),
-            &tenants,
+            &namespaces,
             management.server_time().now_or(clock::now()),
         ),
         Err(error) => Finding::failed(&error, "list leases"),
     }
+}
+
+/// The namespaces that decide whether a Lease counts.
+#[derive(Debug, Default)]
+struct LeaseNamespaces {
+    /// The namespaces of the controllers' service accounts, which contain their Leases. Empty if they are unknown.
+    controllers: BTreeSet<String>,
+    /// The namespaces that contain a `KubeletAuthentication`.
+    tenants: BTreeSet<String>,
+}
+
+impl LeaseNamespaces {
+    /// Whether a tenant can write Leases in this namespace.
+    fn are_of_tenant(&self, namespace: &str) -> bool {
+        if self.controllers.is_empty() {
+            self.tenants.contains(namespace)
+        } else {
+            !self.controllers.contains(namespace)
+        }
+    }
+}
+
+/// The namespaces of the service accounts that have the controller's cluster role. A tenant with Kubernetes'
+/// `ClusterRole` `admin` can write Roles and RoleBindings in its namespace, but no `ClusterRoleBinding`.
+async fn namespaces_of_controllers(management: &ClusterAccess) -> BTreeSet<String> {
+    let api: Api<Lenient<ClusterRoleBinding>> = Api::all(management.client().clone());
+    // Without the permission to list them, the namespaces are unknown.
+    let all = all_of(&api, ListParams::default()).await;
+    let all = all.unwrap_or_default().into_iter();
+    of_service_accounts(all.filter_map(|one| one.object.ok()))
+}
+
+/// The namespaces of the bound service accounts. Empty if another subject is bound, because the Lease of a controller
+/// with a kubeconfig can be in any namespace.
+fn of_service_accounts(bindings: impl Iterator<Item = ClusterRoleBinding>) -> BTreeSet<String> {
+    let role = format!("{CONTROLLER}-management");
+    let of_role = bindings.filter(|binding| binding.role_ref.name.contains(&role));
+    let subjects = of_role.flat_map(|binding| binding.subjects.unwrap_or_default());
+    let namespaces = subjects.map(|subject| match subject.kind.as_str() {
+        "ServiceAccount" => subject.namespace,
+        _ => None,
+    });
+    let namespaces: Option<BTreeSet<String>> = namespaces.collect();
+    namespaces.unwrap_or_default()
 }
 
 /// The namespaces that contain a `KubeletAuthentication`. In these namespaces, a tenant with Kubernetes' `ClusterRole`
@@ -145,19 +193,20 @@ async fn namespaces_of_tenants(management: &ClusterAccess) -> BTreeSet<String> {
 
 /// Whether a controller renews its Lease at `now`. A removed controller leaves its Lease behind. Therefore a Lease
 /// without renewals is only a warning if its namespace has another Lease that is held. Leases in tenants' namespaces
-/// count only if there are no other Leases.
+/// count only if there are no other Leases, and the namespaces of the controllers are unknown.
 fn leadership(
     all: impl Iterator<Item = Lease>,
-    tenants: &BTreeSet<String>,
+    namespaces: &LeaseNamespaces,
     now: SystemTime,
 ) -> Finding {
     let ours = |lease: &Lease| {
         let name = lease.name_any();
         name == CONTROLLER || name.starts_with(&format!("{CONTROLLER}-"))
     };
-    let is_of_tenant = |lease: &Lease| tenants.contains(&lease.namespace().unwrap_or_default());
+    let is_of_tenant =
+        |lease: &Lease| namespaces.are_of_tenant(&lease.namespace().unwrap_or_default());
     let (of_tenants, own): (Vec<_>, Vec<_>) = all.filter(ours).partition(is_of_tenant);
-    if own.is_empty() {
+    if own.is_empty() && namespaces.controllers.is_empty() {
         return leadership_of(of_tenants, now);
     }
     let mut finding = leadership_of(own, now);
@@ -253,8 +302,11 @@ mod tests {
 
     fn found_with(leases: &[Lease], tenants: &[&str]) -> (State, String) {
         let now = NOW.parse::<k8s_openapi::jiff::Timestamp>().unwrap();
-        let tenants = tenants.iter().map(ToString::to_string).collect();
-        let finding = leadership(leases.iter().cloned(), &tenants, now.into());
+        let namespaces = LeaseNamespaces {
+            controllers: BTreeSet::new(),
+            tenants: tenants.iter().map(ToString::to_string).collect(),
+        };
+        let finding = leadership(leases.iter().cloned(), &namespaces, now.into());
         (finding.state, finding.what)
     }
 
@@ -320,6 +372,48 @@ mod tests {
             let (state, what) = found(&[only]);
             assert_eq!(state, expected, "{what}");
             assert!(!what.contains("ignored"), "{what}");
+        }
+    }
+
+    /// The binding of the controller's role to these subjects.
+    fn bound(subjects: &serde_json::Value) -> BTreeSet<String> {
+        let role = format!("{CONTROLLER}-management");
+        let binding = |role: &str, subjects: &serde_json::Value| {
+            let group = "rbac.authorization.k8s.io";
+            let role = json!({"apiGroup": group, "kind": "ClusterRole", "name": role});
+            let object = json!({"metadata": {"name": "b"}, "roleRef": role, "subjects": subjects});
+            serde_json::from_value(object).unwrap()
+        };
+        let user = json!([{"kind": "User", "name": "jane"}]);
+        let bindings = [binding(&role, subjects), binding("another", &user)];
+        of_service_accounts(bindings.into_iter())
+    }
+
+    #[test]
+    fn only_leases_beside_the_service_account_of_a_controller_count() {
+        let account = json!({"kind": "ServiceAccount", "namespace": "system", "name": CONTROLLER});
+        let user = json!({"kind": "User", "name": CONTROLLER});
+        assert_eq!(bound(&json!([user])), BTreeSet::new());
+        assert_eq!(bound(&json!([account, user])), BTreeSet::new());
+        let namespaces = LeaseNamespaces {
+            controllers: bound(&json!([account])),
+            tenants: BTreeSet::new(),
+        };
+        let now = NOW.parse::<k8s_openapi::jiff::Timestamp>().unwrap();
+        let [held, down] = [NOW, LONG_AGO].map(|at| lease("system", CONTROLLER, "a", at));
+        let [forged, expired] = [NOW, LONG_AGO].map(|at| lease("other", CONTROLLER, "b", at));
+        let ignored =
+            "; ignored, because tenants can write them: other/node-attestation-controller";
+
+        for (own, other, expected) in [
+            (Some(&held), &expired, State::Pass),
+            (Some(&down), &forged, State::Fail),
+            (None, &forged, State::Warn),
+        ] {
+            let all = own.into_iter().chain([other]).cloned();
+            let finding = leadership(all, &namespaces, now.into());
+            assert_eq!(finding.state, expected, "{}", finding.what);
+            assert!(finding.what.ends_with(ignored), "{}", finding.what);
         }
     }
 
