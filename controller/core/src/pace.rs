@@ -53,6 +53,16 @@ pub async fn retain<S, K: Ord + Clone, V>(
     }
 }
 
+/// The number of objects for which `holds` is true.
+pub async fn count<T>(all: &[T], holds: impl Fn(&T) -> bool) -> usize {
+    let (mut found, mut pace) = (0, Pace::default());
+    for object in all {
+        found += usize::from(holds(object));
+        pace.step().await;
+    }
+    found
+}
+
 /// The pauses of one loop.
 #[derive(Debug, Default)]
 pub struct Pace {
@@ -92,6 +102,15 @@ mod tests {
         for (count, expected) in [(0, 0), (PAGE - 1, 0), (PAGE, 1), (50_000, 50_000 / PAGE)] {
             assert_eq!(pauses(steps(count)).1, expected, "{count}");
         }
+    }
+
+    #[test]
+    fn many_objects_are_counted_with_a_pause_after_each_page() {
+        let all: Vec<usize> = (0..10 * PAGE + 1).collect();
+
+        let (even, pauses) = pauses(count(&all, |number| number % 2 == 0));
+
+        assert_eq!((even, pauses), (5 * PAGE + 1, 10));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use node_attestation_core::cluster_line;
 use node_attestation_core::crd::{AutoApproveBindings, IdentityCounts, KubeletAuthenticationSpec};
 use node_attestation_core::decide::Context;
 use node_attestation_core::ledger::{AllRecords, MISSING_MACHINE_TIMEOUT};
-use node_attestation_core::pace::Pace;
+use node_attestation_core::pace::{self, Pace};
 use tokio::time::{Instant, timeout};
 
 mod created_again;
@@ -213,7 +213,7 @@ impl Upkeep {
         if let Ok(records) = self.records().await {
             let compared = self.machine_conditions.compare(&self.inventory, &records);
             compared.boxed().await;
-            health.unauthorized = Some(unauthorized_of_records(&self.spec, &records));
+            health.unauthorized = Some(unauthorized_of_records(&self.spec, &records).await);
         }
         self.tell_machines().boxed().await;
         health
@@ -257,8 +257,7 @@ impl Upkeep {
     /// The inputs for counting the Nodes without a record. `None` if they are unknown.
     async fn counted(&self) -> Option<Counted> {
         let records = self.records().await.ok()?;
-        let live = records.iter().filter(|stored| stored.record.is_live());
-        let live = live.count();
+        let live = pace::count(&records, |stored| stored.record.is_live()).await;
         Some(Counted {
             live,
             has_tombstones: records.len() > live,

@@ -14,6 +14,7 @@ use node_attestation_core::ledger::{
 };
 use node_attestation_core::log_lines::LogLines;
 use node_attestation_core::nodes::Nodes;
+use node_attestation_core::pace::Pace;
 use node_attestation_core::scope::{Enforcement, EnforcementState};
 use node_attestation_core::serving::{
     AddressRange, InvalidAddressRange, NodeReportedAddresses, ServiceRanges, ServingPolicy,
@@ -114,30 +115,45 @@ pub(crate) fn unauthorized<'a>(
 ) -> BTreeMap<String, usize> {
     let mut unauthorized: BTreeMap<String, usize> = BTreeMap::new();
     for attestor in attestors {
-        if spec.authorized_attestors.iter().any(|one| one == attestor) {
-            continue;
-        }
-        let is_full = unauthorized.len() >= MAX_ATTESTORS;
-        match unauthorized.get_mut(attestor) {
-            Some(count) => *count += 1,
-            None if is_full => *unauthorized.entry(OTHERS.to_owned()).or_default() += 1,
-            None => {
-                unauthorized.insert(attestor.to_owned(), 1);
-            }
-        }
+        note(&mut unauthorized, spec, attestor);
     }
     unauthorized
 }
 
+/// Counts a record from this attestation provider, if `spec` does not authorize the provider.
+fn note(
+    unauthorized: &mut BTreeMap<String, usize>,
+    spec: &KubeletAuthenticationSpec,
+    attestor: &str,
+) {
+    if spec.authorized_attestors.iter().any(|one| one == attestor) {
+        return;
+    }
+    let is_full = unauthorized.len() >= MAX_ATTESTORS;
+    match unauthorized.get_mut(attestor) {
+        Some(count) => *count += 1,
+        None if is_full => *unauthorized.entry(OTHERS.to_owned()).or_default() += 1,
+        None => {
+            unauthorized.insert(attestor.to_owned(), 1);
+        }
+    }
+}
+
 /// The attestation providers of live records that `spec` does not authorize. Excludes revoked nodes, because they
-/// cannot renew with any attestation provider.
-pub(crate) fn unauthorized_of_records(
+/// cannot renew with any attestation provider. Other tasks run between pages of records.
+pub(crate) async fn unauthorized_of_records(
     spec: &KubeletAuthenticationSpec,
     records: &AllRecords,
 ) -> BTreeMap<String, usize> {
-    let renewing = records.iter().map(|stored| &stored.record);
-    let renewing = renewing.filter(|record| record.is_live() && !record.is_revoked());
-    unauthorized(spec, renewing.map(|record| record.holder.attestor.as_str()))
+    let (mut unauthorized, mut pace) = (BTreeMap::new(), Pace::default());
+    for stored in &**records {
+        let record = &stored.record;
+        if record.is_live() && !record.is_revoked() {
+            note(&mut unauthorized, spec, record.holder.attestor.as_str());
+        }
+        pace.step().await;
+    }
+    unauthorized
 }
 
 /// Formats these attestation providers with the number of their records, for users.
@@ -252,11 +268,14 @@ fn serving_policy(
 
 #[cfg(test)]
 mod tests {
+    use futures::executor::block_on;
     use kubelet_attestation::names::Provider;
     use node_attestation_core::identifiers::RecordUid;
     use node_attestation_core::ledger::{
         Record, Revoked, Stored, Tombstone, TombstoneReason, Version,
     };
+    use node_attestation_core::pace;
+    use node_attestation_core::testing::pauses;
     use node_attestation_core::testing::records::{at, claim};
 
     use super::*;
@@ -270,6 +289,21 @@ mod tests {
     }
 
     #[test]
+    fn other_tasks_run_while_the_attestors_of_many_records_are_counted() {
+        let spec = KubeletAuthenticationSpec::new("prod-1", &["tpm"]);
+        let stored = Arc::new(Stored {
+            record: record(Provider::INSECURE),
+            version: Version::new("1"),
+        });
+        let all: AllRecords = vec![stored; 10 * pace::PAGE].into();
+
+        let (found, count) = pauses(unauthorized_of_records(&spec, &all));
+
+        assert_eq!(found.values().sum::<usize>(), 10 * pace::PAGE);
+        assert_eq!(count, 10);
+    }
+
+    #[test]
     fn only_records_that_renew_have_an_unauthorized_attestor() {
         let spec = KubeletAuthenticationSpec::new("prod-1", &["tpm"]);
         let of = |record: Record| {
@@ -277,7 +311,8 @@ mod tests {
                 record,
                 version: Version::new("1"),
             };
-            unauthorized_of_records(&spec, &AllRecords::from([Arc::new(stored)]))
+            let all = AllRecords::from([Arc::new(stored)]);
+            block_on(unauthorized_of_records(&spec, &all))
         };
         let mut revoked = record(Provider::INSECURE);
         revoked.revoked = Some(Revoked {
