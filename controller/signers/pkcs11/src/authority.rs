@@ -162,6 +162,13 @@ impl Authority {
             reserved,
         })
     }
+
+    /// Whether both CAs use one key: the private key with one label, or certificates with one public key.
+    pub(crate) fn has_key_of(&self, other: &Self) -> bool {
+        let [own, theirs] = [self, other].map(|ca| ca.certificate.tbs_certificate());
+        self.key_label == other.key_label
+            || own.subject_public_key_info() == theirs.subject_public_key_info()
+    }
 }
 
 #[cfg(test)]
@@ -174,10 +181,15 @@ pub(crate) mod tests {
 
     /// The certificate of a new CA, in PEM.
     pub(crate) fn new_ca() -> String {
+        ca_of(&KeyPair::generate().unwrap(), 1)
+    }
+
+    /// The certificate of a CA with this key and serial number, in PEM.
+    pub(crate) fn ca_of(key: &KeyPair, serial: u64) -> String {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        params.self_signed(&key).unwrap().pem()
+        params.serial_number = Some(serial.into());
+        params.self_signed(key).unwrap().pem()
     }
 
     /// The error for a file with these settings and a valid certificate, with its cause.

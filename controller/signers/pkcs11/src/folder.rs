@@ -3,8 +3,8 @@
 //! # Guarantees
 //!
 //! - An invalid file affects only its own CA.
-//! - A CA that is in use keeps its Cluster: another file for the same Cluster, or with the same certificate, is
-//!   refused. In one read, the first file by name is used.
+//! - A CA that is in use keeps its Cluster: another file for the same Cluster, with the same certificate, or with the
+//!   same key, is refused. In one read, the first file by name is used.
 //! - A changed file replaces its CA, and a removed file ends it.
 //! - Each version of an invalid file causes one event.
 
@@ -64,7 +64,11 @@ pub(crate) enum Event {
 /// Returns an error if the folder cannot be read.
 pub(crate) fn read(folder: &Path) -> io::Result<Files> {
     let mut files = Files::new();
-    for entry in fs::read_dir(folder)?.take(MAX_ENTRIES) {
+    for (number, entry) in (1..).zip(fs::read_dir(folder)?) {
+        // Without an error, the files of CAs in use could be among those that are not read.
+        if number > MAX_ENTRIES {
+            return Err(io::Error::other("it has more than 10,000 entries"));
+        }
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         if name.starts_with('.') {
@@ -118,7 +122,8 @@ impl Folder {
         self.events(&former)
     }
 
-    /// Checks that no other file has the Cluster or the certificate.
+    /// Checks that no other file has the Cluster, the certificate or the key. A certificate with the name and the key of
+    /// another CA, but with different bytes, would otherwise assign that key to a second Cluster.
     fn free(&self, authority: Authority, count: usize) -> Result<Arc<Authority>, String> {
         for (name, version) in &self.0 {
             let Ok(other) = &version.authority else {
@@ -130,6 +135,12 @@ impl Folder {
             if other.sha256 == authority.sha256 {
                 return Err(format!(
                     "{name} already assigns this CA certificate to {}",
+                    other.cluster
+                ));
+            }
+            if other.has_key_of(&authority) {
+                return Err(format!(
+                    "{name} already assigns the key of this CA to {}",
                     other.cluster
                 ));
             }

@@ -2,8 +2,10 @@
 
 use std::os::unix::fs::symlink;
 
+use rcgen::KeyPair;
+
 use super::*;
-use crate::authority::tests::new_ca;
+use crate::authority::tests::{ca_of, new_ca};
 
 /// The file of a CA for this Cluster.
 fn file(cluster: &str, ca: &str) -> Vec<u8> {
@@ -108,6 +110,47 @@ fn a_ca_certificate_is_refused_for_a_second_cluster() {
     let refused = "2: 1 already assigns this CA certificate to Cluster t/one";
     assert_eq!(events, ["1: of-t/one", refused]);
     assert_eq!(labels(&folder), ["of-t/one"]);
+}
+
+#[test]
+fn the_key_of_a_ca_is_refused_for_a_second_cluster() {
+    let key = KeyPair::generate().unwrap();
+    let one = file("t/one", &ca_of(&key, 1));
+    // A certificate with the name and the public key of another CA has a different digest.
+    let copied = file("t/two", &ca_of(&key, 2));
+    let text = String::from_utf8(file("t/two", &new_ca())).unwrap();
+    let labelled = text.replace("key-label: of-t/two", "key-label: of-t/one");
+    for second in [copied, labelled.into_bytes()] {
+        let mut folder = Folder::default();
+
+        let events = changed(&mut folder, files([("1", &one), ("2", &second)]));
+
+        let refused = "2: 1 already assigns the key of this CA to Cluster t/one";
+        assert_eq!(events, ["1: of-t/one", refused]);
+        assert_eq!(labels(&folder), ["of-t/one"]);
+    }
+    // A renewed certificate for the same key replaces the CA.
+    let mut folder = Folder::default();
+    changed(&mut folder, files([("1", &one)]));
+    let renewed = file("t/one", &ca_of(&key, 2));
+    assert_eq!(
+        changed(&mut folder, files([("1", &renewed)])),
+        ["1: of-t/one"]
+    );
+}
+
+#[test]
+fn a_folder_with_too_many_entries_is_an_error() {
+    let scratch = tempfile::tempdir().unwrap();
+    for number in 0..MAX_ENTRIES {
+        fs::write(scratch.path().join(format!(".{number}")), "").unwrap();
+    }
+    assert!(read(scratch.path()).unwrap().is_empty());
+
+    fs::write(scratch.path().join("one-more"), "").unwrap();
+
+    let error = read(scratch.path()).unwrap_err();
+    assert_eq!(error.to_string(), "it has more than 10,000 entries");
 }
 
 #[test]
