@@ -23,6 +23,7 @@ mod egress;
 mod flow;
 mod kubeconfig;
 mod lookup;
+mod on_behalf;
 mod processor;
 mod response_limits;
 mod retry;
@@ -39,9 +40,10 @@ pub(crate) use decoding::Decoding;
 pub use egress::{EgressPolicy, LocalRange};
 pub use kubeconfig::{ClusterAccess, ClusterAccessError, InClusterAccessError};
 pub use lookup::addresses_in;
-pub(crate) use response_limits::{
-    Bounded, Excess, MANAGEMENT_PAGE_SIZE, NamedBy, PAGE_SIZE, on_behalf_of,
-};
+#[cfg(test)]
+pub(crate) use on_behalf::caller_of;
+pub(crate) use on_behalf::{client_on_behalf_of, on_behalf_of};
+pub(crate) use response_limits::{Bounded, Excess, MANAGEMENT_PAGE_SIZE, NamedBy, PAGE_SIZE};
 
 use connections::{Answer, Connections, Dial};
 use egress::Dialler;

@@ -27,14 +27,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::FutureExt as _;
-use kube::Client;
+use k8s_openapi::NamespaceResourceScope;
 use kube::api::Api;
+use kube::{Client, Resource};
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::verifier::Verifiers;
 use tokio::task::{JoinError, JoinSet};
 
 use crate::capi::{ClusterObserver, ObjectKey, Objects, Selection};
-use crate::client::{ClusterAccess, EgressPolicy, ServerTime};
+use crate::client::{ClusterAccess, EgressPolicy, ServerTime, client_on_behalf_of};
 use crate::events;
 use crate::external_signer::ExternalSigner;
 use crate::metrics::Metrics;
@@ -149,6 +150,16 @@ impl WorkloadAccess {
             Self::Own => true,
         }
     }
+}
+
+/// The Secrets with the controller's own kubeconfigs, in the namespace of the controller. The calls count against the
+/// turns of `namespace`, which is the namespace of the Cluster. Otherwise, all tenants would share one queue.
+fn own_secrets<K>(management: &Client, namespace: &str) -> Api<K>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType: Default>,
+{
+    let place = management.default_namespace();
+    Api::namespaced(client_on_behalf_of(management, namespace), place)
 }
 
 /// Creates the verifiers for a cluster's authorized attestation providers. The text is the Cluster's UID, which changes

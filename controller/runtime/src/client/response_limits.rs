@@ -20,6 +20,7 @@ use tower::{BoxError, Service};
 
 use super::decoding::reading;
 use super::flow::Flow;
+use super::on_behalf::caller_of;
 use super::processor::Processor;
 use crate::log_lines::ClusterLines;
 use crate::memory::{Holding, Share};
@@ -221,17 +222,6 @@ fn limits_of_error(named_by: NamedBy) -> Limits {
     }
 }
 
-/// The namespace of the tenant that causes a call. It is stored in the extensions of the request.
-#[derive(Debug, Clone)]
-struct OnBehalfOf(Arc<str>);
-
-/// Counts a call against the turns of this namespace, even if it is for a cluster-scoped resource.
-pub(crate) fn on_behalf_of<B>(mut request: Request<B>, namespace: &str) -> Request<B> {
-    let caller = OnBehalfOf(namespace.into());
-    request.extensions_mut().insert(caller);
-    request
-}
-
 /// The namespace of the requested object or list. Empty for cluster-scoped resources and for all namespaces.
 fn namespace_of(asked: &Uri) -> &str {
     let mut parts = asked.path().split('/');
@@ -332,9 +322,8 @@ where
         let named_by = self.named_by;
         let limits = limits(request.uri(), named_by);
         // Calls to the management cluster take turns by tenant. All calls to a tenant's API server wait in one queue.
-        let caller = request.extensions().get::<OnBehalfOf>();
-        let tenant = match (named_by, caller) {
-            (NamedBy::Operator, Some(OnBehalfOf(namespace))) => namespace,
+        let tenant = match (named_by, caller_of(&request)) {
+            (NamedBy::Operator, Some(namespace)) => namespace,
             (NamedBy::Operator, None) => namespace_of(request.uri()),
             (NamedBy::Tenant, _) => "",
         };

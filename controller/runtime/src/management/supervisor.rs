@@ -366,7 +366,8 @@ impl Supervisor {
         health.signer_unused = service.signer_unused;
         let outdated = self.sources.outdated_messages(&self.key.name);
         health.undone.extend(outdated);
-        if let Some(own) = OwnSecret::of(&self.sources, &self.shared.controller.management) {
+        let management = &self.shared.controller.management;
+        if let Some(own) = OwnSecret::of(&self.sources, management, &self.key.namespace) {
             let kubeconfig = &service.kubeconfig;
             let workload = running.access.client();
             Box::pin(self.renewal.renew(kubeconfig, &own, workload, now())).await;

@@ -26,6 +26,7 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::desired_state::Sources;
+use super::own_secrets;
 use crate::capi::{KUBECONFIG_KEY, TenantKubeconfig, TokenClaims};
 use crate::client::{CONTROLLER, call, merge};
 use crate::watch::{patched_metadata, token_text};
@@ -36,7 +37,11 @@ const LIFE: Duration = Duration::from_hours(30 * 24);
 /// The delay between two attempts. A token with a short lifetime has a shorter delay.
 const AGAIN: Duration = Duration::from_mins(10);
 
-/// The minimum number of attempts in the lifetime of a token.
+/// The minimum delay between two attempts. The API server of a tenant chooses the lifetime of a token, and each renewal
+/// is a write to the management cluster. Kubernetes grants at least ten minutes.
+const LEAST: Duration = Duration::from_secs(30);
+
+/// The minimum number of attempts in the lifetime of a token, if each attempt fails.
 const ATTEMPTS: u32 = 12;
 
 /// The Secret with the controller's own kubeconfig.
@@ -45,6 +50,8 @@ pub(super) struct OwnSecret<'a> {
     /// The version that was read.
     version: Option<&'a str>,
     management: &'a Client,
+    /// The namespace of the Cluster.
+    namespace: &'a str,
 }
 
 /// The attempts to renew a token.
@@ -58,12 +65,17 @@ pub(super) struct TokenRenewal {
 
 impl<'a> OwnSecret<'a> {
     /// The Secret, if the cluster is served with it.
-    pub(super) fn of(sources: &'a Sources, management: &'a Client) -> Option<Self> {
+    pub(super) fn of(
+        sources: &'a Sources,
+        management: &'a Client,
+        namespace: &'a str,
+    ) -> Option<Self> {
         let secret = sources.kubeconfig.present()?;
         Some(Self {
             name: sources.own_kubeconfig.as_deref()?,
             version: secret.metadata.resource_version.as_deref(),
             management,
+            namespace,
         })
     }
 }
@@ -81,14 +93,19 @@ impl TokenRenewal {
         now: SystemTime,
     ) {
         let Some(claims) = kubeconfig.claims().filter(|claims| is_due(claims, now)) else {
-            *self = Self::default();
+            self.error = None;
             return;
         };
         if self.next.is_some_and(|next| Instant::now() < next) {
             return;
         }
-        self.next = Some(Instant::now() + AGAIN.min(claims.lifetime() / ATTEMPTS));
+        let delay = (claims.lifetime() / ATTEMPTS).clamp(LEAST, AGAIN);
+        self.next = Some(Instant::now() + delay);
         self.error = renewed(claims, kubeconfig, own, workload).await.err();
+        if self.error.is_none() {
+            // The new token can have a shorter lifetime.
+            self.next = Some(Instant::now() + LEAST);
+        }
     }
 
     /// The warning about a token that has less than half of its lifetime left.
@@ -155,8 +172,7 @@ async fn renewed(
         "metadata": {"resourceVersion": own.version},
         "data": {KUBECONFIG_KEY: BASE64.encode(text.as_bytes())},
     });
-    let api: Api<Secret> =
-        Api::namespaced(own.management.clone(), own.management.default_namespace());
+    let api: Api<Secret> = own_secrets(own.management, own.namespace);
     let (parameters, patch) = (merge(CONTROLLER), Patch::Merge(&patch));
     let written = call(patched_metadata(&api, own.name, &parameters, &patch)).await;
     written

@@ -7,6 +7,7 @@ use futures::future::pending;
 use futures::stream::{self, Stream, StreamExt as _};
 use http_body_util::{BodyExt as _, StreamBody};
 
+use super::super::on_behalf::on_behalf_of;
 use super::*;
 
 mod management;

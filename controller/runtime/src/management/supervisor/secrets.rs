@@ -13,7 +13,7 @@ use super::Supervisor;
 use crate::capi::{CA_KEYS, KUBECONFIG_KEY, ObjectKey, SecretValues, access_secret_name};
 use crate::management::desired_state::Outdated;
 use crate::management::single_object::{Change, Observed, follow};
-use crate::management::{Controller, WorkloadAccess, resume_panic};
+use crate::management::{Controller, WorkloadAccess, own_secrets, resume_panic};
 use crate::watch::{Lenient, Unreadable};
 
 /// The last readable version of a Secret, and the reason why a later version could not be read.
@@ -126,20 +126,21 @@ impl Supervisor {
             ..
         } = &self.shared.controller;
         let access = settings.workload_access;
+        let of_cluster = || Api::namespaced(management.clone(), namespace);
         let watches = watches.get_or_insert_with(|| SecretWatches {
             access,
             own: access.has_own().then(|| {
                 let own = access_secret_name(&self.key);
-                self.follow_secret(management.default_namespace(), &own, &[KUBECONFIG_KEY])
+                self.follow_secret(own_secrets(management, namespace), &own, &[KUBECONFIG_KEY])
             }),
             kubeconfig: None,
-            ca: self.follow_secret(namespace, &format!("{name}-ca"), &CA_KEYS),
+            ca: self.follow_secret(of_cluster(), &format!("{name}-ca"), &CA_KEYS),
         });
         if watches.is_own() {
             watches.kubeconfig = None;
         } else if watches.kubeconfig.is_none() {
             let name = format!("{name}-kubeconfig");
-            watches.kubeconfig = Some(self.follow_secret(namespace, &name, &[KUBECONFIG_KEY]));
+            watches.kubeconfig = Some(self.follow_secret(of_cluster(), &name, &[KUBECONFIG_KEY]));
         }
     }
 
@@ -162,9 +163,12 @@ impl Supervisor {
     ///
     /// The stream needs a separate task, because it keeps its turn among the calls to the API server even while it is
     /// not polled, and the supervisor waits for a turn when it writes.
-    fn follow_secret(&self, namespace: &str, name: &str, keys: &'static [&'static str]) -> Watched {
-        let management = self.shared.controller.management.clone();
-        let api = Api::<Lenient<SecretValues, Secret>>::namespaced(management, namespace);
+    fn follow_secret(
+        &self,
+        api: Api<Lenient<SecretValues, Secret>>,
+        name: &str,
+        keys: &'static [&'static str],
+    ) -> Watched {
         let changes = follow(api, name, keys, self.lines.clone());
         let (sender, versions) = watch::channel(Followed::default());
         let mut following = JoinSet::new();

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::capi::{kubeconfig_text, token_of};
-use crate::client::{ClusterAccess, EgressPolicy};
+use crate::client::{ClusterAccess, EgressPolicy, caller_of};
 use crate::management::single_object::Observed;
 
 const DAY: u64 = 24 * 3_600;
@@ -119,6 +119,7 @@ impl World {
             name: "workload-access.a.b",
             version: Some("7"),
             management: self.management.0.client(),
+            namespace: "tenant-a",
         };
         let workload = self.workload.0.client();
         self.renewal.renew(kubeconfig, &own, workload, now).await;
@@ -159,6 +160,25 @@ async fn a_token_is_renewed_after_a_third_of_its_life_with_one_write() {
     assert_eq!(written.claims(), TokenClaims::of(&next()).as_ref());
     assert_eq!(written.ca_certificates(), [ca()]);
     assert_eq!(body["data"].as_object().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn own_kubeconfigs_use_the_turns_of_the_namespace_of_their_cluster() {
+    let access = ClusterAccess::in_memory(|request: Request<Body>| async move {
+        let caller = caller_of(&request).unwrap_or("none").to_owned();
+        let name = json!({"name": caller, "namespace": request.uri().path()});
+        let body = json!({"kind": "Secret", "apiVersion": "v1", "metadata": name});
+        Response::new(Full::new(Bytes::from(body.to_string())))
+    });
+    let api: Api<Secret> = own_secrets(access.client(), "tenant-a");
+
+    let (parameters, patch) = (merge(CONTROLLER), Patch::Merge(json!({})));
+    let written = api.patch_metadata("workload-access.tenant-a.b", &parameters, &patch);
+    let metadata = written.await.unwrap().metadata;
+
+    assert_eq!(metadata.name.as_deref(), Some("tenant-a"));
+    let path = "/api/v1/namespaces/default/secrets/workload-access.tenant-a.b";
+    assert_eq!(metadata.namespace.as_deref(), Some(path));
 }
 
 #[tokio::test(start_paused = true)]
@@ -213,6 +233,28 @@ async fn a_renewal_of_a_short_token_is_repeated_in_a_twelfth_of_its_life() {
     tokio::time::advance(Duration::from_secs(1)).await;
     world.renew(&kubeconfig, now).await;
     assert_eq!(world.calls(), [1, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_with_short_lives_cause_one_write_in_30_seconds() {
+    // Each token is due when it is issued.
+    let short = |end: u64| token_of(&json!({"sub": ACCOUNT, "iat": end - 12, "exp": end}));
+    let now = UNIX_EPOCH + Duration::from_secs(995);
+    let granted = || vec![granted(&short(1_001)), granted(&short(1_002))];
+    let mut world = World::new(granted(), vec![stored(), stored()]);
+    world.renew(&kubeconfig(&short(1_000)), now).await;
+    assert_eq!(world.calls(), [1, 1]);
+    let renewed = kubeconfig(&short(1_001));
+
+    // A token that is not due does not end the delay.
+    let lasting = kubeconfig(&short(1_006));
+    world.renew(&lasting, now).await;
+    tokio::time::advance(Duration::from_secs(29)).await;
+    world.renew(&renewed, now).await;
+    assert_eq!(world.calls(), [1, 1]);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    world.renew(&renewed, now).await;
+    assert_eq!(world.calls(), [2, 2]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -281,9 +323,11 @@ async fn only_an_own_kubeconfig_is_renewed() {
         kubeconfig: Observed::Present(Arc::new(Secret::default())),
         ..Sources::default()
     };
-    assert!(OwnSecret::of(&sources, management.client()).is_none());
+    let is_own =
+        |sources: &Sources| OwnSecret::of(sources, management.client(), "tenant-a").is_some();
+    assert!(!is_own(&sources));
     sources.own_kubeconfig = Some("workload-access.a.b".to_owned());
-    assert!(OwnSecret::of(&sources, management.client()).is_some());
+    assert!(is_own(&sources));
     sources.kubeconfig = Observed::Absent;
-    assert!(OwnSecret::of(&sources, management.client()).is_none());
+    assert!(!is_own(&sources));
 }
