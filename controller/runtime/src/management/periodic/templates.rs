@@ -1,7 +1,9 @@
 //! Bootstrap templates whose next machines could not join under enforcement.
 
+use tokio::time::timeout;
+
 use super::parts::cut;
-use super::{MAX_NAMED, Upkeep};
+use super::{MAX_NAMED, PART_DEADLINE, PartError, Upkeep};
 use crate::capi::Recorded;
 
 impl Upkeep {
@@ -12,7 +14,10 @@ impl Upkeep {
             let recorded = Recorded::of(&records).await;
             self.inventory.without_plugin(&recorded).await
         };
-        without_plugin(found.await.map_err(cut))
+        // The reads wait for their turn without a deadline, and the revocations of the round wait for the reads.
+        let found = timeout(PART_DEADLINE, Box::pin(found)).await;
+        let found = found.unwrap_or_else(|_| Err(PartError::Late(PART_DEADLINE).to_string()));
+        without_plugin(found.map_err(cut))
     }
 }
 

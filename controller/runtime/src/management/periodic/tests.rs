@@ -1,5 +1,6 @@
 use std::sync::Mutex;
 
+use futures::future::{join, join_all};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Method, Response};
@@ -8,7 +9,7 @@ use node_attestation_core::testing::cluster;
 use node_attestation_core::time::age;
 
 use super::*;
-use crate::capi::{ObjectKey, Objects, Selection, objects_with_tokens};
+use crate::capi::{ObjectKey, Objects, Recorded, Selection, objects_with_tokens};
 use crate::client::Excess;
 use crate::events::Events;
 use crate::metrics::Metrics;
@@ -107,6 +108,34 @@ async fn enforcement_waits_until_the_templates_can_be_read() {
     upkeep.inventory = CapiInventory::of_command(no_kinds.client().clone(), cluster);
     assert_eq!(upkeep.enforce(Ok(BTreeSet::new())).await, Ok(None));
     assert_eq!(upkeep.context.enforcement.state(), EnforcementState::On);
+}
+
+#[tokio::test(start_paused = true)]
+async fn template_reads_of_other_namespaces_delay_a_round_for_a_minute() {
+    let hanging = ClusterAccess::in_memory(|_| std::future::pending::<Response<Full<Bytes>>>());
+    let client = hanging.client().clone();
+    let (objects, _) = Objects::new(client, Selection::default(), &Metrics::default());
+    let inventory =
+        |namespace: &str| CapiInventory::new(objects.clone(), ObjectKey::new(namespace, "prod-1"));
+    let others = (0..24).map(|number| {
+        let inventory = inventory(&format!("flood-{number}"));
+        async move { inventory.without_plugin(&Recorded::default()).await }.boxed()
+    });
+    let others = join_all(others);
+    let mut upkeep = upkeep();
+    upkeep.inventory = inventory("a");
+    let own = async {
+        let begun = Instant::now();
+        (upkeep.templates_without_plugin().await, begun.elapsed())
+    };
+
+    let (others, (told, waited)) = join(others, own.boxed()).await;
+
+    assert!(others.iter().all(Result::is_err), "{others:?}");
+    assert_eq!(waited, PART_DEADLINE);
+    let late =
+        "enforcement waits until the bootstrap templates can be read: not completed within 60 s";
+    assert_eq!(told.as_deref(), Some(late));
 }
 
 #[tokio::test(start_paused = true)]
