@@ -69,6 +69,11 @@ pub enum IdentitiesError {
         "the nodes of Cluster {0} have evidence: to recover missing node identities, set adoption: Recover"
     )]
     HasEvidence(ObjectKey),
+    /// Labels do not show which nodes have evidence.
+    #[error(
+        "a part of the nodes of Cluster {0} has evidence: name the nodes without evidence instead of a selector"
+    )]
+    MixedEvidence(ObjectKey),
     /// The certificates for the record are revoked.
     #[error(
         "the certificates of node {0} are revoked: to allow its machine to join again, set --revoked"

@@ -51,7 +51,8 @@ pub(super) struct Named {
 
 impl Identities {
     /// The named nodes with a live record in `records`, and new records for the nodes without any record. A selector
-    /// names only nodes without evidence.
+    /// names only nodes without evidence. Therefore, it names no node without a record if attestors with evidence are
+    /// authorized, too: the new record of such a node would permit a claim with only its token.
     pub(super) async fn named(
         &self,
         cluster: &ObjectKey,
@@ -67,7 +68,7 @@ impl Identities {
             reset,
             lost: Vec::new(),
         };
-        let mut machines = Vec::new();
+        let (mut machines, mut is_selected) = (Vec::new(), false);
         if !missing.is_empty() {
             machines = member_machines(self.management.client(), cluster, "").await?;
             machines.retain(|machine| {
@@ -90,6 +91,7 @@ impl Identities {
                     }
                     None if missing.contains(&node) => {}
                     None => {
+                        is_selected = true;
                         missing.insert(node);
                         machines.push(machine);
                     }
@@ -100,9 +102,17 @@ impl Identities {
             return Ok(found);
         }
         let authentication = self.authentication(cluster).await?;
-        let mut attestors = authentication.spec.authorized_attestors.iter();
-        let is_insecure = attestors.any(|one| one == Provider::INSECURE.as_str());
-        ensure!(is_insecure, IdentitiesError::HasEvidence(cluster.clone()));
+        let attestors = authentication.spec.authorized_attestors.iter();
+        let (insecure, others): (Vec<_>, Vec<_>) =
+            attestors.partition(|one| *one == Provider::INSECURE.as_str());
+        ensure!(
+            !insecure.is_empty(),
+            IdentitiesError::HasEvidence(cluster.clone())
+        );
+        ensure!(
+            others.is_empty() || !is_selected,
+            IdentitiesError::MixedEvidence(cluster.clone())
+        );
         let who = self.who().await;
         let now = whole_seconds(self.management.server_time().later(now));
         for machine in machines {
@@ -250,8 +260,9 @@ mod tests {
         })
     }
 
-    /// A `KubeletAuthentication` that a Cluster and another object own.
-    fn authentication(attestor: &str) -> Value {
+    /// A `KubeletAuthentication` that a Cluster and another object own, with these attestors.
+    fn authentication(attestors: &str) -> Value {
+        let attestors: Vec<_> = attestors.split(',').collect();
         let owner = |version: &str, kind: &str| {
             let name = "prod-1";
             json!({"apiVersion": version, "kind": kind, "name": name, "uid": kind})
@@ -263,7 +274,7 @@ mod tests {
         json!({
             "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "KubeletAuthentication",
             "metadata": {"name": "prod-1", "namespace": "default", "ownerReferences": owners},
-            "spec": {"clusterName": "prod-1", "authorizedAttestors": [attestor]},
+            "spec": {"clusterName": "prod-1", "authorizedAttestors": attestors},
         })
     }
 
@@ -368,6 +379,18 @@ mod tests {
         let [reset, created] = written.try_into().unwrap();
         assert_eq!(reset, "prod-1.kept");
         assert_eq!(created["metadata"]["name"], "prod-1.lost");
+    }
+
+    #[tokio::test]
+    async fn a_selector_creates_no_record_if_nodes_can_have_evidence() {
+        let mixed = "tpm,insecure";
+        let (done, written) = restored(mixed, (&[], Some("rack=7")), false).await;
+        assert!(matches!(done, Err(IdentitiesError::MixedEvidence(_))));
+        assert!(written.is_empty(), "{written:?}");
+
+        // An operator can name a node without evidence.
+        let (done, _) = restored(mixed, (&["lost"], Some("rack=7")), false).await;
+        assert_eq!(done.unwrap().recreated.len(), 1);
     }
 
     #[tokio::test]
