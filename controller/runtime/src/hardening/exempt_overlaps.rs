@@ -27,6 +27,10 @@ use crate::client::PAGE_SIZE;
 /// for clocks that differ.
 const NOT_RENEWED_BEFORE: u32 = 65;
 
+/// The maximum number of certificates in one look, because a tenant's API server can list any number. A kubelet gets a few
+/// certificates in a year, and a request exists for an hour.
+const MAX_ISSUED: usize = 1000;
+
 /// The maximum number of names in the message.
 const MAX_NAMED: usize = 5;
 
@@ -80,6 +84,9 @@ impl ExemptOverlaps {
             let of_signer = format!("spec.signerName={BUILT_IN_CLIENT_SIGNER}");
             let wanted = (PAGE_SIZE, ListParams::default().fields(&of_signer));
             let take = |request: CertificateSigningRequest| {
+                if issued.len() >= MAX_ISSUED {
+                    return;
+                }
                 let certificate = request.status.and_then(|status| status.certificate);
                 let certificate = certificate.and_then(|pem| OtherCertificate::parse(&pem.0));
                 let Some(one) = certificate else { return };

@@ -122,6 +122,20 @@ async fn only_certificates_of_exempt_names_are_compared() {
 }
 
 #[tokio::test]
+async fn only_a_limited_number_of_certificates_is_compared() {
+    let first = issued(CP_1, 0);
+    let second = issued(CP_1, 1);
+    for (count, expected) in [(MAX_ISSUED - 1, 1), (MAX_ISSUED, 0)] {
+        let mut requests = vec![first.clone(); count];
+        requests.push(second.clone());
+
+        let (found, message) = Cluster::new().look(requests, &["cp-1"], 1).await;
+
+        assert_eq!(found, expected, "{message}");
+    }
+}
+
+#[tokio::test]
 async fn an_overlap_ends_with_a_certificate_or_the_exemption() {
     let both = || vec![issued(CP_1, 0), issued(CP_1, 1)];
     for (exempt, today, expected) in [
