@@ -117,7 +117,8 @@ async fn machines(
     Ok(configs.collect())
 }
 
-/// A Machine and its Node. The Node or the provider ID is missing if the Machine does not have it, or is invalid.
+/// A Machine and its Node. The Node or the provider ID is missing if the Machine does not have it, is invalid, or is being
+/// deleted: its successor can have a Node with the same name.
 #[derive(Debug, Clone)]
 pub(crate) struct MemberMachine {
     pub(crate) name: String,
@@ -138,6 +139,7 @@ pub(crate) async fn member_machines(
     let all = machines_with(management, cluster, labels).await?;
     let members = all.into_iter().map(|(name, object)| {
         let machine = object.kept().ok().flatten();
+        let machine = machine.filter(|machine| !machine.deleting);
         let (node, provider_id) = machine
             .map(|machine| (machine.node, machine.provider_id))
             .unwrap_or_default();

@@ -278,10 +278,11 @@ mod tests {
         })
     }
 
-    /// The answer of a management cluster with the nodes `kept`, `lost` and `other`. `kept` has a record. The selector
-    /// `rack=7` selects the Machines of `kept` and `lost`.
+    /// The answer of a management cluster with the nodes `kept`, `lost` and `other`, and `gone`, whose Machine is being
+    /// deleted. `kept` has a record. The selector `rack=7` selects the Machines of `kept` and `lost`.
     fn answer(attestor: &str, path: &str, query: &str) -> Value {
-        let machines = ["kept", "lost", "other"].map(machine);
+        let mut machines = ["kept", "lost", "other", "gone"].map(machine);
+        machines[3]["metadata"]["deletionTimestamp"] = json!("2026-11-21T12:00:00Z");
         let machines = if query.contains("rack") {
             machines.get(..2).unwrap_or_default().to_vec()
         } else {
@@ -414,8 +415,10 @@ mod tests {
         assert!(matches!(done, Err(IdentitiesError::HasEvidence(_))));
         assert!(written.is_empty());
 
-        let (done, written) = restored("insecure", (&["lost", "unknown"], None), false).await;
-        assert!(matches!(done, Err(IdentitiesError::NoMachine(node)) if node == "unknown"));
-        assert!(written.is_empty());
+        for node in ["unknown", "gone"] {
+            let (done, written) = restored("insecure", (&["lost", node], None), false).await;
+            assert!(matches!(done, Err(IdentitiesError::NoMachine(of)) if of == node));
+            assert!(written.is_empty());
+        }
     }
 }
