@@ -287,7 +287,7 @@ impl Objects {
 
     /// Runs low-priority reads for this Cluster. Only a few clusters run them at the same time. Returns `None` after
     /// [`SLOW_DEADLINE`].
-    pub(super) async fn read_slowly<T>(
+    pub(crate) async fn read_slowly<T>(
         &self,
         cluster: &ObjectKey,
         reads: impl Future<Output = T>,

@@ -10,8 +10,9 @@ use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::ledger::{Record, Stored};
 use node_attestation_core::pace::Pace;
 use node_attestation_core::scope::EnforcementState;
+use tokio::time::timeout;
 
-use super::{Health, MAX_NAMED, Upkeep, part};
+use super::{Health, MAX_NAMED, PART_DEADLINE, Upkeep, part};
 use crate::capi::TokenMachine;
 use crate::clock::{elapsed, now};
 use crate::management::cluster_status::LockedOut;
@@ -34,13 +35,16 @@ impl Upkeep {
             EnforcementState::Off => false,
             EnforcementState::On | EnforcementState::Unknown => return,
         };
-        let wanted = if extends {
-            self.inventory.tokens().await
-        } else {
-            Box::pin(self.inventory.joining_tokens()).await
+        let wanted = async {
+            if extends {
+                self.inventory.tokens().await
+            } else {
+                Box::pin(self.inventory.joining_tokens()).await
+            }
         };
+        // The reads wait for their turn without a deadline, and the revocations of the next round wait for the reads.
         // Until the Machines are known, no token is expired.
-        let Some(wanted) = wanted else {
+        let Ok(Some(wanted)) = timeout(PART_DEADLINE, Box::pin(wanted)).await else {
             return;
         };
         let (now, client) = (now(), self.access.client());
