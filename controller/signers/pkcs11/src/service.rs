@@ -96,7 +96,8 @@ impl<T: Keys> Service<T> {
     }
 
     /// Serves exactly these CAs. `refused` has the files that are not used, with the reasons. Calls in progress are
-    /// completed. A CA that was served before keeps its turns.
+    /// completed. A CA that was served before keeps its turns, also if its file has changed: otherwise, each change would
+    /// permit more abandoned calls, and each of them occupies a thread.
     pub(crate) fn serve(
         &self,
         authorities: impl IntoIterator<Item = Arc<Authority>>,
@@ -104,11 +105,14 @@ impl<T: Keys> Service<T> {
     ) {
         let former = self.served.borrow().clone();
         let served = authorities.into_iter().map(|authority| {
-            let same = former.get(&authority.cluster);
-            let same = same.filter(|signing| Arc::ptr_eq(&signing.authority, &authority));
+            let of_cluster = former.get(&authority.cluster);
+            let same = of_cluster.filter(|signing| Arc::ptr_eq(&signing.authority, &authority));
             let signing = same.cloned().unwrap_or_else(|| {
+                let of_key =
+                    of_cluster.filter(|signing| signing.authority.key_label == authority.key_label);
+                let turns = of_key.map(|signing| signing.turns.clone());
                 Arc::new(Signing {
-                    turns: Turns::new(self.limits.of_ca),
+                    turns: turns.unwrap_or_else(|| Turns::new(self.limits.of_ca)),
                     line: self.calls.line(&*authority),
                     has_key: AtomicBool::new(false),
                     authority: authority.clone(),

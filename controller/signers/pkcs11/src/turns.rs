@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The turns of one CA. If a call exceeds its deadline, its thread continues to wait, and keeps the turn until the
-/// token responds.
-#[derive(Debug)]
+/// token responds. Clones share the turns.
+#[derive(Debug, Clone)]
 pub(crate) struct Turns {
     permits: Arc<Semaphore>,
     count: usize,

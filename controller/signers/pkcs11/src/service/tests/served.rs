@@ -1,6 +1,7 @@
 //! CAs that are served while the service runs, and their problems.
 
 use super::*;
+use crate::server_names::Reserved;
 
 /// A token with all keys except one.
 struct Without(&'static str);
@@ -97,4 +98,40 @@ async fn a_ca_is_signed_for_only_while_it_is_served() {
 
     service.serve([], Vec::new());
     assert_eq!(signed().await, Err(Code::PermissionDenied));
+}
+
+#[tokio::test]
+async fn a_changed_file_does_not_free_the_turns_of_a_hanging_key() {
+    let mut world = world();
+    world.abandon().await;
+    let first = world.first();
+    let Authority {
+        certificate,
+        sha256,
+        key_label,
+        cluster,
+        ..
+    } = &*first.authority;
+    let changed = |key_label: &str| {
+        Arc::new(Authority {
+            certificate: certificate.clone(),
+            sha256: *sha256,
+            key_label: key_label.to_owned(),
+            cluster: cluster.clone(),
+            reserved: Reserved::default(),
+        })
+    };
+
+    world.service.serve([changed(key_label)], Vec::new());
+
+    let refused = world.sign().await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    // Another key has its own turns.
+    world.service.serve([changed("other")], Vec::new());
+    let call = world.call(0);
+    assert_eq!(world.asked().await, "other");
+    for _ in 0..2 {
+        world.answer();
+    }
+    assert_eq!(call.await.unwrap().unwrap(), [1]);
 }
