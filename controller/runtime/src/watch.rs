@@ -18,7 +18,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::client::{LONGEST_WATCH, MANAGEMENT_PAGE_SIZE, cause};
+use crate::metrics::WatchMetrics;
 
+mod events;
 mod heard;
 mod kinds;
 mod lenient;
@@ -43,12 +45,11 @@ pub use lenient::{Lenient, Skipped, Unreadable};
 pub use list::{MetadataOf, NoFields, page_of};
 pub(crate) use list::{all_metadata_of, all_of, each_metadata_of, each_of, metadata_page_of};
 pub use listening::listening;
-pub(crate) use listening::measured;
 pub use log::WatchLog;
 pub(crate) use one::{document, one_on_behalf_of, required_one_of, text_of_one, token_text};
 pub use one::{metadata_of_one, one_of, readable_one_of};
 pub(crate) use recovery::{Recovery, RecoveryStep, pages_of};
-use steps::steps;
+use steps::{Source, steps};
 pub use written::patched_metadata;
 pub(crate) use written::{created, deleted, patched, patched_status, replaced, replaced_part};
 
@@ -67,6 +68,7 @@ const WATCH_HELD: Duration = Duration::from_mins(1);
 
 /// A watch that reads a part of its list in smaller pages if a page is too long, down to one object. This is necessary
 /// because an API server can store requests that are far larger than normal requests. `relist` restarts the watch.
+/// `heard` receives each event and each bookmark.
 ///
 /// A watch also lists again after it has failed or was silent (see [`steps()`]), because etcd could have been restored
 /// from a backup during an outage.
@@ -75,20 +77,26 @@ pub(crate) fn in_smaller_pages<K, R>(
     config: watcher::Config,
     first_page: u32,
     relist: Arc<Notify>,
+    heard: WatchMetrics,
 ) -> impl Stream<Item = watcher::Result<Event<Lenient<K, R>>>> + Send
 where
     K: ReadAlone,
     R: Resource<DynamicType: Clone + Debug> + Clone + Debug + 'static,
 {
-    let begin = move || steps(api.clone(), config.clone(), first_page);
+    let source = Arc::new(Source {
+        api,
+        config,
+        most: first_page,
+        heard,
+    });
     let watching = Watching {
-        events: begin(),
+        events: steps(source.clone()),
         began: Instant::now(),
         waits: ExponentialBackoff::default(),
         next: Instant::now(),
     };
     stream::unfold(watching, move |mut watching| {
-        let (begin, relist) = (begin.clone(), relist.clone());
+        let (source, relist) = (source.clone(), relist.clone());
         async move {
             let event = loop {
                 tokio::select! {
@@ -98,11 +106,11 @@ where
                     },
                     () = relist.notified() => {}
                 }
-                watching.restart(begin());
+                watching.restart(steps(source.clone()));
             };
             if event.is_err() {
                 watching.wait();
-                watching.restart(begin());
+                watching.restart(steps(source.clone()));
             }
             Some((event, watching))
         }
@@ -173,7 +181,20 @@ where
     K: ReadAlone,
     R: Resource<DynamicType: Clone + Debug> + Clone + Debug + 'static,
 {
-    in_smaller_pages(api, config, MANAGEMENT_PAGE_SIZE, Arc::default())
+    measured(api, config, WatchMetrics::default())
+}
+
+/// A watch of objects in the management cluster, with its metrics.
+pub(crate) fn measured<K, R>(
+    api: Api<Lenient<K, R>>,
+    config: watcher::Config,
+    heard: WatchMetrics,
+) -> impl Stream<Item = watcher::Result<Event<Lenient<K, R>>>> + Send
+where
+    K: ReadAlone,
+    R: Resource<DynamicType: Clone + Debug> + Clone + Debug + 'static,
+{
+    in_smaller_pages(api, config, MANAGEMENT_PAGE_SIZE, Arc::default(), heard)
 }
 
 /// Delays that double up to a limit, and start again after a watch has worked for some time.

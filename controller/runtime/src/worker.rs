@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
-use futures::stream::{Stream, StreamExt as _};
+use futures::stream::{BoxStream, Stream, StreamExt as _};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::api::Api;
 use kube::runtime::watcher::Event;
@@ -32,7 +32,7 @@ use crate::metrics::WatchMetrics;
 use crate::pipeline::{Next, Pipeline};
 use crate::queue::Queue;
 use crate::turns::{Line, Turn};
-use crate::watch::{Lenient, Skipped, WatchLog, in_smaller_pages, measured, watch_config};
+use crate::watch::{Lenient, Skipped, WatchLog, in_smaller_pages, watch_config};
 
 /// The deadline for completing the answers in progress when the worker stops. It is shorter than the 30 s that a Pod
 /// has.
@@ -48,14 +48,16 @@ const SILENCE: Duration = Duration::from_mins(1);
 const IDLE: Duration = Duration::from_hours(1);
 
 /// Serves the requests in `client`'s API server until `stop` is ready. Sets `watches` when a watch fails or recovers.
-pub async fn run(
+///
+/// Not an `async fn`, and the worker is boxed, because a future reserves space for each place to which it moves a value.
+pub fn run(
     client: Client,
     pipeline: Pipeline,
     watches: Arc<AtomicBool>,
     stop: impl Future<Output = ()>,
-) {
+) -> impl Future<Output = ()> {
     let (signers, lines) = (pipeline.signers(), pipeline.lines().clone());
-    let mut worker = Worker {
+    let worker = Box::new(Worker {
         signers: signers.iter().cloned().collect(),
         queue: Queue::new(&lines),
         line: pipeline.turns(),
@@ -63,12 +65,23 @@ pub async fn run(
         pipeline,
         tasks: JoinSet::new(),
         skipped: Skipped::of_cluster("CertificateSigningRequest", lines.clone()),
-    };
+    });
     let relist: Arc<Notify> = Arc::default();
     let metrics = worker.pipeline.metrics().clone();
     metrics.answering(worker.queue.pending());
     let of_watch = metrics.watch("CertificateSigningRequest");
-    let mut events = watch(client, &signers, relist.clone(), watches, (of_watch, lines)).boxed();
+    let events = watch(client, &signers, relist.clone(), watches, (of_watch, lines)).boxed();
+    serve(worker, events, relist, stop)
+}
+
+/// Serves the requests from these events until `stop` is ready.
+async fn serve(
+    mut worker: Box<Worker>,
+    mut events: BoxStream<'static, Option<Event<ReadRequest>>>,
+    relist: Arc<Notify>,
+    stop: impl Future<Output = ()>,
+) {
+    let metrics = worker.pipeline.metrics().clone();
     let heartbeat = metrics.heartbeat(SILENCE);
     let mut stop = pin!(stop);
     loop {
@@ -80,7 +93,9 @@ pub async fn run(
         let due = worker.due();
         tokio::select! {
             () = &mut stop => break,
-            Some(event) = events.next() => worker.watched(event),
+            Some(event) = events.next() => if let Some(event) = event {
+                worker.watched(event);
+            },
             Some(ended) = worker.tasks.join_next() => worker.ended(ended),
             turn = granted(&mut worker.waiting) => worker.start(turn),
             () = sleep_until(due) => {}
@@ -187,7 +202,7 @@ impl Worker {
         }
     }
 
-    async fn finish(mut self) {
+    async fn finish(mut self: Box<Self>) {
         let rest = async { while self.tasks.join_next().await.is_some() {} };
         if timeout(STOP_DEADLINE, rest).await.is_err() {
             let open = self.tasks.len();
@@ -214,25 +229,27 @@ type ReadRequest = Lenient<CertificateSigningRequest>;
 
 /// Watches all requests. Never ends. One watch is cheaper than a separate watch for each signer, and there are few
 /// requests for other signers.
+///
+/// An error is `None`. A stream that skips it would reserve space for an event while the watch is idle.
 fn watch(
     client: Client,
     signers: &[String],
     relist: Arc<Notify>,
     watches: Arc<AtomicBool>,
     (metrics, lines): (WatchMetrics, ClusterLines),
-) -> impl Stream<Item = Event<ReadRequest>> + Send + use<> {
+) -> impl Stream<Item = Option<Event<ReadRequest>>> + Send + use<> {
     let signers = signers.join(" ");
-    let client = measured(client, &metrics);
+    let (api, heard) = (Api::all(client), metrics.clone());
     let mut log = WatchLog::new("CertificateSigningRequest")
         .measured_by(metrics)
         .within(lines.clone());
-    let events = in_smaller_pages(Api::all(client), watch_config(), PAGE_SIZE, relist);
-    events.filter_map(move |event| {
+    let events = in_smaller_pages(api, watch_config(), PAGE_SIZE, relist, heard);
+    events.map(move |event| {
         let told = || cluster_line!(&lines, INFO, signers, "watching");
         if log.observe(&event, told) {
             watches.store(true, Ordering::Relaxed);
         }
-        std::future::ready(event.ok())
+        event.ok()
     })
 }
 
@@ -370,18 +387,18 @@ mod tests {
         Client::new(ServiceBuilder::new().layer(bounded).service(server), "a")
     }
 
+    /// The events from the watch of this API server.
+    fn watched(client: Client, relist: Arc<Notify>) -> BoxStream<'static, Event<ReadRequest>> {
+        let to = (WatchMetrics::default(), ClusterLines::of_namespace(""));
+        let events = watch(client, &[], relist, Arc::default(), to);
+        events.filter_map(std::future::ready).boxed()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn oversized_requests_are_listed_in_smaller_pages() {
         const MIB: usize = 1024 * 1024;
         for len in [1000, MIB / 4, MIB] {
-            let events = watch(
-                client(20, len),
-                &[],
-                Arc::default(),
-                Arc::default(),
-                (WatchMetrics::default(), ClusterLines::of_namespace("")),
-            );
-            let mut events = std::pin::pin!(events);
+            let mut events = watched(client(20, len), Arc::default());
             let mut listed = 0;
             let listing = async {
                 while let Some(event) = events.next().await {
@@ -405,14 +422,7 @@ mod tests {
             let labels = (0..count).map(|label| (label.to_string(), Value::from("")));
             Value::Object(labels.collect())
         };
-        let mut events = watch(
-            client_with(20, labels),
-            &[],
-            Arc::default(),
-            Arc::default(),
-            (WatchMetrics::default(), ClusterLines::of_namespace("")),
-        )
-        .boxed();
+        let mut events = watched(client_with(20, labels), Arc::default());
         let mut signers = Vec::new();
         let listing = async {
             while let Some(event) = events.next().await {
@@ -436,14 +446,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_list_is_restarted_on_request() {
         let relist: Arc<Notify> = Arc::default();
-        let mut events = watch(
-            client(1, 0),
-            &[],
-            relist.clone(),
-            Arc::default(),
-            (WatchMetrics::default(), ClusterLines::of_namespace("")),
-        )
-        .boxed();
+        let mut events = watched(client(1, 0), relist.clone());
         for _ in 0..3 {
             let listing = async { while !matches!(events.next().await, Some(Event::InitDone)) {} };
             timeout(Duration::from_mins(1), listing).await.unwrap();

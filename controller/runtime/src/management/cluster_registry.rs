@@ -30,8 +30,8 @@ use crate::clock::now;
 use crate::events;
 use crate::log_lines::ClusterLines;
 use crate::watch::{
-    Lenient, Recovery, RecoveryStep, Skipped, Unreadable, WatchLog, measured, on_management,
-    pages_of, watch_config,
+    Lenient, Recovery, RecoveryStep, Skipped, Unreadable, WatchLog, measured, pages_of,
+    watch_config,
 };
 
 /// The interval between heartbeats from a loop that waits for events.
@@ -339,13 +339,13 @@ fn authentications(
     controller: &Controller,
 ) -> impl Stream<Item = Event<Lenient<KubeletAuthentication>>> + Send + use<> {
     let metrics = controller.settings.metrics.watch("KubeletAuthentication");
-    let client = measured(controller.management.clone(), &metrics);
+    let client = controller.management.clone();
     let api = match &controller.settings.selection.namespace {
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
     };
+    let events = measured(api, watch_config(), metrics.clone());
     let mut log = WatchLog::new("KubeletAuthentication").measured_by(metrics);
-    let events = on_management(api, watch_config());
     events.filter_map(move |event| {
         log.observe(&event, || {});
         std::future::ready(event.ok())

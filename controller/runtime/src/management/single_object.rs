@@ -1,7 +1,5 @@
 //! A watch of a single Secret in the management cluster.
 
-use std::future::ready;
-
 use futures::stream::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
@@ -67,7 +65,7 @@ impl<K> From<Option<K>> for Observed<K> {
 }
 
 /// Returns each change to the Secret with this name, including its version and the values of these keys. The stream
-/// never ends.
+/// never ends. Other events are `None`, because a stream that skips them would reserve space for a Secret.
 ///
 /// Unlike `kube::runtime::watch_object`, it decodes a Secret leniently, lists in pages, and logs as all other watches
 /// do. The last readable version remains in use while later versions cannot be read, and while the API server is
@@ -77,7 +75,7 @@ pub(super) fn follow(
     name: &str,
     keys: &'static [&'static str],
     lines: ClusterLines,
-) -> impl Stream<Item = Change<Secret>> + Send + use<> {
+) -> impl Stream<Item = Option<Change<Secret>>> + Send + use<> {
     let share = Share::of_secret(lines.namespace());
     follow_within(api, name, keys, (lines, &share))
 }
@@ -88,14 +86,14 @@ fn follow_within(
     name: &str,
     keys: &'static [&'static str],
     (lines, share): (ClusterLines, &Share),
-) -> impl Stream<Item = Change<Secret>> + Send + use<> {
+) -> impl Stream<Item = Option<Change<Secret>>> + Send + use<> {
     let mut memory = share.holding();
     let mut skipped = Skipped::of_cluster("Secret", lines.clone());
     let config = watch_config().fields(&format!("metadata.name={name}"));
     let mut seen = false;
     let mut is_known = false;
     let mut log = WatchLog::of_one("Secret", name).within(lines);
-    on_management(api, config).filter_map(move |event| {
+    on_management(api, config).map(move |event| {
         log.observe(&event, || {});
         let state = match event {
             Ok(Event::Apply(object) | Event::InitApply(object)) => {
@@ -117,7 +115,7 @@ fn follow_within(
                     Err(error) => {
                         skipped.note(&metadata, &error);
                         if is_known {
-                            return ready(Some(Change::Outdated(error)));
+                            return Some(Change::Outdated(error));
                         }
                         Some(Observed::Unreadable(error))
                     }
@@ -139,7 +137,7 @@ fn follow_within(
             }
             Ok(Event::InitDone) | Err(_) => None,
         };
-        ready(state.map(Change::State))
+        state.map(Change::State)
     })
 }
 
@@ -152,6 +150,7 @@ fn len(secret: &Secret) -> usize {
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::future::ready;
     use std::pin::pin;
     use std::time::Duration;
 
@@ -219,7 +218,7 @@ mod tests {
         let api = Api::namespaced(access.client().clone(), "a");
         let lines = ClusterLines::of(&ObjectKey::new("a", "prod-1"));
         let followed = follow_within(api, "prod-1-ca", &CA_KEYS, (lines, share));
-        let mut followed = pin!(followed);
+        let mut followed = pin!(followed.filter_map(ready));
         let mut states = Vec::new();
         while let Ok(Some(state)) = timeout(Duration::from_secs(1), followed.next()).await {
             let certificate = |secret: Secret| {

@@ -74,11 +74,6 @@ impl Watch {
 pub(crate) struct WatchMetrics(pub(super) Option<Arc<Watch>>);
 
 impl WatchMetrics {
-    /// Whether the metrics are on.
-    pub(crate) fn is_on(&self) -> bool {
-        self.0.is_some()
-    }
-
     /// Records a message on the watch. After a failure, a message shows that the watch works again, provided that the
     /// objects are listed. The message is necessary because a quiet watch has no events.
     pub(crate) fn heard(&self) {

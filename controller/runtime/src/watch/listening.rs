@@ -9,8 +9,6 @@ use kube::Client;
 use kube::client::Body;
 use tokio::time::Instant;
 
-use crate::metrics::WatchMetrics;
-
 /// Returns a client that calls `told` for each chunk of a watch, after the events in the chunk are applied. The
 /// argument is the time at which the chunk was read. Therefore a store that applies events slowly does not count as
 /// current.
@@ -71,15 +69,6 @@ impl<F: Fn(Instant) + Unpin> hyper::body::Body for WatchBody<F> {
     }
 }
 
-/// Returns a client whose watches are measured.
-pub(crate) fn measured(client: Client, metrics: &WatchMetrics) -> Client {
-    if !metrics.is_on() {
-        return client;
-    }
-    let metrics = metrics.clone();
-    listening(client, move |_| metrics.heard())
-}
-
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 #[cfg(test)]
 mod tests {
@@ -87,43 +76,9 @@ mod tests {
 
     use futures::StreamExt as _;
     use futures::channel::mpsc::unbounded;
-    use http_body_util::{BodyExt as _, Full, StreamBody};
+    use http_body_util::{BodyExt as _, StreamBody};
 
     use super::*;
-    use crate::client::ClusterAccess;
-    use crate::metrics::{Format, Metrics};
-
-    #[tokio::test(start_paused = true)]
-    async fn only_a_watch_event_resets_the_watch_age() {
-        let metrics = Metrics::new("1");
-        let watch = metrics.watch("Node");
-        let access = ClusterAccess::in_memory(|request| async move {
-            let path = request.uri().path();
-            let answer = Response::builder().status(if path == "/refused" { 403 } else { 200 });
-            let body = if path == "/silent" { "" } else { "{}" };
-            answer.body(Full::new(Bytes::from(body))).unwrap()
-        });
-        let client = measured(access.client().clone(), &watch);
-        let age = || {
-            let text = metrics.text(Format::OpenMetrics);
-            let name = r#"node_attestation_watch_age_seconds{kind="Node"} "#;
-            let mut lines = text.lines();
-            let age = lines.find_map(|line| line.strip_prefix(name)).unwrap();
-            age.parse::<f64>().unwrap()
-        };
-        tokio::time::advance(Duration::from_secs(100)).await;
-        for (path, silence) in [
-            ("/a", 100.0),
-            ("/refused?watch=true", 100.0),
-            ("/silent?watch=1", 100.0),
-            ("/a?watch=1", 0.0),
-        ] {
-            let request = Request::get(path).body(Body::empty()).unwrap();
-            let answer = client.send(request).await.unwrap();
-            answer.into_body().collect_bytes().await.unwrap();
-            assert!((age() - silence).abs() < 1.0, "{path}: {}", age());
-        }
-    }
 
     #[tokio::test(start_paused = true)]
     async fn an_applied_chunk_is_reported_with_the_time_of_its_read() {

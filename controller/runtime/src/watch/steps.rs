@@ -6,6 +6,7 @@
 
 use std::fmt::Debug;
 use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream, StreamExt as _};
@@ -14,8 +15,10 @@ use kube::api::{Api, ListParams, WatchEvent, WatchParams};
 use kube::runtime::watcher::{self, Event};
 use tokio::time::timeout;
 
+use super::events::events_of;
 use super::{Lenient, ReadAlone, page_of};
 use crate::client::{Decoding, PageSize};
+use crate::metrics::WatchMetrics;
 
 /// The time by which a watch can exceed its timeout, as in kube's watcher. After this time, the connection counts as
 /// dead.
@@ -36,21 +39,18 @@ const DEFAULT_TIMEOUT: u32 = 290;
 ///   ends. Without a bookmark, the API server might not have reached the version of the watch;
 /// - if the first version of a continued watch is lower than the last known version.
 ///
-/// Each page of the list has at most `most` objects. If a page is too long, only its objects are read in smaller pages,
-/// and then the list continues. Therefore a few large objects of one tenant do not slow down the lists of all tenants.
+/// If a page is too long, only its objects are read in smaller pages, and then the list continues. Therefore a few large
+/// objects of one tenant do not slow down the lists of all tenants.
 pub(super) fn steps<K, R>(
-    api: Api<Lenient<K, R>>,
-    config: watcher::Config,
-    most: u32,
+    source: Arc<Source<K, R>>,
 ) -> BoxStream<'static, watcher::Result<Event<Lenient<K, R>>>>
 where
     K: ReadAlone,
     R: Resource<DynamicType: Clone + Debug> + Clone + Debug + 'static,
 {
     let steps = Steps {
-        api,
-        config,
-        size: PageSize::new(most),
+        size: PageSize::new(source.most),
+        source,
         state: State::Begin,
     };
     let events = stream::unfold(steps, |mut steps| async move {
@@ -65,9 +65,18 @@ where
     events.boxed()
 }
 
+/// The objects to watch.
+pub(super) struct Source<K, R> {
+    pub(super) api: Api<Lenient<K, R>>,
+    pub(super) config: watcher::Config,
+    /// The maximum number of objects on a page of the list.
+    pub(super) most: u32,
+    /// The metrics that receive the events and bookmarks. The stream does not contain the bookmarks.
+    pub(super) heard: WatchMetrics,
+}
+
 struct Steps<K, R> {
-    api: Api<Lenient<K, R>>,
-    config: watcher::Config,
+    source: Arc<Source<K, R>>,
     size: PageSize,
     state: State<Lenient<K, R>>,
 }
@@ -161,15 +170,16 @@ where
 
     /// Reads the page with this token. Without a token, reads the first page.
     async fn list(&mut self, token: Option<String>) -> Step<Lenient<K, R>> {
+        let Source { api, config, .. } = &*self.source;
         let wanted = ListParams {
-            label_selector: self.config.label_selector.clone(),
-            field_selector: self.config.field_selector.clone(),
+            label_selector: config.label_selector.clone(),
+            field_selector: config.field_selector.clone(),
             continue_token: token,
             ..ListParams::default()
         };
         let page = loop {
             let wanted = wanted.clone().limit(self.size.limit());
-            match page_of(&self.api, &wanted).await {
+            match page_of(api, &wanted).await {
                 Ok(page) => break page,
                 Err(error) if self.size.shrink(&error) => {}
                 Err(error) => return failed(watcher::Error::InitialListFailed(error)),
@@ -192,20 +202,20 @@ where
         Step::Next
     }
 
-    #[expect(clippy::disallowed_methods, reason = "this is the door")]
     async fn open(&mut self, version: String, is_continued: bool) -> Step<Lenient<K, R>> {
+        let Source { api, config, .. } = &*self.source;
         let params = WatchParams {
-            label_selector: self.config.label_selector.clone(),
-            field_selector: self.config.field_selector.clone(),
-            timeout: self.config.timeout,
+            label_selector: config.label_selector.clone(),
+            field_selector: config.field_selector.clone(),
+            timeout: config.timeout,
             bookmarks: true,
             send_initial_events: false,
         };
-        let opened = Decoding::new(Box::pin(self.api.watch(&params, &version))).await;
+        let opened = Decoding::new(Box::pin(events_of(api, &params, &version))).await;
         match opened {
             Ok(events) => {
                 self.state = State::Open(Watch {
-                    events: Decoding::new(events.boxed()),
+                    events: Decoding::new(events),
                     version,
                     is_continued,
                     is_heard: false,
@@ -217,10 +227,14 @@ where
     }
 
     async fn follow(&mut self, mut watch: Watch<Lenient<K, R>>) -> Step<Lenient<K, R>> {
-        let seconds = self.config.timeout.unwrap_or(DEFAULT_TIMEOUT);
+        let seconds = self.source.config.timeout.unwrap_or(DEFAULT_TIMEOUT);
         let longest = Duration::from_secs(seconds.into()) + MARGIN;
         let next = timeout(longest, watch.events.next()).await;
-        let (version, event) = match next.ok().flatten() {
+        let next = next.ok().flatten();
+        if matches!(&next, Some(Ok(event)) if !matches!(event, WatchEvent::Error(_))) {
+            self.source.heard.heard();
+        }
+        let (version, event) = match next {
             None => return self.ended(watch),
             Some(Err(error)) => return failed(watcher::Error::WatchFailed(error)),
             Some(Ok(WatchEvent::Error(status))) => {

@@ -15,6 +15,7 @@ use tower::layer::layer_fn;
 
 use super::*;
 use crate::client::{Bounded, NamedBy, taken_processor_time};
+use crate::metrics::{Format, Metrics};
 
 mod pages;
 
@@ -70,6 +71,14 @@ type NodeEvent = watcher::Result<Event<Lenient<Node>>>;
 
 /// A watch with pages of 16 objects, for an API server with these responses, and the calls of the watch.
 fn watching(
+    answers: &'static [Answer],
+) -> (impl Stream<Item = NodeEvent>, Arc<Mutex<Vec<String>>>) {
+    heard_by(WatchMetrics::default(), answers)
+}
+
+/// The same, with these metrics.
+fn heard_by(
+    heard: WatchMetrics,
     answers: &'static [Answer],
 ) -> (impl Stream<Item = NodeEvent>, Arc<Mutex<Vec<String>>>) {
     let calls: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -128,7 +137,8 @@ fn watching(
     let client = Client::new(ServiceBuilder::new().layer(bounded).service(server), "a");
     let api: Api<Lenient<Node>> = Api::all(client);
     let config = watcher::Config::default();
-    (in_smaller_pages(api, config, 16, Arc::default()), calls)
+    let events = in_smaller_pages(api, config, 16, Arc::default(), heard);
+    (events, calls)
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -258,6 +268,37 @@ async fn a_quiet_watch_that_failed_recovers_with_its_next_list() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn only_an_event_or_a_bookmark_resets_the_watch_age() {
+    use Answer::{Away, Bookmark, Broken, List, Silent};
+
+    for (answer, silence) in [
+        (Bookmark("9"), 0.0),
+        (Answer::Event("9"), 0.0),
+        (Silent, 100.0),
+        (Broken, 100.0),
+        (Away, 100.0),
+    ] {
+        let metrics = Metrics::new("1");
+        let heard = metrics.watch("Node");
+        let (events, calls) = heard_by(heard.clone(), vec![List("5"), answer].leak());
+        let mut events = pin!(events);
+        while !matches!(events.next().await, Some(Ok(Event::InitDone))) {}
+        tokio::time::advance(Duration::from_secs(100)).await;
+
+        // The API server does not answer the third call.
+        let third = Duration::from_millis(400);
+        let _ = tokio::time::timeout(third, events.for_each(|_| std::future::ready(()))).await;
+
+        assert_eq!(calls.lock().unwrap().len(), 3, "{answer:?}");
+        let text = metrics.text(Format::OpenMetrics);
+        let name = r#"node_attestation_watch_age_seconds{kind="Node"} "#;
+        let age = text.lines().find_map(|line| line.strip_prefix(name));
+        let age: f64 = age.unwrap().parse().unwrap();
+        assert!((age - silence).abs() < 1.0, "{answer:?}: {age}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_api_server_that_ends_silent_watches_early_is_called_with_backoff() {
     use Answer::{List, Silent};
 
@@ -314,7 +355,8 @@ async fn pages_and_events_take_processor_time_of_the_namespace_of_their_api_serv
     metadata_page_of(&api, &page).await.unwrap();
     has_taken_more("a page of metadata");
     let config = watcher::Config::default();
-    let mut events = pin!(in_smaller_pages(api, config, 16, Arc::default()));
+    let (relist, heard) = (Arc::default(), WatchMetrics::default());
+    let mut events = pin!(in_smaller_pages(api, config, 16, relist, heard));
     for what in ["a listed object", "an event", "the next event of its chunk"] {
         loop {
             let event = events.next().await.unwrap().unwrap();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures::future::FutureExt as _;
 use futures::stream::StreamExt as _;
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::Client;
@@ -17,6 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{KUBEADM, PAGE_SIZE};
 use crate::log_lines::ClusterLines;
+use crate::metrics::WatchMetrics;
 use crate::watch::{MetadataOf, WatchLog, in_smaller_pages, watch_config};
 
 /// The rate of reports. kubeadm writes both bindings together. A hostile cluster can change them constantly, and each
@@ -51,7 +53,8 @@ pub(crate) async fn report_returns(
         };
         tokio::select! {
             () = enforced => {}
-            () = follow(client.clone(), &returned, &lines) => {}
+            // Boxed, because most of the time only one of the two states of enforcement applies to a cluster.
+            () = follow(client.clone(), &returned, &lines).boxed() => {}
         }
     }
 }
@@ -59,7 +62,8 @@ pub(crate) async fn report_returns(
 async fn follow(client: Client, returned: &AtomicBool, lines: &ClusterLines) {
     let api: Api<MetadataOf<ClusterRoleBinding>> = Api::all(client);
     let mut log = WatchLog::new("ClusterRoleBinding").within(lines.clone());
-    let events = in_smaller_pages(api, watch_config(), PAGE_SIZE, Arc::default());
+    let (relist, heard) = (Arc::default(), WatchMetrics::default());
+    let events = in_smaller_pages(api, watch_config(), PAGE_SIZE, relist, heard);
     let (mut events, mut full_at) = (pin!(events), Instant::now());
     // Delays only the report, and not the watch, because a page from a hostile cluster remains in memory until each of
     // its objects is handled.

@@ -173,7 +173,9 @@ impl Supervisor {
         let (sender, versions) = watch::channel(Followed::default());
         let mut following = JoinSet::new();
         following.spawn(changes.for_each(move |change| {
-            sender.send_modify(|followed| followed.change(change));
+            if let Some(change) = change {
+                sender.send_modify(|followed| followed.change(change));
+            }
             ready(())
         }));
         Watched {

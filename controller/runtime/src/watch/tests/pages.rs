@@ -68,7 +68,8 @@ async fn listed(large: &[usize], labels: usize) -> Listed {
     let api: Api<Lenient<Node>> = Api::all(access.client().clone());
     let config = watcher::Config::default();
     let relist = Arc::new(Notify::new());
-    let events = in_smaller_pages(api, config, MANAGEMENT_PAGE_SIZE, relist);
+    let heard = WatchMetrics::default();
+    let events = in_smaller_pages(api, config, MANAGEMENT_PAGE_SIZE, relist, heard);
     let mut events = std::pin::pin!(events);
     let mut listed = Listed::default();
     loop {
