@@ -250,24 +250,22 @@ impl Drop for EventWriter {
     }
 }
 
-async fn write_all(
+/// Writes all Events. Not an `async fn`, which would reserve space for its arguments twice.
+fn write_all(
     workload: Client,
     management: Option<Client>,
     waiting: mpsc::Receiver<Box<Waiting>>,
     limits: EventLimits,
-) {
-    let management = management.as_ref().unwrap_or(&workload);
-    limited(waiting, limits)
-        .for_each_concurrent(WRITES_AT_ONCE, |(cluster, event)| {
-            let client = match cluster {
-                Cluster::Workload => &workload,
-                Cluster::Management => management,
-            };
-            // Boxed, because each cluster's writer reserves space for one more write than the number of writes that it
-            // runs.
-            write(client.clone(), event).map(drop).boxed()
-        })
-        .await;
+) -> impl Future<Output = ()> + Send + 'static {
+    let management = management.unwrap_or_else(|| workload.clone());
+    limited(waiting, limits).for_each_concurrent(WRITES_AT_ONCE, move |(cluster, event)| {
+        let client = match cluster {
+            Cluster::Workload => &workload,
+            Cluster::Management => &management,
+        };
+        // Boxed, because each cluster's writer reserves space for one more write than the number of writes that it runs.
+        write(client.clone(), event).map(drop).boxed()
+    })
 }
 
 /// Applies the limits to Events, and counts dropped Events. Events on machines wait for their turn among the Events of

@@ -145,10 +145,10 @@ impl Running {
             .with_outcomes(outcomes)
             .in_turn(shared.requests.line(key), lines.clone());
         let client = access.client().clone();
-        let watches = upkeep.urgent.clone();
-        let ended = quitted.clone();
+        let worker = worker::run(client, pipeline, upkeep.urgent.clone(), quitted.clone());
+        let worker = worker.boxed();
         tasks.spawn(async move {
-            worker::run(client, pipeline, watches, ended).await;
+            worker.await;
             writer.finish().await;
         });
         tasks.spawn(until(quitted.clone(), returns.boxed()));

@@ -93,10 +93,10 @@ async fn serve_selected(
     authentication: &mut watch::Receiver<Authentication>,
     full_at: &mut Instant,
 ) {
-    while let Some((cluster, selected)) = selected(shared, key, authentication).await {
+    while let Some((cluster, selected)) = selected(shared, key, authentication).boxed().await {
         let settings = &shared.controller.settings;
         let missing_machine_timeout = settings.missing_machine_timeout;
-        let supervisor = Supervisor {
+        let supervisor = Box::new(Supervisor {
             shared: shared.clone(),
             key: key.clone(),
             authentication: authentication.clone(),
@@ -119,7 +119,7 @@ async fn serve_selected(
             reporting: Reporting::new(shared, key),
             renewal: TokenRenewal::default(),
             lines: ClusterLines::of(key),
-        };
+        });
         supervisor.run(full_at).boxed().await;
     }
 }
@@ -207,8 +207,9 @@ struct Supervisor {
 impl Supervisor {
     /// Runs until the `KubeletAuthentication` is deleted, or until another controller selects the cluster.
     ///
-    /// The steps are boxed, because a task always reserves space for its largest step, and each cluster has a task.
-    async fn run(mut self, full_at: &mut Instant) {
+    /// The steps are boxed, because a task always reserves space for its largest step, and each cluster has a task. The
+    /// supervisor is boxed, because an `async fn` reserves space for an argument twice.
+    async fn run(mut self: Box<Self>, full_at: &mut Instant) {
         let mut secrets = None;
         let mut objects = self.shared.objects.changes_of(&self.key);
         loop {
@@ -394,7 +395,7 @@ impl Supervisor {
 
     async fn stop(&mut self) {
         if let Some(running) = self.running.take() {
-            running.stop().await;
+            running.stop().boxed().await;
             cluster_line!(&self.lines, INFO, "no longer serving");
         }
     }

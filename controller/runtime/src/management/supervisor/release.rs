@@ -37,7 +37,7 @@ impl Supervisor {
     /// The removal is retried until the Cluster is deleted, its `KubeletAuthentication` is created again, or this
     /// replica is no longer the leader. A paused Cluster is not changed, because another management cluster might
     /// manage it.
-    pub(super) async fn release(mut self, mut sources: Sources, full_at: &mut Instant) {
+    pub(super) async fn release(mut self: Box<Self>, mut sources: Sources, full_at: &mut Instant) {
         let mut served = self.running.as_ref().map(|running| running.access.clone());
         self.stop().await;
         self.ca_key.hold(None);
