@@ -63,6 +63,13 @@ pub(super) struct CaKey {
     is_proved: bool,
 }
 
+/// Another cluster that has the private key of a cluster's CA.
+#[derive(Debug)]
+pub(super) struct OtherHolder {
+    /// Its name, if it is in the same namespace.
+    pub(super) name: Option<String>,
+}
+
 /// The entry of one cluster. Dropping the holder removes the entry.
 #[derive(Debug)]
 pub(super) struct CaKeyHolder {
@@ -170,9 +177,13 @@ impl CaKeyHolder {
         self.told.clone()
     }
 
-    /// Whether this cluster is in the namespace of the holder.
-    pub(super) fn is_neighbor(&self, other: &ObjectKey) -> bool {
-        self.cluster.namespace == other.namespace
+    /// Sets the cluster's key, as [`hold`](Self::hold) does, and describes the other cluster.
+    pub(super) fn compare(&mut self, key: Option<CaKey>) -> Option<OtherHolder> {
+        let other = self.hold(key)?;
+        let is_neighbor = self.cluster.namespace == other.namespace;
+        Some(OtherHolder {
+            name: is_neighbor.then_some(other.name),
+        })
     }
 
     /// Waits until [`Self::hold`] would return a different result.

@@ -14,11 +14,11 @@ use node_attestation_core::verifier::Verifiers;
 
 use crate::capi::{Cluster, ClusterCa, TenantKubeconfig, is_paused};
 
-use super::ca_key_registry::CaKeyHolder;
+use super::Settings;
+use super::ca_key_registry::{CaKey, OtherHolder};
 use super::conditions::not_ready::NotReady;
 use super::kept_authentications::KeptAuthentication;
 use super::single_object::Observed;
-use super::{Settings, VerifierFactory};
 use crate::watch::Unreadable;
 
 mod parsed;
@@ -89,33 +89,75 @@ pub(super) struct Service {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fingerprint([u8; 32]);
 
-/// The desired configuration of the cluster. `None` until all objects have been read. `ca_key` compares the cluster's
-/// key with the keys of other clusters. `parsed` contains the results from the last call.
+/// The objects and options that determine the service of one cluster.
+#[derive(Clone, Copy)]
+pub(super) struct Inputs<'a> {
+    pub(super) authentication: &'a Arc<KeptAuthentication>,
+    pub(super) sources: &'a Sources,
+    pub(super) settings: &'a Settings,
+}
+
+/// The key of a cluster's CA. `None` without a readable CA.
+pub(super) struct HeldKey(pub(super) Option<CaKey>);
+
+impl Inputs<'_> {
+    /// The key that is compared with the keys of other clusters. Without a result, the last key stays. A paused or
+    /// broken cluster also blocks other clusters that have its CA key.
+    pub(super) fn ca_key(&self, parsed: &mut Parsed) -> Option<HeldKey> {
+        let name = self.authentication.spec.cluster_name.as_str();
+        if self.authentication.metadata.name.as_deref() != Some(name) {
+            return None;
+        }
+        // The CA of a Cluster that does not exist does not block other clusters.
+        if missing(self.sources, name).is_some() {
+            return Some(HeldKey(None));
+        }
+        match &self.sources.ca {
+            Observed::Unknown => None,
+            Observed::Absent | Observed::Unreadable(_) => Some(HeldKey(None)),
+            Observed::Present(secret) => Some(HeldKey(self.parsed_ca(secret, parsed).key)),
+        }
+    }
+
+    fn parsed_ca(&self, secret: &Arc<Secret>, parsed: &mut Parsed) -> Arc<ParsedCa> {
+        parsed.ca(secret, || {
+            let external = self.settings.external_signer.as_ref()?;
+            let namespace = self.authentication.metadata.namespace.as_deref();
+            let name = self.authentication.spec.cluster_name.as_str();
+            Some(external.key(namespace.unwrap_or_default(), name))
+        })
+    }
+}
+
+/// The desired configuration of the cluster. `None` until all objects have been read. `shared` is another cluster that
+/// has the private key of the cluster's CA. `parsed` contains the results from the last call, which only save time.
 ///
 /// # Errors
 ///
 /// Returns the reason why the cluster is not served.
 pub(super) fn service(
-    authentication: &Arc<KeptAuthentication>,
-    sources: &Sources,
-    (ca_key, parsed): (&mut CaKeyHolder, &mut Parsed),
-    settings: &Settings,
-    verifiers: &VerifierFactory,
+    inputs: Inputs<'_>,
+    shared: Option<OtherHolder>,
+    parsed: &mut Parsed,
+    verifiers: &dyn Fn(&KubeletAuthentication, &str) -> Verifiers,
 ) -> Result<Option<Service>, NotReady> {
+    let Inputs {
+        authentication,
+        sources,
+        settings,
+    } = inputs;
     let spec = &authentication.spec;
     let name = spec.cluster_name.as_str();
     parsed.forget_gone(sources);
     if authentication.metadata.name.as_deref() != Some(name) {
         return Err(NotReady::Misnamed(name.to_owned()));
     }
-    // If the Cluster does not exist, its Secrets are ignored, and its CA does not block other clusters.
+    // If the Cluster does not exist, its Secrets are ignored.
     if let Some(missing) = missing(sources, name) {
-        drop(ca_key.hold(None));
         parsed.of_attestors = None;
         ensure!(!is_paused(&authentication.metadata), NotReady::Paused);
         return Err(missing);
     }
-    // The CA is checked first, because a paused or broken cluster also blocks other clusters that have its CA key.
     let ca_name = format!("{name}-ca");
     let ca = match &sources.ca {
         Observed::Unknown => return Ok(None),
@@ -124,13 +166,8 @@ pub(super) fn service(
             name: ca_name.clone(),
             source: source.clone(),
         }),
-        Observed::Present(secret) => Ok(parsed.ca(secret, || {
-            let external = settings.external_signer.as_ref()?;
-            let namespace = authentication.metadata.namespace.as_deref();
-            Some(external.key(namespace.unwrap_or_default(), name))
-        })),
+        Observed::Present(secret) => Ok(inputs.parsed_ca(secret, parsed)),
     };
-    let shared = ca_key.hold(ca.as_ref().ok().and_then(|ca| ca.key));
     ensure!(!is_paused(&authentication.metadata), NotReady::Paused);
     let cluster = match &sources.cluster {
         Observed::Unknown | Observed::Absent | Observed::Unreadable(_) => return Ok(None),
@@ -169,8 +206,7 @@ pub(super) fn service(
     let signer_unused = settings.external_signer.is_some() && of_ca.has_own_key;
     // Only a readable CA can be compared with the CAs of other clusters.
     if let Some(other) = shared {
-        let name = ca_key.is_neighbor(&other).then_some(other.name);
-        return Err(NotReady::SharedCa(name));
+        return Err(NotReady::SharedCa(other.name));
     }
     let ca = of_ca.ca.clone().map_err(|source| {
         let name = ca_name.clone();

@@ -29,7 +29,7 @@ use super::ca_key_registry::CaKeyHolder;
 use super::cluster_tasks::Running;
 use super::conditions::not_ready::NotReady;
 use super::conditions::{self, ClusterPhase};
-use super::desired_state::{self, Fingerprint, Parsed, Service, Sources};
+use super::desired_state::{self, Fingerprint, HeldKey, Inputs, Parsed, Service, Sources};
 use super::kept_authentications::{Authentication, KeptAuthentication};
 use super::places::Place;
 use super::reporting::{Report, Reporting};
@@ -303,13 +303,15 @@ impl Supervisor {
         self.revocations.decide(decisions);
         let controller = &self.shared.controller;
         let turn = self.parsing.turn().await;
-        let desired = desired_state::service(
+        let inputs = Inputs {
             authentication,
-            &self.sources,
-            (&mut self.ca_key, &mut self.parsed),
-            &controller.settings,
-            controller.verifiers.as_ref(),
-        );
+            sources: &self.sources,
+            settings: &controller.settings,
+        };
+        let held = inputs.ca_key(&mut self.parsed);
+        let shared = held.and_then(|HeldKey(key)| self.ca_key.compare(key));
+        let verifiers = &*controller.verifiers;
+        let desired = desired_state::service(inputs, shared, &mut self.parsed, verifiers);
         drop(turn);
         match desired {
             Ok(Some(service)) => self.serve(service).boxed().await,

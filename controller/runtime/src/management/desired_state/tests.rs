@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::*;
 use crate::capi::{CaRefused, KUBECONFIG_KEY, KubeconfigRefused, ObjectKey, OwnAttestors};
-use crate::management::ca_key_registry::{CaKey, CaKeys};
+use crate::management::ca_key_registry::{CaKeyHolder, CaKeys};
 
 mod authentication;
 mod external;
@@ -141,13 +141,15 @@ impl World {
             verifiers = verifiers.with_settings(settings.clone());
         }
         let verifiers = move |_: &KubeletAuthentication, _: &str| verifiers.clone();
-        service(
-            &Arc::new(KeptAuthentication::new(self.authentication.clone())),
-            &self.sources,
-            (&mut self.holder, parsed),
-            &self.settings,
-            &verifiers,
-        )
+        let authentication = Arc::new(KeptAuthentication::new(self.authentication.clone()));
+        let inputs = Inputs {
+            authentication: &authentication,
+            sources: &self.sources,
+            settings: &self.settings,
+        };
+        let held = inputs.ca_key(parsed);
+        let shared = held.and_then(|HeldKey(key)| self.holder.compare(key));
+        service(inputs, shared, parsed, &verifiers)
     }
 
     #[track_caller]
