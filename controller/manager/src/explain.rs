@@ -201,6 +201,10 @@ fn table(explained: &Explanation) -> String {
     let row = |label: &str, words: &str, text: &mut String| {
         wrapped(&format!("{label}:"), MARGIN, words, text);
     };
+    if let Some(why) = &explained.not_ready {
+        row("Not ready", why, &mut text);
+        text.push('\n');
+    }
     row("Request", &explained.name, &mut text);
     if let Some(cluster) = &explained.cluster {
         row("Cluster", cluster, &mut text);

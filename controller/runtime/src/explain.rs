@@ -72,6 +72,8 @@ pub struct Explainer {
     /// The management cluster, and the key of the Cluster in it.
     management: Option<(ClusterAccess, ObjectKey)>,
     signed_by: String,
+    /// The reason why the Cluster is not Ready.
+    not_ready: Option<String>,
     unasked: Unasked,
     notes: Vec<String>,
     _watches: JoinSet<()>,
@@ -116,6 +118,9 @@ pub struct Explanation {
     pub name: String,
     /// The Cluster. `None` without a management cluster.
     pub cluster: Option<String>,
+    /// The reason why the Cluster is not Ready. If the controller does not serve the Cluster, it does not answer the
+    /// request until the cause is corrected.
+    pub not_ready: Option<String>,
     /// The requested signer.
     pub signer_name: String,
     /// The user that created the request.
@@ -217,6 +222,7 @@ impl Explainer {
         Explanation {
             name: bounded(request.metadata.name.as_deref().unwrap_or_default()),
             cluster: self.management.as_ref().map(|(_, key)| key.to_string()),
+            not_ready: self.not_ready.as_deref().map(bounded),
             signer_name: bounded(&spec.signer_name),
             requester: bounded(spec.username.as_deref().unwrap_or_default()),
             node: claimed_node(&spec.request.0),

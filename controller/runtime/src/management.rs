@@ -57,6 +57,7 @@ mod infra_cluster;
 mod kept_authentications;
 mod leader;
 mod machine_conditions;
+pub(crate) mod not_served;
 mod periodic;
 mod places;
 mod reporting;

@@ -14,6 +14,7 @@ use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::cluster_states::ClusterState;
 use crate::identities::{Identities, IdentitiesError};
 use crate::keyless_signing::KeylessSigning;
+use crate::management::not_served::reported;
 use crate::management::spec_mapping::{counted, unauthorized};
 use crate::watch::{Custom, NoFields, all_metadata_of};
 
@@ -147,6 +148,10 @@ fn authentication(state: &ClusterState) -> Finding {
     };
     let status = authentication.status.as_ref();
     let ready = status.and_then(|status| conditions::find(&status.conditions, READY));
+    if let Some(why) = reported(authentication) {
+        let cure = "correct the cause in the message";
+        return Finding::fail(format!("not Ready, {why}"), cure);
+    }
     match ready {
         Some(ready) if ready.status == "True" => match unavailable(authentication) {
             None => Finding::pass("Ready"),
@@ -158,10 +163,6 @@ fn authentication(state: &ClusterState) -> Finding {
                 "remove the attestor from spec.authorizedAttestors, or correct the cause in the message",
             ),
         },
-        Some(ready) if ready.status == "False" => Finding::fail(
-            format!("not Ready, {}: {}", ready.reason, ready.message),
-            "correct the cause in the message",
-        ),
         Some(ready) => Finding::warn(
             format!("Ready is unknown, {}: {}", ready.reason, ready.message),
             "wait; if the status stays unknown, read the controller's log",

@@ -85,6 +85,7 @@ impl Explainer {
             management: None,
             signed_by: "the controller, with the key of --ca-key or with its external signer"
                 .to_owned(),
+            not_ready: None,
             unasked,
             notes: Vec::new(),
             _watches: JoinSet::new(),

@@ -28,6 +28,7 @@ use crate::capi::{CapiInventory, ClusterCa, ObjectKey, TenantKubeconfig};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::hardening::{admission, revocation, service_ranges};
 use crate::keyless_signing::KeylessSigning;
+use crate::management::not_served::not_served;
 use crate::management::spec_mapping::{
     self, ContextBuilder, serving_address_ranges, stays_enforced,
 };
@@ -80,7 +81,7 @@ async fn read(
     key: &ObjectKey,
     workload: Option<ClusterAccess>,
     reach: EgressPolicy,
-    verifiers: impl Fn(&KubeletAuthentication, &str) -> Verifiers,
+    verifiers_of: impl Fn(&KubeletAuthentication, &str) -> Verifiers,
 ) -> Result<Explainer, BoxError> {
     let mut notes = Vec::new();
     let client = management.client();
@@ -91,7 +92,7 @@ async fn read(
         None => by_secret(management, key, reach).await?,
     };
     let unasked = Unasked::default();
-    let verifiers = verifiers(&said.authentication, &said.cluster.uid);
+    let verifiers = verifiers_of(&said.authentication, &said.cluster.uid);
     let verifiers = unasked.verifiers(verifiers, &named_by_platform(spec));
 
     let trusted = access.ca_certificates();
@@ -100,7 +101,10 @@ async fn read(
     check_stored(spec)?;
     let serving_address_ranges = serving_address_ranges(spec)?;
     let name = format!("{}-ca", key.name);
-    let (signed_by, signer) = match secret(management, &key.namespace, &name).await {
+    let found = secret(management, &key.namespace, &name).await;
+    let ca = found.as_ref().ok().and_then(Option::as_ref);
+    let not_ready = not_served(&said.authentication, &said.cluster, ca, &verifiers_of);
+    let (signed_by, signer) = match found {
         Ok(Some(secret)) => {
             let ca = ClusterCa::from_secret(&secret).map_err(|error| {
                 format!("Secret {name} is not accepted: {}", error_chain(&error))
@@ -133,9 +137,6 @@ async fn read(
         ));
     }
     notes.extend(unavailable_attestors(&said.authentication));
-    if said.cluster.paused {
-        notes.push("the Cluster is paused: the controller does not answer requests".to_owned());
-    }
     let records = KubeRecords::start(
         client.clone(),
         &key.namespace,
@@ -170,6 +171,7 @@ async fn read(
         workload: Some(access),
         management: Some((management.clone(), key.clone())),
         signed_by,
+        not_ready,
         unasked,
         notes,
         _watches: said.watches,

@@ -16,7 +16,9 @@ use node_attestation_core::verifier::Verifiers;
 use crate::capi::{Cluster, OwnAttestors};
 use crate::client::ClusterAccess;
 use crate::file_inventory::ClusterInventory;
-use crate::management::spec_mapping::{ContextBuilder, is_to_be_enforced, serving_address_ranges};
+use crate::management::spec_mapping::{
+    self, ContextBuilder, is_to_be_enforced, serving_address_ranges,
+};
 
 /// The settings are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -57,11 +59,8 @@ impl ClusterInFiles<'_> {
             .iter()
             .map(|der| Audience::of_ca(der))
             .collect();
-        for (index, text) in spec.audiences.iter().enumerate() {
-            let audience = Audience::parse(text)
-                .map_err(|error| UnusableSettings(format!("spec.audiences[{index}]: {error}")))?;
-            audiences.insert(audience);
-        }
+        let own = spec_mapping::audiences(spec);
+        audiences.extend(own.map_err(|error| UnusableSettings(error.to_string()))?);
         let ranges = serving_address_ranges(spec);
         let serving_address_ranges = ranges.map_err(|error| UnusableSettings(error.to_string()))?;
         endpoint_hosts.extend(self.workload.and_then(ClusterAccess::server_host));

@@ -1,0 +1,156 @@
+use std::num::NonZeroUsize;
+
+use node_attestation_core::crd::{Adoption, KubeletAuthenticationSpec};
+use node_attestation_core::testing::now;
+use node_attestation_core::verifier::VerifierUnavailable;
+
+use super::*;
+use crate::capi::{CaRefused, KubeconfigRefused, OwnAttestors, ca_secret_without_key};
+use crate::management::conditions::{ClusterPhase, status};
+use crate::management::spec_mapping::{InvalidAudience, serving_address_ranges};
+use crate::settings_file::check_stored;
+use crate::watch::Unreadable;
+
+fn authentication() -> KubeletAuthentication {
+    let spec = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
+    KubeletAuthentication::new("prod-1", spec)
+}
+
+fn cluster() -> Cluster {
+    Cluster {
+        uid: "1".to_owned(),
+        paused: false,
+        deleting: false,
+        watch_filter: None,
+        endpoint: None,
+        service_ranges: Vec::new(),
+        infrastructure: None,
+        control_plane: None,
+        attestors: OwnAttestors::Unset,
+    }
+}
+
+/// The number of examples. Each reason has one.
+const REASONS: usize = 19;
+
+/// An example of a reason. The match has no default arm, so that each new reason needs an example.
+fn number(why: &NotReady) -> usize {
+    match why {
+        NotReady::ClusterNotFound(_) => 0,
+        NotReady::ClusterUnreadable { .. } => 1,
+        NotReady::ClusterPaused => 2,
+        NotReady::Paused => 3,
+        NotReady::Misnamed(_) => 4,
+        NotReady::KubeconfigNotFound(_) => 5,
+        NotReady::KubeconfigRefused { .. } => 6,
+        NotReady::KubeconfigUnreadable { .. } => 7,
+        NotReady::CaNotFound(_) => 8,
+        NotReady::CaRefused { .. } => 9,
+        NotReady::CaUnreadable { .. } => 10,
+        NotReady::SharedCa(_) => 11,
+        NotReady::NoAttestor { .. } => 12,
+        NotReady::Audience(_) => 13,
+        NotReady::Settings(_) => 14,
+        NotReady::ServingAddressRange(_) => 15,
+        NotReady::CaKeyNotFound(_) => 16,
+        NotReady::TooManyClusters(_) => 17,
+        NotReady::Broken => 18,
+    }
+}
+
+fn examples() -> [NotReady; REASONS] {
+    let name = || "prod-1".to_owned();
+    let source = || Unreadable::because("tls.crt is not base64");
+    let mut contradictory = KubeletAuthenticationSpec::new("prod-1", &["insecure"]);
+    contradictory.adoption = Some(Adoption::Allow);
+    let mut invalid = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
+    invalid.serving_address_ranges = vec!["everywhere".to_owned()];
+    [
+        NotReady::ClusterNotFound(name()),
+        NotReady::ClusterUnreadable {
+            name: name(),
+            source: source(),
+        },
+        NotReady::ClusterPaused,
+        NotReady::Paused,
+        NotReady::Misnamed(name()),
+        NotReady::KubeconfigNotFound(name()),
+        NotReady::KubeconfigRefused {
+            name: name(),
+            source: KubeconfigRefused::NoClient,
+        },
+        NotReady::KubeconfigUnreadable {
+            name: name(),
+            source: source(),
+        },
+        NotReady::CaNotFound(name()),
+        NotReady::CaRefused {
+            name: name(),
+            source: CaRefused::NoCertificate,
+        },
+        NotReady::CaUnreadable {
+            name: name(),
+            source: source(),
+        },
+        NotReady::SharedCa(None),
+        NotReady::NoAttestor {
+            why: VerifierUnavailable::InsecureNotAllowed,
+            availability: Box::new(Verifiers::default().availability()),
+        },
+        NotReady::Audience(InvalidAudience("a b".to_owned())),
+        NotReady::Settings(check_stored(&contradictory).unwrap_err()),
+        NotReady::ServingAddressRange(serving_address_ranges(&invalid).unwrap_err()),
+        NotReady::CaKeyNotFound(name()),
+        NotReady::TooManyClusters(NonZeroUsize::MIN),
+        NotReady::Broken,
+    ]
+}
+
+#[test]
+fn commands_report_each_reason_of_the_controller() {
+    for (expected, why) in examples().into_iter().enumerate() {
+        assert_eq!(number(&why), expected);
+        let words = format!("{}: {why}", why.reason());
+        let mut authentication = authentication();
+        let phase = ClusterPhase::Stopped(why);
+        authentication.status = Some(status(&authentication, &phase, now()));
+
+        assert_eq!(reported(&authentication).as_deref(), Some(&*words));
+        let explained = not_served(&authentication, &cluster(), None, &|_, _| {
+            Verifiers::default()
+        });
+        assert_eq!(explained.as_deref(), Some(&*words));
+    }
+}
+
+#[test]
+fn the_current_objects_take_precedence_over_an_old_condition() {
+    let mut authentication = authentication();
+    let outdated = ClusterPhase::Stopped(NotReady::CaNotFound("prod-1-ca".to_owned()));
+    authentication.status = Some(status(&authentication, &outdated, now()));
+    let ca = ca_secret_without_key();
+    let of = |authentication: &KubeletAuthentication, cluster: &Cluster| {
+        let verifiers = |_: &KubeletAuthentication, _: &str| Verifiers::default();
+        not_served(authentication, cluster, Some(&ca), &verifiers).unwrap()
+    };
+    let paused = Cluster {
+        paused: true,
+        ..cluster()
+    };
+    assert_eq!(
+        of(&authentication, &paused),
+        "Paused: the Cluster is paused"
+    );
+
+    let annotations = &mut authentication.metadata.annotations;
+    annotations
+        .get_or_insert_default()
+        .insert("cluster.x-k8s.io/paused".to_owned(), String::new());
+    assert_eq!(
+        of(&authentication, &cluster()),
+        "Paused: annotation cluster.x-k8s.io/paused is set"
+    );
+
+    authentication.spec.cluster_name = "prod-2".to_owned();
+    assert!(of(&authentication, &cluster()).starts_with("Misnamed: the name must be prod-2"));
+}
