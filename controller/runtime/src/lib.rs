@@ -62,6 +62,8 @@ pub mod events;
 pub mod explain;
 pub mod external_signer;
 pub mod file_inventory;
+#[cfg(test)]
+mod footprint;
 pub mod hardening;
 pub mod identities;
 mod keyless_signing;

@@ -271,6 +271,7 @@ mod tests {
     use crate::client::{Bounded, NamedBy};
     use crate::csr_writer::testing::MemoryStore;
     use crate::events::Events;
+    use crate::footprint::{any, assert_limits, size};
     use crate::object_key::ObjectKey;
     use crate::turns::{FairTurns, TurnLimits};
 
@@ -385,6 +386,19 @@ mod tests {
         });
         let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Tenant, "tenant-a"));
         Client::new(ServiceBuilder::new().layer(bounded).service(server), "a")
+    }
+
+    #[test]
+    fn the_future_of_a_worker_has_a_size_limit() {
+        assert_limits(&[
+            ("run", size(|| run(any(), any(), any(), pending())), 900),
+            ("worker", size_of::<Worker>(), 1600),
+            (
+                "watch",
+                size(|| watch(any(), any(), any(), any(), any())),
+                800,
+            ),
+        ]);
     }
 
     /// The events from the watch of this API server.

@@ -7,7 +7,14 @@ use node_attestation_core::testing::{cluster, now, valid};
 use tokio::time::Instant;
 
 use super::*;
+use crate::footprint::{any, assert_limits, size};
 use crate::memory::Share;
+
+#[test]
+fn the_future_that_writes_events_has_a_size_limit() {
+    let write_all = size(|| write_all(any(), any(), any(), any()));
+    assert_limits(&[("write_all", write_all, 1000)]);
+}
 
 fn decided(decision: Decision) -> Decided {
     Decided {

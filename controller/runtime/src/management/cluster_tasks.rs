@@ -206,3 +206,24 @@ async fn keep_up(mut upkeep: Box<Upkeep>, said: watch::Sender<Health>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::footprint::{any, assert_limits, size};
+
+    #[test]
+    fn the_futures_of_periodic_work_have_limits() {
+        assert_limits(&[
+            ("keep_up", size(|| keep_up(any(), any())), 250),
+            ("upkeep", size_of::<Upkeep>(), 3000),
+            (
+                "report_returns",
+                size(|| report_returns(any(), any(), any(), any())),
+                650,
+            ),
+            ("running", size_of::<Running>(), 450),
+            ("health", size_of::<Health>(), 500),
+        ]);
+    }
+}

@@ -167,6 +167,7 @@ mod tests {
     use super::*;
     use crate::capi::{CA_KEYS, ObjectKey};
     use crate::client::ClusterAccess;
+    use crate::footprint::{any, assert_limits, size};
 
     fn secret(version: u32, certificate: &Value) -> Value {
         json!({
@@ -231,6 +232,12 @@ mod tests {
             });
         }
         states
+    }
+
+    #[test]
+    fn the_watch_of_a_secret_has_a_size_limit() {
+        let watch = size(|| follow(any(), any(), any(), any()));
+        assert_limits(&[("watch", watch, 800)]);
     }
 
     fn cause() -> Unreadable {

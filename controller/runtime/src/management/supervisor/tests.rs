@@ -16,6 +16,7 @@ use tokio::time::sleep;
 use super::*;
 use crate::capi::WATCH_FILTER_LABEL;
 use crate::client::ClusterAccess;
+use crate::footprint::{any, assert_limits, size};
 use crate::management::{Controller, Settings};
 
 mod hanging;
@@ -43,6 +44,20 @@ fn the_retirement_annotation_allows_exactly_its_number() {
     for none in ["0", "", "all", "-1", "1.5", "99999999999999999999"] {
         assert_eq!(annotated(none), 0, "{none}");
     }
+}
+
+#[test]
+fn the_futures_of_a_supervisor_have_limits() {
+    assert_limits(&[
+        ("task", size(|| supervise(any(), any(), any())), 450),
+        (
+            "serve_selected",
+            size(|| serve_selected(any(), any(), any(), any())),
+            500,
+        ),
+        ("run", size(|| any::<Box<Supervisor>>().run(any())), 2600),
+        ("supervisor", size_of::<Supervisor>(), 1700),
+    ]);
 }
 
 /// Whether a controller with this filter selects the cluster, by the label of its `KubeletAuthentication`.
