@@ -9,6 +9,7 @@ mod cached_path;
 mod cluster_api;
 mod controller;
 mod crowd;
+mod decision;
 mod enrolment;
 mod flood;
 mod heavy;
@@ -37,6 +38,9 @@ struct Arguments {
     /// Print the linker script for the plugins in this folder, which must have their symbols
     #[arg(long, value_name = "FOLDER", conflicts_with = "suites")]
     linker_script: Option<PathBuf>,
+    /// Only decide this number of times; the suite `decision` counts the instructions
+    #[arg(long = decision::OPTION, hide = true, value_name = "COUNT", conflicts_with = "suites")]
+    decide: Option<u32>,
     /// The suites to measure; all by default
     suites: Vec<Name>,
 }
@@ -44,6 +48,7 @@ struct Arguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Name {
     CachedPath,
+    Decision,
     Enrolment,
     RealJoin,
     Flood,
@@ -56,14 +61,19 @@ fn main() -> ExitCode {
     let Arguments {
         limits_only,
         linker_script,
+        decide,
         mut suites,
     } = Arguments::parse();
     if let Some(programs) = linker_script {
         print!("{}", linker_script::of(&programs));
         return ExitCode::SUCCESS;
     }
+    if let Some(count) = decide {
+        decision::decide(count);
+        return ExitCode::SUCCESS;
+    }
     if limits_only {
-        suites = vec![Name::CachedPath];
+        suites = vec![Name::Decision, Name::CachedPath];
     } else if suites.is_empty() {
         suites = Name::value_variants().to_vec();
     }
@@ -77,6 +87,7 @@ fn main() -> ExitCode {
                 println!("a panic behind the cached path prints the stored credential");
                 cached_path::run(&node_programs(), limits_only)
             }
+            Name::Decision => decision::run(),
             Name::Enrolment => enrolment::run(&node_programs(), &controller()),
             Name::RealJoin => real_join::run(&node_programs(), &controller()),
             Name::Flood => flood::run(&controller()),

@@ -116,7 +116,8 @@ impl Program {
         }
     }
 
-    fn instructions(&self) -> u64 {
+    /// The user-space instructions of a run, measured with callgrind.
+    pub fn instructions(&self) -> u64 {
         let args = ["--tool=callgrind", "--callgrind-out-file=/dev/null"];
         let output = self
             .under(Some(Path::new("valgrind")), &args)
