@@ -1,5 +1,6 @@
 //! Requests that are not kept in memory, and requests in progress that use all the memory.
 
+use node_attestation_core::testing::valid;
 use tokio::time::advance;
 
 use super::super::Share;
@@ -16,6 +17,29 @@ async fn a_request_with_unkept_metadata_is_fetched_when_it_is_processed() {
 
     assert_eq!(kept(&mut queue), [false, true]);
     assert!(queue.room.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_bytes_that_are_kept_for_one_request_have_a_limit() {
+    let mut request = valid();
+    request.metadata.name = Some(format!("kubelet-authenticator-{}", "a".repeat(52)));
+    request.metadata.uid = Some("00010203-0405-0607-0809-0a0b0c0d0e0f".to_owned());
+    request.metadata.resource_version = Some("1234567890".to_owned());
+    let uid = request.metadata.uid.clone().unwrap();
+    let mut queue = Queue::default();
+
+    queue.sees(request);
+    let (entry, object) = (queue.entry_bytes, queue.entries[&*uid].bytes);
+    assert!(entry <= 1024, "{entry} bytes of the entry");
+    assert!(object <= 5 * 1024, "{object} bytes of the object");
+
+    let before = queue.entry_bytes;
+    queue.next(Instant::now()).unwrap();
+    queue.settled(&uid);
+    assert!(queue.entry_bytes <= before, "after the answer");
+    assert!(queue.room.is_empty(), "the object is dropped");
+    queue.gone(&uid);
+    assert_eq!(queue.entry_bytes, 0);
 }
 
 #[tokio::test(start_paused = true)]
