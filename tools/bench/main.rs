@@ -38,9 +38,12 @@ struct Arguments {
     /// Print the linker script for the plugins in this folder, which must have their symbols
     #[arg(long, value_name = "FOLDER", conflicts_with = "suites")]
     linker_script: Option<PathBuf>,
-    /// Only decide this number of times; the suite `decision` counts the instructions
-    #[arg(long = decision::OPTION, hide = true, value_name = "COUNT", conflicts_with = "suites")]
-    decide: Option<u32>,
+    /// Only do this work; the suite `decision` counts the instructions
+    #[arg(long = decision::WORK, hide = true, conflicts_with = "suites")]
+    work: Option<decision::Work>,
+    /// The number of requests for `--work`
+    #[arg(long = decision::COUNT, hide = true, default_value_t = 1)]
+    count: u32,
     /// The suites to measure; all by default
     suites: Vec<Name>,
 }
@@ -61,15 +64,16 @@ fn main() -> ExitCode {
     let Arguments {
         limits_only,
         linker_script,
-        decide,
+        work,
+        count,
         mut suites,
     } = Arguments::parse();
     if let Some(programs) = linker_script {
         print!("{}", linker_script::of(&programs));
         return ExitCode::SUCCESS;
     }
-    if let Some(count) = decide {
-        decision::decide(count);
+    if let Some(work) = work {
+        decision::work(work, count);
         return ExitCode::SUCCESS;
     }
     if limits_only {
