@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 mod cluster;
 mod nodes;
+mod not_ready;
 
 static SITE: LazyLock<Arc<Site>> = LazyLock::new(|| {
     let management = management();
