@@ -1,5 +1,5 @@
-//! The instructions of one decision of the controller, and of one answered request, measured with callgrind. They do not
-//! depend on the machine's speed.
+//! The instructions of one decision of the controller, and of one answered request, measured with callgrind. They do
+//! not depend on the machine's speed.
 
 use std::time::Duration;
 

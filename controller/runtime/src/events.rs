@@ -263,7 +263,8 @@ fn write_all(
             Cluster::Workload => &workload,
             Cluster::Management => &management,
         };
-        // Boxed, because each cluster's writer reserves space for one more write than the number of writes that it runs.
+        // Boxed, because each cluster's writer reserves space for one more write than the number of writes that it
+        // runs.
         write(client.clone(), event).map(drop).boxed()
     })
 }

@@ -49,7 +49,8 @@ const IDLE: Duration = Duration::from_hours(1);
 
 /// Serves the requests in `client`'s API server until `stop` is ready. Sets `watches` when a watch fails or recovers.
 ///
-/// Not an `async fn`, and the worker is boxed, because a future reserves space for each place to which it moves a value.
+/// Not an `async fn`, and the worker is boxed, because a future reserves space for each place to which it moves a
+/// value.
 pub fn run(
     client: Client,
     pipeline: Pipeline,

@@ -39,8 +39,8 @@ const DEFAULT_TIMEOUT: u32 = 290;
 ///   ends. Without a bookmark, the API server might not have reached the version of the watch;
 /// - if the first version of a continued watch is lower than the last known version.
 ///
-/// If a page is too long, only its objects are read in smaller pages, and then the list continues. Therefore a few large
-/// objects of one tenant do not slow down the lists of all tenants.
+/// If a page is too long, only its objects are read in smaller pages, and then the list continues. Therefore a few
+/// large objects of one tenant do not slow down the lists of all tenants.
 pub(super) fn steps<K, R>(
     source: Arc<Source<K, R>>,
 ) -> BoxStream<'static, watcher::Result<Event<Lenient<K, R>>>>
