@@ -108,6 +108,16 @@ fn responders_revoke_and_reset_with_the_command_under_their_own_name() {
     // Wait, because the API server receives the binding with a watch.
     let is_bound = poll(PATIENCE, || may("patch", IDENTITIES).then_some(()));
     assert!(is_bound.is_some());
+    // As with viewer.yaml.
+    for resource in [
+        "awsserviceaccountidentities.attestation.cluster.x-k8s.io",
+        "clusters.cluster.x-k8s.io",
+        "machinepools.cluster.x-k8s.io",
+        "events.events.k8s.io",
+        "events",
+    ] {
+        assert!(may("watch", resource), "{resource}");
+    }
     for (verb, resource) in [
         ("create", IDENTITIES),
         ("delete", IDENTITIES),
