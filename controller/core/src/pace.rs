@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn many_objects_are_counted_with_a_pause_after_each_page() {
-        let all: Vec<usize> = (0..10 * PAGE + 1).collect();
+        let all: Vec<usize> = (0..=10 * PAGE).collect();
 
         let (even, pauses) = pauses(count(&all, |number| number % 2 == 0));
 

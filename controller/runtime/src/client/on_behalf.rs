@@ -19,6 +19,10 @@ pub(crate) fn on_behalf_of<B>(mut request: Request<B>, namespace: &str) -> Reque
 }
 
 /// A client whose calls count against the turns of this namespace, also for objects in other namespaces.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the requests of a client, unchanged"
+)]
 pub(crate) fn client_on_behalf_of(client: &Client, namespace: &str) -> Client {
     let place = client.default_namespace().to_owned();
     let (client, namespace) = (client.clone(), namespace.to_owned());

@@ -158,7 +158,7 @@ impl LeaseNamespaces {
 }
 
 /// The namespaces of the service accounts that have the controller's cluster role. A tenant with Kubernetes'
-/// `ClusterRole` `admin` can write Roles and RoleBindings in its namespace, but no `ClusterRoleBinding`.
+/// `ClusterRole` `admin` can write Roles and `RoleBindings` in its namespace, but no `ClusterRoleBinding`.
 async fn namespaces_of_controllers(management: &ClusterAccess) -> BTreeSet<String> {
     let api: Api<Lenient<ClusterRoleBinding>> = Api::all(management.client().clone());
     // Without the permission to list them, the namespaces are unknown.

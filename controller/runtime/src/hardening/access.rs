@@ -213,7 +213,7 @@ pub(super) async fn delete<K: Object>(
             }
         }
         Err(error) if !error.is_not_found() => Err(error),
-        Ok(_) | Err(_) => Ok(()),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 

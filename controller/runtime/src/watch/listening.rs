@@ -69,8 +69,8 @@ impl<F: Fn(Instant) + Unpin> hyper::body::Body for WatchBody<F> {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "this is the door")]
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
 mod tests {
     use std::time::Duration;
 
