@@ -100,7 +100,7 @@ impl<K: Ord + Hash, V> Bounded<K, V> {
         &mut self.entries
     }
 
-    /// Whether this object was omitted. If the namespace has more than [`MAX_OMITTED`] such objects, each missing object
+    /// Whether this object was omitted. If the namespace has more than 1,000 such objects, each missing object
     /// counts as one of them, until the last object of the namespace is removed.
     pub fn has_omitted(&self, namespace: &str, key: &K) -> bool {
         let used = self.namespaces.get(namespace).and_then(Weak::upgrade);

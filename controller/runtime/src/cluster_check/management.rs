@@ -376,9 +376,9 @@ mod tests {
     }
 
     /// The binding of the controller's role to these subjects.
-    fn bound(subjects: &serde_json::Value) -> BTreeSet<String> {
+    fn bound(subjects: &Value) -> BTreeSet<String> {
         let role = format!("{CONTROLLER}-management");
-        let binding = |role: &str, subjects: &serde_json::Value| {
+        let binding = |role: &str, subjects: &Value| {
             let group = "rbac.authorization.k8s.io";
             let role = json!({"apiGroup": group, "kind": "ClusterRole", "name": role});
             let object = json!({"metadata": {"name": "b"}, "roleRef": role, "subjects": subjects});

@@ -110,7 +110,8 @@ mod tests {
             async move { Response::new(body) }
         });
         let api: Api<Lenient<Node>> = Api::all(access.client().clone());
-        let events = events_of(&api, &WatchParams::default(), "1");
+        let parameters = WatchParams::default();
+        let events = events_of(&api, &parameters, "1");
         let events = events.await.unwrap().map(|event| match event {
             Ok(
                 WatchEvent::Added(node) | WatchEvent::Modified(node) | WatchEvent::Deleted(node),

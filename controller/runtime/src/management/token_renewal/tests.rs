@@ -177,8 +177,8 @@ async fn own_kubeconfigs_use_the_turns_of_the_namespace_of_their_cluster() {
     let metadata = written.await.unwrap().metadata;
 
     assert_eq!(metadata.name.as_deref(), Some("tenant-a"));
-    let path = "/api/v1/namespaces/default/secrets/workload-access.tenant-a.b";
-    assert_eq!(metadata.namespace.as_deref(), Some(path));
+    let asked = "/api/v1/namespaces/default/secrets/workload-access.tenant-a.b";
+    assert_eq!(metadata.namespace.as_deref(), Some(asked));
 }
 
 #[tokio::test(start_paused = true)]
