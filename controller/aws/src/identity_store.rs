@@ -322,6 +322,12 @@ impl IdentityStore {
         })
     }
 
+    /// The region in a cluster's `AWSCluster` or managed control plane.
+    pub fn region(&self, cluster: &ObjectKey) -> Option<String> {
+        let own = |state: &State| Some(state.region(cluster)?.0.to_owned());
+        self.state.read(own)
+    }
+
     /// The path to a cluster's credentials, based on the current objects.
     ///
     /// # Errors
@@ -464,8 +470,7 @@ impl State {
         let cluster = self.clusters.get(cluster)?.as_ref().ok()?;
         let decider = cluster.decider()?;
         let found = self.infrastructure_of(cluster, decider)?.as_ref().ok()?;
-        let region = found.region.as_deref();
-        let region = region.filter(|region| !region.is_empty())?;
+        let region = found.region.as_deref().filter(|it| !it.is_empty())?;
         Some((region, &decider.kind))
     }
 
@@ -478,15 +483,11 @@ impl State {
 
     fn is_current(&self, source: Source, now: Instant) -> Result<(), IdentityError> {
         let watch = self.watches.get(&source).copied().unwrap_or_default();
-        if !watch.is_read {
-            return Err(IdentityError::NotRead(source));
-        }
-        match watch.broken_since {
-            Some(since) if now.duration_since(since) > BROKEN_WATCH => {
-                Err(IdentityError::WatchBroken(source))
-            }
-            Some(_) | None => Ok(()),
-        }
+        ensure!(watch.is_read, IdentityError::NotRead(source));
+        let is_short = |since| now.duration_since(since) <= BROKEN_WATCH;
+        let holds = watch.broken_since.is_none_or(is_short);
+        ensure!(holds, IdentityError::WatchBroken(source));
+        Ok(())
     }
 }
 

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use aws_sdk_ec2::config::IdentityCache;
-use kubelet_attestation::ensure;
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::clock::jittered;
 use node_attestation_runtime::shared::{Lock, Shared, visit};
 use tokio::sync::{OnceCell, mpsc};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::credentials::{ClusterTenant, Credentials, CredentialsKey, CredentialsSource, Tenant};
 use crate::identity_store::{IdentityError, IdentityStore};
@@ -19,11 +19,16 @@ use crate::partition;
 use crate::sessions::{
     AssumeRole, CredentialsError, FailureKind, PlanCredentials, Sessions, Tokens,
 };
-use crate::tenancy::{AccountMismatch, DigestKey, Plan, ResolutionError};
+use crate::tenancy::{DigestKey, Plan};
 
+mod accounts;
 mod in_use;
 
+use self::accounts::{Accounts, mismatch};
 use self::in_use::ClusterSessions;
+
+/// The interval for checking whether AWS has accepted the credentials of a cluster. A check after that makes no call.
+const TRY: Duration = Duration::from_secs(30);
 
 /// The reason why a tenant has no credentials.
 #[derive(Debug, thiserror::Error)]
@@ -75,20 +80,15 @@ pub struct TenantCredentials {
     sessions: OnceCell<Sessions>,
     /// The sessions of each cluster, kept as long as the cluster exists.
     clusters: Shared<BTreeMap<ObjectKey, ClusterSessions>>,
-    pins: Shared<BTreeMap<ObjectKey, Pin>>,
-    /// Sends the first account of each cluster, to be written to the API server.
-    first_accounts: mpsc::UnboundedSender<(ObjectKey, String)>,
+    accounts: Accounts,
 }
 
-/// The first account of a cluster.
-#[derive(Debug, Clone, Default)]
-struct Pin {
-    account: Option<String>,
-    /// The account of its last credentials, and their key.
-    last: Option<(CredentialsKey, String)>,
-    /// Whether the account was read from the `KubeletAuthentication`. If the account is missing there later, an
-    /// administrator has removed it.
-    is_written: bool,
+/// The result of calls with the credentials of a cluster's identity, which AWS accepted.
+struct Accepted {
+    /// The controller's own configuration.
+    own: Credentials,
+    session: PlanCredentials,
+    account: String,
 }
 
 impl TenantCredentials {
@@ -106,8 +106,7 @@ impl TenantCredentials {
             digest_key,
             sessions: OnceCell::new(),
             clusters: Shared::new(Lock::TenantSessions, BTreeMap::new()),
-            pins: Shared::new(Lock::TenantAccounts, BTreeMap::new()),
-            first_accounts,
+            accounts: Accounts::new(first_accounts),
         };
         (credentials, to_write)
     }
@@ -115,39 +114,7 @@ impl TenantCredentials {
     /// Updates the account from the annotation on a `KubeletAuthentication`. An administrator who removes the
     /// annotation accepts a different account.
     pub fn read_pin(&self, cluster: &ObjectKey, account: Option<&str>) {
-        self.change_pin(cluster, |pin| {
-            if account.is_some() || pin.is_written {
-                pin.account = account.map(ToOwned::to_owned);
-                pin.is_written = account.is_some();
-            }
-        });
-    }
-
-    fn change_pin<T>(&self, cluster: &ObjectKey, change: impl FnOnce(&mut Pin) -> T) -> T {
-        self.pins
-            .write(|pins| change(pins.entry(cluster.clone()).or_default()))
-    }
-
-    /// Checks that a cluster's account is its first account. Stores the first account if none is known.
-    fn check_account(
-        &self,
-        cluster: &ObjectKey,
-        key: CredentialsKey,
-        account: &str,
-    ) -> Result<(), ResolutionError> {
-        self.change_pin(cluster, |pin| {
-            pin.last = Some((key, account.to_owned()));
-            if let Some(pinned) = &pin.account {
-                return mismatch(pinned, account);
-            }
-            pin.account = Some(account.to_owned());
-            // The receiver is closed only if the controller is stopping.
-            drop(
-                self.first_accounts
-                    .send((cluster.clone(), account.to_owned())),
-            );
-            Ok(())
-        })
+        self.accounts.read_pin(cluster, account);
     }
 
     async fn of_cluster(
@@ -155,6 +122,40 @@ impl TenantCredentials {
         tenant: &ClusterTenant,
         region: &str,
     ) -> Result<Credentials, Unavailable> {
+        let cluster = &tenant.cluster;
+        let Accepted {
+            own,
+            session,
+            account,
+        } = self.accepted(tenant, region).await?;
+        let checked = self.accounts.check(cluster, &account);
+        checked.map_err(|error| unresolved(cluster, error.into()))?;
+        let made = || {
+            let config = own.config.clone().into_builder();
+            let config = config
+                .identity_cache(IdentityCache::no_cache())
+                .credentials_provider(session.provider());
+            Credentials {
+                key: session.key,
+                config: config.build(),
+                account: Some(account.clone()),
+                lease: session.lease(),
+            }
+        };
+        let known = self.clusters.write(|clusters| {
+            let known = clusters.get_mut(cluster)?;
+            known.credentials(&session, made)
+        });
+        // During the calls, a concurrent request might have found a different identity.
+        Ok(known.unwrap_or_else(made))
+    }
+
+    /// Gets the credentials of a cluster's identity from AWS, and their account.
+    async fn accepted(
+        &self,
+        tenant: &ClusterTenant,
+        region: &str,
+    ) -> Result<Accepted, Unavailable> {
         let cluster = &tenant.cluster;
         let resolved = self.identities.resolve(tenant);
         let plan = resolved.map_err(|source| self.without_identity(cluster, source))?;
@@ -177,26 +178,66 @@ impl TenantCredentials {
         // An account is recorded only after AWS has issued credentials for it.
         session.keys().await.map_err(unusable)?;
         let account = session.account().await.map_err(unusable)?;
-        let checked = self.check_account(cluster, session.key, &account);
-        checked.map_err(|error| unresolved(cluster, error.into()))?;
-        let made = || {
-            let config = own.config.clone().into_builder();
-            let config = config
-                .identity_cache(IdentityCache::no_cache())
-                .credentials_provider(session.provider());
-            Credentials {
-                key: session.key,
-                config: config.build(),
-                account: Some(account.clone()),
-                lease: session.lease(),
-            }
+        self.accounts.report(cluster, session.key, &account);
+        Ok(Accepted {
+            own,
+            session,
+            account,
+        })
+    }
+
+    /// Tries the credentials of a cluster's identity at intervals, before the first request needs them. Never returns.
+    ///
+    /// AWS is called until it has accepted the credentials of an identity once, and again for another identity. After a
+    /// failure, the pause of the session applies. The first account is not recorded, because no instance has used it.
+    pub async fn keep_trying(&self, tenant: &ClusterTenant, regions: &[String]) {
+        loop {
+            self.try_out(tenant, regions).await;
+            sleep(jittered(TRY)).await;
+        }
+    }
+
+    async fn try_out(&self, tenant: &ClusterTenant, regions: &[String]) {
+        let cluster = &tenant.cluster;
+        let Ok(plan) = self.identities.resolve(tenant) else {
+            return;
         };
-        let known = self.clusters.write(|clusters| {
-            let known = clusters.get_mut(cluster)?;
-            known.credentials(&session, made)
-        });
-        // During the calls, a concurrent request might have found a different identity.
-        Ok(known.unwrap_or_else(made))
+        let plan = self.digest(&plan);
+        let is_accepted = |known: &ClusterSessions| known.is_accepted(plan.as_ref());
+        let is_tried = self
+            .clusters
+            .read(|clusters| clusters.get(cluster).is_some_and(is_accepted));
+        if is_tried {
+            return;
+        }
+        let Some(region) = self.region_of_tries(cluster, regions) else {
+            return;
+        };
+        // The condition reports a failure.
+        if let Ok(Accepted { session, .. }) = self.accepted(tenant, &region).await {
+            self.clusters.write(|clusters| {
+                let known = clusters.get_mut(cluster);
+                known.is_some_and(|known| known.accept(&session))
+            });
+        }
+    }
+
+    /// The region whose STS is also called for requests. `None` if the cluster can have instances in several regions
+    /// with separate STS.
+    fn region_of_tries(&self, cluster: &ObjectKey, regions: &[String]) -> Option<String> {
+        let own = self.identities.region(cluster);
+        let only = <&[String; 1]>::try_from(regions);
+        let only = only.ok().map(|[region]| region);
+        own.or_else(|| only.or(self.clients.sts_region.as_ref()).cloned())
+    }
+
+    /// Whether AWS has accepted credentials of this cluster. This function does not make a call.
+    pub fn are_accepted(&self, cluster: &ObjectKey) -> bool {
+        self.clusters.read(|clusters| {
+            clusters
+                .get(cluster)
+                .is_some_and(ClusterSessions::has_accepted)
+        })
     }
 
     /// Keeps the cluster's current session, and its sessions for the same plan in other regions.
@@ -278,8 +319,7 @@ impl TenantCredentials {
             clusters.contains(cluster) && known.prune()
         };
         self.clusters.retain(|all| all, keeps);
-        self.pins
-            .retain(|all| all, |cluster, _| clusters.contains(cluster));
+        self.accounts.retain(|cluster| clusters.contains(cluster));
     }
 
     /// Whether an instance in this region can belong to the cluster. An `AWSCluster` has one region.
@@ -300,8 +340,7 @@ impl TenantCredentials {
     /// The condition about a tenant's identity. This function does not make a call.
     pub fn identity_report(&self, tenant: &ClusterTenant) -> ConditionReport {
         let resolved = self.identities.resolve(tenant);
-        let pin = self.pins.read(|pins| pins.get(&tenant.cluster).cloned());
-        let pin = pin.unwrap_or_default();
+        let pin = self.accounts.of_cluster(&tenant.cluster);
         let resolved = resolved.and_then(|plan| {
             let account = self.known_account(&plan, pin.last);
             if let (Some(pinned), Some(account)) = (&pin.account, &account) {
@@ -370,6 +409,12 @@ impl TenantCredentials {
         })
     }
 
+    /// The condition about other Clusters with the same name and account. It does not name them, because they can belong
+    /// to other tenants. This function does not make a call.
+    pub fn name_report(&self, cluster: &ObjectKey) -> ConditionReport {
+        self.accounts.name_report(cluster)
+    }
+
     /// The expiry time of a cluster's credentials. This function does not make a call.
     pub fn expiry(&self, cluster: &ObjectKey) -> Option<SystemTime> {
         self.clusters
@@ -382,18 +427,6 @@ fn unresolved(cluster: &ObjectKey, source: IdentityError) -> Unavailable {
         cluster: cluster.clone(),
         source,
     })
-}
-
-fn mismatch(pinned: &str, resolved: &str) -> Result<(), ResolutionError> {
-    let mismatch = || AccountMismatch::OfCluster {
-        pinned: pinned.to_owned(),
-        resolved: resolved.to_owned(),
-    };
-    ensure!(
-        pinned == resolved,
-        ResolutionError::AccountMismatch(mismatch())
-    );
-    Ok(())
 }
 
 /// The identity chain, the account, and the warnings.

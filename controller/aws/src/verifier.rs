@@ -18,6 +18,7 @@ mod answers;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use futures::future::{BoxFuture, FutureExt as _};
 use jiff::Timestamp;
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::aws::AwsEvidence;
@@ -241,6 +242,15 @@ impl Verifier for AwsVerifier {
         instances.serving_names(&self.policy, provider_id).await
     }
 
+    fn background(&self) -> Option<BoxFuture<'static, ()>> {
+        let Tenant::Cluster(tenant) = self.policy.tenant.clone() else {
+            return None;
+        };
+        let tenants = self.clients.tenants.clone()?;
+        let regions = self.policy.settings.regions.clone();
+        Some(async move { tenants.keep_trying(&tenant, &regions).await }.boxed())
+    }
+
     fn reports(&self) -> Vec<ConditionReport> {
         let answers = &self.clients.answers;
         let regions = &self.policy.settings.regions;
@@ -258,10 +268,12 @@ impl Verifier for AwsVerifier {
                     let failed = tenants.credentials_report(&tenant.cluster);
                     failed.unwrap_or_else(|| {
                         let expiry = tenants.expiry(&tenant.cluster);
-                        until(answers.credentials(&self.cluster, regions), expiry)
+                        let are_accepted = tenants.are_accepted(&tenant.cluster);
+                        let report = answers.credentials(&self.cluster, regions, are_accepted);
+                        until(report, expiry)
                     })
                 };
-                vec![identity, ready]
+                vec![identity, ready, tenants.name_report(&tenant.cluster)]
             }
             (Tenant::Controller, _) | (Tenant::Cluster(_), None) => {
                 answers.reports(&self.cluster, regions)

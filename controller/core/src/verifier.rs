@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::time::SystemTime;
 
+use futures::future::BoxFuture;
 use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
@@ -82,6 +83,11 @@ pub trait Verifier: Debug + Send + Sync {
         _provider_id: &ProviderId,
     ) -> Result<Option<Vec<ServingName>>, Unavailable> {
         Ok(None)
+    }
+
+    /// Background work for the cluster, which does not come from requests and never ends. `None` if there is none.
+    fn background(&self) -> Option<BoxFuture<'static, ()>> {
+        None
     }
 
     /// Conditions for the cluster's `KubeletAuthentication` that do not come from requests. They do not affect

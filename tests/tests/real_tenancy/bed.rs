@@ -201,7 +201,7 @@ impl Tenant {
     }
 
     /// The KubeletAuthentication. An annotation triggers a check that the controller otherwise makes every minute.
-    fn looked_at(&self) -> Value {
+    pub fn looked_at(&self) -> Value {
         let Authentication { namespace, name } = &self.authentication;
         let kubectl = SITE.management.kubectl();
         let target = ["kubeletauthentications", name, "-n", namespace];

@@ -15,4 +15,5 @@ mod quota;
 mod responder;
 mod rights;
 mod service_accounts;
+mod tries;
 mod unreadable;

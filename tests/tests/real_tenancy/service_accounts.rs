@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use crate::admin::Admin;
 use crate::bed::{PATIENCE, SITE, Tenant, apply, create_namespace, outcomes_with, role};
 
-fn service_account(name: &str) -> Value {
+pub fn service_account(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
 }
 
-fn role_of_service_account(name: &str, role: &str) -> Value {
+pub fn role_of_service_account(name: &str, role: &str) -> Value {
     json!({
         "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1",
         "kind": "AWSServiceAccountIdentity",
@@ -22,7 +22,7 @@ fn role_of_service_account(name: &str, role: &str) -> Value {
 
 /// Permits the controller to create tokens in the namespace, which the administrator of the namespace is allowed to
 /// do.
-fn grant_tokens(admin: &Admin, namespace: &str) {
+pub fn grant_tokens(admin: &Admin, namespace: &str) {
     // The page names the controller's service account instead. The controller of these tests is a user.
     let command = commands("tenancy.md", '$').remove(0).replace("\\\n", " ");
     let command = command.replace("tenant-a", namespace);
@@ -58,7 +58,7 @@ fn pod_may_create_tokens(namespace: &str) -> bool {
 }
 
 /// The KubeletAuthentication names this identity.
-fn name_identity(admin: &Admin, cluster: &str, identity: &str) {
+pub fn name_identity(admin: &Admin, cluster: &str, identity: &str) {
     let patch = json!({"spec": {"aws": {"serviceAccountIdentity": identity}}});
     admin.patch("kubeletauthentications", cluster, &patch);
 }

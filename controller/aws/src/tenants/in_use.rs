@@ -32,6 +32,8 @@ pub(super) struct ClusterSessions {
 struct InUse {
     /// The digest of the plan, which does not depend on the region.
     plan: Option<CredentialsKey>,
+    /// Whether AWS has accepted the credentials.
+    is_accepted: bool,
     /// Set after the account is known.
     credentials: Option<Credentials>,
     session: PlanCredentials,
@@ -66,6 +68,7 @@ impl ClusterSessions {
         self.in_use = left;
         self.in_use.push(InUse {
             plan,
+            is_accepted: false,
             credentials: None,
             session: session.clone(),
         });
@@ -79,7 +82,29 @@ impl ClusterSessions {
     ) -> Option<Credentials> {
         let mut in_use = self.in_use.iter_mut();
         let known = in_use.find(|known| known.session.is_same(session))?;
+        known.is_accepted = true;
         Some(known.credentials.get_or_insert_with(made).clone())
+    }
+
+    /// Records that AWS has accepted the credentials of this session. Returns whether the session is in use.
+    pub(super) fn accept(&mut self, session: &PlanCredentials) -> bool {
+        let mut in_use = self.in_use.iter_mut();
+        let known = in_use.find(|known| known.session.is_same(session));
+        known.is_some_and(|known| {
+            known.is_accepted = true;
+            true
+        })
+    }
+
+    /// Whether AWS has accepted credentials for the plan with this digest.
+    pub(super) fn is_accepted(&self, plan: Option<&CredentialsKey>) -> bool {
+        let is_it = |known: &InUse| known.is_accepted && known.plan.as_ref() == plan;
+        self.in_use.iter().any(is_it)
+    }
+
+    /// Whether AWS has accepted credentials of a session in use.
+    pub(super) fn has_accepted(&self) -> bool {
+        self.in_use.iter().any(|known| known.is_accepted)
     }
 
     /// Moves all sessions to the paused sessions, because the cluster has no identity.

@@ -1,6 +1,8 @@
+mod names;
 mod pauses;
 mod regions;
 mod secrets;
+mod tries;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -60,11 +60,17 @@ impl Answers {
             reason: reason::CONTROLLER_IDENTITY,
             message: "EC2 is called with the controller's own credentials".to_owned(),
         };
-        vec![resolved, self.credentials(cluster, regions)]
+        vec![resolved, self.credentials(cluster, regions, false)]
     }
 
-    /// Whether EC2 accepts the credentials of `cluster` in these regions.
-    pub(super) fn credentials(&self, cluster: &str, regions: &[String]) -> ConditionReport {
+    /// Whether EC2 accepts the credentials of `cluster` in these regions. If EC2 was not called yet, whether STS has
+    /// accepted them.
+    pub(super) fn credentials(
+        &self,
+        cluster: &str,
+        regions: &[String],
+        sts_accepts: bool,
+    ) -> ConditionReport {
         let now = Instant::now();
         let (mut well, mut ill) = (Vec::new(), Vec::new());
         self.0.read(|answers| {
@@ -84,6 +90,9 @@ impl Answers {
         let (holds, reason, message) = if !ill.is_empty() {
             let wrong = ill.join("; ");
             (ConditionStatus::False, reason::CREDENTIALS_UNUSABLE, wrong)
+        } else if well.is_empty() && sts_accepts {
+            let message = "STS accepted the credentials; EC2 was not called yet".to_owned();
+            (ConditionStatus::True, reason::CREDENTIALS_ACCEPTED, message)
         } else if well.is_empty() {
             let message = "EC2 was not called yet: no instance has sent a request".to_owned();
             (ConditionStatus::Unknown, reason::PENDING, message)
@@ -184,7 +193,7 @@ mod tests {
         assert_eq!(credentials(&answers, &["us-east-1"]), pending);
 
         answers.heard(CLUSTER, "eu-north-1", None);
-        let report = answers.credentials(CLUSTER, &[]);
+        let report = answers.credentials(CLUSTER, &[], false);
         assert_eq!(report.message, "EC2 answered in eu-north-1");
     }
 
@@ -197,7 +206,7 @@ mod tests {
 
         let visited = most_visited(|| {
             answers.heard(CLUSTER, "eu-west-1", None);
-            let report = answers.credentials(CLUSTER, &[]);
+            let report = answers.credentials(CLUSTER, &[], false);
             assert_eq!(report.message, "EC2 answered in eu-west-1");
         });
 

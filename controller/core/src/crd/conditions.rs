@@ -13,6 +13,8 @@ pub const WORKLOAD_CLUSTER_REACHABLE: &str = "WorkloadClusterReachable";
 pub const AWS_IDENTITY_RESOLVED: &str = "AWSIdentityResolved";
 /// Whether AWS accepts the credentials of that identity.
 pub const AWS_CREDENTIALS_READY: &str = "AWSCredentialsReady";
+/// Whether no other Cluster in the same AWS account has the name of this Cluster.
+pub const AWS_CLUSTER_NAME_UNIQUE: &str = "AWSClusterNameUnique";
 /// Whether the controller read the `ConfigMaps` with endorsement keys, and every entry in them.
 pub const ENDORSEMENT_KEY_LISTS_READ: &str = "EndorsementKeyListsRead";
 /// Whether the certificates for endorsement keys stay valid for the next 90 days.
@@ -125,6 +127,10 @@ pub mod reason {
     pub const CREDENTIALS_ACCEPTED: &str = "CredentialsAccepted";
     /// There are no credentials, AWS does not accept them, or they do not have the required permissions.
     pub const CREDENTIALS_UNUSABLE: &str = "CredentialsUnusable";
+    /// No other Cluster with this name has the same AWS account.
+    pub const NAME_UNIQUE: &str = "NameUnique";
+    /// Another Cluster with this name has the same AWS account.
+    pub const NAME_NOT_UNIQUE: &str = "NameNotUnique";
     /// The provider of the control plane signs certificates itself, and does not expose the CA key.
     pub const MANAGED_CONTROL_PLANE: &str = "ManagedControlPlane";
     /// The controller read all lists.
@@ -156,12 +162,13 @@ pub mod reason {
 }
 
 /// The types of the controller's conditions. Conditions of other types belong to other controllers.
-const OWN: [&str; 14] = [
+const OWN: [&str; 15] = [
     READY,
     AUTO_APPROVE_PATHS_CLOSED,
     WORKLOAD_CLUSTER_REACHABLE,
     AWS_IDENTITY_RESOLVED,
     AWS_CREDENTIALS_READY,
+    AWS_CLUSTER_NAME_UNIQUE,
     ENDORSEMENT_KEY_LISTS_READ,
     ENDORSEMENT_CERTIFICATES_VALID,
     BOOT_MEASURED,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use futures::future::BoxFuture;
 use kubelet_attestation::names::{Provider, ProviderId};
 
 use super::{Findings, Verifier, VerifierUnavailable};
@@ -113,6 +114,12 @@ impl Verifiers {
             }
         }
         Ok(names)
+    }
+
+    /// The background work of the verifiers. No part of it ends.
+    pub fn background(&self) -> impl Iterator<Item = BoxFuture<'static, ()>> {
+        let verifiers = self.available.values();
+        verifiers.filter_map(|verifier| verifier.background())
     }
 
     /// The verifiers' conditions for the cluster.

@@ -152,6 +152,9 @@ impl Running {
             writer.finish().await;
         });
         tasks.spawn(until(quitted.clone(), returns.boxed()));
+        for background in service.verifiers.background() {
+            tasks.spawn(until(quitted.clone(), background));
+        }
         tasks.spawn(until(quitted, keep_up(upkeep, said).boxed()));
         Ok(Self {
             fingerprint: service.fingerprint,

@@ -61,16 +61,18 @@ fn verifier_after(
 async fn a_tenants_reports_contain_its_identity_and_credentials() {
     let case = Case::valid();
     let reports = |verifier: &AwsVerifier| {
-        let reports = <[_; 2]>::try_from(verifier.reports()).unwrap();
+        let reports = <[_; 3]>::try_from(verifier.reports()).unwrap();
         reports.map(|report| (report.holds, report.reason, report.message))
     };
     let (verifier, _) = verifier_after(&case, &json!(REGION), |_| ());
-    let [_, (holds, reason, message)] = reports(&verifier);
+    let [_, (holds, reason, message), name] = reports(&verifier);
     assert_eq!((holds, reason), (ConditionStatus::Unknown, "Pending"));
     assert!(!message.contains("the session ends"), "{message}");
+    assert_eq!((name.0, name.1), (ConditionStatus::Unknown, "Pending"));
 
     case.decide_by(&verifier).await.unwrap();
-    let [(identity, ..), (holds, reason, message)] = reports(&verifier);
+    let [(identity, ..), (holds, reason, message), name] = reports(&verifier);
+    assert_eq!((name.0, name.1), (ConditionStatus::True, "NameUnique"));
     assert_eq!(identity, ConditionStatus::True);
     assert_eq!(
         (holds, reason),
@@ -81,12 +83,32 @@ async fn a_tenants_reports_contain_its_identity_and_credentials() {
     let (verifier, _) = verifier_after(&case, &json!(REGION), |objects| {
         objects.update(|all| all.remove_identity(IdentityKind::Role, "", "nodes"));
     });
-    let [(identity, ..), (holds, reason, _)] = reports(&verifier);
+    let [(identity, ..), (holds, reason, _), _] = reports(&verifier);
     assert_eq!(identity, ConditionStatus::False);
     assert_eq!(
         (holds, reason),
         (ConditionStatus::False, "IdentityNotResolved")
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn accepted_credentials_are_reported_before_the_first_instance() {
+    let case = Case::valid();
+    let (verifier, sts) = verifier_after(&case, &json!(REGION), |_| ());
+    let background = verifier.background().unwrap();
+
+    let tried = tokio::time::timeout(Duration::from_hours(2), background).await;
+
+    assert!(tried.is_err());
+    assert_eq!(sts.count(), 1);
+    let [_, ready, _] = <[_; 3]>::try_from(verifier.reports()).unwrap();
+    assert_eq!(
+        (ready.holds, ready.reason),
+        (ConditionStatus::True, "CredentialsAccepted")
+    );
+    let message = "STS accepted the credentials; EC2 was not called yet; the session ends at ";
+    assert!(ready.message.starts_with(message), "{}", ready.message);
+    assert!(case.ec2.calls().is_empty());
 }
 
 #[tokio::test]

@@ -1,0 +1,95 @@
+//! Credentials that are tried before the first node, and Clusters with one name in one account.
+
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_test_support::sts::Trust;
+use serde_json::{Value, json};
+
+use crate::admin::Admin;
+use crate::bed::{PATIENCE, SITE, STATIC_IDENTITY, Tenant, outcomes_with, role, static_identity};
+use crate::service_accounts::{
+    grant_tokens, name_identity, role_of_service_account, service_account,
+};
+
+const READY: &str = "AWSCredentialsReady";
+
+#[test]
+fn a_role_is_assumed_once_before_the_first_node() {
+    const NAME: &str = "tried";
+    const THEIRS: &str = "200000000150";
+    let arn = role(THEIRS, "nodes");
+    let trust = Trust::of_service_account(NAME, "nodes");
+    SITE.cloud.sts().role(&arn, trust);
+    let tenant = Tenant::with_access_key(NAME, THEIRS);
+    let admin = Admin::of(NAME);
+    grant_tokens(&admin, NAME);
+    admin.apply(service_account("nodes"));
+    admin.apply(role_of_service_account("nodes", &arn));
+    name_identity(&admin, NAME, "nodes");
+    tenant.resolved("True", "Resolved");
+
+    let accepted = poll(PATIENCE, || {
+        let outcomes = outcomes_with(THEIRS);
+        (!outcomes.is_empty()).then_some(outcomes)
+    });
+    assert_eq!(accepted.unwrap(), ["OK"]);
+    let message = tenant.condition(READY, "True", "CredentialsAccepted");
+    assert!(
+        message.starts_with("STS accepted the credentials; EC2 was not called yet"),
+        "{message}"
+    );
+
+    // The first node uses the same session.
+    tenant.joins("m1", &tenant.launch(THEIRS));
+    assert_eq!(outcomes_with(THEIRS), ["OK"]);
+}
+
+#[test]
+fn a_role_that_sts_refuses_is_reported_before_the_first_node() {
+    const NAME: &str = "tried-refused";
+    const THEIRS: &str = "200000000151";
+    let arn = role(THEIRS, "nodes");
+    let trust = Trust::of_service_account("anothers-account", "nodes");
+    SITE.cloud.sts().role(&arn, trust);
+    let tenant = Tenant::with_access_key(NAME, THEIRS);
+    let admin = Admin::of(NAME);
+    grant_tokens(&admin, NAME);
+    admin.apply(service_account("nodes"));
+    admin.apply(role_of_service_account("nodes", &arn));
+    name_identity(&admin, NAME, "nodes");
+
+    let message = tenant.condition(READY, "False", "AssumeRoleDenied");
+
+    assert!(message.starts_with(&arn), "{message}");
+}
+
+#[test]
+fn two_clusters_with_one_name_in_one_account_are_reported_to_both() {
+    const NAME: &str = "twin";
+    const THEIRS: &str = "200000000152";
+    const UNIQUE: &str = "AWSClusterNameUnique";
+    static_identity(NAME, THEIRS);
+    let twin = |namespace| Tenant::of_provider_in(namespace, NAME, STATIC_IDENTITY, NAME);
+    let first = twin("twin-a");
+    first.condition(UNIQUE, "True", "NameUnique");
+
+    let second = twin("twin-b");
+
+    for (tenant, other) in [(&first, "twin-b"), (&second, "twin-a")] {
+        let message = tenant.condition(UNIQUE, "False", "NameNotUnique");
+        assert!(message.contains(THEIRS), "{message}");
+        let told = tenant.looked_at().to_string();
+        assert!(!told.contains(other), "{told}");
+    }
+    let is_logged = || {
+        let log = SITE.manager.process.log().text();
+        let lines = log.lines();
+        let mut lines = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.find(|line| {
+            let fields = &line["fields"];
+            fields["message"] == "two Clusters with one name use one AWS account"
+                && fields["cluster"] == "twin-b/twin"
+        })
+    };
+    let logged = poll(PATIENCE, is_logged).unwrap();
+    assert_eq!(logged["fields"]["other"], json!("twin-a/twin"), "{logged}");
+}
