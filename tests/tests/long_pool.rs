@@ -1,8 +1,12 @@
-//! A MachinePool that grows to fifty nodes.
+//! A MachinePool that grows to fifty nodes, and MachinePools that keep their first bootstrap token.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use jiff::{Timestamp, ToSpan as _};
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::machines::{Machines, PATIENCE, Scene};
-use kubelet_authenticator_tests::management::Order;
+use kubelet_authenticator_tests::machines::{Machines, PATIENCE, Scene, joinable};
+use kubelet_authenticator_tests::management::{MachinePool, Order};
+use serde_json::{Value, json};
 
 const MEMBERS: u32 = 50;
 
@@ -32,4 +36,121 @@ fn an_empty_pool_grows_to_50_nodes_after_three_token_rotations() {
         assert_eq!(record["spec"]["providerID"], provider_id, "{record:#}");
     }
     assert_eq!(scene.client_requests().len(), count);
+}
+
+const ENFORCED: &str = "Remove";
+
+/// The token of the pool, after it differs from these tokens.
+#[track_caller]
+fn token_after(pool: &MachinePool, former: &[String]) -> String {
+    let found = poll(PATIENCE, || {
+        pool.token_id().filter(|id| !former.contains(id))
+    });
+    found.unwrap_or_else(|| panic!("no token after {former:?}: {:#}", pool.get()))
+}
+
+/// The Secret of this token in the workload cluster.
+fn secret(scene: &Scene, token: &str) -> Option<Value> {
+    let name = format!("bootstrap-token-{token}");
+    let words = ["get", "secret", &name, "-n", "kube-system", "-o", "json"];
+    let found = scene.plane().kubectl().run(words);
+    found
+        .status
+        .success()
+        .then(|| serde_json::from_slice(&found.stdout).unwrap())
+}
+
+/// The expiry time of this token.
+#[track_caller]
+fn end(scene: &Scene, token: &str) -> Timestamp {
+    let secret = secret(scene, token).expect("the token exists");
+    let encoded = secret["data"]["expiration"].as_str().unwrap();
+    let text = BASE64_STANDARD.decode(encoded).unwrap();
+    String::from_utf8(text).unwrap().parse().unwrap()
+}
+
+/// Waits until the controller has extended this token, which expires within a day at first.
+#[track_caller]
+fn wait_until_extended(scene: &Scene, token: &str) {
+    let extended = poll(PATIENCE, || {
+        (end(scene, token) > Timestamp::now() + 40.hours()).then_some(())
+    });
+    assert!(extended.is_some(), "{:#?}", secret(scene, token));
+}
+
+/// The tokens of Cluster API in the workload cluster.
+fn tokens_of_provider(scene: &Scene) -> Vec<String> {
+    let kubectl = scene.plane().kubectl();
+    let secrets = kubectl.json(["get", "secrets", "-n", "kube-system"]);
+    let secrets = secrets["items"].as_array().unwrap().iter();
+    let of_provider = secrets.filter(|secret| {
+        let description = secret["data"]["description"].as_str().unwrap_or_default();
+        let description = BASE64_STANDARD.decode(description).unwrap();
+        String::from_utf8_lossy(&description).contains("cluster-api-bootstrap-provider-kubeadm")
+    });
+    let names = of_provider.map(|secret| secret["metadata"]["name"].as_str().unwrap());
+    names
+        .map(|name| name.trim_start_matches("bootstrap-token-").to_owned())
+        .collect()
+}
+
+#[test]
+fn a_pool_with_evidence_keeps_its_first_token_for_three_lifetimes() {
+    let scene = Scene::unattended(joinable("kept-token"), Machines::Tpm(1));
+    scene.attend(&json!({"autoApproveBindings": ENFORCED}));
+    let pool = (scene.cluster).machine_pool_with_machines_of("pool-k", 0, scene.config());
+    let first = token_after(&pool, &[]);
+    wait_until_extended(&scene, &first);
+
+    // The token of a pool without evidence is replaced in each lifetime.
+    let witness = Scene::attended("witness", Machines::Insecure(Order::ProviderIdFirst));
+    let config = witness.config();
+    let witness = witness.cluster.machine_pool_of("pool-w", 0, config);
+    let mut replaced = Vec::new();
+    while replaced.len() < 4 {
+        replaced.push(token_after(&witness, &replaced));
+    }
+
+    assert_eq!(pool.token_id().as_ref(), Some(&first));
+    assert_eq!(tokens_of_provider(&scene), [first.clone()]);
+    pool.scale(1);
+    let nodes = pool.wait_until_running(1);
+    scene.plane().wait_for_node_ready(&nodes[0]);
+    assert_eq!(pool.token_id(), Some(first));
+}
+
+#[test]
+fn a_pool_token_that_lives_for_a_day_is_extended_before_it_is_replaced() {
+    let scene = Scene::unattended(joinable("day-token"), Machines::Tpm(1));
+    let pool = (scene.cluster).machine_pool_with_machines_of("pool-d", 0, scene.config());
+    let first = token_after(&pool, &[]);
+    // As with --bootstrap-token-ttl=24h.
+    let day = Timestamp::from_second((Timestamp::now() + 24.hours()).as_second()).unwrap();
+    let patch = json!({"data": {"expiration": BASE64_STANDARD.encode(day.to_string())}});
+    let name = format!("bootstrap-token-{first}");
+    let target = ["secret", &name, "-n", "kube-system"];
+    scene.plane().kubectl().patch(&target, &patch);
+
+    scene.attend(&json!({"autoApproveBindings": ENFORCED}));
+
+    wait_until_extended(&scene, &first);
+    assert_eq!(pool.token_id(), Some(first));
+}
+
+#[test]
+fn a_pool_token_that_an_operator_deletes_is_replaced_and_stays_deleted() {
+    let scene = Scene::unattended(joinable("ended-token"), Machines::Tpm(1));
+    scene.attend(&json!({"autoApproveBindings": ENFORCED}));
+    let pool = (scene.cluster).machine_pool_with_machines_of("pool-e", 0, scene.config());
+    let first = token_after(&pool, &[]);
+    wait_until_extended(&scene, &first);
+
+    let name = format!("bootstrap-token-{first}");
+    let words = ["delete", "secret", &name, "-n", "kube-system"];
+    scene.plane().kubectl().ok(words);
+
+    let second = token_after(&pool, std::slice::from_ref(&first));
+    wait_until_extended(&scene, &second);
+    assert_eq!(tokens_of_provider(&scene), [second]);
+    assert!(secret(&scene, &first).is_none());
 }

@@ -68,6 +68,12 @@ impl Verifiers {
         }
     }
 
+    /// Whether every available verifier appraises evidence. While a verifier is unavailable, its requests wait.
+    pub fn need_evidence(&self) -> bool {
+        let mut verifiers = self.available.values();
+        verifiers.all(|verifier| !verifier.versions().is_empty())
+    }
+
     /// Returns an error if this provider's verifier is unavailable, so that requests to the provider's signers wait.
     pub(crate) fn is_available(&self, provider: &Provider) -> Result<(), Deferral> {
         let mut unavailable = self.unavailable.iter();

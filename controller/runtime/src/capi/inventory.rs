@@ -23,11 +23,13 @@ use super::objects::{
 use crate::shared::Turnstile;
 
 mod fetched;
+mod known;
 mod names;
 mod recent;
 mod view;
 
 use fetched::{Undecoded, unread};
+pub(crate) use known::{KnownMachine, TokenMachine};
 use recent::Recent;
 use view::{Need, Needed, View, waiting};
 
@@ -50,27 +52,6 @@ pub struct CapiInventory {
     undecoded: Arc<Undecoded>,
     /// Held while `KubeadmConfig`s are read, so that concurrent requests for the Cluster share one read.
     reading: Arc<Turnstile<()>>,
-}
-
-/// A Machine with a provider ID.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct KnownMachine<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) provider_id: &'a ProviderId,
-    /// The Node that Cluster API has found for the Machine.
-    pub(crate) node: Option<&'a NodeName>,
-    /// Its condition [`NODE_ATTESTED`](super::NODE_ATTESTED).
-    pub(crate) attested: Option<Attested>,
-}
-
-/// A Machine with its own bootstrap token.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TokenMachine {
-    pub(crate) name: String,
-    pub(crate) token: TokenId,
-    pub(crate) provider_id: Option<ProviderId>,
-    /// Whether Cluster API has found the Machine's Node.
-    pub(crate) has_node: bool,
 }
 
 /// The maximum number of concurrent reads for one cluster.
@@ -122,22 +103,47 @@ impl CapiInventory {
     /// The bootstrap tokens of all machines, except machines that are being deleted.
     ///
     /// `None` while the inventory is unavailable, or while the `KubeadmConfig`s of some machines have not been read.
-    /// Each call reads only a few `KubeadmConfig`s. Pool tokens are not included: the bootstrap provider replaces a
-    /// pool's token when less than half of its lifetime is left, and it would not replace a token whose lifetime was
-    /// extended.
+    /// Each call reads only a few `KubeadmConfig`s. Excludes the [tokens of pools](Self::pool_tokens).
     pub async fn tokens(&self) -> Option<BTreeSet<TokenId>> {
-        let now = Instant::now();
-        let unread = self.needed((READS_FOR_TOKENS + 1, now), |view| {
-            view.need(Need::All);
+        self.read_due(Need::All).await?.then_some(())?;
+        let tokens = self.each(|view, _, machine| {
+            (!machine.deleting).then_some(())?;
+            view.config(machine)?.token.clone()
+        });
+        Some(tokens.await.ok()?.into_iter().collect())
+    }
+
+    /// The current bootstrap tokens of all pools, except pools that are being deleted. Like [`tokens`](Self::tokens).
+    ///
+    /// The `KubeadmConfig` of a pool is read again, because the bootstrap provider replaces a token that was deleted.
+    pub async fn pool_tokens(&self) -> Option<BTreeSet<TokenId>> {
+        self.read_due(Need::Pools).await?;
+        let (mut all, mut last) = (BTreeSet::new(), None::<String>);
+        loop {
+            let next = self.look(|view| Ok(view.next_pool_tokens(last.as_deref())));
+            let (found, next) = next.ok()?;
+            all.extend(found?);
+            if next.is_none() {
+                return Some(all);
+            }
+            last = next;
+            yield_now().await;
+        }
+    }
+
+    /// Reads some of the `KubeadmConfig`s that are due. Returns whether no other is due. `None` if they cannot be read.
+    async fn read_due(&self, need: Need) -> Option<bool> {
+        let due = self.needed((READS_FOR_TOKENS + 1, Instant::now()), |view| {
+            view.need(need);
             Ok(())
         });
-        let (unread, ()) = unread.ok()?;
-        let is_complete = unread.len() <= READS_FOR_TOKENS;
+        let (due, ()) = due.ok()?;
+        let is_complete = due.len() <= READS_FOR_TOKENS;
         let reads = async {
-            for config in unread.into_iter().take(READS_FOR_TOKENS) {
+            for config in due.into_iter().take(READS_FOR_TOKENS) {
                 let _reading = self.reading.lock().await;
                 // Another call might have read it since then.
-                if self.look(|view| Ok(view.is_unread(&config.name)))? {
+                if self.look(|view| Ok(view.is_wanted(need, &config.name)))? {
                     self.read([config]).await?;
                 }
             }
@@ -145,14 +151,7 @@ impl CapiInventory {
         };
         let read = self.objects.read_slowly(&self.cluster, reads).await;
         read?.ok()?;
-        if !is_complete {
-            return None;
-        }
-        let tokens = self.each(|view, _, machine| {
-            (!machine.deleting).then_some(())?;
-            view.config(machine)?.token.clone()
-        });
-        Some(tokens.await.ok()?.into_iter().collect())
+        Some(is_complete)
     }
 
     /// The [tokens](Self::tokens) of machines whose Nodes Cluster API has not found yet. Machines can share a token.

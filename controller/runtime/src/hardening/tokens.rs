@@ -2,8 +2,11 @@
 //!
 //! Cluster API's bootstrap provider extends a Machine's token only until the Machine has a Node. However, a Machine
 //! needs its token as long as it exists, to enroll again after its disk is lost. While attestation is enforced, this
-//! module extends the tokens that are needed, and expires them some time after their Machine is deleted. It does not
-//! manage pool tokens: the bootstrap provider replaces a pool's token, but only shortly before the token expires.
+//! module extends the tokens that are needed, and expires them some time after their Machine is deleted.
+//!
+//! The bootstrap provider replaces a pool's token when less than half of its lifetime is left, so that the original user
+//! data of the pool no longer works. If every attestation provider of the cluster has evidence, this module extends the
+//! pool's token before that, for the life of the pool. Then the token alone is not sufficient for a certificate.
 //!
 //! While attestation is not enforced, a token is sufficient to join as any node. Therefore the module does not extend
 //! tokens. It expires the tokens that it extended before, except for Machines without a Node, because the bootstrap
@@ -24,37 +27,30 @@
 //!   Labeled tokens are listed once, without their contents.
 
 mod recreate;
+mod secret;
 #[cfg(feature = "testing")]
 pub mod testing;
 
 pub(crate) use recreate::recreate;
+pub use secret::{EXTENDED, POOL_TTL, TTL};
+
+use secret::{Life, SECRET_TYPE, TokenSecret, WAIT_IF_GONE};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
-use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams, Patch};
 use kube::{Client, Resource as _};
-use kubelet_attestation::backoff::Backoff;
 use node_attestation_core::identifiers::TokenId;
-use serde::Deserialize;
-use serde::de::IgnoredAny;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::access::{HardeningError, call};
 use crate::client::{CONTROLLER, merge};
 use crate::memory::{Holding, Share};
 use crate::watch::{MetadataOf, metadata_page_of, patched_metadata, text_of_one};
-
-/// The lifetime of a token without further extensions: longer than an update of the controller, and shorter than a
-/// night.
-pub const TTL: Duration = Duration::from_hours(6);
-
-/// The label on a Secret whose token was extended and has not been expired since then.
-pub const EXTENDED: &str = "attestation.cluster.x-k8s.io/extended";
 
 /// The page size for lists of Secrets.
 const PAGE: u32 = 500;
@@ -75,23 +71,10 @@ const TOKEN_LEN: usize = 128;
 /// A round can start reading tokens during this time. The rest of its deadline is for the calls in progress.
 const ROUND: Duration = Duration::from_secs(30);
 
-/// The delays before a missing token is read again.
-const WAIT: Backoff = Backoff {
-    first: Duration::from_mins(1),
-    longest: Duration::from_hours(24),
-};
-
-/// The delay from which a missing token counts as deleted: it was missing four times within seven minutes. A new token
-/// can be missing once.
-const WAIT_IF_GONE: Duration = Duration::from_mins(8);
-
 const NAMESPACE: &str = "kube-system";
 
 /// The name prefix of token Secrets.
 const NAME_PREFIX: &str = "bootstrap-token-";
-
-/// The type of a bootstrap token Secret.
-const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 
 /// The managed tokens of one cluster.
 #[derive(Debug)]
@@ -102,6 +85,8 @@ pub struct Tokens {
     known: BTreeMap<TokenId, Known>,
     /// Whether the map includes the tokens that a previous process extended.
     has_former: bool,
+    /// The needed tokens that belong to pools.
+    of_pools: BTreeSet<TokenId>,
     /// The memory that the map uses.
     memory: Holding,
 }
@@ -109,23 +94,10 @@ pub struct Tokens {
 #[derive(Debug)]
 struct Known {
     life: Life,
+    /// The lifetime after an extension.
+    term: Duration,
     /// The time since which the token has not been needed. Monotonic, because the wall clock can be set forward.
     unwanted_since: Option<Duration>,
-}
-
-/// The state of a token when it was last read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Life {
-    /// Another client set the expiry time. [`Timestamp::MAX`] means that the token does not expire.
-    Ends(Timestamp),
-    /// This controller set the expiry time.
-    Extended(Timestamp),
-    /// The token could not be extended. This state rarely changes, because new tokens have new IDs.
-    Missing {
-        /// The time of the next read, on a monotonic clock.
-        next: Duration,
-        wait: Duration,
-    },
 }
 
 /// The changes to tokens.
@@ -145,8 +117,14 @@ impl Tokens {
             grace,
             known: BTreeMap::new(),
             has_former: false,
+            of_pools: BTreeSet::new(),
             memory: Share::new("", OWN_MEMORY).holding(),
         }
+    }
+
+    /// Sets which needed tokens belong to pools. They are extended earlier, and by a longer time.
+    pub fn set_of_pools(&mut self, tokens: BTreeSet<TokenId>) {
+        self.of_pools = tokens;
     }
 
     /// Charges the memory for the tokens to this namespace.
@@ -215,19 +193,22 @@ impl Tokens {
         self.mark(wanted, elapsed);
         let begin = Instant::now();
         for token in wanted.iter().filter(|_| extends) {
-            let before = self.known.get(token).map(|known| known.life);
-            if before.is_some_and(|life| !life.is_due(now, elapsed)) {
+            let before = self.known.get(token);
+            if before.is_some_and(|known| !known.life.is_due(now, elapsed, known.term)) {
                 continue;
             }
+            let before = before.map(|known| known.life);
             // The next round continues with the tokens that have not been read.
             if begin.elapsed() >= ROUND {
                 break;
             }
-            let extended = extend(client, token, before, (now, elapsed)).await;
-            if let Some((life, is_new)) = unless_of_one_token(extended)? {
+            let of_pool = self.of_pools.contains(token);
+            let extended = extend(client, (token, of_pool), before, (now, elapsed)).await;
+            if let Some((life, term, is_new)) = unless_of_one_token(extended)? {
                 let unwanted_since = None;
                 let known = Known {
                     life,
+                    term,
                     unwanted_since,
                 };
                 self.known.insert(token.clone(), known);
@@ -319,6 +300,7 @@ impl Tokens {
                 let unwanted_since = (!wanted.contains(&token)).then_some(elapsed);
                 self.known.entry(token).or_insert(Known {
                     life: Life::Extended(now),
+                    term: TTL,
                     unwanted_since,
                 });
             }
@@ -340,23 +322,34 @@ fn unless_of_one_token<T>(outcome: Result<T, HardeningError>) -> Result<Option<T
     }
 }
 
-/// Reads a token, and extends it if less than half of its lifetime is left. Returns its state, and whether the token
-/// was extended.
+/// Reads a token, and extends it if less than half of its lifetime is left. Extends the token of a pool earlier. Returns
+/// its state, its lifetime after an extension, and whether the token was extended.
 async fn extend(
     client: &Client,
-    token: &TokenId,
+    (token, of_pool): (&TokenId, bool),
     before: Option<Life>,
     (now, elapsed): (Timestamp, Duration),
-) -> Result<(Life, bool), HardeningError> {
+) -> Result<(Life, Duration, bool), HardeningError> {
     let name = format!("{NAME_PREFIX}{token}");
     let Some((found, life)) = read(client, &name).await? else {
-        return Ok((Life::missing(before, elapsed), false));
+        return Ok((Life::missing(before, elapsed), TTL, false));
     };
-    let Some(end) = life.extended(now) else {
-        return Ok((life, false));
+    let (term, end) = if of_pool {
+        let term = found.pool_term(life, now);
+        (term, life.extended_of_pool(now, term))
+    } else {
+        (TTL, life.extended(now))
     };
-    write(client, &name, &found.ending_at(end, true)).await?;
-    Ok((Life::Extended(end), true))
+    let Some(end) = end else {
+        return Ok((life, term, false));
+    };
+    let patch = if of_pool {
+        found.ending_of_pool(end, term)
+    } else {
+        found.ending_at(end, true)
+    };
+    write(client, &name, &patch).await?;
+    Ok((Life::Extended(end), term, true))
 }
 
 /// Makes the token expire now, if it exists and has not expired. If its expiry time is later than this controller can
@@ -366,9 +359,8 @@ async fn end(client: &Client, token: &TokenId, now: Timestamp) -> Result<(), Har
     let found = read(client, &name).await?;
     // The Secret stores whole seconds.
     let ends = Timestamp::from_second(now.as_second()).unwrap_or(now);
-    let ours = now..=now.saturating_add(TTL).unwrap_or(now);
     if let Some((found, Life::Ends(end) | Life::Extended(end))) = found
-        && ours.contains(&end)
+        && (now..=found.latest_end(now)).contains(&end)
     {
         write(client, &name, &found.ending_at(ends, false)).await?;
     }
@@ -397,103 +389,6 @@ async fn write(client: &Client, name: &str, patch: &Value) -> Result<(), Hardeni
     let written = patched_metadata(&api, name, &options, &patch);
     call(format!("patch secrets/{name}"), written).await?;
     Ok(())
-}
-
-impl Life {
-    /// The state of a token that was missing or unusable at this time, which is monotonic.
-    fn missing(before: Option<Self>, elapsed: Duration) -> Self {
-        let wait = match before {
-            Some(Self::Missing { wait, .. }) => WAIT.following(wait),
-            _ => WAIT.first,
-        };
-        Self::Missing {
-            next: elapsed.saturating_add(wait),
-            wait,
-        }
-    }
-
-    /// Whether less than half of the lifetime is left, or a missing token must be read again.
-    fn is_due(self, now: Timestamp, elapsed: Duration) -> bool {
-        match self {
-            Self::Ends(end) | Self::Extended(end) => is_half_over(end, now),
-            Self::Missing { next, .. } => next <= elapsed,
-        }
-    }
-
-    /// The new expiry time, if the token must be extended.
-    fn extended(self, now: Timestamp) -> Option<Timestamp> {
-        let (Self::Ends(end) | Self::Extended(end)) = self else {
-            return None;
-        };
-        let later = now.saturating_add(TTL).unwrap_or(Timestamp::MAX);
-        // The Secret stores whole seconds.
-        let later = Timestamp::from_second(later.as_second()).ok()?;
-        (is_half_over(end, now) && later > end).then_some(later)
-    }
-}
-
-/// Whether less than half of a token's lifetime is left.
-fn is_half_over(end: Timestamp, now: Timestamp) -> bool {
-    end < now.saturating_add(TTL / 2).unwrap_or(Timestamp::MAX)
-}
-
-/// The Secret of a bootstrap token, without the secret part. Annotations are also omitted, because kubectl stores a
-/// copy of the secret in an annotation.
-#[derive(Debug, Deserialize)]
-struct TokenSecret {
-    metadata: Metadata,
-    #[serde(rename = "type")]
-    kind: String,
-    data: TokenData,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Metadata {
-    resource_version: String,
-    #[expect(clippy::zero_sized_map_values, reason = "only the keys are read")]
-    labels: Option<BTreeMap<String, IgnoredAny>>,
-}
-
-#[derive(Debug, Deserialize)]
-struct TokenData {
-    expiration: Option<ByteString>,
-}
-
-impl TokenSecret {
-    /// The Secret, and the state of its token. `None` if it is not a token or cannot be decoded.
-    fn parse(text: &str) -> Option<(Self, Life)> {
-        let mut secret: Self = serde_json::from_str(text).ok()?;
-        // Frees memory: a tenant's API server can send thousands of labels, and then never answer the write.
-        let labels = secret.metadata.labels.take();
-        // The label also shows extensions by a previous process, whose tokens this process must expire.
-        let is_extended = labels.is_some_and(|labels| labels.contains_key(EXTENDED));
-        let life = match &secret.data.expiration {
-            None => Life::Ends(Timestamp::MAX),
-            Some(end) => {
-                let end = std::str::from_utf8(&end.0).ok()?.parse().ok()?;
-                let life = if is_extended {
-                    Life::Extended
-                } else {
-                    Life::Ends
-                };
-                life(end)
-            }
-        };
-        (secret.kind == SECRET_TYPE).then_some((secret, life))
-    }
-
-    /// The patch that sets this expiry time, if the Secret has not changed since it was read. The label marks a token
-    /// that the controller must still expire.
-    fn ending_at(&self, end: Timestamp, is_extended: bool) -> Value {
-        json!({
-            "metadata": {
-                "resourceVersion": self.metadata.resource_version,
-                "labels": {EXTENDED: is_extended.then_some("true")},
-            },
-            "data": {"expiration": ByteString(end.to_string().into_bytes())},
-        })
-    }
 }
 
 #[cfg(test)]

@@ -101,6 +101,35 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Whether this `KubeadmConfig` is still to be read for these referrers. Only the config of a pool is read again.
+    pub(super) fn is_wanted(self, need: Need, config: &str) -> bool {
+        match need {
+            Need::Joining | Need::All => self.is_unread(config),
+            Need::Pools => self.members.is_due(config, self.needed.now),
+        }
+    }
+
+    /// The tokens of the next pools after this name, and the name of the last of these pools. `None` instead of the
+    /// tokens if a config has not been read yet.
+    pub(super) fn next_pool_tokens(
+        self,
+        after: Option<&str>,
+    ) -> (Option<Vec<TokenId>>, Option<String>) {
+        let (mut tokens, mut last, mut are_read) = (Vec::new(), None, true);
+        for (name, pool) in self.members.pools.after(after).take(PAGE) {
+            last = Some(name.to_owned());
+            let Some(reference) = pool.config.as_ref().filter(|_| !pool.deleting) else {
+                continue;
+            };
+            match self.members.config(&reference.name) {
+                Some(config) => tokens.extend(config.token.clone()),
+                None if pool.has_bootstrap_data => are_read &= !self.is_unread(&reference.name),
+                None => {}
+            }
+        }
+        (are_read.then_some(tokens), last)
+    }
+
     /// Whether this `KubeadmConfig` is unread, and was not missing when it was last read.
     pub(super) fn is_unread(self, config: &str) -> bool {
         self.members.config(config).is_none() && self.members.is_due(config, self.needed.now)

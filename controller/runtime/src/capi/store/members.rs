@@ -24,7 +24,7 @@ const SEVERAL: usize = 3;
 #[derive(Debug, Default)]
 pub(in crate::capi) struct Members {
     pub(in crate::capi) machines: Table<Machine>,
-    pub(super) pools: Table<MachinePool>,
+    pub(in crate::capi) pools: Table<MachinePool>,
     configs: Configs,
 }
 

@@ -1,4 +1,8 @@
 mod former;
+mod pools;
+
+use k8s_openapi::ByteString;
+use serde_json::json;
 
 use super::*;
 
@@ -117,7 +121,7 @@ fn a_missing_token_is_read_with_backoff_up_to_once_a_day() {
         // The wall clock is set back, and then forward.
         for now in [at(0), at(1), Timestamp::MAX] {
             let before = next.saturating_sub(second);
-            assert!(!missing.is_due(now, before) && missing.is_due(now, next));
+            assert!(!missing.is_due(now, before, TTL) && missing.is_due(now, next, TTL));
         }
         life = Some(missing);
     }
@@ -135,6 +139,7 @@ fn a_token_counts_as_deleted_after_several_minutes() {
             token(id),
             Known {
                 life,
+                term: TTL,
                 unwanted_since,
             },
         );

@@ -18,7 +18,8 @@ use crate::clock::{elapsed, now};
 use crate::management::cluster_status::LockedOut;
 
 impl Upkeep {
-    /// Extends the tokens of existing machines, and expires the tokens of deleted machines.
+    /// Extends the tokens of existing machines, and expires the tokens of deleted machines. If every attestation provider
+    /// has evidence, also extends the tokens of pools.
     ///
     /// While attestation is not enforced, no token is extended, because a token is sufficient to join as any node.
     /// After enforcement ends, the extended tokens of machines that have joined expire.
@@ -44,9 +45,17 @@ impl Upkeep {
         };
         // The reads wait for their turn without a deadline, and the revocations of the next round wait for the reads.
         // Until the Machines are known, no token is expired.
-        let Ok(Some(wanted)) = timeout(PART_DEADLINE, Box::pin(wanted)).await else {
+        let Ok(Some(mut wanted)) = timeout(PART_DEADLINE, Box::pin(wanted)).await else {
             return;
         };
+        if extends && self.context.verifiers.need_evidence() {
+            let of_pools = Box::pin(self.inventory.pool_tokens());
+            let Ok(Some(of_pools)) = timeout(PART_DEADLINE, of_pools).await else {
+                return;
+            };
+            wanted.extend(of_pools.iter().cloned());
+            self.tokens.set_of_pools(of_pools);
+        }
         let (now, client) = (now(), self.access.client());
         let kept = if extends {
             part(self.tokens.keep(client, &wanted, now, elapsed())).await

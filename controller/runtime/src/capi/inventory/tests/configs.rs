@@ -208,6 +208,43 @@ fn tokens_are_known_after_a_few_calls_have_read_all_configs() {
 }
 
 #[test]
+fn pool_tokens_exclude_machines_and_pools_in_deletion() {
+    let (objects, inventory, _) = counted();
+    seen::<objects::Machine>(&objects, joined("m1"));
+    seen::<MachinePool>(&objects, V2.pool("p1", &[]));
+    let deletion = json!("2026-01-01T00:00:00Z");
+    let deleted = with(V2.pool("p2", &[]), "/metadata/deletionTimestamp", deletion);
+    seen::<MachinePool>(&objects, deleted);
+    let tokens = || block_on(inventory.pool_tokens()).unwrap();
+    assert_eq!(tokens(), [token("0000p1")].into());
+
+    // The bootstrap provider has replaced the token.
+    configured(&objects, V2.config("p1", "second"));
+
+    assert_eq!(tokens(), [token("second")].into());
+}
+
+#[test]
+fn pool_tokens_are_unknown_until_all_configs_are_read() {
+    let (objects, inventory, read) = counted();
+    for number in 0..120 {
+        seen::<MachinePool>(&objects, V2.pool(&format!("p{number:03}"), &[]));
+    }
+
+    let mut reads = Vec::new();
+    let tokens = loop {
+        let tokens = block_on(inventory.pool_tokens());
+        reads.push(taken(&read).len());
+        if let Some(tokens) = tokens {
+            break tokens;
+        }
+    };
+
+    assert_eq!(reads, [50, 50, 20]);
+    assert_eq!(tokens.len(), 120);
+}
+
+#[test]
 fn only_tokens_of_machines_without_a_node_are_joining() {
     let (objects, inventory) = cluster(V2);
     let joining = || block_on(inventory.joining_tokens()).unwrap();
