@@ -6,6 +6,7 @@ mod calls;
 mod cli;
 mod explain;
 mod found;
+mod live;
 mod networks;
 mod nodes;
 mod page;

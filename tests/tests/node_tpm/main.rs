@@ -5,5 +5,6 @@ mod chain;
 mod endorsement_key;
 mod faults;
 mod join;
+mod live;
 mod page;
 mod resumption;

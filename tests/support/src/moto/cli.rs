@@ -25,7 +25,7 @@ for option, value in zip(words[::2], words[1::2], strict=True):
     request[name] = value if shape.type_name == "string" else json.loads(value)
 answer = getattr(client, xform_name(operations[operation]))(**request)
 answer.pop("ResponseMetadata")
-print(json.dumps(answer))
+print(json.dumps(answer, default=str))
 "#;
 
 impl Moto {

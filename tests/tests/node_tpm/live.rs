@@ -1,0 +1,69 @@
+//! The script for a first run on a machine with a TPM, with swtpm.
+
+use std::process::{Command, Output};
+
+use kubelet_authenticator_test_support::process::Scratch;
+use kubelet_authenticator_test_support::swtpm::Swtpm;
+use kubelet_authenticator_tests::page::repository;
+use kubelet_authenticator_tests::program;
+
+/// Runs the script with this TPM.
+fn run(tpm: &Swtpm, files: &Scratch, name: &str, additions: &[&str]) -> (Output, String) {
+    let report = files.join(name);
+    let output = Command::new("python3")
+        .arg(repository().join("tests/live/tpm"))
+        .arg("--plugin")
+        .arg(program("kubelet-authenticator-tpm"))
+        .args(["--tcti", &tpm.tcti(), "--repeat", "3", "--report"])
+        .arg(&report)
+        .args(additions)
+        .output()
+        .unwrap();
+    let report =
+        std::fs::read_to_string(report).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    (output, report)
+}
+
+#[test]
+fn the_live_check_of_a_tpm_passes_and_leaves_the_tpm_unchanged() {
+    let tpm = Swtpm::start();
+    let files = Scratch::new("live-tpm");
+
+    let (output, report) = run(&tpm, &files, "first.md", &[]);
+
+    assert!(output.status.success(), "{output:?}\n{report}");
+    for row in [
+        "| 1 | the firmware measures registers 0 to 7 | ok |",
+        "| 2 | the plugin reads an endorsement key | ok |",
+        "| 6 | handles, sessions and lockout are unchanged | ok |",
+        "| 9 | three plugins at once read the key | ok |",
+        "| 7 | the counter of resets rises | not checked |",
+    ] {
+        assert!(report.contains(row), "{row}\n{report}");
+    }
+
+    // The TPM has not been reset, so the comparison with the first run fails.
+    let before = files.join("first.json").display().to_string();
+    let (output, report) = run(&tpm, &files, "second.md", &["--before", &before]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    for row in [
+        "| 2 | the identity is the same as before | ok |",
+        "| 7 | the counter of resets rises | FAILED |",
+        "| 8 | registers that changed since the earlier boot | noted | none |",
+    ] {
+        assert!(report.contains(row), "{row}\n{report}");
+    }
+}
+
+#[test]
+fn the_live_check_of_a_tpm_finds_firmware_that_does_not_measure() {
+    let tpm = Swtpm::unmeasured();
+    let files = Scratch::new("live-tpm-unmeasured");
+
+    let (output, report) = run(&tpm, &files, "report.md", &[]);
+
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let row =
+        "| 1 | the firmware measures registers 0 to 7 | FAILED | zero: [0, 1, 2, 3, 4, 5, 6, 7] |";
+    assert!(report.contains(row), "{report}");
+}
