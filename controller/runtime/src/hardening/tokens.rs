@@ -6,7 +6,7 @@
 //!
 //! The bootstrap provider replaces a pool's token when less than half of its lifetime is left, so that the original user
 //! data of the pool no longer works. If every attestation provider of the cluster has evidence, this module extends the
-//! pool's token before that, for the life of the pool. Then the token alone is not sufficient for a certificate.
+//! pool's token before that, for the life of the pool. The token is then not sufficient for a certificate.
 //!
 //! While attestation is not enforced, a token is sufficient to join as any node. Therefore the module does not extend
 //! tokens. It expires the tokens that it extended before, except for Machines without a Node, because the bootstrap

@@ -35,7 +35,7 @@ async fn clusters_with_one_name_and_one_account_are_reported_to_both() {
         assert!(message.contains("111122223333"), "{message}");
         assert!(!message.contains(another), "{message}");
     }
-    // The log is for the operator, and names both.
+    // The log is for the operator, and contains both names.
     let log = log.text();
     for part in ["tenant-a/one", "tenant-b/one", "111122223333"] {
         assert!(log.contains(part), "{part} in {log}");
