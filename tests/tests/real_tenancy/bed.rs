@@ -14,6 +14,7 @@ use kubelet_authenticator_tests::fleet::{Authentication, Manager, authorize, con
 use kubelet_authenticator_tests::management::{
     Contract, InfraCluster, Management, WorkloadCluster, network, owned,
 };
+use kubelet_authenticator_tests::scrape::Diagnostics;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Map, Value, json};
@@ -45,6 +46,7 @@ pub struct Site {
     pub network: Network,
     pub management: Management,
     pub manager: Manager,
+    pub diagnostics: Diagnostics,
 }
 
 pub static SITE: LazyLock<Site> = LazyLock::new(|| {
@@ -79,8 +81,11 @@ pub static SITE: LazyLock<Site> = LazyLock::new(|| {
             "data": data,
         }));
     }
-    let arguments = ["--ack", "carm"];
+    let diagnostics = Diagnostics::default();
+    let [metrics, health] = diagnostics.arguments();
+    let arguments = ["--ack", "carm", &metrics, &health];
     Site {
+        diagnostics,
         network: network(&cloud),
         manager: Manager::aws_without_fallback(&management, &cloud, &arguments),
         cloud,

@@ -80,6 +80,17 @@ fn two_clusters_with_one_name_in_one_account_are_reported_to_both() {
         let told = tenant.looked_at().to_string();
         assert!(!told.contains(other), "{told}");
     }
+    let series = ["twin-a", "twin-b"].map(|namespace| {
+        format!(
+            r#"node_attestation_cluster_condition{{namespace="{namespace}",cluster="{NAME}",type="{UNIQUE}",status="false"}} 1.0"#
+        )
+    });
+    let measured = poll(PATIENCE, || {
+        let text = SITE.diagnostics.scrape();
+        let has_all = series.iter().all(|line| text.contains(line));
+        has_all.then_some(())
+    });
+    assert!(measured.is_some(), "{}", SITE.diagnostics.scrape());
     let is_logged = || {
         let log = SITE.manager.process.log().text();
         let lines = log.lines();

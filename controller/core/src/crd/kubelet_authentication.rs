@@ -129,8 +129,8 @@ pub struct KubeletAuthenticationSpec {
     #[schemars(with = "AutoApproveBindings")]
     pub auto_approve_bindings: Option<AutoApproveBindings>,
     /// The treatment of bootstrap tokens. `Manage`: while attestation is enforced, the controller keeps the token of a
-    /// Machine valid as long as the Machine exists, and then ends it; it does not change the token of a pool.
-    /// `Ignore`: it does not change any token.
+    /// Machine valid as long as the Machine exists, and then ends it; it does the same for the token of a pool if every
+    /// authorized attestor has evidence. `Ignore`: it does not change any token.
     #[serde(default)]
     pub bootstrap_tokens: BootstrapTokens,
     /// Whether existing Nodes can be adopted. `Allow`: with their kubelet certificate and new evidence.
