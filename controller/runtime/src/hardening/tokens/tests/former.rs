@@ -1,4 +1,4 @@
-//! Tokens that a previous controller process extended.
+//! Tokens that a previous controller process extended, and calls for tokens.
 
 use std::sync::{Arc, Mutex};
 
@@ -211,4 +211,22 @@ async fn extended_tokens_beyond_the_memory_of_their_cluster_are_left_out() {
     let ended = tokens.keep(&client, &none, time(10), GRACE).await.unwrap();
     assert_eq!(ended.ended.len(), OWN_MEMORY / TOKEN_LEN);
     assert!(share.holding().resize(OWN_MEMORY));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extended_pool_token_is_not_read_again_for_a_day() {
+    let server = Server::new(|_, _| Some((Vec::new(), false)));
+    let client = server.client();
+    let mut tokens = Tokens::new(GRACE);
+    let wanted = BTreeSet::from([token("aaaaaa"), token("bbbbbb")]);
+    tokens.set_of_pools([token("aaaaaa")].into());
+
+    for (hour, extended) in [
+        (10, vec![token("aaaaaa"), token("bbbbbb")]),
+        (30, vec![token("bbbbbb")]),
+    ] {
+        let kept = tokens.keep(&client, &wanted, time(hour), GRACE).await;
+        assert_eq!(kept.unwrap().extended, extended, "{hour}");
+    }
+    assert_eq!(server.calls("GET bootstrap-token-aaaaaa").len(), 1);
 }
