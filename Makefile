@@ -51,6 +51,7 @@ CARGO_DENY := 0.20.2
 CARGO_MACHETE := 0.9.2
 CARGO_MUTANTS := 27.1.0
 MDBOOK := 0.5.4
+MDBOOK_MERMAID := 0.17.1
 tool = tests/tool $(1)
 # Always builds the whole workspace with its tests. A different selection of packages would change the features, and
 # cargo would build many crates again.
@@ -368,8 +369,14 @@ fmt:
 book:
 	@$(LINT) $(CARGO) test --locked --quiet --workspace --test book links::
 	@mdbook=$$($(call tool,mdbook@$(MDBOOK)) --no-default-features --features search); \
-	said=$$("$$mdbook" build docs 2>&1) || { echo "$$said" >&2; exit 1; }; \
-	if grep -E '(WARN|ERROR)' <<<"$$said" >&2; then exit 1; fi
+	mermaid=$$($(call tool,mdbook-mermaid@$(MDBOOK_MERMAID))); \
+	said=$$(MDBOOK_PREPROCESSOR__MERMAID__COMMAND="$$mermaid" "$$mdbook" build docs 2>&1) || { echo "$$said" >&2; exit 1; }; \
+	if grep -E '(WARN|ERROR)' <<<"$$said" >&2; then exit 1; fi; \
+	if grep -l 'language-mermaid' target/book/*.html >&2; then echo "these pages show pictures as code" >&2; exit 1; fi; \
+	RUST_LOG=error "$$mermaid" install target/book
+	@# Only pages with pictures load the scripts that draw pictures.
+	@sed -i 's#</body>#<script src="mermaid.min.js"></script><script src="mermaid-init.js"></script></body>#' \
+	  $$(grep -l '<pre class="mermaid">' target/book/*.html)
 	@# Files of the repository that pages name are not in the book.
 	@version=$$(packaging/version); \
 	sed -i "s#href=\"\.\./#href=\"$(REPOSITORY)/blob/v$$version/#g" target/book/*.html
