@@ -23,7 +23,7 @@ fn the_log_shows_each_step_of_a_join_with_a_machine_token() {
         ("reason", "FirstJoin"),
         ("node", "worker-1"),
         ("provider", "insecure"),
-        ("check", "sign"),
+        ("check", "signature"),
         ("requester", "system:bootstrap:token1"),
     ] {
         assert_eq!(line[field], expected, "{field}");
@@ -40,14 +40,14 @@ fn the_log_shows_each_step_of_a_join_with_a_machine_token() {
         .map(|mut fields| fields["check"].take())
         .collect();
     let all = [
-        "triage",
-        "parse",
-        "conform_client",
-        "locate",
-        "attest",
-        "check_node_name",
+        "scope",
+        "encoding",
+        "request-format",
+        "machine",
+        "evidence",
+        "node-name",
         "claim",
-        "sign",
+        "signature",
     ];
     assert_eq!(checks, all);
     let event = bed.wait_for_event(&name, "FirstJoin");

@@ -161,10 +161,10 @@ impl Deciding<'_> {
     /// Runs the checks. An error is also a decision, so that `?` stops the checks.
     async fn checked(&mut self, request: &CertificateSigningRequest) -> Result<Decision, Decision> {
         let context = self.context;
-        let raw = self.steps.take("triage", || triage(request, context))?;
+        let raw = self.steps.take("scope", || triage(request, context))?;
         self.steps.saw(|| seen::request(request));
         let asked = raw.asked().clone();
-        let csr = self.steps.take("parse", || raw.parse())?;
+        let csr = self.steps.take("encoding", || raw.parse())?;
         self.steps.saw(|| seen::parsed(&csr));
         match asked {
             Asked::Client(provider) => Box::pin(self.client(csr, &provider)).await,
@@ -179,7 +179,7 @@ impl Deciding<'_> {
     async fn client(&mut self, csr: ParsedCsr, provider: &Provider) -> Result<Decision, Decision> {
         let (signer, now) = (self.context.signer.as_ref(), self.now);
         let csr = Box::pin(self.claimed(csr, provider)).await?;
-        let made = Decision::Issue(self.steps.wait("sign", csr.sign(signer, now)).await?);
+        let made = Decision::Issue(self.steps.wait("signature", csr.sign(signer, now)).await?);
         self.steps.saw(|| seen::signed(&made));
         Ok(made)
     }
@@ -203,22 +203,22 @@ impl Deciding<'_> {
         let longest = context.longest_lifetime.min(left);
         let csr = self
             .steps
-            .take("conform_client", || csr.conform_client(verifier, longest))?;
+            .take("request-format", || csr.conform_client(verifier, longest))?;
         self.steps.saw(|| seen::client(csr.request()));
         let located = csr.locate(inventory);
-        let csr = self.steps.wait("locate", located).await?;
+        let csr = self.steps.wait("machine", located).await?;
         self.machine.clone_from(&csr.machine().object);
         self.steps.saw(|| seen::machine(csr.machine()));
         let attested = csr.attest(&context.audiences, now);
-        let csr = self.steps.wait("attest", attested).await?;
+        let csr = self.steps.wait("evidence", attested).await?;
         self.steps.saw(|| seen::attested(&csr));
         let settled = csr.check_node_name(inventory, ledger);
-        let csr = self.steps.wait("check_node_name", settled).await?;
+        let csr = self.steps.wait("node-name", settled).await?;
         self.steps.saw(|| seen::named(&csr));
         // This check precedes the claim: if the certificate cannot be signed, the machine must keep its name for the
         // previous key.
         if let Err(deferral) = signer.check(now).await {
-            self.steps.take("sign", || Err(deferral))?;
+            self.steps.take("signature", || Err(deferral))?;
         }
         let claimed = csr.claim(ledger, self.reference.clone(), now);
         let csr = self.steps.wait("claim", claimed).await?;
@@ -244,7 +244,7 @@ impl Deciding<'_> {
 
     async fn serving(&mut self, csr: ParsedCsr) -> Result<Decision, Decision> {
         let (context, now) = (self.context, self.now);
-        let csr = self.steps.take("conform_serving", || {
+        let csr = self.steps.take("request-format", || {
             csr.conform_serving(&context.serving, context.longest_lifetime)
         })?;
         self.steps
@@ -255,17 +255,19 @@ impl Deciding<'_> {
             &context.verifiers,
             &context.serving,
         );
-        let csr = self.steps.wait("corroborate", corroborated).await?;
+        let csr = self.steps.wait("serving-names", corroborated).await?;
         self.machine.clone_from(&csr.machine().object);
         self.steps.saw(|| seen::machine(csr.machine()));
         let made = match csr.request().asked {
-            Asked::BuiltInServing => Decision::Approve(self.steps.take("sign", || csr.approve())?),
+            Asked::BuiltInServing => {
+                Decision::Approve(self.steps.take("signature", || csr.approve())?)
+            }
             Asked::Client(_)
             | Asked::BuiltInClient
             | Asked::Serving(_)
             | Asked::OwnBuiltInServing => {
                 let signed = csr.sign(&context.signer, now);
-                Decision::Issue(self.steps.wait("sign", signed).await?)
+                Decision::Issue(self.steps.wait("signature", signed).await?)
             }
         };
         self.steps.saw(|| seen::signed(&made));

@@ -69,17 +69,17 @@ fn explain_checks_the_document_and_skips_the_aws_calls() {
     let unknown = explained(&cloud, &[]);
 
     let expected = [
-        ("triage", "passed"),
-        ("parse", "passed"),
-        ("conform_client", "passed"),
-        ("locate", "passed"),
-        ("attest", "skipped"),
-        ("check_node_name", "passed"),
+        ("scope", "passed"),
+        ("encoding", "passed"),
+        ("request-format", "passed"),
+        ("machine", "passed"),
+        ("evidence", "skipped"),
+        ("node-name", "passed"),
         ("claim", "undecided"),
     ];
     assert_eq!(outcomes(&known), expected, "{known:#}");
     let saw = "not called: STS, and EC2 after it; the other parts of this check pass";
     assert_eq!(known["checks"][4]["saw"], saw);
-    assert_eq!(outcomes(&unknown).last(), Some(&("attest", "denied")));
+    assert_eq!(outcomes(&unknown).last(), Some(&("evidence", "denied")));
     assert_eq!(unknown["reason"], "DocumentSignerMismatch");
 }

@@ -68,14 +68,14 @@ Requester: system:bootstrap:token1
 Signer:    cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure
 Signed by: the controller, with the key of --ca-key or with its external signer
 
-passed     triage: a request from system:bootstrap:token1 to
+passed     scope: a request from system:bootstrap:token1 to
            cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure
-passed     parse: a request signed with its own key, without evidence
-passed     conform_client: node n1 on machine test:///n1, with bootstrap token
+passed     encoding: a request signed with its own key, without evidence
+passed     request-format: node n1 on machine test:///n1, with bootstrap token
            token1, for A WHILE
-passed     locate: machine n1 can join; its Node is n1
-passed     attest: no evidence identifies test:///n1
-passed     check_node_name: machine n1 is allowed to use node name n1
+passed     machine: machine n1 can join; its Node is n1
+passed     evidence: no evidence identifies test:///n1
+passed     node-name: machine n1 is allowed to use node name n1
 undecided  claim: not called: the node identities, which are in the memory of
            the controller
 
@@ -105,7 +105,7 @@ fn the_failing_check_is_the_last_explained_step() {
     let last = checks.last().unwrap();
     assert_eq!(
         (&last["name"], &last["outcome"]),
-        (&json!("conform_client"), &json!("denied"))
+        (&json!("request-format"), &json!("denied"))
     );
     assert_eq!(told["reason"], "UsagesNotExact");
     assert_eq!(told["message"], last["saw"]);
@@ -210,16 +210,16 @@ fn an_address_outside_the_configured_ranges_is_explained_as_denied() {
         let text = printed(explain(&files, &serving(), &[]));
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    let passed = "passed conform_serving: node n1, for 203.0.113.7";
+    let passed = "passed request-format: node n1, for 203.0.113.7";
 
     let without = explained(&[]);
     let inside = explained(&["203.0.113.0/24"]);
     let outside = explained(&["198.51.100.0/24"]);
 
-    let unlimited = format!("{passed} undecided corroborate");
+    let unlimited = format!("{passed} undecided serving-names");
     assert!(without.contains(&unlimited), "{without}");
     let limited =
-        format!("{passed}; addresses are limited to 203.0.113.0/24 undecided corroborate");
+        format!("{passed}; addresses are limited to 203.0.113.0/24 undecided serving-names");
     assert!(inside.contains(&limited), "{inside}");
     let denied = "Result: denied, ServingAddressOutOfRange: 203.0.113.7 is outside \
                   servingAddressRanges";

@@ -150,10 +150,10 @@ fn a_denied_request_is_explained_by_the_check_that_denied_it() {
     assert_eq!(told["conditions"][0]["reason"], reason);
     assert_eq!(told["pendingSeconds"], Value::Null);
     let expected = [
-        ("triage", "passed"),
-        ("parse", "passed"),
-        ("conform_client", "passed"),
-        ("locate", "denied"),
+        ("scope", "passed"),
+        ("encoding", "passed"),
+        ("request-format", "passed"),
+        ("machine", "denied"),
     ];
     assert_eq!(outcomes(&told), expected);
     assert_eq!(told["checks"][3]["saw"], told["message"]);
@@ -206,7 +206,7 @@ fn a_waiting_request_is_explained_with_its_age_and_reason() {
         (&told["outcome"], &told["reason"]),
         (&json!("deferred"), &json!("MachineNotFound"))
     );
-    assert_eq!(outcomes(&told).last(), Some(&("locate", "deferred")));
+    assert_eq!(outcomes(&told).last(), Some(&("machine", "deferred")));
     assert!(told["pendingSeconds"].as_u64().is_some(), "{told:#}");
     assert_eq!(told["conditions"], json!([]));
     assert_eq!(versions(&scene), before);
@@ -247,16 +247,16 @@ Signer:    cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure
 Signed by: the controller, with the CA of Secret prod-1-ca
 Created:   TIME
 
-passed     triage: a request from system:bootstrap:TOKEN to
+passed     scope: a request from system:bootstrap:TOKEN to
            cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure
-passed     parse: a request signed with its own key, without evidence
-passed     conform_client: node m1 on machine generic:///prod-1/m1, with
+passed     encoding: a request signed with its own key, without evidence
+passed     request-format: node m1 on machine generic:///prod-1/m1, with
            bootstrap token TOKEN, for A WHILE
-passed     locate: machine m1 can join; its Node is m1
-passed     attest: no evidence identifies generic:///prod-1/m1
-passed     check_node_name: machine m1 is allowed to use node name m1
+passed     machine: machine m1 can join; its Node is m1
+passed     evidence: no evidence identifies generic:///prod-1/m1
+passed     node-name: machine m1 is allowed to use node name m1
 passed     claim: generation GENERATION: repeated request with the same key
-passed     sign: a certificate until TIME
+passed     signature: a certificate until TIME
 
 Result:    issued, JoinRepeated: every check passes
 Condition: Approved NodeNameClaimed at TIME: approved by

@@ -389,7 +389,7 @@ fn requests_of_two_attestors_are_explained_in_a_healthy_cluster() {
         let told = explained(&answer.application.name());
         assert_eq!(told["signerName"], provider.client_signer(), "{told:#}");
         let last = told["checks"].as_array().unwrap().last().unwrap();
-        assert_eq!(last["name"], "attest", "{told:#}");
+        assert_eq!(last["name"], "evidence", "{told:#}");
         for found in [&told["reason"], &told["conditions"][0]["reason"]] {
             assert_eq!(found, reason, "{told:#}");
         }

@@ -9,7 +9,7 @@ pub type Elapsed = fn() -> Duration;
 /// A completed check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// The stable name of the check, for logs. Each link in the chain in [`crate::request`] has a name.
+    /// The stable name of the check, for logs and for `explain`. Each link in the chain in [`crate::request`] has a name.
     pub check: &'static str,
     /// The duration of the check.
     pub took: Duration,

@@ -144,14 +144,14 @@ fn each_check_is_a_step_and_the_last_step_decides() {
     };
 
     let all = [
-        "triage",
-        "parse",
-        "conform_client",
-        "locate",
-        "attest",
-        "check_node_name",
+        "scope",
+        "encoding",
+        "request-format",
+        "machine",
+        "evidence",
+        "node-name",
         "claim",
-        "sign",
+        "signature",
     ];
     assert_eq!(checks(&valid()), all);
     let mut other = valid();

@@ -250,7 +250,7 @@ fn no_node_name_is_claimed_with_a_ca_outside_its_validity() {
 
     let checks: Vec<_> = decided.steps.iter().map(|step| step.check).collect();
     assert!(!checks.contains(&"claim"), "{checks:?}");
-    assert_eq!(checks.last(), Some(&"sign"));
+    assert_eq!(checks.last(), Some(&"signature"));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use node_attestation_core::verifier::{
 };
 
 /// The check that verifies evidence.
-pub(super) const CHECK: &str = "attest";
+pub(super) const CHECK: &str = "evidence";
 
 /// The services that were not called for the current request's evidence. The command explains one request at a time.
 #[derive(Debug, Clone, Default)]

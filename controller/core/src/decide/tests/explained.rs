@@ -50,29 +50,29 @@ fn an_explained_decision_lists_every_check_without_writing_a_record() {
     let signer = "cluster.x-k8s.io/kube-apiserver-client-kubelet-null";
     let expected = [
         (
-            "triage",
+            "scope",
             format!("a request from system:bootstrap:abcdef to {signer}"),
         ),
         (
-            "parse",
+            "encoding",
             "a request signed with its own key, with evidence of null".to_owned(),
         ),
         (
-            "conform_client",
+            "request-format",
             "node n1 on machine metal:///rack/m1, with bootstrap token abcdef, for 168h".to_owned(),
         ),
-        ("locate", "machine m1 can join; its Node is n1".to_owned()),
+        ("machine", "machine m1 can join; its Node is n1".to_owned()),
         (
-            "attest",
+            "evidence",
             "the evidence identifies metal:///rack/m1".to_owned(),
         ),
         (
-            "check_node_name",
+            "node-name",
             "machine m1 is allowed to use node name n1".to_owned(),
         ),
         ("claim", "generation 1: first join".to_owned()),
         (
-            "sign",
+            "signature",
             "a certificate until 2027-01-22T08:00:00Z".to_owned(),
         ),
     ];
@@ -99,7 +99,7 @@ fn a_failing_check_records_no_observation() {
     assert_eq!(denial.reason(), "TokenOfAnotherMachine");
     let checks = seen(&decided);
     assert_eq!(checks.len(), 4, "{checks:?}");
-    assert_eq!(checks[3], ("locate", None));
+    assert_eq!(checks[3], ("machine", None));
 }
 
 #[test]

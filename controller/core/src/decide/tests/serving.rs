@@ -351,7 +351,13 @@ fn each_serving_check_is_a_step_of_the_decision() {
 
     assert_eq!(
         steps,
-        ["triage", "parse", "conform_serving", "corroborate", "sign"]
+        [
+            "scope",
+            "encoding",
+            "request-format",
+            "serving-names",
+            "signature"
+        ]
     );
 }
 

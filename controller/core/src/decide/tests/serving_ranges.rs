@@ -195,7 +195,7 @@ fn an_explanation_shows_the_ranges_that_are_set() {
     let saw = |cluster: &Context| {
         let explained = block_on(explain(&serving(), cluster, now(), || Duration::ZERO));
         let mut steps = explained.steps.into_iter();
-        let step = steps.find(|step| step.check == "conform_serving");
+        let step = steps.find(|step| step.check == "request-format");
         step.unwrap().saw
     };
     let both = &["192.0.2.0/24", "2001:db8::/32"];

@@ -35,7 +35,7 @@ fn a_request_over_the_limit_is_not_read() {
         }));
 
         let checks: Vec<_> = decided.steps.iter().map(|step| step.check).collect();
-        assert_eq!(checks, ["triage"]);
+        assert_eq!(checks, ["scope"]);
         let Decision::Deny(denial) = decided.decision else {
             panic!("not denied");
         };
