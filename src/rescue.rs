@@ -130,7 +130,10 @@ impl Rescue {
         };
         // The panic message can contain any text, even a secret. The location is sufficient.
         let place = panicked.location().map(ToString::to_string);
-        let what = format!("a bug ended the run at {}", place.unwrap_or_default());
+        let what = format!(
+            "internal error: the plugin panicked at {}",
+            place.unwrap_or_default()
+        );
         let failure = Failure::new(Code::Internal, what, "report this as a bug");
         match before {
             // The other thread prints its answer and exits. If this thread exited first, the answer could be truncated.

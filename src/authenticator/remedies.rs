@@ -30,7 +30,7 @@ pub(crate) fn bootstrap_failure(error: &KubeconfigError, path: &Path) -> Failure
 pub(crate) fn bootstrap_refused(error: ApiError, path: &Path) -> Failure {
     if error.kind == ApiErrorKind::Unauthorized {
         let remedy = format!(
-            "write a kubeconfig with a new bootstrap token to {}; tokens expire",
+            "write a kubeconfig with a new bootstrap token to {}",
             path.display()
         );
         Failure::of(Code::Unauthorized, &error, remedy)

@@ -152,7 +152,7 @@ impl Steps {
                 state_directory.display()
             )
         } else {
-            "no action: the next run continues from here".to_owned()
+            "no action is needed: the next run continues from here".to_owned()
         };
         Failure::new(code, what, remedy)
     }

@@ -39,7 +39,7 @@ const ENVIRONMENT: [(&str, &str); 3] = [
     ),
     (
         "HTTPS_PROXY, https_proxy",
-        "Proxy for the API server, if the kubeconfig names no proxy.",
+        "Proxy for the API server, if the kubeconfig does not name a proxy.",
     ),
     (
         "NO_PROXY, no_proxy",

@@ -62,7 +62,7 @@ impl Doctor {
                 (Finding::fail(&failure), reachable())
             }
             Err(failure) => {
-                let skip = Finding::skip("the API server returned no time");
+                let skip = Finding::skip("the API server did not return a time");
                 (skip, Finding::fail(&failure))
             }
         };
@@ -113,8 +113,8 @@ impl Doctor {
         if origin.endpoint.ca_pem != endpoint.ca_pem() {
             let what = "the CA certificates of the cluster have changed since the node enrolled";
             let cure = match self.authenticator.attester.renewal() {
-                Renewal::Attested => "no action: the next run renews the certificate",
-                Renewal::Impossible => "no action: the kubelet's next run stores them",
+                Renewal::Attested => "no action is needed: the next run renews the certificate",
+                Renewal::Impossible => "no action is needed: the kubelet's next run stores them",
             };
             return Ok(warn(what, cure));
         }
@@ -171,7 +171,7 @@ impl Doctor {
         let text = text.map_err(|failure| Finding::fail(&failure))?;
         let pending = text.map(|text| Pending::parse(&text)).transpose();
         let pending = pending.map_err(|why| {
-            let cure = "no action: the next run sets it aside";
+            let cure = "no action is needed: the next run sets it aside";
             warn(format!("pending.json: {why}"), cure)
         })?;
         if let Some(open) = pending.and_then(|pending| pending.request) {
@@ -239,7 +239,7 @@ fn judge(
         let what = format!("request {name} does not exist on the API server");
         return rate(
             what,
-            "no action: the next run creates another request".to_owned(),
+            "no action is needed: the next run creates another request".to_owned(),
         );
     };
     match read.state {

@@ -172,7 +172,7 @@ impl Question<'_> {
         }
         let temporary = |what, remedy| ImdsError::Temporary(failure(what, remedy));
         if !http::failed_by(error, reqwest::Error::is_timeout) {
-            let what = "did not complete its HTTP answer";
+            let what = "did not complete its HTTP response";
             let what = format!("the service at {endpoint} for {path} {what}: {why}");
             return temporary(what, CHECK_SERVICE);
         }
@@ -184,7 +184,7 @@ impl Question<'_> {
             return temporary(what, CHECK_HOPS);
         }
         let what = format!(
-            "the instance metadata service at {endpoint} did not answer {path} within {waited:.1?}"
+            "the instance metadata service at {endpoint} did not answer the request for {path} within {waited:.1?}"
         );
         temporary(what, CHECK_IF_IT_STAYS)
     }

@@ -234,11 +234,11 @@ fn an_invalid_token_response_is_refused_with_the_reason() {
     for (answer, words) in [
         (
             "SSH-2.0-OpenSSH_9.9\r\n",
-            "did not complete its HTTP answer",
+            "did not complete its HTTP response",
         ),
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 90\r\n\r\nto-k",
-            "complete its HTTP answer",
+            "complete its HTTP response",
         ),
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",

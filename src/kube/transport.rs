@@ -290,7 +290,7 @@ impl Transport {
                 ApiErrorKind::Unauthorized,
                 Code::Unauthorized,
                 says("does not accept the credential (401 Unauthorized)"),
-                "give this machine a new bootstrap token; tokens expire",
+                "give this machine a new bootstrap token",
             ),
             403 => ApiError::new(
                 ApiErrorKind::Forbidden,

@@ -56,6 +56,9 @@ fn assert_rescued(run: &Run, old: &(String, String)) {
     assert_eq!(run.code, Some(0), "{run:#?}");
     assert_eq!(run.pair(), *old, "{run:#?}");
     assert_eq!(run.stderr.lines().count(), 2, "{run:#?}");
-    assert!(run.stderr.contains("a bug ended the run"), "{run:#?}");
+    assert!(
+        run.stderr.contains("internal error: the plugin panicked"),
+        "{run:#?}"
+    );
     assert!(!run.stderr.contains("PRIVATE"), "{run:#?}");
 }

@@ -19,7 +19,10 @@ fn a_panic_without_a_stored_credential_exits_with_1() {
     let mut node = Node::new(UNDER_TEST, &server);
     node.set_env("PANIC_AT", "Attested");
 
-    let run = node.run().failed(1).saying("a bug ended the run");
+    let run = node
+        .run()
+        .failed(1)
+        .saying("internal error: the plugin panicked");
 
     assert_eq!(run.stderr.lines().count(), 2, "{run:#?}");
     assert!(!run.stderr.contains("PRIVATE"), "{run:#?}");

@@ -59,7 +59,7 @@ pub enum InvalidEnvelope {
     #[error("the request contains text outside its blocks")]
     TextOutside,
     /// A block has a PEM header, an invalid line or end line, or invalid base64.
-    #[error("the request contains a block that is not strict PEM")]
+    #[error("the request contains a block that is not in the required PEM encoding")]
     NotStrict,
     /// The provider block does not contain a provider name.
     #[error("the provider block does not contain a valid provider name")]

@@ -46,8 +46,8 @@ reasons! {
         #[error("the identity document is not signed with the certificate of region {0}")]
         #[cure("Add the certificate that AWS publishes for the region with `--aws-extra-signers`.")]
         DocumentSignerMismatch(String) => "the identity document is not signed with the certificate of its region",
-        /// The signature does not verify with the key of the region's signer.
-        #[error("the identity document's signature does not verify with the key of region {0}")]
+        /// The signature does not match the key of the region's signer.
+        #[error("the identity document's signature does not match the key of region {0}")]
         #[cure("Treat it as an attack: the document was changed after AWS signed it.")]
         DocumentSignatureInvalid(String) => "the identity document's signature is not valid",
         /// The account of the instance is not allowed for the machines of this cluster.
@@ -152,7 +152,7 @@ reasons! {
         InstanceIncomplete(String, &'static str) => "the instance lacks its first network interface or its root volume",
         /// The root volume and the first network interface were attached at different times: one of them comes from
         /// another instance. Checked only at the first join.
-        #[error("root volume and first network interface of {0} were attached {1} s apart")]
+        #[error("the root volume and the first network interface of {0} were attached {1} s apart")]
         #[cure("Replace the instance, or set `rootVolumeCheck: false`.")]
         RootVolumeMoved(String, u64) => "the root volume or the first network interface was moved from another instance",
         /// A tag assigns the instance to another cluster, no tag assigns it to this one, or a required tag is missing.
@@ -165,8 +165,8 @@ reasons! {
             tag: String,
         } => "the instance does not have the required tags",
         /// EC2 does not report a valid node name for the instance.
-        #[error("EC2 reports no private DNS name for instance {0} that is a valid node name")]
+        #[error("EC2 does not report a private DNS name for instance {0} that is a valid node name")]
         #[cure("Set `spec.aws.nodeName: InstanceID`, and give the kubelet the same name.")]
-        InstanceNameless(String) => "EC2 reports no valid node name for the instance",
+        InstanceNameless(String) => "EC2 does not report a valid node name for the instance",
     }
 }

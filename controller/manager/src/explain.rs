@@ -95,7 +95,7 @@ pub(crate) async fn run(command: ExplainCommand) -> Result<String, BoxError> {
             all.retain(|request| is_asked(&request.metadata.name));
             ensure!(
                 !all.is_empty(),
-                format!("--file {place} has no such CertificateSigningRequest").into()
+                format!("--file {place} does not contain this CertificateSigningRequest").into()
             );
             all
         }
@@ -149,7 +149,7 @@ async fn alone(command: &ExplainCommand) -> Result<Explainer, BoxError> {
     let workload = workload(command).await?;
     ensure!(
         workload.is_some() || (command.file.is_some() && command.ca_cert.is_some()),
-        "without a management cluster, --workload-kubeconfig is required, or --file and --ca-cert"
+        "without a management cluster, either --workload-kubeconfig, or both --file and --ca-cert are required"
             .into()
     );
     let ca_certificates = match &command.ca_cert {

@@ -352,7 +352,7 @@ fn effect_of_reset(node: &str, is_revoked: bool) -> String {
         ""
     };
     format!(
-        "Resets node {node}: the next valid claim for this name opens a new generation, also with another key or from \
+        "Resets node {node}: the next valid claim for this name opens a new generation, even with another key or from \
          another machine.{revoked}"
     )
 }

@@ -30,7 +30,7 @@ const FILES: [(&str, &str); 2] = [
     ),
     (
         "/var/run/secrets/kubernetes.io/serviceaccount",
-        "Credential of the Pod, for the cluster that the controller runs in.",
+        "Credential of the Pod for the cluster in which the controller runs.",
     ),
 ];
 
@@ -42,7 +42,7 @@ const ENVIRONMENT: [(&str, &str); 5] = [
     ),
     (
         "HTTPS_PROXY, https_proxy",
-        "Proxy for API servers whose kubeconfig names no proxy. For run, also the proxy for STS and EC2.",
+        "Proxy for API servers whose kubeconfig does not name a proxy. For run, also the proxy for STS and EC2.",
     ),
     (
         "NO_PROXY, no_proxy",

@@ -194,7 +194,10 @@ impl Events {
         (age, now): (Duration, SystemTime),
     ) {
         let seconds = age.as_secs();
-        let note = format!("{}; it has waited for {seconds} s", error_chain(deferral));
+        let note = format!(
+            "{}; the request has been pending for {seconds} s",
+            error_chain(deferral)
+        );
         let words = ("Warning", "Defer", deferral.reason(), note);
         let event = event(machine, Some(request.object_ref(&())), words, now);
         self.send((Cluster::Management, event));

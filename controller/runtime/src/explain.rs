@@ -85,7 +85,7 @@ pub struct Explainer {
 pub enum ExplainError {
     /// A request with this name does not exist. Kubernetes removes old requests.
     #[error(
-        "CertificateSigningRequest {0} does not exist; Kubernetes removes CSRs after some hours"
+        "CertificateSigningRequest {0} does not exist; Kubernetes removes CSRs after several hours"
     )]
     NotFound(String),
     /// A request could not be read.

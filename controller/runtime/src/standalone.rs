@@ -251,7 +251,7 @@ impl Standalone {
             ),
             AutoApproveBindings::Remove | AutoApproveBindings::RemoveNow => tracing::warn!(
                 "autoApproveBindings is Remove: requests to the built-in client signer are denied. Without a management \
-                 cluster, kubeadm's bindings stay: remove them with kubectl"
+                 cluster, kubeadm's bindings remain: remove them with kubectl"
             ),
         }
         tracing::info!("bootstrap tokens are not managed: this requires a management cluster");

@@ -29,9 +29,9 @@ pub(crate) struct Credential {
     pub(crate) encrypted_secret: Vec<u8>,
 }
 
-/// The system provided no random bytes.
+/// The system did not provide random bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the system has no random bytes for a challenge")]
+#[error("the system did not provide random bytes for a challenge")]
 pub(crate) struct NoCredential;
 
 impl From<Unspecified> for NoCredential {

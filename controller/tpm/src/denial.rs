@@ -5,8 +5,7 @@ use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::reasons;
 
 reasons! {
-    /// Why the evidence of a machine with a TPM is denied: one reason a check, in the order of the
-    /// checks.
+    /// The reasons to deny the evidence of a machine with a TPM: one reason per check, in the order of the checks.
     #[derive(Clone, PartialEq, Eq)]
     pub TpmDenial: EvidenceReason {
         /// The public area of the endorsement key is not a single `TPMT_PUBLIC`, or does not contain a valid key.
@@ -15,8 +14,8 @@ reasons! {
                  it.")]
         EndorsementKeyMalformed(&'static str) => "the endorsement key's public area is malformed",
         /// The endorsement key does not match the templates L-1, L-2 and H-3 of the TCG's EK Credential Profile.
-        #[error("the public area of the endorsement key matches none of the templates L-1, L-2 and H-3")]
-        #[cure("Set `tpm.endorsementKey` on the node to a key that its TPM has.")]
+        #[error("the public area of the endorsement key does not match template L-1, L-2 or H-3")]
+        #[cure("Set `tpm.endorsementKey` on the node to a key that exists in its TPM.")]
         EndorsementKeyNotOfTemplate => "the endorsement key does not match an accepted template",
         /// The RSA key has a weakness that makes the keys of many TPMs easy to factor (ROCA, CVE-2017-15361).
         #[error("the {0} can be factored (ROCA)")]
@@ -82,7 +81,7 @@ reasons! {
         /// A certificate in the chain between the endorsement key certificate and `requireCA` is not acceptable as a
         /// CA.
         #[error("an intermediate certificate of the endorsement key is not accepted: {0}")]
-        #[cure("Add the intermediate certificate to `requireCA`: the request then needs no chain.")]
+        #[cure("Add the intermediate certificate to `requireCA`. The request then does not need a chain.")]
         EndorsementCertificateIssuerUnfit(String) => "an intermediate certificate of the endorsement key is not accepted",
         /// No valid CA in `requireCA` signed the certificate or its chain. The log names the CA that was tried, and the
         /// reason why its signature is not accepted.
@@ -101,8 +100,8 @@ reasons! {
         #[error("the signature algorithm of the quote does not match the attestation key")]
         #[cure("Identify the client from `spec.username` of the request. The plugin never changes the quote of a TPM.")]
         QuoteSignatureAlgorithm => "the signature algorithm of the quote does not match the attestation key",
-        /// The signature does not verify with the attestation key.
-        #[error("the quote's signature does not verify with the attestation key")]
+        /// The signature does not match the attestation key.
+        #[error("the quote's signature does not match the attestation key")]
         #[cure("Identify the client from `spec.username` of the request. The plugin never changes the quote of a TPM.")]
         QuoteSignatureInvalid => "the quote is not signed with the attestation key",
         /// The signed statement does not begin with `TPM_GENERATED_VALUE`.
@@ -144,12 +143,12 @@ reasons! {
         /// A register from 0 to 7 has its initial value, or this value extended only with systemd's separator. The
         /// firmware does not measure into the quoted bank, so any system can write its registers. A policy cannot
         /// protect them.
-        #[error("register {0} is not measured: the firmware does not extend it in the bank that is quoted")]
+        #[error("register {0} is not measured: the firmware does not extend it in the quoted bank")]
         #[cure("Choose the SHA-256 bank in the firmware setup, or remove the policy.")]
         RegisterNotMeasured(u8) => "the machine's firmware does not measure its boot",
         /// The registers have the allowed values, followed by the separator that systemd 261 and later extend.
         /// `pcrPolicy.osSeparator` does not allow it.
-        #[error("registers {} have the separator of systemd after their allowed values, and osSeparator is Refused", listed(registers))]
+        #[error("registers {} have systemd's separator after their allowed values, but osSeparator is Refused", listed(registers))]
         #[cure("Change `osSeparator` in the policy, or the machine image.")]
         OsSeparatorRefused {
             /// These registers.
@@ -157,7 +156,7 @@ reasons! {
         } => "the operating system extended its separator, which the policy does not allow",
         /// The registers have the allowed values, without the separator that systemd 261 and later extend.
         /// `pcrPolicy.osSeparator` requires it.
-        #[error("registers {} have their allowed values without the separator of systemd, and osSeparator is Required", listed(registers))]
+        #[error("registers {} have their allowed values without systemd's separator, but osSeparator is Required", listed(registers))]
         #[cure("Change `osSeparator` in the policy, or the machine image.")]
         OsSeparatorMissing {
             /// These registers.

@@ -121,7 +121,7 @@ impl KeyLists for ConfigMaps<KeyList> {
             None => (
                 ConditionStatus::Unknown,
                 reason::PENDING,
-                "the ConfigMaps were not read yet: no machine has sent a request".to_owned(),
+                "the ConfigMaps have not been read yet: no machine has sent a request".to_owned(),
             ),
             Some(Err(unread)) => (
                 ConditionStatus::False,
@@ -146,7 +146,7 @@ fn of_read(lists: &[Arc<KeyList>]) -> (ConditionStatus, &'static str, String) {
 }
 
 const WELL_FORMED: &str = "the key of an entry must be 64 lower-case hexadecimal digits, and its value \
-                           a provider ID or its beginning up to a '/'";
+                           must be a provider ID, or a prefix of one that ends in '/'";
 
 /// The condition if there are no lists. It is true if the settings do not name a `ConfigMap`.
 pub(crate) fn report_without_lists(are_named: bool) -> ConditionReport {

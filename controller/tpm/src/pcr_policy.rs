@@ -21,7 +21,7 @@ const SHA384_DIGITS: usize = 96;
 
 const OF_ANOTHER_BANK: &str =
     "has a digest of 96 digits (SHA-384): only SHA-256 is supported, with 64 digits";
-const NOT_REGISTERS: &str = "is not registers from 0 to 23 with their digests";
+const NOT_REGISTERS: &str = "must be registers from 0 to 23 with their digests";
 const ONLY_OF_SOFTWARE: &str = "names only registers that software can reset (16 and 23)";
 
 /// The digest in a register.

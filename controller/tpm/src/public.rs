@@ -96,7 +96,7 @@ fn point(unique: &TpmuPublicId, len: usize) -> Result<Vec<u8>, NoKey> {
     let mut point = vec![4];
     for coordinate in [&**x, &**y] {
         let zeros = len.checked_sub(coordinate.len());
-        let zeros = zeros.ok_or("a coordinate is longer than its curve's")?;
+        let zeros = zeros.ok_or("a coordinate is too long for its curve")?;
         point.resize(point.len() + zeros, 0);
         point.extend_from_slice(coordinate);
     }

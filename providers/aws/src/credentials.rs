@@ -79,7 +79,7 @@ impl Credentials {
         }
         let invalid_field = |field| {
             invalid(format!(
-                "the {field} of the instance's credentials is invalid"
+                "the {field} in the instance's credentials is invalid"
             ))
         };
         let expiration =

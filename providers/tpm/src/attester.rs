@@ -85,7 +85,7 @@ impl Attester for Tpm {
         // This run did not read the provider ID from the TPM but from an open request, so compare it with the TPM now.
         if self.known.get() == Some(claim.provider_id) && name_of(&keys)? != *claim.provider_id {
             let what = format!("the TPM does not match provider ID {}", claim.provider_id);
-            let remedy = "no action: the next run uses the provider ID of the TPM";
+            let remedy = "no action is needed: the next run uses the provider ID of the TPM";
             return Err(Failure::new(Code::EvidenceInvalid, what, remedy));
         }
         let stored = keys.certificate.as_ref().map(|stored| stored.0.as_slice());
@@ -120,7 +120,7 @@ impl Attester for Tpm {
             Ok(TpmEvidence::Respond(response)) => (response.header, response.keys),
             Err(error) => {
                 let what = "cannot read the evidence that the challenge was made for";
-                let remedy = "no action: the next run creates another request";
+                let remedy = "no action is needed: the next run creates another request";
                 return Err(Failure::new(Code::EvidenceInvalid, what, remedy).because(&error));
             }
         };

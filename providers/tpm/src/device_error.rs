@@ -44,21 +44,21 @@ pub(crate) fn failure(tpm: &str, error: &DeviceError) -> Failure {
         ),
         DeviceError::OtherKey => (
             "no longer has the endorsement key of the challenge",
-            "no action: the next run uses the current key",
+            "no action is needed: the next run uses the current key",
         ),
         DeviceError::InvalidKey => (
             "has an endorsement key that does not match its template",
             "select another key with tpm.endorsementKey",
         ),
         DeviceError::NoBank => (
-            "has no bank SHA-256 or SHA-384 with all PCRs of tpm.pcrs",
+            "does not have a SHA-256 or SHA-384 bank with all PCRs in tpm.pcrs",
             "select SHA-256 in the firmware's settings of the TPM, or request it and reboot: \
              `echo 23 2 > /sys/class/tpm/tpm0/ppi/request` (where ppi/version is 1.3; the firmware can \
-             ask at the console); a TPM with SHA-1 only cannot attest",
+             ask at the console); a TPM with only SHA-1 cannot attest",
         ),
         DeviceError::Unsettled => (
             "changed its PCRs during the quote",
-            "no action: the next run tries again; remove PCRs that change at runtime from tpm.pcrs",
+            "no action is needed: the next run tries again; remove PCRs that change at runtime from tpm.pcrs",
         ),
         DeviceError::Question => (
             "has a helper that does not support the command",
@@ -74,7 +74,7 @@ const REBOOT: &str =
 const UNKNOWN: &str = "decode the code with `tpm2_rc_decode`, and check the kernel's messages about \
                        the TPM (dmesg | grep -i tpm)";
 
-const BUSY: (&str, &str) = ("is busy", "no action: the next run tries again");
+const BUSY: (&str, &str) = ("is busy", "no action is needed: the next run tries again");
 
 /// The layer numbers in a response code.
 const OF_TPM: u32 = 0;
@@ -217,7 +217,7 @@ mod tests {
     fn the_remedy_for_a_missing_bank_is_a_request_to_the_firmware() {
         let failure = failure("/dev/tpmrm0", &DeviceError::NoBank);
 
-        let what = "the TPM (/dev/tpmrm0) has no bank SHA-256 or SHA-384 with all PCRs of tpm.pcrs";
+        let what = "the TPM (/dev/tpmrm0) does not have a SHA-256 or SHA-384 bank with all PCRs in tpm.pcrs";
         assert_eq!(failure.what(), what);
         let cure = failure.remedy();
         assert!(

@@ -20,7 +20,7 @@ const SEE_SUPPORT: &str = concat!(
 );
 
 const CIPHERS: &str = "no TLS version or cipher suite in common: TLS 1.3, or TLS 1.2 with ECDHE and \
-                       AES-GCM or ChaCha20-Poly1305, is needed";
+                       AES-GCM or ChaCha20-Poly1305, is required";
 
 /// The TLS error that caused `error`, if any, and the hint.
 pub(in crate::kube) fn fault(

@@ -133,7 +133,7 @@ fn explain_covers_all_requests_of_a_list_or_the_named_one() {
     assert_eq!(names, ["request-of-n1", "request-of-n2"]);
     assert_eq!(one["name"], "request-of-n2");
     let none = explain(&files, &list, &["request-of-n3"]);
-    assert_refused(&none, &["has no such CertificateSigningRequest"]);
+    assert_refused(&none, &["does not contain this CertificateSigningRequest"]);
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn faults() -> Vec<(Route, Fault, &'static str)> {
         (
             Route::rsa2048(),
             Fault::Cut,
-            "did not complete its HTTP answer",
+            "did not complete its HTTP response",
         ),
         (
             Route::rsa2048(),

@@ -94,7 +94,7 @@ pass  lock: free
 pass  node-name: n1
 pass  machine: test:///machine-1
 fail  bootstrap-kubeconfig: https://API does not accept the credential (401 Unauthorized): Unauthorized
-      cure: write a kubeconfig with a new bootstrap token to /SCRATCH/bootstrap.kubeconfig; tokens expire
+      cure: write a kubeconfig with a new bootstrap token to /SCRATCH/bootstrap.kubeconfig
       see: PAGE#doctor-bootstrap-kubeconfig
 pass  request: no open request
 fail  certificate: no certificate is stored

@@ -48,12 +48,12 @@ fn a_drop_in_contains_the_path_of_the_plugin_on_the_node() {
         let refused = node.command(&["render", "--command", path, "kubelet-drop-in"]);
         refused
             .failed(2)
-            .saying("is not an absolute path without special characters of systemd");
+            .saying("is not an absolute path without systemd special characters");
     }
     let spaced = ["render", "--state-directory", "/a b", "kubelet-drop-in"];
     let refused = node.command(&spaced).failed(2);
     refused.saying(
-        "--state-directory \"/a b\" is not an absolute path without special characters of systemd",
+        "--state-directory \"/a b\" is not an absolute path without systemd special characters",
     );
 }
 

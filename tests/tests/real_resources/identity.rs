@@ -108,7 +108,7 @@ fn contradictory_times_and_generations_are_refused() {
         (
             "revoked.generation",
             json!(4),
-            "no generation after the current one can be revoked",
+            "a generation after the current one cannot be revoked",
         ),
     ]);
 }

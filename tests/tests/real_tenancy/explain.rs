@@ -92,7 +92,7 @@ fn an_identity_chain_is_explained_with_roles_account_and_expiry() {
     let links: Vec<_> = told["chain"].as_array().unwrap().iter().collect();
     let link = |kind: &str, name: &str, permission: &str| json!({"kind": kind, "name": name, "permission": permission});
     let everybody = "allowedNamespaces is empty: every namespace is allowed";
-    let listed = "allowedNamespaces.list has the namespace";
+    let listed = "allowedNamespaces.list contains the namespace";
     let expected = [
         link("AWSClusterRoleIdentity", NAME, listed),
         link("AWSClusterRoleIdentity", "explained-jump", everybody),

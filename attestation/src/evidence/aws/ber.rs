@@ -127,7 +127,7 @@ impl<'a> Input<'a> {
             InvalidBer("an end-of-contents marker is out of place")
         );
         if tag & LONG_TAG == LONG_TAG {
-            return Err(InvalidBer("a tag has a large number"));
+            return Err(InvalidBer("a tag number is too large"));
         }
         let length = match self.byte()? {
             short @ 0..0x80 => Length::Known(short.into()),

@@ -100,7 +100,7 @@ impl TryFrom<Members<String>> for Registers {
         };
         let bank = Bank::ALL.into_iter().find(fits);
         bank.and_then(|bank| Self::of_bank(bank, digests))
-            .ok_or("the PCR values do not all have 64 or all have 96 digits")
+            .ok_or("the PCR values must all have 64 digits, or all have 96 digits")
     }
 }
 

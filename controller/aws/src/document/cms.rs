@@ -102,7 +102,7 @@ impl<'a> SignedMessage<'a> {
         }
         signer
             .finish()
-            .map_err(|_| DocumentStructure("it has attributes that are not signed"))?;
+            .map_err(|_| DocumentStructure("it has unsigned attributes"))?;
         let digest: [u8; 32] = Sha256::digest(content).into();
         Attributes::parse(covered)?.are_about(&digest, signature_algorithm)?;
         Ok(Self {

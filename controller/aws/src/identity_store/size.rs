@@ -14,7 +14,7 @@ pub(super) const OF_CLUSTERS: NamespaceLimits = NamespaceLimits {
 };
 
 /// The reason why an object that exceeds its namespace's size limit is not used.
-pub(super) const TOO_LARGE: &str = "the objects of this kind in its namespace have more than 16 MiB; delete some of \
+pub(super) const TOO_LARGE: &str = "the objects of this kind in its namespace exceed 16 MiB in total; delete some of \
                                     them, then change this one";
 
 impl IdentityStore {

@@ -34,7 +34,7 @@ pub enum TokenError {
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum FailureKind {
     /// AWS rejects the call, because of a trust policy, an external ID, an IAM policy, or an invalid access key.
-    #[display("AWS refuses with {code}{}{}", request(request_id.as_ref()), advice(code))]
+    #[display("AWS refuses the call with {code}{}{}", request(request_id.as_ref()), advice(code))]
     Refused {
         /// The AWS error code.
         code: String,
@@ -104,13 +104,13 @@ fn request(id: Option<&String>) -> String {
 fn advice(code: &str) -> &'static str {
     match code {
         "InvalidClientTokenId" => {
-            ": the access key is not valid, or its account has not enabled the region of STS (--aws-sts-region)"
+            ": the access key is not valid, or its account has not enabled the STS region (--aws-sts-region)"
         }
         "RegionDisabledException" => {
             ": the account of the role has not activated STS in this region (--aws-sts-region)"
         }
         "PackedPolicyTooLarge" => {
-            ": inlinePolicy, policyARNs and the tags of the session are too large together; EKS Pod Identity adds tags, \
+            ": inlinePolicy, policyARNs and the session tags together are too large; EKS Pod Identity adds tags, \
              unless its association has disableSessionTags"
         }
         _ => "",

@@ -30,7 +30,7 @@ pub enum Permission {
     #[display("allowedNamespaces is empty: every namespace is allowed")]
     Everybody,
     /// The list contains the namespace's name.
-    #[display("allowedNamespaces.list has the namespace")]
+    #[display("allowedNamespaces.list contains the namespace")]
     Listed,
     /// The selector matches the namespace's labels.
     #[display("allowedNamespaces.selector selects the namespace")]

@@ -104,7 +104,7 @@ fn role(
     } else {
         let value: RoleValue = serde_saphyr::from_str(value).map_err(|_| {
             invalid(
-                "it is neither the ARN of a role nor YAML of roleArn, externalID and sessionName"
+                "it is neither a role ARN nor YAML with roleArn, externalID and sessionName"
                     .to_owned(),
             )
         })?;

@@ -254,7 +254,7 @@ impl ResolutionError {
 /// The fix, if it is not obvious.
 fn hint(identity: &IdentityRef) -> &'static str {
     if *identity == IdentityRef::controller() {
-        ": Cluster API Provider AWS creates it, with its feature AutoControllerIdentityCreator, or you do"
+        ": create it, or enable the feature AutoControllerIdentityCreator of Cluster API Provider AWS"
     } else {
         ""
     }

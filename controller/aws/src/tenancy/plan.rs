@@ -99,7 +99,7 @@ pub enum Warning {
 pub struct DigestKey(hmac::Key);
 
 impl DigestKey {
-    /// Creates a random key. `None` if the system has no random bytes.
+    /// Creates a random key. `None` if the system did not provide random bytes.
     pub fn random() -> Option<Self> {
         let mut random = [0; 32];
         aws_lc_rs::rand::fill(&mut random).ok()?;

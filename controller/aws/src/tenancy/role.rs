@@ -65,7 +65,7 @@ pub struct RoleArn {
 
 /// The text is not a role ARN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it is not the ARN of a role: arn:PARTITION:iam::ACCOUNT:role/NAME")]
+#[error("it is not a role ARN (want arn:PARTITION:iam::ACCOUNT:role/NAME)")]
 pub struct InvalidRoleArn;
 
 /// A field of a role is invalid, so STS would reject it.
@@ -75,19 +75,19 @@ pub enum InvalidRoleSpec {
     #[error("roleARN: {0}")]
     RoleArn(#[from] InvalidRoleArn),
     /// The session name is invalid.
-    #[error("sessionName must have 2 to 64 letters, digits and characters of _+=,.@-")]
+    #[error("sessionName must have 2 to 64 letters, digits and characters from _+=,.@-")]
     SessionName,
     /// The validity is out of bounds.
-    #[error("durationSeconds must be 900 to 43200")]
+    #[error("durationSeconds must be from 900 to 43200")]
     DurationSeconds,
     /// The inline session policy is invalid.
-    #[error("inlinePolicy must be JSON of at most 2048 characters")]
+    #[error("inlinePolicy must be JSON with at most 2048 characters")]
     InlinePolicy,
     /// The managed session policies are invalid.
     #[error("policyARNs must have at most 10 ARNs")]
     PolicyArns,
     /// The external ID is invalid.
-    #[error("externalID must have 2 to 1224 letters, digits and characters of _+=,.@:/-")]
+    #[error("externalID must have 2 to 1224 letters, digits and characters from _+=,.@:/-")]
     ExternalId,
 }
 

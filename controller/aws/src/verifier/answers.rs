@@ -94,7 +94,7 @@ impl Answers {
             let message = "STS accepted the credentials; EC2 was not called yet".to_owned();
             (ConditionStatus::True, reason::CREDENTIALS_ACCEPTED, message)
         } else if well.is_empty() {
-            let message = "EC2 was not called yet: no instance has sent a request".to_owned();
+            let message = "EC2 has not been called yet: no instance has sent a request".to_owned();
             (ConditionStatus::Unknown, reason::PENDING, message)
         } else {
             let message = format!("EC2 answered in {}", well.join(", "));

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
     category = "cluster-api",
     namespaced,
     derive = "PartialEq",
-    doc = "An AWS role that the service account of the same name and namespace assumes.",
+    doc = "An AWS role that the service account with the same name and namespace assumes.",
     label("clusterctl.cluster.x-k8s.io", ""),
     label("clusterctl.cluster.x-k8s.io/move", ""),
     printcolumn(

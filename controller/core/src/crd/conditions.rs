@@ -17,7 +17,7 @@ pub const AWS_CREDENTIALS_READY: &str = "AWSCredentialsReady";
 pub const AWS_CLUSTER_NAME_UNIQUE: &str = "AWSClusterNameUnique";
 /// Whether the controller read the `ConfigMaps` with endorsement keys, and every entry in them.
 pub const ENDORSEMENT_KEY_LISTS_READ: &str = "EndorsementKeyListsRead";
-/// Whether the certificates for endorsement keys stay valid for the next 90 days.
+/// Whether the certificates for endorsement keys remain valid for the next 90 days.
 pub const ENDORSEMENT_CERTIFICATES_VALID: &str = "EndorsementCertificatesValid";
 /// Whether the firmware of all machines measures their boot.
 pub const BOOT_MEASURED: &str = "BootMeasured";

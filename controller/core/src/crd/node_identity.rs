@@ -66,7 +66,7 @@ use super::system_time;
         name = "Gen",
         type_ = "integer",
         json_path = ".spec.generation",
-        description = "The number of this generation of the name, from 1"
+        description = "The generation number of the node name, starting at 1"
     ),
     printcolumn(
         name = "Revoked",
@@ -78,7 +78,7 @@ use super::system_time;
         name = "Tombstone",
         type_ = "string",
         json_path = ".spec.tombstone.reason",
-        description = "The reason why the name has no holder any more"
+        description = "The reason why the name no longer has a holder"
     ),
     printcolumn(
         name = "Expires",
@@ -118,7 +118,7 @@ use super::system_time;
     rule_at(
         ".revoked.generation",
         "!has(self.revoked) || self.revoked.generation <= self.generation",
-        "no generation after the current one can be revoked",
+        "a generation after the current one cannot be revoked",
     ),
     rule_at(
         ".supersededGeneration",
@@ -177,7 +177,7 @@ pub struct NodeIdentitySpec {
     /// The boot of the TPM at the time of the claim. An earlier boot means a copy of the TPM, or a TPM that was
     /// cleared.
     pub tpm_boot: Option<TpmBoot>,
-    /// The number of this generation of the name, from 1. Certificates of earlier generations are invalid.
+    /// The generation number of the node name, starting at 1. Certificates of earlier generations are invalid.
     #[schemars(
         with = "i64",
         range(min = 1),
@@ -200,12 +200,12 @@ pub struct NodeIdentitySpec {
     /// The boot of the machine's TPM when the last certificate was issued.
     #[serde(default)]
     pub last_tpm_boot: Option<LastTpmBoot>,
-    /// The previous generation, whose certificates stay valid until the node uses a certificate of this generation.
+    /// The previous generation, whose certificates remain valid until the node uses a certificate of this generation.
     /// The machine sent better evidence with a renewal.
     #[serde(default)]
     #[schemars(with = "Option<i64>", range(min = 1))]
     pub superseded_generation: Option<u64>,
-    /// Set when the name has no holder any more. The node identity stays as long as one of its certificates can be
+    /// Set when the name no longer has a holder. The node identity is kept as long as one of its certificates can be
     /// valid.
     pub tombstone: Option<Tombstone>,
     /// Set when an operator, or a new holder of the name, revoked the certificates.
@@ -298,7 +298,7 @@ pub struct Tombstone {
     #[serde(with = "system_time")]
     #[schemars(schema_with = "schema::time")]
     pub since: SystemTime,
-    /// The reason: the Machine is gone, has another name, or its Cluster has no `KubeletAuthentication` any more.
+    /// The reason: the Machine is gone, has another name, or its Cluster no longer has a `KubeletAuthentication`.
     pub reason: TombstoneReason,
     /// The expiry of the last certificate. The node identity can be deleted after it.
     #[serde(with = "system_time")]
@@ -313,7 +313,7 @@ pub enum TombstoneReason {
     MachineGone,
     /// The machine has another name now.
     Renamed,
-    /// The Cluster has no `KubeletAuthentication` any more.
+    /// The Cluster no longer has a `KubeletAuthentication`.
     Unmanaged,
 }
 

@@ -57,7 +57,7 @@ pub struct RevokedKey {
     pub node_name: String,
     /// The generation that the key opened.
     pub generation: u64,
-    /// The provider ID of the machine. It gets no certificate until an operator releases it.
+    /// The provider ID of the machine. The machine does not get a certificate until an operator releases it.
     #[serde(
         rename = "providerID",
         default,
@@ -88,7 +88,7 @@ pub struct RevokedGenerations {
     /// The lowest valid generation.
     #[serde(rename = "lowestValidGeneration")]
     pub lowest_valid: u64,
-    /// The expiry of the last certificate of the earlier generations. The controller then removes the entry.
+    /// The expiry time of the last certificate from an earlier generation. The controller then removes the entry.
     #[serde(with = "system_time")]
     pub until: SystemTime,
 }

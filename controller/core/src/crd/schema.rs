@@ -110,7 +110,7 @@ pub(super) fn address_ranges(_: &mut SchemaGenerator) -> Schema {
             "x-kubernetes-validations": [rule(
                 // The CEL functions require Kubernetes 1.31. The project requires 1.33.
                 "isCIDR(self) && cidr(self) == cidr(self).masked()",
-                "a range of addresses is <network>/<length of its prefix>, with no bit after the prefix, \
+                "an address range is <network>/<prefix length>, without host bits, \
                  such as 10.0.0.0/8 or 2001:db8::/32",
             )],
         },
@@ -178,7 +178,7 @@ pub(super) fn revoked(_: &mut SchemaGenerator) -> Schema {
                     "type": "integer", "format": "int64", "minimum": 2,
                 },
                 "until": {
-                    "description": "The expiry of the last certificate of the earlier generations. \
+                    "description": "The expiry time of the last certificate from an earlier generation. \
                                     The controller then removes the entry.",
                     "type": "string", "format": "date-time", "maxLength": 32,
                 },
@@ -216,7 +216,7 @@ pub(super) fn revoked_keys(_: &mut SchemaGenerator) -> Schema {
                     "type": "integer", "format": "int64", "minimum": 1,
                 },
                 "providerID": {
-                    "description": "The provider ID of the machine. It gets no certificate until an operator \
+                    "description": "The provider ID of the machine. The machine does not get a certificate until an operator \
                                     releases it.",
                     "type": "string", "minLength": 1, "maxLength": 512,
                 },
@@ -226,7 +226,7 @@ pub(super) fn revoked_keys(_: &mut SchemaGenerator) -> Schema {
         },
         "x-kubernetes-validations": [rule(
             "self.all(key, key.matches('^[0-9a-f]{64}$'))",
-            "a key is named by its SHA-256, in lower-case hexadecimal digits",
+            "the name of a key is its SHA-256 digest, in lower-case hexadecimal digits",
         )],
     })
 }

@@ -90,12 +90,12 @@ pub enum EndorsementKeyPlatform {
 #[schemars(extend("x-kubernetes-validations" = [
     rule(
         "has(self.machine) != has(self.providerID)",
-        "names its machine by one of machine and providerID",
+        "must contain either machine or providerID",
     ),
     rule_at(
         ".providerID",
         schema::IS_PROVIDER_ID,
-        "is a provider ID, or its beginning up to a '/' with more than its scheme",
+        "must be a provider ID, or a prefix of one that ends in '/' and is longer than its scheme",
     ),
 ]))]
 pub struct AllowedEndorsementKey {

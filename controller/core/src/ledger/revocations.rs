@@ -249,7 +249,7 @@ impl Revocations {
     /// The list. Returns an error until the list has been read.
     pub(super) fn known(&self) -> Result<Arc<KnownRevocations>, Unavailable> {
         let list = self.0.lock().list.clone();
-        let unread = "the list of revoked certificates was not read yet";
+        let unread = "the list of revoked certificates has not been read yet";
         list.ok_or_else(|| Unavailable::new(unread))
     }
 

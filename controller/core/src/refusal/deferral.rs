@@ -10,7 +10,7 @@ use crate::identifiers::ServingName;
 use crate::time::text;
 
 crate::reasons! {
-    /// Why a request stays pending.
+    /// The reasons why a request stays pending.
     pub Deferral {
         /// No machine has this provider ID or bootstrap token. A machine can send its request before its infrastructure
         /// reports it.
@@ -28,12 +28,12 @@ crate::reasons! {
         MachineNotProvisioned(String) => "the machine's names and addresses are not known yet",
         /// The request is for a serving certificate with an address, but the addresses of the cluster's Services are
         /// unknown. The infrastructure provider can relay addresses from inside the machine, such as a Service address.
-        #[error("the Service addresses of the cluster are unknown, so an address of the machine can be one of them")]
+        #[error("the Service addresses of the cluster are unknown, so an address of the machine could be one of them")]
         #[cure("See the condition `ServiceRangesKnown` of the KubeletAuthentication.")]
         ServiceRangesUnknown => "the Service addresses of the cluster are not known yet",
         /// The request names a built-in signer, but the controller does not know yet whether the cluster enforces
         /// attestation.
-        #[error("the admission policy, which shows whether attestation is enforced, was not read yet")]
+        #[error("the admission policy, which shows whether attestation is enforced, has not been read yet")]
         #[cure("Restore the workload API server. If a permission is missing, the condition `Ready` names it.")]
         EnforcementUnknown => "the controller cannot determine yet whether it is responsible",
         /// Another machine has an equal or stronger claim to the node name: through its objects, its Node, or the
@@ -73,13 +73,13 @@ crate::reasons! {
         /// The machine already has a certificate for another key or name. It can enroll again when its Node is down,
         /// when no certificate is valid, or when an operator resets the node identity. The Event and the log show the
         /// time.
-        #[error("the machine has a certificate for node {0} that can still be valid; the request waits {1}")]
+        #[error("the machine has a certificate for node {0} that might still be valid; the request waits {1}")]
         #[cure("Stop the kubelet that uses the other key, or run `identities reset`.")]
         IdentityLive(NodeName, WaitEnd) => "the machine already has a valid certificate",
         /// The node joined with evidence, but this request has none: the authorized provider was changed to a weaker
         /// one. The request waits until an operator resets the node identity.
         #[error(
-            "node {0} joined with evidence of {1}, and this request has none; if it is the same machine, run: \
+            "node {0} joined with {1} evidence, but this request has no evidence; if the machine is the same, run: \
              node-attestation-controller identities reset --yes <cluster> {0}"
         )]
         #[cure("If it is the same machine, run `identities reset`.")]
@@ -103,15 +103,15 @@ crate::reasons! {
         NodesUnavailable(#[source] Unavailable) => "the node could not be looked up",
         /// The node identity changed during each attempt to claim the name.
         #[error("the node identity of node {0} keeps changing; retrying")]
-        #[cure("Nothing: the controller retries.")]
+        #[cure("No action is needed: the controller retries.")]
         RecordContended(NodeName) => "the node name could not be claimed yet",
         /// A machine that is being deleted still has the name or address of the serving certificate.
         #[error("{0} still belongs to machine {1}, which is being deleted")]
         #[cure("Wait until the other machine is deleted.")]
         ServingNameNotFree(ServingName, String) => "a name or address still belongs to a machine that is being deleted",
-        /// The system provided no random bytes for a serial number.
-        #[error("the system provided no random bytes for a serial number")]
-        #[cure("Nothing: the controller retries. If the request stays pending, check the controller's host.")]
+        /// The system did not provide random bytes for a serial number.
+        #[error("the system did not provide random bytes for a serial number")]
+        #[cure("No action is needed: the controller retries. If the request stays pending, check the controller's host.")]
         NoEntropy => "the certificate could not be signed yet",
         /// The cluster's CA certificate has expired, or is not valid yet.
         #[error("the CA certificate is not valid now")]

@@ -12,7 +12,7 @@ use super::{EvidenceDenial, EvidenceReason};
 use crate::identifiers::{CertificateUid, KeyDigest, NodeNames, ServingName, TokenId};
 
 crate::reasons! {
-    /// Why a request is denied: one reason a check, in the order of the checks.
+    /// The reasons to deny a request: one reason per check, in the order of the checks.
     #[derive(Clone, PartialEq, Eq)]
     pub Denial {
         /// `spec.request` is larger than the controller accepts.
@@ -20,7 +20,7 @@ crate::reasons! {
         #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         RequestTooLarge(usize) => "the request is too large",
         /// The requester's attributes in `spec` are larger than the API server sets for a node or a bootstrap token.
-        #[error("spec.{0} is larger than for any node or bootstrap token")]
+        #[error("spec.{0} is too large for a node or a bootstrap token")]
         #[cure("Identify the client from `spec.username` of the request. No node or bootstrap token has such \
                  attributes.")]
         RequesterTooLarge(&'static str) => "the requester's attributes are too large",
@@ -94,7 +94,7 @@ crate::reasons! {
         #[cure("Request the certificate with the plugin, which signs with ECDSA and SHA-256.")]
         SignatureAlgorithmNotAccepted => "the certification request is not signed with ECDSA and SHA-256",
         /// The request is not signed with its own key.
-        #[error("the certification request's signature does not verify with its own key")]
+        #[error("the signature of the certification request does not match its own key")]
         #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         SelfSignatureInvalid => "the certification request is not signed with its own key",
 
@@ -157,7 +157,7 @@ crate::reasons! {
 
         /// The attestation provider of the evidence does not match the requested signer.
         #[error(
-            "the signer name is for {signer}, and the provider block names {}",
+            "the signer name is for {signer}, but the provider block names {}",
             claimed.as_ref().map_or("no provider", Provider::as_str)
         )]
         #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
@@ -272,7 +272,7 @@ crate::reasons! {
                  `system:bootstrappers:`. The log names the groups.")]
         RequesterGroups(Vec<String>) => "the requester's groups are not accepted",
         /// A node requests a certificate for a different node.
-        #[error("node {requester} requests the certificate for node {asked}")]
+        #[error("node {requester} requests a certificate for node {asked}")]
         #[cure("Identify the client from `spec.username` of the request. A node can request only its own certificate.")]
         RequesterIsAnotherNode {
             /// The requester.
@@ -282,7 +282,7 @@ crate::reasons! {
         } => "a node can request only its own certificate",
         /// The requesting node's certificate does not contain the UID of a node identity. kube-apiserver forwards this
         /// UID in Kubernetes 1.33 and later.
-        #[error("the requester's certificate has no UID from this controller")]
+        #[error("the requester's certificate does not contain a UID from this controller")]
         #[cure("Set `adoption: Allow` for a node that joined before, or use its bootstrap token. Check that Kubernetes \
                  is 1.33 or later.")]
         RequesterUidMissing => "the requester's certificate was not issued by this controller, and the node cannot be adopted",
@@ -303,7 +303,7 @@ crate::reasons! {
         /// The machine is being deleted and has not joined. A machine that has joined can renew its certificate until
         /// it is deleted.
         #[error("machine {0} is being deleted")]
-        #[cure("Nothing. A new Machine gets a new bootstrap token.")]
+        #[cure("No action is needed: a new Machine gets a new bootstrap token.")]
         MachineDeleting(String) => "the machine is being deleted",
 
         /// The evidence was created for a different cluster.
@@ -329,19 +329,19 @@ crate::reasons! {
         #[error("the request is for node {0}, but the node name of the machine is {1}")]
         #[cure("Start the kubelet with the node name that the Machine's objects report. The log shows the name.")]
         NodeNameMismatch(NodeName, NodeNames) => "the node name does not match the machine",
-        /// Another machine holds the node name, and its certificate can still be valid.
+        /// Another machine holds the node name, and its certificate might still be valid.
         #[error("{1} holds node name {0}")]
         #[cure("Rename one machine, or stop the kubelet on the other machine and run `identities reset`.")]
         NameTaken(NodeName, ProviderId) => "another machine holds the node name",
         /// The node identity that belongs to the certificate no longer exists.
         #[error("node {0} has no node identity")]
-        #[cure("If node identities were lost, set `adoption: Recover`. Otherwise, if the bootstrap token is valid, nothing: the \
-                 plugin uses it next. If it has expired, run `tokens recreate`.")]
+        #[cure("If node identities were lost, set `adoption: Recover`. Otherwise, the plugin uses the bootstrap \
+                 token next: if the token has expired, run `tokens recreate`.")]
         RecordMissing(NodeName) => "the node identity of the certificate no longer exists",
         /// The certificate belongs to a different node identity or to an earlier generation.
         #[error("certificate {1} of node {0} belongs to another node identity or to an earlier generation")]
-        #[cure("Nothing, if the bootstrap token is valid: the plugin uses it next. After a restored backup, run \
-                 `identities restored`.")]
+        #[cure("If the bootstrap token is valid, no action is needed: the plugin uses it next. After the restore of \
+                 a backup, run `identities restored`.")]
         FormerCertificate(NodeName, CertificateUid) => "the certificate is no longer valid for the node",
         /// The machine has the provider ID of the machine that holds the name, but is a different instance or has a
         /// different TPM.
@@ -361,8 +361,8 @@ crate::reasons! {
         TpmOfAnotherMachine(NodeName, ProviderId) => "the TPM is already registered for another machine",
         /// The key belongs to the node identity of another machine. A copied disk or image contains the key.
         #[error("the key belongs to {1}, which holds node name {0}")]
-        #[cure("Nothing, if the plugin creates another key automatically. Otherwise, run `reset` on the copied \
-                 machine.")]
+        #[cure("If the plugin creates another key automatically, no action is needed. Otherwise, run `reset` on the \
+                 copied machine.")]
         KeyOfAnotherMachine(NodeName, ProviderId) => "the key is already registered for another machine",
         /// An operator revoked the machine's certificates. The machine cannot get another one until an operator runs
         /// `identities reset --revoked`.

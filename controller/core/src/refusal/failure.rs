@@ -7,7 +7,7 @@ use kubelet_attestation::version::{EvidenceVersion, SUPPORTED_VERSIONS_ANNOTATIO
 use crate::identifiers::KeyDigest;
 
 crate::reasons! {
-    /// Why a request can never be issued, though nothing contradicts it.
+    /// The reasons why a request can never be issued, although it contains no contradiction.
     pub Failure {
         /// The controller does not support this evidence version. The annotation lists the supported versions.
         #[error(
@@ -27,8 +27,8 @@ crate::reasons! {
         EvidenceExpired => "the evidence is too old",
         /// The annotation contains a challenge for the machine's TPM. The node responds in another request with the
         /// same key, because a request can be answered only once.
-        #[error("the request got a challenge for the TPM: {detail}")]
-        #[cure("Nothing. Every join with a TPM starts with such a request.")]
+        #[error("the controller created a challenge for the TPM: {detail}")]
+        #[cure("No action is needed: every join with a TPM starts with such a request.")]
         ChallengeIssued {
             /// A description of the challenge, for the log.
             detail: String,
@@ -47,7 +47,7 @@ crate::reasons! {
         CertificateRejected => "the API server rejected the certificate",
         /// 20 minutes after its creation, the request still matches no machine in the cluster. The machine was deleted
         /// or never existed. No node waits for the request.
-        #[error("the cluster has no such machine, 20 minutes after the request")]
+        #[error("the machine is still missing 20 minutes after the request")]
         #[cure("Compare the output of `identify` on the node with `spec.providerID` of the Machine.")]
         MachineMissing => "no machine was found for 20 minutes",
         /// The request was approved, but could not be verified within 10 minutes. An approved request must not stay

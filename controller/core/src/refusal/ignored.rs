@@ -1,27 +1,27 @@
 //! Requests on which the controller does not decide.
 
 crate::reasons! {
-    /// Why a request is left alone.
+    /// The reasons why the controller does not answer a request.
     #[derive(Clone, PartialEq, Eq)]
     pub Ignored {
         /// The request names another signer, or the signer of an attestation provider that this cluster does not
         /// authorize.
         #[error("the signer {0:?} does not belong to this controller")]
-        #[cure("Nothing, if the plugin did not send the request. Otherwise, add the provider to \
-                 `authorizedAttestors`.")]
+        #[cure("If the plugin sent the request, add the provider to `authorizedAttestors`. Otherwise, no action is \
+                 needed.")]
         AnotherSigner(String) => "another signer answers this request",
         /// Attestation is not enforced in this cluster yet (`autoApproveBindings`), and the request names a built-in
         /// signer. Its own approver, or an operator, decides.
         #[error("attestation is not enforced in this cluster, and the request names a built-in signer")]
-        #[cure("Nothing. To enforce attestation, set `autoApproveBindings: Remove`.")]
+        #[cure("No action is needed. To enforce attestation, set `autoApproveBindings: Remove`.")]
         NotEnforced => "attestation is not enforced in this cluster",
         /// The request is already denied.
         #[error("the request was already denied")]
-        #[cure("Nothing. The condition `Denied` contains the reason.")]
+        #[cure("No action is needed. The condition `Denied` contains the reason.")]
         AlreadyDenied => "the request was already denied",
         /// The request has already failed.
         #[error("the request already failed")]
-        #[cure("Nothing. The condition `Failed` contains the reason.")]
+        #[cure("No action is needed. The condition `Failed` contains the reason.")]
         AlreadyFailed => "the request already failed",
         /// The controller already approved the request, and kube-controller-manager signs it.
         #[error("the request was already approved, and this controller does not sign for its signer")]
@@ -31,7 +31,7 @@ crate::reasons! {
         /// The built-in client signer issued the certificate before the controller could deny the request: another
         /// approver accepts requests without evidence.
         #[error("the built-in client signer issued a certificate that this controller did not approve")]
-        #[cure("Close the auto-approval path that `cluster check` reports. The certificate stays valid until it \
+        #[cure("Close the auto-approval path that `cluster check` reports. The certificate remains valid until it \
                  expires.")]
         IssuedByOthers => "another signer issued a certificate for this request without attestation",
         /// The request already has its certificate.

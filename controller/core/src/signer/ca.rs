@@ -16,7 +16,7 @@ use super::private_key::InvalidPrivateKey;
 #[non_exhaustive]
 pub enum InvalidCa {
     /// The text is not exactly one certificate.
-    #[error("the CA certificate is not exactly one PEM block of a certificate")]
+    #[error("the CA certificate is not exactly one PEM certificate")]
     NotOneCertificate,
     /// The certificate is malformed.
     #[error("the CA certificate is malformed")]
@@ -27,10 +27,12 @@ pub enum InvalidCa {
     )]
     NotACa,
     /// The format of the key is not supported.
-    #[error("the CA key is not one unencrypted PEM block of PKCS#8, PKCS#1 or SEC1")]
+    #[error("the CA key is not exactly one unencrypted PEM block in PKCS#8, PKCS#1 or SEC1 form")]
     KeyForm,
     /// The kind of the key is not supported.
-    #[error("the CA key is neither RSA of 2048 to 4096 bits nor ECDSA on P-256, P-384 or P-521")]
+    #[error(
+        "the CA key is neither an RSA key with 2048 to 4096 bits nor an ECDSA key on P-256, P-384 or P-521"
+    )]
     KeyKind,
     /// The key is rejected.
     #[error("the CA key is not accepted")]

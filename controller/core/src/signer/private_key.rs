@@ -70,7 +70,7 @@ pub enum InvalidPrivateKey {
     #[error("the {0} of the RSA key is longer than its modulus: create another key")]
     RsaNumber(&'static str),
     /// The library rejects the key.
-    #[error("the numbers of the key do not match each other: create another key")]
+    #[error("the numbers in the key are inconsistent: create another key")]
     Inconsistent,
 }
 

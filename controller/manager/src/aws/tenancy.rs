@@ -95,7 +95,7 @@ impl TenancyArguments {
         };
         let watch = IdentityWatch::new(client, places, store.clone());
         let observer = store.clone();
-        let key = DigestKey::random().ok_or("the system has no random bytes")?;
+        let key = DigestKey::random().ok_or("the system did not provide random bytes")?;
         let (credentials, first_accounts) = TenantCredentials::new(clients, store, key);
         let tenants = Tenants {
             credentials: Arc::new(credentials),

@@ -363,7 +363,7 @@ impl CapiInventory {
         let cluster = &self.cluster;
         let found = self.objects.look(cluster, |known, members| {
             let Some(facts) = known.filter(|facts| self.objects.selects(facts)) else {
-                let why = format!("the management cluster has no Cluster {cluster}");
+                let why = format!("Cluster {cluster} does not exist in the management cluster");
                 return Err(Unavailable::new(why));
             };
             if facts.paused {

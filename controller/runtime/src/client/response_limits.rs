@@ -126,7 +126,7 @@ pub(crate) enum Excess {
     Items(usize),
     #[error("the API server's list has more than {0} pages")]
     Pages(usize),
-    #[error("the answers of API servers exceed the available memory")]
+    #[error("the answers from API servers exceed the available memory")]
     Memory,
     #[error("the connections to the API servers of the namespace exceed its part of the memory")]
     Connections,

@@ -158,7 +158,7 @@ fn each_invalid_field_is_reported() {
         (
             "machines:",
             "serviceRanges: [10.96.0.0/12, 10.0.0.1/8]\nmachines:",
-            "machines.yaml: serviceRanges[1]: a range of addresses is",
+            "machines.yaml: serviceRanges[1]: an address range is",
         ),
         (
             "name: worker-2",

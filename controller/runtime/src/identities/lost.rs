@@ -3,7 +3,7 @@
 //! Such a node cannot prove that it held its name, so an operator decides. The new record names the node's Machine, and
 //! is reset: the next claim with a token of this Machine opens a generation, while the Node is up or down. Another
 //! machine cannot claim the name while the Node is up. The record does not contain the UID in the node's certificate.
-//! So this certificate stays valid until it expires, and only the lowest valid generation can end it.
+//! So this certificate remains valid until it expires, and only the lowest valid generation can end it.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};

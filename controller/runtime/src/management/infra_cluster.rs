@@ -42,7 +42,7 @@ pub(super) fn definitions() -> Definitions {
 
 /// The Clusters of a tenant refer to too many kinds at the same time.
 #[derive(Debug, thiserror::Error)]
-#[error("the namespace reads too many definitions of kinds at the same time")]
+#[error("too many concurrent reads of custom resource definitions for this namespace")]
 struct TooManyDefinitions;
 
 /// Writes the `InfraCluster` status of one cluster.

@@ -43,9 +43,9 @@ metrics! {
     DENIALS = Counter "node_attestation_cluster_denials" &["namespace", "cluster", "reason"],
         "Denied requests of the cluster, by reasons that indicate a copied machine and all others";
     PENDING = Gauge "node_attestation_pending_csrs" CLUSTER,
-        "Requests without an answer";
+        "Unanswered requests";
     OLDEST_PENDING = Gauge "node_attestation_oldest_pending_csr_seconds" CLUSTER,
-        "Age of the oldest request without an answer";
+        "Age of the oldest unanswered request";
     CLUSTERS = Gauge "node_attestation_clusters" &["phase"],
         "Clusters served by this replica";
     CONDITION = Gauge "node_attestation_cluster_condition" &["namespace", "cluster", "type", "status"],
@@ -75,7 +75,7 @@ metrics! {
     WATCH_UP = Gauge "node_attestation_watch_up" WATCH,
         "Whether the watch works";
     WATCH_AGE = Gauge "node_attestation_watch_age_seconds" WATCH,
-        "Time since the API server sent anything on the watch";
+        "Time since the last data from the API server on the watch";
     WATCH_FAILURES = Counter "node_attestation_watch_failures" &["kind"],
         "Watch failures";
     RECORD_WRITES = Counter "node_attestation_record_writes" &["operation", "result"],

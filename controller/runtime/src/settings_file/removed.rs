@@ -6,11 +6,11 @@ use kubelet_attestation::page_url;
 const REMOVED: &[(&str, &str)] = &[
     (
         "spec.certificate.insecureExpirationSeconds",
-        "write spec.certificate.expirationSeconds, whose default and maximum depend on the attestor",
+        "set spec.certificate.expirationSeconds, whose default and maximum depend on the attestor",
     ),
     (
         "spec.builtInRenewal",
-        "for ControlPlane, write exemptNodes: [ControlPlane]; otherwise, remove it",
+        "for ControlPlane, set exemptNodes: [ControlPlane]; otherwise, remove it",
     ),
     (
         "spec.reenrolment",
@@ -29,7 +29,7 @@ const REMOVED: &[(&str, &str)] = &[
     ),
     (
         "spec.tpm.pcrPolicy.mode",
-        "remove it: a policy enforces the values in allowed, and without values only records",
+        "remove it: a policy enforces the values in allowed; without values, it only records",
     ),
     (
         "spec.tpm.pcrPolicy.bank",

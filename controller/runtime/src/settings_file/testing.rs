@@ -160,20 +160,20 @@ pub fn cases() -> Vec<Case> {
             "/spec/servingAddressRanges",
             json!(["10.0.0.0/8", "10.0.0.1/8"]),
             "spec.servingAddressRanges[1]",
-            "a range of addresses is <network>/<length of its prefix>, with no bit after the prefix, \
+            "an address range is <network>/<prefix length>, without host bits, \
              such as 10.0.0.0/8 or 2001:db8::/32",
         ),
         case(
             "/spec/servingAddressRanges",
             json!(["::ffff:10.0.0.0/104"]),
             "spec.servingAddressRanges[0]",
-            "a range of addresses is <network>",
+            "an address range is <network>",
         ),
         case(
             "/spec/servingAddressRanges",
             json!(["010.0.0.0/8"]),
             "spec.servingAddressRanges[0]",
-            "a range of addresses is <network>",
+            "an address range is <network>",
         ),
         case(
             "/spec/aws/requiredTags",
@@ -185,13 +185,13 @@ pub fn cases() -> Vec<Case> {
             "/spec/tpm/endorsementKeys/allowList",
             json!([{"ekSha256": "1".repeat(64)}]),
             "spec.tpm.endorsementKeys.allowList[0]",
-            "names its machine by one of machine and providerID",
+            "must contain either machine or providerID",
         ),
         case(
             "/spec/tpm/endorsementKeys/allowList",
             key("providerID", "metal3://"),
             "spec.tpm.endorsementKeys.allowList[0].providerID",
-            "is a provider ID, or its beginning up to a '/' with more than its scheme",
+            "must be a provider ID, or a prefix of one that ends in '/' and is longer than its scheme",
         ),
         case(
             "/spec/tpm/pcrPolicy/allowed",

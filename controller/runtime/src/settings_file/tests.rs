@@ -242,7 +242,7 @@ fn a_removed_field_is_refused_with_its_replacement() {
         ("reenrolment", "remove it"),
         (
             "builtInRenewal",
-            "for ControlPlane, write exemptNodes: [ControlPlane]",
+            "for ControlPlane, set exemptNodes: [ControlPlane]",
         ),
     ] {
         let mut found = Vec::new();

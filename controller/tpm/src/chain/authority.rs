@@ -64,7 +64,7 @@ impl Authority {
         }
         let key = AuthorityKey::read(certificate.public_key()).map_err(|kind| {
             let name = name(certificate.subject());
-            format!("the key of {name} is {kind}, and can verify no signature: {SUPPORTED}")
+            format!("the key of {name} is {kind}, and cannot verify signatures: {SUPPORTED}")
         })?;
         let constraints = certificate.basic_constraints().ok().flatten();
         Ok(Self {

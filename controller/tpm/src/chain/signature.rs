@@ -52,7 +52,7 @@ pub(super) enum NotSigned {
     Algorithm(String),
     #[error("its key ({key}) does not match the signature algorithm ({algorithm})")]
     KeyOfAnotherKind { key: String, algorithm: String },
-    #[error("the signature ({0}) does not verify with its key")]
+    #[error("the signature ({0}) does not match its key")]
     Invalid(String),
 }
 

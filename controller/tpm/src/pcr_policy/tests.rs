@@ -384,12 +384,12 @@ fn a_denial_for_the_separator_names_it_and_the_setting() {
     .to_string();
     assert_eq!(
         said,
-        "registers 0, 7 have the separator of systemd after their allowed values, and osSeparator is Refused"
+        "registers 0, 7 have systemd's separator after their allowed values, but osSeparator is Refused"
     );
     let said = TpmDenial::OsSeparatorMissing { registers: vec![4] }.to_string();
     assert_eq!(
         said,
-        "registers 4 have their allowed values without the separator of systemd, and osSeparator is Required"
+        "registers 4 have their allowed values without systemd's separator, but osSeparator is Required"
     );
 }
 

@@ -92,7 +92,7 @@ fn invalid_or_unsupported_ber_is_refused_with_the_reason() {
             &[0x30, 0x80, 0, 1, 0, 0],
             "an end-of-contents marker is out of place",
         ),
-        (&[0x3f, 0x20, 0], "a tag has a large number"),
+        (&[0x3f, 0x20, 0], "a tag number is too large"),
         (&[0x04, 0x80, 0, 0], "a primitive element has no length"),
         (&[0x04, 0x81, 1, 7], "a length is not in its shortest form"),
         (

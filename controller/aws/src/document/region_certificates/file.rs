@@ -18,16 +18,16 @@ const END: &str = "-----END CERTIFICATE-----";
 #[non_exhaustive]
 pub enum InvalidSigners {
     /// The file is larger than 1 MiB. The value is its size.
-    #[error("it has {0} bytes, and at most {MAX_FILE_SIZE} are read")]
+    #[error("it has {0} bytes (limit: {MAX_FILE_SIZE})")]
     TooLarge(usize),
     /// The file has no certificate.
     #[error("it has no signer")]
     Empty,
     /// This line is neither a region nor part of a certificate.
-    #[error("line {0} is neither \"Region: <name>\" nor part of a certificate in PEM")]
+    #[error("line {0} is neither \"Region: <name>\" nor part of a PEM certificate")]
     Line(usize),
     /// A certificate has no region line before it, or a region line has no certificate after it.
-    #[error("line {0}: each certificate follows its own line \"Region: <name>\"")]
+    #[error("line {0}: each certificate needs its own line \"Region: <name>\" before it")]
     Unpaired(usize),
     /// This line does not have a region name.
     #[error("line {0} does not name a region")]
@@ -40,15 +40,19 @@ pub enum InvalidSigners {
     Certificate(usize, String, #[source] x509_cert::der::Error),
     /// The key of the certificate that begins in this line, for this region, is not RSA with 2048 bits: AWS also
     /// publishes certificates for other signatures.
-    #[error("line {0}: the key of {1} is not RSA of 2048 bits")]
+    #[error("line {0}: the key of {1} is not a 2048-bit RSA key")]
     Key(usize, String),
     /// The key of the certificate that begins in this line, for this region, is already known as the key of another
     /// region.
-    #[error("line {0}: the key for {1} is the key for {2}")]
+    #[error(
+        "line {0}: the certificate for region {1} has the same key as the certificate for region {2}"
+    )]
     KeyOfAnotherRegion(usize, String, String),
     /// The certificate that begins in this line has the issuer and serial number of a known signer of this region, but
     /// a different key.
-    #[error("line {0}: {1} has a signer with the same issuer and serial number, and another key")]
+    #[error(
+        "line {0}: region {1} already has a certificate with the same issuer and serial number, but a different key"
+    )]
     AnotherKey(usize, String),
 }
 

@@ -114,10 +114,7 @@ fn a_file_without_signers_is_refused() {
         assert_eq!(refused(file), "it has no signer");
     }
     let large = "#".repeat(1024 * 1024 + 1);
-    assert_eq!(
-        refused(&large),
-        "it has 1048577 bytes, and at most 1048576 are read"
-    );
+    assert_eq!(refused(&large), "it has 1048577 bytes (limit: 1048576)");
 }
 
 #[test]
@@ -129,7 +126,7 @@ fn a_signers_file_over_one_mebibyte_is_refused() {
     assert!(with_file(&of_size(1024 * 1024)).is_ok());
     assert_eq!(
         refused(&of_size(1024 * 1024 + 1)),
-        "it has 1048577 bytes, and at most 1048576 are read"
+        "it has 1048577 bytes (limit: 1048576)"
     );
 }
 
@@ -137,15 +134,16 @@ fn a_signers_file_over_one_mebibyte_is_refused() {
 fn an_invalid_signers_file_is_refused_with_its_line() {
     let file = SIGNER.signers_file(&[NEW]);
     let certificate = SIGNER.certificate_pem();
-    let unpaired =
-        |line| format!("line {line}: each certificate follows its own line \"Region: <name>\"");
+    let unpaired = |line| {
+        format!("line {line}: each certificate needs its own line \"Region: <name>\" before it")
+    };
 
     assert_eq!(refused(certificate), unpaired(1));
     assert_eq!(refused(&format!("Region: eu-west-1\n{file}")), unpaired(2));
     assert_eq!(refused(&format!("# one\nRegion: {NEW}\n")), unpaired(2));
     assert_eq!(
         refused(&format!("\nregion {NEW}\n{certificate}")),
-        "line 2 is neither \"Region: <name>\" nor part of a certificate in PEM"
+        "line 2 is neither \"Region: <name>\" nor part of a PEM certificate"
     );
     assert_eq!(
         refused(&file.replace(NEW, "us-iso-east-1.example")),
@@ -170,7 +168,7 @@ fn a_signer_with_a_key_other_than_rsa_2048_is_refused() {
 
     assert_eq!(
         refused(&larger.signers_file(&[NEW])),
-        "line 2: the key of us-iso-east-1 is not RSA of 2048 bits"
+        "line 2: the key of us-iso-east-1 is not a 2048-bit RSA key"
     );
 }
 
@@ -210,10 +208,10 @@ fn a_signer_that_contradicts_a_known_one_is_refused() {
 
     assert_eq!(
         below_another_region.unwrap_err().to_string(),
-        "line 2: the key for us-east-1 is the key for us-iso-east-1"
+        "line 2: the certificate for region us-east-1 has the same key as the certificate for region us-iso-east-1"
     );
     assert_eq!(
         under_a_known_name.unwrap_err().to_string(),
-        "line 2: us-iso-east-1 has a signer with the same issuer and serial number, and another key"
+        "line 2: region us-iso-east-1 already has a certificate with the same issuer and serial number, but a different key"
     );
 }

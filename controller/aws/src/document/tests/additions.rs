@@ -14,7 +14,7 @@ fn structure() -> AwsDenial {
 }
 
 fn unsigned_attributes() -> AwsDenial {
-    AwsDenial::DocumentStructure("it has attributes that are not signed")
+    AwsDenial::DocumentStructure("it has unsigned attributes")
 }
 
 fn attributes(detail: &'static str) -> AwsDenial {

@@ -192,8 +192,8 @@ async fn session_policies_too_large_with_session_tags_are_denied() {
     assert_eq!(error.kind.reason(), "AssumeRoleDenied");
     assert_eq!(
         error.kind.to_string(),
-        "AWS refuses with PackedPolicyTooLarge (request 01234567-89ab-cdef-0123-456789abcdef): inlinePolicy, \
-         policyARNs and the tags of the session are too large together; EKS Pod Identity adds tags, unless its \
+        "AWS refuses the call with PackedPolicyTooLarge (request 01234567-89ab-cdef-0123-456789abcdef): inlinePolicy, \
+         policyARNs and the session tags together are too large; EKS Pod Identity adds tags, unless its \
          association has disableSessionTags"
     );
     // Without the tags, the policies fit.
@@ -269,8 +269,8 @@ async fn an_unknown_key_is_retried_once_and_only_in_the_home_region() {
         assert!(refused.is_of_session(), "{refused:?}");
         assert_eq!(
             refused.to_string(),
-            "AWS refuses with InvalidClientTokenId (request 01234567-89ab-cdef-0123-456789abcdef): the access key is \
-             not valid, or its account has not enabled the region of STS (--aws-sts-region)"
+            "AWS refuses the call with InvalidClientTokenId (request 01234567-89ab-cdef-0123-456789abcdef): the access key is \
+             not valid, or its account has not enabled the STS region (--aws-sts-region)"
         );
         assert_eq!(sts.service.calls().len(), calls, "{region}");
     }

@@ -200,7 +200,7 @@ fn queries_fail_for_a_paused_or_missing_cluster() {
     let other = CapiInventory::new(objects, ObjectKey::new("tenant-b", "prod-1"));
     assert_eq!(
         not_now(&other, "generic:///rack/m1"),
-        "the management cluster has no Cluster tenant-b/prod-1"
+        "Cluster tenant-b/prod-1 does not exist in the management cluster"
     );
 }
 

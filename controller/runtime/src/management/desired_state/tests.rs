@@ -325,8 +325,8 @@ fn an_invalid_address_range_is_reported_at_every_position() {
             assert_eq!(
                 why.to_string(),
                 format!(
-                    "spec.servingAddressRanges: {text:?} is invalid: a range of addresses is <network>/<length of \
-                     its prefix>, with no bit after the prefix and not as IPv4 in IPv6, such as 10.0.0.0/8 or \
+                    "spec.servingAddressRanges: {text:?} is invalid: an address range is <network>/<prefix length>, \
+                     without host bits and not IPv4-mapped IPv6, such as 10.0.0.0/8 or \
                      2001:db8::/32. Until it is corrected, the controller does not answer requests of the Cluster"
                 )
             );

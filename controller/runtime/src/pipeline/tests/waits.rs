@@ -107,7 +107,10 @@ async fn a_waiting_machine_gets_events_at_increasing_intervals() {
         assert_eq!(event.reason.as_deref(), Some(reason));
         assert_eq!(event.type_.as_deref(), Some("Warning"));
         let note = event.note.unwrap();
-        assert!(note.ends_with("it has waited for 601 s"), "{note}");
+        assert!(
+            note.ends_with("the request has been pending for 601 s"),
+            "{note}"
+        );
     }
     assert_eq!(told_of(without_machines()).await, (vec![], None));
 }

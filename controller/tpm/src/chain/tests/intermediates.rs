@@ -36,7 +36,7 @@ fn number_unfit(number: usize, detail: &str) -> Result<(), TpmDenial> {
     issuer_unfit(&format!("a maker intermediate {number}"), detail)
 }
 
-const DID_NOT: &str = "the signature (ecdsa-with-SHA256) does not verify with its key";
+const DID_NOT: &str = "the signature (ecdsa-with-SHA256) does not match its key";
 
 /// The index of this authority's number among the intermediates. The root is 0.
 fn place(number: usize) -> usize {

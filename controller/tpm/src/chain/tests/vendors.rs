@@ -63,7 +63,7 @@ fn a_changed_certificate_from_a_p521_ca_is_denied() {
     let good = issued.certificate.clone();
     *issued.certificate.last_mut().unwrap() ^= 1;
     let does_not_verify = "the issuer is \"CN=OPTIGA TPM 2.0 ECC CA 056\" in requireCA, but the signature \
-                           (ecdsa-with-SHA512) does not verify with its key";
+                           (ecdsa-with-SHA512) does not match its key";
     assert_eq!(
         by_issuer(&issued, Kind::P256),
         untrusted_as(does_not_verify)
@@ -82,7 +82,7 @@ fn a_ca_with_an_unsupported_key_is_refused() {
     let text = vendors::ed25519_authority();
     assert_eq!(
         listed(&[&text]).unwrap_err().to_string(),
-        "requireCA[0]: the key of \"CN=an Ed25519 CA\" is ed25519, and can verify no signature: RSA with 2048 to 8192 bits, \
+        "requireCA[0]: the key of \"CN=an Ed25519 CA\" is ed25519, and cannot verify signatures: RSA with 2048 to 8192 bits, \
          and ECDSA on P-256, P-384 and P-521, are supported"
     );
     // The curve becomes secp256k1.

@@ -143,7 +143,7 @@ fn a_curve_point_in_another_encoding_is_denied() {
         [head, &sized(x), &sized(y)].concat()
     };
     assert_eq!(with(x, y), *good);
-    let longer = "a coordinate is longer than its curve's";
+    let longer = "a coordinate is too long for its curve";
     let off = "the point is not on P-256";
     for (what, public, detail) in [
         ("padded", with(&[&[0], x].concat(), y), longer),

@@ -17,7 +17,7 @@ fn a_wait_for_the_previous_certificate_contains_its_expiry() {
         Err(Refusal::Retry(deferral @ Deferral::IdentityLive(..))) => deferral.to_string(),
         other => panic!("no wait for a certificate: {other:?}"),
     };
-    let begin = "the machine has a certificate for node n1 that can still be valid; the request waits until ";
+    let begin = "the machine has a certificate for node n1 that might still be valid; the request waits until ";
 
     for (hour, end) in [
         (
