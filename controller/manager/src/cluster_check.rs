@@ -67,7 +67,7 @@ struct Check {
 #[derive(Debug, Args)]
 struct Predictions {
     /// Predict the answer to the first request from each existing Node, before the plugin is installed: its machine,
-    /// its name, and the reason for a refusal. Needs the permissions of `explain`
+    /// its name, and the reason for a refusal. Requires the permissions of `explain`
     #[arg(long, conflicts_with = "settings")]
     nodes: bool,
     /// For the predictions, call EC2 with your AWS credentials: the state, the tags and the name of each instance

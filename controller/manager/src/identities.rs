@@ -41,12 +41,12 @@ enum Act {
     Show(Whose),
     /// Allow another key or machine to claim a node name: its next valid claim opens a new generation
     Reset(Reset),
-    /// Revoke the certificates of a node: no renewal, no serving certificate, every write refused. The machine gets
-    /// no certificate until `reset --revoked`
+    /// Revoke the certificates of a node: the workload cluster refuses its writes, and the machine does not get a
+    /// certificate until `reset --revoked`
     Revoke(Revoke),
-    /// After a restored backup of the management cluster: reset the node identities whose nodes presented
-    /// certificates of later generations with evidence. Repeat the command until all nodes have renewed. Create lost
-    /// node identities of nodes without evidence
+    /// Reset the node identities whose nodes presented certificates of later generations with evidence, and create lost
+    /// node identities of nodes without evidence. Use it after the restore of a backup of the management cluster, and
+    /// repeat it until all nodes have renewed
     Restored {
         /// The Cluster
         cluster: String,
@@ -56,12 +56,12 @@ enum Act {
         /// More nodes: nodes without evidence whose Machines have these labels
         #[arg(short = 'l', long, value_name = "LABELS")]
         selector: Option<String>,
-        /// Print the effect, and change nothing
+        /// Print the effect without any change
         #[arg(long)]
         dry_run: bool,
     },
     /// Refuse all certificates of a Cluster that were issued before a time. Use it if the list of revoked
-    /// certificates is lost, because both sides were restored. The time can only grow. Nodes rejoin with a
+    /// certificates is lost, because both sides were restored. The time can only increase. Nodes rejoin with a
     /// bootstrap token and their evidence
     Floor {
         /// The Cluster
@@ -76,7 +76,7 @@ enum Act {
 struct Reset {
     #[command(flatten)]
     target: Target,
-    /// Reset also a node whose certificates are revoked: the machine can join again
+    /// Also reset a node whose certificates are revoked: its machine can join again
     #[arg(long)]
     revoked: bool,
     /// Provider ID of the machine that can join again, if its node identity was deleted

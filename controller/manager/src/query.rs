@@ -19,14 +19,13 @@ const GAP: usize = 3;
 /// The options of every command about a management cluster.
 #[derive(Debug, Args)]
 pub(crate) struct QueryOptions {
-    /// Kubeconfig of the management cluster. Without it: KUBECONFIG, then ~/.kube/config, then the cluster of the
-    /// Pod
+    /// Kubeconfig of the management cluster. Default: KUBECONFIG, then ~/.kube/config, then the cluster of the Pod
     #[arg(long, value_name = "FILE", global = true)]
     kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig, instead of the current one
     #[arg(long, value_name = "NAME", global = true)]
     context: Option<String>,
-    /// Namespace of the Cluster, instead of the context's. Lists without it have all namespaces
+    /// Namespace of the Cluster, instead of the namespace in the context. Without it, lists contain all namespaces
     #[arg(short, long, value_name = "NAME", global = true)]
     pub(crate) namespace: Option<String>,
     /// Output format
@@ -40,7 +39,7 @@ pub(crate) struct Confirmation {
     /// Do not ask for confirmation. Required without a terminal
     #[arg(long)]
     yes: bool,
-    /// Print the effect, and change nothing
+    /// Print the effect without any change
     #[arg(long, conflicts_with = "yes")]
     dry_run: bool,
 }

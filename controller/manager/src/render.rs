@@ -33,8 +33,8 @@ enum File {
         #[arg(long, value_name = "PROVIDER", value_parser = attestors())]
         attestor: String,
     },
-    /// Print admission policies for the management cluster that tenants cannot go below. They apply in namespaces with
-    /// the label attestation.cluster.x-k8s.io/floor=enforced
+    /// Print admission policies for the management cluster, with minimum requirements for the settings of tenants. They
+    /// apply in namespaces with the label attestation.cluster.x-k8s.io/floor=enforced
     Floor(Parameters),
     /// Print the permissions of the controller in a workload cluster, for a service account there
     WorkloadRights {
@@ -115,8 +115,8 @@ const MAX_INPUT_LEN: u64 = 64 * 1024;
 
 /// The first lines in the rendered settings.
 const ABOUT: &str = "\
-# The settings of one cluster, for `node-attestation-controller run --settings`. Each field of spec but the first two has
-# its default, and can be removed.
+# The settings of one cluster, for `node-attestation-controller run --settings`. Each field of spec except the first two
+# has its default, and can be removed.
 ";
 
 /// Runs the command, and returns its output.

@@ -23,8 +23,8 @@ pub(crate) struct TenancyCommand {
 
 #[derive(Debug, Subcommand)]
 enum Act {
-    /// Show the identity that the controller uses for EC2 calls for a Cluster: the object that names it, the object
-    /// that permits it, the roles, the account. The command uses your permissions, and does not call AWS
+    /// Show the AWS identity with which the controller calls EC2 for a Cluster: the objects that name and permit it, the
+    /// roles and the account. The command uses your permissions, and does not call AWS
     Explain(Explain),
 }
 

@@ -9,7 +9,7 @@ pub struct StatusResponse {
     /// "ok", or the problem, for the controller's log.
     #[prost(string, tag = "2")]
     pub health: ::prost::alloc::string::String,
-    /// The CAs that the signer cannot use, with the reasons: at most 8 texts of 256 bytes. Other CAs are not affected.
+    /// The CAs that the signer cannot use, each with the reason: at most 8 texts of up to 256 bytes. Other CAs still work.
     #[prost(string, repeated, tag = "3")]
     pub problems: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// The number of these CAs.
@@ -21,7 +21,7 @@ pub struct SignRequest {
     /// SHA-256 of the DER of the CA certificate.
     #[prost(bytes = "vec", tag = "1")]
     pub ca_certificate_sha256: ::prost::alloc::vec::Vec<u8>,
-    /// The Cluster of Cluster API. Both fields are empty for a controller without a management cluster.
+    /// The Cluster API Cluster. Both fields are empty for a controller without a management cluster.
     #[prost(string, tag = "2")]
     pub cluster_namespace: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
@@ -37,7 +37,7 @@ pub struct SignRequest {
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SignResponse {
     /// The signature in the encoding of certificates. ECDSA: the DER of Ecdsa-Sig-Value (RFC 3279), not the two numbers
-    /// that PKCS #11 returns. RSA: as long as the modulus.
+    /// that PKCS #11 returns. RSA: the signature has the length of the modulus.
     #[prost(bytes = "vec", tag = "1")]
     pub signature: ::prost::alloc::vec::Vec<u8>,
 }
@@ -188,7 +188,7 @@ pub mod external_signer_client {
         /// Sign signs one certificate.
         ///
         /// The signer refuses (PERMISSION_DENIED) a CA that does not belong to this cluster, and a certificate that violates
-        /// its own policy. Every other code is an outage. The request for the certificate stays pending in both cases.
+        /// its own policy. The controller treats every other error as an outage. In both cases, the CSR remains pending.
         pub async fn sign(
             &mut self,
             request: impl tonic::IntoRequest<super::SignRequest>,
@@ -236,7 +236,7 @@ pub mod external_signer_server {
         /// Sign signs one certificate.
         ///
         /// The signer refuses (PERMISSION_DENIED) a CA that does not belong to this cluster, and a certificate that violates
-        /// its own policy. Every other code is an outage. The request for the certificate stays pending in both cases.
+        /// its own policy. The controller treats every other error as an outage. In both cases, the CSR remains pending.
         async fn sign(
             &self,
             request: tonic::Request<super::SignRequest>,

@@ -195,7 +195,7 @@ fn insecure_rejects_options_that_need_evidence() {
         (
             "guestReportedAddresses",
             json!("Allow"),
-            "nodes with insecure get no serving certificates: use Refuse",
+            "nodes with insecure do not get serving certificates: use Refuse",
         ),
     ]);
 }

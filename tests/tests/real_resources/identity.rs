@@ -139,7 +139,7 @@ fn a_generation_starts_at_1_and_can_only_increase() {
         "/spec/generation",
         &json!(2),
         "spec.generation",
-        "can only grow",
+        "can only increase",
     );
     stored.may_become(&[("/spec/generation", json!(4))]);
 }

@@ -25,9 +25,9 @@ pub struct AwsSettings {
         extend("x-kubernetes-list-type" = "set")
     )]
     pub regions: Vec<String>,
-    /// The name of an instance that its Node has. `InstanceID` is safer, because AWS never reuses it.
+    /// The name that the Node of an instance must have. `InstanceID` is safer, because AWS never reuses it.
     pub node_name: AwsNodeName,
-    /// Whether the instance must run from the root volume that it was launched with.
+    /// Whether the instance must run from the root volume with which it was launched.
     pub root_volume_check: bool,
     /// Tags that an instance must have, with their values.
     #[schemars(schema_with = "schema::tags")]
@@ -52,7 +52,7 @@ impl Default for AwsSettings {
     }
 }
 
-/// The name of an instance that its Node has.
+/// The name that the Node of an instance must have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum AwsNodeName {
     /// The private DNS name.

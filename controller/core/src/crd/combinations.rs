@@ -49,7 +49,7 @@ const COMBINATIONS: &[(&str, &str, &str)] = &[
     (
         ".guestReportedAddresses",
         "self.guestReportedAddresses != 'Allow' || !('insecure' in self.authorizedAttestors)",
-        "nodes with insecure get no serving certificates: use Refuse",
+        "nodes with insecure do not get serving certificates: use Refuse",
     ),
     (
         ".guestReportedAddresses",

@@ -153,8 +153,8 @@ pub struct KubeletAuthenticationSpec {
         extend("x-kubernetes-list-type" = "set")
     )]
     pub exempt_nodes: Option<Vec<String>>,
-    /// Whether serving certificates can have addresses that only the machine itself reports, and not its
-    /// infrastructure. `Allow` requires servingAddressRanges.
+    /// Whether serving certificates can have addresses that the machine itself reports, but its infrastructure does not.
+    /// `Allow` requires servingAddressRanges.
     #[serde(default)]
     pub guest_reported_addresses: GuestReportedAddresses,
     /// The ranges, in CIDR notation, for the IP addresses of serving certificates, regardless of their source. DNS

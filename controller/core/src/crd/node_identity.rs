@@ -123,7 +123,7 @@ use super::system_time;
     rule_at(
         ".supersededGeneration",
         "!has(self.supersededGeneration) || self.supersededGeneration < self.generation",
-        "is a generation before the current one",
+        "must be a generation before the current one",
     ),
     rule_at(
         ".formerUntil",
@@ -181,7 +181,7 @@ pub struct NodeIdentitySpec {
     #[schemars(
         with = "i64",
         range(min = 1),
-        extend("x-kubernetes-validations" = [schema::rule("self >= oldSelf", "can only grow")])
+        extend("x-kubernetes-validations" = [schema::rule("self >= oldSelf", "can only increase")])
     )]
     pub generation: u64,
     /// The request that opened this generation.
@@ -189,7 +189,7 @@ pub struct NodeIdentitySpec {
     /// The latest expiry of the certificate that opened this generation.
     #[schemars(schema_with = "schema::time")]
     pub not_after: Time,
-    /// The expiry of the last certificate of all earlier generations.
+    /// The expiry time of the last certificate from an earlier generation.
     #[serde(default)]
     #[schemars(schema_with = "schema::time")]
     pub former_until: Option<Time>,
@@ -201,7 +201,7 @@ pub struct NodeIdentitySpec {
     #[serde(default)]
     pub last_tpm_boot: Option<LastTpmBoot>,
     /// The previous generation, whose certificates remain valid until the node uses a certificate of this generation.
-    /// The machine sent better evidence with a renewal.
+    /// The machine sent stronger evidence with a renewal.
     #[serde(default)]
     #[schemars(with = "Option<i64>", range(min = 1))]
     pub superseded_generation: Option<u64>,
@@ -294,7 +294,7 @@ pub struct LastTpmBoot {
     rule_at(".until", "self.since <= self.until", "must not be before since"),
 ]))]
 pub struct Tombstone {
-    /// The time since the name has no holder.
+    /// The time at which the name lost its holder.
     #[serde(with = "system_time")]
     #[schemars(schema_with = "schema::time")]
     pub since: SystemTime,

@@ -216,8 +216,8 @@ pub(super) fn revoked_keys(_: &mut SchemaGenerator) -> Schema {
                     "type": "integer", "format": "int64", "minimum": 1,
                 },
                 "providerID": {
-                    "description": "The provider ID of the machine. The machine does not get a certificate until an operator \
-                                    releases it.",
+                    "description": "The provider ID of the machine. The machine does not get a certificate until \
+                                    an operator releases it.",
                     "type": "string", "minLength": 1, "maxLength": 512,
                 },
                 "revokedAt": time("The time of the revocation."),

@@ -42,8 +42,8 @@ pub enum LateProviderIds {
 pub struct EndorsementKeys {
     /// The cloud whose API reports the endorsement key of an instance.
     pub platform: EndorsementKeyPlatform,
-    /// Authorities, as PEM certificates. One of them must have signed the endorsement key certificate, or a chain
-    /// that leads to it. This check is additional: a genuine TPM can still belong to another machine.
+    /// CA certificates, as PEM. One of these CAs must have signed the endorsement key certificate, or a chain that leads
+    /// to it. This check is additional: a genuine TPM can still belong to another machine.
     #[serde(rename = "requireCA")]
     #[schemars(
         length(max = 16),
@@ -64,7 +64,7 @@ pub struct EndorsementKeys {
     pub allow_list: Vec<AllowedEndorsementKey>,
     /// `ConfigMaps` in this namespace with more entries, for machines that an infrastructure provider takes from a
     /// pool of hosts. Each key of `data` is the SHA-256 of an endorsement key's public key (SPKI), in 64 lower-case
-    /// hexadecimal digits. Its value is a provider ID, or the beginning of one, like `providerID` in `allowList`.
+    /// hexadecimal digits. Its value is a provider ID, or the beginning of one, as in `allowList[].providerID`.
     #[schemars(
         length(max = 64),
         inner(length(min = 1, max = 253), regex(pattern = schema::SUBDOMAIN)),

@@ -57,7 +57,7 @@ enum AckOption {
     Off,
     /// Annotations of the namespace, and config maps (CARM)
     Carm,
-    /// The one role selector of ACK that matches the instances
+    /// The only ACK role selector that matches the instances
     RoleSelectors,
 }
 

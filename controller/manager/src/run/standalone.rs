@@ -39,7 +39,7 @@ pub(super) struct StandaloneArguments {
     /// PEM certificate of the CA for client certificates (kube-apiserver --client-ca-file)
     #[arg(long, value_name = "FILE", requires = "workload_kubeconfig")]
     ca_cert: Option<PathBuf>,
-    /// PEM key of that CA: PKCS#8, PKCS#1 or SEC1
+    /// Key of that CA, as PEM in PKCS#8, PKCS#1 or SEC1 form
     #[arg(
         long,
         value_name = "FILE",

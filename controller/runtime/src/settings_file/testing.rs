@@ -122,7 +122,7 @@ pub fn cases() -> Vec<Case> {
                 "servingAddressRanges": ["10.0.0.0/8"],
             }),
             "spec.guestReportedAddresses",
-            "nodes with insecure get no serving certificates: use Refuse",
+            "nodes with insecure do not get serving certificates: use Refuse",
         ),
         case(
             "/spec",

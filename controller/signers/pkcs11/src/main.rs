@@ -108,7 +108,7 @@ const EXIT_CODES: &str = "Exit codes:
 #[derive(Debug, Parser)]
 #[command(name = "node-attestation-signer-pkcs11", version, after_long_help = EXIT_CODES)]
 struct Arguments {
-    /// Unix socket that the signer listens on. Its directory must exist
+    /// Unix socket on which the signer listens. The directory must exist
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
     /// PKCS #11 library of the token
@@ -117,8 +117,8 @@ struct Arguments {
     /// Label of the token
     #[arg(long, value_name = "LABEL")]
     token_label: String,
-    /// File with the PIN of the token's user in its first line. Only the signer's user can have access to it, or root
-    /// and the signer's group, which can read it
+    /// File whose first line is the PIN of the token's user. Only the signer's user must have access to it.
+    /// Alternatively, root owns the file, and the signer's group can read it
     #[arg(long, value_name = "FILE")]
     pin_file: PathBuf,
     /// Directory with one file for each CA: the label of its private key, its Cluster, and its certificate. The signer
