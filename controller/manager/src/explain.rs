@@ -239,6 +239,9 @@ fn table(explained: &Explanation) -> String {
         explained.outcome, explained.reason, explained.message
     );
     row("Result", &result, &mut text);
+    if let Some(cure) = explained.cure {
+        row("Cure", cure, &mut text);
+    }
     for condition in &explained.conditions {
         let time = condition.time.clone().unwrap_or_else(unknown);
         let words = format!(

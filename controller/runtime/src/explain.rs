@@ -143,6 +143,8 @@ pub struct Explanation {
     pub reason: &'static str,
     /// The reason for the approval, or the cause of the refusal.
     pub message: String,
+    /// The fix, for operators. `None` if no check refuses the request, or if the decision is unknown.
+    pub cure: Option<&'static str>,
     /// The conditions of the request, from the controller or other clients.
     pub conditions: Vec<Condition>,
     /// Whether the request has a certificate.
@@ -238,6 +240,7 @@ impl Explainer {
             outcome,
             reason,
             message,
+            cure: decided.as_ref().and_then(|decided| cure(&decided.decision)),
             conditions: answers::conditions(request),
             issued: certificate.is_some_and(|certificate| !certificate.0.is_empty()),
             events: told,
@@ -375,6 +378,17 @@ fn decision(
         },
     };
     (outcome(decision), reason(decision), message)
+}
+
+/// The fix for a refusal.
+fn cure(decision: &Decision) -> Option<&'static str> {
+    match decision {
+        Decision::Ignore(ignored) => Some(ignored.cure()),
+        Decision::Deny(denial) => Some(denial.cure()),
+        Decision::Fail(failure) => Some(failure.cure()),
+        Decision::Retry(deferral) => unasked_by(deferral).is_none().then(|| deferral.cure()),
+        Decision::Issue(_) | Decision::Approve(_) => None,
+    }
 }
 
 /// The service that was not called, if that caused the deferral.

@@ -90,6 +90,32 @@ Result:    undecided, NotAsked: the node identities, which are in the memory of
 }
 
 #[test]
+fn a_denied_request_is_explained_with_the_cure_of_its_reason() {
+    let files = Files::new();
+    let valid = request();
+    let mut denied = request();
+    denied["spec"]["usages"] = json!(["digital signature", "client auth", "server auth"]);
+
+    let table = printed(explain(&files, &denied, &[]));
+    let denied = printed(explain(&files, &denied, &["-o", "json"]));
+    let denied: Value = serde_json::from_str(&denied).unwrap();
+    let undecided = printed(explain(&files, &valid, &["-o", "json"]));
+    let undecided: Value = serde_json::from_str(&undecided).unwrap();
+
+    let cure = "Identify the client from `spec.username` of the request.";
+    assert_eq!(denied["reason"], "UsagesNotExact");
+    assert_eq!(
+        denied["cure"],
+        format!("{cure} The plugin never sends such a request.")
+    );
+    assert!(table.contains(&format!("\nCure:      {cure}")), "{table}");
+    assert_eq!(
+        (&undecided["reason"], &undecided["cure"]),
+        (&json!("NotAsked"), &Value::Null)
+    );
+}
+
+#[test]
 fn the_failing_check_is_the_last_explained_step() {
     let files = Files::new();
     let mut request = request();

@@ -1,4 +1,4 @@
-//! The catalogue of reasons. The macro [`reasons!`](crate::reasons) declares their enums. `docs/reasons.md` is
+//! The catalog of reasons. The macro [`reasons!`](crate::reasons) declares their enums. `docs/reasons.md` is
 //! generated from them.
 
 /// A reason, for the documentation.
@@ -41,6 +41,7 @@ pub struct Reason {
 /// let Refusal::Deny(denial) = refusal else { unreachable!() };
 /// assert_eq!(denial.reason(), "AnotherRack");
 /// assert_eq!(denial.message(), "the machine is in another rack");
+/// assert_eq!(denial.cure(), "Correct the provider ID of the Machine.");
 /// assert_eq!(denial.to_string(), "the machine is in rack 7");
 /// assert_eq!(RackDenial::CATALOGUE[0].name, "AnotherRack");
 /// assert_eq!(RackDenial::CATALOGUE[0].cure, "Correct the provider ID of the Machine.");
@@ -104,9 +105,17 @@ macro_rules! reasons {
                     $( $( Self::$group(of_group) => of_group.message(), )+ )?
                 }
             }
+
+            /// The fix, for operators.
+            $visibility fn cure(&self) -> &'static str {
+                match self {
+                    $( Self::$reason { .. } => $cure, )+
+                    $( $( Self::$group(of_group) => of_group.cure(), )+ )?
+                }
+            }
         }
 
-        // Not every program uses the catalogue.
+        // Not every program uses the catalog.
         const _: &[$crate::refusal::Reason] = $name::CATALOGUE;
 
         $(
@@ -117,6 +126,10 @@ macro_rules! reasons {
 
                 fn message(&self) -> &'static str {
                     Self::message(self)
+                }
+
+                fn cure(&self) -> &'static str {
+                    Self::cure(self)
                 }
             }
         )?

@@ -11,6 +11,9 @@ pub trait EvidenceReason: Error + Send + Sync + 'static {
 
     /// The message for the requester.
     fn message(&self) -> &'static str;
+
+    /// The fix, for operators.
+    fn cure(&self) -> &'static str;
 }
 
 /// A denial with a provider's own reason. Only the provider's verifier uses the concrete type.
@@ -32,6 +35,11 @@ impl EvidenceDenial {
     /// The message for the requester.
     pub fn message(&self) -> &'static str {
         self.0.message()
+    }
+
+    /// The fix, for operators.
+    pub fn cure(&self) -> &'static str {
+        self.0.cure()
     }
 
     /// The provider's own denial type. `None` if that type is not `D`.

@@ -19,6 +19,10 @@ impl EvidenceReason for RootVolumeMoved {
     fn message(&self) -> &'static str {
         "the root volume was moved here"
     }
+
+    fn cure(&self) -> &'static str {
+        "Replace the instance."
+    }
 }
 
 fn moved() -> Denial {
