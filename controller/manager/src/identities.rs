@@ -1,12 +1,12 @@
 //! `identities`: shows, resets and revokes records.
 
+mod floor;
 mod selected;
 
 use clap::{Args, Subcommand};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::crd::NodeIdentity;
-use node_attestation_core::time::unix_seconds;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::CallError;
 use node_attestation_runtime::clock::now;
@@ -14,7 +14,6 @@ use node_attestation_runtime::identities::{
     Changed, Identities, IdentitiesError, NamedNodes, Restored,
 };
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use selected::{Change, names_of};
 
@@ -69,6 +68,8 @@ enum Act {
         /// The time, in RFC 3339. Default: now
         #[arg(long, value_name = "TIME")]
         before: Option<String>,
+        #[command(flatten)]
+        confirmation: Confirmation,
     },
 }
 
@@ -162,10 +163,10 @@ fn hinted(error: BoxError) -> BoxError {
 async fn output_of(command: IdentitiesCommand) -> Result<(String, Vec<String>), BoxError> {
     let IdentitiesCommand { act, options } = command;
     match &act {
-        Act::Reset(Reset { confirmation, .. }) | Act::Revoke(Revoke { confirmation, .. }) => {
-            confirmation.check()?;
-        }
-        Act::List { .. } | Act::Show(_) | Act::Restored { .. } | Act::Floor { .. } => {}
+        Act::Reset(Reset { confirmation, .. })
+        | Act::Revoke(Revoke { confirmation, .. })
+        | Act::Floor { confirmation, .. } => confirmation.check()?,
+        Act::List { .. } | Act::Show(_) | Act::Restored { .. } => {}
     }
     let access = options.access().await?;
     let identities = Identities::new(&access);
@@ -236,31 +237,16 @@ async fn output_of(command: IdentitiesCommand) -> Result<(String, Vec<String>), 
             let changed = [restored.reset.as_slice(), &restored.recreated].concat();
             output.print(&changed, || said_of_restored(&restored, *dry_run))
         }
-        Act::Floor { cluster, before } => {
-            let floor = seconds(before.as_deref())?;
-            let cluster = ObjectKey::new(of, cluster);
-            let event_error = identities.raise_floor(&cluster, floor, now()).await?;
-            output.print(&floor_of(&cluster, floor), || {
-                let text = format!(
-                    "Within seconds, the controller and Cluster {cluster} refuse all certificates of generations \
-                     before {floor}. Nodes with such a certificate become NotReady, and rejoin with another key, a \
-                     bootstrap token and their evidence."
-                );
-                with_warning(text, event_error.as_ref())
-            })
+        Act::Floor {
+            cluster,
+            before,
+            confirmation,
+        } => {
+            let (cluster, before) = (ObjectKey::new(of, cluster), before.as_deref());
+            floor::raise(&identities, &cluster, before, (confirmation, output)).await
         }
     };
     Ok((text?, errors))
-}
-
-/// Converts this time, or the current time, to seconds since 1970.
-fn seconds(text: Option<&str>) -> Result<u64, BoxError> {
-    let Some(text) = text else {
-        return Ok(unix_seconds(now()));
-    };
-    let time = humantime::parse_rfc3339(text);
-    let time = time.map_err(|_| format!("invalid time {text} (must be YYYY-MM-DDTHH:MM:SSZ)"))?;
-    Ok(unix_seconds(time))
 }
 
 const RELEASED: &str =
@@ -272,15 +258,6 @@ const UNCHANGED: &str = "Nothing was changed.\n";
 /// after a change, or a text.
 fn unchanged(output: Format, found: &impl Serialize) -> Result<String, BoxError> {
     output.print(found, || UNCHANGED.to_owned())
-}
-
-/// The lowest valid generation of a Cluster.
-fn floor_of(cluster: &ObjectKey, floor: u64) -> Value {
-    json!({
-        "namespace": cluster.namespace,
-        "cluster": cluster.name,
-        "lowestValidGeneration": floor,
-    })
 }
 
 /// The result of a reset that did not change any record.
@@ -360,8 +337,8 @@ fn effect_of_reset(node: &str, is_revoked: bool) -> String {
 fn said_of_reset(identity: &NodeIdentity) -> String {
     let (generation, node) = (identity.spec.generation, &identity.spec.node_name);
     format!(
-        "The next valid claim for node {node} opens a new generation. The certificates of generation {generation} stay \
-         valid until then, unless they are revoked."
+        "The next valid claim for node {node} opens a new generation. The certificates of generation {generation} \
+         remain valid until then, unless they are revoked."
     )
 }
 
@@ -370,7 +347,7 @@ fn effect_of_revocation(identity: &NodeIdentity) -> String {
     let (generation, node, machine) = (spec.generation, &spec.node_name, &spec.provider_id);
     format!(
         "Revokes generation {generation} of node {node} on machine {machine}: the workload cluster refuses every write \
-         with its certificates, the Node becomes NotReady, and the machine gets no certificate."
+         with its certificates, the Node becomes NotReady, and the machine does not get a certificate."
     )
 }
 
@@ -379,8 +356,8 @@ fn said_of_revocation(identity: &NodeIdentity, namespace: &str) -> String {
     let (generation, node, cluster) = (spec.generation, &spec.node_name, &spec.cluster_name);
     format!(
         "Revoked generation {generation} of node {node}. Within seconds, the workload cluster refuses every write with \
-         its certificates, and the Node becomes NotReady. The node gets no renewal and no serving certificate. It keeps \
-         its read access until its certificate expires. To allow the machine to join again: \
+         its certificates, and the Node becomes NotReady. The node cannot renew its certificate or get a serving \
+         certificate. It keeps its read access until its certificate expires. To allow the machine to join again: \
          node-attestation-controller identities reset --revoked --yes {cluster} {node} -n {namespace}"
     )
 }

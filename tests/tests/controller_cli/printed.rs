@@ -148,9 +148,14 @@ fn only_unmanaged_selects_clusters_without_a_resource() {
 }
 
 #[test]
-fn reset_and_revoke_without_a_terminal_require_yes() {
-    for act in ["reset", "revoke"] {
-        let output = run(["identities", act, "prod-1", "worker-1"]);
+fn reset_revoke_and_floor_without_a_terminal_require_yes() {
+    let arguments = [
+        ["reset", "prod-1", "worker-1"],
+        ["revoke", "prod-1", "worker-1"],
+        ["floor", "prod-1", "--before=2026-01-01T00:00:00Z"],
+    ];
+    for [act, cluster, node] in arguments {
+        let output = run(["identities", act, cluster, node]);
         assert_eq!(output.status.code(), Some(2), "{act}");
         assert_eq!(
             stderr(&output),
@@ -159,7 +164,7 @@ fn reset_and_revoke_without_a_terminal_require_yes() {
         );
         assert!(output.stdout.is_empty(), "{act}");
 
-        let confirmed = run(["identities", act, "--yes", "prod-1", "worker-1"]);
+        let confirmed = run(["identities", act, "--yes", cluster, node]);
         assert_refused(
             &confirmed,
             &["error: no kubeconfig found", "\nhint: set --kubeconfig"],

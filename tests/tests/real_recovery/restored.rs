@@ -129,8 +129,8 @@ fn nodes_below_the_generation_floor_are_refused_and_rejoin_above_it() {
         "manage-identities.md",
         "node-attestation-controller identities floor ",
     );
-    let words: Vec<&str> = command.split(' ').skip(2).take(2).collect();
-    assert_eq!(words, ["floor", "prod-1"]);
+    let words: Vec<&str> = command.split(' ').skip(2).take(3).collect();
+    assert_eq!(words, ["floor", "--yes", "prod-1"]);
     identities(&management, &words);
 
     wait_until_not_ready(&plane, "m1");

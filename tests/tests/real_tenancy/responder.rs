@@ -165,7 +165,10 @@ fn responders_revoke_and_reset_with_the_command_under_their_own_name() {
     // The revocation ends the release of the machine.
     assert_eq!(annotations()[RELEASED], "");
 
-    run(&["floor", "prod-1", "--before", "2026-01-01T00:00:00Z"]);
+    let floor = |how| run(&["floor", how, "prod-1", "--before", "2026-01-01T00:00:00Z"]);
+    floor("--dry-run");
+    assert!(annotations()[LOWEST].is_null());
+    floor("--yes");
     assert!(annotations()[LOWEST].is_string());
 
     for (reason, start) in [

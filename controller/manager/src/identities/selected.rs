@@ -39,13 +39,13 @@ pub(super) async fn change(
             "Revoked",
             format!(
                 "Revokes {count} nodes: {names}. The workload cluster refuses every write with their certificates, \
-                 their Nodes become NotReady, and their machines get no certificate."
+                 their Nodes become NotReady, and their machines do not get certificates."
             ),
         ),
         Change::Reset { .. } => (
             "Reset",
             format!(
-                "Resets {count} nodes: {names}. The next valid claim for each name opens a new generation, also with \
+                "Resets {count} nodes: {names}. The next valid claim for each name opens a new generation, even with \
                  another key or from another machine."
             ),
         ),

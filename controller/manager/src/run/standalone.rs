@@ -74,7 +74,7 @@ pub(super) async fn run(
     let spec = &authentication.spec;
     ensure!(
         !providers.allow_insecure || is_authorized(spec, &Provider::INSECURE),
-        "--allow-insecure has no effect, because spec.authorizedAttestors in the file of --settings does not have \
+        "--allow-insecure has no effect, because spec.authorizedAttestors in the file of --settings does not contain \
          insecure: remove the option"
             .into()
     );

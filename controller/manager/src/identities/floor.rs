@@ -1,0 +1,49 @@
+//! Raises the lowest valid generation of a Cluster.
+
+use node_attestation_core::time::unix_seconds;
+use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::clock::now;
+use node_attestation_runtime::identities::Identities;
+use serde_json::{Value, json};
+
+use super::{unchanged, with_warning};
+use crate::error::BoxError;
+use crate::query::{Confirmation, Format};
+
+/// Raises the floor to this time in RFC 3339, or to the current time. Returns the output.
+pub(super) async fn raise(
+    identities: &Identities,
+    cluster: &ObjectKey,
+    before: Option<&str>,
+    (confirmation, output): (&Confirmation, Format),
+) -> Result<String, BoxError> {
+    let floor = seconds(before)?;
+    let effect = format!(
+        "Within seconds, the controller and Cluster {cluster} refuse all certificates of generations before {floor}. \
+         Nodes with such a certificate become NotReady, and rejoin with another key, a bootstrap token and their \
+         evidence. The floor cannot be lowered again."
+    );
+    if !confirmation.ask(&effect)? {
+        return unchanged(output, &Value::Null);
+    }
+    let event_error = identities.raise_floor(cluster, floor, now()).await?;
+    let raised = json!({
+        "namespace": cluster.namespace,
+        "cluster": cluster.name,
+        "lowestValidGeneration": floor,
+    });
+    output.print(&raised, || {
+        let text = format!("Raised the generation floor of Cluster {cluster} to {floor}.");
+        with_warning(text, event_error.as_ref())
+    })
+}
+
+/// Converts this time, or the current time, to seconds since 1970.
+fn seconds(text: Option<&str>) -> Result<u64, BoxError> {
+    let Some(text) = text else {
+        return Ok(unix_seconds(now()));
+    };
+    let time = humantime::parse_rfc3339(text);
+    let time = time.map_err(|_| format!("invalid time {text} (must be YYYY-MM-DDTHH:MM:SSZ)"))?;
+    Ok(unix_seconds(time))
+}
