@@ -25,6 +25,7 @@ use kubelet_authenticator_test_support::settings;
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use serde_json::{Map, Value, json};
 
+pub mod health;
 pub mod objects;
 
 use self::objects::{client_requests, reads_well, record, renewals, rows};

@@ -2,7 +2,6 @@
 
 use kubelet_authenticator_test_support::control_plane::Controllers;
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::docs::page;
 use kubelet_authenticator_tests::fleet::{assert_later_generation, condition_of};
 use kubelet_authenticator_tests::image::HOSTS;
 use kubelet_authenticator_tests::management::{MachineDeployment, Order};
@@ -10,6 +9,9 @@ use kubelet_authenticator_tests::page::{Desk, commands};
 use node_attestation_runtime::machine_conditions::NODE_ATTESTED;
 use serde_json::{Value, json};
 
+use kubelet_authenticator_tests::machines::health::{
+    check_attestation, wait_for_machine, wait_for_others,
+};
 use kubelet_authenticator_tests::machines::objects::names;
 use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, joinable};
 
@@ -33,27 +35,6 @@ fn check_health(scene: &Scene, pool: &str, without_node: u32) {
     }));
 }
 
-/// Creates the MachineHealthCheck from docs/conditions.md for this pool. The MachineHealthCheck replaces a Machine if
-/// the condition has had this status for one second.
-fn check_attestation(scene: &Scene, pool: &str, status: &str) {
-    let page = page("conditions.md");
-    let (_, section) = page
-        .split_once("### Replace Machines after a denial")
-        .unwrap();
-    let block = section.split("```").nth(1).unwrap();
-    let mut check: Value = serde_saphyr::from_str(block.strip_prefix("yaml\n").unwrap()).unwrap();
-    check["metadata"] = json!({ "name": pool, "namespace": scene.cluster.namespace() });
-    let spec = check["spec"].as_object_mut().unwrap();
-    spec["clusterName"] = json!(scene.cluster.name());
-    spec["selector"]["matchLabels"]["cluster.x-k8s.io/deployment-name"] = json!(pool);
-    let condition = &mut spec["checks"]["unhealthyMachineConditions"][0];
-    condition["status"] = json!(status);
-    condition["timeoutSeconds"] = json!(1);
-    // The pool has only one Machine, so a limit on remediation must not apply.
-    spec.remove("remediation").unwrap();
-    SITE.management.kubectl().create_object(&check);
-}
-
 /// Waits until the Machines of the deployment have this status of the condition. Returns them.
 #[track_caller]
 fn wait_for_attested(deployment: &MachineDeployment, status: &str) -> Vec<Value> {
@@ -75,22 +56,6 @@ fn is_replaced(scene: &Scene, deployment: &MachineDeployment, node: &str) -> Str
     wait_for_others(deployment, &former);
     let after = deployment.wait_until_replaced(1, &names(&former));
     scene.wait_for_node_of(&after[0])
-}
-
-/// Waits until a Machine of the deployment exists, and none of the previous Machines exists.
-#[track_caller]
-fn wait_for_others(deployment: &MachineDeployment, former: &[Value]) {
-    let gone = poll(PATIENCE, || {
-        let machines = deployment.machines();
-        let now = names(&machines);
-        let all_new = names(former).iter().all(|name| !now.contains(name));
-        (all_new && !now.is_empty()).then_some(())
-    });
-    assert!(
-        gone.is_some(),
-        "not replaced: {:#}",
-        json!(deployment.machines())
-    );
 }
 
 /// A Cluster that detects a silent node within seconds.
@@ -216,13 +181,4 @@ fn a_denied_machine_is_replaced_and_a_waiting_machine_is_kept() {
         "pcrPolicy": { "allowed": allowed },
     }}));
     wait_for_others(&waiting, &kept);
-}
-
-/// Waits until the deployment has a Machine. Returns its Machines.
-#[track_caller]
-fn wait_for_machine(deployment: &MachineDeployment) -> Vec<Value> {
-    let found = poll(PATIENCE, || {
-        Some(deployment.machines()).filter(|machines| !machines.is_empty())
-    });
-    found.expect("the deployment has a Machine")
 }
