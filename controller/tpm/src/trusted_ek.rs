@@ -52,7 +52,7 @@ impl AllowList {
                     hosts.push((host, key));
                 }
                 (Some(_), Some(_)) | (None, None) => {
-                    return Err(invalid("it must have either machine or providerID"));
+                    return Err(invalid("it must contain either machine or providerID"));
                 }
             }
         }

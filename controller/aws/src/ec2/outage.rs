@@ -22,7 +22,7 @@ pub enum OutageKind {
     #[display("did not answer in time")]
     TimedOut,
     /// EC2 cannot be reached, or its response cannot be parsed. Contains the error.
-    #[display("returned no valid answer: {_0}")]
+    #[display("returned an invalid response: {_0}")]
     Unreachable(&'static str),
     /// EC2 throttles the calls. Contains EC2's code.
     #[display("throttles the controller: {_0}")]
@@ -34,7 +34,7 @@ pub enum OutageKind {
     #[display("does not allow the controller to call {_0}: {_1}")]
     NotAllowed(&'static str, String),
     /// Another EC2 error. Contains EC2's code.
-    #[display("answers with an error: {_0}")]
+    #[display("returned an error: {_0}")]
     Failed(String),
     /// EC2 returned more instances than a cluster can have.
     #[display("returned more instances than the controller reads")]
@@ -52,7 +52,7 @@ pub enum OutageKind {
     #[display("does not report a valid node name for the instance {_0}, or not yet")]
     Unnamed(String),
     /// EC2's response has no valid endorsement key for this instance. Contains the error in the response.
-    #[display("returned no valid endorsement key for {_0}: {_1}")]
+    #[display("returned an invalid endorsement key for {_0}: {_1}")]
     NoKey(String, &'static str),
 }
 

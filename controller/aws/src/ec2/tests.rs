@@ -200,7 +200,7 @@ async fn an_ec2_error_is_reported_as_an_outage_with_its_cause() {
         ),
         (
             Failure::out_of_order(),
-            "EC2 {} answers with an error: Unavailable",
+            "EC2 {} returned an error: Unavailable",
         ),
         (
             Failure::unauthorized(),
@@ -216,11 +216,11 @@ async fn an_ec2_error_is_reported_as_an_outage_with_its_cause() {
         ),
         (
             Failure::Cut,
-            "EC2 {} returned no valid answer: no connection",
+            "EC2 {} returned an invalid response: no connection",
         ),
         (
             Failure::Body("<html>".to_owned()),
-            "EC2 {} returned no valid answer: malformed answer",
+            "EC2 {} returned an invalid response: malformed answer",
         ),
     ] {
         MOTO.inject(Scope::account(account), Times::once(), failure.clone());

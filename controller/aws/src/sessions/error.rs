@@ -26,7 +26,7 @@ pub enum TokenError {
     #[error(transparent)]
     Call(Box<dyn Error + Send + Sync>),
     /// The response has no token.
-    #[error("the answer has no token")]
+    #[error("the response does not contain a token")]
     Missing,
 }
 
@@ -62,7 +62,7 @@ pub enum FailureKind {
     #[display("the controller has no AWS credentials: {_0}")]
     NoneOfOurOwn(String),
     /// The API server did not issue a token for the service account.
-    #[display("the API server returned no token: {_0}")]
+    #[display("the API server did not return a token: {_0}")]
     NoToken(String),
 }
 

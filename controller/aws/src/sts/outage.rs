@@ -15,19 +15,19 @@ pub(super) enum Outage {
     #[error("cannot reach STS")]
     Unreachable(#[source] reqwest::Error),
     /// The answer was truncated.
-    #[error("the answer from STS is incomplete")]
+    #[error("the response from STS is incomplete")]
     Cut(#[source] reqwest::Error),
     /// The answer is larger than any STS answer.
-    #[error("the answer from STS is too large")]
+    #[error("the response from STS is too large")]
     TooLarge,
     /// An HTTP status that is not a decision about the evidence.
-    #[error("STS answers with status {}", .0.as_u16())]
+    #[error("STS returned status {}", .0.as_u16())]
     Status(StatusCode),
     /// An error code that is not a decision about the evidence.
-    #[error("STS answers with status {} and {}", .0.as_u16(), .1)]
+    #[error("STS returned status {} and {}", .0.as_u16(), .1)]
     Code(StatusCode, String),
     /// The answer is not from STS.
-    #[error("the server that answers with status {} is not STS", .0.as_u16())]
+    #[error("the server that returned status {} is not STS", .0.as_u16())]
     Undecodable(StatusCode),
     /// More signatures were confirmed than the cache can store.
     #[error("too many signatures were confirmed within minutes")]

@@ -20,7 +20,7 @@ pub(super) fn request(request: &CertificateSigningRequest) -> String {
 pub(super) fn parsed(csr: &ParsedCsr) -> String {
     let signed = "a request signed with its own key";
     match csr.provider().filter(|_| csr.is_attested()) {
-        Some(provider) => format!("{signed}, with evidence of {provider}"),
+        Some(provider) => format!("{signed}, with {provider} evidence"),
         None => format!("{signed}, without evidence"),
     }
 }

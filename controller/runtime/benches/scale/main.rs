@@ -178,7 +178,7 @@ impl Bench {
             world.all_issued(PATIENCE).await;
             sleep(Duration::from_secs(30)).await;
             let took = world.events(1000).await;
-            let name = format!("{clusters} clusters: processor time of a Machine's event");
+            let name = format!("{clusters} clusters: processor time per Machine event");
             results.add(name, took, "us", Some(100.0));
         });
     }

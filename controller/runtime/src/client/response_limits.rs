@@ -130,7 +130,7 @@ pub(crate) enum Excess {
     Memory,
     #[error("the connections to the API servers of the namespace exceed its part of the memory")]
     Connections,
-    #[error("the API server's answer was not complete in time")]
+    #[error("the API server's response was not complete in time")]
     Time,
 }
 

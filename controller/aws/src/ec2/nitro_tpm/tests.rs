@@ -257,15 +257,15 @@ async fn an_ec2_error_for_a_key_is_reported_as_an_outage_with_its_cause() {
         ),
         (
             Failure::out_of_order(),
-            "EC2 {} answers with an error: Unavailable",
+            "EC2 {} returned an error: Unavailable",
         ),
         (
             error("IncorrectInstanceState"),
-            "EC2 {} answers with an error: IncorrectInstanceState",
+            "EC2 {} returned an error: IncorrectInstanceState",
         ),
         (
             error("InvalidAction"),
-            "EC2 {} answers with an error: InvalidAction",
+            "EC2 {} returned an error: InvalidAction",
         ),
         (
             Failure::unauthorized(),
@@ -281,11 +281,11 @@ async fn an_ec2_error_for_a_key_is_reported_as_an_outage_with_its_cause() {
         ),
         (
             Failure::Cut,
-            "EC2 {} returned no valid answer: no connection",
+            "EC2 {} returned an invalid response: no connection",
         ),
         (
             Failure::Body("<html>".to_owned()),
-            "EC2 {} returned no valid answer: malformed answer",
+            "EC2 {} returned an invalid response: malformed answer",
         ),
     ] {
         MOTO.inject(scope(account), Times::once(), failure.clone());
@@ -418,7 +418,7 @@ async fn a_response_for_another_instance_or_key_is_refused() {
         let told = key_of(&cluster, &instance).await.unwrap_err().to_string();
 
         let expected =
-            format!("EC2 in eu-west-1 returned no valid endorsement key for {id}: {why}");
+            format!("EC2 in eu-west-1 returned an invalid endorsement key for {id}: {why}");
         assert_eq!(told, expected);
     }
     let good = Failure::Body(answer(id, p384, "der", &key));

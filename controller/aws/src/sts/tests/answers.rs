@@ -173,7 +173,10 @@ async fn an_sts_response_over_16_kib_is_not_read() {
     for fault in too_large {
         let said = outage(decided(fault).await);
 
-        assert!(said.ends_with("the answer from STS is too large"), "{said}");
+        assert!(
+            said.ends_with("the response from STS is too large"),
+            "{said}"
+        );
     }
 }
 

@@ -18,7 +18,7 @@ async fn a_redirect_by_sts_is_not_followed() {
 
     let said = outage(bed.verify(&node).await);
 
-    assert!(said.ends_with("STS answers with status 307"), "{said}");
+    assert!(said.ends_with("STS returned status 307"), "{said}");
     assert_eq!(elsewhere.connections(), 0);
     bed.verify(&node).await.unwrap();
 }

@@ -55,7 +55,7 @@ fn an_explained_decision_lists_every_check_without_writing_a_record() {
         ),
         (
             "encoding",
-            "a request signed with its own key, with evidence of null".to_owned(),
+            "a request signed with its own key, with null evidence".to_owned(),
         ),
         (
             "request-format",
