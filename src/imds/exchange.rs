@@ -76,7 +76,7 @@ impl ImdsError {
             |what: String, remedy| failure(format!("the instance metadata service {what}"), remedy);
         let other = || {
             of(
-                format!("answers {path} with status {status}"),
+                format!("returned status {status} for {path}"),
                 CHECK_SERVICE,
             )
         };
@@ -160,7 +160,7 @@ impl Question<'_> {
     pub(super) fn invalid(&self, how: &str) -> ImdsError {
         let path = self.path;
         ImdsError::invalid(format!(
-            "the instance metadata service answers {path} {how}"
+            "the instance metadata service responds to {path} {how}"
         ))
     }
 

@@ -180,7 +180,12 @@ fn a_slow_metadata_response_does_not_extend_the_deadline() {
 
     let error = service.read(A_WHILE).unwrap_err();
 
-    assert!(error.what().contains("did not answer /latest/"), "{error}");
+    assert!(
+        error
+            .what()
+            .contains("did not answer the request for /latest/"),
+        "{error}"
+    );
     assert!(started.elapsed() < Duration::from_secs(10));
 }
 

@@ -423,7 +423,10 @@ fn identities_beyond_the_size_of_their_namespace_hide_no_others() {
 
     let error = of_account(&store, TENANT, "d").unwrap_err();
     assert_eq!(error.reason(), Some("IdentityInvalid"));
-    assert!(error.to_string().contains("more than 8 MiB"), "{error}");
+    assert!(
+        error.to_string().contains("exceed 8 MiB in total"),
+        "{error}"
+    );
     let small = json!({"roleARN": arn("nodes")});
     for namespace in [TENANT, "tenant-b"] {
         put_account(&store, namespace, "small", &small);

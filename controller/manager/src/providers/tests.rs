@@ -19,7 +19,7 @@ A reason explains why a certificate signing request (CSR) has no certificate. Th
 line `decided` contain the reason. A pending request has no condition, so its reason is only in the Event and in the log.
 
 The requester reads only the message. The Event and the log show the details, such as the name of the machine.
-`node-attestation-controller explain NAME --cluster CLUSTER` prints the reason for one request.
+`node-attestation-controller explain NAME --cluster CLUSTER` prints the reason and the cure for one request.
 On a node, `kubelet-authenticator-<provider> explain-reason NAME` prints a row of this page, without a network.
 To start with a symptom, see [Troubleshoot](troubleshooting.md).
 
@@ -50,7 +50,7 @@ fn outcomes() -> [(&'static str, &'static str, Vec<Reason>); 4] {
         ),
         (
             "Failed",
-            "This request can never get a certificate, but nothing contradicts it. The node sends another request.",
+            "This request can never get a certificate, although it contains no contradiction. The node sends another request.",
             Failure::CATALOGUE.to_vec(),
         ),
         (
@@ -61,7 +61,7 @@ fn outcomes() -> [(&'static str, &'static str, Vec<Reason>); 4] {
         ),
         (
             "Ignored",
-            "The controller is not responsible for the request. It writes nothing.",
+            "The controller is not responsible for the request. It does not write anything.",
             Ignored::CATALOGUE.to_vec(),
         ),
     ]
