@@ -333,5 +333,9 @@ fn an_unmeasured_boot_is_a_warning() {
     let without = Swtpm::with_banks("sha1");
     bed.node.set("tpm.tcti", without.tcti());
     let examined = bed.first_failing("boot-measurements", "", "echo 23 2");
-    examined.says("boot-measurements", "fail", "not have a SHA-256 or SHA-384 bank");
+    examined.says(
+        "boot-measurements",
+        "fail",
+        "not have a SHA-256 or SHA-384 bank",
+    );
 }

@@ -50,7 +50,8 @@ fn outcomes() -> [(&'static str, &'static str, Vec<Reason>); 4] {
         ),
         (
             "Failed",
-            "This request can never get a certificate, although it contains no contradiction. The node sends another request.",
+            "This request can never get a certificate, although it contains no contradiction. The node sends another \
+             request.",
             Failure::CATALOGUE.to_vec(),
         ),
         (
