@@ -274,6 +274,8 @@ components: control-plane
 ## release: all of these, with bills of materials, provenance and checksums, in target/release-artifacts
 ##          SIGNING_KEY=FILE signs with cosign; COSIGN_PASSWORD decrypts the file
 release:
+	@if grep -nH SECURITY-CONTACT SECURITY.md >&2; then \
+	  echo "SECURITY.md has no address for reports: replace SECURITY-CONTACT" >&2; exit 1; fi
 	@env -u COSIGN_PASSWORD -u SIGNING_KEY $(MAKE) release-programs
 	@CARGO_CYCLONEDX=$$(env -u COSIGN_PASSWORD -u SIGNING_KEY $(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX))) packaging/release target/release-artifacts
 
