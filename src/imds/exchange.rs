@@ -179,7 +179,7 @@ impl Question<'_> {
         if self.method == Method::PUT {
             let what = format!(
                 "the instance metadata service at {endpoint} accepted the token request but did \
-                 not answer within {waited:.1?}; its answer might need more hops than the instance's hop limit allows"
+                 not respond within {waited:.1?}; its response might need more hops than the instance's hop limit allows"
             );
             return temporary(what, CHECK_HOPS);
         }

@@ -267,7 +267,7 @@ pub(crate) fn attestors() -> PossibleValuesParser {
     let values = PROVIDERS.iter();
     let values = values.map(|one| PossibleValue::new(one.provider.as_str()).help(one.help));
     let insecure = PossibleValue::new(Provider::INSECURE.as_str());
-    let insecure = insecure.help("Machines without evidence; run needs --allow-insecure");
+    let insecure = insecure.help("Machines without evidence; run requires --allow-insecure");
     PossibleValuesParser::new(values.chain([insecure]))
 }
 

@@ -223,7 +223,7 @@ impl Events {
             cluster_line!(
                 &self.lines,
                 WARN,
-                "Events are created faster than they can be written; some are skipped"
+                "Events are created faster than they can be written; some Events are skipped"
             );
         }
     }

@@ -291,7 +291,7 @@ fn parse(path: &Path, text: &str) -> Result<Read, MachineListError> {
         (Some(_), true) | (None, false) => {
             return Err(MachineListError {
                 message: format!(
-                    "{path}: write one of machines (a list) and awsInstances: true (the instances that spec.aws selects)"
+                    "{path}: set either machines (a list) or awsInstances: true (the instances that spec.aws selects)"
                 ),
                 source: None,
             });

@@ -158,7 +158,7 @@ pub fn parse(text: &str) -> Result<KubeletAuthentication, InvalidSettings> {
 
 /// Stored settings contradict each other, or have no effect together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}. Until it is corrected, the controller does not answer requests of the Cluster")]
+#[error("{0}. Until it is corrected, the controller does not answer requests from the Cluster")]
 pub(crate) struct Contradiction(Fault);
 
 /// Checks the rules about combinations of settings for a stored object, because it could have been accepted with an

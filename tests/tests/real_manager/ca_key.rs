@@ -25,8 +25,8 @@ fn lose_key(scene: &Scene) {
             .wait_for(scene.management(), "Ready", "False", "CAKeyNotFound");
     assert_eq!(
         condition_of(&object, "Ready")["message"],
-        "Secret prod-1-ca has no tls.key, and the controller has no external signer, so it does not answer requests \
-         of the Cluster. Put the CA's key into the Secret, or start the controller with --signer-endpoint if another \
+        "Secret prod-1-ca has no tls.key, and the controller has no external signer, so the controller does not answer requests \
+         from the Cluster. Put the CA's key into the Secret, or start the controller with --signer-endpoint if another \
          program holds the key"
     );
 }

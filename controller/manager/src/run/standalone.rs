@@ -120,7 +120,8 @@ fn instances(
     ] {
         ensure!(
             !is_empty,
-            format!("spec.aws.{field} in the file of --settings needs at least one entry").into()
+            format!("spec.aws.{field} in the file of --settings requires at least one entry")
+                .into()
         );
     }
     let regions = |account: &String| {

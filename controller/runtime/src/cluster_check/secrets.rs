@@ -86,7 +86,8 @@ pub(super) fn ca(
         }
     };
     if ca.not_after() < now + SOON {
-        let what = format!("the CA expires at {end}, and no certificate is valid for longer");
+        let what =
+            format!("the CA expires at {end}, and certificates are not valid after this time");
         return Finding::warn(what, "replace the CA");
     }
     Finding::pass(format!("valid until {end}, {who}"))

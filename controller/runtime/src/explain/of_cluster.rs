@@ -244,7 +244,7 @@ fn signing_of(
         }
         (None, KeylessSigning::Absent) => {
             notes.push(format!(
-                "the controller does not answer requests of the Cluster until Secret {name} has the CA key or the controller has an \
+                "the controller does not answer requests from the Cluster until Secret {name} has the CA key or the controller has an \
                  external signer (--signer-endpoint); the checks assume that it has one"
             ));
             format!("no signer: Secret {name} has no tls.key")
@@ -371,7 +371,7 @@ mod tests {
             (
                 KeylessSigning::Absent,
                 "no signer: Secret prod-1-ca has no tls.key",
-                "does not answer requests of the Cluster until Secret prod-1-ca has the CA key",
+                "does not answer requests from the Cluster until Secret prod-1-ca has the CA key",
             ),
             (
                 KeylessSigning::Unknown,

@@ -143,7 +143,7 @@ fn each_invalid_field_is_reported() {
         (
             "machines:",
             "awsInstances: true\nmachines:",
-            "machines.yaml: write one of machines (a list) and awsInstances: true",
+            "machines.yaml: set either machines (a list) or awsInstances: true",
         ),
         (
             "machines:",
@@ -267,7 +267,7 @@ fn an_inventory_file_must_list_either_machines_or_aws_instances() {
     for neither in ["", "awsInstances: false\n"] {
         let error = read_text(&format!("{head}{neither}")).unwrap_err();
         assert!(
-            error.starts_with("machines.yaml: write one of machines"),
+            error.starts_with("machines.yaml: set either machines"),
             "{error}"
         );
     }

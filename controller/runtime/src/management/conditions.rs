@@ -367,7 +367,7 @@ fn of_returning_nodes(
     };
     let namespace = authentication.metadata.namespace.as_deref();
     let message = format!(
-        "the nodes of {count} Machines need a bootstrap token to rejoin, and theirs have expired: {}. Recreate the \
+        "the nodes of {count} Machines need a bootstrap token to rejoin, but their tokens have expired: {}. Recreate the \
          tokens: node-attestation-controller tokens recreate {} -n {} {}",
         named.join(", "),
         authentication.spec.cluster_name,

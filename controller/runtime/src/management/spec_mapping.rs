@@ -189,7 +189,7 @@ pub(crate) fn audiences(
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "spec.servingAddressRanges: {text:?} is invalid: {why}. Until it is corrected, the controller does not \
-     answer requests of the Cluster"
+     answer requests from the Cluster"
 )]
 pub(crate) struct InvalidServingAddressRange {
     text: String,

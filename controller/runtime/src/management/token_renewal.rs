@@ -119,7 +119,10 @@ impl TokenRenewal {
         if left(claims, now) >= claims.lifetime() / 2 {
             return None;
         }
-        let error = self.error.as_deref().unwrap_or("no attempt has ended yet");
+        let error = self
+            .error
+            .as_deref()
+            .unwrap_or("no attempt is complete yet");
         Some(format!(
             "renew the token in Secret {}, which expires at {}: {error}",
             own.name,

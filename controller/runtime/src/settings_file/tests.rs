@@ -66,7 +66,7 @@ fn a_stored_object_is_checked_with_the_same_schema_rules() {
         let refused = stored(&changed(case)).unwrap_err();
 
         let expected = format!(
-            "{}: {}. Until it is corrected, the controller does not answer requests of the Cluster",
+            "{}: {}. Until it is corrected, the controller does not answer requests from the Cluster",
             case.field, case.message
         );
         assert_eq!(refused.to_string(), expected);

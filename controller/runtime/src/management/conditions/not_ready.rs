@@ -65,8 +65,8 @@ pub(in crate::management) enum NotReady {
     #[error(transparent)]
     ServingAddressRange(InvalidServingAddressRange),
     #[error(
-        "Secret {0} has no tls.key, and the controller has no external signer, so it does not answer \
-         requests of the Cluster. Put the CA's key into the Secret, or start the controller with \
+        "Secret {0} has no tls.key, and the controller has no external signer, so the controller does not answer \
+         requests from the Cluster. Put the CA's key into the Secret, or start the controller with \
          --signer-endpoint if another program holds the key"
     )]
     CaKeyNotFound(String),

@@ -248,7 +248,7 @@ fn locked_out_machines_set_a_condition_with_the_remedy() {
         let status = status(&authentication("aws"), &verdict, now());
         let condition = conditions::find(&status.conditions, CONDITION).unwrap();
         let told = format!(
-            "the nodes of {count} Machines need a bootstrap token to rejoin, and theirs have expired: m1, m2. "
+            "the nodes of {count} Machines need a bootstrap token to rejoin, but their tokens have expired: m1, m2. "
         );
         assert!(
             condition.message.starts_with(&told),

@@ -326,8 +326,8 @@ fn an_invalid_address_range_is_reported_at_every_position() {
                 why.to_string(),
                 format!(
                     "spec.servingAddressRanges: {text:?} is invalid: an address range is <network>/<prefix length>, \
-                     without host bits and not IPv4-mapped IPv6, such as 10.0.0.0/8 or \
-                     2001:db8::/32. Until it is corrected, the controller does not answer requests of the Cluster"
+                     without host bits and not IPv4-mapped IPv6, such as 10.0.0.0/8 or 2001:db8::/32. \
+                     Until it is corrected, the controller does not answer requests from the Cluster"
                 )
             );
         }
@@ -405,8 +405,8 @@ fn a_cluster_without_its_ca_key_is_not_served_and_gets_remedies() {
             assert_eq!(why.reason(), "CAKeyNotFound");
             assert_eq!(
                 why.to_string(),
-                "Secret prod-1-ca has no tls.key, and the controller has no external signer, so it does not answer \
-                 requests of the Cluster. Put the CA's key into the Secret, or start the controller with \
+                "Secret prod-1-ca has no tls.key, and the controller has no external signer, so the controller does not \
+                 answer requests from the Cluster. Put the CA's key into the Secret, or start the controller with \
                  --signer-endpoint if another program holds the key"
             );
         }
