@@ -55,7 +55,7 @@ impl Doctor {
         let reachable = || Finding::pass(format!("{server} belongs to this cluster"));
         let (clock, server) = match reached.map_err(Failure::from) {
             Ok(()) => {
-                let what = format!("less than five minutes from the clock of {server}");
+                let what = format!("less than 5 minutes from the clock of {server}");
                 (Finding::pass(what), reachable())
             }
             Err(failure) if failure.code() == Code::ClockSkew => {

@@ -46,7 +46,7 @@ fn doctor_prints_the_table_of_a_healthy_node() {
 
     let expected = "\
 pass  settings: valid (defaults, no file)
-pass  clock: less than five minutes from the clock of https://API
+pass  clock: less than 5 minutes from the clock of https://API
 pass  api-server: https://API belongs to this cluster
 pass  kubelet-kubeconfig: /SCRATCH/kubelet.conf runs /SCRATCH/kubelet-authenticator-null
 skip  kubelet-unit: cannot run systemctl: No such file or directory (os error 2)
@@ -81,7 +81,7 @@ fn doctor_prints_the_table_of_a_node_with_faults() {
 
     let expected = "\
 pass  settings: valid (defaults, no file)
-pass  clock: less than five minutes from the clock of https://API
+pass  clock: less than 5 minutes from the clock of https://API
 pass  api-server: https://API belongs to this cluster
 pass  kubelet-kubeconfig: /SCRATCH/kubelet.conf runs /SCRATCH/kubelet-authenticator-null
 skip  kubelet-unit: cannot run systemctl: No such file or directory (os error 2)

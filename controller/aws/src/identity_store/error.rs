@@ -15,7 +15,7 @@ pub enum IdentityError {
     NotRead(Source),
     /// The watch of these objects is broken.
     #[error(
-        "the watch of {0} objects of the management cluster has been broken for more than two minutes"
+        "the watch of {0} objects of the management cluster has been broken for more than 2 minutes"
     )]
     WatchBroken(Source),
     /// The watch of these objects is interrupted, so denials must not be based on it.

@@ -54,7 +54,7 @@ crate::reasons! {
         /// open. By then, the node sends another request.
         #[error("approved, but not verified in time: {0}")]
         #[cure("Find the cause in the log, and correct it. The node sends another request.")]
-        UndecidedTooLong(String) => "the request was approved but could not be verified within ten minutes",
+        UndecidedTooLong(String) => "the request was approved but could not be verified within 10 minutes",
     }
 }
 
