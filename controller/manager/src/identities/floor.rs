@@ -27,14 +27,18 @@ pub(super) async fn raise(
         return unchanged(output, &Value::Null);
     }
     let event_error = identities.raise_floor(cluster, floor, now()).await?;
-    let raised = json!({
+    output.print(&floor_of(cluster, floor), || {
+        let text = format!("Raised the generation floor of Cluster {cluster} to {floor}.");
+        with_warning(text, event_error.as_ref())
+    })
+}
+
+/// The lowest valid generation of a Cluster.
+pub(super) fn floor_of(cluster: &ObjectKey, floor: u64) -> Value {
+    json!({
         "namespace": cluster.namespace,
         "cluster": cluster.name,
         "lowestValidGeneration": floor,
-    });
-    output.print(&raised, || {
-        let text = format!("Raised the generation floor of Cluster {cluster} to {floor}.");
-        with_warning(text, event_error.as_ref())
     })
 }
 

@@ -1,3 +1,6 @@
+use serde_json::{Value, json};
+
+use super::floor::floor_of;
 use super::*;
 
 #[test]
