@@ -85,7 +85,7 @@ pub const ATTACKS: [Attack; 7] = [
     },
     Attack {
         token: JOINED,
-        what: "worker-1's name, by its own token, with another key",
+        what: "worker-1's name, with its own token and another key",
         stock: "issued",
         expected: Expected::Waits("IdentityLive"),
         kind: Kind::Wish(|signer| Wish::node(JOINED, signer)),

@@ -223,7 +223,7 @@ impl Story<'_> {
         self.name("by-key", "AWSClusterStaticIdentity", "by-key");
 
         println!(
-            "\n== by-role: a role of account {role_account} over a jump role, with an external ID =="
+            "\n== by-role: a role of account {role_account} through a jump role, with an external ID =="
         );
         sts.role(&role(ACCOUNT, "jump"), Trust::of(&controller));
         let trust = Trust::of(&role(ACCOUNT, "jump")).external_id("7a5b816a");
@@ -242,7 +242,7 @@ impl Story<'_> {
         self.apply("by-token.yaml", &manifest);
 
         println!(
-            "\n== by-team: a role of account {team_account}, by a config map of AWS Controllers for Kubernetes =="
+            "\n== by-team: a role of account {team_account}, from a config map of AWS Controllers for Kubernetes =="
         );
         sts.role(&role(team_account, "nodes"), Trust::of(&controller));
         let manifest = BY_TEAM_MAP.replace("NODES", &role(team_account, "nodes"));
@@ -269,7 +269,7 @@ impl Story<'_> {
 
     fn nodes_join(&mut self) -> bool {
         println!(
-            "\n== A MachineDeployment of one in each, whose instances are in the tenant's account =="
+            "\n== A MachineDeployment with one instance for each Cluster, in the tenant's account =="
         );
         for tenant in &self.tenants {
             let spec = if tenant.name == "by-token" {
@@ -290,7 +290,7 @@ impl Story<'_> {
         });
         self.tell_changes();
         if found.is_none() {
-            println!("  this did not come about in {} s", PATIENCE.as_secs());
+            println!("  this did not happen within {} s", PATIENCE.as_secs());
         }
         for (name, _) in TENANTS {
             self.show_in(name, "nodes");

@@ -77,7 +77,7 @@ pub fn story() -> bool {
     let cluster = management.cluster("prod-1").namespace(NAMESPACE);
     let (manifests, cluster) = cluster.apiserver_arg("--anonymous-auth=true").manifests();
     cluster.control_plane().prepare_for_joins();
-    println!("\n== A Cluster of Cluster API, whose control plane others run ==");
+    println!("\n== A Cluster of Cluster API, with an external control plane ==");
     let manifests: Vec<_> = manifests.iter().map(Value::to_string).collect();
     apply(
         management.kubectl(),
@@ -100,7 +100,7 @@ pub fn story() -> bool {
         told: BTreeSet::new(),
     };
 
-    println!("\n== Three hosts, by the SHA-256 of their TPMs' endorsement keys ==");
+    println!("\n== Three hosts, identified by the SHA-256 of their TPMs' endorsement keys ==");
     for (provider_id, (digest, _)) in &hosts {
         println!("  {provider_id}  {digest:.16}...");
     }
@@ -153,7 +153,7 @@ impl Story<'_> {
         });
         self.tell_changes();
         if found.is_none() {
-            println!("  this did not come about in {} s", PATIENCE.as_secs());
+            println!("  this did not happen within {} s", PATIENCE.as_secs());
         }
         found.is_some()
     }
@@ -379,7 +379,7 @@ impl Story<'_> {
     }
 
     fn the_machines_are_rolled(&mut self) -> bool {
-        println!("\n== The Machines are rolled: each is replaced, and so is its node's record ==");
+        println!("\n== The rollout replaces each Machine, and its node identity ==");
         let former: Vec<String> = self
             .machines()
             .iter()

@@ -189,7 +189,9 @@ pub fn killed_in_the_middle(
     let user = csr["spec"]["username"].clone();
     let of_machine = |csr: &&serde_json::Value| csr["spec"]["username"] == user;
     let count = cluster.csrs().iter().filter(of_machine).count();
-    println!("  plugin      next run: resumes the request; requests of {machine} in all: {count}");
+    println!(
+        "  plugin      next run: resumes the request; requests from {machine} in total: {count}"
+    );
     told(&run) && count == 1
 }
 

@@ -281,7 +281,7 @@ fn killed_in_the_middle(world: &World) -> bool {
         "  plugin      sent {}",
         world.requests_of(KILLED).enrolments.join(", ")
     );
-    println!("              and got kill -9 while its TPM was to open the challenge");
+    println!("              and was killed (kill -9) while its TPM opened the challenge");
     proxy.clear_faults();
     // The kernel does the same if a process ends while /dev/tpmrm0 is open.
     tpm.flush();
@@ -291,9 +291,9 @@ fn killed_in_the_middle(world: &World) -> bool {
         responses,
     } = world.requests_of(KILLED);
     let count = enrolments.len() + responses.len();
-    println!("  plugin      next run: answers the challenge that it had");
+    println!("  plugin      next run: answers the stored challenge");
     println!(
-        "              requests of {KILLED} in all: {count}, with one challenge and one answer"
+        "              requests from {KILLED} in total: {count}, with one challenge and one answer"
     );
     story::told(&run) && (enrolments.len(), responses.len()) == (1, 1)
 }

@@ -101,7 +101,7 @@ pub const ATTACKS: [Attack; 8] = [
         request: |scene| scene.carrying(Envelope::parse(&scene.copied).unwrap().evidence),
     },
     Attack {
-        what: "the same before anybody has seen it: only STS can tell",
+        what: "the same before its first use: only STS can detect it",
         kind: "Denied",
         reason: "CallerRefused",
         request: |scene| {
@@ -110,7 +110,7 @@ pub const ATTACKS: [Attack; 8] = [
         },
     },
     Attack {
-        what: "evidence of worker-2 that was good twenty minutes ago",
+        what: "evidence from worker-2 that is 20 minutes old",
         kind: "Failed",
         reason: "EvidenceExpired",
         request: |scene| {
@@ -121,7 +121,7 @@ pub const ATTACKS: [Attack; 8] = [
         },
     },
     Attack {
-        what: "a profile role's session that is named like worker-2",
+        what: "a session of a profile role, with worker-2's name",
         kind: "Denied",
         reason: "CallerRoleNotAllowed",
         request: |scene| {

@@ -124,7 +124,7 @@ pub const ATTACKS: [Attack; 9] = [
         request: |scene| scene.send(None),
     },
     Attack {
-        what: "worker-2's identity, by a genuine TPM of the same vendor",
+        what: "worker-2's identity, with a genuine TPM of the same vendor",
         kind: "Denied",
         reason: "EndorsementKeyOfAnotherMachine",
         request: |scene| {
@@ -142,7 +142,7 @@ pub const ATTACKS: [Attack; 9] = [
         },
     },
     Attack {
-        what: "the same, passed off as a key of worker-2's TPM",
+        what: "the same, claimed as a key of worker-2's TPM",
         kind: "Denied",
         reason: "QuoteOfAnotherRequest",
         request: |scene| {
@@ -160,7 +160,7 @@ pub const ATTACKS: [Attack; 9] = [
         },
     },
     Attack {
-        what: "worker-2's endorsement key, and a quote of the attacker's TPM",
+        what: "worker-2's endorsement key, a quote from the attacker's TPM",
         kind: "Denied",
         reason: "QuoteOfAnotherRequest",
         request: |scene| {
@@ -175,7 +175,7 @@ pub const ATTACKS: [Attack; 9] = [
         request: |scene| scene.send(scene.copied()),
     },
     Attack {
-        what: "an answer to a challenge that has ended, as root on worker-2",
+        what: "an answer to an expired challenge, as root on worker-2",
         kind: "Failed",
         reason: "EvidenceExpired",
         request: |scene| scene.answer_late(LONG_AGO),
