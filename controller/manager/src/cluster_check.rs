@@ -45,7 +45,7 @@ struct Check {
     /// cluster
     #[arg(long, value_name = "FILE", conflicts_with_all = ["cluster", "kubeconfig", "context", "namespace"])]
     settings: Option<PathBuf>,
-    /// Kubeconfig of the workload cluster for these settings: check it too
+    /// Kubeconfig of the workload cluster for these settings, to check this cluster too
     #[arg(long, value_name = "FILE", requires = "settings")]
     workload_kubeconfig: Option<PathBuf>,
     /// The namespace of the controller, with its own kubeconfigs

@@ -38,7 +38,7 @@ pub(crate) struct TenancyArguments {
     /// STS region for AssumeRole. Default: the region of each cluster
     #[arg(long, value_name = "REGION", value_parser = region)]
     aws_sts_region: Option<String>,
-    /// How AWS Controllers for Kubernetes (ACK) name the role of a cluster that Cluster API Provider AWS did not
+    /// Source of the role, in AWS Controllers for Kubernetes (ACK), for a cluster that Cluster API Provider AWS did not
     /// create
     #[arg(long, value_name = "WAY", value_enum, default_value_t = AckOption::Off)]
     ack: AckOption,

@@ -33,7 +33,7 @@ pub(super) struct StandaloneArguments {
     /// Settings: one KubeletAuthentication, as YAML or JSON. `render settings` prints an example
     #[arg(long, value_name = "FILE", requires = "workload_kubeconfig")]
     settings: Option<PathBuf>,
-    /// List of the cluster's machines. The controller reads it again when it changes
+    /// List of the cluster's machines. The controller reads the list again when the file changes
     #[arg(long, value_name = "FILE", requires = "workload_kubeconfig")]
     inventory: Option<PathBuf>,
     /// PEM certificate of the CA for client certificates (kube-apiserver --client-ca-file)

@@ -122,7 +122,7 @@ struct Arguments {
     #[arg(long, value_name = "FILE")]
     pin_file: PathBuf,
     /// Directory with one file for each CA: the label of its private key, its Cluster, and its certificate. The signer
-    /// reads it every 5 seconds
+    /// reads the directory every 5 seconds
     #[arg(long, value_name = "DIRECTORY")]
     cas: PathBuf,
 }
