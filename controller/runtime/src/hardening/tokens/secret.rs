@@ -189,15 +189,15 @@ impl TokenSecret {
     /// The patch that sets this expiry time, if the Secret has not changed since it was read. The label marks a token
     /// that the controller must still expire.
     pub(super) fn ending_at(&self, end: Timestamp, is_extended: bool) -> Value {
-        self.ending_with(end, is_extended.then(|| "true".to_owned()))
+        self.ending_with(end, is_extended.then_some("true"))
     }
 
     /// The same patch for a pool's token that is extended by this lifetime. The label contains the lifetime in hours.
     pub(super) fn ending_of_pool(&self, end: Timestamp, term: Duration) -> Value {
-        self.ending_with(end, Some(term.as_secs().div_ceil(HOUR).to_string()))
+        self.ending_with(end, Some(&term.as_secs().div_ceil(HOUR).to_string()))
     }
 
-    fn ending_with(&self, end: Timestamp, label: Option<String>) -> Value {
+    fn ending_with(&self, end: Timestamp, label: Option<&str>) -> Value {
         json!({
             "metadata": {
                 "resourceVersion": self.metadata.resource_version,
