@@ -112,7 +112,7 @@ fn a_pool_with_evidence_keeps_its_first_token_for_three_lifetimes() {
     }
 
     assert_eq!(pool.token_id().as_ref(), Some(&first));
-    assert_eq!(tokens_of_provider(&scene), [first.clone()]);
+    assert_eq!(tokens_of_provider(&scene), std::slice::from_ref(&first));
     pool.scale(1);
     let nodes = pool.wait_until_running(1);
     scene.plane().wait_for_node_ready(&nodes[0]);

@@ -305,7 +305,7 @@ async fn the_condition_contains_the_reason_for_a_failed_assume_role() {
         let report = bed.tenants.credentials_report(&a.cluster).unwrap();
         assert_eq!((report.holds, report.reason), (holds, reason));
         assert!(report.message.starts_with(&arn("a")), "{}", report.message);
-        tokio::time::sleep(Duration::from_mins(20)).await;
+        sleep(Duration::from_mins(20)).await;
     }
     bed.sts.fail(&arn("a"), None);
     bed.access_key(&a).await;

@@ -121,10 +121,6 @@ mod tests {
         events.collect().await
     }
 
-    fn named(name: &str) -> Option<String> {
-        Some(name.to_owned())
-    }
-
     #[tokio::test]
     async fn events_in_several_chunks_and_several_events_in_a_chunk_are_read() {
         let names = names_in(&[
@@ -134,18 +130,18 @@ mod tests {
             ),
         ]);
 
-        assert_eq!(names.await, [named("n1"), named("n2")]);
+        assert_eq!(names.await, [Some("n1".to_owned()), Some("n2".to_owned())]);
     }
 
     #[tokio::test]
     async fn a_watch_ends_without_an_error_if_its_response_is_cut_off() {
         let at_the_end = names_in(&[Ok(FIRST), Err(ErrorKind::UnexpectedEof)]);
-        assert_eq!(at_the_end.await, [named("n1")]);
+        assert_eq!(at_the_end.await, [Some("n1".to_owned())]);
 
         let within_a_line = names_in(&[Ok(FIRST), Ok("{\"type\":\"ADD")]);
-        assert_eq!(within_a_line.await, [named("n1")]);
+        assert_eq!(within_a_line.await, [Some("n1".to_owned())]);
 
         let broken = names_in(&[Ok(FIRST), Err(ErrorKind::ConnectionReset)]);
-        assert_eq!(broken.await, [named("n1"), None]);
+        assert_eq!(broken.await, [Some("n1".to_owned()), None]);
     }
 }

@@ -194,11 +194,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_completed_write_with_an_unreadable_response_is_not_a_failure() {
-        for object in write_all(&written()).await.unwrap() {
+        for object in Box::pin(write_all(&written())).await.unwrap() {
             assert!(object.object.is_ok(), "{object:?}");
         }
         for (place, hostile) in with_each_value(&written(), &hostile_values()) {
-            let objects = write_all(&hostile).await;
+            let objects = Box::pin(write_all(&hostile)).await;
             let objects = objects.unwrap_or_else(|error| panic!("{place}: {error}"));
             for object in objects {
                 let is_kept = !["", "/metadata", "/metadata/resourceVersion"].contains(&&*place);

@@ -60,7 +60,7 @@ async fn a_pause_continues_if_the_cluster_changes_its_identity() {
     assert_eq!(bed.sts.count(), 2);
 
     // After the pause, the credentials are requested again.
-    tokio::time::sleep(Duration::from_secs(31)).await;
+    sleep(Duration::from_secs(31)).await;
     assert_eq!(bed.refused(&named).await, "AssumeRoleDenied");
     assert_eq!(bed.sts.count(), 3);
 }
@@ -75,12 +75,12 @@ async fn at_most_eight_failed_sessions_are_kept_and_only_for_their_pause() {
         let named = bed.cluster("tenant-a", &format!("AWSClusterRoleIdentity/{name}"));
         assert_eq!(bed.refused(&named).await, "AssumeRoleDenied");
         // A tenant has 30 calls per minute.
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        sleep(Duration::from_secs(2)).await;
     }
     // Eight previous sessions, the current session, and the first session of all chains.
     let sessions = bed.tenants.sessions.get().unwrap();
     assert_eq!(sessions.len(), 10);
-    tokio::time::sleep(Duration::from_secs(31)).await;
+    sleep(Duration::from_secs(31)).await;
     bed.tenants.forget_gone();
     assert_eq!(sessions.len(), 2);
 }

@@ -73,7 +73,7 @@ async fn a_removed_secret_drops_the_session_after_the_pending_call() {
         (described, instances)
     });
     // The request waits for other requests.
-    tokio::time::sleep(limits.window / 2 + Duration::from_millis(100)).await;
+    sleep(limits.window / 2 + Duration::from_millis(100)).await;
     bed.store.update(|all| drop(all.access_keys.remove("keys")));
     assert_eq!(bed.refused(&a).await, "SecretNotFound");
     assert!(ec2.calls().is_empty());
@@ -84,7 +84,7 @@ async fn a_removed_secret_drops_the_session_after_the_pending_call() {
     assert_eq!(bed.tenants.sessions.get().unwrap().len(), 0);
     // The same access key is used again.
     rotate(&bed, "AKIA1", FIRST);
-    tokio::time::sleep(limits.calls.remembered).await;
+    sleep(limits.calls.remembered).await;
     let tenant = Tenant::Cluster(a);
     let described = instances.describe(&tenant, REGION, INSTANCE).await;
     assert_eq!(described.unwrap().unwrap().id, INSTANCE);

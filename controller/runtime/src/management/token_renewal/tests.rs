@@ -162,6 +162,10 @@ async fn a_token_is_renewed_after_a_third_of_its_life_with_one_write() {
     assert_eq!(body["data"].as_object().unwrap().len(), 1);
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the response contains what the API server received"
+)]
 #[tokio::test]
 async fn own_kubeconfigs_use_the_turns_of_the_namespace_of_their_cluster() {
     let access = ClusterAccess::in_memory(|request: Request<Body>| async move {
