@@ -91,6 +91,7 @@ fn every_listed_name_is_in_the_code_or_the_packaging() {
     let page = page("names.md");
     let mut known = code();
     texts(&repository().join("packaging"), &mut known);
+    texts(&repository().join("image-builder"), &mut known);
 
     let listed = listed(&page);
     assert!(listed.len() > 70, "{}", listed.len());
