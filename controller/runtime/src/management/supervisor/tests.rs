@@ -55,7 +55,7 @@ fn the_futures_of_a_supervisor_have_limits() {
             size(|| serve_selected(any(), any(), any(), any())),
             500,
         ),
-        ("run", size(|| any::<Box<Supervisor>>().run(any())), 2600),
+        ("run", size(|| any::<Box<Supervisor>>().run(any())), 2700),
         ("supervisor", size_of::<Supervisor>(), 1700),
     ]);
 }

@@ -199,7 +199,7 @@ async fn lists_without_memory_for_their_copies_are_written_in_turn() {
     let world = world();
     let mut small = RevocationList::within(&Share::alone(OWN_MEMORY));
     let mut large = RevocationList::within(&Share::alone(0));
-    let others = [("b", "1"), ("b", "2"), ("c", "1"), ("c", "2")];
+    let others = [("b", "1"), ("b", "2"), ("c", "1"), ("d", "1")];
     let others = others.map(|(namespace, name)| ObjectKey::new(namespace, name));
     let lines = others.map(|key| WITHOUT_MEMORY.line(&key));
     let turns = lines.each_ref().map(|line| line.try_turn().unwrap());
