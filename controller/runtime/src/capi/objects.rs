@@ -19,6 +19,7 @@ mod bootstrap_config;
 mod cluster;
 mod infrastructure;
 mod machine;
+mod member_limit;
 mod pool;
 mod templates;
 
@@ -29,7 +30,8 @@ pub use cluster::{Cluster, ClusterObserver, ClusterReferences, Endpoint, Referen
 pub(super) use infrastructure::{InfraMachine, InfraMachinePool};
 pub(super) use machine::Machine;
 pub use machine::{Attested, NODE_ATTESTED, told};
-pub(super) use pool::{MachinePool, MemberLimit, label_value, last_segment};
+pub(super) use member_limit::MemberLimit;
+pub(super) use pool::{MachinePool, label_value, last_segment};
 pub(super) use templates::{KubeadmControlPlane, MachineDeployment, MachineTemplate, PoolConfig};
 
 /// The group of Cluster, Machine, `MachineDeployment` and `MachinePool`.
