@@ -69,7 +69,10 @@ async fn ec2_clients_are_dropped_together_with_their_credentials() {
     };
     let own = use_lane(&Tenant::Controller).await;
     let first = use_lane(tenant("1")).await;
-    assert!(std::ptr::eq(&raw const *use_lane(tenant("1")).await, &raw const *first));
+    assert!(std::ptr::eq(
+        &raw const *use_lane(tenant("1")).await,
+        &raw const *first
+    ));
     assert_eq!(ec2.kept(), 2);
 
     lessor.0.lock().remove(&1);
