@@ -9,7 +9,8 @@ use crate::process::Scratch;
 
 /// A command of the AWS CLI: `SERVICE OPERATION [--OPTION VALUE]...`.
 ///
-/// Like the CLI, it reads operations and options from the service models of botocore, which also checks the values.
+/// Like the CLI, it reads operations and options from the service models of botocore, which also checks the values. For
+/// `run-instances`, the CLI has `--count` instead of two options.
 const CLI: &str = r#"
 import json, os, sys
 import botocore.session
@@ -21,6 +22,9 @@ members = client.meta.service_model.operation_model(operations[operation]).input
 shapes = {"--" + xform_name(name, "-"): (name, shape) for name, shape in members.items()}
 request = {}
 for option, value in zip(words[::2], words[1::2], strict=True):
+    if (operation, option) == ("run-instances", "--count"):
+        request["MinCount"] = request["MaxCount"] = int(value)
+        continue
     name, shape = shapes[option]
     request[name] = value if shape.type_name == "string" else json.loads(value)
 answer = getattr(client, xform_name(operations[operation]))(**request)
@@ -40,8 +44,12 @@ impl Moto {
             python.display(),
             program.display()
         );
-        let aws = scratch.write("aws", wrapper);
-        fs::set_permissions(aws, Permissions::from_mode(0o755)).unwrap();
+        // The python3 of a version manager can put its own directory in front, which can contain the real CLI.
+        let interpreter = format!("#!/bin/sh\nexec {} \"$@\"\n", python.display());
+        for (name, text) in [("aws", wrapper), ("python3", interpreter)] {
+            let program = scratch.write(name, text);
+            fs::set_permissions(program, Permissions::from_mode(0o755)).unwrap();
+        }
         let path = std::env::var("PATH").unwrap_or_default();
         let (id, secret) = access_key(account);
         Command::new("bash")
