@@ -1,21 +1,33 @@
 //! A watch of a single Secret in the management cluster.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use futures::stream::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use kube::runtime::watcher::Event;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use crate::capi::SecretValues;
+use crate::client::MANAGEMENT_PAGE_SIZE;
+use crate::clock::jittered;
 use crate::log_lines::ClusterLines;
 use crate::memory::Share;
-use crate::watch::{Lenient, Skipped, Unreadable, WatchLog, on_management, watch_config};
+use crate::metrics::WatchMetrics;
+use crate::watch::{Lenient, Skipped, Unreadable, WatchLog, in_smaller_pages, watch_config};
 
 /// The number of copies of a Secret's values: the Secret, and its parsed form.
 const COPIES: usize = 2;
 
 /// The reason why a Secret is not used.
 const TOO_MUCH_MEMORY: &str = "the Secrets of the Clusters in its namespace are too large for their memory; make some \
-                               of them smaller, then change this one";
+                               of them smaller";
+
+/// The time after which a Secret that is not used is read again, because other Secrets can have released memory.
+const READ_AGAIN: Duration = Duration::from_mins(5);
 
 /// The last known state of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -69,7 +81,7 @@ impl<K> From<Option<K>> for Observed<K> {
 ///
 /// Unlike `kube::runtime::watch_object`, it decodes a Secret leniently, lists in pages, and logs as all other watches
 /// do. The last readable version remains in use while later versions cannot be read, and while the API server is
-/// unavailable.
+/// unavailable. A Secret for which there is no memory is read again after [`READ_AGAIN`].
 pub(super) fn follow(
     api: Api<Lenient<SecretValues, Secret>>,
     name: &str,
@@ -93,7 +105,10 @@ fn follow_within(
     let mut seen = false;
     let mut is_known = false;
     let mut log = WatchLog::of_one("Secret", name).within(lines);
-    on_management(api, config).map(move |event| {
+    let relist = Arc::new(Notify::new());
+    let mut again = JoinSet::new();
+    let (size, heard) = (MANAGEMENT_PAGE_SIZE, WatchMetrics::default());
+    in_smaller_pages(api, config, size, relist.clone(), heard).map(move |event| {
         log.observe(&event, || {});
         let state = match event {
             Ok(Event::Apply(object) | Event::InitApply(object)) => {
@@ -103,6 +118,15 @@ fn follow_within(
                 } = object;
                 let read = object.map(|read| read.only(keys)).and_then(|secret| {
                     let has_room = memory.resize(COPIES * len(&secret));
+                    if !has_room {
+                        let relist = relist.clone();
+                        // Replaces the task of an earlier version.
+                        again = JoinSet::new();
+                        again.spawn(async move {
+                            sleep(jittered(READ_AGAIN)).await;
+                            relist.notify_one();
+                        });
+                    }
                     let error = || Unreadable::because(TOO_MUCH_MEMORY);
                     has_room.then_some(secret).ok_or_else(error)
                 });
@@ -152,7 +176,6 @@ mod tests {
     use std::convert::Infallible;
     use std::future::ready;
     use std::pin::pin;
-    use std::time::Duration;
 
     use data_encoding::BASE64;
     use futures::stream;
@@ -274,6 +297,33 @@ mod tests {
         ];
         assert_eq!(listed.await, listed_and_changed);
         assert_eq!(created.await, [absent(), unreadable()]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_secret_without_memory_is_read_again_after_others_release_it() {
+        let share = Share::alone(32 * 1024);
+        let mut others = share.holding();
+        assert!(others.resize(32 * 1024));
+        let access = ClusterAccess::in_memory(|request| {
+            let answer = answer(&request, &[secret(2, &json!("YQ=="))], &[]);
+            async move { answer }
+        });
+        let api = Api::namespaced(access.client().clone(), "a");
+        let lines = ClusterLines::of(&ObjectKey::new("a", "prod-1"));
+        let followed = follow_within(api, "prod-1-ca", &CA_KEYS, (lines, &share));
+        let mut followed = pin!(followed.filter_map(ready));
+        let unreadable = Change::State(Observed::Unreadable(Unreadable::because(TOO_MUCH_MEMORY)));
+        assert_eq!(followed.next().await, Some(unreadable.clone()));
+        // Earlier than the watch ends, because a silent watch also lists again.
+        let longest = READ_AGAIN + READ_AGAIN / 5;
+
+        let without_memory = timeout(longest, followed.next()).await;
+        drop(others);
+        let with_memory = timeout(longest, followed.next()).await;
+
+        assert_eq!(without_memory, Ok(Some(unreadable)));
+        let with_memory = with_memory.expect("the Secret is read again").unwrap();
+        assert!(matches!(with_memory, Change::State(Observed::Present(_))));
     }
 
     #[tokio::test(start_paused = true)]
