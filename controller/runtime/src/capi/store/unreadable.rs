@@ -33,11 +33,11 @@ pub(super) struct UnreadableMembers {
     cut: Cut,
     /// Like `cut`, but only since the last complete list of each kind.
     recently_cut: Cut,
-    /// By namespace in `cut`, the objects that have been deleted or read since then.
-    left: BTreeMap<String, BTreeSet<(&'static str, String)>>,
+    /// By kind and namespace in `cut`, the objects that have been deleted or read since then.
+    left: BTreeMap<&'static str, BTreeMap<String, BTreeSet<String>>>,
 }
 
-/// The maximum number of objects of one namespace in [`UnreadableMembers::left`]. The state of others is unknown until
+/// The maximum number of objects of one kind and namespace in [`UnreadableMembers::left`]. The state of others is unknown until
 /// the next list.
 const MAX_LEFT: usize = 100;
 
@@ -131,8 +131,9 @@ impl UnreadableMembers {
                 let namespaces = cut.entry(kind).or_default();
                 namespaces.insert(key.namespace.clone(), key.name.clone());
             }
-            if let Some(left) = self.left.get_mut(&key.namespace) {
-                left.remove(&(kind, key.name.clone()));
+            let left = self.left.get_mut(kind);
+            if let Some(left) = left.and_then(|left| left.get_mut(&key.namespace)) {
+                left.remove(&key.name);
             }
             return;
         }
@@ -166,8 +167,9 @@ impl UnreadableMembers {
         if !namespaces.is_some_and(|namespaces| namespaces.contains_key(&key.namespace)) {
             return false;
         }
-        let left = self.left.entry(key.namespace.clone()).or_default();
-        left.len() < MAX_LEFT && left.insert((kind, key.name.clone()))
+        let left = self.left.entry(kind).or_default();
+        let left = left.entry(key.namespace.clone()).or_default();
+        left.len() < MAX_LEFT && left.insert(key.name.clone())
     }
 
     /// Removes the entry of an object, and returns the freed memory.
@@ -194,7 +196,7 @@ impl UnreadableMembers {
     /// caller drops.
     fn listed(&mut self, kind: &'static str) -> impl Sized + use<> {
         let recently = self.recently_cut.remove(kind).unwrap_or_default();
-        let left = std::mem::take(&mut self.left);
+        let left = self.left.remove(kind);
         (self.cut.insert(kind, recently), left)
     }
 
@@ -241,8 +243,11 @@ impl UnreadableMembers {
         }
         let namespaces = self.cut.get(kind);
         let has_left = || {
-            let left = self.left.get(&key.namespace);
-            left.is_some_and(|left| left.contains(&(kind, key.name.clone())))
+            let left = self
+                .left
+                .get(kind)
+                .and_then(|left| left.get(&key.namespace));
+            left.is_some_and(|left| left.contains(&key.name))
         };
         namespaces.is_some_and(|cut| cut.contains_key(&key.namespace)) && !has_left()
     }

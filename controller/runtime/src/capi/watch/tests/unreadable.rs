@@ -305,6 +305,9 @@ fn a_deleted_cluster_is_missing_beyond_the_memory_of_its_namespace() {
 
     assert!(!objects.is_unreadable(&key("prod-1")));
     assert!(objects.is_unreadable(&key("prod-2")));
+    let machines = Event::<Raw<Machine>>::InitDone;
+    super::apply::<Machine>(&objects, machines, &mut BTreeSet::new());
+    assert!(!objects.is_unreadable(&key("prod-1")), "another kind");
     apply(Event::Apply(cluster("prod-1")));
     assert!(objects.is_unreadable(&key("prod-1")));
 }
