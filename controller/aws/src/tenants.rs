@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use aws_sdk_ec2::config::IdentityCache;
+use kubelet_attestation::ensure;
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
@@ -83,6 +84,14 @@ pub struct TenantCredentials {
     accounts: Accounts,
 }
 
+/// The reason for the calls with the credentials of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    Request,
+    /// No request needs the credentials. The calls must not delay requests for other clusters of the namespace.
+    Try,
+}
+
 /// The result of calls with the credentials of a cluster's identity, which AWS accepted.
 struct Accepted {
     /// The controller's own configuration.
@@ -127,7 +136,7 @@ impl TenantCredentials {
             own,
             session,
             account,
-        } = self.accepted(tenant, region).await?;
+        } = self.accepted(tenant, region, Cause::Request).await?;
         let checked = self.accounts.check(cluster, &account);
         checked.map_err(|error| unresolved(cluster, error.into()))?;
         let made = || {
@@ -155,6 +164,7 @@ impl TenantCredentials {
         &self,
         tenant: &ClusterTenant,
         region: &str,
+        cause: Cause,
     ) -> Result<Accepted, Unavailable> {
         let cluster = &tenant.cluster;
         let resolved = self.identities.resolve(tenant);
@@ -175,6 +185,10 @@ impl TenantCredentials {
                 source,
             })
         };
+        ensure!(
+            cause == Cause::Request || session.try_start(),
+            Unavailable::new("the namespace has no STS call left for a try")
+        );
         // An account is recorded only after AWS has issued credentials for it.
         session.keys().await.map_err(unusable)?;
         let account = session.account().await.map_err(unusable)?;
@@ -189,7 +203,8 @@ impl TenantCredentials {
     /// Tries the credentials of a cluster's identity at intervals, before the first request needs them. Never returns.
     ///
     /// AWS is called until it has accepted the credentials of an identity once, and again for another identity. After a
-    /// failure, the pause of the session applies. The first account is not recorded, because no instance has used it.
+    /// failure, the pause of the session applies. If the namespace's share has no call left, a later try makes the call.
+    /// The first account is not recorded, because no instance has used it.
     pub async fn keep_trying(&self, tenant: &ClusterTenant, regions: &[String]) {
         loop {
             self.try_out(tenant, regions).await;
@@ -214,7 +229,8 @@ impl TenantCredentials {
             return;
         };
         // The condition reports a failure.
-        if let Ok(Accepted { session, .. }) = self.accepted(tenant, &region).await {
+        let accepted = self.accepted(tenant, &region, Cause::Try).await;
+        if let Ok(Accepted { session, .. }) = accepted {
             self.clusters.write(|clusters| {
                 let known = clusters.get_mut(cluster);
                 known.is_some_and(|known| known.accept(&session))

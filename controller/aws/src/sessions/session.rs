@@ -93,6 +93,23 @@ impl Session {
         self.keys(tenant).await
     }
 
+    /// Starts a call for the credentials if it is necessary and `tenant`'s share has a call left. Returns whether the
+    /// credentials are available without a wait for the share.
+    pub(super) fn try_start(self: &Arc<Self>, tenant: &ObjectKey) -> bool {
+        if !self.calls_sts() || !self.needs_call() {
+            return true;
+        }
+        if !self.calls.budget.try_take(tenant) {
+            return false;
+        }
+        self.state.write(|state| {
+            if state.known().is_none() {
+                drop(self.renew(state, tenant));
+            }
+        });
+        true
+    }
+
     /// Whether new credentials require an STS call, which takes a part of the namespace's share.
     fn calls_sts(&self) -> bool {
         matches!(self.origin, Origin::ServiceAccount(_) | Origin::Role(..))

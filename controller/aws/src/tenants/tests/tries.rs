@@ -151,34 +151,38 @@ async fn an_unresolved_identity_is_not_tried() {
     assert_eq!(bed.refused(&a).await, "IdentityNotFound");
 }
 
+/// This number of clusters in one namespace, each with its own role.
+fn clusters(bed: &Bed, count: usize) -> Vec<ClusterTenant> {
+    let cluster = |number: usize| {
+        let name = format!("role-{number}");
+        bed.role(&name);
+        let key = ObjectKey::new("tenant-a", format!("one-{number}").as_str());
+        let decider = ObjectRef {
+            kind: "AWSCluster".to_owned(),
+            name: key.name.clone(),
+        };
+        let cluster = Cluster {
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            infrastructure: Some(decider),
+            ..Cluster::default()
+        };
+        let identity = json!({"kind": "AWSClusterRoleIdentity", "name": name});
+        let spec = json!({"identityRef": identity, "region": REGION});
+        let found: Infrastructure = serde_json::from_value(spec).unwrap();
+        bed.store.put_cluster(key.clone(), Some(Ok(cluster)));
+        bed.store
+            .put_infrastructure("AWSCluster", key.clone(), Some(Ok(found)));
+        ClusterTenant::new(key)
+    };
+    (0..count).map(cluster).collect()
+}
+
 #[tokio::test(start_paused = true)]
 async fn tries_of_one_namespace_use_the_rate_of_its_sts_calls() {
     const CLUSTERS: usize = 15;
     let bed = Bed::new();
-    let tenants: Vec<ClusterTenant> = (0..CLUSTERS)
-        .map(|number| {
-            let name = format!("role-{number}");
-            bed.role(&name);
-            let key = ObjectKey::new("tenant-a", format!("one-{number}").as_str());
-            let decider = ObjectRef {
-                kind: "AWSCluster".to_owned(),
-                name: key.name.clone(),
-            };
-            let cluster = Cluster {
-                namespace: key.namespace.clone(),
-                name: key.name.clone(),
-                infrastructure: Some(decider),
-                ..Cluster::default()
-            };
-            let identity = json!({"kind": "AWSClusterRoleIdentity", "name": name});
-            let spec = json!({"identityRef": identity, "region": REGION});
-            let found: Infrastructure = serde_json::from_value(spec).unwrap();
-            bed.store.put_cluster(key.clone(), Some(Ok(cluster)));
-            bed.store
-                .put_infrastructure("AWSCluster", key.clone(), Some(Ok(found)));
-            ClusterTenant::new(key)
-        })
-        .collect();
+    let tenants = clusters(&bed, CLUSTERS);
     let all = |time| {
         let tries = tenants.iter().map(|a| try_for(&bed, a, &[], time));
         futures::future::join_all(tries)
@@ -186,9 +190,27 @@ async fn tries_of_one_namespace_use_the_rate_of_its_sts_calls() {
 
     all(Duration::from_millis(500)).await;
     let first = bed.sts.count();
-    all(Duration::from_secs(20)).await;
+    all(Duration::from_mins(2)).await;
 
-    // A namespace has 10 calls at once, and then one per second.
+    // A namespace has 10 calls at once, and then one per second. The others are tried again after 30 seconds.
     assert_eq!(first, 10);
     assert_eq!(bed.sts.count(), CLUSTERS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_does_not_wait_for_the_tries_of_other_clusters() {
+    let bed = Bed::new();
+    let tenants = clusters(&bed, 100);
+    let (asked, others) = tenants.split_last().unwrap();
+    let tries = others
+        .iter()
+        .map(|a| try_for(&bed, a, &[], Duration::from_secs(20)));
+    let request = async {
+        tokio::task::yield_now().await;
+        timeout(Duration::from_secs(3), bed.ask(asked)).await
+    };
+
+    let (_, answer) = futures::future::join(futures::future::join_all(tries), request).await;
+
+    answer.expect("the request takes the next call").unwrap();
 }
