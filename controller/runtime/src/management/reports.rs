@@ -27,8 +27,8 @@ impl Reports {
             of_namespace.remove(0).abort();
         }
         of_namespace.push(self.tasks.spawn(report));
-        if self.tasks.len() == 1 {
-            // All earlier tasks have ended.
+        // At least half of the namespaces have only tasks that have ended.
+        if self.of_namespaces.len() > 2 * self.tasks.len() {
             self.of_namespaces.retain(|_, tasks| {
                 tasks.retain(|task| !task.is_finished());
                 !tasks.is_empty()
@@ -71,11 +71,15 @@ mod tests {
     #[tokio::test]
     async fn reports_that_were_written_use_no_memory() {
         let mut reports = Reports::default();
+        // This report waits for its Cluster, and does not keep the others.
+        reports.start("waiting".to_owned(), Box::pin(pending()));
         for number in 0..1000 {
             reports.start(number.to_string(), Box::pin(ready(())));
             yield_now().await;
         }
 
-        assert_eq!(reports.of_namespaces.len(), 1);
+        let known = reports.of_namespaces.len();
+        assert!(known <= 4, "{known}");
+        assert!(reports.of_namespaces.contains_key("waiting"));
     }
 }
