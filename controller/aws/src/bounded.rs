@@ -156,6 +156,11 @@ impl<K: Ord + Hash, V> Bounded<K, V> {
         }
         let Kept { value, part } = self.entries.remove(key)?;
         drop(part);
+        let used = self.namespaces.get(namespace);
+        if used.is_none_or(|used| used.strong_count() == 0) {
+            // The namespace might not have an object again.
+            self.omitted.remove(namespace);
+        }
         Some(value)
     }
 
@@ -229,6 +234,7 @@ mod tests {
             all.remove("a", &key(number));
         }
         assert!(!all.has_omitted("a", &key(9999)), "no object is kept");
+        assert!(all.omitted.is_empty(), "no key is kept");
     }
 
     #[test]
