@@ -162,6 +162,26 @@ impl Tokens {
         self.round(client, wanted, (now, elapsed), true).await
     }
 
+    /// Extends tokens like [`Tokens::keep`], and does not expire any token. Used while other needed tokens are unknown.
+    ///
+    /// # Errors
+    ///
+    /// Like [`Tokens::keep`].
+    pub async fn extend(
+        &mut self,
+        client: &Client,
+        wanted: &BTreeSet<TokenId>,
+        now: SystemTime,
+        elapsed: Duration,
+    ) -> Result<Kept, HardeningError> {
+        let mut kept = Kept::default();
+        if let Ok(now) = Timestamp::try_from(now) {
+            self.extend_due(client, wanted, (now, elapsed), &mut kept)
+                .await?;
+        }
+        Ok(kept)
+    }
+
     /// Expires extended tokens that have not been `wanted` for the grace period, and does not extend any token. Used
     /// while attestation is not enforced.
     ///
@@ -191,8 +211,24 @@ impl Tokens {
             return Ok(kept);
         };
         self.mark(wanted, elapsed);
+        if extends {
+            self.extend_due(client, wanted, (now, elapsed), &mut kept)
+                .await?;
+        }
+        self.end_unwanted(client, now, elapsed, &mut kept).await?;
+        Ok(kept)
+    }
+
+    /// Extends the `wanted` tokens for which it is necessary.
+    async fn extend_due(
+        &mut self,
+        client: &Client,
+        wanted: &BTreeSet<TokenId>,
+        (now, elapsed): (Timestamp, Duration),
+        kept: &mut Kept,
+    ) -> Result<(), HardeningError> {
         let begin = Instant::now();
-        for token in wanted.iter().filter(|_| extends) {
+        for token in wanted {
             let before = self.known.get(token);
             if before.is_some_and(|known| !known.life.is_due(now, elapsed, known.term)) {
                 continue;
@@ -215,8 +251,7 @@ impl Tokens {
                 kept.extended.extend(is_new.then(|| token.clone()));
             }
         }
-        self.end_unwanted(client, now, elapsed, &mut kept).await?;
-        Ok(kept)
+        Ok(())
     }
 
     /// Records since when each token has not been needed. Drops other clients' tokens that are not needed.

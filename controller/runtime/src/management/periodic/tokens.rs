@@ -48,17 +48,22 @@ impl Upkeep {
         let Ok(Some(mut wanted)) = timeout(PART_DEADLINE, Box::pin(wanted)).await else {
             return;
         };
+        let mut are_all_known = true;
         if extends && self.context.verifiers.need_evidence() {
             let of_pools = Box::pin(self.inventory.pool_tokens());
-            let Ok(Some(of_pools)) = timeout(PART_DEADLINE, of_pools).await else {
-                return;
-            };
-            wanted.extend(of_pools.iter().cloned());
-            self.tokens.set_of_pools(of_pools);
+            if let Ok(Some(of_pools)) = timeout(PART_DEADLINE, of_pools).await {
+                wanted.extend(of_pools.iter().cloned());
+                self.tokens.set_of_pools(of_pools);
+            } else {
+                // An invalid KubeadmConfig of a pool must not end the extensions of the Machines' tokens.
+                are_all_known = false;
+            }
         }
         let (now, client) = (now(), self.access.client());
-        let kept = if extends {
+        let kept = if extends && are_all_known {
             part(self.tokens.keep(client, &wanted, now, elapsed())).await
+        } else if extends {
+            part(self.tokens.extend(client, &wanted, now, elapsed())).await
         } else {
             part(self.tokens.release(client, &wanted, now, elapsed())).await
         };
@@ -70,11 +75,13 @@ impl Upkeep {
                 tracing::debug!(token = token.as_str(), "expired the bootstrap token");
             }
         }
-        let former = self.tokens.find_former(client, &wanted, now, elapsed());
-        health.note(
-            "bootstrap tokens that were extended before",
-            part(former).await,
-        );
+        if are_all_known {
+            let former = self.tokens.find_former(client, &wanted, now, elapsed());
+            health.note(
+                "bootstrap tokens that were extended before",
+                part(former).await,
+            );
+        }
         health.locked_out = self.locked_out(now).await;
     }
 

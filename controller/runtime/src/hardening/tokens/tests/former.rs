@@ -230,3 +230,24 @@ async fn an_extended_pool_token_is_not_read_again_for_a_day() {
     }
     assert_eq!(server.calls("GET bootstrap-token-aaaaaa").len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn no_token_is_expired_while_other_needed_tokens_are_unknown() {
+    let server = Server::new(|_, _| Some((Vec::new(), false)));
+    let client = server.client();
+    let mut tokens = Tokens::new(GRACE);
+    let both = BTreeSet::from([token("aaaaaa"), token("bbbbbb")]);
+    let kept = tokens.keep(&client, &both, time(10), Duration::ZERO);
+    assert_eq!(kept.await.unwrap().extended.len(), 2);
+    let known = BTreeSet::from([token("aaaaaa")]);
+
+    let kept = tokens.extend(&client, &known, time(30), GRACE).await;
+
+    let kept = kept.unwrap();
+    assert_eq!(kept.extended, [token("aaaaaa")]);
+    assert!(kept.ended.is_empty());
+    for (elapsed, ended) in [(2 * GRACE, vec![]), (3 * GRACE, vec![token("bbbbbb")])] {
+        let kept = tokens.keep(&client, &known, time(30), elapsed).await;
+        assert_eq!(kept.unwrap().ended, ended, "{elapsed:?}");
+    }
+}
