@@ -37,8 +37,8 @@ pub(super) struct UnreadableMembers {
     left: BTreeMap<&'static str, BTreeMap<String, BTreeSet<String>>>,
 }
 
-/// The maximum number of objects of one kind and namespace in [`UnreadableMembers::left`]. The state of others is unknown until
-/// the next list.
+/// The maximum number of objects of one kind and namespace in [`UnreadableMembers::left`]. The state of others is
+/// unknown until the next list.
 const MAX_LEFT: usize = 100;
 
 /// By kind, the namespaces with objects that have no entry, because the memory was exhausted. Each of them has the name
