@@ -203,7 +203,7 @@ impl TenantCredentials {
     /// Tries the credentials of a cluster's identity at intervals, before the first request needs them. Never returns.
     ///
     /// AWS is called until it has accepted the credentials of an identity once, and again for another identity. After a
-    /// failure, the pause of the session applies. If the namespace's share has no call left, a later try makes the call.
+    /// failure, the pause of the session applies. If the namespace has no call left, a later try makes the call.
     /// The first account is not recorded, because no instance has used it.
     pub async fn keep_trying(&self, tenant: &ClusterTenant, regions: &[String]) {
         loop {
