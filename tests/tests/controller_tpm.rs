@@ -75,7 +75,7 @@ fn invalid_tpm_settings_are_reported() {
             json!({"endorsementKeys": {"allowList": [
                 {"providerID": "metal3://", "ekSha256": "0f".repeat(32)},
             ]}}),
-            "spec.tpm.endorsementKeys.allowList[0].providerID: is a provider ID",
+            "spec.tpm.endorsementKeys.allowList[0].providerID: must be a provider ID",
         ),
         (
             json!({"endorsementKeys": {"configMaps": ["rack-1"]}}),

@@ -354,6 +354,7 @@ fn inspect_does_not_change_the_store() {
 Directory               /SCRATCH/state
 Files                   failure.json 0600 N bytes TIME
                         kubelet-client.pem 0644 N bytes TIME
+                        last-check 0777 N bytes TIME
                         lock 0600 N bytes TIME
                         origin.json 0600 N bytes TIME
                         pending.json 0600 N bytes TIME
