@@ -215,7 +215,11 @@ fn other_namespaces_and_filtered_clusters_are_not_watched() {
     for other in [theirs, elsewhere] {
         let id = ProviderId::parse(&our_id).unwrap();
         let said = RUNTIME.block_on(both.inventory(&other).by_provider_id(&id));
-        assert!(said.unwrap_err().to_string().contains("does not exist in the management cluster"));
+        assert!(
+            said.unwrap_err()
+                .to_string()
+                .contains("does not exist in the management cluster")
+        );
     }
 
     let words = [

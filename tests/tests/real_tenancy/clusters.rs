@@ -25,7 +25,6 @@ fn a_forged_account_affects_only_the_cluster_of_its_tenant() {
     let admin = Admin::of(NAME);
 
     pin(&admin, NAME, Some(ANOTHERS));
-    tenant.resolved_to(ANOTHERS);
     let own = tenant.asks("m1", &tenant.launch(THEIRS));
     let message = tenant.resolved("False", "AccountMismatch");
     assert!(message.contains(ANOTHERS), "{message}");

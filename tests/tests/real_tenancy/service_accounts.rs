@@ -47,8 +47,17 @@ pub fn grant_tokens(admin: &Admin, namespace: &str) {
 fn pod_may_create_tokens(namespace: &str) -> bool {
     const POD: &str =
         "--as=system:serviceaccount:node-attestation-system:node-attestation-controller";
-    let resource = "serviceaccounts/token";
-    let words = ["auth", "can-i", "create", resource, "-n", namespace, POD];
+    // `serviceaccounts/token` would be the service account with the name `token`.
+    let words = [
+        "auth",
+        "can-i",
+        "create",
+        "serviceaccounts",
+        "--subresource=token",
+        "-n",
+        namespace,
+        POD,
+    ];
     let output = SITE.management.kubectl().run(&words[..]);
     match String::from_utf8_lossy(&output.stdout).trim() {
         "yes" => true,

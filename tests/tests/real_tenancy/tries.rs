@@ -15,7 +15,7 @@ const READY: &str = "AWSCredentialsReady";
 #[test]
 fn a_role_is_assumed_once_before_the_first_node() {
     const NAME: &str = "tried";
-    const THEIRS: &str = "200000000150";
+    const THEIRS: &str = "200000000160";
     let arn = role(THEIRS, "nodes");
     let trust = Trust::of_service_account(NAME, "nodes");
     SITE.cloud.sts().role(&arn, trust);
@@ -46,7 +46,7 @@ fn a_role_is_assumed_once_before_the_first_node() {
 #[test]
 fn a_role_that_sts_refuses_is_reported_before_the_first_node() {
     const NAME: &str = "tried-refused";
-    const THEIRS: &str = "200000000151";
+    const THEIRS: &str = "200000000161";
     let arn = role(THEIRS, "nodes");
     let trust = Trust::of_service_account("anothers-account", "nodes");
     SITE.cloud.sts().role(&arn, trust);
@@ -64,23 +64,23 @@ fn a_role_that_sts_refuses_is_reported_before_the_first_node() {
 
 #[test]
 fn two_clusters_with_one_name_in_one_account_are_reported_to_both() {
-    const NAME: &str = "twin";
-    const THEIRS: &str = "200000000152";
+    const NAME: &str = "pair";
+    const THEIRS: &str = "200000000162";
     const UNIQUE: &str = "AWSClusterNameUnique";
     static_identity(NAME, THEIRS);
     let twin = |namespace| Tenant::of_provider_in(namespace, NAME, STATIC_IDENTITY, NAME);
-    let first = twin("twin-a");
+    let first = twin("pair-a");
     first.condition(UNIQUE, "True", "NameUnique");
 
-    let second = twin("twin-b");
+    let second = twin("pair-b");
 
-    for (tenant, other) in [(&first, "twin-b"), (&second, "twin-a")] {
+    for (tenant, other) in [(&first, "pair-b"), (&second, "pair-a")] {
         let message = tenant.condition(UNIQUE, "False", "NameNotUnique");
         assert!(message.contains(THEIRS), "{message}");
         let told = tenant.looked_at().to_string();
         assert!(!told.contains(other), "{told}");
     }
-    let series = ["twin-a", "twin-b"].map(|namespace| {
+    let series = ["pair-a", "pair-b"].map(|namespace| {
         format!(
             r#"node_attestation_cluster_condition{{namespace="{namespace}",cluster="{NAME}",type="{UNIQUE}",status="false"}} 1.0"#
         )
@@ -98,9 +98,9 @@ fn two_clusters_with_one_name_in_one_account_are_reported_to_both() {
         lines.find(|line| {
             let fields = &line["fields"];
             fields["message"] == "two Clusters with one name use one AWS account"
-                && fields["cluster"] == "twin-b/twin"
+                && fields["cluster"] == "pair-b/pair"
         })
     };
     let logged = poll(PATIENCE, is_logged).unwrap();
-    assert_eq!(logged["fields"]["other"], json!("twin-a/twin"), "{logged}");
+    assert_eq!(logged["fields"]["other"], json!("pair-a/pair"), "{logged}");
 }

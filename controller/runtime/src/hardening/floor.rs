@@ -351,7 +351,7 @@ fn is_act() -> String {
          ? object.spec.revoked.generation == object.spec.generation \
          || has(oldObject.spec.revoked) && object.spec.revoked == oldObject.spec.revoked \
          : !has(oldObject.spec.revoked)) \
-         && {now} in ['', {before}, string(object.spec.generation)]",
+         && {now} in ['', string({before}), string(object.spec.generation)]",
         unchanged_except("spec", &["revoked"]),
         metadata_unchanged_except(&[RESET_ANNOTATION, CHANGED_BY_ANNOTATION]),
         map("object", "status"),

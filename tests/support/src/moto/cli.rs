@@ -55,7 +55,7 @@ impl Moto {
         Command::new("bash")
             .args(["-euo", "pipefail", "-c", script])
             .env("PATH", format!("{}:{path}", scratch.path().display()))
-            .env("ENDPOINT", format!("http://{}", self.server))
+            .env("ENDPOINT", self.url())
             .env("AWS_ACCESS_KEY_ID", id)
             .env("AWS_SECRET_ACCESS_KEY", secret)
             .env("AWS_DEFAULT_REGION", region)
