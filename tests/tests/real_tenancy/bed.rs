@@ -182,11 +182,6 @@ impl Tenant {
         self.condition("AWSIdentityResolved", status, reason)
     }
 
-    /// Waits until the identity is resolved to this account. The account is checked with the next session.
-    pub fn resolved_to(&self, account: &str) {
-        self.condition_with("AWSIdentityResolved", "True", "Resolved", account);
-    }
-
     /// Waits until this condition has this reason, and returns its message.
     pub fn condition(&self, of: &str, status: &str, reason: &str) -> String {
         self.condition_with(of, status, reason, "")
