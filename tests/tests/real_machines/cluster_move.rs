@@ -172,6 +172,18 @@ fn nodes_renew_after_an_interrupted_clusterctl_move_is_repeated() {
         }
         let is_permitted = poll(PATIENCE, || target.dry_run(&probe(), false).ok());
         assert!(is_permitted.is_some());
+        // clusterctl refuses to move a paused Cluster.
+        let resume = r#"{"spec": {"paused": false}}"#;
+        let words = [
+            "patch",
+            "cluster",
+            "prod-1",
+            "-n",
+            NAME,
+            "--type=merge",
+            "-p",
+        ];
+        here.ok(words.into_iter().chain([resume]));
         cluster.clusterctl_move(&there.management)
     });
 

@@ -110,7 +110,7 @@ fn responders_revoke_and_reset_with_the_command_under_their_own_name() {
     assert!(is_bound.is_some());
     // As with viewer.yaml.
     for resource in [
-        "awsserviceaccountidentities.attestation.cluster.x-k8s.io",
+        "awsserviceaccountidentities.infrastructure.cluster.x-k8s.io",
         "clusters.cluster.x-k8s.io",
         "machinepools.cluster.x-k8s.io",
         "events.events.k8s.io",
