@@ -16,7 +16,7 @@ import json, os, sys
 import botocore.session
 from botocore import xform_name
 service, operation, *words = sys.argv[1:]
-client = botocore.session.get_session().create_client(service, endpoint_url=os.environ["ENDPOINT"])
+client = botocore.session.get_session().create_client(service, endpoint_url=os.environ["EC2_ENDPOINT" if service == "ec2" else "ENDPOINT"])
 operations = {xform_name(name, "-"): name for name in client.meta.service_model.operation_names}
 members = client.meta.service_model.operation_model(operations[operation]).input_shape.members
 shapes = {"--" + xform_name(name, "-"): (name, shape) for name, shape in members.items()}
@@ -55,7 +55,8 @@ impl Moto {
         Command::new("bash")
             .args(["-euo", "pipefail", "-c", script])
             .env("PATH", format!("{}:{path}", scratch.path().display()))
-            .env("ENDPOINT", self.url())
+            .env("ENDPOINT", format!("http://{}", self.server))
+            .env("EC2_ENDPOINT", self.url())
             .env("AWS_ACCESS_KEY_ID", id)
             .env("AWS_SECRET_ACCESS_KEY", secret)
             .env("AWS_DEFAULT_REGION", region)
