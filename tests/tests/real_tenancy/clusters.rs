@@ -25,9 +25,9 @@ fn a_forged_account_affects_only_the_cluster_of_its_tenant() {
     let admin = Admin::of(NAME);
 
     pin(&admin, NAME, Some(ANOTHERS));
-    let own = tenant.asks("m1", &tenant.launch(THEIRS));
     let message = tenant.resolved("False", "AccountMismatch");
     assert!(message.contains(ANOTHERS), "{message}");
+    let own = tenant.asks("m1", &tenant.launch(THEIRS));
     tenant.waits(&own, ANOTHERS);
 
     pin(&admin, NAME, None);
