@@ -23,8 +23,8 @@ const FEW: u32 = 5;
 const MORE: u32 = 25;
 
 /// The limits for one request, in a debug build.
-const MAX_DECISION: f64 = 30_000_000.0;
-const MAX_ANSWER: f64 = 40_000_000.0;
+const MAX_DECISION: f64 = 3_000_000.0;
+const MAX_ANSWER: f64 = 6_000_000.0;
 
 /// The work for a request from a machine with evidence that joins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
