@@ -186,6 +186,7 @@ async fn events_that_wait_for_a_turn_or_a_budget_use_counted_memory() {
         events.tell(regarding, true, "RecordRetired", String::new(), now());
     }
     let all = events.memory.lock().bytes;
+    assert!(all > 80 * 2048, "{all}");
 
     assert!(line.next().await.is_some());
     let next = timeout(Duration::from_secs(1), line.next()).await;

@@ -278,13 +278,21 @@ mod tests {
         })
     }
 
-    /// The answer of a management cluster with the nodes `kept`, `lost` and `other`, and `gone`, whose Machine is being
-    /// deleted. `kept` has a record. The selector `rack=7` selects the Machines of `kept` and `lost`.
+    /// A live record of a node with evidence.
+    fn proved() -> Value {
+        let mut record = live("proved");
+        record["spec"]["attestor"] = json!("tpm");
+        record
+    }
+
+    /// The answer of a management cluster with the nodes `kept`, `lost`, `proved` and `other`, and `gone`, whose Machine
+    /// is being deleted. `kept` and `proved` have a record. The selector `rack=7` selects the Machines of `kept`, `lost`
+    /// and `proved`.
     fn answer(attestor: &str, path: &str, query: &str) -> Value {
-        let mut machines = ["kept", "lost", "other", "gone"].map(machine);
-        machines[3]["metadata"]["deletionTimestamp"] = json!("2026-11-21T12:00:00Z");
+        let mut machines = ["kept", "lost", "proved", "other", "gone"].map(machine);
+        machines[4]["metadata"]["deletionTimestamp"] = json!("2026-11-21T12:00:00Z");
         let machines = if query.contains("rack") {
-            machines.get(..2).unwrap_or_default().to_vec()
+            machines.get(..3).unwrap_or_default().to_vec()
         } else {
             machines.to_vec()
         };
@@ -296,8 +304,9 @@ mod tests {
                 "kind": "APIResourceList", "groupVersion": "cluster.x-k8s.io/v1beta2", "resources": [resource],
             }),
             "machines" => json!({"metadata": {}, "items": machines}),
-            "nodeidentities" => json!({"metadata": {}, "items": [live("kept")]}),
+            "nodeidentities" => json!({"metadata": {}, "items": [live("kept"), proved()]}),
             "prod-1.kept" => live("kept"),
+            "prod-1.proved" => proved(),
             "prod-1" => authentication(attestor),
             "selfsubjectreviews" => {
                 json!({"metadata": {}, "status": {"userInfo": {"username": "jane"}}})

@@ -110,6 +110,8 @@ mod tests {
         assert_eq!(named(Duration::ZERO).as_deref(), Some(expected));
 
         undecoded.note(&reference("a"), false, now);
+        let expected = "cannot read KubeadmConfig b and 1 more";
+        assert_eq!(named(Duration::ZERO).as_deref(), Some(expected));
         undecoded.note(&reference("c"), true, now + Duration::from_secs(1));
 
         assert_eq!(

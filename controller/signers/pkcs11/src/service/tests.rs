@@ -174,7 +174,8 @@ impl World {
     }
 
     async fn sign(&self) -> Result<Vec<u8>, Status> {
-        self.call(0).await.unwrap()
+        let call = timeout(ASKED_WITHIN, self.call(0)).await;
+        call.expect("the call hangs").unwrap()
     }
 
     /// Waits for another call to the token, and returns the key.
