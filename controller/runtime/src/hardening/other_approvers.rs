@@ -65,6 +65,9 @@ const MAX_ROLES: usize = 200;
 /// until the bindings are read.
 const MAX_ROLE_LEN: usize = 1024;
 
+/// The maximum length of the user name of this controller, which is also kept until the bindings are read.
+const MAX_USER_LEN: usize = 1024;
+
 /// The role of cluster administrators. Administrators can approve any request, which is intended.
 const ADMINISTRATORS: &str = "cluster-admin";
 
@@ -272,13 +275,14 @@ pub async fn read(client: &Client) -> Result<OtherApprovers, HardeningError> {
 }
 
 /// The user name of this controller, as the API server reports it. The manifest binds the role to [`CONTROLLER`], but
-/// an operator can bind it to another user.
+/// an operator can bind it to another user. `None` for a longer name.
 async fn own_user(client: &Client) -> Option<String> {
     let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
     let (parameters, review) = (PostParams::default(), SelfSubjectReview::default());
     let answer = reviews.create(&parameters, &review);
     let answer = call("create selfsubjectreviews", answer).await.ok()?;
-    answer.status?.user_info?.username
+    let name = answer.status?.user_info?.username?;
+    (name.len() <= MAX_USER_LEN).then_some(name)
 }
 
 /// The user name of a subject. `None` for a group.

@@ -228,6 +228,28 @@ async fn the_user_that_the_api_server_reports_is_this_controller() {
     assert_eq!(found.permitted, [expected]);
 }
 
+#[tokio::test]
+async fn a_long_name_of_this_controller_is_not_kept() {
+    for (len, expected) in [(MAX_USER_LEN, 0), (MAX_USER_LEN + 1, 1)] {
+        let name = "u".repeat(len);
+        let access = ClusterAccess::in_memory(move |request: Request<Body>| {
+            let path = request.uri().path().to_owned();
+            let items = match path.rsplit('/').next().unwrap() {
+                "clusterroles" => vec![role(CONTROLLER, &rule("signers", "approve", &[]))],
+                "clusterrolebindings" => vec![own_binding(json!([{"kind": "User", "name": name}]))],
+                _ => Vec::new(),
+            };
+            let user = json!({"username": name});
+            let body = json!({"metadata": {}, "items": items, "status": {"userInfo": user}});
+            async move { Response::new(Full::new(Bytes::from(body.to_string()))) }
+        });
+
+        let found = read(access.client()).await.unwrap();
+
+        assert_eq!(found.permitted.len(), expected, "{len}");
+    }
+}
+
 #[test]
 fn the_metric_of_other_approvals_has_few_series_for_each_cluster() {
     let mut labels = BTreeSet::new();
