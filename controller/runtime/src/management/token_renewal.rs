@@ -44,6 +44,9 @@ const LEAST: Duration = Duration::from_secs(30);
 /// The minimum number of attempts in the lifetime of a token, if each attempt fails.
 const ATTEMPTS: u32 = 12;
 
+/// The maximum length of a response with a token. It is several times the maximum length of a token.
+const MAX_RESPONSE_LEN: usize = 64 * 1024;
+
 /// The Secret with the controller's own kubeconfig.
 pub(super) struct OwnSecret<'a> {
     name: &'a str,
@@ -161,16 +164,7 @@ async fn renewed(
         let error = error_chain(&error);
         format!("cannot create serviceaccounts/token for {namespace}/{name}: {error}")
     })?;
-    // The error of the parser can contain a part of the response.
-    let answer: Option<TokenRequest> = serde_json::from_str(&answer).ok();
-    let status = answer.and_then(|answer| answer.status);
-    let status = status.ok_or("the response to the token request is invalid")?;
-    let token = Zeroizing::new(status.token);
-    let is_renewed = TokenClaims::of(&token).is_some_and(|later| claims.is_renewed_by(&later));
-    let text = kubeconfig.with_token(&token).filter(|_| is_renewed);
-    let text = text.ok_or(
-        "the API server did not return a token for the same service account that expires later",
-    )?;
+    let text = with_token_of(answer, claims, kubeconfig)?;
     let patch = json!({
         "metadata": {"resourceVersion": own.version},
         "data": {KUBECONFIG_KEY: BASE64.encode(text.as_bytes())},
@@ -181,6 +175,26 @@ async fn renewed(
     written
         .map_err(|error| format!("cannot patch Secret {}: {}", own.name, error_chain(&error)))?;
     Ok(())
+}
+
+/// The kubeconfig with the token in this response. The response is dropped before the write, because the API server
+/// chooses its length.
+fn with_token_of(
+    answer: Zeroizing<String>,
+    claims: &TokenClaims,
+    kubeconfig: &TenantKubeconfig,
+) -> Result<Zeroizing<String>, &'static str> {
+    let answer = Some(answer).filter(|answer| answer.len() <= MAX_RESPONSE_LEN);
+    // The error of the parser can contain a part of the response.
+    let read: Option<TokenRequest> = answer.and_then(|answer| serde_json::from_str(&answer).ok());
+    let status = read.and_then(|read| read.status);
+    let status = status.ok_or("the response to the token request is invalid")?;
+    let token = Zeroizing::new(status.token);
+    let is_renewed = TokenClaims::of(&token).is_some_and(|later| claims.is_renewed_by(&later));
+    let text = kubeconfig.with_token(&token).filter(|_| is_renewed);
+    text.ok_or(
+        "the API server did not return a token for the same service account that expires later",
+    )
 }
 
 #[cfg(test)]

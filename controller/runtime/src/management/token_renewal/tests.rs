@@ -292,6 +292,28 @@ async fn a_response_without_a_later_token_of_the_account_is_not_stored() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_long_response_with_a_token_is_not_stored() {
+    let padded = |len: usize| {
+        let (code, mut object) = granted(&next());
+        object["metadata"]["name"] = json!("");
+        let rest = len - object.to_string().len();
+        object["metadata"]["name"] = json!("n".repeat(rest));
+        (code, object)
+    };
+    for (len, written) in [(MAX_RESPONSE_LEN, 1), (MAX_RESPONSE_LEN + 1, 0)] {
+        let mut world = World::new(vec![padded(len)], vec![stored()]);
+
+        let warning = world.renew(&kubeconfig(&current()), day(ISSUED + 16)).await;
+
+        assert_eq!(world.calls(), [1, written]);
+        let is_invalid = warning.is_some_and(|warning| {
+            warning.ends_with("the response to the token request is invalid")
+        });
+        assert_eq!(is_invalid, written == 0, "{len}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_warning_about_a_token_does_not_contain_a_token() {
     let forbidden = (403, status(403, "not allowed"));
     let mut world = World::new(vec![granted(&next())], vec![forbidden]);
