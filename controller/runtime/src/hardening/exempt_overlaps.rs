@@ -50,6 +50,8 @@ struct Known {
     last: BTreeMap<NodeName, Issued>,
     /// The names with two valid certificates, with the time at which the first of them expires.
     found: BTreeMap<NodeName, SystemTime>,
+    /// Whether the last look did not evaluate all requests. A missing request can be the renewal of an attacker.
+    is_partial: bool,
 }
 
 impl ExemptOverlaps {
@@ -67,8 +69,8 @@ impl ExemptOverlaps {
         self
     }
 
-    /// Reads the requests in the cluster that the built-in signer has answered. Returns the number of names in `exempt`
-    /// with two valid certificates.
+    /// Reads the requests in the cluster that the built-in signer has answered, and compares the certificates of the names
+    /// in `exempt`.
     ///
     /// # Errors
     ///
@@ -78,53 +80,79 @@ impl ExemptOverlaps {
         client: &Client,
         exempt: &BTreeSet<NodeName>,
         now: SystemTime,
-    ) -> Result<usize, HardeningError> {
-        let mut issued = Vec::new();
-        if !exempt.is_empty() {
-            let of_signer = format!("spec.signerName={BUILT_IN_CLIENT_SIGNER}");
-            let wanted = (PAGE_SIZE, ListParams::default().fields(&of_signer));
-            let take = |request: CertificateSigningRequest| {
-                if issued.len() >= MAX_ISSUED {
-                    return;
-                }
-                let certificate = request.status.and_then(|status| status.certificate);
-                let certificate = certificate.and_then(|pem| OtherCertificate::parse(&pem.0));
-                let Some(one) = certificate else { return };
-                let node = NodeName::from_user_name(&one.name);
-                let node = node.filter(|node| exempt.contains(node));
-                issued.extend(node.map(|node| (node, (one.begin, one.end, one.serial))));
-            };
-            // Requests beyond the limit are not evaluated.
-            each(client, wanted, take).await?;
+    ) -> Result<(), HardeningError> {
+        // If this look fails or does not end, it is partial.
+        self.0.lock().begin(exempt, now);
+        if exempt.is_empty() {
+            return Ok(());
         }
+        let (mut issued, mut are_few) = (Vec::new(), true);
+        let of_signer = format!("spec.signerName={BUILT_IN_CLIENT_SIGNER}");
+        let wanted = (PAGE_SIZE, ListParams::default().fields(&of_signer));
+        let take = |request: CertificateSigningRequest| {
+            let certificate = request.status.and_then(|status| status.certificate);
+            let certificate = certificate.and_then(|pem| OtherCertificate::parse(&pem.0));
+            let Some(one) = certificate else { return };
+            let node = NodeName::from_user_name(&one.name);
+            let Some(node) = node.filter(|node| exempt.contains(node)) else {
+                return;
+            };
+            if issued.len() < MAX_ISSUED {
+                issued.push((node, (one.begin, one.end, one.serial)));
+            } else {
+                are_few = false;
+            }
+        };
+        let listed = each(client, wanted, take).await?;
         issued.sort_by_key(|(_, (begin, ..))| *begin);
         let mut known = self.0.lock();
-        known.last.retain(|node, _| exempt.contains(node));
         for (node, one) in issued {
             known.note(node, one, now);
         }
-        let is_current = |node: &NodeName, end: SystemTime| exempt.contains(node) && end > now;
-        known.found.retain(|node, end| is_current(node, *end));
-        Ok(known.found.len())
+        known.is_partial = !(are_few && listed.is_complete());
+        Ok(())
     }
 
-    /// The message about names with two valid certificates. `None` if there are none.
+    /// The number of names with two valid certificates. `None` if there are none, and the last look did not evaluate all
+    /// requests.
+    pub fn count(&self) -> Option<usize> {
+        let known = self.0.lock();
+        let count = known.found.len();
+        (count > 0 || !known.is_partial).then_some(count)
+    }
+
+    /// The message about names with two valid certificates, and about requests that were not evaluated. `None` without
+    /// both.
     pub fn message(&self) -> Option<String> {
         let known = self.0.lock();
         let named = known.found.keys().take(MAX_NAMED);
         let named: Vec<&str> = named.map(NodeName::as_str).collect();
         let count = known.found.len();
-        let text = || {
-            format!(
+        let mut parts = Vec::new();
+        if known.is_partial {
+            parts.push(format!(
+                "the controller could not read all requests for {BUILT_IN_CLIENT_SIGNER}, so more exempt names can have two valid certificates"
+            ));
+        }
+        if count > 0 {
+            parts.push(format!(
                 "{count} exempt names have two valid certificates, so another holder can be an attacker: {}",
                 named.join(", ")
-            )
-        };
-        (count > 0).then(text)
+            ));
+        }
+        (!parts.is_empty()).then(|| parts.join("; "))
     }
 }
 
 impl Known {
+    /// Removes expired entries, and those of other names.
+    fn begin(&mut self, exempt: &BTreeSet<NodeName>, now: SystemTime) {
+        self.is_partial = !exempt.is_empty();
+        self.last.retain(|node, _| exempt.contains(node));
+        let is_current = |node: &NodeName, end: SystemTime| exempt.contains(node) && end > now;
+        self.found.retain(|node, end| is_current(node, *end));
+    }
+
     /// Notes a certificate. It overlaps if the earlier certificate is still valid, and its renewal was not due.
     fn note(&mut self, node: NodeName, issued: Issued, now: SystemTime) {
         let last = self.last.remove(&node);

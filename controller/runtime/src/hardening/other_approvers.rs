@@ -81,7 +81,8 @@ pub struct OtherApprovers {
     pub permitted: Vec<String>,
     /// The number of further bindings, which are not in [`permitted`](Self::permitted).
     pub more: usize,
-    /// The error message, if the controller is not allowed to list roles, or cannot read some of the roles or bindings.
+    /// The error message, if the controller is not allowed to list roles, or cannot read some of the requests, roles or
+    /// bindings.
     pub unread: Option<String>,
     /// The number of requests that another signer signed in the last hour. 0 if kube-controller-manager signs them.
     pub signed: usize,
@@ -98,6 +99,13 @@ pub(super) struct Listed {
     unreadable: usize,
     /// The name of the first object that cannot be read.
     first: String,
+}
+
+impl Listed {
+    /// Whether all objects were read.
+    pub(super) fn is_complete(&self) -> bool {
+        self.are_all && self.unreadable == 0
+    }
 }
 
 impl OtherApprovers {
@@ -151,14 +159,21 @@ impl OtherApprovers {
         *self.approved.entry(name).or_default() += 1;
     }
 
-    /// Records the objects that cannot be read. They could permit approvals.
+    /// Records the objects that cannot be read. They could permit approvals, or be approved.
     fn skip<K: Object>(&mut self, listed: &Listed) {
         let more = match listed.unreadable {
             0 => return,
             1 => String::new(),
             count => format!(" and {} more", count - 1),
         };
-        let text = format!("cannot read {}/{}{more}", K::plural(&()), listed.first);
+        self.add_unread(format!(
+            "cannot read {}/{}{more}",
+            K::plural(&()),
+            listed.first
+        ));
+    }
+
+    fn add_unread(&mut self, text: String) {
         self.unread = Some(match self.unread.take() {
             Some(former) => format!("{former}; {text}"),
             None => text,
@@ -220,8 +235,7 @@ pub async fn read(client: &Client) -> Result<OtherApprovers, HardeningError> {
     let mut found = OtherApprovers::default();
     let of_signer = format!("spec.signerName={BUILT_IN_SERVING_SIGNER}");
     let wanted = ListParams::default().fields(&of_signer);
-    // Requests beyond the limit do not change the result.
-    each(
+    let listed = each(
         client,
         (PAGE_SIZE, wanted),
         |request: CertificateSigningRequest| {
@@ -229,6 +243,12 @@ pub async fn read(client: &Client) -> Result<OtherApprovers, HardeningError> {
         },
     )
     .await?;
+    found.skip::<CertificateSigningRequest>(&listed);
+    if !listed.are_all {
+        found.add_unread(format!(
+            "cannot read all requests for {BUILT_IN_SERVING_SIGNER}, because there are too many"
+        ));
+    }
     let (mut roles, mut are_few) = (BTreeSet::new(), true);
     let wanted = (ROLES_A_PAGE, ListParams::default());
     let listed = each(client, wanted.clone(), |role: ClusterRole| {
@@ -250,7 +270,7 @@ pub async fn read(client: &Client) -> Result<OtherApprovers, HardeningError> {
             found.skip::<ClusterRole>(&listed);
         }
         Err(error @ HardeningError::Forbidden { .. }) => {
-            found.unread = Some(error_chain(&error));
+            found.add_unread(error_chain(&error));
             return Ok(found);
         }
         Err(error) => return Err(error),

@@ -39,9 +39,40 @@ fn issued(user: &str, begin: u64) -> Value {
     })
 }
 
+/// The answer to a list of these requests.
+type Answer = fn(Vec<Value>) -> (u16, Value);
+
+fn all(items: Vec<Value>) -> (u16, Value) {
+    (200, json!({"metadata": {}, "items": items}))
+}
+
+fn endless(items: Vec<Value>) -> (u16, Value) {
+    (
+        200,
+        json!({"metadata": {"continue": "next"}, "items": items}),
+    )
+}
+
+fn with_unreadable(mut items: Vec<Value>) -> (u16, Value) {
+    items.push(json!({"metadata": {"name": "odd"}, "spec": 7}));
+    all(items)
+}
+
+fn forbidden(_: Vec<Value>) -> (u16, Value) {
+    let status = json!({
+        "kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden",
+        "message": "forbidden",
+    });
+    (403, status)
+}
+
+/// The message about requests that were not evaluated.
+const PARTIAL: &str = "the controller could not read all requests for kubernetes.io/kube-apiserver-client-kubelet, so more exempt names can have two valid certificates";
+
 /// A cluster whose requests can change.
 struct Cluster {
     requests: Arc<Mutex<Vec<Value>>>,
+    answer: Arc<Mutex<Answer>>,
     access: ClusterAccess,
     overlaps: ExemptOverlaps,
 }
@@ -49,15 +80,17 @@ struct Cluster {
 impl Cluster {
     fn new() -> Self {
         let requests: Arc<Mutex<Vec<Value>>> = Arc::default();
-        let listed = requests.clone();
+        let answer: Arc<Mutex<Answer>> = Arc::new(Mutex::new(all));
+        let (listed, answered) = (requests.clone(), answer.clone());
         let access = ClusterAccess::in_memory(move |_| {
             let items = listed.lock().unwrap().clone();
-            let list = json!({"metadata": {}, "items": items});
-            let answer = Full::new(Bytes::from(list.to_string()));
-            async move { Response::new(answer) }
+            let (code, list) = (*answered.lock().unwrap())(items);
+            let body = Full::new(Bytes::from(list.to_string()));
+            async move { Response::builder().status(code).body(body).unwrap() }
         });
         Self {
             requests,
+            answer,
             access,
             overlaps: ExemptOverlaps::default(),
         }
@@ -65,11 +98,25 @@ impl Cluster {
 
     /// The number of overlaps and the message, when these requests exist on this day.
     async fn look(&mut self, requests: Vec<Value>, exempt: &[&str], today: u64) -> (usize, String) {
+        let (found, message) = self.seen(requests, exempt, today).await;
+        (found.expect(&message), message)
+    }
+
+    /// Like [`look`](Self::look). The number is `None` if it is unknown.
+    async fn seen(
+        &mut self,
+        requests: Vec<Value>,
+        exempt: &[&str],
+        today: u64,
+    ) -> (Option<usize>, String) {
         *self.requests.lock().unwrap() = requests;
         let exempt = exempt.iter().map(|one| name(one)).collect();
         let client = self.access.client();
-        let found = self.overlaps.look(client, &exempt, day(today)).await;
-        (found.unwrap(), self.overlaps.message().unwrap_or_default())
+        let looked = self.overlaps.look(client, &exempt, day(today)).await;
+        let (code, _) = (*self.answer.lock().unwrap())(Vec::new());
+        assert_eq!(looked.is_ok(), code == 200 || exempt.is_empty());
+        let message = self.overlaps.message().unwrap_or_default();
+        (self.overlaps.count(), message)
     }
 }
 
@@ -125,13 +172,50 @@ async fn only_certificates_of_exempt_names_are_compared() {
 async fn only_a_limited_number_of_certificates_is_compared() {
     let first = issued(CP_1, 0);
     let second = issued(CP_1, 1);
-    for (count, expected) in [(MAX_ISSUED - 1, 1), (MAX_ISSUED, 0)] {
+    for (count, expected) in [(MAX_ISSUED - 1, Some(1)), (MAX_ISSUED, None)] {
         let mut requests = vec![first.clone(); count];
         requests.push(second.clone());
 
-        let (found, message) = Cluster::new().look(requests, &["cp-1"], 1).await;
+        let (found, message) = Cluster::new().seen(requests, &["cp-1"], 1).await;
 
         assert_eq!(found, expected, "{message}");
+        assert_eq!(message == PARTIAL, expected.is_none(), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn requests_of_exempt_names_that_are_not_read_are_reported() {
+    let answers: [(Answer, bool); 4] = [
+        (all, false),
+        (endless, true),
+        (with_unreadable, true),
+        (forbidden, true),
+    ];
+    for (answer, is_partial) in answers {
+        let mut cluster = Cluster::new();
+        *cluster.answer.lock().unwrap() = answer;
+
+        let (found, message) = cluster.seen(vec![issued(CP_1, 0)], &["cp-1"], 1).await;
+
+        assert_eq!(found, (!is_partial).then_some(0), "{message}");
+        assert_eq!(message, if is_partial { PARTIAL } else { "" });
+        let without = cluster.seen(Vec::new(), &[], 1).await;
+        assert_eq!(without, (Some(0), String::new()));
+    }
+}
+
+#[tokio::test]
+async fn an_overlap_stays_known_while_requests_cannot_be_read() {
+    let mut cluster = Cluster::new();
+    let both = vec![issued(CP_1, 0), issued(CP_1, 1)];
+    assert_eq!(cluster.look(both, &["cp-1"], 1).await.0, 1);
+    *cluster.answer.lock().unwrap() = forbidden;
+
+    for (today, expected) in [(99, Some(1)), (100, None)] {
+        let (found, message) = cluster.seen(Vec::new(), &["cp-1"], today).await;
+
+        assert_eq!(found, expected, "{message}");
+        assert!(message.starts_with(PARTIAL), "{message}");
     }
 }
 

@@ -296,6 +296,48 @@ async fn roles_and_bindings_that_cannot_be_read_are_named() {
 }
 
 #[tokio::test]
+async fn requests_that_cannot_be_read_are_named() {
+    let odd = || vec![json!({"metadata": {"name": "odd"}, "spec": 7})];
+
+    let found = read_from(odd(), Some(Vec::new()), Vec::new()).await;
+    let without = read_from(odd(), None, Vec::new()).await;
+
+    let expected = "cannot read certificatesigningrequests/odd";
+    assert_eq!(found.unread.as_deref(), Some(expected));
+    let unread = without.unread.unwrap();
+    let expected = "cannot read certificatesigningrequests/odd; not allowed to list clusterroles: ";
+    assert!(unread.starts_with(expected), "{unread}");
+}
+
+#[tokio::test]
+async fn a_list_of_requests_without_an_end_is_reported() {
+    for (is_endless, expected) in [
+        (
+            true,
+            Some(
+                "cannot read all requests for kubernetes.io/kubelet-serving, because there are too many",
+            ),
+        ),
+        (false, None),
+    ] {
+        let access = ClusterAccess::in_memory(move |request: Request<Body>| {
+            let is_of_requests = request
+                .uri()
+                .path()
+                .ends_with("/certificatesigningrequests");
+            let rest = (is_endless && is_of_requests).then_some("next");
+            let list = json!({"metadata": {"continue": rest}, "items": []});
+            async move { Response::new(Full::new(Bytes::from(list.to_string()))) }
+        });
+
+        let found = read(access.client()).await.unwrap();
+
+        assert!(found.is_empty());
+        assert_eq!(found.unread.as_deref(), expected);
+    }
+}
+
+#[tokio::test]
 async fn large_roles_are_read_in_smaller_pages() {
     const ROLES: usize = 30;
     let access = ClusterAccess::in_memory(move |request: Request<Body>| {
