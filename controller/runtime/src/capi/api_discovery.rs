@@ -16,18 +16,19 @@ const CONTRACTS: [&str; 2] = ["v1beta2", "v1beta1"];
 #[error("the API server does not serve the kind in the required version")]
 pub(crate) struct NotServed;
 
-/// The API groups. Only the fields in use are decoded, so that another field cannot make the document unreadable.
+/// The API groups. Only the fields in use are decoded, so that another field cannot make the document unreadable. An API
+/// server can return an empty list as null.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Groups {
-    groups: Vec<Group>,
+    groups: Option<Vec<Group>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Group {
     name: String,
-    versions: Vec<Version>,
+    versions: Option<Vec<Version>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -40,7 +41,7 @@ struct Version {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Resources {
-    resources: Vec<Served>,
+    resources: Option<Vec<Served>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -118,8 +119,9 @@ pub(super) async fn referred(
     let versions = groups
         .groups
         .into_iter()
+        .flatten()
         .find(|one| one.name == *group)
-        .map(|group| group.versions)
+        .and_then(|group| group.versions)
         .unwrap_or_default();
     for version in versions {
         if let Some(resource) =
@@ -147,6 +149,7 @@ async fn in_version(
     // A subresource has the same kind as its resource, but its name contains a slash.
     let resource = resources
         .into_iter()
+        .flatten()
         .find(|resource| resource.kind == kind && !resource.name.contains('/'));
     Ok(resource.map(|resource| ApiResource {
         group: group.to_owned(),
@@ -206,6 +209,19 @@ mod tests {
             name: "a".to_owned(),
         };
         referred((access.client(), "a"), &reference).await
+    }
+
+    #[tokio::test]
+    async fn an_empty_list_of_a_discovery_document_can_be_null() {
+        assert!(found(&groups(), &resources()).await.unwrap().is_some());
+
+        let (mut other, mut empty) = (groups(), resources());
+        let empty_group = json!({"name": "other.example", "versions": null});
+        other["groups"].as_array_mut().unwrap().push(empty_group);
+        empty["resources"] = Value::Null;
+
+        assert!(found(&other, &resources()).await.unwrap().is_some());
+        assert!(found(&groups(), &empty).await.unwrap().is_none());
     }
 
     #[tokio::test]
