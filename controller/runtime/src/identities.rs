@@ -64,6 +64,9 @@ pub enum IdentitiesError {
     /// A node without a record has no Machine that an operator could have meant.
     #[error("node {0} has neither a node identity nor a Machine with its name and a provider ID")]
     NoMachine(String),
+    /// Several Machines have the Node of a lost record.
+    #[error("several Machines have the Node {0} in their status, so no record was created")]
+    SeveralMachines(String),
     /// A record can be created only for a node without evidence.
     #[error(
         "the nodes of Cluster {0} have evidence: to recover missing node identities, set adoption: Recover"

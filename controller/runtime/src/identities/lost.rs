@@ -89,7 +89,7 @@ impl Identities {
                         let is_its = spec.machine_name.as_ref() == Some(&machine.name);
                         found.reset.extend((is_insecure && is_its).then_some(node));
                     }
-                    None if missing.contains(&node) => {}
+                    None if named.nodes.contains(&node) => {}
                     None => {
                         is_selected = true;
                         missing.insert(node);
@@ -117,9 +117,14 @@ impl Identities {
         let now = whole_seconds(self.management.server_time().later(now));
         for machine in machines {
             let identity = record(&authentication, cluster, machine, (who.as_deref(), now));
-            if let Some(identity) = identity.filter(|one| missing.remove(&one.spec.node_name)) {
-                found.lost.push(identity);
-            }
+            let Some(identity) = identity else { continue };
+            let node = &identity.spec.node_name;
+            // Only one of the Machines has this Node, but the status does not show which.
+            ensure!(
+                missing.remove(node),
+                IdentitiesError::SeveralMachines(node.clone())
+            );
+            found.lost.push(identity);
         }
         match missing.pop_first() {
             Some(node) => Err(IdentitiesError::NoMachine(node)),
@@ -287,12 +292,16 @@ mod tests {
 
     /// The answer of a management cluster with the nodes `kept`, `lost`, `proved` and `other`, and `gone`, whose Machine
     /// is being deleted. `kept` and `proved` have a record. The selector `rack=7` selects the Machines of `kept`, `lost`
-    /// and `proved`.
+    /// and `proved`. The selector `twin` selects two Machines with one Node.
     fn answer(attestor: &str, path: &str, query: &str) -> Value {
-        let mut machines = ["kept", "lost", "proved", "other", "gone"].map(machine);
+        let mut machines =
+            ["kept", "lost", "proved", "other", "gone", "twin", "second"].map(machine);
         machines[4]["metadata"]["deletionTimestamp"] = json!("2026-11-21T12:00:00Z");
+        machines[6]["status"]["nodeRef"]["name"] = json!("twin");
         let machines = if query.contains("rack") {
             machines.get(..3).unwrap_or_default().to_vec()
+        } else if query.contains("twin") {
+            machines.get(5..).unwrap_or_default().to_vec()
         } else {
             machines.to_vec()
         };
@@ -416,6 +425,20 @@ mod tests {
         let lost = ["lost", "other"].map(str::to_owned);
         assert_eq!(nodes(&done.recreated), lost.into());
         assert!(written.is_empty(), "{written:?}");
+    }
+
+    #[tokio::test]
+    async fn a_lost_record_of_a_node_with_two_machines_is_an_error() {
+        for named in [
+            (&["twin"][..], None),
+            (&[][..], Some("twin")),
+            (&["twin"][..], Some("twin")),
+        ] {
+            let (done, written) = restored("insecure", named, false).await;
+
+            assert!(matches!(done, Err(IdentitiesError::SeveralMachines(of)) if of == "twin"));
+            assert!(written.is_empty(), "{written:?}");
+        }
     }
 
     #[tokio::test]
