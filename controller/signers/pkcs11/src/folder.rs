@@ -3,8 +3,8 @@
 //! # Guarantees
 //!
 //! - An invalid file affects only its own CA.
-//! - A CA that is in use keeps its Cluster: another file for the same Cluster, with the same certificate, or with the
-//!   same key, is refused. In one read, the first file by name is used.
+//! - A CA that is in use keeps its Cluster, also if its file changes: another file for the same Cluster, with the same
+//!   certificate, or with the same key, is refused. In one read, the first new file by name is used.
 //! - A changed file replaces its CA, and a removed file ends it.
 //! - Each version of an invalid file causes one event.
 
@@ -107,15 +107,21 @@ impl Folder {
                 Some(version) if version.authority.is_ok() && version.content == content => {
                     self.0.insert(name, version.clone());
                 }
-                Some(_) | None => new.push((name, content, bytes)),
+                before @ (Some(_) | None) => {
+                    let parsed = bytes
+                        .and_then(|bytes| Authority::parse(&bytes).map_err(|error| chain(&error)));
+                    let before = before.and_then(|version| version.authority.as_ref().ok());
+                    let of_both = before.zip(parsed.as_ref().ok());
+                    let is_new = of_both.is_none_or(|(before, now)| before.cluster != now.cluster);
+                    new.push((is_new, name, content, parsed));
+                }
             }
         }
+        // A CA in use comes before all new files, independent of their names.
+        new.sort_by_key(|(is_new, ..)| *is_new);
         let mut count = self.authorities().count();
-        for (name, content, bytes) in new {
-            let authority = bytes.and_then(|bytes| {
-                let parsed = Authority::parse(&bytes);
-                self.free(parsed.map_err(|error| chain(&error))?, count)
-            });
+        for (_, name, content, parsed) in new {
+            let authority = parsed.and_then(|authority| self.free(authority, count));
             count += usize::from(authority.is_ok());
             self.0.insert(name, Version { content, authority });
         }

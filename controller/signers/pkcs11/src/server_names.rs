@@ -1,7 +1,7 @@
 //! The names and addresses in a kubelet's serving certificate.
 //!
 //! The signer cannot determine which machine has a name. It rejects names that cannot belong to a machine, and the
-//! reserved names on its command line.
+//! reserved names in the file of the CA.
 
 use std::net::IpAddr;
 use std::str::FromStr;

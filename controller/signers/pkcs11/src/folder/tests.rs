@@ -100,6 +100,28 @@ fn a_second_file_for_a_cluster_is_refused_until_the_first_ends() {
 }
 
 #[test]
+fn a_ca_in_use_keeps_its_cluster_if_its_file_changes() {
+    let [one, renewed, second] = ["t/one"; 3].map(|cluster| file(cluster, &new_ca()));
+    // The file of another CA changes its Cluster at the same time.
+    let [other, moved] = ["t/other", "t/one"].map(|cluster| file(cluster, &new_ca()));
+    let refused = "is already the file of Cluster t/one";
+    let mut folder = Folder::default();
+    changed(&mut folder, files([("a", &other), ("c", &one)]));
+
+    let events = changed(
+        &mut folder,
+        files([("a", &moved), ("b", &second), ("c", &renewed)]),
+    );
+
+    let expected = [
+        format!("a: c {refused}"),
+        format!("b: c {refused}"),
+        "c: of-t/one".to_owned(),
+    ];
+    assert_eq!(events, expected);
+}
+
+#[test]
 fn a_ca_certificate_is_refused_for_a_second_cluster() {
     let mut folder = Folder::default();
     let ca = new_ca();
