@@ -11,7 +11,8 @@ use serde::Serialize;
 
 use crate::client::{CALL_DEADLINE, CONTROLLER, CallError, Pages, in_time, post};
 use crate::watch::{
-    Lenient, ReadAlone, deleted, one_of, page_of, patched, readable_one_of, replaced,
+    Lenient, ReadAlone, deleted, metadata_of_one, one_of, page_of, patched, readable_one_of,
+    replaced,
 };
 
 /// The error from a call to the workload cluster. It never depends on a node.
@@ -124,10 +125,12 @@ pub(super) async fn get<K: Object>(
     call(named::<K>("get", name), readable_one_of(&api, name)).await
 }
 
-/// Whether the object with this name exists. It is not kept, because a tenant's API server can return a large object,
-/// and then never answer the next call.
+/// Whether the object with this name exists. It is not decoded, because a tenant's API server can return a large object,
+/// and then never answer the next call. An invalid object also exists.
 pub(super) async fn exists<K: Object>(client: &Client, name: &str) -> Result<bool, HardeningError> {
-    Ok(get::<K>(client, name).await?.is_some())
+    let api: Api<K> = Api::all(client.clone());
+    let found = call(named::<K>("get", name), metadata_of_one(&api, name)).await?;
+    Ok(found.is_some())
 }
 
 /// Reads the object. `None` if it does not exist or cannot be decoded.
@@ -310,15 +313,17 @@ mod tests {
 
     #[tokio::test]
     async fn an_object_whose_existence_is_checked_is_not_kept() {
-        let access = ClusterAccess::in_memory(|_| async {
-            let found = json!({"metadata": {"name": "a"}});
+        let access = ClusterAccess::in_memory(|request| async move {
+            let accepted = request.headers()["accept"].to_str().unwrap();
+            assert!(accepted.contains("PartialObjectMetadata"), "{accepted}");
+            // The API server returns the whole object. It cannot be decoded.
+            let found = json!({"metadata": {"name": "a"}, "rules": 7});
             Response::new(Full::new(Bytes::from(found.to_string())))
         });
 
-        let exists = Box::pin(exists::<Counted>(access.client(), "a")).await;
+        let exists = Box::pin(exists::<ClusterRole>(access.client(), "a")).await;
 
         assert!(exists.unwrap());
-        assert_eq!(DECODED.get(), 0);
     }
 
     /// Deletes an object on an API server that forbids the deletion and answers the following read with `read`.
