@@ -223,6 +223,7 @@ mod tests {
 
         assert_eq!(found.pop(), Some((skipped, Ok(None))));
         assert_eq!(found.pop(), Some((other, Ok(Some(Vec::new())))));
+        assert_eq!(found.len(), 40);
         let late = Err("no answer in 120 s".to_owned());
         assert!(found.into_iter().all(|(_, found)| found == late));
     }

@@ -109,7 +109,9 @@ fn roles_for_secrets_name_each_secret_of_a_cluster() {
         ]),
     ];
     assert_eq!(found, expected);
-    for binding in of_kind(&documents, "RoleBinding") {
+    let bindings = of_kind(&documents, "RoleBinding");
+    assert_eq!(bindings.len(), expected.len());
+    for binding in bindings {
         let subject = json!([{"kind": "ServiceAccount", "name": "me", "namespace": "system"}]);
         assert_eq!(binding["subjects"], subject);
         assert_eq!(binding["roleRef"]["name"], binding["metadata"]["name"]);
