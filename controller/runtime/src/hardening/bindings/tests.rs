@@ -144,6 +144,7 @@ fn a_modified_kubeadm_binding_is_not_attributed_to_kubeadm() {
     let mut another_role = untouched.clone();
     another_role.role_ref.name = "cluster-admin".to_owned();
     for changed in [another_group, one_more, another_role] {
+        assert!(!is_kubeadms(&changed), "{changed:?}");
         let changed = [Candidate::of(&changed).unwrap()];
         let scan = evaluate(&changed, &BTreeMap::new());
         assert!(scan.open.iter().all(|open| !open.is_kubeadms));
