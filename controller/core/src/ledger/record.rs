@@ -351,9 +351,14 @@ impl Record {
     }
 }
 
-/// Truncates the time to whole seconds. A time before 1970 becomes 1970.
+/// The last second of a time in an object: 9999-12-30T22:00:00Z. Kubernetes stores later times, but they cannot be
+/// decoded.
+const LAST_SECOND: u64 = 253_402_207_200;
+
+/// Truncates the time to whole seconds. A time before 1970 becomes 1970. A time that an object cannot contain becomes the
+/// last one. Otherwise, a written list would never be equal to the list that is read.
 pub fn whole_seconds(time: SystemTime) -> SystemTime {
-    UNIX_EPOCH + Duration::from_secs(unix_seconds(time))
+    UNIX_EPOCH + Duration::from_secs(unix_seconds(time).min(LAST_SECOND))
 }
 
 #[cfg(test)]

@@ -1,3 +1,5 @@
+use k8s_openapi::jiff::Timestamp;
+
 use super::*;
 use crate::ledger::Claimant;
 use crate::testing::records::{LONGEST, World, at, by_node, claim, insecure, policy, provider_id};
@@ -117,6 +119,26 @@ fn revoked_generations_are_listed_until_they_expire() {
     let before = listed.until - Duration::from_secs(1);
     assert_eq!(record.revoked_generations(LONGEST, before), Some(listed));
     assert_eq!(record.revoked_generations(LONGEST, listed.until), None);
+}
+
+#[test]
+fn a_record_with_hostile_times_ends_at_a_time_that_can_be_written() {
+    let last = Timestamp::from_second(Timestamp::MAX.as_second()).unwrap();
+    let last = SystemTime::from(last);
+    assert_eq!(whole_seconds(last), last);
+    let mut revoked = record_of(identity("m1"));
+    revoked.revoked = Some(Revoked {
+        generation: 1,
+        at: last,
+    });
+    let mut long = record_of(identity("m1"));
+    (long.opened.time, long.not_after) = (UNIX_EPOCH, last);
+
+    let listed = revoked.revoked_generations(LONGEST, at(1)).unwrap();
+    let buried = long.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+
+    assert_eq!(listed.until, last);
+    assert_eq!(buried.tombstone.unwrap().until, last);
 }
 
 #[test]
