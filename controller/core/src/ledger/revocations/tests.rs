@@ -311,11 +311,14 @@ fn decisions_are_read_from_the_written_annotations() {
     assert_eq!(read.released_text().split(' ').count(), 2);
     let none = RevocationDecisions::default();
     assert_eq!(RevocationDecisions::of_annotations(None), none);
-    let invalid = annotations
-        .into_keys()
-        .map(|name| (name, "no @ x@y 1".to_owned()));
-    let invalid = RevocationDecisions::of_annotations(Some(&invalid.collect()));
-    assert_eq!(invalid, none);
+    // The number is larger than those that an object can contain.
+    for text in ["no @ x@y 1", "9223372036854775808"] {
+        let invalid = annotations
+            .keys()
+            .map(|name| (name.clone(), text.to_owned()));
+        let invalid = RevocationDecisions::of_annotations(Some(&invalid.collect()));
+        assert_eq!(invalid, none, "{text}");
+    }
 }
 
 #[test]
