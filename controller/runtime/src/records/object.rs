@@ -21,6 +21,9 @@ const MAX_NAME: usize = 253;
 /// The maximum length of a UID in a record.
 const MAX_UID: usize = 64;
 
+/// The largest generation of a record. An object can also contain the next generation, which the revocation list names.
+const MAX_GENERATION: u64 = i64::MAX.unsigned_abs() - 1;
+
 /// The object is not a valid record, for example because a user edited it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("NodeIdentity {object} has an invalid {field}")]
@@ -49,7 +52,8 @@ fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
     );
     let name = crd::object_name(cluster, &spec.node_name);
     ensure!(object.metadata.name == Some(name), "metadata.name");
-    ensure!(spec.generation > 0, "spec.generation");
+    let generations = 1..=MAX_GENERATION;
+    ensure!(generations.contains(&spec.generation), "spec.generation");
     let reset = object.annotations().get(RESET_ANNOTATION);
     // Earlier versions wrote the last certificate only to the status, which a move drops.
     let status_end = status.as_ref().and_then(|status| status.not_after.as_ref());
@@ -274,6 +278,28 @@ mod tests {
         record.renewed_boot = Some(seen(2, 3));
         assert_eq!(of(&record, 3, 1), (Some(at(10)), Some(seen(3, 4))));
         assert_eq!(of(&record, 1, 1), (Some(at(10)), Some(seen(2, 3))));
+    }
+
+    #[test]
+    fn a_record_whose_next_generation_cannot_be_written_is_invalid() {
+        let mut record = Record::first(
+            &claim("m1", "n1", 1, 0),
+            RecordUid::new([7; 16]),
+            None,
+            at(0),
+        );
+        for (generation, invalid) in [
+            (0, Some("spec.generation")),
+            (1, None),
+            (MAX_GENERATION, None),
+            (MAX_GENERATION + 1, Some("spec.generation")),
+        ] {
+            record.generation = generation;
+
+            let found = stored(&moved(&record), "prod-1");
+
+            assert_eq!(found.err().map(|broken| broken.field), invalid);
+        }
     }
 
     #[test]
