@@ -55,10 +55,11 @@ impl RevocationDecisions {
                 UNIX_EPOCH.checked_add(at)?,
             ))
         });
-        // The revocation list could not be written with a larger number.
-        let floor = text(LOWEST_VALID_GENERATION_ANNOTATION).parse::<i64>();
+        let floor = text(LOWEST_VALID_GENERATION_ANNOTATION).parse().ok();
+        // With a larger number, the revocation list or the next record could not be written.
+        let floor = floor.filter(|floor: &u64| *floor < i64::MAX.unsigned_abs());
         Self {
-            floor: floor.map_or(0, |floor| u64::try_from(floor).unwrap_or_default()),
+            floor: floor.unwrap_or_default(),
             released: released.collect(),
             workload_uid: annotations.and_then(|all| all.get(WORKLOAD_UID_ANNOTATION).cloned()),
         }

@@ -311,8 +311,8 @@ fn decisions_are_read_from_the_written_annotations() {
     assert_eq!(read.released_text().split(' ').count(), 2);
     let none = RevocationDecisions::default();
     assert_eq!(RevocationDecisions::of_annotations(None), none);
-    // The number is larger than those that an object can contain.
-    for text in ["no @ x@y 1", "9223372036854775808"] {
+    // An object cannot contain the number after this one.
+    for text in ["no @ x@y 1", "9223372036854775807"] {
         let invalid = annotations
             .keys()
             .map(|name| (name.clone(), text.to_owned()));
