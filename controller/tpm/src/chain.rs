@@ -218,7 +218,10 @@ impl Authorities {
             let is_listed = matches!(not_issued, Some((_, NotIssued::Expired(_))));
             if above.issuer.is_none() {
                 let denial = match (not_issued, above.unfit) {
-                    (None, Some(unfit)) => TpmDenial::EndorsementCertificateIssuerUnfit(unfit),
+                    (None, Some(unfit)) => {
+                        let issuer = name(certificate.issuer());
+                        TpmDenial::EndorsementCertificateIssuerUnfit(format!("{issuer}: {unfit}"))
+                    }
                     (not_issued, _) => self.untrusted(certificate, below, not_issued),
                 };
                 if is_listed {
@@ -304,8 +307,8 @@ struct Above {
     issuer: Option<usize>,
     /// The index of an authority that issued the certificate but has expired.
     expired: Option<usize>,
-    /// The reason why one of the authorities did not issue the certificate.
-    unfit: Option<String>,
+    /// The reason of the authority that passed the most checks, although it did not issue the certificate.
+    unfit: Option<NotIssued>,
 }
 
 impl Above {
@@ -333,7 +336,9 @@ impl Above {
             if matches!(why, NotIssued::Expired(_)) {
                 above.expired = above.expired.or(Some(index));
             }
-            above.unfit = Some(format!("{}: {why}", name(authority.subject())));
+            if above.unfit.as_ref().is_none_or(|other| why > *other) {
+                above.unfit = Some(why);
+            }
         }
         Ok(above)
     }

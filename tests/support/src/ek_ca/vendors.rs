@@ -271,15 +271,24 @@ pub fn intel_on_die(public_key: &[u8]) -> Issued {
 
 /// Infineon's first intermediates, which expired in 2025.
 pub fn infineon_expired(public_key: &[u8]) -> Issued {
-    Authorities::root("IFX TPM EK Root CA", &PKCS_ECDSA_P256_SHA256)
-        .below_with(
-            "IFX TPM EK Intermediate CA 01",
-            &PKCS_ECDSA_P256_SHA256,
-            |params| {
-                Flaw::Expired.put_into(params);
-            },
-        )
-        .certify(public_key)
+    infineon_01().certify(public_key)
+}
+
+/// Like [`infineon_expired`], but the certificate does not contain the identifier of the issuer's key.
+pub fn infineon_expired_without_key_id(public_key: &[u8]) -> Issued {
+    infineon_01().certify_with(public_key, |params| {
+        params.use_authority_key_identifier_extension = false;
+    })
+}
+
+fn infineon_01() -> Authorities {
+    Authorities::root("IFX TPM EK Root CA", &PKCS_ECDSA_P256_SHA256).below_with(
+        "IFX TPM EK Intermediate CA 01",
+        &PKCS_ECDSA_P256_SHA256,
+        |params| {
+            Flaw::Expired.put_into(params);
+        },
+    )
 }
 
 /// A CA that does not permit CAs below it, but has signed a CA certificate.

@@ -127,6 +127,26 @@ fn a_chain_from_a_different_ca_with_the_same_name_is_denied() {
 }
 
 #[test]
+fn of_several_stored_cas_with_one_name_the_signing_ca_is_reported() {
+    let maker = EkCa::with_flaw("a maker", 1, 1, Flaw::Expired);
+    let namesakes = [(); 2].map(|()| EkCa::with_intermediates("a maker", Intermediates::Good(1)));
+    let [one, two] = namesakes
+        .each_ref()
+        .map(|namesake| &namesake.intermediates()[0]);
+    let signer = &maker.intermediates()[0];
+    for chain in [[signer, one, two], [one, signer, two], [one, two, signer]] {
+        let Err(TpmDenial::EndorsementCertificateIssuerUnfit(detail)) =
+            decided(&maker, &chain.map(Vec::clone))
+        else {
+            panic!("it has expired");
+        };
+
+        let start = "\"CN=a maker intermediate 1\": its own certificate expired on 20";
+        assert!(detail.starts_with(start), "{detail}");
+    }
+}
+
+#[test]
 fn a_chain_with_a_changed_signature_is_denied() {
     let maker = maker(COUNT);
     for number in 1..=COUNT {
