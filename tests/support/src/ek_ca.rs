@@ -14,6 +14,7 @@
 //! ```
 
 mod contents;
+mod encoding;
 mod flaw;
 pub mod vendors;
 

@@ -1,5 +1,6 @@
 //! Certificates of real TPMs, and certificates with faults that a vendor must not create.
 
+mod encodings;
 mod intermediates;
 mod limits;
 mod vendors;

@@ -6,11 +6,14 @@ use std::time::SystemTime;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{
-    BasicConstraints, CertificateParams, CustomExtension, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ECDSA_P521_SHA512, PKCS_ED25519,
-    PKCS_RSA_SHA256, PKCS_RSA_SHA384, SignatureAlgorithm, SubjectPublicKeyInfo,
+    BasicConstraints, CertificateParams, CustomExtension, DnType, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ECDSA_P521_SHA512,
+    PKCS_ED25519, PKCS_RSA_SHA256, PKCS_RSA_SHA384, SignatureAlgorithm, SubjectPublicKeyInfo,
 };
 
+use super::encoding::{
+    Element, explicit_defaults, general_times, leading_zeros, one_set, signed_again,
+};
 use super::{EkContents, Flaw, authority};
 use crate::tlv::{SEQUENCE, oid, sequence, tlv};
 
@@ -59,6 +62,8 @@ pub fn pem(der: &[u8]) -> String {
 struct Authorities {
     issuer: Issuer<'static, KeyPair>,
     certificates: Vec<Vec<u8>>,
+    /// Changes the encoding of each certificate, which is then signed again.
+    encoding: Option<fn(&mut Element)>,
 }
 
 impl Authorities {
@@ -78,6 +83,22 @@ impl Authorities {
         Self {
             certificates: vec![certificate.der().to_vec()],
             issuer: Issuer::new(params, key),
+            encoding: None,
+        }
+    }
+
+    /// Changes the encoding of the root certificate, and of the certificates below it.
+    fn encoded(mut self, encoding: fn(&mut Element)) -> Self {
+        self.encoding = Some(encoding);
+        self.certificates[0] = self.encode(&self.certificates[0]);
+        self
+    }
+
+    /// The certificate, signed with the key of the last authority, in the encoding of these authorities.
+    fn encode(&self, certificate: &[u8]) -> Vec<u8> {
+        match self.encoding {
+            Some(encoding) => signed_again(certificate, self.issuer.key(), encoding),
+            None => certificate.to_vec(),
         }
     }
 
@@ -95,7 +116,8 @@ impl Authorities {
         let mut params = authority(name);
         change(&mut params);
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        self.certificates.push(certificate.der().to_vec());
+        let certificate = self.encode(certificate.der());
+        self.certificates.push(certificate);
         self.issuer = Issuer::new(params, key);
         self
     }
@@ -114,7 +136,7 @@ impl Authorities {
         change(&mut params);
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         Issued {
-            certificate: certificate.der().to_vec(),
+            certificate: self.encode(certificate.der()),
             authorities: self.certificates,
         }
     }
@@ -158,6 +180,41 @@ pub fn amd_pluton(public_key: &[u8]) -> Issued {
         .certify_with(public_key, |params| {
             params.key_usages = vec![KeyUsagePurpose::KeyAgreement];
         })
+}
+
+/// Intel PTT, and AMD's intermediate CAs: each extension that is not critical has `critical FALSE`.
+pub fn with_explicit_defaults(public_key: &[u8]) -> Issued {
+    in_encoding("TPM EK intermediate for SPTH", explicit_defaults).certify(public_key)
+}
+
+/// AMD's intermediate CAs: times before 2050 have four digits for the year.
+pub fn with_general_times(public_key: &[u8]) -> Issued {
+    in_encoding("PRG-RN", general_times).certify(public_key)
+}
+
+/// Some of Nuvoton's certificates: the serial number begins with zeros.
+pub fn with_leading_zeros(public_key: &[u8]) -> Issued {
+    in_encoding("Nuvoton TPM Root CA 2110", leading_zeros).certify(public_key)
+}
+
+/// Nuvoton's root CAs: all attributes of a name are in one set, which is not sorted.
+pub fn with_names_in_one_set(public_key: &[u8]) -> Issued {
+    in_encoding("Nuvoton TPM Root CA 2112", one_set).certify(public_key)
+}
+
+/// An intermediate CA below a root CA. Both names have three attributes.
+fn in_encoding(name: &str, encoding: fn(&mut Element)) -> Authorities {
+    let named = |params: &mut CertificateParams| {
+        let name = &mut params.distinguished_name;
+        name.push(
+            DnType::OrganizationName,
+            "A Manufacturer of Trusted Platform Modules",
+        );
+        name.push(DnType::CountryName, "TW");
+    };
+    Authorities::root_with("a root", &PKCS_ECDSA_P256_SHA256, named)
+        .encoded(encoding)
+        .below_with(name, &PKCS_ECDSA_P384_SHA384, named)
 }
 
 /// A key usage.

@@ -20,12 +20,12 @@ fn decided(
 }
 
 /// The result if the signing authority is required.
-fn by_issuer(issued: &Issued, kind: Kind) -> Result<(), TpmDenial> {
+pub(super) fn by_issuer(issued: &Issued, kind: Kind) -> Result<(), TpmDenial> {
     decided(issued, &[issued.issuer_pem()], &[], kind)
 }
 
 /// The result if the root is required, and the TPM stores the authorities below it.
-fn by_root(issued: &Issued, kind: Kind) -> Result<(), TpmDenial> {
+pub(super) fn by_root(issued: &Issued, kind: Kind) -> Result<(), TpmDenial> {
     decided(issued, &[issued.root_pem()], &issued.chain(), kind)
 }
 
