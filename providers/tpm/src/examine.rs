@@ -83,11 +83,14 @@ fn certificate_of(keys: &Keys, index: u32, has_index: Option<bool>, now: SystemT
         Finding::warn(&Failure::new(Code::EvidenceUnavailable, what, remedy))
     };
     let Some(der) = stored(keys) else {
-        return if keys.certificate.is_some() {
-            warn(
-                "the TPM's index for the certificate contains other data",
-                LIST,
-            )
+        return if let Some(content) = &keys.certificate {
+            if is_text(&content.0) {
+                let text = "the TPM's index for the certificate contains text instead of DER";
+                warn(text, &convert(index))
+            } else {
+                let other = "the TPM's index for the certificate contains other data";
+                warn(other, LIST)
+            }
         } else {
             let withheld =
                 "the TPM does not allow every user to read the certificate of its endorsement key";
@@ -154,7 +157,19 @@ fn redefine(index: u32) -> String {
 /// The hint for a TPM whose vendor publishes the certificate elsewhere.
 fn fetch(index: u32) -> String {
     let store = store(index);
-    format!("{LIST}; or fetch it into ek.der (`tpm2_getekcertificate`) and {store}")
+    format!(
+        "{LIST}; or fetch it (`tpm2_getekcertificate`, which writes text for an Intel TPM), convert it to DER in \
+         ek.der and {store}"
+    )
+}
+
+/// The hint for an index that contains what `tpm2_getekcertificate` writes for an Intel TPM.
+fn convert(index: u32) -> String {
+    let store = store(index);
+    format!(
+        "{LIST}; or undefine the index (`tpm2_nvundefine {index:#x} -C o`), convert the certificate to DER in \
+         ek.der and {store}"
+    )
 }
 
 fn store(index: u32) -> String {
@@ -185,6 +200,12 @@ pub(crate) fn identity(id: ProviderId, keys: &Keys) -> Identity {
         endorsement_key: Some(digest(keys)),
         ..identity
     }
+}
+
+/// Whether the content is PEM, or the answer of Intel's service.
+fn is_text(content: &[u8]) -> bool {
+    let text = content.trim_ascii_start();
+    text.starts_with(b"-----BEGIN") || text.starts_with(b"{")
 }
 
 /// The certificate in the TPM, without padding.
@@ -228,8 +249,10 @@ mod tests {
         let store = "store it: `tpm2_nvdefine 0x1c0000a -C o -s \"$(stat -c %s ek.der)\" -a \
                      'ownerwrite|ownerread|authread|no_da'`, `tpm2_nvwrite 0x1c0000a -C o -i ek.der`";
 
-        let fetched =
-            format!("{LIST}; or fetch it into ek.der (`tpm2_getekcertificate`) and {store}");
+        let fetched = format!(
+            "{LIST}; or fetch it (`tpm2_getekcertificate`, which writes text for an Intel TPM), convert it to DER \
+             in ek.der and {store}"
+        );
         assert_eq!(of(None, Some(false)), warning(none, &fetched));
         let again = "or read it into ek.der as the index's owner, undefine the index and";
         let redefined = format!("{LIST}; {again} {store}");
@@ -242,6 +265,20 @@ mod tests {
             LIST,
         );
         assert_eq!(of(Some(vec![0xff; 300]), Some(true)), blank);
+        let text = "the TPM's index for the certificate contains text instead of DER";
+        let converted = format!(
+            "{LIST}; or undefine the index (`tpm2_nvundefine 0x1c0000a -C o`), convert the certificate to DER in \
+             ek.der and {store}"
+        );
+        // The misspelled PEM comes from tpm2-tools 5.4.
+        for content in [
+            "-----BEGIN CERTIFICATE-----\nMIIC",
+            "\n-----BEGIN CERTRTIFICATE-----\nMIIC",
+            "{\"pubhash\":\"x\",\"certificate\":\"MIIC\"}",
+        ] {
+            let found = of(Some(content.into()), Some(true));
+            assert_eq!(found, warning(text, &converted), "{content}");
+        }
         let expected = warning("cannot parse the certificate in the TPM", LIST);
         assert_eq!(of(Some(unreadable), Some(true)), expected);
     }

@@ -5,9 +5,11 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::process::Command;
 use std::sync::{Arc, LazyLock};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE;
 use kubelet_authenticator_test_support::api_server::{ApiServer, Times};
 use kubelet_authenticator_test_support::clock::now;
-use kubelet_authenticator_test_support::ek_ca::EkContents;
+use kubelet_authenticator_test_support::ek_ca::{EkContents, vendors};
 use kubelet_authenticator_test_support::imds::{Credentials, Fault, Imds, Instance, Route};
 use kubelet_authenticator_test_support::instance_identity::{Document, TestSigner};
 use kubelet_authenticator_test_support::process::Scratch;
@@ -255,11 +257,11 @@ fn a_helper_without_a_check_is_a_warning_with_its_version() {
     examined.says("boot-measurements", "skip", "the TPM does not answer");
 }
 
-/// Runs these commands in a directory with the certificate `ek.der`.
+/// Runs these commands in a directory with this file.
 #[track_caller]
-fn follow(commands: &[String], machine: &TpmMachine, certificate: &[u8]) {
+fn follow(commands: &[String], machine: &TpmMachine, (name, content): (&str, &[u8])) {
     let folder = Scratch::new("certificate");
-    folder.write("ek.der", certificate);
+    folder.write(name, content);
     let output = Command::new("sh")
         .args(["-euc", &commands.join("\n")])
         .current_dir(folder.path())
@@ -269,6 +271,12 @@ fn follow(commands: &[String], machine: &TpmMachine, certificate: &[u8]) {
     assert!(output.status.success(), "{output:?}");
 }
 
+/// The commands in a hint that access NV indices.
+fn commands_of(cure: &str) -> Vec<String> {
+    let parts = cure.split('`').filter(|part| part.starts_with("tpm2_nv"));
+    parts.map(str::to_owned).collect()
+}
+
 #[test]
 fn an_endorsement_certificate_stored_as_documented_is_read() {
     let (mut bed, machine) = tpm_machine();
@@ -276,20 +284,31 @@ fn an_endorsement_certificate_stored_as_documented_is_read() {
     let machine = machine.with_endorsement_key(EndorsementKey::P256);
     let maker = machine.tpm().maker().clone();
     let certificate = maker.certify(&machine.ek_spki(), &EkContents::good());
-    let cure = bed.doctor().check("endorsement-certificate").cure.clone();
-    let of_cure: Vec<String> = cure
-        .split('`')
-        .filter(|part| part.starts_with("tpm2_nv"))
-        .map(str::to_owned)
-        .collect();
+    let cure = || bed.doctor().check("endorsement-certificate").cure.clone();
     let of_page = steps("node-evidence.md", "### TPMs without a certificate").into_iter();
     let of_page = of_page.map(|(_, command)| command);
-    let of_page: Vec<String> = of_page
-        .filter(|command| command.starts_with("tpm2_nv"))
-        .collect();
+    let (to_store, others): (Vec<String>, Vec<String>) =
+        of_page.partition(|command| command.starts_with("tpm2_nv"));
+    let convert = others
+        .into_iter()
+        .find(|command| command.starts_with("sed "));
+    let convert = convert.unwrap();
 
-    assert_eq!(of_cure, of_page);
-    follow(&of_page, &machine, &certificate);
+    assert_eq!(commands_of(&cure()), to_store);
+    // What tpm2_getekcertificate writes for an Intel TPM without --raw.
+    let text = vendors::pem(&certificate);
+    follow(&to_store, &machine, ("ek.der", text.as_bytes()));
+
+    let words = "the TPM's index for the certificate contains text instead of DER";
+    bed.doctor().says("endorsement-certificate", "warn", words);
+    let again = commands_of(&cure());
+    assert_eq!(again[0], "tpm2_nvundefine 0x1c0000a -C o");
+    assert_eq!(again[1..], to_store);
+    // Intel's service answers in this format.
+    let encoded = URL_SAFE.encode(&certificate).replace('=', "%3D");
+    let answer = format!(r#"{{"pubhash":"LrZo_-SBo%3D","certificate":"{encoded}"}}"#);
+    let follows = [&[convert][..], &again[..]].concat();
+    follow(&follows, &machine, ("ek.json", answer.as_bytes()));
 
     let examined = bed.doctor();
     let words = "issued by CN=TPM maker of a test intermediate 1, expires on 9999-12-31";
