@@ -198,10 +198,14 @@ impl<'a> Subject<'a> {
         };
         // The instance was started again, but EC2 does not show this yet. A terminated instance cannot be started
         // again.
-        let stopped = matches!(&*self.facts.state, "stopped" | "stopping");
         let pending_time = self.expected.launched;
         let is_before = |launched| launched + LAUNCH_LEEWAY < pending_time;
-        Err(if stopped && self.facts.launched.is_some_and(is_before) {
+        let can_be_outdated = match &*self.facts.state {
+            "" => true,
+            "stopped" | "stopping" => self.facts.launched.is_some_and(is_before),
+            _ => false,
+        };
+        Err(if can_be_outdated {
             self.lacks(denial)
         } else {
             denial.into()
@@ -215,7 +219,9 @@ impl<'a> Subject<'a> {
             ("account", &facts.owner, expected.account),
             ("availability zone", &facts.zone, expected.zone),
         ] {
-            ensure!(of_ec2 == is_expected, self.contradicts(what).into());
+            let denial = self.contradicts(what);
+            ensure!(!of_ec2.is_empty(), self.lacks(denial));
+            ensure!(of_ec2 == is_expected, denial.into());
         }
         Ok(())
     }

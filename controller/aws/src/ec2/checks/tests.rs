@@ -101,14 +101,7 @@ fn an_old_instance_unknown_to_ec2_is_denied() {
 
 #[test]
 fn an_instance_that_is_not_running_is_denied() {
-    for state in [
-        "shutting-down",
-        "terminated",
-        "stopping",
-        "stopped",
-        "",
-        "odd",
-    ] {
+    for state in ["shutting-down", "terminated", "stopping", "stopped", "odd"] {
         let [young, old] = young_and_old(|facts| facts.state = state.to_owned());
         for checked in [young, old] {
             assert_eq!(
@@ -119,6 +112,26 @@ fn an_instance_that_is_not_running_is_denied() {
                 }
             );
         }
+    }
+}
+
+#[test]
+fn an_instance_without_state_account_or_zone_waits_then_is_denied() {
+    let contradicts = |what| AwsDenial::InstanceContradictsDocument(instance(), what);
+    let not_running = AwsDenial::InstanceNotRunning {
+        instance: instance(),
+        state: String::new(),
+    };
+    let cases: [(fn(&mut InstanceFacts), AwsDenial); 3] = [
+        (|facts| facts.state.clear(), not_running),
+        (|facts| facts.owner.clear(), contradicts("account")),
+        (|facts| facts.zone.clear(), contradicts("availability zone")),
+    ];
+    for (change, denial) in cases {
+        let [young, old] = young_and_old(change);
+
+        waits(young);
+        assert_eq!(denied(old), denial);
     }
 }
 
