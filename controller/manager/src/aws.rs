@@ -352,6 +352,14 @@ mod tests {
             let warning = fips_warning(use_fips, has_endpoints);
             assert_eq!(warning.is_some(), warns, "{use_fips:?} {has_endpoints}");
         }
+        let warning = fips_warning(Some("true"), false).unwrap();
+        for part in [
+            "AWS_USE_FIPS_ENDPOINT applies to EC2 and to AssumeRole, but not to GetCallerIdentity for nodes: ",
+            "--aws-sts-endpoint REGION=HOST",
+            "aws.stsEndpoint",
+        ] {
+            assert!(warning.contains(part), "{warning}");
+        }
     }
 
     #[test]

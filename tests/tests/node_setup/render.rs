@@ -62,12 +62,13 @@ fn each_rendered_file_has_the_given_or_the_packaged_path() {
     let server = ApiServer::start();
     let node = Node::new(NULL, &server);
     let path = "/opt/bin/plugin";
-    for file in [
-        "kubeconfig",
-        "kubelet-drop-in",
-        "kubeadm-config",
-        "cluster-class",
-    ] {
+    let help = node.command(&["render", "--help"]).succeeded().stdout;
+    let (_, list) = help.split_once("\nCommands:\n").unwrap();
+    let lines = list.lines().take_while(|line| !line.is_empty());
+    let names = lines.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    let files: Vec<_> = names.filter(|name| !["", "help"].contains(name)).collect();
+    assert!(files.len() >= 4, "{help}");
+    for file in files {
         let packaged = node.command(&["render", file]).succeeded();
         assert!(packaged.stdout.contains(PACKAGED), "{}", packaged.stdout);
         let given = node.command(&["render", file, "--command", path]);

@@ -288,7 +288,11 @@ async fn a_trust_policy_denial_is_not_retried_in_another_region() {
         .assume_role(&own_keys(), &nodes(), OPT_IN)
         .await;
 
-    assert!(refused.is_err());
+    let expected = FailureKind::Refused {
+        code: "AccessDenied".to_owned(),
+        request_id: Some("01234567-89ab-cdef-0123-456789abcdef".to_owned()),
+    };
+    assert_eq!(refused.unwrap_err(), expected);
     assert_eq!(sts.service.calls().len(), 1);
 }
 
