@@ -150,8 +150,8 @@ const LIST: &str = "add the key to the controller's list of endorsement keys (ru
 
 /// The hint for an index that is not readable without authorization.
 fn redefine(index: u32) -> String {
-    let store = store(index);
-    format!("{LIST}; or read it into ek.der as the index's owner, undefine the index and {store}")
+    let (undefine, store) = (undefine(index), store(index));
+    format!("{LIST}; or read it (`tpm2_nvread {index:#x} -C o -o ek.der`), {undefine} and {store}")
 }
 
 /// The hint for a TPM whose vendor publishes the certificate elsewhere.
@@ -165,11 +165,12 @@ fn fetch(index: u32) -> String {
 
 /// The hint for an index that contains what `tpm2_getekcertificate` writes for an Intel TPM.
 fn convert(index: u32) -> String {
-    let store = store(index);
-    format!(
-        "{LIST}; or undefine the index (`tpm2_nvundefine {index:#x} -C o`), convert the certificate to DER in \
-         ek.der and {store}"
-    )
+    let (undefine, store) = (undefine(index), store(index));
+    format!("{LIST}; or {undefine}, convert the certificate to DER in ek.der and {store}")
+}
+
+fn undefine(index: u32) -> String {
+    format!("undefine the index (`tpm2_nvundefine {index:#x} -C o`)")
 }
 
 fn store(index: u32) -> String {
@@ -254,8 +255,9 @@ mod tests {
              in ek.der and {store}"
         );
         assert_eq!(of(None, Some(false)), warning(none, &fetched));
-        let again = "or read it into ek.der as the index's owner, undefine the index and";
-        let redefined = format!("{LIST}; {again} {store}");
+        let undefine = "undefine the index (`tpm2_nvundefine 0x1c0000a -C o`)";
+        let read = "or read it (`tpm2_nvread 0x1c0000a -C o -o ek.der`)";
+        let redefined = format!("{LIST}; {read}, {undefine} and {store}");
         assert_eq!(of(None, Some(true)), warning(withheld, &redefined));
         // In this case, the commands in the other two hints would fail, or would replace a certificate.
         let unknown = "the TPM has no readable certificate for its endorsement key";
@@ -266,10 +268,8 @@ mod tests {
         );
         assert_eq!(of(Some(vec![0xff; 300]), Some(true)), blank);
         let text = "the TPM's index for the certificate contains text instead of DER";
-        let converted = format!(
-            "{LIST}; or undefine the index (`tpm2_nvundefine 0x1c0000a -C o`), convert the certificate to DER in \
-             ek.der and {store}"
-        );
+        let converted =
+            format!("{LIST}; or {undefine}, convert the certificate to DER in ek.der and {store}");
         // The misspelled PEM comes from tpm2-tools 5.4.
         for content in [
             "-----BEGIN CERTIFICATE-----\nMIIC",

@@ -330,6 +330,35 @@ fn an_endorsement_certificate_stored_as_documented_is_read() {
 }
 
 #[test]
+fn a_withheld_certificate_is_read_after_the_hint_is_followed() {
+    let (mut bed, machine) = tpm_machine();
+    bed.node.set("tpm.endorsementKey", "ecc-p256");
+    let machine = machine.with_endorsement_key(EndorsementKey::P256);
+    let maker = machine.tpm().maker().clone();
+    let certificate = maker.certify(&machine.ek_spki(), &EkContents::good());
+    // Only the owner can read the first index. A wrong password of the second index counts toward the lockout.
+    for attributes in ["ownerread|no_da", "ownerread|authread"] {
+        let define = "tpm2_nvdefine 0x1c0000a -C o -s \"$(stat -c %s ek.der)\"";
+        let define = format!("{define} -a 'ownerwrite|{attributes}'");
+        let write = "tpm2_nvwrite 0x1c0000a -C o -i ek.der".to_owned();
+        follow(&[define, write], &machine, ("ek.der", &certificate));
+        let examined = bed.doctor();
+        let withheld =
+            "the TPM does not allow every user to read the certificate of its endorsement key";
+        examined.says("endorsement-certificate", "warn", withheld);
+
+        let commands = commands_of(&examined.check("endorsement-certificate").cure);
+        assert_eq!(commands.len(), 4, "{commands:?}");
+        follow(&commands, &machine, ("other", b""));
+
+        let examined = bed.doctor();
+        examined.says("endorsement-certificate", "pass", "issued by CN=TPM maker");
+        let undefine = "tpm2_nvundefine 0x1c0000a -C o".to_owned();
+        follow(&[undefine], &machine, ("other", b""));
+    }
+}
+
+#[test]
 fn an_unmeasured_boot_is_a_warning() {
     let (bed, machine) = machine_of(Swtpm::unmeasured());
     let tpm = machine.tpm();
