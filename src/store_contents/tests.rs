@@ -154,7 +154,10 @@ fn a_machine_keeps_its_credential_if_its_asset_tag_changes() {
 
     fixture.write(UUID, "4C4C4544-0042-3510-8052-B3C04F4B4E33");
 
-    assert!(fixture.load().credential.is_none());
+    let stored = fixture.load();
+    assert!(stored.credential.is_none());
+    let other = StoreFile::ALL.map(|file| (file, "it belongs to a different machine"));
+    assert_eq!(rejected(&stored), other);
 }
 
 #[test]
