@@ -217,12 +217,15 @@ impl Authorities {
             let above = Above::find(&unused, certificate, (below, now), checks).await?;
             let is_listed = matches!(not_issued, Some((_, NotIssued::Expired(_))));
             if above.issuer.is_none() {
-                let denial = match (not_issued, above.unfit) {
-                    (None, Some(unfit)) => {
-                        let issuer = name(certificate.issuer());
-                        TpmDenial::EndorsementCertificateIssuerUnfit(format!("{issuer}: {unfit}"))
-                    }
-                    (not_issued, _) => self.untrusted(certificate, below, not_issued),
+                let is_closer = |unfit: &NotIssued| {
+                    let listed = not_issued.as_ref().map(|(_, why)| why);
+                    !is_listed && listed.is_none_or(|why| unfit > why)
+                };
+                let denial = if let Some(unfit) = above.unfit.filter(is_closer) {
+                    let issuer = name(certificate.issuer());
+                    TpmDenial::EndorsementCertificateIssuerUnfit(format!("{issuer}: {unfit}"))
+                } else {
+                    self.untrusted(certificate, below, not_issued)
                 };
                 if is_listed {
                     ended.get_or_insert(denial);

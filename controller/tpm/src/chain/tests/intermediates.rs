@@ -147,6 +147,28 @@ fn of_several_stored_cas_with_one_name_the_signing_ca_is_reported() {
 }
 
 #[test]
+fn a_stored_ca_that_signed_is_reported_before_a_listed_namesake() {
+    let maker = EkCa::with_flaw("a maker", 1, 1, Flaw::Expired);
+    let namesake = EkCa::with_intermediates("a maker", Intermediates::Good(1));
+    let listed = [namesake.intermediates_pem(), maker.root_pem()].concat();
+
+    let Err(TpmDenial::EndorsementCertificateIssuerUnfit(detail)) =
+        required(&listed, &maker, maker.intermediates())
+    else {
+        panic!("it has expired");
+    };
+
+    let start = "\"CN=a maker intermediate 1\": its own certificate expired on 20";
+    assert!(detail.starts_with(start), "{detail}");
+    // Neither CA signed the certificate.
+    let other = EkCa::with_intermediates("a maker", Intermediates::Good(1));
+    assert_eq!(
+        reason(required(&listed, &maker, other.intermediates())),
+        untrusted()
+    );
+}
+
+#[test]
 fn a_chain_with_a_changed_signature_is_denied() {
     let maker = maker(COUNT);
     for number in 1..=COUNT {
