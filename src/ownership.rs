@@ -94,6 +94,7 @@ fn is_foreign(owner: u32) -> bool {
 mod tests {
     use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
     use std::path::PathBuf;
+    use std::process::Command;
 
     use super::*;
 
@@ -114,6 +115,14 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
+    /// Runs the command in the remedy.
+    #[track_caller]
+    fn follow(untrusted: &Untrusted) {
+        let (_, command) = untrusted.remedy.split_once("run: ").unwrap();
+        let status = Command::new("sh").args(["-c", command]).status().unwrap();
+        assert!(status.success(), "{command}: {status}");
+    }
+
     #[test]
     fn a_path_that_another_user_can_change_is_not_trusted() {
         if !rustix::process::geteuid().is_root() {
@@ -131,13 +140,15 @@ mod tests {
             ("a", 0o775, "has mode 0775"),
         ] {
             let place = root.path().join(place);
-            set_mode(&place, mode);
             for path in [&program, &linked] {
-                let what = of_path(path).unwrap().what;
+                set_mode(&place, mode);
+                let untrusted = of_path(path).unwrap();
+                let what = &untrusted.what;
                 assert!(what.contains(words), "{what}");
                 assert!(what.starts_with(place.to_str().unwrap()), "{what}");
+                follow(&untrusted);
+                assert_eq!(of_path(path), None);
             }
-            set_mode(&place, 0o755);
         }
         // As in /tmp.
         set_mode(&root.path().join("a"), 0o1777);
@@ -157,12 +168,17 @@ mod tests {
                 untrusted.what.ends_with("is owned by user 1000"),
                 "{untrusted:?}"
             );
+            follow(&untrusted);
+            assert_eq!(of_path(&program), None);
         }
         let (root, _) = folder();
         let link = root.path().join("link");
         std::os::unix::fs::lchown(&link, Some(1000), None).unwrap();
-        let untrusted = of_path(&link.join("b/program")).unwrap();
+        let linked = link.join("b/program");
+        let untrusted = of_path(&linked).unwrap();
         assert!(untrusted.what.contains("is a link"), "{untrusted:?}");
+        follow(&untrusted);
+        assert_eq!(of_path(&linked), None);
     }
 
     #[test]

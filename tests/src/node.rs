@@ -382,6 +382,20 @@ impl Run {
         self
     }
 
+    /// Runs the command in the hint.
+    #[track_caller]
+    pub fn follow_hint(&self) {
+        let mut hints = self
+            .stderr
+            .lines()
+            .filter(|line| line.starts_with("hint: "));
+        let Some((_, command)) = hints.find_map(|line| line.split_once("run: ")) else {
+            panic!("no command in {self:#?}");
+        };
+        let status = Command::new("sh").args(["-c", command]).status().unwrap();
+        assert!(status.success(), "{command}: {status}");
+    }
+
     /// Asserts that this run took at most `limit` from its start, and at most twice as long on a machine under load.
     /// With a larger tolerance, the test would not detect a doubled limit in the program.
     #[track_caller]

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use kubelet_authenticator_test_support::api_server::{ApiServer, Signer, TOKEN};
@@ -187,6 +188,16 @@ impl Examined {
         let check = self.check(name);
         assert_eq!(check.state, state, "{check:#?}");
         assert!(check.finding.contains(finding), "{finding}: {check:#?}");
+    }
+
+    /// Runs the command in the hint of the check with this name.
+    #[track_caller]
+    pub fn follow(&self, name: &str) {
+        let cure = &self.check(name).cure;
+        let (_, command) = cure.split_once("run: ").unwrap_or_else(|| panic!("{cure}"));
+        let (command, _) = command.split_once(';').unwrap_or((command, ""));
+        let status = Command::new("sh").args(["-c", command]).status().unwrap();
+        assert!(status.success(), "{command}: {status}");
     }
 
     /// The names of the checks in this state.

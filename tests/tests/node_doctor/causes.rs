@@ -153,13 +153,13 @@ fn doctor_reports_a_missing_or_non_executable_plugin() {
     fs::copy(program, &bed.plugin).unwrap();
     bed.is_well();
     set_mode(&bed.plugin, 0o644);
-    bed.first_failing(
+    let examined = bed.first_failing(
         "kubelet-kubeconfig",
         &format!("cannot run the plugin: {place} is not executable"),
         &format!("run: chmod 755 {place}"),
     );
 
-    set_mode(&bed.plugin, 0o755);
+    examined.follow("kubelet-kubeconfig");
     bed.is_well();
 }
 
@@ -236,6 +236,21 @@ fn doctor_warns_about_a_plugin_that_other_users_can_change() {
 
     let words = "has mode 0777, so other users can write it";
     examined.says("kubelet-kubeconfig", "warn", words);
+    examined.follow("kubelet-kubeconfig");
+    assert_eq!(bed.doctor().state("kubelet-kubeconfig"), "pass");
+}
+
+#[test]
+fn a_key_that_others_can_read_is_a_warning_until_the_hint_is_followed() {
+    let bed = Bed::joined();
+    set_mode(&bed.node.file("kubelet-client.pem"), 0o644);
+
+    let examined = bed.doctor();
+
+    let words = "kubelet-client.pem has mode 0644, so other users can read the private key";
+    examined.says("store", "warn", words);
+    examined.follow("store");
+    assert_eq!(bed.doctor().state("store"), "pass");
 }
 
 #[test]

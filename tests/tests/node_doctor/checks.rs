@@ -357,7 +357,7 @@ fn a_bootstrap_kubeconfig_that_others_can_read_is_a_warning() {
     let words = "has mode 0644, so other users can read its credential";
     examined.says("bootstrap-kubeconfig", "warn", words);
 
-    set_mode(&path, 0o600);
+    examined.follow("bootstrap-kubeconfig");
     bed.doctor()
         .says("bootstrap-kubeconfig", "pass", "is accepted");
 }

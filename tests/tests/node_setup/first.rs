@@ -47,15 +47,13 @@ fn setup_warns_about_a_plugin_that_another_user_can_change() {
     let server = issuing();
     let mut host = Host::joining(&server);
     let folder = host.node.move_program();
-    let set_mode = |mode| fs::set_permissions(&folder, Permissions::from_mode(mode)).unwrap();
     let place = folder.display();
 
-    set_mode(0o777);
+    fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
     let run = host.setup().succeeded();
     let words = format!("{WARNING}{place} has mode 0777, so other users can write it");
-    run.saying(&words).saying(&format!("chmod go-w {place}"));
+    run.saying(&words).follow_hint();
 
-    set_mode(0o755);
     assert_eq!(host.setup().succeeded().stderr, "");
 }
 
