@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -15,6 +15,7 @@ const IDLE: Duration = Duration::from_secs(30);
 pub struct ConnectProxy {
     address: SocketAddr,
     asked: Arc<Mutex<Vec<String>>>,
+    refused: Arc<AtomicUsize>,
     stopped: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -45,17 +46,19 @@ impl ConnectProxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let asked = Arc::new(Mutex::new(Vec::new()));
+        let refused = Arc::new(AtomicUsize::new(0));
         let stopped = Arc::new(AtomicBool::new(false));
         let thread = std::thread::spawn({
-            let (asked, stopped) = (asked.clone(), stopped.clone());
+            let (asked, refused, stopped) = (asked.clone(), refused.clone(), stopped.clone());
             move || {
                 for client in listener.incoming().flatten() {
                     if stopped.load(Ordering::SeqCst) {
                         break;
                     }
-                    let (asked, authorization) = (asked.clone(), authorization.clone());
+                    let (asked, refused) = (asked.clone(), refused.clone());
+                    let authorization = authorization.clone();
                     std::thread::spawn(move || {
-                        serve(client, server, authorization.as_deref(), &asked)
+                        serve(client, server, authorization.as_deref(), &asked, &refused)
                     });
                 }
             }
@@ -63,6 +66,7 @@ impl ConnectProxy {
         Self {
             address,
             asked,
+            refused,
             stopped,
             thread: Some(thread),
         }
@@ -73,12 +77,17 @@ impl ConnectProxy {
         format!("http://{}", self.address)
     }
 
-    /// The `host:port` of every CONNECT so far, oldest first.
+    /// The `host:port` of every accepted CONNECT so far, oldest first.
     pub fn connects(&self) -> Vec<String> {
         self.asked
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    /// The number of requests so far without the required authorization.
+    pub fn refusals(&self) -> usize {
+        self.refused.load(Ordering::SeqCst)
     }
 }
 
@@ -98,6 +107,7 @@ fn serve(
     server: Option<SocketAddr>,
     authorization: Option<&str>,
     asked: &Mutex<Vec<String>>,
+    refused: &AtomicUsize,
 ) -> io::Result<()> {
     client.set_read_timeout(Some(IDLE))?;
     let mut reader = BufReader::new(client.try_clone()?);
@@ -119,6 +129,7 @@ fn serve(
         return client.write_all(b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n");
     };
     if authorization.is_some() && authorization != said.as_deref() {
+        refused.fetch_add(1, Ordering::SeqCst);
         let refusal = b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n";
         return client.write_all(refusal);
     }
