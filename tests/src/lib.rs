@@ -2,6 +2,7 @@
 
 pub mod absence;
 pub mod cloud;
+pub mod control_planes;
 pub mod controller;
 pub mod demo;
 pub mod deploy;

@@ -1,12 +1,12 @@
 //! `kubeadm upgrade` from the previous minor version to the current version, in a cluster whose nodes join with the
 //! plugin.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use kubelet_attestation::names::Provider;
-use kubelet_authenticator_test_support::binaries::{build_part, control_plane_binary};
+use kubelet_authenticator_test_support::binaries::{control_plane_binary, older_kubernetes};
 use kubelet_authenticator_test_support::control_plane::{KubeadmBinding, Kubectl, has_condition};
 use kubelet_authenticator_test_support::machine::{Machine, Role};
 use kubelet_authenticator_tests::controller::{Machine as Member, Setup};
@@ -107,8 +107,7 @@ fn version(machine: &Machine) -> String {
 
 #[test]
 fn a_joined_node_renews_after_an_upgrade_to_the_next_minor_version() {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("older-kubernetes/build");
-    let former: PathBuf = build_part(&script, FORMER);
+    let former = older_kubernetes(FORMER);
     let first = boot(FIRST, &former);
     let cluster = first.kubeadm_init();
     let kubectl = cluster.kubectl();

@@ -38,6 +38,7 @@ impl ClusterBuilder {
                 contract,
                 namespace: "default".to_owned(),
                 cluster: name.to_owned(),
+                version: KUBERNETES_VERSION.clone(),
             },
             workload: None,
             controllers: Controllers::Certificates,
@@ -59,6 +60,12 @@ impl ClusterBuilder {
     /// Stores its objects in this namespace, which is created if necessary.
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.place.namespace = namespace.to_owned();
+        self
+    }
+
+    /// Creates Machines with this Kubernetes version. The default is the version of the tests' own control planes.
+    pub fn version(mut self, version: &str) -> Self {
+        version.clone_into(&mut self.place.version);
         self
     }
 
@@ -234,7 +241,7 @@ impl ClusterBuilder {
                 name: &self.place.cluster,
                 owner: None,
                 metadata: Metadata::default(),
-                spec: json!({ "version": *KUBERNETES_VERSION }),
+                spec: json!({ "version": self.place.version }),
                 status: control_plane_status(),
             });
         }

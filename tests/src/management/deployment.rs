@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use kubelet_authenticator_test_support::binaries::KUBERNETES_VERSION;
 use kubelet_authenticator_test_support::clock::now;
 use kubelet_authenticator_test_support::process::poll;
 use serde_json::{Value, json};
@@ -145,7 +144,7 @@ fn template(place: &Place, name: &str, bootstrap: Kind, infrastructure: Kind) ->
         "clusterName": place.cluster,
         "template": { "spec": {
             "clusterName": place.cluster,
-            "version": *KUBERNETES_VERSION,
+            "version": place.version,
             "bootstrap": { "configRef": reference(bootstrap) },
             "infrastructureRef": reference(infrastructure),
         } },
@@ -175,6 +174,17 @@ impl MachineDeployment {
         let now = humantime::format_rfc3339_seconds(now()).to_string();
         let patch = json!({ "spec": { "rollout": { "after": now } } });
         self.place.patch(self.kind, &self.name, &patch);
+    }
+
+    /// Replaces each Machine with a new Machine that has this Kubernetes version.
+    #[track_caller]
+    pub fn upgrade(&self, version: &str) {
+        let mut spec = json!({ "version": version });
+        if self.kind == MACHINE_DEPLOYMENT {
+            spec = json!({ "template": { "spec": spec } });
+        }
+        self.place
+            .patch(self.kind, &self.name, &json!({ "spec": spec }));
     }
 
     /// Uses the bootstrap configuration of another MachineDeployment for its Machines from now on.

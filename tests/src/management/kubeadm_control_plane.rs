@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use kubelet_authenticator_test_support::binaries::KUBERNETES_VERSION;
 use kubelet_authenticator_test_support::control_plane::Kubectl;
 use kubelet_authenticator_test_support::process::poll;
 use serde_json::{Value, json};
@@ -34,7 +33,7 @@ impl ClusterBuilder {
         let machines = json!({ "infrastructureRef": reference(template) });
         let control_plane = json!({
             "replicas": 1,
-            "version": *KUBERNETES_VERSION,
+            "version": place.version,
             "machineTemplate": { "spec": machines },
             "kubeadmConfigSpec": config,
         });

@@ -17,6 +17,8 @@ pub(super) struct Place {
     pub(super) contract: Contract,
     pub(super) namespace: String,
     pub(super) cluster: String,
+    /// The Kubernetes version of new Machines.
+    pub(super) version: String,
 }
 
 /// The parts of a new object.

@@ -3,6 +3,7 @@
 mod instances;
 mod pools;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -22,6 +23,8 @@ pub enum Order {
     /// The machine runs on one of these hosts (provider IDs), as on bare metal. A host has its name and its provider ID
     /// before a Machine exists.
     Hosts(Vec<String>),
+    /// Like [`Order::Hosts`], but a host that has run a machine does not run another machine.
+    HostsUsedOnce(Vec<String>),
     /// The machine runs on one of these hosts (prefixes of provider IDs). The provider ID is set after the Node exists,
     /// as with Metal3.
     HostsNodeFirst(Vec<String>),
@@ -36,6 +39,9 @@ pub struct Boot {
     pub provider_id: String,
     /// Its bootstrap data.
     pub data: String,
+    /// The Kubernetes version of its Machine or pool, by which an infrastructure chooses the image. The Machines of a
+    /// pool do not have a version.
+    pub version: Option<String>,
 }
 
 /// A provider for the GenericMachines and GenericMachinePools of one Cluster. It runs until it is dropped. The
@@ -62,6 +68,7 @@ impl Provider {
             order,
             boot: Box::new(boot),
             running: Arc::clone(&running),
+            used: BTreeSet::new(),
         };
         Self {
             rounds: Rounds::start(infrastructure, Infrastructure::look),

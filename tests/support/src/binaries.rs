@@ -37,14 +37,35 @@ pub fn control_plane_binary(name: &str) -> PathBuf {
 }
 
 /// The Kubernetes version of these programs, such as `v1.36.3`.
-pub static KUBERNETES_VERSION: LazyLock<String> = LazyLock::new(|| {
-    let mut kubeadm = Command::new(control_plane_binary("kubeadm"));
+pub static KUBERNETES_VERSION: LazyLock<String> =
+    LazyLock::new(|| kubernetes_version(&control_plane_binary("kubeadm")));
+
+/// The Kubernetes version of this kubeadm, such as `v1.36.3`.
+///
+/// # Panics
+///
+/// If kubeadm fails.
+#[track_caller]
+pub fn kubernetes_version(kubeadm: &Path) -> String {
+    let mut kubeadm = Command::new(kubeadm);
     let output = kubeadm.args(["version", "--output", "short"]).output();
     let output = output.expect("kubeadm can be started");
     assert!(output.status.success(), "{output:?}");
     let version = String::from_utf8_lossy(&output.stdout);
     version.trim_end().to_owned()
-});
+}
+
+/// The directory of the same programs with an older minor version of Kubernetes, such as `1.35`. If necessary,
+/// `tests/older-kubernetes/build` first builds the directory.
+///
+/// # Panics
+///
+/// If the programs cannot be built.
+#[track_caller]
+pub fn older_kubernetes(minor: &str) -> PathBuf {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../older-kubernetes/build");
+    build_part(&script, minor)
+}
 
 fn control_plane() -> PathBuf {
     build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../control-plane/build"))

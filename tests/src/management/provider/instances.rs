@@ -1,6 +1,6 @@
 //! The machines of InfraMachines.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use kubelet_authenticator_test_support::control_plane::ControlPlane;
@@ -26,6 +26,8 @@ pub(super) struct Infrastructure {
     pub(super) order: Order,
     pub(super) boot: Box<dyn Fn(&Boot) -> Machine + Send>,
     pub(super) running: Arc<Mutex<Instances>>,
+    /// The provider IDs that InfraMachines have got.
+    pub(super) used: BTreeSet<String>,
 }
 
 impl Infrastructure {
@@ -44,7 +46,7 @@ impl Infrastructure {
     }
 
     /// Makes the next step for this machine, if a step remains.
-    fn provide(&self, name: &str, object: &Value) {
+    fn provide(&mut self, name: &str, object: &Value) {
         let Some(machine) = owner(object, MACHINE) else {
             return;
         };
@@ -63,15 +65,16 @@ impl Infrastructure {
             return;
         };
         let is_turn = match self.order {
-            Order::ProviderIdFirst | Order::Hosts(_) => true,
+            Order::ProviderIdFirst | Order::Hosts(_) | Order::HostsUsedOnce(_) => true,
             Order::NodeFirst | Order::HostsNodeFirst(_) => self.name_node(name, &provider_id),
         };
         if named.is_none() && is_turn {
             let patch = json!({ "spec": { "providerID": provider_id } });
+            self.used.insert(provider_id);
             return self.place.patch(GENERIC_MACHINE, name, &patch);
         }
         if !lock(&self.running).contains_key(name) {
-            self.start(name, &provider_id, &secret);
+            self.start(name, &provider_id, &secret, &machine["spec"]["version"]);
             return;
         }
         let is_provisioned = object["status"]["initialization"]["provisioned"] == true;
@@ -105,6 +108,10 @@ impl Infrastructure {
                     |host: &&String| !all.iter().any(|one| one["spec"]["providerID"] == **host);
                 hosts.iter().find(is_free).cloned()
             }
+            Order::HostsUsedOnce(hosts) => {
+                let is_new = |host: &&String| !self.used.contains(*host);
+                hosts.iter().find(is_new).cloned()
+            }
             Order::HostsNodeFirst(hosts) => {
                 let name = object["metadata"]["name"].as_str().unwrap();
                 let noted = |one: &Value| one["metadata"]["annotations"][HOST].clone();
@@ -121,16 +128,17 @@ impl Infrastructure {
         }
     }
 
-    /// Starts a machine with these bootstrap data.
-    pub(super) fn start(&self, name: &str, provider_id: &str, secret: &str) {
+    /// Starts a machine with these bootstrap data and this Kubernetes version.
+    pub(super) fn start(&self, name: &str, provider_id: &str, secret: &str, version: &Value) {
         let host = match self.order {
-            Order::Hosts(_) => provider_id.rsplit('/').next().unwrap(),
+            Order::Hosts(_) | Order::HostsUsedOnce(_) => provider_id.rsplit('/').next().unwrap(),
             Order::ProviderIdFirst | Order::NodeFirst | Order::HostsNodeFirst(_) => name,
         };
         let boot = Boot {
             name: host.to_owned(),
             provider_id: provider_id.to_owned(),
             data: self.place.bootstrap_data(secret),
+            version: version.as_str().map(ToOwned::to_owned),
         };
         let machine = (self.boot)(&boot);
         lock(&self.running).insert(name.to_owned(), machine);

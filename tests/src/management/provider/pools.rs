@@ -30,7 +30,8 @@ impl Infrastructure {
         let ids = if has_machines {
             self.infra_machines(pool, instances)
         } else {
-            let ids = instances.map(|instance| self.instance(&instance, secret));
+            let version = &template["version"];
+            let ids = instances.map(|instance| self.instance(&instance, secret, version));
             ids.collect()
         };
         if object["spec"]["providerIDList"] == json!(ids) && object["status"]["ready"] == true {
@@ -49,10 +50,10 @@ impl Infrastructure {
     }
 
     /// Returns the provider ID of this instance, and starts the instance if it is not running.
-    fn instance(&self, instance: &str, secret: &str) -> String {
+    fn instance(&self, instance: &str, secret: &str, version: &Value) -> String {
         let id = format!("generic:///{}/{instance}", self.place.namespace);
         if !lock(&self.running).contains_key(instance) {
-            self.start(instance, &id, secret);
+            self.start(instance, &id, secret, version);
         }
         id
     }

@@ -143,6 +143,18 @@ impl MachineBuilder {
         self.place(path, "program".to_owned(), source)
     }
 
+    /// Uses the Kubernetes programs in this directory of the host, which can have another version.
+    ///
+    /// # Panics
+    ///
+    /// If a program is missing.
+    #[track_caller]
+    pub fn kubernetes(self, directory: &Path) -> Self {
+        PROGRAMS.iter().fold(self, |builder, program| {
+            builder.program(&format!("/usr/bin/{program}"), &directory.join(program))
+        })
+    }
+
     /// Adds a directory tree of the host as the lowest layer of the machine's root directory.
     #[track_caller]
     pub(super) fn tree(self, host: &Path) -> Self {
