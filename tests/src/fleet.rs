@@ -12,6 +12,7 @@ use kubelet_authenticator_test_support::control_plane::{
 use kubelet_authenticator_test_support::kubelet::{Kubelet, KubeletBuilder};
 use kubelet_authenticator_test_support::pki::KeyAndCertificate;
 use kubelet_authenticator_test_support::process::{Launch, Process, Scratch, poll};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// The controller's user name in the management cluster.
@@ -84,8 +85,8 @@ impl Manager {
     /// The same controller, whose user is also in this group.
     pub fn insecure_in_group(management: &Management, group: &str, arguments: &[&str]) -> Self {
         let arguments = [&["--allow-insecure"], arguments].concat();
-        let name = "node-attestation-controller";
-        Self::told(management, Some(group), name, |launch| {
+        let program = program("node-attestation-controller");
+        Self::told(management, Some(group), program, |launch| {
             launch.args(arguments)
         })
     }
@@ -97,13 +98,25 @@ impl Manager {
 
     /// Like [`null`](Self::null), but with the default sync period instead of a short period.
     pub fn null_with_default_period(management: &Management) -> Self {
-        let name = "null-attestation-controller";
-        Self::spawned(management, None, name, |launch| launch)
+        let program = program("null-attestation-controller");
+        Self::spawned(management, None, program, |launch| launch)
     }
 
     /// `node-attestation-controller run`, with instances in this cloud.
     pub fn aws(management: &Management, cloud: &Cloud, arguments: &[&str]) -> Self {
-        Self::in_cloud(management, cloud, cloud.manager_arguments(), arguments)
+        let program = program("node-attestation-controller");
+        Self::aws_of(program, management, cloud, arguments)
+    }
+
+    /// The same with this program, which can belong to another version.
+    pub fn aws_of(
+        program: PathBuf,
+        management: &Management,
+        cloud: &Cloud,
+        arguments: &[&str],
+    ) -> Self {
+        let of_cloud = cloud.manager_arguments();
+        Self::in_cloud(program, management, (cloud, of_cloud), arguments)
     }
 
     /// The same fleet, in which every Cluster needs an identity.
@@ -112,21 +125,18 @@ impl Manager {
         cloud: &Cloud,
         arguments: &[&str],
     ) -> Self {
-        Self::in_cloud(
-            management,
-            cloud,
-            cloud.arguments_without_fallback(),
-            arguments,
-        )
+        let program = program("node-attestation-controller");
+        let of_cloud = cloud.arguments_without_fallback();
+        Self::in_cloud(program, management, (cloud, of_cloud), arguments)
     }
 
     fn in_cloud(
+        program: PathBuf,
         management: &Management,
-        cloud: &Cloud,
-        of_cloud: Vec<OsString>,
+        (cloud, of_cloud): (&Cloud, Vec<OsString>),
         arguments: &[&str],
     ) -> Self {
-        Self::told(management, None, "node-attestation-controller", |launch| {
+        Self::told(management, None, program, |launch| {
             let launch = launch.args(of_cloud).args(arguments);
             let environment = cloud.manager_environment().into_iter();
             environment.fold(launch, |launch, (name, value)| launch.env(name, value))
@@ -135,31 +145,33 @@ impl Manager {
 
     /// A program in the management cluster.
     pub fn start(management: &Management, name: &str, arguments: &[&str]) -> Self {
-        Self::told(management, None, name, |launch| launch.args(arguments))
+        Self::told(management, None, program(name), |launch| {
+            launch.args(arguments)
+        })
     }
 
     fn told(
         management: &Management,
         group: Option<&str>,
-        name: &str,
+        program: PathBuf,
         told: impl FnOnce(Launch) -> Launch,
     ) -> Self {
         // Tests wait for two rounds, so a short period makes the tests faster.
         let often = |launch: Launch| launch.args(["--sync-period=10s"]);
-        Self::spawned(management, group, name, |launch| told(often(launch)))
+        Self::spawned(management, group, program, |launch| told(often(launch)))
     }
 
     fn spawned(
         management: &Management,
         group: Option<&str>,
-        name: &str,
+        program: PathBuf,
         told: impl FnOnce(Launch) -> Launch,
     ) -> Self {
         let files = Scratch::new("manager");
         let kubeconfig = management
             .control_plane()
             .client_cert_kubeconfig(USER, group);
-        let launch = Launch::new("manager", program(name))
+        let launch = Launch::new("manager", program)
             .arg("run")
             .arg("--kubeconfig")
             .arg(kubeconfig)
@@ -169,6 +181,13 @@ impl Manager {
             process: told(launch).spawn(&files.join("manager.log")),
             _files: files,
         }
+    }
+
+    /// Stops the manager as Kubernetes does, so that it releases its Lease.
+    #[track_caller]
+    pub fn stop(mut self) {
+        self.process.signal(Signal::TERM);
+        self.process.wait(DEADLINE);
     }
 }
 

@@ -22,6 +22,7 @@ pub mod snapshot;
 mod sources;
 pub mod steps;
 pub mod tpm;
+pub mod versions;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -36,6 +36,8 @@ use std::time::Duration;
 
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controllers, Kubectl};
 
+use crate::packaging;
+
 pub use self::aws::{Instances, Maker, network, networks, owned};
 pub use self::capa::Capa;
 pub use self::cluster::{AwaitedCluster, ClusterBuilder, WorkloadCluster};
@@ -70,6 +72,13 @@ impl Management {
         Self::on(ControlPlane::start(), contract)
     }
 
+    /// Starts a management cluster with the project's definitions in these manifests, which can belong to another
+    /// version.
+    #[track_caller]
+    pub fn start_with_manifests(manifests: &Path) -> Self {
+        Self::on_with_manifests(ControlPlane::start(), Contract::V1Beta2, manifests)
+    }
+
     /// Starts a management cluster with Cluster API's own managers. Their bootstrap tokens have this lifetime.
     #[track_caller]
     pub fn managed(token_ttl: Duration) -> Self {
@@ -99,7 +108,16 @@ impl Management {
     /// Turns this cluster into a management cluster, without Cluster API's managers.
     #[track_caller]
     pub fn on(control_plane: ControlPlane, contract: Contract) -> Self {
-        crds::install(control_plane.kubectl(), contract);
+        Self::on_with_manifests(control_plane, contract, &packaging())
+    }
+
+    #[track_caller]
+    fn on_with_manifests(
+        control_plane: ControlPlane,
+        contract: Contract,
+        manifests: &Path,
+    ) -> Self {
+        crds::install(control_plane.kubectl(), contract, manifests);
         Self {
             managers: None,
             control_plane: Arc::new(control_plane),

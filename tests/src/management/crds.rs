@@ -12,16 +12,16 @@ use crate::packaging;
 /// Cluster API's resources, reduced to the fields that the project reads; both versions in each file.
 const CLUSTER_API: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/cluster-api");
 
-/// Defines the resources of Cluster API, of its providers and of the project.
+/// Defines the resources of Cluster API, of its providers and of the project, which has these manifests.
 #[track_caller]
-pub(super) fn install(kubectl: &Kubectl, contract: Contract) {
+pub(super) fn install(kubectl: &Kubectl, contract: Contract, manifests: &Path) {
     let theirs = read(CLUSTER_API).into_iter().map(|mut definition| {
         if contract == Contract::V1Beta1 {
             keep_v1beta1(&mut definition);
         }
         definition
     });
-    let definitions: Vec<_> = theirs.chain(ours()).collect();
+    let definitions: Vec<_> = theirs.chain(ours(manifests)).collect();
     apply(kubectl, &definitions);
 }
 
@@ -35,14 +35,14 @@ pub(super) fn install_beside(kubectl: &Kubectl) {
             .as_str()
             .is_some_and(|name| name.ends_with("-generic"))
     });
-    theirs.extend(ours());
+    theirs.extend(ours(&packaging()));
     apply(kubectl, &theirs);
 }
 
 /// Defines the project's resources that are also needed in a workload cluster: the cluster-scoped resources.
 #[track_caller]
 pub(super) fn install_on_workload(kubectl: &Kubectl) {
-    let mut definitions = ours();
+    let mut definitions = ours(&packaging());
     definitions.retain(|definition| definition["spec"]["scope"] == "Cluster");
     if !definitions.is_empty() {
         apply(kubectl, &definitions);
@@ -66,10 +66,10 @@ pub(super) fn wait_until_established(kubectl: &Kubectl, definitions: &[Value]) {
     kubectl.ok(wait.into_iter().chain(names.iter().map(String::as_str)));
 }
 
-/// The project's own resources, as released.
+/// The project's own resources, as released with these manifests.
 #[track_caller]
-fn ours() -> Vec<Value> {
-    read(packaging().join("crds"))
+fn ours(manifests: &Path) -> Vec<Value> {
+    read(manifests.join("crds"))
 }
 
 /// Every definition in the YAML files of a directory.
