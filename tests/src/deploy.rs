@@ -9,8 +9,8 @@ use kubelet_authenticator_test_support::process::{Launch, Process, Scratch};
 use serde_json::Value;
 
 use crate::management::Management;
-use crate::program;
 use crate::scrape::Diagnostics;
+use crate::versions::Version;
 
 /// The namespace of the manifests.
 pub const NAMESPACE: &str = "node-attestation-system";
@@ -94,6 +94,18 @@ pub fn start(
     files: &Scratch,
     name: &str,
 ) -> (Process, Diagnostics) {
+    start_version(&Version::CURRENT, management, namespace, files, name)
+}
+
+/// Starts a controller of this version like [`start`].
+#[track_caller]
+pub fn start_version(
+    version: &Version,
+    management: &Management,
+    namespace: &str,
+    files: &Scratch,
+    name: &str,
+) -> (Process, Diagnostics) {
     let plane = management.control_plane();
     let kubeconfig = plane.kubeconfig(User::Token(token(management, namespace)));
     // The option that a Pod gets with its own namespace.
@@ -103,7 +115,7 @@ pub fn start(
         .ok(["config", "set-context", "--current", &current]);
     let diagnostics = Diagnostics::default();
     let deployment = deployment(management, namespace);
-    let launch = Launch::new(name, program(NAME))
+    let launch = Launch::new(name, version.program(NAME))
         .args(arguments(&deployment, diagnostics))
         .arg("--kubeconfig")
         .arg(kubeconfig)

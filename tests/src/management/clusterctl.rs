@@ -37,6 +37,9 @@ const PROVIDERS: [[&str; 3]; 4] = [
     ],
 ];
 
+/// The version of the providers.
+pub const CLUSTER_API_VERSION: &str = "v1.14.2";
+
 /// Cluster API Provider AWS, whose namespace has the Secrets that `clusterctl move` moves with their identities.
 const AWS: [&str; 3] = ["aws", "InfrastructureProvider", "infrastructure-aws"];
 
@@ -51,13 +54,41 @@ impl Management {
             }));
         }
         take_inventory(self.kubectl());
-        register(self.kubectl(), AWS, "capa-system");
+        register(self.kubectl(), AWS, "capa-system", CLUSTER_API_VERSION);
+    }
+
+    /// Writes the inventory of `clusterctl init` with Cluster API and this AddonProvider, for a cluster without managers.
+    #[track_caller]
+    pub fn take_inventory_with_addon(&self, name: &str, namespace: &str, version: &str) {
+        self.kubectl().apply_object(&json!({
+            "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "capi-system" },
+        }));
+        define_inventory(self.kubectl());
+        let [core, ..] = PROVIDERS;
+        register(self.kubectl(), core, "capi-system", CLUSTER_API_VERSION);
+        let label = format!("addon-{name}");
+        let addon = [name, "AddonProvider", &label];
+        register(self.kubectl(), addon, namespace, version);
     }
 }
 
 /// Writes the inventory of `clusterctl init`, which `clusterctl move` reads.
 #[track_caller]
 pub(super) fn take_inventory(kubectl: &Kubectl) {
+    define_inventory(kubectl);
+    let definitions = kubectl.json(["get", "customresourcedefinitions", "-l", PROVIDER]);
+    for definition in definitions["items"].as_array().unwrap() {
+        let name = definition["metadata"]["name"].as_str().unwrap();
+        label(kubectl, name, &json!({ CLUSTERCTL: "" }));
+    }
+    for provider in PROVIDERS {
+        register(kubectl, provider, "capi-system", CLUSTER_API_VERSION);
+    }
+}
+
+/// Defines the kind of clusterctl's inventory.
+#[track_caller]
+pub(super) fn define_inventory(kubectl: &Kubectl) {
     let definitions = fs::read(BUILT.join("clusterctl.json")).unwrap();
     let definitions: Value = serde_json::from_slice(&definitions).unwrap();
     for definition in definitions["items"].as_array().unwrap() {
@@ -67,25 +98,22 @@ pub(super) fn take_inventory(kubectl: &Kubectl) {
         label(kubectl, name, &labels);
         kubectl.ok(["wait", "--for=condition=Established", "crd", name]);
     }
-    let definitions = kubectl.json(["get", "customresourcedefinitions", "-l", PROVIDER]);
-    for definition in definitions["items"].as_array().unwrap() {
-        let name = definition["metadata"]["name"].as_str().unwrap();
-        label(kubectl, name, &json!({ CLUSTERCTL: "" }));
-    }
-    for provider in PROVIDERS {
-        register(kubectl, provider, "capi-system");
-    }
 }
 
-/// Adds a provider to clusterctl's inventory.
+/// Adds a provider with this version to clusterctl's inventory.
 #[track_caller]
-fn register(kubectl: &Kubectl, [name, kind, label]: [&str; 3], namespace: &str) {
+pub(super) fn register(
+    kubectl: &Kubectl,
+    [name, kind, label]: [&str; 3],
+    namespace: &str,
+    version: &str,
+) {
     let labels = json!({ CLUSTERCTL: "", PROVIDER: label, INVENTORY: "inventory" });
     let provider = json!({
         "apiVersion": "clusterctl.cluster.x-k8s.io/v1alpha3",
         "kind": "Provider",
         "metadata": { "name": label, "namespace": namespace, "labels": labels },
-        "providerName": name, "type": kind, "version": "v1.14.2",
+        "providerName": name, "type": kind, "version": version,
     });
     // The API server can begin to serve a definition some time after it is established.
     let created = poll(DEADLINE, || kubectl.try_create(&provider).ok());

@@ -1,5 +1,7 @@
 //! Cluster API's own managers, as processes next to the API server of a management cluster.
 
+mod upgraded;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,6 +16,8 @@ use kubelet_authenticator_test_support::control_plane::{ControlPlane, DEADLINE, 
 use kubelet_authenticator_test_support::pki::{CertificateAuthority, Contents};
 use kubelet_authenticator_test_support::process::{Launch, Process, Scratch, free_port};
 use serde_json::{Value, json};
+
+pub use self::upgraded::OlderClusterApi;
 
 /// The directory of the managers and their manifests.
 pub(super) static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -40,8 +44,8 @@ const READS_CONTROL_PLANES: &str = "reads-control-planes";
 /// The webhooks listen on all addresses, because no flag selects an address.
 #[derive(Debug)]
 pub(super) struct Managers {
-    _processes: Vec<Process>,
-    _webhooks: Webhooks,
+    processes: Vec<Process>,
+    webhooks: Webhooks,
 }
 
 /// The certificate and the key of webhooks, in a directory.
@@ -87,33 +91,38 @@ impl Managers {
     #[track_caller]
     pub(super) fn start(cluster: &ControlPlane, names: &[&str], token_ttl: Duration) -> Self {
         let webhooks = Webhooks::new();
-        let ttl = format!("--bootstrap-token-ttl={}s", token_ttl.as_secs());
-        // Both feature gates are off by default. Without these gates, the managers reject Ignition configurations and
-        // ClusterClasses.
-        let ignition = "--feature-gates=KubeadmBootstrapFormatIgnition=true";
-        let classes = "--feature-gates=ClusterTopology=true";
         let started = names.iter().map(|name| {
-            let flags = match *name {
-                CORE => vec![classes],
-                KUBEADM_BOOTSTRAP => vec![ttl.as_str(), ignition],
-                _ => Vec::new(),
-            };
             let port = free_port();
             let manifests = BUILT.join(format!("{name}.json"));
             let account = install(cluster.kubectl(), &manifests, port, &webhooks);
             if *name == KUBEADM_BOOTSTRAP {
                 let_read_control_planes(cluster.kubectl(), &account);
             }
-            let program = Launch::new(name, BUILT.join(name)).args(flags);
+            let program = Launch::new(name, BUILT.join(name)).args(flags(name, token_ttl));
             start(cluster, program, &account, port, &webhooks)
         });
         // Start all managers before the first wait.
         let started: Vec<_> = started.collect();
         let processes = started.into_iter().map(Manager::wait_until_ready);
         Self {
-            _processes: processes.collect(),
-            _webhooks: webhooks,
+            processes: processes.collect(),
+            webhooks,
         }
+    }
+}
+
+/// The options of this manager.
+fn flags(name: &str, token_ttl: Duration) -> Vec<String> {
+    // Both feature gates are off by default. Without these gates, the managers reject Ignition configurations and
+    // ClusterClasses.
+    let gate = |gate: &str| format!("--feature-gates={gate}=true");
+    match name {
+        CORE => vec![gate("ClusterTopology")],
+        KUBEADM_BOOTSTRAP => vec![
+            format!("--bootstrap-token-ttl={}s", token_ttl.as_secs()),
+            gate("KubeadmBootstrapFormatIgnition"),
+        ],
+        _ => Vec::new(),
     }
 }
 
@@ -125,9 +134,33 @@ pub(super) fn install(
     port: u16,
     webhooks: &Webhooks,
 ) -> Value {
+    let objects = with_webhooks_on(port, manifests, webhooks);
+    for object in &objects {
+        kubectl.apply_server_side(object);
+    }
+    wait_until_established(kubectl);
+    account_of(&objects)
+}
+
+#[track_caller]
+fn wait_until_established(kubectl: &Kubectl) {
+    let wait = ["wait", "--for=condition=Established", "--timeout=60s"];
+    kubectl.ok(wait.into_iter().chain(["crd", "--all"]));
+}
+
+/// The metadata of the manager's ServiceAccount in its manifests.
+fn account_of(objects: &[Value]) -> Value {
+    let mut objects = objects.iter();
+    let account = objects.rfind(|object| object["kind"] == "ServiceAccount");
+    account.map_or(Value::Null, |account| account["metadata"].clone())
+}
+
+/// The objects of a manager's manifests, with its webhooks on that port.
+#[track_caller]
+fn with_webhooks_on(port: u16, manifests: &Path, webhooks: &Webhooks) -> Vec<Value> {
     let ca = &webhooks.ca;
-    let mut account = Value::Null;
-    for object in &mut read(manifests) {
+    let mut objects = read(manifests);
+    for object in &mut objects {
         let webhooks = object.get_mut("webhooks").and_then(Value::as_array_mut);
         for webhook in webhooks.into_iter().flatten() {
             call_on(&mut webhook["clientConfig"], port, ca);
@@ -135,14 +168,8 @@ pub(super) fn install(
         if let Some(client) = object.pointer_mut("/spec/conversion/webhook/clientConfig") {
             call_on(client, port, ca);
         }
-        kubectl.apply_server_side(object);
-        if object["kind"] == "ServiceAccount" {
-            account = object["metadata"].clone();
-        }
     }
-    let wait = ["wait", "--for=condition=Established", "--timeout=60s"];
-    kubectl.ok(wait.into_iter().chain(["crd", "--all"]));
-    account
+    objects
 }
 
 /// The objects of a manager's manifests.
