@@ -7,6 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Exec, User};
 use kubelet_authenticator_test_support::kubelet::Kubelet;
@@ -24,7 +25,7 @@ use kubelet_authenticator_tests::versions::Version;
 use node_attestation_runtime::hardening::admission::POLICY_NAME;
 use serde_json::{Value, json};
 
-pub const CONTROLLER: &str = "node-attestation-controller";
+const CONTROLLER: &str = "node-attestation-controller";
 
 /// The attestation providers, each with its own Cluster in a namespace of this name.
 pub const ATTESTORS: [&str; 3] = ["aws", "insecure", "tpm"];
@@ -32,14 +33,17 @@ pub const ATTESTORS: [&str; 3] = ["aws", "insecure", "tpm"];
 /// A lease duration that causes frequent requests from the kubelet.
 const LEASE: u32 = 12;
 
+/// The number of writes with certificates of nodes.
+static WRITES: AtomicU32 = AtomicU32::new(0);
+
 /// The fields of a record that each renewal can update.
 const RENEWED: [&str; 2] = ["renewedUntil", "lastTpmBoot"];
 
 /// The clusters, and the programs that run now.
 pub struct Bed {
     manager: Option<Manager>,
-    pub management: Management,
-    pub clusters: BTreeMap<&'static str, (WorkloadCluster, Authentication)>,
+    management: Management,
+    clusters: BTreeMap<&'static str, (WorkloadCluster, Authentication)>,
     cloud: Cloud,
     /// Links to the plugins.
     plugins: Scratch,
@@ -192,15 +196,19 @@ impl Node {
                 let tpm = TpmMachine::new(Arc::new(Swtpm::start()), EndorsementKey::P384);
                 let machine = builder.provider_id(&provider_id(&tpm)).create();
                 settings.push(("tpm.tcti", tpm.tpm().tcti()));
+                settings.push(("providerID", machine.provider_id().to_owned()));
                 evidence = Box::new(tpm);
                 machine
             }
-            _ => builder.create(),
+            _ => {
+                let machine = builder.create();
+                settings.push(("providerID", machine.provider_id().to_owned()));
+                machine
+            }
         };
         let bootstrap = machine.bootstrap_kubeconfig().display().to_string();
         settings.push(("bootstrapKubeconfig", bootstrap));
         settings.push(("nodeName", machine.node_name().to_owned()));
-        settings.push(("providerID", machine.provider_id().to_owned()));
         let plugin = bed.plugins.join(&plugin(attestor));
         let exec = Exec::new(&plugin).provide_cluster_info();
         let exec = settings
@@ -265,7 +273,9 @@ impl Node {
     }
 
     /// Writes with this certificate. Returns kubectl's output.
-    fn write(&self, certificate: &Path, value: u32) -> Output {
+    fn write(&self, certificate: &Path) -> Output {
+        // Use a new value each time, because kubectl does not send a patch without changes.
+        let value = WRITES.fetch_add(1, Ordering::Relaxed);
         let label = format!("a.example/written={value}");
         let kubectl = self.plane.kubectl_with(certificate);
         kubectl.run(["label", "node", &self.name, "--overwrite", &label])
@@ -281,7 +291,7 @@ impl Node {
             assert!(output.status.success(), "{}: {output:?}", self.name);
             assert_eq!(bed.record(self), *record, "{}", self.name);
         }
-        let output = self.write(&self.certificate(), 0);
+        let output = self.write(&self.certificate());
         assert!(output.status.success(), "{}: {output:?}", self.name);
         self.kubelet.wait_for_lease_renewal();
     }
@@ -289,10 +299,9 @@ impl Node {
     /// Waits until the API server rejects writes with this certificate, because it is revoked.
     #[track_caller]
     pub fn is_refused(&self, certificate: &Path) {
-        let (mut written, mut last) = (0, String::new());
+        let mut last = String::new();
         let refused = poll(SWEPT, || {
-            written += 1;
-            let output = self.write(certificate, written);
+            let output = self.write(certificate);
             last = String::from_utf8_lossy(&output.stderr).into_owned();
             last.contains("revoked").then_some(())
         });
