@@ -230,7 +230,7 @@ pub(super) struct Input {
 /// The options of a `ClusterClass`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ClusterClassOptions {
-    /// API version of the `KubeadmConfigTemplate`s of the class.
+    /// API version of the `KubeadmConfigTemplate`s of the class, and of its `KubeadmControlPlaneTemplate`.
     #[arg(long, value_enum, default_value_t)]
     pub(super) api_version: BootstrapApi,
     /// Fields that the templates do not set, separated by commas. The patch creates them; it appends to
@@ -246,6 +246,20 @@ pub(super) struct ClusterClassOptions {
     /// Also patch the machinePool templates (the class must have at least one).
     #[arg(long)]
     pub(super) machine_pools: bool,
+    /// Also patch the `KubeadmControlPlaneTemplate` of the class. kubeadm then waits 10 minutes for the
+    /// Node.
+    #[arg(long)]
+    pub(super) control_plane: bool,
+    /// Fields that the `KubeadmControlPlaneTemplate` does not set, like `--absent` for the workers.
+    #[arg(long, requires = "control_plane", value_delimiter = ',', value_name = "FIELDS", value_parser = [
+        "files",
+        "preKubeadmCommands",
+        "kubeletExtraArgs",
+        "nodeRegistration",
+        "timeouts",
+        "joinConfiguration",
+    ])]
+    pub(super) control_plane_absent: Vec<String>,
     #[command(flatten)]
     pub(super) templates: Templates,
 }

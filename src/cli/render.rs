@@ -69,7 +69,7 @@ impl Session {
                     ..options.clone()
                 };
                 answer::yaml(&json!({
-                    "variables": [variable(self.attester.provider().as_str())],
+                    "variables": [variable(self.attester.provider().as_str(), subject(&options))],
                     "patches": [patch(&options, self.serves(), &drop_in()?)],
                 }))
             }
@@ -125,26 +125,18 @@ fn is_installed(program: &Path) -> bool {
 }
 
 /// A `KubeadmConfigTemplate`, or the template of a control plane, for machines whose image contains the plugin.
-///
-/// Cluster API connects to etcd through the kubelets of control planes, and the first control-plane node has no
-/// `NodeIdentity`. If the kubelets waited for approved serving certificates, the control plane could not scale beyond
-/// one Machine.
 fn kubeadm_config(options: &KubeadmConfigOptions, serves: bool, drop_in: &str) -> Value {
-    let serves = serves && !options.control_plane;
     let version = options.api_version;
-    let mut spec = spec_of_machines(&options.templates, version, serves, drop_in);
+    let templates = &options.templates;
+    let mut spec = if options.control_plane {
+        spec_of_control_plane(templates, version, drop_in)
+    } else {
+        spec_of_machines(templates, version, serves, drop_in)
+    };
     spec.insert("format".to_owned(), json!(options.format));
     let (group, kind, spec) = if options.control_plane {
-        // The older API does not have this field.
-        if version == BootstrapApi::V1beta2 {
-            let join = spec.entry("joinConfiguration");
-            if let Value::Object(join) = join.or_insert_with(|| json!({})) {
-                let timeouts = json!({ "kubernetesAPICallSeconds": API_CALL_SECONDS });
-                join.insert("timeouts".to_owned(), timeouts);
-            }
-        }
         let spec = json!({ "kubeadmConfigSpec": spec });
-        (CONTROL_PLANE, "KubeadmControlPlaneTemplate", spec)
+        (CONTROL_PLANE, CONTROL_PLANE_TEMPLATE, spec)
     } else {
         (BOOTSTRAP, "KubeadmConfigTemplate", spec.into())
     };
@@ -154,6 +146,28 @@ fn kubeadm_config(options: &KubeadmConfigOptions, serves: bool, drop_in: &str) -
         "metadata": { "name": options.name },
         "spec": { "template": { "spec": spec } },
     })
+}
+
+/// The fields of a `KubeadmConfig` that make the machines of a control plane run the plugin.
+///
+/// Cluster API connects to etcd through the kubelets of control planes, and the first control-plane node has no
+/// `NodeIdentity`. If the kubelets waited for approved serving certificates, the control plane could not scale beyond
+/// one Machine.
+fn spec_of_control_plane(
+    templates: &Templates,
+    api_version: BootstrapApi,
+    drop_in: &str,
+) -> Map<String, Value> {
+    let mut spec = spec_of_machines(templates, api_version, false, drop_in);
+    // The older API does not have this field.
+    if api_version == BootstrapApi::V1beta2 {
+        let join = spec.entry("joinConfiguration");
+        if let Value::Object(join) = join.or_insert_with(|| json!({})) {
+            let timeouts = json!({ "kubernetesAPICallSeconds": API_CALL_SECONDS });
+            join.insert("timeouts".to_owned(), timeouts);
+        }
+    }
+    spec
 }
 
 /// The fields of a `KubeadmConfig` that make its machines run the plugin.
@@ -205,6 +219,9 @@ fn settings(provider_id: &str) -> String {
 const BOOTSTRAP: &str = "bootstrap.cluster.x-k8s.io";
 const CONTROL_PLANE: &str = "controlplane.cluster.x-k8s.io";
 
+/// The kind of the template of a control plane.
+const CONTROL_PLANE_TEMPLATE: &str = "KubeadmControlPlaneTemplate";
+
 fn api(group: &str, version: BootstrapApi) -> String {
     let version = match version {
         BootstrapApi::V1beta1 => "v1beta1",
@@ -230,9 +247,18 @@ fn kubelet_arguments(version: BootstrapApi, arguments: &[(&str, &str)]) -> Value
     }
 }
 
+/// The nodes that the patch of a `ClusterClass` changes.
+fn subject(options: &ClusterClassOptions) -> &'static str {
+    if options.control_plane {
+        "all nodes"
+    } else {
+        "workers"
+    }
+}
+
 /// The variable of a `ClusterClass` that enables the patch, and names the attestors for the controller. The variable
 /// has a default, because Cluster API evaluates the patch for every Cluster of the class.
-fn variable(provider: &str) -> Value {
+fn variable(provider: &str, subject: &str) -> Value {
     json!({
         "name": VARIABLE,
         "required": false,
@@ -243,7 +269,7 @@ fn variable(provider: &str) -> Value {
                 "enabled": {
                     "type": "boolean",
                     "default": false,
-                    "description": "Whether workers get their certificates through kubelet-authenticator.",
+                    "description": format!("Whether {subject} get their certificates through kubelet-authenticator."),
                 },
                 "authorizedAttestors": {
                     "type": "array",
@@ -258,10 +284,11 @@ fn variable(provider: &str) -> Value {
     })
 }
 
-/// The patch of a `ClusterClass` that makes workers run the plugin.
+/// The patch of a `ClusterClass` that makes workers run the plugin, and the machines of the control plane if the options
+/// include it.
 ///
-/// A patch can append to a list or a map only if it exists, and cannot test whether it exists. Therefore, an option
-/// names the absent fields.
+/// A patch can append to a list or a map only if it exists, and cannot test whether it exists. Therefore, options name
+/// the absent fields.
 fn patch(options: &ClusterClassOptions, serves: bool, drop_in: &str) -> Value {
     let every = json!({ "names": ["*"] });
     let workers = if options.machine_pools {
@@ -269,34 +296,52 @@ fn patch(options: &ClusterClassOptions, serves: bool, drop_in: &str) -> Value {
     } else {
         json!({ "machineDeploymentClass": every })
     };
-    let mut patches = Vec::new();
-    let api_version = options.api_version;
-    let spec = spec_of_machines(&options.templates, api_version, serves, drop_in);
-    for field in ["files", "preKubeadmCommands", "joinConfiguration"] {
-        if let Some(value) = spec.get(field) {
-            add(field, value, &options.absent, &mut patches);
-        }
+    let (templates, api_version) = (&options.templates, options.api_version);
+    let spec = spec_of_machines(templates, api_version, serves, drop_in);
+    let mut definitions = vec![json!({
+        "selector": {
+            "apiVersion": api(BOOTSTRAP, api_version),
+            "kind": "KubeadmConfigTemplate",
+            "matchResources": workers,
+        },
+        "jsonPatches": json_patches("/spec/template/spec", &spec, &options.absent),
+    })];
+    if options.control_plane {
+        let spec = spec_of_control_plane(templates, api_version, drop_in);
+        let path = "/spec/template/spec/kubeadmConfigSpec";
+        definitions.push(json!({
+            "selector": {
+                "apiVersion": api(CONTROL_PLANE, api_version),
+                "kind": CONTROL_PLANE_TEMPLATE,
+                "matchResources": { "controlPlane": true },
+            },
+            "jsonPatches": json_patches(path, &spec, &options.control_plane_absent),
+        }));
     }
+    let subject = subject(options);
     json!({
         "name": VARIABLE,
-        "description": "Workers get their certificates through kubelet-authenticator.",
+        "description": format!("Runs kubelet-authenticator on {subject}."),
         "enabledIf": format!("{{{{ .{VARIABLE}.enabled }}}}"),
-        "definitions": [{
-            "selector": {
-                "apiVersion": api(BOOTSTRAP, options.api_version),
-                "kind": "KubeadmConfigTemplate",
-                "matchResources": workers,
-            },
-            "jsonPatches": patches,
-        }],
+        "definitions": definitions,
     })
+}
+
+/// The patches that add the fields of `spec` to the specification of machines at this path.
+fn json_patches(path: &str, spec: &Map<String, Value>, absent: &[String]) -> Vec<Value> {
+    let mut patches = Vec::new();
+    for field in ["files", "preKubeadmCommands", "joinConfiguration"] {
+        if let Some(value) = spec.get(field) {
+            add(&format!("{path}/{field}"), value, absent, &mut patches);
+        }
+    }
+    patches
 }
 
 /// The patches that add `value` to the specification of the machines: they append to existing lists and maps, and
 /// create the first path that is in `absent`.
 fn add(path: &str, value: &Value, absent: &[String], patches: &mut Vec<Value>) {
     let mut push = |path: &str, value: &Value| {
-        let path = format!("/spec/template/spec/{path}");
         patches.push(json!({ "op": "add", "path": path, "value": value }));
     };
     let field = path.rsplit('/').next().unwrap_or_default();

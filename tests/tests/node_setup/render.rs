@@ -264,6 +264,59 @@ fn a_cluster_class_gets_its_missing_lists_and_a_provider_variable() {
         .failed(2);
 }
 
+#[test]
+fn a_class_patches_its_control_plane_only_with_the_option() {
+    let server = ApiServer::start();
+    let node = Node::new(NULL, &server);
+    let rendered = |words: &[&str]| -> Value {
+        let run = node.command(&[&["render", "cluster-class"], words].concat());
+        serde_saphyr::from_str(&run.succeeded().stdout).unwrap()
+    };
+    let definitions = |rendered: &Value| rendered["patches"][0]["definitions"].clone();
+    let base = "/spec/template/spec/kubeadmConfigSpec";
+    let timeouts = format!("{base}/joinConfiguration/timeouts");
+
+    let workers = definitions(&rendered(&[]));
+
+    assert_eq!(workers.as_array().unwrap().len(), 1, "{workers:#}");
+    let whole = rendered(&["--control-plane"]);
+    let both = definitions(&whole);
+    assert_eq!(both[0], workers[0]);
+    let selector = json!({
+        "apiVersion": "controlplane.cluster.x-k8s.io/v1beta2",
+        "kind": "KubeadmControlPlaneTemplate",
+        "matchResources": { "controlPlane": true },
+    });
+    assert_eq!(both[1]["selector"], selector);
+    let drop_in = &workers[0]["jsonPatches"][0]["value"];
+    let expected = json!([
+        { "op": "add", "path": format!("{base}/files/-"), "value": drop_in },
+        { "op": "add", "path": format!("{base}/preKubeadmCommands/-"), "value": "systemctl daemon-reload" },
+        { "op": "add", "path": format!("{timeouts}/kubernetesAPICallSeconds"), "value": 600 },
+    ]);
+    assert_eq!(both[1]["jsonPatches"], expected);
+    let description = &whole["variables"][0]["schema"]["openAPIV3Schema"]["properties"]["enabled"];
+    let description = description["description"].as_str().unwrap();
+    assert!(description.contains("all nodes"), "{description}");
+
+    let absent = "files,timeouts";
+    let words = ["--control-plane", "--control-plane-absent", absent];
+    let patches = &definitions(&rendered(&words))[1]["jsonPatches"];
+    assert_eq!(patches[0]["path"], format!("{base}/files"));
+    assert_eq!(patches[0]["value"], json!([drop_in]));
+    assert_eq!(patches[2]["path"], *timeouts);
+    let seconds = json!({ "kubernetesAPICallSeconds": 600 });
+    assert_eq!(patches[2]["value"], seconds);
+    // The older API does not have timeouts.
+    let words = ["--control-plane", "--api-version", "v1beta1"];
+    let older = &definitions(&rendered(&words))[1];
+    let version = &older["selector"]["apiVersion"];
+    assert_eq!(version, "controlplane.cluster.x-k8s.io/v1beta1");
+    assert_eq!(older["jsonPatches"].as_array().unwrap().len(), 2);
+    let words = ["render", "cluster-class", "--control-plane-absent", "files"];
+    node.command(&words).failed(2).saying("--control-plane");
+}
+
 /// The template for node names on EC2.
 const EC2_NAME: &str = r#"{{ ds.meta_data.local_hostname.split(".")[0] }}.{{ "ec2" if v1.region == "us-east-1" else v1.region ~ ".compute" }}.internal"#;
 
