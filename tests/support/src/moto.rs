@@ -19,7 +19,8 @@
 //!
 //! The front itself answers `GetInstanceTpmEkPub`, which moto does not implement ([`Moto::give_tpm`]).
 //!
-//! Commands of the AWS CLI, for any service that moto implements, run in [`Moto::shell`].
+//! The front also forwards the JSON calls of other services, for example of Secrets Manager. Commands of the AWS CLI, for
+//! any service that moto implements, run in [`Moto::shell`].
 //!
 //! `tests/moto/build` installs moto server once, outside the tree. A start takes two seconds. Tests that can share a
 //! server use a `static`, and separate accounts.

@@ -34,6 +34,50 @@ fn post(account: &str, region: &str, call: String) -> (u16, String) {
     (answer.status().as_u16(), answer.text().unwrap())
 }
 
+/// Makes a call of Secrets Manager with this body. Returns the status and the text of the response.
+fn secrets_manager(account: &str, operation: &str, body: &str) -> (u16, String) {
+    let (key, _) = access_key(account);
+    let scope = format!("{key}/20260101/eu-west-1/secretsmanager/aws4_request");
+    let authorization = format!("AWS4-HMAC-SHA256 Credential={scope}, Signature=0");
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let client = reqwest::blocking::Client::new();
+    let answer = client
+        .post(MOTO.url())
+        .header("authorization", authorization)
+        .header("content-type", "application/x-amz-json-1.1")
+        .header("x-amz-target", format!("secretsmanager.{operation}"))
+        .body(body.to_owned())
+        .send()
+        .unwrap();
+    (answer.status().as_u16(), answer.text().unwrap())
+}
+
+#[test]
+fn a_json_call_reaches_moto_and_is_counted_by_its_operation() {
+    let (own, other) = ("100000000010", "100000000011");
+    let secret = r#"{"Name": "a-0", "SecretBinary": "c2VjcmV0"}"#;
+    let created = secrets_manager(own, "CreateSecret", secret);
+    assert_eq!(created.0, 200, "{}", created.1);
+
+    let read = secrets_manager(own, "GetSecretValue", r#"{"SecretId": "a-0"}"#);
+
+    assert_eq!(read.0, 200, "{}", read.1);
+    assert!(
+        read.1.contains(r#""SecretBinary": "c2VjcmV0""#),
+        "{}",
+        read.1
+    );
+    // Another account does not have the secret.
+    let foreign = secrets_manager(other, "GetSecretValue", r#"{"SecretId": "a-0"}"#);
+    assert_ne!(foreign.0, 200, "{}", foreign.1);
+    assert!(
+        foreign.1.contains("ResourceNotFoundException"),
+        "{}",
+        foreign.1
+    );
+    assert_eq!(MOTO.count("GetSecretValue"), 2);
+}
+
 #[test]
 fn a_public_key_is_refused_as_in_ec2() {
     let tpm = NitroTpm::of(&Arc::new(Swtpm::start()));

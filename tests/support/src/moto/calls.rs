@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A call of EC2.
+/// A call of EC2, or of another service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
     /// Its action.
@@ -15,7 +15,7 @@ pub struct Call {
     pub service: String,
     /// Its `User-Agent`.
     pub user_agent: String,
-    /// The parameters of the call, including action and version.
+    /// The parameters of the call, including action and version. A JSON call has no parameters here.
     pub parameters: Vec<(String, String)>,
 }
 

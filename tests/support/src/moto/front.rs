@@ -22,6 +22,12 @@ use crate::serving::{Cut, Serving};
 /// The header with the account of a call to moto.
 pub(super) const ACCOUNT_HEADER: &str = "x-moto-account-id";
 
+/// The header with the operation of a JSON call, such as `secretsmanager.GetSecretValue`. EC2's calls are forms.
+const TARGET_HEADER: &str = "x-amz-target";
+
+/// The type of a JSON call, and of its response.
+const JSON: &str = "application/x-amz-json-1.1";
+
 /// The running server.
 #[derive(Debug)]
 pub(super) struct Front {
@@ -145,7 +151,8 @@ async fn serve(
             .unwrap_or_default()
     };
     let authorization = header(AUTHORIZATION);
-    let call = read(authorization, header(USER_AGENT), &body);
+    let target = header(HeaderName::from_static(TARGET_HEADER));
+    let call = read(authorization, header(USER_AGENT), target, &body);
     match shared.arrived(&call) {
         None => {}
         Some(Failure::Error { status, code }) => return Ok(answer(status, error(code))),
@@ -157,8 +164,12 @@ async fn serve(
     if call.action == tpm::ACTION {
         return public_key(&shared, authorization, &call).await;
     }
-    let posted = ask(&shared, authorization, &call.account, body).await?;
-    Ok(answer(posted.status, shared.correct(posted.body)))
+    let posted = ask(&shared, authorization, &call.account, target, body).await?;
+    Ok(if target.is_empty() {
+        answer(posted.status, shared.correct(posted.body))
+    } else {
+        typed(posted.status, JSON, posted.body)
+    })
 }
 
 /// Forwards a call to moto.
@@ -166,14 +177,18 @@ async fn ask(
     shared: &Shared,
     authorization: &str,
     account: &str,
+    target: &str,
     body: Bytes,
 ) -> Result<http::Answer, Cut> {
     let server = shared.server;
-    let (authorization, account) = (authorization.to_owned(), account.to_owned());
+    let [authorization, account, target] = [authorization, account, target].map(ToOwned::to_owned);
     let posted = tokio::task::spawn_blocking(move || {
         let mut headers = vec![("authorization", &*authorization)];
         if !account.is_empty() {
             headers.push((ACCOUNT_HEADER, &*account));
+        }
+        if !target.is_empty() {
+            headers.extend([(TARGET_HEADER, &*target), (http::CONTENT_TYPE, JSON)]);
         }
         http::post(server, &headers, &body)
     });
@@ -191,7 +206,7 @@ async fn public_key(
         Ok(wanted) => wanted,
         Err(refusal) => return Ok(answer(refusal.status, error(refusal.code))),
     };
-    let described = ask(shared, authorization, &call.account, wanted.describe()).await?;
+    let described = ask(shared, authorization, &call.account, "", wanted.describe()).await?;
     if described.status != 200 {
         return Ok(answer(described.status, described.body));
     }
@@ -204,7 +219,7 @@ async fn public_key(
     })
 }
 
-fn read(authorization: &str, user_agent: &str, body: &[u8]) -> Call {
+fn read(authorization: &str, user_agent: &str, target: &str, body: &[u8]) -> Call {
     let scope = authorization
         .split("Credential=")
         .nth(1)
@@ -217,10 +232,14 @@ fn read(authorization: &str, user_agent: &str, body: &[u8]) -> Call {
     let access_key = scope.next().unwrap_or_default();
     let mut next = |skip| scope.nth(skip).unwrap_or_default().to_owned();
     let (region, service) = (next(1), next(0));
-    let parameters: Vec<_> = form_urlencoded::parse(body).into_owned().collect();
+    let form = if target.is_empty() { body } else { b"" };
+    let parameters: Vec<_> = form_urlencoded::parse(form).into_owned().collect();
     let action = parameters.iter().find(|(name, _)| name == "Action");
+    let operation = target.rsplit('.').next().unwrap_or_default();
     Call {
-        action: action.map(|(_, value)| value.clone()).unwrap_or_default(),
+        action: action
+            .map_or(operation, |(_, value)| value.as_str())
+            .to_owned(),
         account: account_of(access_key).unwrap_or_default().to_owned(),
         region,
         service,
@@ -237,9 +256,13 @@ fn error(code: &str) -> String {
 }
 
 fn answer(status: u16, body: String) -> Response<Full<Bytes>> {
+    typed(status, "text/xml;charset=UTF-8", body)
+}
+
+fn typed(status: u16, kind: &str, body: String) -> Response<Full<Bytes>> {
     let answer = Response::builder()
         .status(status)
-        .header("content-type", "text/xml;charset=UTF-8")
+        .header(http::CONTENT_TYPE, kind)
         .body(Full::new(Bytes::from(body)));
     answer.expect("a test gives a status")
 }

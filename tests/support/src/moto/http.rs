@@ -7,6 +7,9 @@ use std::time::Duration;
 /// The deadline for moto's response, which takes milliseconds.
 const DEADLINE: Duration = Duration::from_secs(180);
 
+/// The header with the type of a body.
+pub(super) const CONTENT_TYPE: &str = "content-type";
+
 /// An answer of moto.
 #[derive(Debug)]
 pub(super) struct Answer {
@@ -14,7 +17,7 @@ pub(super) struct Answer {
     pub(super) body: String,
 }
 
-/// Posts a form, and waits for the response.
+/// Posts a body, and waits for the response. The body is a form, unless a header names a different type.
 pub(super) fn post(
     server: SocketAddr,
     headers: &[(&str, &str)],
@@ -27,10 +30,12 @@ pub(super) fn post(
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
-    head.push_str(&format!(
-        "content-type: application/x-www-form-urlencoded\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    ));
+    if !headers.iter().any(|(name, _)| *name == CONTENT_TYPE) {
+        head.push_str(&format!(
+            "{CONTENT_TYPE}: application/x-www-form-urlencoded\r\n"
+        ));
+    }
+    head.push_str(&format!("content-length: {}\r\n\r\n", body.len()));
     stream.write_all(&[head.as_bytes(), body].concat())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
