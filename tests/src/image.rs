@@ -1,5 +1,7 @@
 //! The image of machines with systemd, cloud-init, kubeadm and the plugin, and its settings in Cluster API objects.
 
+mod secrets;
+
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -112,17 +114,44 @@ pub fn instance_of(
     cloud: &Arc<Cloud>,
     layers: Option<String>,
 ) -> impl Fn(&Instance, &str) -> Machine + Send + 'static {
+    let plugin_of = attestor.clone();
+    prepared_instance(cluster, attestor, cloud, move |builder| match &layers {
+        Some(layers) => builder.image(layers),
+        None => with_plugin(builder, &plugin_of),
+    })
+}
+
+/// Like [`instance`], for an image that also has the programs with which Cluster API Provider AWS reads the bootstrap
+/// data from Secrets Manager.
+pub fn instance_with_secrets(
+    cluster: &WorkloadCluster,
+    attestor: Attestor,
+    cloud: &Arc<Cloud>,
+) -> impl Fn(&Instance, &str) -> Machine + Send + 'static {
+    let plugin_of = attestor.clone();
+    let account = cloud.clone();
+    prepared_instance(cluster, attestor, cloud, move |builder| {
+        secrets::with_reader(with_plugin(builder, &plugin_of), &account)
+    })
+}
+
+fn with_plugin(builder: MachineBuilder, attestor: &Attestor) -> MachineBuilder {
+    builder.program(&plugin(attestor), &program(&name_of_plugin(attestor)))
+}
+
+/// An instance whose image consists of the additions of `prepare`.
+fn prepared_instance(
+    cluster: &WorkloadCluster,
+    attestor: Attestor,
+    cloud: &Arc<Cloud>,
+    prepare: impl Fn(MachineBuilder) -> MachineBuilder + Send + 'static,
+) -> impl Fn(&Instance, &str) -> Machine + Send + 'static {
     let plane = cluster.control_plane().clone();
     let cloud = cloud.clone();
     let tpms = Mutex::new(Vec::new());
     move |instance, data| {
         let ec2 = &instance.ec2;
-        let builder = Machine::builder(&plane, instance.node_name());
-        let builder = match &layers {
-            Some(layers) => builder.image(layers),
-            None => builder.program(&plugin(&attestor), &program(&name_of_plugin(&attestor))),
-        };
-        let mut builder = builder
+        let mut builder = prepare(Machine::builder(&plane, instance.node_name()))
             .at(ec2.private_ip.parse().unwrap())
             .reaches(instance.imds.address());
         let mut settings = instance.services(&cloud).to_vec();

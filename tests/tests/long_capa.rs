@@ -28,6 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(240);
 /// The default lifetime of a Cluster API bootstrap token.
 const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 
+/// The drop-in of the kubelet's unit in the bootstrap data.
+const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
+
 /// The name of every Cluster in this suite.
 const CLUSTER: &str = "prod-1";
 
@@ -58,11 +61,24 @@ static SITE: LazyLock<Site> = LazyLock::new(|| {
 struct Tenant {
     cluster: WorkloadCluster,
     deployment: MachineDeployment,
-    _instances: Instances,
+    instances: Instances,
+}
+
+/// The place of the bootstrap data of an instance.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum BootstrapData {
+    /// In the user data.
+    UserData,
+    /// In Secrets Manager, which is the provider's default.
+    SecretsManager,
 }
 
 impl Tenant {
     fn start(namespace: &str, replicas: u32) -> Self {
+        Self::with(BootstrapData::UserData, namespace, replicas)
+    }
+
+    fn with(bootstrap: BootstrapData, namespace: &str, replicas: u32) -> Self {
         let cluster = SITE.management.cluster(CLUSTER).namespace(namespace);
         let cluster = cluster.apiserver_arg("--anonymous-auth=true");
         let cluster = cluster.infrastructure(InfraCluster::Aws(SITE.network.clone()));
@@ -70,8 +86,13 @@ impl Tenant {
         cluster.control_plane().prepare_for_joins();
         let authentication = authorize(&SITE.management, &cluster, &["aws"], json!({}));
         authentication.wait_until_ready(SITE.management.kubectl());
-        let boot = image::instance(&cluster, Provider::AWS, &SITE.cloud);
-        let instances = Instances::start(&cluster, &SITE.cloud, Maker::Capa, boot);
+        let instances = if bootstrap == BootstrapData::SecretsManager {
+            let boot = image::instance_with_secrets(&cluster, Provider::AWS, &SITE.cloud);
+            Instances::start(&cluster, &SITE.cloud, Maker::Capa, boot)
+        } else {
+            let boot = image::instance(&cluster, Provider::AWS, &SITE.cloud);
+            Instances::start(&cluster, &SITE.cloud, Maker::Capa, boot)
+        };
         let mut config = image::rendered(&Provider::AWS, &image::TOLD_BY_EC2);
         let arguments = &mut config["joinConfiguration"]["nodeRegistration"]["kubeletExtraArgs"];
         let arguments = arguments.as_array_mut().unwrap();
@@ -83,10 +104,16 @@ impl Tenant {
         ] {
             arguments.push(json!({ "name": name, "value": value }));
         }
+        let deployment = match bootstrap {
+            BootstrapData::UserData => cluster.machine_deployment_of("workers", replicas, config),
+            BootstrapData::SecretsManager => {
+                cluster.machine_deployment_with_secrets_of("workers", replicas, config)
+            }
+        };
         Self {
-            deployment: cluster.machine_deployment_of("workers", replicas, config),
+            deployment,
             cluster,
-            _instances: instances,
+            instances,
         }
     }
 
@@ -235,6 +262,35 @@ fn capa_instances_join_with_their_ec2_names_and_serve() {
     );
     let record = tenant.record(&ec2.instance(left).private_dns_name);
     assert!(record["spec"]["tombstone"].is_null(), "{record:#}");
+}
+
+#[test]
+fn an_instance_joins_with_bootstrap_data_in_secrets_manager() {
+    let tenant = Tenant::with(BootstrapData::SecretsManager, "secrets", 1);
+    let ec2 = SITE.cloud.moto().ec2(ACCOUNT, REGION);
+
+    let machine = tenant.deployment.wait_until_running(1).remove(0);
+
+    let instance = ec2.instance(instance_id(&machine));
+    let name = instance.private_dns_name.as_str();
+    assert_eq!(machine["status"]["nodeRef"]["name"], name, "{machine:#}");
+    tenant.plane().wait_for_node_ready(name);
+    let record = tenant.record(name);
+    assert_eq!(record["spec"]["attestor"], "aws", "{record:#}");
+    // The user data of the instance only read the secret.
+    let data = ec2.user_data(&instance.id);
+    assert!(data.contains("text/cloud-boothook"), "{data}");
+    let token = tenant.deployment.bootstrap_token(&name_of(&machine));
+    for absent in [&*token, "kubeadm", "kubelet-authenticator"] {
+        assert!(!data.contains(absent), "{absent}: {data}");
+    }
+    let drop_in = tenant.instances.on(name, |machine| machine.read(DROP_IN));
+    let expected = image::render(&Provider::AWS, &["kubelet-drop-in"]);
+    assert_eq!(drop_in, Some(expected.into_bytes()));
+    // The instance has deleted the secret.
+    for operation in ["CreateSecret", "GetSecretValue", "DeleteSecret"] {
+        assert!(SITE.cloud.moto().count(operation) > 0, "{operation}");
+    }
 }
 
 #[test]

@@ -57,12 +57,43 @@ impl WorkloadCluster {
         replicas: u32,
         config: Value,
     ) -> MachineDeployment {
+        let template = self.infrastructure.machine_template();
+        self.machine_deployment_from(name, replicas, config, template)
+    }
+
+    /// The same MachineDeployment on AWS, whose provider stores the bootstrap data in Secrets Manager, which is its
+    /// default.
+    ///
+    /// # Panics
+    ///
+    /// If the Cluster is not on AWS.
+    #[track_caller]
+    pub fn machine_deployment_with_secrets_of(
+        &self,
+        name: &str,
+        replicas: u32,
+        config: Value,
+    ) -> MachineDeployment {
+        let (kind, mut spec) = self.infrastructure.machine_template();
+        let of_machines = spec["template"]["spec"].as_object_mut().unwrap();
+        let skips = of_machines.remove("cloudInit");
+        assert!(skips.is_some(), "{} is not on AWS", self.name());
+        self.machine_deployment_from(name, replicas, config, (kind, spec))
+    }
+
+    #[track_caller]
+    fn machine_deployment_from(
+        &self,
+        name: &str,
+        replicas: u32,
+        config: Value,
+        (infrastructure, of_machines): (Kind, Value),
+    ) -> MachineDeployment {
         let place = self.place.clone();
         let name = name.to_owned();
         let create = |kind, spec| place.create_without_statuses(&[&new(kind, &name, spec)]);
         let config = json!({ "template": { "spec": config } });
         create(KUBEADM_CONFIG_TEMPLATE, config);
-        let (infrastructure, of_machines) = self.infrastructure.machine_template();
         create(infrastructure, of_machines);
         let mut spec = template(&place, &name, KUBEADM_CONFIG_TEMPLATE, infrastructure);
         spec["replicas"] = json!(replicas);

@@ -97,7 +97,12 @@ pub(super) fn write(directory: &Path, reached: &[SocketAddr], runtime: &str) {
 #[track_caller]
 fn forward(directory: &Path, server: SocketAddr) {
     let unit = format!("host-{}", server.port());
-    let listens = format!("[Socket]\nListenStream={server}\n");
+    // Units that run before `basic.target`, such as cloud-init, also connect to the server.
+    let listens = format!(
+        "[Unit]\nDefaultDependencies=no\nConflicts=shutdown.target\n\
+         Before=sockets.target cloud-init-local.service shutdown.target\n\n\
+         [Socket]\nListenStream={server}\n"
+    );
     put(directory, &format!("{unit}.socket"), &listens);
     let socket = socket(server);
     // Units that run before `basic.target` also wait for this unit.
