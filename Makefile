@@ -126,7 +126,7 @@ stage-%:
 
 ## test-long: hours: outages, large pools, Cluster API Provider AWS, other versions, cgroup v2, arm64, FIPS, a release
 test-long: prerequisites-all dependencies
-	@$(MAKE) --jobs=3 build capa metrics-server judges promtool helm moto cloud-init
+	@$(MAKE) --jobs=3 build capa metrics-server judges promtool helm moto cloud-init ignition
 	@$(MAKE) release-check
 	$(LINT) tests/suites --long
 	$(LINT) tests/suites --previous
@@ -344,6 +344,10 @@ judges: prerequisites-real
 moto: prerequisites-embedded
 	@tests/moto/build >/dev/null
 
+## ignition: Ignition, in the version whose formats Cluster API uses
+ignition: prerequisites-ignition
+	@tests/ignition/build >/dev/null
+
 # Unpacks Debian's cloud-init for the test machines, once.
 cloud-init:
 	@tests/cloud-init/build >/dev/null
@@ -411,5 +415,5 @@ prerequisites-%:
 
 .PHONY: scripts demos fresh fresh-demos readme book packages packages-check packages-check-all components help demo test test-all test-long test-fast suite build suites more-suites \
 	stages-idle stages-idle-checks selinux-policy isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
-	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init dependencies fmt deny \
+	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init ignition dependencies fmt deny \
 	advisories lint-prose machete mutants image image-arm64 signer-image chart release release-programs release-check helm fips fips-check packages-fips packages-fips-check cgroup2-check cosign

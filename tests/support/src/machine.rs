@@ -41,6 +41,7 @@ mod cgroups;
 mod cloud_init;
 mod endpoint;
 mod forwarder;
+mod ignition;
 mod kubeadm;
 mod namespaces;
 mod network;

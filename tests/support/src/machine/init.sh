@@ -118,6 +118,17 @@ done
 umount -l /old
 rmdir /old
 
+# As in the initial RAM file system of Flatcar: Ignition runs before systemd, which then applies the presets at its first
+# boot.
+if [ -e /usr/lib/ignition/user.ign ]; then
+  for stage in fetch disks files; do
+    /usr/bin/ignition --root=/ --oem=metal --stage="$stage" --log-to-stdout
+  done
+  rm /usr/lib/ignition/user.ign /run/ignition.json
+  rm -f /var/lib/dbus/machine-id
+  echo uninitialized >/etc/machine-id
+fi
+
 echo "$pid" >/run/machine/pid
 exec env -i container=machine PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
   /usr/lib/systemd/systemd --system --unit=multi-user.target --log-target=journal-or-kmsg \
