@@ -258,6 +258,7 @@ pub(super) struct ClusterClassOptions {
         "nodeRegistration",
         "timeouts",
         "joinConfiguration",
+        "initConfiguration",
     ])]
     pub(super) control_plane_absent: Vec<String>,
     #[command(flatten)]

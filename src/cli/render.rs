@@ -159,6 +159,12 @@ fn spec_of_control_plane(
     drop_in: &str,
 ) -> Map<String, Value> {
     let mut spec = spec_of_machines(templates, api_version, false, drop_in);
+    // The first machine runs `kubeadm init`, and has the same registration as the machines that join.
+    let join = spec.get("joinConfiguration");
+    if let Some(registration) = join.and_then(|join| join.get("nodeRegistration")) {
+        let init = json!({ "nodeRegistration": registration });
+        spec.insert("initConfiguration".to_owned(), init);
+    }
     // The older API does not have this field.
     if api_version == BootstrapApi::V1beta2 {
         let join = spec.entry("joinConfiguration");
@@ -330,7 +336,11 @@ fn patch(options: &ClusterClassOptions, serves: bool, drop_in: &str) -> Value {
 /// The patches that add the fields of `spec` to the specification of machines at this path.
 fn json_patches(path: &str, spec: &Map<String, Value>, absent: &[String]) -> Vec<Value> {
     let mut patches = Vec::new();
-    for field in ["files", "preKubeadmCommands", "joinConfiguration"] {
+    let configurations = ["initConfiguration", "joinConfiguration"];
+    for field in ["files", "preKubeadmCommands"]
+        .into_iter()
+        .chain(configurations)
+    {
         if let Some(value) = spec.get(field) {
             add(&format!("{path}/{field}"), value, absent, &mut patches);
         }
@@ -395,6 +405,8 @@ mod tests {
                 "timeouts": { "kubernetesAPICallSeconds": 600 },
             })
         );
+        let init = json!({ "nodeRegistration": { "name": "{{ ds.meta_data.hostname }}" } });
+        assert_eq!(spec["initConfiguration"], init);
         assert_eq!(spec["files"][0]["content"], "drop-in");
         assert_eq!(spec["preKubeadmCommands"], json!([RELOAD]));
         assert_eq!(spec["format"], "cloud-config");

@@ -307,6 +307,14 @@ fn a_class_patches_its_control_plane_only_with_the_option() {
     assert_eq!(patches[2]["path"], *timeouts);
     let seconds = json!({ "kubernetesAPICallSeconds": 600 });
     assert_eq!(patches[2]["value"], seconds);
+    // The machine of `kubeadm init` has the same name as the machines that join.
+    let words = ["--control-plane", "--node-name-template", "{{ name }}"];
+    let named = &definitions(&rendered(&words))[1]["jsonPatches"];
+    for (index, configuration) in [(2, "initConfiguration"), (3, "joinConfiguration")] {
+        let path = format!("{base}/{configuration}/nodeRegistration/name");
+        assert_eq!(named[index]["path"], path, "{named:#}");
+        assert_eq!(named[index]["value"], "{{ name }}");
+    }
     // The older API does not have timeouts.
     let words = ["--control-plane", "--api-version", "v1beta1"];
     let older = &definitions(&rendered(&words))[1];
