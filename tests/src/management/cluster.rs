@@ -306,7 +306,7 @@ fn endpoint(workload: &ControlPlane) -> Value {
 
 /// Waits until the Cluster refers to its InfraCluster and its control plane. Returns its spec.
 #[track_caller]
-fn references(place: &Place) -> Value {
+pub(super) fn references(place: &Place) -> Value {
     let clusters = [&CLUSTER.resource(), "-n", &place.namespace];
     let cluster = place
         .kubectl()

@@ -183,10 +183,10 @@ fn template(place: &Place, name: &str, bootstrap: Kind, infrastructure: Kind) ->
 }
 
 impl MachineDeployment {
-    /// The KubeadmControlPlane of the Cluster.
-    pub(super) fn of_control_plane(place: Place) -> Self {
+    /// The KubeadmControlPlane of the Cluster, which has this name.
+    pub(super) fn of_control_plane(place: Place, name: &str) -> Self {
         Self {
-            name: place.cluster.clone(),
+            name: name.to_owned(),
             kind: KUBEADM_CONTROL_PLANE,
             place,
         }

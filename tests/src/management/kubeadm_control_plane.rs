@@ -8,7 +8,7 @@ use kubelet_authenticator_test_support::control_plane::Kubectl;
 use kubelet_authenticator_test_support::process::poll;
 use serde_json::{Value, json};
 
-use super::cluster::make_namespace;
+use super::cluster::{make_namespace, references};
 use super::contract::{CLUSTER, KUBEADM_CONTROL_PLANE};
 use super::deployment::{MachineDeployment, RUNNING, new};
 use super::place::{Metadata, New};
@@ -56,7 +56,38 @@ impl ClusterBuilder {
             spec: infrastructure.spec(&endpoint),
             status: infrastructure.status(place.contract),
         });
-        let control_plane = MachineDeployment::of_control_plane(place.clone());
+        let control_plane = MachineDeployment::of_control_plane(place.clone(), &name);
+        let cluster = WorkloadCluster {
+            place,
+            workload: None,
+            infrastructure,
+            object,
+        };
+        (cluster, control_plane)
+    }
+
+    /// Creates the Cluster with this topology, and gives its InfraCluster this endpoint. Cluster API's managers create
+    /// the other objects from the class, whose control plane is a KubeadmControlPlane.
+    #[track_caller]
+    pub fn create_of_kubeadm_class(
+        self,
+        endpoint: SocketAddr,
+        topology: Value,
+    ) -> (WorkloadCluster, MachineDeployment) {
+        let (place, infrastructure) = (self.place, self.infrastructure);
+        make_namespace(&place);
+        let endpoint = json!({ "host": endpoint.ip(), "port": endpoint.port() });
+        let cluster = json!({ "controlPlaneEndpoint": endpoint, "topology": topology });
+        let created = place.create_without_statuses(&[&new(CLUSTER, &place.cluster, cluster)]);
+        let object = created.into_iter().next().expect("it was created");
+        let spec = references(&place);
+        let name = |reference: &str| spec[reference]["name"].as_str().unwrap();
+        let (kind, infra_cluster) = (infrastructure.kind(), name("infrastructureRef"));
+        let provided = json!({ "spec": infrastructure.spec(&endpoint) });
+        place.patch(kind, infra_cluster, &provided);
+        place.patch_status(kind, infra_cluster, &infrastructure.status(place.contract));
+        let control_plane =
+            MachineDeployment::of_control_plane(place.clone(), name("controlPlaneRef"));
         let cluster = WorkloadCluster {
             place,
             workload: None,
@@ -68,6 +99,14 @@ impl ClusterBuilder {
 }
 
 impl WorkloadCluster {
+    /// Sets the number of control-plane Machines in the Cluster's topology.
+    #[track_caller]
+    pub fn scale_control_plane(&self, replicas: u32) {
+        let control_plane = json!({ "controlPlane": { "replicas": replicas } });
+        let patch = json!({ "spec": { "topology": control_plane } });
+        self.place.patch(CLUSTER, self.name(), &patch);
+    }
+
     /// kubectl with the kubeconfig that Cluster API stores for the cluster, as soon as it exists and the API server
     /// responds. Then the definitions that the controller needs in the cluster are installed.
     #[track_caller]

@@ -117,7 +117,7 @@ fn flags(name: &str, token_ttl: Duration) -> Vec<String> {
     // ClusterClasses.
     let gate = |gate: &str| format!("--feature-gates={gate}=true");
     match name {
-        CORE => vec![gate("ClusterTopology")],
+        CORE | KUBEADM_CONTROL_PLANE => vec![gate("ClusterTopology")],
         KUBEADM_BOOTSTRAP => vec![
             format!("--bootstrap-token-ttl={}s", token_ttl.as_secs()),
             gate("KubeadmBootstrapFormatIgnition"),
