@@ -1,8 +1,7 @@
-// The control plane of the tests: the components of one Kubernetes version, the etcd it is made
-// for, and a container runtime without containers, in one program; kubectl is another.
+// The control plane for the tests. One program contains the components of one Kubernetes version, the etcd for this
+// version, and a container runtime without containers. kubectl is a separate program.
 //
-// The program acts as the component whose name it is called by; `build` puts a link of each name
-// beside it.
+// The program acts as the component that the name of its link selects. `build` creates one link for each component.
 package main
 
 import (
@@ -23,7 +22,7 @@ import (
 	kubeadmerrors "k8s.io/kubernetes/cmd/kubeadm/app/util/errors"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 
-	// What Kubernetes' own mains register by import: log formats and client metrics.
+	// Register log formats and client metrics, as the main packages of Kubernetes do.
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
@@ -31,7 +30,7 @@ import (
 	"kubelet-authenticator.test/control-plane/fakecri"
 )
 
-// applets maps a name to what runs under it; each returns the exit code.
+// applets maps each name to its function, which returns the exit code.
 var applets = map[string]func() int{
 	"etcd":                    runEtcd,
 	"fakecri":                 func() int { return fakecri.Main(os.Args[1:]) },
@@ -56,12 +55,12 @@ func main() {
 	os.Exit(run())
 }
 
-// command defers building a command, and registering its flags, until it is the one that runs.
+// command builds a command and registers its flags only when this command runs.
 func command(build func() *cobra.Command) func() int {
 	return func() int { return cli.Run(build()) }
 }
 
-// runKubeadm lets kubeadm parse the flags and print its errors, since its exit codes are its own.
+// runKubeadm runs kubeadm, which parses the flags and prints its errors, and returns kubeadm's own exit codes.
 func runKubeadm() int {
 	kubeadmerrors.HandleError(kubeadm.Run())
 	return 0

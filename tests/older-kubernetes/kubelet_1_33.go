@@ -7,7 +7,7 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-// Before 1.34 it had no context.
+// Before 1.34, the function does not have the context argument.
 func newKubelet() *cobra.Command {
 	return kubelet.NewKubeletCommand()
 }

@@ -1,7 +1,6 @@
-// The programs of an older Kubernetes: those whose version matters to nodes that join and are upgraded.
+// The programs of an older Kubernetes version that affect how nodes join and how they are upgraded.
 //
-// The program acts as the component whose name it is called by; `build` puts a link of each name
-// beside it.
+// The program acts as the component that the name of its link selects. `build` creates one link for each component.
 package main
 
 import (
@@ -18,13 +17,13 @@ import (
 	kubescheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubeadm "k8s.io/kubernetes/cmd/kubeadm/app"
 
-	// What Kubernetes' own mains register by import: log formats and client metrics.
+	// Register log formats and client metrics, as the main packages of Kubernetes do.
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
 )
 
-// applets maps a name to what runs under it; each returns the exit code.
+// applets maps each name to its function, which returns the exit code.
 var applets = map[string]func() int{
 	"kube-apiserver":          command(kubeapiserver.NewAPIServerCommand),
 	"kube-controller-manager": command(kubecontrollermanager.NewControllerManagerCommand),
@@ -45,12 +44,12 @@ func main() {
 	os.Exit(run())
 }
 
-// command defers building a command, and registering its flags, until it is the one that runs.
+// command builds a command and registers its flags only when this command runs.
 func command(build func() *cobra.Command) func() int {
 	return func() int { return cli.Run(build()) }
 }
 
-// runKubeadm lets kubeadm parse the flags. Its exit codes tell errors apart, which nobody here asks for.
+// runKubeadm runs kubeadm, which parses the flags. The tests do not use kubeadm's exit codes.
 func runKubeadm() int {
 	if err := kubeadm.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -21,7 +21,7 @@ type container struct {
 	config    *cri.ContainerConfig
 	log       *logFile
 	createdAt int64
-	// Nil before it is started.
+	// Nil before the container starts.
 	process *process
 }
 
@@ -36,7 +36,7 @@ func (c *container) state() cri.ContainerState {
 	}
 }
 
-// words is the container's command with its arguments. An image's own command is its name.
+// words returns the container's command with its arguments. The default command of an image is the name of the image.
 func words(config *cri.ContainerConfig) []string {
 	all := slices.Clone(config.GetCommand())
 	if len(all) == 0 {
@@ -46,7 +46,7 @@ func words(config *cri.ContainerConfig) []string {
 	return append(all, config.GetArgs()...)
 }
 
-// command is the words as a process of this container, to be started.
+// command returns a process of this container, which is not started yet, with these words as its arguments.
 func (c *container) command(words []string) *exec.Cmd {
 	command := exec.Command(words[0], words[1:]...)
 	command.Dir = c.config.GetWorkingDir()
@@ -144,7 +144,7 @@ func (s *runtimeService) RemoveContainer(
 	return &cri.RemoveContainerResponse{}, nil
 }
 
-// stop ends what the container runs, if it runs, and waits for that.
+// stop ends the container's process, if it is running, and waits until it has ended.
 func (s *runtimeService) stop(one *container, grace time.Duration) {
 	s.mutex.Lock()
 	running := one.process
@@ -219,7 +219,7 @@ func (s *runtimeService) ContainerStatus(
 	return &cri.ContainerStatusResponse{Status: answer}, nil
 }
 
-// UpdateContainerResources bounds nothing: no container has resources of its own.
+// UpdateContainerResources has no effect, because containers do not have separate resources.
 func (*runtimeService) UpdateContainerResources(
 	context.Context, *cri.UpdateContainerResourcesRequest,
 ) (*cri.UpdateContainerResourcesResponse, error) {

@@ -1,14 +1,15 @@
 // Package fakecri is a container runtime without containers.
 //
-// A container is its command: a process in the runtime's own namespaces, with the runtime's files,
-// network and user. So a path of the host that a pod mounts where it is, as kubeadm's static pods do,
-// is there; no other mount is, no image is (the first word of the command is a program of the host, and
-// without a command the image's name is), and no security context is in force. A pod has the host's
-// network, whether it asks for that or not. A terminal is a pair of pipes.
+// A container is a process in the namespaces of the runtime, with the runtime's files, network and user:
 //
-// What a container runs ends with its container, with its pod, and with the runtime.
+//   - A host path is available only at the same path, as in the static pods of kubeadm. Other mounts do not exist.
+//   - Images do not exist. The first word of the command, or the name of the image, is a program on the host.
+//   - Security contexts have no effect, and each pod uses the host's network.
+//   - A terminal is a pair of pipes.
 //
-// Calls that no kubelet or kubeadm makes for that end with Unimplemented.
+// The processes of a container end with the container, with its pod, and with the runtime.
+//
+// Calls that neither a kubelet nor kubeadm makes fail with Unimplemented.
 package fakecri
 
 import (
@@ -24,8 +25,8 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming"
 )
 
-// Main serves on the unix socket that the flag --socket names, which must not exist, until the
-// process is killed. It returns the exit code.
+// Main serves on the unix socket of the flag --socket until the process is killed. The socket must not exist. Main returns the
+// exit code.
 func Main(arguments []string) int {
 	flags := flag.NewFlagSet("fakecri", flag.ContinueOnError)
 	socket := flags.String("socket", "", "path of the unix socket to create and serve on")
@@ -55,8 +56,8 @@ func serve(socket string) error {
 	return server.Serve(listener)
 }
 
-// serveStreams serves what the kubelet connects its clients with, on a port of loopback: its address
-// is in the answer to a call of Exec or PortForward.
+// serveStreams serves the streams of Exec and PortForward on a loopback port. The kubelet gets the address in the response to
+// these calls, and connects its clients to this port.
 func (s *runtimeService) serveStreams() error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// imageService has every image.
+// imageService reports that every image exists.
 type imageService struct {
 	cri.UnimplementedImageServiceServer
 }
@@ -38,8 +38,8 @@ func (imageService) RemoveImage(
 	return &cri.RemoveImageResponse{}, nil
 }
 
-// ImageFsInfo claims an all but empty image file system on the root mount: with none at all the
-// kubelet reports its image garbage collector as broken.
+// ImageFsInfo reports an almost empty image file system on the root mount. Without an image file system, the kubelet would
+// report that its image garbage collector does not work.
 func (imageService) ImageFsInfo(
 	context.Context, *cri.ImageFsInfoRequest,
 ) (*cri.ImageFsInfoResponse, error) {

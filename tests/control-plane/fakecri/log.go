@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// The longest piece of a line in a log.
+// The maximum length of a line in a log. Longer lines are split.
 const longestPiece = 16 << 10
 
-// logFile is a container's log in the format of the container runtime interface, a line for each
-// line of output: time, stream, F (the line's end) or P (a part of it), and the text.
+// logFile is a container's log in the format of the container runtime interface. Each line has a time, the stream, F (the end of a
+// line of output) or P (a part of a line), and the text.
 type logFile struct {
 	path  string
 	mutex sync.Mutex
 	file  *os.File
 }
 
-// open opens the file, anew if it is open: the kubelet has moved it away then.
+// open opens the file. If the file is already open, open opens it again, because the kubelet has renamed it.
 func (l *logFile) open() error {
 	file, err := os.OpenFile(l.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
 	if err != nil {
@@ -57,7 +57,7 @@ func (l *logFile) stream(name string) *logStream {
 	return &logStream{name: name, log: l}
 }
 
-// logStream is one of a process's outputs. It is written to by one goroutine at a time.
+// logStream is an output stream of a process. Only one goroutine at a time writes to it.
 type logStream struct {
 	name string
 	log  *logFile
@@ -81,7 +81,7 @@ func (s *logStream) Write(output []byte) (int, error) {
 	}
 }
 
-// flush writes the line that has no end.
+// flush writes the last line, which does not have a line end.
 func (s *logStream) flush() {
 	if len(s.rest) > 0 {
 		s.log.write(s.name, "F", s.rest)

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// The time for the output of a process to arrive after its end: a child of it may hold the pipe.
+// The time to wait for the output of a process after its end, because a child process can still have the pipe.
 const outputGrace = time.Second
 
-// starter starts processes on one thread that lives as long as this process, since the kernel kills
-// a child with the thread that started it (PR_SET_PDEATHSIG(2const)).
+// starter starts processes on one thread that lives as long as this process. The kernel kills a child when the thread that
+// started it ends (PR_SET_PDEATHSIG(2const)).
 type starter chan func()
 
 func newStarter() starter {
@@ -25,17 +25,17 @@ func newStarter() starter {
 	return calls
 }
 
-// process is a command in a session of its own, which its children are in too.
+// process is a command in a separate session, which also contains its child processes.
 type process struct {
 	session   int
 	startedAt time.Time
 	ended     chan struct{}
-	// Only to be read once it has ended.
+	// Valid only after the process has ended.
 	exitCode int32
 	endedAt  time.Time
 }
 
-// start starts the command; atEnd is called after its end, before anybody learns of that.
+// start starts the command. start calls atEnd after the command has ended, before it reports the end.
 func (s starter) start(command *exec.Cmd, atEnd func()) (*process, error) {
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	command.WaitDelay = outputGrace
@@ -51,7 +51,7 @@ func (s starter) start(command *exec.Cmd, atEnd func()) (*process, error) {
 	}
 	go func() {
 		command.Wait()
-		// What it has started ends with it.
+		// Ends the child processes.
 		started.signal(syscall.SIGKILL)
 		atEnd()
 		started.exitCode = exitCode(command)
@@ -81,7 +81,7 @@ func (p *process) signal(signal syscall.Signal) {
 	syscall.Kill(-p.session, signal)
 }
 
-// stop asks the process to end, kills it after the grace period, and returns when it has ended.
+// stop signals the process to end, kills it after the grace period, and returns when it has ended.
 func (p *process) stop(grace time.Duration) {
 	if p.hasEnded() {
 		return

@@ -14,7 +14,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming"
 )
 
-// The time that the processes of a pod have to end before they are killed.
+// The time after which the processes of a pod are killed if they have not ended.
 const sandboxGrace = 10 * time.Second
 
 type runtimeService struct {
@@ -22,7 +22,7 @@ type runtimeService struct {
 	starter starter
 	streams streaming.Server
 
-	// Guards what follows, also in it.
+	// Guards the following fields and their contents.
 	mutex      sync.Mutex
 	sandboxes  map[string]*sandbox
 	containers map[string]*container
@@ -87,7 +87,7 @@ func (s *runtimeService) RemovePodSandbox(
 	return &cri.RemovePodSandboxResponse{}, nil
 }
 
-// stopSandbox ends what runs in the sandbox, if there is one, and returns its containers.
+// stopSandbox ends the processes of the sandbox, if it exists, and returns its containers.
 func (s *runtimeService) stopSandbox(id string) []*container {
 	s.mutex.Lock()
 	if found, ok := s.sandboxes[id]; ok {
@@ -118,7 +118,7 @@ func (s *runtimeService) PodSandboxStatus(
 	if !ok {
 		return nil, status.Errorf(codes.NotFound, "no sandbox %s", request.GetPodSandboxId())
 	}
-	// The kubelet makes a sandbox anew whose options are not those that it asked for.
+	// The kubelet replaces a sandbox whose options differ from the requested options.
 	options := found.config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	return &cri.PodSandboxStatusResponse{Status: &cri.PodSandboxStatus{
 		Id:             found.id,
@@ -159,7 +159,7 @@ func (s *runtimeService) ListPodSandbox(
 	return response, nil
 }
 
-// ListPodSandboxStats has nothing to tell: a pod uses what its containers use.
+// ListPodSandboxStats returns an empty list, because a pod uses only the resources of its containers.
 func (*runtimeService) ListPodSandboxStats(
 	context.Context, *cri.ListPodSandboxStatsRequest,
 ) (*cri.ListPodSandboxStatsResponse, error) {
@@ -175,7 +175,7 @@ func selects(selector, labels map[string]string) bool {
 	return true
 }
 
-// hostAddress is an address of the host that others reach it at, where it has one.
+// hostAddress returns an address at which other machines reach the host, if it has one.
 func hostAddress() string {
 	addresses, _ := net.InterfaceAddrs()
 	for _, address := range addresses {

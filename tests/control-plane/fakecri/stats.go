@@ -13,10 +13,10 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// A tick of the times in /proc, which has been a hundredth of a second for as long as there is Linux.
+// The unit of the times in /proc, which is 10 ms on Linux.
 const tick = 10 * time.Millisecond
 
-// The fields of /proc/PID/stat behind the name, which ends with the last parenthesis (proc_pid_stat(5)).
+// The fields of /proc/PID/stat after the name, which ends with the last parenthesis (proc_pid_stat(5)).
 const (
 	sessionField = 3
 	userField    = 11
@@ -24,13 +24,13 @@ const (
 	pagesField   = 21
 )
 
-// usage is what the processes of a session use.
+// usage contains the resources that the processes of a session use.
 type usage struct {
 	processor time.Duration
 	memory    uint64
 }
 
-// usages has the sessions of all processes.
+// usages returns the usage of each session.
 func usages() map[int]usage {
 	all := map[int]usage{}
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")

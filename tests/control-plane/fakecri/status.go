@@ -15,7 +15,7 @@ func (*runtimeService) Version(context.Context, *cri.VersionRequest) (*cri.Versi
 	}, nil
 }
 
-// Status reports the two conditions without which a kubelet calls its Node not ready.
+// Status reports the two conditions that a kubelet requires for a Ready Node.
 func (*runtimeService) Status(context.Context, *cri.StatusRequest) (*cri.StatusResponse, error) {
 	ready := func(kind string) *cri.RuntimeCondition {
 		return &cri.RuntimeCondition{Type: kind, Status: true}

@@ -69,7 +69,7 @@ func (s *runtimeService) running(id string) (*container, error) {
 	return found, nil
 }
 
-// run runs the command to its end, or kills it at the end of the context.
+// run waits until the command has ended, or kills it when the context ends.
 func (s *runtimeService) run(ctx context.Context, command *exec.Cmd) (int32, error) {
 	started, err := s.starter.start(command, func() {})
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *runtimeService) run(ctx context.Context, command *exec.Cmd) (int32, err
 	}
 }
 
-// streams connects a kubelet's clients with processes and ports.
+// streams connects a kubelet's clients to processes and ports.
 type streams struct{ service *runtimeService }
 
 func (s streams) Exec(
@@ -96,7 +96,7 @@ func (s streams) Exec(
 		return failure
 	}
 	command := found.command(words)
-	// Not the interfaces as they are: one without a value is not nil.
+	// Does not copy the interfaces, because an interface with a nil value is not nil.
 	if out != nil {
 		command.Stdout = out
 	}
@@ -104,7 +104,7 @@ func (s streams) Exec(
 		command.Stderr = err
 	}
 	if in != nil {
-		// Not `in` itself: the end of the process would wait for the end of that.
+		// Does not use `in` directly, because Wait would then wait until `in` ends.
 		stdin, failure := command.StdinPipe()
 		if failure != nil {
 			return failure

@@ -1,5 +1,5 @@
-// kubectl by itself. Tests call it thousands of times, and a program initializes every package that
-// it is linked with, each time that it starts.
+// kubectl as a separate program. Tests call kubectl thousands of times, and each start of a program initializes all packages
+// that are linked to the program.
 package main
 
 import (
@@ -8,7 +8,7 @@ import (
 	"k8s.io/component-base/cli"
 	"k8s.io/kubectl/pkg/cmd"
 
-	// Client metrics, as Kubernetes' own main registers them.
+	// Register client metrics, as the main package of Kubernetes does.
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 )
 

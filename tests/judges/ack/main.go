@@ -1,10 +1,10 @@
-// The role of a resource, by the code of the runtime of AWS Controllers for Kubernetes.
+// Determines the role of a resource with the runtime code of AWS Controllers for Kubernetes.
 //
 // Each line of standard input is a case: the Namespaces, ConfigMaps and IAMRoleSelectors, as an API server stores them, the
-// feature gates, and a resource. Each line of standard output is the answer to one, in the same order: the role and the
-// account that the reconciler gives to the resource manager, or its error.
+// feature gates, and a resource. Each line of standard output is the answer to one case, in the same order: the role and the
+// account that the reconciler passes to the resource manager, or its error.
 //
-// The reconciler is their own, from NewReconciler on: it reads its own caches, in its own order.
+// The reconciler is the original code, from NewReconciler on, with the original caches.
 package main
 
 import (
@@ -45,7 +45,7 @@ import (
 // controllerAccount is the account of the controller's own credentials.
 const controllerAccount = "111122223333"
 
-// instance is the resource of the controller for EC2 that stands for the instances of a cluster.
+// instance is the resource of the EC2 controller that represents the instances of a cluster.
 var instance = schema.GroupVersionKind{Group: "ec2.services.k8s.aws", Version: "v1alpha1", Kind: "Instance"}
 
 var selectors = schema.GroupVersionResource{Group: "services.k8s.aws", Version: "v1alpha1", Resource: "iamroleselectors"}
@@ -63,13 +63,13 @@ type question struct {
 }
 
 type answer struct {
-	// Role is the role to assume; empty for the controller's own.
+	// Role is the role to assume. It is empty for the controller's own credentials.
 	Role    string `json:"role"`
 	Account string `json:"account"`
 	Error   string `json:"error"`
 }
 
-// workers is the number of cases at once: caches need some tenths of a second to fill, and no processor for it.
+// workers is the number of concurrent cases. Filling the caches takes some tenths of a second, but hardly any CPU time.
 const workers = 64
 
 func main() {
@@ -154,7 +154,7 @@ func judge(asked *question) (*answer, error) {
 	if err != nil {
 		return &answer{Error: err.Error()}, nil
 	}
-	// An error after which it tries again is told in a condition: as its reason, while its message is what should be that.
+	// The reconciler reports an error that it retries in a condition. The error is in the reason instead of the message.
 	for _, condition := range *factory.resource.conditions {
 		if condition.Reason != nil {
 			return &answer{Error: *condition.Reason}, nil
@@ -163,8 +163,8 @@ func judge(asked *question) (*answer, error) {
 	return nil, errors.New("the reconciler asked for no resource manager, and had no error")
 }
 
-// fill runs the cache of selectors until it has them all. Invalid ones are left out, so that it is waited for one
-// that is created after the others, and matches no namespace.
+// fill runs the cache of selectors until it contains all of them. The cache omits invalid selectors. Therefore, the function
+// creates one more selector that does not match any namespace, and waits for this selector.
 func fill(ctx context.Context, asked *question, roles *iamroleselector.Cache, namespaces *fakekubernetes.Clientset) error {
 	var objects []runtime.Object
 	for i := range asked.Selectors {
@@ -191,7 +191,7 @@ func fill(ctx context.Context, asked *question, roles *iamroleselector.Cache, na
 	if _, err := resource.Create(ctx, last(0), metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	// A watch that begins after a change does not tell of it.
+	// A watch that begins after a change does not report the change.
 	for turn := 1; ; turn++ {
 		if _, found := roles.GetSelector(name); found {
 			return nil
@@ -206,7 +206,7 @@ func fill(ctx context.Context, asked *question, roles *iamroleselector.Cache, na
 	}
 }
 
-// filled waits for the handlers, which get what the informers have got after these have synced.
+// filled waits for the handlers, which receive the objects after the informers have synced.
 func filled(
 	ctx context.Context, asked *question, gates featuregate.FeatureGates, carm ackrtcache.Caches, roles *iamroleselector.Cache,
 ) error {
@@ -260,7 +260,7 @@ type resource struct {
 	acktypes.AWSResource
 	object  *unstructured.Unstructured
 	account *ackv1alpha1.AWSAccountID
-	// conditions are those of all copies.
+	// All copies share these conditions.
 	conditions *[]*ackv1alpha1.Condition
 }
 
@@ -293,7 +293,7 @@ func (i identifiers) OwnerAccountID() *ackv1alpha1.AWSAccountID { return i.of.ac
 func (i identifiers) ARN() *ackv1alpha1.AWSResourceName         { return nil }
 func (i identifiers) Region() *ackv1alpha1.AWSRegion            { return nil }
 
-// factory notes what the reconciler asks it for, and makes nothing.
+// factory records the arguments of the reconciler's call, and does not create a resource manager.
 type factory struct {
 	resource *resource
 	asked    *answer
@@ -330,7 +330,7 @@ func (d descriptor) ResourceFromRuntimeObject(found client.Object) acktypes.AWSR
 	return &resource{object: found.(*unstructured.Unstructured), account: d.of.account, conditions: d.of.conditions}
 }
 
-// manager has the clients that BindControllerManager asks for first, and nothing else.
+// manager has only the clients that BindControllerManager uses first.
 type manager struct {
 	ctrlrt.Manager
 	reader client.Client
@@ -339,8 +339,8 @@ type manager struct {
 func (m *manager) GetClient() client.Client    { return m.reader }
 func (m *manager) GetAPIReader() client.Reader { return m.reader }
 
-// bind gives the reconciler its clients, and ends where it would build a controller of them: with a panic, as the manager
-// has nothing else. A reconciler without clients would not come to an answer.
+// bind gives the reconciler its clients. Then BindControllerManager would build a controller, and panics, because the manager
+// has only these clients. A reconciler without clients would not give an answer.
 func bind(reconciler acktypes.AWSResourceReconciler, with *manager) {
 	defer func() { _ = recover() }()
 	_ = reconciler.BindControllerManager(with)

@@ -1,9 +1,9 @@
-// The AWS identity of clusters, by the code of Cluster API Provider AWS.
+// Determines the AWS identity of clusters with the code of Cluster API Provider AWS.
 //
-// Each line of standard input is a case: an AWSCluster and the objects beside it, as an API server stores them. Each
-// line of standard output is the answer to one, in the same order: the credentials of the session that
-// scope.NewClusterScope makes, or its error, and the conditions that it leaves. STS and the controller's credentials
-// are those of the environment.
+// Each line of standard input is a case: an AWSCluster and its related objects, as an API server stores them. Each
+// line of standard output is the answer to one case, in the same order: the credentials of the session that
+// scope.NewClusterScope creates, or its error, and the conditions that it sets. The environment selects STS and the
+// controller's credentials.
 package main
 
 import (
@@ -33,7 +33,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// question is a case. The name of its AWSCluster is its own: sessions are kept by it for the life of the process.
+// question is a case. The name of its AWSCluster must be unique, because the process caches sessions by this name.
 type question struct {
 	AWSCluster json.RawMessage   `json:"awsCluster"`
 	Objects    []json.RawMessage `json:"objects"`
@@ -48,7 +48,7 @@ type condition struct {
 
 type answer struct {
 	AccessKeyID string `json:"accessKeyID,omitempty"`
-	// Digest is that of ID, secret and session token of the credentials.
+	// Digest is the digest of the ID, the secret and the session token of the credentials.
 	Digest     string      `json:"digest,omitempty"`
 	Error      string      `json:"error,omitempty"`
 	Conditions []condition `json:"conditions"`
@@ -56,7 +56,7 @@ type answer struct {
 
 func main() {
 	ctrllog.SetLogger(logr.Discard())
-	// A loop of sources ends the process at a gigabyte otherwise.
+	// Otherwise, a loop of sources would end the process only at 1 GB of memory.
 	debug.SetMaxStack(64 << 20)
 	judge, err := newJudge()
 	if err != nil {
@@ -119,7 +119,7 @@ func (j *judge) decode(raw json.RawMessage) (client.Object, error) {
 	return object, nil
 }
 
-// place is where an object of this type and key is.
+// place returns the map key for an object of this type and name.
 func place(object client.Object, key client.ObjectKey) string {
 	return fmt.Sprintf("%T %s", object, key)
 }
@@ -143,8 +143,8 @@ func (j *judge) answer(asked question) (*answer, error) {
 		objects = append(objects, object)
 		sent[place(object, client.ObjectKeyFromObject(object))] = raw
 	}
-	// The fake client writes objects and reads them again, which loses the difference between an empty map and none. A client
-	// of an API server reads what that has sent.
+	// The fake client encodes and decodes objects, and does not distinguish an empty map from a missing map. A client of an API
+	// server decodes the original data.
 	get := func(
 		ctx context.Context, stored client.WithWatch, key client.ObjectKey, into client.Object, options ...client.GetOption,
 	) error {

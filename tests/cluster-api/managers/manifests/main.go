@@ -1,5 +1,5 @@
-// Reads a provider's manifests as Kustomize prints them, and prints what of them an API server needs where the manager is a
-// process beside it and not a Deployment: one List, in JSON, in the order in which it can be applied.
+// Reads a provider's manifests from Kustomize, and prints the objects that an API server needs if the manager is a local
+// process instead of a Deployment. The output is one List in JSON. The objects are in the order in which they can be applied.
 package main
 
 import (
@@ -16,13 +16,13 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 )
 
-// variable is what clusterctl would replace: the default is what a user gets who sets none.
+// variable is a variable that clusterctl would replace. Its default applies if a user does not set the variable.
 var variable = regexp.MustCompile(`\$\{[A-Z0-9_]+:=([^}]*)\}`)
 
-// left is what the manager as a process has no use for: its certificates come from who starts it.
+// left lists the kinds that a local process does not need. The tests give the process its certificates.
 var left = []string{"Deployment", "Service", "Certificate", "Issuer"}
 
-// turn says when a kind is applied: what others are in or of comes first, and what the API server would call comes last.
+// turn returns the position of a kind in the order: namespaces and definitions are first, and webhooks are last.
 func turn(kind any) int {
 	switch kind {
 	case "Namespace":

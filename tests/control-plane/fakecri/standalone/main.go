@@ -1,4 +1,4 @@
-// The fake container runtime alone, for use beside ready-made Kubernetes components.
+// The fake container runtime as a separate program, for use with existing Kubernetes components.
 package main
 
 import (
