@@ -12,6 +12,7 @@ mod names;
 mod options;
 mod printed;
 mod settings;
+mod tables;
 
 use std::collections::BTreeMap;
 use std::fs;

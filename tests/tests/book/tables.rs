@@ -1,0 +1,30 @@
+//! The tables on the pages.
+
+use crate::markdown::prose;
+use crate::pages;
+
+/// The number of bars in the row. A `\|` belongs to the text of its cell.
+fn bars(row: &str) -> usize {
+    row.replace("\\|", "").matches('|').count()
+}
+
+#[test]
+fn every_table_row_has_as_many_cells_as_its_header() {
+    let mut uneven = Vec::new();
+    for (path, text) in pages() {
+        let mut header = None;
+        for line in prose(&text).lines().map(str::trim) {
+            if !line.starts_with('|') {
+                header = None;
+                continue;
+            }
+            let found = bars(line);
+            if *header.get_or_insert(found) != found {
+                uneven.push(format!("{path}: {line}"));
+            }
+        }
+    }
+
+    // GitHub and the book do not show the cells beyond the header.
+    assert_eq!(uneven, Vec::<String>::new());
+}
