@@ -17,9 +17,6 @@ use crate::rotation::{Rotation, Validity};
 use crate::store::{Store, StoreFile};
 use crate::store_contents::StoreContents;
 
-/// The value of `due` in JSON if the node has no usable certificate.
-const ENROLMENT: &str = "enrolment";
-
 /// The state of the credential, from the store, the settings and the sources of the node's name.
 pub(super) struct Status {
     provider: String,
@@ -44,7 +41,7 @@ impl Status {
             due: match authenticator.rotation(&stored, now) {
                 Rotation::Keep => "nothing",
                 Rotation::Renew => "renewal",
-                Rotation::Enrol => ENROLMENT,
+                Rotation::Enrol => "enrollment",
             },
             renewable: authenticator.attester.renewal() == Renewal::Attested,
             stored,
@@ -52,14 +49,6 @@ impl Status {
             failure: store.as_ref().and_then(FailureRecord::read),
             now,
         })
-    }
-
-    /// The next action, as tables show it.
-    fn next_action(&self) -> &'static str {
-        match self.due {
-            ENROLMENT => "enrollment",
-            due => due,
-        }
     }
 
     fn warning(&self, validity: Validity) -> Option<&'static str> {
@@ -101,7 +90,7 @@ impl Status {
                 "remedy": record.remedy,
                 "count": record.count,
                 "at": at_second(record.at),
-                "notTriedBefore": at_second(record.not_before),
+                "nextAttemptNotBefore": at_second(record.not_before),
             })
         });
         json!({
@@ -128,7 +117,7 @@ impl Status {
             ("State directory", self.state_directory.clone()),
             ("Node", node_name),
             ("API server", server),
-            ("Next action", self.next_action().to_owned()),
+            ("Next action", self.due.to_owned()),
         ];
         if let Some(credential) = &self.stored.credential {
             let leaf = credential.leaf();

@@ -129,7 +129,12 @@ fn of_failure(record: &FailureRecord, now: SystemTime) -> Sheet {
     let count = record.count;
     sheet.value("count", "Consecutive failures", count, count.to_string());
     let in_vain = record.in_vain;
-    sheet.value("inVain", "Failed requests", in_vain, in_vain.to_string());
+    sheet.value(
+        "failedRequests",
+        "Failed requests",
+        in_vain,
+        in_vain.to_string(),
+    );
     sheet.text("at", "At", at_second(record.at));
     let until = at_second(record.not_before);
     let is_over = until <= at(now);
@@ -138,6 +143,6 @@ fn of_failure(record: &FailureRecord, now: SystemTime) -> Sheet {
     } else {
         until.clone()
     };
-    sheet.value("notTriedBefore", "Next attempt", until, words);
+    sheet.value("nextAttemptNotBefore", "Next attempt", until, words);
     sheet
 }

@@ -54,7 +54,7 @@ fn the_credential_command_prints_the_same_as_the_exec_plugin() {
 fn status_shows_the_certificate_after_a_join() {
     let (server, node) = node();
     let before = node.status();
-    assert_eq!(before["due"], "enrolment");
+    assert_eq!(before["due"], "enrollment");
     assert_eq!(before["certificate"], Value::Null);
     assert!(!node.state().exists());
 

@@ -133,7 +133,11 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the controller: for all Clusters of a management cluster, or for one cluster without Cluster API
+    /// Run the controller: for all Clusters of a management cluster, or for one cluster without Cluster API.
+    ///
+    /// `node-attestation-controller run --kubeconfig ~/.kube/config` serves the Clusters of a management cluster.
+    /// `node-attestation-controller run --workload-kubeconfig admin.conf --settings settings.yaml --inventory
+    /// machines.yaml --ca-cert ca.crt --ca-key ca.key` serves one cluster
     Run(Box<RunCommand>),
     /// Print the custom resource definitions as YAML
     Crds,

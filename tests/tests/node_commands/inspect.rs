@@ -417,6 +417,8 @@ fn inspect_shows_a_pending_request_and_unusable_files() {
     assert_eq!(found["pending"]["privateKey"], "present");
     assert_eq!(found["pending"]["request"]["nodeName"], "n1");
     assert_eq!(found["lastFailure"]["exitCode"], 11);
+    assert_eq!(found["lastFailure"]["failedRequests"], 0);
+    assert!(found["lastFailure"]["nextAttemptNotBefore"].is_string());
     assert_eq!(found["certificate"], Value::Null);
 
     fs::write(node.file("kubelet-client.pem"), "torn").unwrap();

@@ -99,7 +99,7 @@ fn metrics_show_a_failure_its_backoff_and_a_pending_request() {
     let failure = denied.status()["lastFailure"].clone();
     assert_eq!(value(&text, "last_attempt_exit_code"), Some(12));
     assert_eq!(value(&text, "consecutive_failures"), Some(1));
-    let until = seconds(&failure["notTriedBefore"]);
+    let until = seconds(&failure["nextAttemptNotBefore"]);
     assert_eq!(value(&text, "backoff_until_timestamp_seconds"), until);
     assert_eq!(
         value(&text, "certificate_not_after_timestamp_seconds"),
