@@ -413,10 +413,10 @@ impl Scene {
     /// Waits until the node identity is retired.
     #[track_caller]
     pub fn wait_for_tombstone(&self, node_name: &str) {
-        let buried = poll(PATIENCE, || {
+        let retired = poll(PATIENCE, || {
             (!self.record(node_name)["spec"]["tombstone"].is_null()).then_some(())
         });
-        assert!(buried.is_some(), "{:#}", self.record(node_name));
+        assert!(retired.is_some(), "{:#}", self.record(node_name));
     }
 
     /// A kubeconfig with the node's certificate, as if an attacker had copied it from the machine.

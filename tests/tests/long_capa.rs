@@ -251,12 +251,12 @@ fn capa_instances_join_with_their_ec2_names_and_serve() {
     let gone = before.iter().map(instance_id).find(|id| *id != left);
     let gone = ec2.instance(gone.unwrap());
     assert_eq!(gone.state, "terminated");
-    let buried = poll(PATIENCE, || {
+    let retired = poll(PATIENCE, || {
         let record = tenant.record(&gone.private_dns_name);
         (!record["spec"]["tombstone"].is_null()).then_some(())
     });
     assert!(
-        buried.is_some(),
+        retired.is_some(),
         "{:#}",
         tenant.record(&gone.private_dns_name)
     );

@@ -8,7 +8,7 @@ use std::time::Duration;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{AppName, BehaviorVersion, SdkConfig};
 use futures::future::FutureExt as _;
-use node_attestation_core::refusal::{NotAsked, Unavailable};
+use node_attestation_core::refusal::{NotCalled, Unavailable};
 use node_attestation_runtime::capi::ObjectKey;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
@@ -111,14 +111,14 @@ pub trait CredentialsSource: fmt::Debug + Send + Sync {
     }
 }
 
-/// A source without credentials, for an [explanation](node_attestation_core::decide::explain): EC2 is [`NotAsked`].
+/// A source without credentials, for an [explanation](node_attestation_core::decide::explain): EC2 is [`NotCalled`].
 #[derive(Debug, Clone, Copy)]
 pub struct NoCredentials;
 
 #[async_trait::async_trait]
 impl CredentialsSource for NoCredentials {
     async fn credentials(&self, _: &Tenant, _: &str) -> Result<Credentials, Unavailable> {
-        Err(Unavailable::new(NotAsked("EC2")))
+        Err(Unavailable::new(NotCalled("EC2")))
     }
 }
 

@@ -266,7 +266,7 @@ impl IdentityStore {
     }
 
     /// Sets the Secrets that are not watched, because there are too many.
-    pub fn leave_out(&self, secrets: BTreeSet<String>) {
+    pub fn set_unwatched(&self, secrets: BTreeSet<String>) {
         self.state.write(|state| state.unwatched = secrets);
     }
 

@@ -125,8 +125,8 @@ impl IdentityWatch {
     /// Watches until the API server stops serving this version.
     async fn watch(&self, source: &Source, kind: Kind, changed: &Notify, log: &mut WatchLog) {
         let store = &*self.store;
-        let (told, of) = (self.store.clone(), source.clone());
-        let client = listening(self.client.clone(), move |_| told.heard(&of));
+        let (reported, of) = (self.store.clone(), source.clone());
+        let client = listening(self.client.clone(), move |_| reported.heard(&of));
         let config = match source.name() {
             Some(name) => watch_config().fields(&format!("metadata.name={name}")),
             None => watch_config(),
@@ -175,7 +175,7 @@ impl IdentityWatch {
     async fn follow_secrets(&self, changed: &Notify) {
         let mut watches = FuturesUnordered::new();
         let mut running: BTreeMap<String, oneshot::Sender<()>> = BTreeMap::new();
-        let mut is_told = false;
+        let mut is_logged = false;
         loop {
             let mut wanted = self.store.secrets();
             running.retain(|name, _| {
@@ -187,28 +187,28 @@ impl IdentityWatch {
             });
             // Secrets that are already watched remain watched, so that a new identity does not displace them.
             let mut room = MAX_SECRETS.saturating_sub(running.len());
-            let mut left_out = BTreeSet::new();
+            let mut unwatched = BTreeSet::new();
             wanted.retain(|name| {
                 let is_new = !running.contains_key(name);
                 if is_new && room == 0 {
-                    left_out.insert(name.clone());
+                    unwatched.insert(name.clone());
                     return false;
                 }
                 room -= usize::from(is_new);
                 true
             });
-            if left_out.is_empty() {
-                is_told = false;
-            } else if !is_told {
-                is_told = true;
-                let (count, limit) = (left_out.len(), MAX_SECRETS);
+            if unwatched.is_empty() {
+                is_logged = false;
+            } else if !is_logged {
+                is_logged = true;
+                let (count, limit) = (unwatched.len(), MAX_SECRETS);
                 tracing::warn!(
                     count,
                     limit,
                     "ignoring Secrets of AWS identities: there are too many"
                 );
             }
-            self.store.leave_out(left_out);
+            self.store.set_unwatched(unwatched);
             for name in wanted {
                 if let Entry::Vacant(entry) = running.entry(name) {
                     let (stop, stopped) = oneshot::channel();

@@ -34,7 +34,7 @@ use hyper::StatusCode;
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::aws::Proof;
 use node_attestation_core::identifiers::KeyDigest;
-use node_attestation_core::refusal::{Deferral, NotAsked, Refusal, Unavailable};
+use node_attestation_core::refusal::{Deferral, NotCalled, Refusal, Unavailable};
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::metrics::{CloudResult, Metrics};
 
@@ -79,12 +79,12 @@ impl Sts {
     }
 
     /// Creates a client for an [explanation](node_attestation_core::decide::explain). It performs only the checks that
-    /// do not need STS, and then returns [`NotAsked`].
+    /// do not need STS, and then returns [`NotCalled`].
     ///
     /// # Errors
     ///
     /// Returns an error if TLS cannot be set up.
-    pub fn not_asked() -> Result<Self, InvalidStsSettings> {
+    pub fn offline() -> Result<Self, InvalidStsSettings> {
         let client = Client::new(Vec::new(), Vec::new(), None);
         Ok(Self {
             client: client.map_err(InvalidStsSettings::Tls)?,
@@ -194,8 +194,8 @@ impl ClusterSts<'_> {
             return Err(refused.into());
         }
         if !sts.is_asked {
-            let not_asked = Unavailable::new(NotAsked("STS, and EC2 after it"));
-            return Err(Deferral::VerifierUnavailable(not_asked).into());
+            let not_called = Unavailable::new(NotCalled("STS, and EC2 after it"));
+            return Err(Deferral::VerifierUnavailable(not_called).into());
         }
         let sent = call.request.clone();
         let exchange = sts

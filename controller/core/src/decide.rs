@@ -212,8 +212,8 @@ impl Deciding<'_> {
         let attested = csr.attest(&context.audiences, now);
         let csr = self.steps.wait("evidence", attested).await?;
         self.steps.saw(|| seen::attested(&csr));
-        let settled = csr.check_node_name(inventory, ledger);
-        let csr = self.steps.wait("node-name", settled).await?;
+        let named = csr.check_node_name(inventory, ledger);
+        let csr = self.steps.wait("node-name", named).await?;
         self.steps.saw(|| seen::named(&csr));
         // This check precedes the claim: if the certificate cannot be signed, the machine must keep its name for the
         // previous key.

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use futures::future::BoxFuture;
 use kubelet_attestation::names::NodeName;
 
-use crate::refusal::{NotAsked, Unavailable};
+use crate::refusal::{NotCalled, Unavailable};
 use crate::time::age;
 
 /// The maximum age of a live kubelet's Lease. A kubelet renews its Lease every 10 seconds. kube-controller-manager
@@ -79,7 +79,9 @@ impl<N: Nodes> Nodes for ReadOnlyNodes<N> {
     }
 
     async fn delete(&self, _name: &NodeName, _uid: &str) -> Result<(), Unavailable> {
-        Err(Unavailable::new(NotAsked("an explanation deletes no Node")))
+        Err(Unavailable::new(NotCalled(
+            "an explanation deletes no Node",
+        )))
     }
 
     fn now(&self, now: SystemTime) -> SystemTime {

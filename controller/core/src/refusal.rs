@@ -19,7 +19,7 @@ mod failure;
 mod ignored;
 
 pub use catalogue::Reason;
-pub use deferral::{Deferral, NotAsked, Unavailable, WaitEnd};
+pub use deferral::{Deferral, NotCalled, Unavailable, WaitEnd};
 pub use denial::Denial;
 pub use evidence_denial::{EvidenceDenial, EvidenceReason};
 pub use failure::Failure;

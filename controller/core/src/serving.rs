@@ -25,7 +25,7 @@ pub struct ServingPolicy {
     pub address_ranges: Vec<AddressRange>,
     /// The source for the addresses that a node reports itself. `None` if only addresses from the infrastructure are
     /// accepted.
-    pub guest_reported: Option<Arc<dyn NodeReportedAddresses>>,
+    pub node_reported: Option<Arc<dyn NodeReportedAddresses>>,
 }
 
 /// The Service addresses of one cluster. All clones share the ranges. Until the ranges are known, the controller does

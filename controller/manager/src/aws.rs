@@ -83,7 +83,7 @@ pub(crate) struct AwsParts {
 /// Trust anchors and clients for AWS, which all clusters share.
 #[derive(Debug, Clone)]
 pub(crate) struct Aws {
-    pub(crate) witnesses: Arc<AwsClients>,
+    pub(crate) clients: Arc<AwsClients>,
     pub(crate) instances: Instances,
     pub(crate) tpms: NitroTpms,
     /// The identities of Clusters. `None` without a management cluster.
@@ -182,7 +182,7 @@ impl AwsParts {
         let metrics = &self.metrics;
         let instances = Instances::measured(self.own.clone(), self.ec2.clone(), metrics);
         Aws {
-            witnesses: Arc::new(AwsClients::new(self.signers, self.sts, instances.clone())),
+            clients: Arc::new(AwsClients::new(self.signers, self.sts, instances.clone())),
             instances,
             tpms: NitroTpms::measured(self.own, self.ec2, metrics),
             tenants: None,
@@ -207,9 +207,9 @@ impl AwsParts {
         let source = tenants.credentials.clone();
         let metrics = &self.metrics;
         let instances = Instances::measured(source.clone(), self.ec2.clone(), metrics);
-        let witnesses = AwsClients::new(self.signers, self.sts, instances.clone());
+        let clients = AwsClients::new(self.signers, self.sts, instances.clone());
         let aws = Aws {
-            witnesses: Arc::new(witnesses.with_tenants(source.clone())),
+            clients: Arc::new(clients.with_tenants(source.clone())),
             instances,
             tpms: NitroTpms::measured(source, self.ec2, metrics),
             tenants: Some(tenants),
@@ -220,7 +220,7 @@ impl AwsParts {
 
 impl Aws {
     /// Creates clients that make no network calls, for explanations.
-    pub(crate) fn not_asked(
+    pub(crate) fn offline(
         extra_signers: Option<&Path>,
         extra_versions: &[String],
     ) -> Result<Self, BoxError> {
@@ -241,9 +241,9 @@ impl Aws {
         signers: Signers,
     ) -> Result<Self, BoxError> {
         let instances = Instances::new(source.clone(), ec2.clone());
-        let witnesses = AwsClients::new(signers, Sts::not_asked()?, instances.clone());
+        let clients = AwsClients::new(signers, Sts::offline()?, instances.clone());
         Ok(Self {
-            witnesses: Arc::new(witnesses),
+            clients: Arc::new(clients),
             instances,
             tpms: NitroTpms::new(source, ec2),
             tenants: None,

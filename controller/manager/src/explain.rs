@@ -9,7 +9,7 @@ use kubelet_attestation::ensure;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::{ClusterAccess, EgressPolicy};
-use node_attestation_runtime::explain::{AloneSettings, Explainer, Explanation, requests};
+use node_attestation_runtime::explain::{Explainer, Explanation, StandaloneSettings, requests};
 use node_attestation_runtime::file_inventory::ClusterInventory;
 use node_attestation_runtime::settings_file;
 
@@ -84,7 +84,7 @@ pub(crate) struct ExplainCommand {
 pub(crate) async fn run(command: ExplainCommand) -> Result<String, BoxError> {
     let explainer = match &command.cluster {
         Some(cluster) => Box::pin(of_cluster(&command, cluster)).await?,
-        None => alone(&command).await?,
+        None => standalone(&command).await?,
     };
     let asked = match (&command.file, &command.name) {
         (Some(path), name) => {
@@ -123,7 +123,7 @@ impl ExplainCommand {
     fn providers(&self, management: Option<&ClusterAccess>) -> Result<Providers, BoxError> {
         let signers = self.aws_extra_signers.as_deref();
         let versions = &self.aws_extra_document_versions;
-        Providers::not_asked(signers, versions, management)
+        Providers::offline(signers, versions, management)
     }
 }
 
@@ -145,7 +145,7 @@ async fn of_cluster(command: &ExplainCommand, cluster: &str) -> Result<Explainer
     Ok(Box::pin(explainer).await?)
 }
 
-async fn alone(command: &ExplainCommand) -> Result<Explainer, BoxError> {
+async fn standalone(command: &ExplainCommand) -> Result<Explainer, BoxError> {
     let workload = workload(command).await?;
     ensure!(
         workload.is_some() || (command.file.is_some() && command.ca_cert.is_some()),
@@ -163,7 +163,7 @@ async fn alone(command: &ExplainCommand) -> Result<Explainer, BoxError> {
     let settings = command.settings.as_deref().unwrap_or(Path::new(""));
     let inventory = command.inventory.as_deref().unwrap_or(Path::new(""));
     let providers = command.providers(None)?;
-    let settings = AloneSettings {
+    let settings = StandaloneSettings {
         workload,
         ca_certificates,
         inventory: ClusterInventory::open(inventory).map_err(explain("--inventory"))?,
@@ -172,7 +172,7 @@ async fn alone(command: &ExplainCommand) -> Result<Explainer, BoxError> {
     let verifiers = |authentication: &KubeletAuthentication, cluster: &str| {
         providers.verifiers(authentication, cluster)
     };
-    Ok(Explainer::alone(settings, verifiers)?)
+    Ok(Explainer::standalone(settings, verifiers)?)
 }
 
 async fn workload(command: &ExplainCommand) -> Result<Option<ClusterAccess>, BoxError> {

@@ -142,7 +142,7 @@ impl ProviderArguments {
 
 impl OpenedProviders {
     /// Creates the providers without a management cluster.
-    pub(crate) fn alone(self) -> Providers {
+    pub(crate) fn standalone(self) -> Providers {
         Providers {
             allow_insecure: self.allow_insecure,
             aws: self.aws.map(AwsParts::own),
@@ -181,14 +181,14 @@ impl OpenedProviders {
 
 impl Providers {
     /// Creates providers that call only the management cluster, for explanations.
-    pub(crate) fn not_asked(
+    pub(crate) fn offline(
         extra_signers: Option<&Path>,
         extra_versions: &[String],
         management: Option<&ClusterAccess>,
     ) -> Result<Self, BoxError> {
         Ok(Self {
             allow_insecure: true,
-            aws: Ok(Aws::not_asked(extra_signers, extra_versions)?),
+            aws: Ok(Aws::offline(extra_signers, extra_versions)?),
             tpm_keys: Some(Arc::new(RehearsedKeys)),
             config_maps: management.map(ConfigMapReader::new),
             observations: ObservationsOfClusters::default(),
@@ -202,7 +202,7 @@ impl Providers {
         management: &ClusterAccess,
         ec2: Option<Vec<(String, String)>>,
     ) -> Result<Self, BoxError> {
-        let mut providers = Self::not_asked(None, &[], Some(management))?;
+        let mut providers = Self::offline(None, &[], Some(management))?;
         if let Some(endpoints) = ec2 {
             providers.aws = Ok(Aws::of_operator(endpoints)?);
         }
@@ -294,7 +294,7 @@ fn aws_verifier(
     cluster: &Cluster<'_>,
 ) -> Result<Arc<dyn Verifier>, BoxError> {
     let aws = providers.aws.as_ref().map_err(AwsUnavailable::clone)?;
-    let clients = aws.witnesses.clone();
+    let clients = aws.clients.clone();
     let verifier = AwsVerifier::new(clients, cluster.aws_policy(aws), cluster.uid);
     Ok(Arc::new(verifier))
 }

@@ -16,7 +16,7 @@ use kubelet_attestation::csr::{envelope, parse, subject};
 use kubelet_attestation::errors::{error_chain, shortened};
 use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, Provider};
 use node_attestation_core::decide::{self, Context, Decided, Decision};
-use node_attestation_core::refusal::{Deferral, NotAsked};
+use node_attestation_core::refusal::{Deferral, NotCalled};
 use node_attestation_core::time;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
@@ -31,25 +31,25 @@ use crate::logs::outcome;
 use crate::pipeline::{age, concluded};
 use crate::watch::readable_one_of;
 
-mod alone;
 mod answers;
 pub(crate) mod expiries;
 mod nodes;
 mod of_cluster;
+mod offline;
 mod said;
-mod unasked;
+mod standalone;
 
-pub use alone::AloneSettings;
 pub use answers::{Condition, ToldEvent};
 pub use nodes::NodePrediction;
 pub(crate) use of_cluster::by_secret;
+pub use standalone::StandaloneSettings;
 
-use unasked::Unasked;
+use offline::Offline;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The reason for an undecided request if a service was not called.
-const NOT_ASKED: &str = "NotAsked";
+const NOT_CALLED: &str = "NotCalled";
 
 /// The deadline for all checks.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -74,7 +74,7 @@ pub struct Explainer {
     signed_by: String,
     /// The reason why the Cluster is not Ready.
     not_ready: Option<String>,
-    unasked: Unasked,
+    offline: Offline,
     notes: Vec<String>,
     _watches: JoinSet<()>,
 }
@@ -192,14 +192,14 @@ impl Explainer {
         let answered_at = answers::time(request);
         let as_of = answered_at.unwrap_or(now);
         let open = open(request);
-        self.unasked.begin(request);
+        self.offline.begin(request);
         let deciding = decide::explain(&open, &self.context, as_of, clock::elapsed);
         let decided = timeout(DEADLINE, deciding).await.ok();
         let mut notes = self.notes.clone();
-        let not_asked = self.unasked.taken();
+        let not_called = self.offline.taken();
         let mut decided = concluded(&open, decided, as_of);
         let checks = match &decided {
-            Some(decided) => checks(decided, not_asked),
+            Some(decided) => checks(decided, not_called),
             None => Vec::new(),
         };
         let (outcome, reason, message) = match &decided {
@@ -208,7 +208,7 @@ impl Explainer {
                 "TimedOut",
                 format!("the checks did not complete in {} s", DEADLINE.as_secs()),
             ),
-            Some(decided) => decision(&decided.decision, not_asked),
+            Some(decided) => decision(&decided.decision, not_called),
         };
         if answered_at.is_some() {
             let note = "the request was already answered: the checks use the time of the answer, and the current \
@@ -319,9 +319,9 @@ fn is_answered(request: &CertificateSigningRequest) -> bool {
         || (is_approved(request) && !is_ours_to_sign)
 }
 
-fn checks(decided: &Decided, not_asked: Option<NotAsked>) -> Vec<Check> {
-    let (outcome, reason, message) = decision(&decided.decision, not_asked);
-    let message = if reason == NOT_ASKED {
+fn checks(decided: &Decided, not_called: Option<NotCalled>) -> Vec<Check> {
+    let (outcome, reason, message) = decision(&decided.decision, not_called);
+    let message = if reason == NOT_CALLED {
         format!("not called: {message}")
     } else {
         message
@@ -330,11 +330,11 @@ fn checks(decided: &Decided, not_asked: Option<NotAsked>) -> Vec<Check> {
     let last = decided.steps.len().saturating_sub(1);
     let mut checks = Vec::new();
     for (place, step) in decided.steps.iter().enumerate() {
-        let is_unasked = not_asked.filter(|_| step.check == unasked::CHECK);
-        let (outcome, saw) = match (&step.saw, is_unasked) {
-            (Some(_), Some(not_asked)) => (
+        let is_not_called = not_called.filter(|_| step.check == offline::CHECK);
+        let (outcome, saw) = match (&step.saw, is_not_called) {
+            (Some(_), Some(not_called)) => (
                 "skipped",
-                format!("{not_asked}; the other parts of this check pass"),
+                format!("{not_called}; the other parts of this check pass"),
             ),
             (Some(saw), None) => ("passed", bounded(saw)),
             (None, _) if place == last && !is_granted => (outcome, message.clone()),
@@ -360,20 +360,20 @@ fn checks(decided: &Decided, not_asked: Option<NotAsked>) -> Vec<Check> {
 /// The outcome, the reason and the message for a decision.
 fn decision(
     decision: &Decision,
-    not_asked: Option<NotAsked>,
+    not_called: Option<NotCalled>,
 ) -> (&'static str, &'static str, String) {
     let message = match decision {
         Decision::Ignore(ignored) => error_chain(ignored),
         Decision::Deny(denial) => error_chain(denial),
         Decision::Fail(failure) => error_chain(failure),
         Decision::Retry(deferral) => {
-            if let Some(unasked) = unasked_by(deferral) {
-                return ("undecided", NOT_ASKED, unasked.0.to_owned());
+            if let Some(offline) = not_called_by(deferral) {
+                return ("undecided", NOT_CALLED, offline.0.to_owned());
             }
             error_chain(deferral)
         }
-        Decision::Issue(_) | Decision::Approve(_) => match not_asked {
-            Some(NotAsked(whom)) => format!("every other check passes; not called: {whom}"),
+        Decision::Issue(_) | Decision::Approve(_) => match not_called {
+            Some(NotCalled(whom)) => format!("every other check passes; not called: {whom}"),
             None => "every check passes".to_owned(),
         },
     };
@@ -386,13 +386,13 @@ fn cure(decision: &Decision) -> Option<&'static str> {
         Decision::Ignore(ignored) => Some(ignored.cure()),
         Decision::Deny(denial) => Some(denial.cure()),
         Decision::Fail(failure) => Some(failure.cure()),
-        Decision::Retry(deferral) => unasked_by(deferral).is_none().then(|| deferral.cure()),
+        Decision::Retry(deferral) => not_called_by(deferral).is_none().then(|| deferral.cure()),
         Decision::Issue(_) | Decision::Approve(_) => None,
     }
 }
 
 /// The service that was not called, if that caused the deferral.
-fn unasked_by(deferral: &Deferral) -> Option<NotAsked> {
+fn not_called_by(deferral: &Deferral) -> Option<NotCalled> {
     let (Deferral::InventoryUnavailable(source)
     | Deferral::VerifierUnavailable(source)
     | Deferral::LedgerUnavailable(source)
@@ -400,7 +400,7 @@ fn unasked_by(deferral: &Deferral) -> Option<NotAsked> {
     else {
         return None;
     };
-    source.cause::<NotAsked>().copied()
+    source.cause::<NotCalled>().copied()
 }
 
 fn claimed_node(request: &[u8]) -> Option<String> {

@@ -21,7 +21,7 @@ use aws_lc_rs::{hmac, rand};
 use kubelet_attestation::contract::MAX_EVIDENCE_AGE;
 use kubelet_attestation::evidence::tpm::{ChallengeId, Expiry};
 use kubelet_attestation::names::{Audience, NodeName, ProviderId};
-use node_attestation_core::refusal::{Denial, Failure, NotAsked, Refusal, Unavailable};
+use node_attestation_core::refusal::{Denial, Failure, NotCalled, Refusal, Unavailable};
 use node_attestation_core::time::until;
 use zeroize::Zeroizing;
 
@@ -136,7 +136,7 @@ impl ChallengeKeySource for RehearsedKeys {
     }
 
     fn keys_of_answers(&self) -> Result<Arc<ChallengeKeys>, Unavailable> {
-        Err(Unavailable::new(NotAsked("the key of the challenges")))
+        Err(Unavailable::new(NotCalled("the key of the challenges")))
     }
 }
 

@@ -79,7 +79,7 @@ passed     node-name: machine n1 is allowed to use node name n1
 undecided  claim: not called: the node identities, which are in the memory of
            the controller
 
-Result:    undecided, NotAsked: the node identities, which are in the memory of
+Result:    undecided, NotCalled: the node identities, which are in the memory of
            the controller
 ";
     assert_eq!(text, expected);
@@ -111,7 +111,7 @@ fn a_denied_request_is_explained_with_the_cure_of_its_reason() {
     assert!(table.contains(&format!("\nCure:      {cure}")), "{table}");
     assert_eq!(
         (&undecided["reason"], &undecided["cure"]),
-        (&json!("NotAsked"), &Value::Null)
+        (&json!("NotCalled"), &Value::Null)
     );
 }
 

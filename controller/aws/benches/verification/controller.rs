@@ -45,9 +45,9 @@ pub(crate) struct Controller {
 impl Controller {
     /// Creates a controller for a cluster without any earlier decisions.
     pub(crate) fn new(fleet: &[Instance], signer: &TestSigner, sts: &Service) -> Self {
-        let witnesses = AwsClients::new(signers(signer), caller(sts), instances());
+        let clients = AwsClients::new(signers(signer), caller(sts), instances());
         let verifier: Arc<dyn Verifier> =
-            Arc::new(AwsVerifier::new(Arc::new(witnesses), policy(), ""));
+            Arc::new(AwsVerifier::new(Arc::new(clients), policy(), ""));
         let machines = fleet.iter().map(Instance::machine).collect();
         Self {
             verifiers: Verifiers::from_iter([verifier]),

@@ -248,7 +248,7 @@ impl Reservation {
             return Ok(known);
         }
         let (found, _waiting) = self.lane.state(|state| {
-            state.trouble.check(Instant::now())?;
+            state.breaker.check(Instant::now())?;
             let waiting = state.own.waiting.of(&self.cluster.namespace);
             if waiting.count() > limits.waiting {
                 return Err(OutageKind::Busy);

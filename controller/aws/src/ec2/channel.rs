@@ -83,7 +83,7 @@ pub(super) struct Lane<S> {
 
 #[derive(Debug)]
 pub(super) struct State<S> {
-    pub(super) trouble: CircuitBreaker,
+    pub(super) breaker: CircuitBreaker,
     pub(super) own: S,
 }
 
@@ -145,7 +145,7 @@ impl<S: Default> Channel<S> {
         let client: Arc<dyn Any + Send + Sync> = Arc::new(());
         let cached = credentials.cached();
         let state = State {
-            trouble: CircuitBreaker::default(),
+            breaker: CircuitBreaker::default(),
             own: S::default(),
         };
         let lane = Lane {
@@ -238,13 +238,13 @@ impl<S> Lane<S> {
     ///
     /// Returns an error if EC2 failed, and calls pause.
     pub(super) async fn token(&self, cluster: &ObjectKey) -> Result<(), OutageKind> {
-        let has_paused = |now| self.state(|state| state.trouble.check(now));
+        let has_paused = |now| self.state(|state| state.breaker.check(now));
         self.rate.take_if(cluster, has_paused).await
     }
 
     /// Whether an unused lane can be dropped without losing state.
     fn rests(&self, now: Instant) -> bool {
-        self.rate.is_full(now) && self.state(|state| state.trouble.check(now).is_ok())
+        self.rate.is_full(now) && self.state(|state| state.breaker.check(now).is_ok())
     }
 
     /// Waits for the turn to test whether EC2 works again after a failure. While a caller holds the turn, no other
@@ -259,7 +259,7 @@ impl<S> Lane<S> {
     }
 
     fn has_failed(&self) -> bool {
-        self.state(|state| state.trouble.is_any())
+        self.state(|state| state.breaker.is_any())
     }
 
     /// Returns the response to a call, within its deadline. If AWS rejects the session and another session can exist,
@@ -294,7 +294,7 @@ impl<S> Lane<S> {
     /// Records the outcome of a call.
     pub(super) fn settle(&self, outage: Option<&OutageKind>) {
         let now = Instant::now();
-        self.state(|state| state.trouble.settle(outage, now, &self.limits));
+        self.state(|state| state.breaker.settle(outage, now, &self.limits));
     }
 }
 
@@ -308,20 +308,20 @@ where
     Q: Ord + ?Sized,
     V: Clone,
 {
-    let (since, told) = remembered.get(key)?;
-    (since.elapsed() < age).then(|| told.clone())
+    let (since, response) = remembered.get(key)?;
+    (since.elapsed() < age).then(|| response.clone())
 }
 
 /// Remembers a response for `age`, and removes some older responses.
 pub(super) fn remember<K: Ord + Clone, V>(
     remembered: &mut Remembered<K, V>,
     key: K,
-    told: V,
+    response: V,
     age: Duration,
 ) {
     let is_full = remembered.len() >= MAX_REMEMBERED;
     let is_dead = |_: &K, (since, _): &mut (Instant, V)| is_full || since.elapsed() >= age;
-    remembered.insert(key, (Instant::now(), told), is_dead);
+    remembered.insert(key, (Instant::now(), response), is_dead);
 }
 
 #[cfg(test)]

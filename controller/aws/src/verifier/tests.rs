@@ -67,8 +67,8 @@ impl Case {
     }
 
     fn verifier(&self) -> AwsVerifier {
-        let witnesses = self.clients(Arc::new(PerAccount));
-        AwsVerifier::new(Arc::new(witnesses), self.policy.clone(), "")
+        let clients = self.clients(Arc::new(PerAccount));
+        AwsVerifier::new(Arc::new(clients), self.policy.clone(), "")
     }
 
     fn clients(&self, source: Arc<dyn CredentialsSource>) -> AwsClients {

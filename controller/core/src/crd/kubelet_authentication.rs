@@ -229,15 +229,15 @@ impl KubeletAuthenticationSpec {
 
     /// The maximum validity of certificates: from the spec, or the default for its attestation providers.
     pub fn longest_lifetime(&self) -> Duration {
-        let said = self.certificate.expiration_seconds;
+        let configured = self.certificate.expiration_seconds;
         let mut attestors = self.authorized_attestors.iter();
         let seconds = if attestors.any(|one| one == Provider::INSECURE.as_str()) {
             // A certificate for `insecure` cannot be renewed. With this default of earlier versions, it would expire
             // after a week.
-            let said = said.filter(|seconds| *seconds != ATTESTED_SECONDS);
-            said.unwrap_or(INSECURE_SECONDS)
+            let configured = configured.filter(|seconds| *seconds != ATTESTED_SECONDS);
+            configured.unwrap_or(INSECURE_SECONDS)
         } else {
-            said.unwrap_or(ATTESTED_SECONDS)
+            configured.unwrap_or(ATTESTED_SECONDS)
         };
         Duration::from_secs(seconds.into())
     }

@@ -267,7 +267,7 @@ impl RecordLedger {
                     continue;
                 }
                 Some(GcAction::Bury(what)) => {
-                    self.bury(stored, what, &mut swept, now).await;
+                    self.retire(stored, what, &mut swept, now).await;
                     continue;
                 }
                 Some(GcAction::Delete) => {
@@ -309,12 +309,12 @@ impl RecordLedger {
         }
     }
 
-    async fn bury(&self, stored: &Stored, what: Swept, swept: &mut SweepReport, now: SystemTime) {
+    async fn retire(&self, stored: &Stored, what: Swept, swept: &mut SweepReport, now: SystemTime) {
         let Stored { record, version } = stored;
         let longest = self.policy().longest_lifetime;
-        let buried = record.buried(TombstoneReason::MachineGone, longest, now);
-        swept.count(&buried, None, now);
-        let replaced = written(self.records().replace(&buried, version).await);
+        let retired = record.retired(TombstoneReason::MachineGone, longest, now);
+        swept.count(&retired, None, now);
+        let replaced = written(self.records().replace(&retired, version).await);
         if let Ok(Some(_)) = replaced {
             let (node, generation) = (record.node_name.as_str(), record.generation);
             cluster_line!(

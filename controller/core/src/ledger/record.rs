@@ -197,7 +197,7 @@ impl Record {
     }
 
     /// Returns the retired record.
-    pub(super) fn buried(
+    pub(super) fn retired(
         &self,
         reason: TombstoneReason,
         longest: Duration,

@@ -148,7 +148,7 @@ impl Rules<'_> {
                 Ok(()) => Ok(Step::Grant(grant)),
                 Err(Step::Refuse(Refusal::Retry(
                     Deferral::IdentityLive { .. } | Deferral::EvidenceExpected { .. },
-                ))) if self.came_second(record) => Ok(self.bury(own, TombstoneReason::Renamed)),
+                ))) if self.came_second(record) => Ok(self.retire(own, TombstoneReason::Renamed)),
                 Err(step) => Err(step),
             };
         }
@@ -372,7 +372,7 @@ impl Rules<'_> {
             self.may_reenrol(record)?;
         }
         match self.facts.others.live.first() {
-            Some(other) => Err(self.bury(other, TombstoneReason::Renamed)),
+            Some(other) => Err(self.retire(other, TombstoneReason::Renamed)),
             None => Ok(()),
         }
     }
@@ -387,10 +387,10 @@ impl Rules<'_> {
             .any(|other| other < order(record))
     }
 
-    fn bury(&self, stored: &Stored, reason: TombstoneReason) -> Step {
+    fn retire(&self, stored: &Stored, reason: TombstoneReason) -> Step {
         let longest = self.policy.longest_lifetime;
         Step::Replace {
-            record: Box::new(stored.record.buried(reason, longest, self.facts.now)),
+            record: Box::new(stored.record.retired(reason, longest, self.facts.now)),
             read: Box::new(stored.clone()),
         }
     }

@@ -180,4 +180,4 @@ impl Unavailable {
 /// A call that an [explanation](crate::decide::explain) does not make. The value names the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not called: {0}")]
-pub struct NotAsked(pub &'static str);
+pub struct NotCalled(pub &'static str);

@@ -69,7 +69,7 @@ impl ConformantServingCsr {
                 .serving_names(provider_id, &holder.attestor)
                 .await
                 .map_err(Deferral::VerifierUnavailable)?;
-            reported = match (&by_platform, &policy.guest_reported) {
+            reported = match (&by_platform, &policy.node_reported) {
                 // If the platform reports names, the node's own report is ignored.
                 (Some(names), _) => names.clone(),
                 (None, Some(guest)) => {

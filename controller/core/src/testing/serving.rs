@@ -46,7 +46,7 @@ pub fn serving_cluster_of(machines: Vec<Machine>) -> Context {
             endpoint_hosts: vec!["api.example.com.".to_owned(), "[2001:db8::6443]".to_owned()],
             service_ranges: ServiceRanges::new(vec!["10.96.0.0/12".parse().unwrap()], true),
             address_ranges: Vec::new(),
-            guest_reported: None,
+            node_reported: None,
         },
         ..cluster()
     }

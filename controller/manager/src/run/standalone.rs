@@ -70,7 +70,7 @@ pub(super) async fn run(
     // clap ensures that all required options are set.
     let file = arguments.settings.unwrap_or_default();
     let authentication = settings_file::read(&file).map_err(explain("--settings"))?;
-    let providers = providers.alone();
+    let providers = providers.standalone();
     let spec = &authentication.spec;
     ensure!(
         !providers.allow_insecure || is_authorized(spec, &Provider::INSECURE),

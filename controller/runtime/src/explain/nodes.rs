@@ -12,7 +12,7 @@ use node_attestation_core::time::text;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::{BoxError, Explainer, NOT_ASKED, bounded, expiries};
+use super::{BoxError, Explainer, NOT_CALLED, bounded, expiries};
 use crate::clock;
 use crate::metrics::DENIED;
 use crate::nodes::{KubeNodes, MAX_NODES};
@@ -107,7 +107,7 @@ impl NodePrediction {
             (Some(Refusal::Retry(deferral)), _) => {
                 ("deferred", deferral.reason(), error_chain(deferral))
             }
-            (None, Some(unknown)) => (UNDECIDED, NOT_ASKED, error_chain(unknown)),
+            (None, Some(unknown)) => (UNDECIDED, NOT_CALLED, error_chain(unknown)),
             (None, None) => (ACCEPTED, "", String::new()),
         };
         let (machine, identity) = (foreseen.machine, foreseen.identity);

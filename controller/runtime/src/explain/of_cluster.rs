@@ -23,7 +23,7 @@ use node_attestation_core::verifier::Verifiers;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::said::Said;
-use super::{BoxError, ExplainError, Explainer, Unasked};
+use super::{BoxError, ExplainError, Explainer, Offline};
 use crate::capi::{CapiInventory, ClusterCa, ObjectKey, TenantKubeconfig};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::hardening::{admission, revocation, service_ranges};
@@ -91,9 +91,9 @@ async fn read(
         Some(access) => access,
         None => by_secret(management, key, reach).await?,
     };
-    let unasked = Unasked::default();
+    let offline = Offline::default();
     let verifiers = verifiers_of(&said.authentication, &said.cluster.uid);
-    let verifiers = unasked.verifiers(verifiers, &named_by_platform(spec));
+    let verifiers = offline.verifiers(verifiers, &named_by_platform(spec));
 
     let trusted = access.ca_certificates();
     let mut audiences: BTreeSet<_> = trusted.iter().map(|der| Audience::of_ca(der)).collect();
@@ -172,7 +172,7 @@ async fn read(
         management: Some((management.clone(), key.clone())),
         signed_by,
         not_ready,
-        unasked,
+        offline,
         notes,
         _watches: said.watches,
     })

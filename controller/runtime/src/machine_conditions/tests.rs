@@ -225,7 +225,7 @@ fn a_revoked_or_retired_record_does_not_set_the_condition() {
             at: at(3),
         });
     };
-    let buried = |record: &mut Record| {
+    let retired = |record: &mut Record| {
         record.tombstone = Some(Tombstone {
             since: at(3),
             reason: TombstoneReason::MachineGone,
@@ -239,8 +239,8 @@ fn a_revoked_or_retired_record_does_not_set_the_condition() {
     assert_eq!(of_record(revoked, untold), None);
     assert_eq!(of_record(revoked, refused), None);
     assert_eq!(of_record(revoked, held), Some(Outcome::Revoked));
-    assert_eq!(of_record(buried, untold), None);
-    assert_eq!(of_record(buried, held), None);
+    assert_eq!(of_record(retired, untold), None);
+    assert_eq!(of_record(retired, held), None);
 }
 
 fn machine(uid: &str, kind: &str) -> ObjectReference {

@@ -95,7 +95,7 @@ pub(super) struct ServiceAddresses {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AutoApprove {
     /// Unknown, because the API server did not respond.
-    Unasked,
+    NotReviewed,
     /// Requests cannot be approved without evidence.
     Closed,
     /// Only kubeadm's bindings approve them.
@@ -111,7 +111,7 @@ impl AutoApprove {
     pub(super) fn condition(self) -> (ConditionStatus, &'static str) {
         use ConditionStatus::{False, True, Unknown};
         match self {
-            Self::Unasked => (Unknown, reason::UNREACHABLE),
+            Self::NotReviewed => (Unknown, reason::UNREACHABLE),
             Self::Closed => (True, reason::CLOSED),
             Self::Bindings => (False, reason::AUTO_APPROVE_BINDING_FOUND),
             Self::Waiting => (False, reason::WAITING_FOR_RECORDS),

@@ -298,7 +298,7 @@ impl Upkeep {
         let enforced = self.enforce(without).await;
         let Some(mut without) = health.note("the admission policy for requests", enforced) else {
             let error = "cannot read the admission policy".to_owned();
-            health.paths = Some((AutoApprove::Unasked, error));
+            health.paths = Some((AutoApprove::NotReviewed, error));
             return health;
         };
         let client = self.access.client();
@@ -316,7 +316,7 @@ impl Upkeep {
         let told = told.chain(self.overlaps.message());
         let paths = part(self.paths(told.collect())).await;
         health.paths =
-            Some(paths.unwrap_or_else(|error| (AutoApprove::Unasked, error.to_string())));
+            Some(paths.unwrap_or_else(|error| (AutoApprove::NotReviewed, error.to_string())));
         let approvers = other_approvers::read(self.access.client());
         let approvers = part_within(REPORT_WITHIN, approvers).await;
         let approvers = approvers.map_err(|error| error.to_string());

@@ -259,7 +259,7 @@ fn serving_policy(
         endpoint_hosts: endpoint.into_iter().collect(),
         service_ranges: ServiceRangesOfCluster::of(cluster).known(),
         address_ranges: Vec::new(),
-        guest_reported: match spec.guest_reported_addresses {
+        node_reported: match spec.guest_reported_addresses {
             GuestReportedAddresses::Refuse => None,
             GuestReportedAddresses::Allow => Some(reported),
         },

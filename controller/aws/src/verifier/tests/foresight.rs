@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::credentials::NoCredentials;
-use node_attestation_core::refusal::NotAsked;
+use node_attestation_core::refusal::NotCalled;
 
 async fn foreseen_by(case: &Case, verifier: &AwsVerifier) -> Result<Foresight, Refusal> {
     let id = ProviderId::parse(&case.claimed).unwrap();
@@ -77,7 +77,7 @@ async fn without_a_call_to_ec2_a_prediction_checks_only_the_region() {
     assert_eq!(foresight.identity.instance.as_deref(), Some(INSTANCE));
     assert_eq!(foresight.identity.node_name, None);
     let unknown = foresight.unknown.unwrap();
-    assert!(unknown.cause::<NotAsked>().is_some(), "{unknown:?}");
+    assert!(unknown.cause::<NotCalled>().is_some(), "{unknown:?}");
     case.policy.settings.regions = ["us-east-1".to_owned()].into();
     let verifier = AwsVerifier::new(clients, case.policy.clone(), "");
     match foreseen_by(&case, &verifier).await {

@@ -31,7 +31,7 @@ impl NodeReportedAddresses for Guest {
 
 pub(super) fn guest_reported(names: Option<Vec<ServingName>>) -> Context {
     let mut cluster = serving_cluster();
-    cluster.serving.guest_reported = Some(Arc::new(Guest(names)));
+    cluster.serving.node_reported = Some(Arc::new(Guest(names)));
     cluster
 }
 
@@ -197,7 +197,7 @@ fn a_node_reported_address_is_ignored_if_the_platform_reports_some() {
     // The second machine has no names, like a machine that is being stopped.
     for reported in [vec![ServingName::Ip(ADDRESS.into())], Vec::new()] {
         let mut cluster = platform_reported(Some(reported));
-        cluster.serving.guest_reported = Some(Arc::new(Guest(Some(vec![claimed.clone()]))));
+        cluster.serving.node_reported = Some(Arc::new(Guest(Some(vec![claimed.clone()]))));
         assert_eq!(
             denied_by(&serving_for(&[ip([198, 51, 100, 7])]), &cluster),
             Denial::ServingNameNotReported(claimed.clone(), "m1".to_owned())
@@ -226,7 +226,7 @@ fn a_name_that_only_an_unavailable_attestor_could_report_waits() {
         let mut cluster = platform_reported(None);
         cluster.verifiers = [Err(why)].into_iter().collect();
         // Reports from nodes are accepted, but the platform could report other names.
-        cluster.serving.guest_reported = Some(Arc::new(Guest(Some(vec![claimed.clone()]))));
+        cluster.serving.node_reported = Some(Arc::new(Guest(Some(vec![claimed.clone()]))));
         cluster
     };
     let request = serving_for(&[ip(ADDRESS)]);
@@ -386,7 +386,7 @@ fn a_request_with_one_foreign_or_guest_reported_name_is_denied() {
         }
         let mut cluster = reported_by_both(&by_platform);
         let by_guest = vec![ServingName::Ip(guest.into())];
-        cluster.serving.guest_reported = Some(Arc::new(Guest(Some(by_guest))));
+        cluster.serving.node_reported = Some(Arc::new(Guest(Some(by_guest))));
         approved(&mixed(), &cluster);
 
         let request = serving_for(&[ip(ADDRESS), ip(PUBLIC), ip(name)]);

@@ -169,12 +169,12 @@ fn a_sweep_reports_each_action_once() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
     let (node_name, generation) = (name("n1"), 1);
-    let buried = SweepAction {
+    let retired = SweepAction {
         node_name: node_name.clone(),
         generation,
         what: Swept::Buried,
     };
-    assert_eq!(swept_again(&world, 2).done, [buried]);
+    assert_eq!(swept_again(&world, 2).done, [retired]);
 
     world.node_of("n1", "m1", false, 3);
     let removed = SweepAction {
@@ -240,11 +240,11 @@ fn replaced_retired_and_manually_revoked_generations_are_revoked() {
     assert_eq!(revoked(&world.record("n1"), 22), both);
     assert_eq!(revoked(&world.record("n1"), 23), None);
 
-    let buried = world
+    let retired = world
         .record("n1")
-        .buried(TombstoneReason::MachineGone, LONGEST, at(5));
+        .retired(TombstoneReason::MachineGone, LONGEST, at(5));
     assert_eq!(
-        revoked(&buried, 5),
+        revoked(&retired, 5),
         Some((opened_at(1) + 1, at(25) + GRANT_LAG))
     );
 }

@@ -251,7 +251,7 @@ fn a_node_of_a_retired_machine_has_no_holder() {
     assert_eq!(owner(&world), NodeOwner::Present(provider_id("m1")));
 
     world.edit("n1", |record| {
-        *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+        *record = record.retired(TombstoneReason::MachineGone, LONGEST, at(1));
     });
     assert_eq!(
         owner(&world),

@@ -82,10 +82,10 @@ fn a_tombstone_has_no_reset_and_no_superseded_generation() {
     record.superseded = Some(1);
     record.reset = Some(record.generation);
 
-    let buried = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+    let retired = record.retired(TombstoneReason::MachineGone, LONGEST, at(1));
 
-    assert!(!buried.is_live());
-    assert_eq!((buried.superseded, buried.reset), (None, None));
+    assert!(!retired.is_live());
+    assert_eq!((retired.superseded, retired.reset), (None, None));
 }
 
 #[test]
@@ -135,10 +135,10 @@ fn a_record_with_hostile_times_ends_at_a_time_that_can_be_written() {
     (long.opened.time, long.not_after) = (UNIX_EPOCH, last);
 
     let listed = revoked.revoked_generations(LONGEST, at(1)).unwrap();
-    let buried = long.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+    let retired = long.retired(TombstoneReason::MachineGone, LONGEST, at(1));
 
     assert_eq!(listed.until, last);
-    assert_eq!(buried.tombstone.unwrap().until, last);
+    assert_eq!(retired.tombstone.unwrap().until, last);
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn a_claim_with_a_stale_cache_finds_its_record() {
 fn a_claim_does_not_change_a_tombstone_missing_from_its_cache() {
     let world = World::held(policy());
     world.edit("n1", |record| {
-        *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+        *record = record.retired(TombstoneReason::MachineGone, LONGEST, at(1));
     });
     let before = world.record("n1");
     let ledger = world.ledger_over(world.faulty(Fault::Outdated));
@@ -72,7 +72,7 @@ fn a_claim_with_more_than_64_live_records_of_its_key_waits() {
         let mut record = world.record("n1");
         record.node_name = name(&format!("other-{number}"));
         if !is_live {
-            record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+            record = record.retired(TombstoneReason::MachineGone, LONGEST, at(1));
         }
         block_on(world.records.create(&record)).unwrap();
     };
@@ -97,7 +97,7 @@ fn a_recovery_with_more_than_64_records_of_its_uid_waits() {
     let add = |number: usize| {
         let mut record = lost.record.clone();
         record.node_name = name(&format!("other-{number}"));
-        record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+        record = record.retired(TombstoneReason::MachineGone, LONGEST, at(1));
         block_on(world.records.create(&record)).unwrap();
     };
     let waits = |generation| match world.renews("m1", generation, 2) {

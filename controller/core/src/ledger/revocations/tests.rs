@@ -101,7 +101,7 @@ fn a_fast_clock_does_not_shorten_the_revocation_after_a_reclaim() {
     let world = World::held(policy());
     let record = world
         .record("n1")
-        .buried(TombstoneReason::MachineGone, LONGEST, at(1));
+        .retired(TombstoneReason::MachineGone, LONGEST, at(1));
     let end = record.former_end().unwrap();
     let ahead = end + Duration::from_hours(24);
 
@@ -145,7 +145,7 @@ fn a_certificate_revoked_only_by_the_list_can_neither_renew_nor_serve() {
 fn a_retired_record_does_not_block_its_machine() {
     let world = World::held(policy());
     world.edit("n1", |record| {
-        *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+        *record = record.retired(TombstoneReason::MachineGone, LONGEST, at(1));
     });
     let list = published(&world, 1);
     assert_eq!(list.revoked.len(), 1);
@@ -168,7 +168,7 @@ fn a_later_generation_presented_with_evidence_is_recorded() {
     };
     let retired = |world: &World| {
         world.edit("n1", |record| {
-            *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+            *record = record.retired(TombstoneReason::MachineGone, LONGEST, at(1));
         });
     };
 

@@ -62,7 +62,7 @@ fn period(found: &Health, sync_period: Duration) -> Duration {
     let is_wrong = !is_reachable || !found.missing.is_empty() || !found.undone.is_empty();
     let period = match found.paths {
         _ if is_wrong => WRONG_AGAIN,
-        None | Some((AutoApprove::Unasked | AutoApprove::Waiting, _)) => WRONG_AGAIN,
+        None | Some((AutoApprove::NotReviewed | AutoApprove::Waiting, _)) => WRONG_AGAIN,
         Some((AutoApprove::Closed, _)) => sync_period,
         Some((AutoApprove::Bindings | AutoApprove::Open, _)) => OPEN_AGAIN,
     };
@@ -132,7 +132,7 @@ mod tests {
                 ..closed()
             },
             found(None),
-            found(Some(AutoApprove::Unasked)),
+            found(Some(AutoApprove::NotReviewed)),
             found(Some(AutoApprove::Waiting)),
         ] {
             assert_eq!(minutes(&wrong), 1, "{wrong:?}");

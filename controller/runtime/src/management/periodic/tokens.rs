@@ -212,7 +212,7 @@ mod tests {
             };
             assert_eq!(found(|_| {}, without_node), ["m1"]);
         }
-        let buried = |record: &mut Record| {
+        let retired = |record: &mut Record| {
             renewed(record);
             record.tombstone = Some(Tombstone {
                 since: at(1),
@@ -220,7 +220,7 @@ mod tests {
                 until: at(40),
             });
         };
-        assert_eq!(found(buried, |machine| machine.has_node = false), ["m1"]);
+        assert_eq!(found(retired, |machine| machine.has_node = false), ["m1"]);
     }
 
     #[test]

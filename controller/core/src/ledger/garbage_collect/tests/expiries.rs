@@ -122,8 +122,8 @@ fn a_revoked_or_retired_record_is_not_overdue() {
     let (record, issued) = (world.record("n1"), issued(0));
     assert!(is_overdue(Some(&issued), &record, at(8)));
 
-    let buried = record.buried(TombstoneReason::MachineGone, LONGEST, at(8));
-    assert!(!is_overdue(Some(&issued), &buried, at(8)));
+    let retired = record.retired(TombstoneReason::MachineGone, LONGEST, at(8));
+    assert!(!is_overdue(Some(&issued), &retired, at(8)));
     world.revoke("n1", 8);
     let revoked = world.record("n1");
     assert!(!is_overdue(Some(&issued), &revoked, at(8)));

@@ -121,7 +121,7 @@ fn a_node_whose_calls_hang_does_not_delay_other_nodes_in_each_sweep() {
     for (machine, node) in [("m1", "n1"), ("m2", "n2"), ("m3", "n3")] {
         let longest = policy().longest_lifetime;
         world.edit(node, |record| {
-            *record = record.buried(TombstoneReason::MachineGone, longest, at(1));
+            *record = record.retired(TombstoneReason::MachineGone, longest, at(1));
         });
         world.node_of(node, machine, false, 1);
         world.becomes(machine, None);

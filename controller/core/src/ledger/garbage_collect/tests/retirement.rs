@@ -75,12 +75,12 @@ fn a_record_is_retired_once_its_machine_has_another_provider_id() {
         let swept = swept_again(&world, 2);
 
         assert!(!world.record("n1").is_live());
-        let buried = SweepAction {
+        let retired = SweepAction {
             node_name: name("n1"),
             generation: 1,
             what: Swept::Contradicted,
         };
-        assert_eq!(swept.done, [buried]);
+        assert_eq!(swept.done, [retired]);
     }
 }
 

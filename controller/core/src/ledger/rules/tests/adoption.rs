@@ -65,7 +65,7 @@ fn adoption_without_evidence_opens_only_one_generation() {
     world.reset("n1");
     assert_eq!(world.denied(&bare("m1", 2, 1), 1), refused);
     world.edit("n1", |record| {
-        *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+        *record = record.retired(TombstoneReason::MachineGone, LONGEST, at(1));
     });
     assert_eq!(world.denied(&bare("m1", 2, 2), 2), refused);
     world.becomes("m1", None);

@@ -363,7 +363,7 @@ fn a_key_can_be_reused_after_a_rename_or_a_tombstone() {
     assert!(!world.record("n1").is_live());
 
     world.edit("n2", |record| {
-        *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+        *record = record.retired(TombstoneReason::MachineGone, LONGEST, at(1));
     });
     assert_eq!(world.granted(&claim("m2", "n3", 1, 2), 2), 1);
 }
@@ -396,13 +396,13 @@ fn a_machine_with_a_changed_provider_id_waits_for_certificate_expiry() {
 
 #[test]
 fn a_revoked_machine_cannot_rejoin_with_another_provider_id() {
-    for is_buried in [false, true] {
+    for is_retired in [false, true] {
         let world = unnamed();
         world.granted(&claiming("m1", "m8", "n1", 1, 0), 0);
         world.revoke("n1", 1);
-        if is_buried {
+        if is_retired {
             world.edit("n1", |record| {
-                *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(2));
+                *record = record.retired(TombstoneReason::MachineGone, LONGEST, at(2));
             });
         }
         let again = claiming("m1", "m1", "n1", 2, 11);

@@ -14,7 +14,7 @@ fn a_tombstone_has_no_holder() {
     assert_eq!(holder(None).unwrap().uid, uid);
 
     world.edit("n1", |record| {
-        *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+        *record = record.retired(TombstoneReason::MachineGone, LONGEST, at(1));
     });
 
     for (presented, expected) in [

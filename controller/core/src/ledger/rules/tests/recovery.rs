@@ -187,7 +187,7 @@ fn a_repeated_recovery_still_waits_for_another_name_of_the_machine() {
 fn a_retired_or_replaced_generation_in_the_list_recovers_nothing() {
     let retired = World::held(recovering());
     retired.edit("n1", |record| {
-        *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+        *record = record.retired(TombstoneReason::MachineGone, LONGEST, at(1));
     });
     let replaced = World::held(recovering());
     replaced.granted(&claim("m1", "n1", 2, 1), 1);

@@ -86,7 +86,7 @@ fn a_renewal_of_a_suspect_instance_is_accepted() {
 fn a_suspect_instance_is_accepted_after_its_return_or_reset() {
     let world = World::held(policy());
     world.edit("n1", |record| {
-        *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+        *record = record.retired(TombstoneReason::MachineGone, LONGEST, at(1));
     });
     assert_eq!(
         world.granted(&suspect(claim("m1", "n1", 2, 2)), 2),
@@ -108,7 +108,7 @@ fn a_renamed_machine_is_accepted_after_a_crash_between_writes() {
 
     let crashed = World::held(policy());
     crashed.edit("n1", |record| {
-        *record = record.buried(TombstoneReason::Renamed, LONGEST, at(1));
+        *record = record.retired(TombstoneReason::Renamed, LONGEST, at(1));
     });
     assert_eq!(crashed.granted(&suspect(claim("m1", "n2", 2, 1)), 1), 1);
 }

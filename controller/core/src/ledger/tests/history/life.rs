@@ -146,9 +146,9 @@ impl Life {
             Event::Reset(name) => self.reset(NAMES[*name]),
             Event::ResetRevoked(name) => self.reset_revoked(NAMES[*name]),
             Event::Retire(name) => self.change(NAMES[*name], |record, hour| {
-                let buried = record.buried(TombstoneReason::MachineGone, LONGEST, at(hour));
+                let retired = record.retired(TombstoneReason::MachineGone, LONGEST, at(hour));
                 *record = if record.is_live() {
-                    buried
+                    retired
                 } else {
                     record.clone()
                 };

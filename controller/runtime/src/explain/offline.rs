@@ -10,7 +10,7 @@ use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_core::identifiers::{KeyDigest, ServingName};
 use node_attestation_core::inventory::Machine;
-use node_attestation_core::refusal::{Deferral, NotAsked, Refusal, Unavailable};
+use node_attestation_core::refusal::{Deferral, NotCalled, Refusal, Unavailable};
 use node_attestation_core::unshared::Unshared;
 use node_attestation_core::verifier::{
     Appraisal, Assurance, AttestedIdentity, Foresight, Identity, Verifier, Verifiers,
@@ -21,27 +21,27 @@ pub(super) const CHECK: &str = "evidence";
 
 /// The services that were not called for the current request's evidence. The command explains one request at a time.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Unasked(Arc<Unshared<State>>);
+pub(super) struct Offline(Arc<Unshared<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    not_asked: Option<NotAsked>,
+    not_called: Option<NotCalled>,
     /// The endorsement key in the request's annotation.
     annotated: Option<KeyDigest>,
 }
 
-impl Unasked {
+impl Offline {
     /// Resets the state for this request.
     pub(super) fn begin(&self, request: &CertificateSigningRequest) {
         let annotation = request.annotations().get(ENDORSEMENT_KEY_ANNOTATION);
         *self.0.lock() = State {
-            not_asked: None,
+            not_called: None,
             annotated: annotation.and_then(|text| KeyDigest::parse(text).ok()),
         };
     }
 
-    pub(super) fn taken(&self) -> Option<NotAsked> {
-        self.0.lock().not_asked
+    pub(super) fn taken(&self) -> Option<NotCalled> {
+        self.0.lock().not_called
     }
 
     /// Wraps the verifiers. If an appraisal depends on a service that is not called, the wrapped verifier accepts the
@@ -51,7 +51,7 @@ impl Unasked {
             Arc::new(Unproved {
                 names_nodes: names_nodes.contains(verifier.provider()),
                 verifier,
-                unasked: self.clone(),
+                offline: self.clone(),
             })
         })
     }
@@ -63,7 +63,7 @@ impl Unasked {
 struct Unproved {
     verifier: Arc<dyn Verifier>,
     names_nodes: bool,
-    unasked: Unasked,
+    offline: Offline,
 }
 
 #[async_trait::async_trait]
@@ -85,16 +85,16 @@ impl Verifier for Unproved {
         let Err(Refusal::Retry(Deferral::VerifierUnavailable(source))) = &appraised else {
             return appraised;
         };
-        let Some(not_asked) = source.cause::<NotAsked>() else {
+        let Some(not_called) = source.cause::<NotCalled>() else {
             return appraised;
         };
-        let mut state = self.unasked.0.lock();
+        let mut state = self.offline.0.lock();
         let endorsement_key = state.annotated;
         // Without the endorsement key, the TPM cannot be compared with the machine's record.
         if *self.provider() == Provider::TPM && endorsement_key.is_none() {
             return appraised;
         }
-        state.not_asked = Some(*not_asked);
+        state.not_called = Some(*not_called);
         let node_name = self.names_nodes.then(|| appraisal.node_name.clone());
         let identity = Identity {
             node_name,

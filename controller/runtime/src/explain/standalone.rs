@@ -11,13 +11,13 @@ use node_attestation_core::ledger::{
     AllRecords, LastIssued, Record, Records, Stored, Version, WriteError,
 };
 use node_attestation_core::nodes::{Node, Nodes};
-use node_attestation_core::refusal::{NotAsked, Unavailable};
+use node_attestation_core::refusal::{NotCalled, Unavailable};
 use node_attestation_core::serving::NodeReportedAddresses;
 use node_attestation_core::verifier::{Identity, Verifiers};
 use tokio::task::JoinSet;
 
 use super::of_cluster::{named_by_platform, rehearsed_signer};
-use super::{ExplainError, Explainer, Unasked};
+use super::{ExplainError, Explainer, Offline};
 use crate::client::ClusterAccess;
 use crate::file_inventory::ClusterInventory;
 use crate::nodes::KubeNodes;
@@ -25,7 +25,7 @@ use crate::standalone::{ClusterInFiles, certificates, uid};
 
 /// The settings for a cluster whose controller uses files.
 #[derive(Debug)]
-pub struct AloneSettings {
+pub struct StandaloneSettings {
     /// The workload cluster. If `None`, requests can only be read from files.
     pub workload: Option<ClusterAccess>,
     /// The CA certificates of the cluster, as PEM. The first certificate is used for signing. If empty, the
@@ -43,11 +43,11 @@ impl Explainer {
     /// # Errors
     ///
     /// Returns an error if a file cannot be used, or if there is no CA certificate.
-    pub fn alone(
-        settings: AloneSettings,
+    pub fn standalone(
+        settings: StandaloneSettings,
         verifiers: impl Fn(&KubeletAuthentication, &str) -> Verifiers,
     ) -> Result<Self, ExplainError> {
-        let AloneSettings {
+        let StandaloneSettings {
             workload,
             ca_certificates,
             inventory,
@@ -63,14 +63,14 @@ impl Explainer {
             ));
         };
         let signer = rehearsed_signer(&ca).map_err(ExplainError::File)?;
-        let unasked = Unasked::default();
+        let offline = Offline::default();
         let verifiers = verifiers(&authentication, &uid(&signing));
         let files = ClusterInFiles {
             authentication: &authentication,
             inventory,
             ca_certificates: &signing.into_iter().chain(trusted.cloned()).collect(),
             workload: workload.as_ref(),
-            verifiers: unasked.verifiers(verifiers, &named_by_platform(&authentication.spec)),
+            verifiers: offline.verifiers(verifiers, &named_by_platform(&authentication.spec)),
             records: Arc::new(Unknown),
             signer,
         };
@@ -86,7 +86,7 @@ impl Explainer {
             signed_by: "the controller, with the key of --ca-key or with its external signer"
                 .to_owned(),
             not_ready: None,
-            unasked,
+            offline,
             notes: Vec::new(),
             _watches: JoinSet::new(),
         })
@@ -99,7 +99,7 @@ struct Unknown;
 
 impl Unknown {
     fn records() -> Unavailable {
-        Unavailable::new(NotAsked(
+        Unavailable::new(NotCalled(
             "the node identities, which are in the memory of the controller",
         ))
     }
@@ -160,7 +160,7 @@ struct SeenNodes(
 );
 
 fn no_kubeconfig() -> Unavailable {
-    Unavailable::new(NotAsked("the Nodes, because no kubeconfig was given"))
+    Unavailable::new(NotCalled("the Nodes, because no kubeconfig was given"))
 }
 
 #[async_trait::async_trait]
@@ -173,7 +173,9 @@ impl Nodes for SeenNodes {
     }
 
     async fn delete(&self, _: &NodeName, _: &str) -> Result<(), Unavailable> {
-        Err(Unavailable::new(NotAsked("an explanation deletes no Node")))
+        Err(Unavailable::new(NotCalled(
+            "an explanation deletes no Node",
+        )))
     }
 
     fn now(&self, now: SystemTime) -> SystemTime {
