@@ -14,8 +14,8 @@ type Addresses = io::Result<Vec<SocketAddr>>;
 ///
 /// musl, the C library of static programs, looks up IPv4 and IPv6 addresses together, and fails if the name server
 /// rejects either query (`name_from_dns` in `src/network/lookup_name.c`). glibc and Go use the answer to the other
-/// query, and therefore the kubelet and other Kubernetes clients also do. Therefore, after a failure, this function
-/// looks up each family separately.
+/// query. The kubelet and other Kubernetes clients are written in Go. Therefore, after a failure, this function looks
+/// up each family separately.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
 //! Machines that hold records and are no longer in the inventory.
 //!
 //! When a record is retired, the controller revokes the node's certificates and deletes its Node, and the node must
-//! enroll again. Therefore one failed lookup is not sufficient: an inventory can return an incomplete list, an
-//! infrastructure provider can change its IDs, and a backup can be restored in any order.
+//! enroll again. Therefore one failed lookup is not sufficient. An inventory can return an incomplete list, an
+//! infrastructure provider can change its IDs, and backups can be restored in any order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

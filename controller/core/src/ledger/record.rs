@@ -161,8 +161,8 @@ impl Record {
     /// Returns the record that this certificate of the claimant recovers. `before` is the present record of the name,
     /// if there is one. It comes from a backup, or an earlier certificate recovered it.
     ///
-    /// The certificate remains valid until the node uses its next certificate, except after another recovery: its
-    /// generation is lower than the generation that the earlier certificate opened, so both end.
+    /// The certificate remains valid until the node uses its next certificate. Exception: after another recovery, its
+    /// generation is lower than the generation that the earlier certificate opened, so both become invalid.
     pub(super) fn recovered(
         claim: &Claim,
         certificate: CertificateUid,
