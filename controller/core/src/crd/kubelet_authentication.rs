@@ -129,8 +129,8 @@ pub struct KubeletAuthenticationSpec {
     #[schemars(with = "AutoApproveBindings")]
     pub auto_approve_bindings: Option<AutoApproveBindings>,
     /// The treatment of bootstrap tokens. `Manage`: while attestation is enforced, the controller keeps the token of a
-    /// Machine valid as long as the Machine exists, and then ends it; it does the same for the token of a pool if every
-    /// authorized attestor has evidence. `Ignore`: it does not change any token.
+    /// Machine valid as long as the Machine exists, and then ends it. If every authorized attestor has evidence, it
+    /// does the same for the token of a pool. `Ignore`: it does not change any token.
     #[serde(default)]
     pub bootstrap_tokens: BootstrapTokens,
     /// Whether existing Nodes can be adopted. `Allow`: with their kubelet certificate and new evidence.
@@ -142,9 +142,9 @@ pub struct KubeletAuthenticationSpec {
     pub adoption: Option<Adoption>,
     /// Nodes that renew their certificates with the built-in signer of Kubernetes, without evidence, until they have a
     /// node identity. Enforcement does not wait for them. An entry is the name of a Node without the plugin, such as a
-    /// Windows node or a virtual kubelet, or `ControlPlane`: the nodes of control-plane Machines, for the certificate
-    /// that kubeadm issued to the first one. Unset: `ControlPlane` if autoApproveBindings is also unset and the attestors
-    /// have evidence, and otherwise no Node.
+    /// Windows node or a virtual kubelet. The entry `ControlPlane` means the nodes of control-plane Machines, for the
+    /// certificate that kubeadm issued to the first one. Unset: `ControlPlane` if autoApproveBindings is also unset
+    /// and the attestors have evidence, and otherwise no Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         with = "Vec<String>",
@@ -247,10 +247,10 @@ impl KubeletAuthenticationSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CertificateSettings {
-    /// The longest validity of certificates, in seconds. A node can request less. With evidence, the default is
-    /// 604800 (7 days), and the maximum is 2592000 (30 days). With `insecure`, which cannot renew, the default is
-    /// 31536000 (365 days), and the maximum is 31622400 (366 days); there, 604800 means the default, because earlier
-    /// versions wrote it into every object.
+    /// The longest validity of certificates, in seconds. A node can request less. With evidence, the default is 604800
+    /// (7 days), and the maximum is 2592000 (30 days). With `insecure`, which cannot renew, the default is 31536000
+    /// (365 days), and the maximum is 31622400 (366 days). With `insecure`, 604800 also means the default, because
+    /// earlier versions wrote it into every object.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i32>", range(min = 600, max = MAX_SECONDS))]
     pub expiration_seconds: Option<u32>,

@@ -349,8 +349,8 @@ pub struct NodeIdentityStatus {
     /// The boot of the machine's TPM at that time. Earlier versions wrote it; now it is in the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_tpm_boot: Option<LastTpmBoot>,
-    /// A generation in a certificate that the node presented with evidence, and that the node identity does not have,
-    /// because it was restored from a backup. `identities restored` resets such a node identity.
+    /// A generation in a certificate that the node presented with evidence. The node identity does not have this
+    /// generation, because it was restored from a backup. `identities restored` resets such a node identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>", range(min = 1))]
     pub presented_generation: Option<u64>,

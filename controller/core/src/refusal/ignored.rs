@@ -36,7 +36,7 @@ crate::reasons! {
         IssuedByOthers => "another signer issued a certificate for this request without attestation",
         /// The request already has its certificate.
         #[error("the certificate was already issued")]
-        #[cure("Nothing.")]
+        #[cure("No action is needed.")]
         AlreadyIssued => "the certificate was already issued",
     }
 }
