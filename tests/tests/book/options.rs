@@ -12,8 +12,8 @@ pub const SIGNER: &str = "node-attestation-signer-pkcs11";
 const PREAMBLE: &str = "\
 # Controller options
 
-Every command and option of `node-attestation-controller` and of `node-attestation-signer-pkcs11`. Each command also has the
-option `--help`. `node-attestation-controller man` prints manual pages.
+This page lists every command and option of `node-attestation-controller` and of `node-attestation-signer-pkcs11`. Each command
+also has the option `--help`. `node-attestation-controller man` prints manual pages.
 
 The tests write this page from `--help` of the programs:
 `UPDATE=1 cargo test -p kubelet-authenticator-tests --test book`.

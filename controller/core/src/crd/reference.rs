@@ -13,7 +13,7 @@ use super::{manifests, schema};
 
 const PREAMBLE: &str = "# Custom resources
 
-The custom resources of the project, with every field. `kubectl explain` prints the same descriptions:
+This page lists the custom resources of the project, with every field. `kubectl explain` prints the same descriptions:
 
 <!-- run by: the_documented_commands_and_the_tpm_tutorial_attest_nodes -->
 ```console

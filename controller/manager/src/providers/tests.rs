@@ -15,8 +15,9 @@ use super::*;
 
 const PREAMBLE: &str = "# Reasons
 
-A reason explains why a certificate signing request (CSR) has no certificate. The condition of the request, an Event and the log
-line `decided` contain the reason. A pending request has no condition, so its reason is only in the Event and in the log.
+This page lists every reason for which a certificate signing request (CSR) has no certificate. The condition of the request, an
+Event and the log line `decided` contain the reason. A pending request has no condition, so its reason is only in the Event and in
+the log.
 
 The requester reads only the message. The Event and the log show the details, such as the name of the machine.
 `node-attestation-controller explain NAME --cluster CLUSTER` prints the reason and the cure for one request.
