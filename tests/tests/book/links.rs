@@ -1,8 +1,9 @@
 //! The links on the pages, and the book's list of pages.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use kubelet_authenticator_tests::docs::page;
+use kubelet_authenticator_tests::docs::{named, page, tests};
 use kubelet_authenticator_tests::page::repository;
 
 use crate::markdown::{anchors, links};
@@ -62,4 +63,42 @@ fn every_page_is_in_the_summary_once() {
         .collect();
     pages.sort();
     assert_eq!(listed, pages);
+}
+
+#[test]
+fn the_summary_contains_the_title_of_each_page() {
+    let summary = page("SUMMARY.md");
+    let mut different = Vec::new();
+    for entry in summary.lines().map(str::trim_start) {
+        let entry = entry.strip_prefix("- [");
+        let Some((title, rest)) = entry.and_then(|entry| entry.split_once("](")) else {
+            continue;
+        };
+        let name = rest.trim_end_matches(')');
+        let text = page(name);
+        let heading = text.lines().find_map(|line| line.strip_prefix("# "));
+        if heading != Some(title) {
+            different.push(format!("{name}: {title}"));
+        }
+    }
+
+    assert_eq!(different, Vec::<String>::new());
+}
+
+#[test]
+fn pages_for_users_do_not_name_tests() {
+    let summary = page("SUMMARY.md");
+    // The parts from here on are for reviewers and contributors.
+    let (users, _) = summary.split_once("\n# Evidence\n").unwrap();
+    let tests: BTreeSet<String> = tests().into_iter().collect();
+    let mut found = Vec::new();
+    for name in links(users) {
+        let text = page(&name);
+        let names = named(&text)
+            .into_iter()
+            .filter(|name| tests.contains(*name));
+        found.extend(names.map(|test| format!("{name}: {test}")));
+    }
+
+    assert_eq!(found, Vec::<String>::new());
 }
