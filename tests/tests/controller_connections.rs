@@ -32,9 +32,9 @@ fn admin(server: &ApiServer) -> Kubeconfig {
 }
 
 fn tenant(kubeconfig: &Kubeconfig) -> Client {
-    let mut reach = EgressPolicy::STRICT;
-    reach.insecure_allow_loopback = true;
-    let kubeconfig = TenantKubeconfig::parse(kubeconfig.to_yaml().as_bytes(), reach).unwrap();
+    let mut egress = EgressPolicy::STRICT;
+    egress.insecure_allow_loopback = true;
+    let kubeconfig = TenantKubeconfig::parse(kubeconfig.to_yaml().as_bytes(), egress).unwrap();
     kubeconfig
         .access(&ObjectKey::new("tenant-a", "prod-1"))
         .unwrap()

@@ -15,9 +15,9 @@ use node_attestation_runtime::client::EgressPolicy;
 /// Lists requests with this kubeconfig. Returns the number of requests, or the error.
 async fn list(kubeconfig: Kubeconfig) -> Result<usize, String> {
     let text = kubeconfig.to_yaml();
-    let mut reach = EgressPolicy::STRICT;
-    reach.insecure_allow_loopback = true;
-    let kubeconfig = TenantKubeconfig::parse(text.as_bytes(), reach).unwrap();
+    let mut egress = EgressPolicy::STRICT;
+    egress.insecure_allow_loopback = true;
+    let kubeconfig = TenantKubeconfig::parse(text.as_bytes(), egress).unwrap();
     let access = kubeconfig
         .access(&ObjectKey::new("tenant-a", "prod-1"))
         .unwrap();
@@ -132,12 +132,12 @@ fn huge_lists_from_20_api_servers_do_not_exhaust_memory() {
 /// Lists the requests in twenty clusters, for six signers of each cluster at the same time, and checks the peak memory.
 fn read_of_twenty(kubeconfig: &str) {
     let text = std::fs::read_to_string(kubeconfig).unwrap();
-    let mut reach = EgressPolicy::STRICT;
-    reach.insecure_allow_loopback = true;
+    let mut egress = EgressPolicy::STRICT;
+    egress.insecure_allow_loopback = true;
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let clusters: Vec<_> = (0..20)
         .map(|_| {
-            let kubeconfig = TenantKubeconfig::parse(text.as_bytes(), reach).unwrap();
+            let kubeconfig = TenantKubeconfig::parse(text.as_bytes(), egress).unwrap();
             let _entered = runtime.enter();
             kubeconfig
                 .access(&ObjectKey::new("tenant-a", "prod-1"))

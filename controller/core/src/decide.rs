@@ -12,8 +12,8 @@ use crate::identifiers::CertificateUid;
 use crate::ledger::RequestRef;
 use crate::refusal::{Deferral, Denial, Failure, Ignored, Refusal};
 use crate::request::{
-    self, Approval, Asked, ClaimedCsr, IssuedCertificate, KubeletServing, ParsedCsr, RawRequest,
-    TriageError,
+    self, Approval, ClaimedCsr, IssuedCertificate, KubeletServing, ParsedCsr, RawRequest,
+    SignerKind, TriageError,
 };
 use crate::scope::EnforcementState;
 use crate::time::until;
@@ -163,14 +163,14 @@ impl Deciding<'_> {
         let context = self.context;
         let raw = self.steps.take("scope", || triage(request, context))?;
         self.steps.saw(|| seen::request(request));
-        let asked = raw.asked().clone();
+        let signer_kind = raw.signer_kind().clone();
         let csr = self.steps.take("encoding", || raw.parse())?;
         self.steps.saw(|| seen::parsed(&csr));
-        match asked {
-            Asked::Client(provider) => Box::pin(self.client(csr, &provider)).await,
-            Asked::BuiltInClient if csr.is_attested() => Err(attested_built_in(&csr).into()),
-            Asked::BuiltInClient => Box::pin(self.unattested_built_in(csr)).await,
-            Asked::Serving(_) | Asked::BuiltInServing | Asked::OwnBuiltInServing => {
+        match signer_kind {
+            SignerKind::Client(provider) => Box::pin(self.client(csr, &provider)).await,
+            SignerKind::BuiltInClient if csr.is_attested() => Err(attested_built_in(&csr).into()),
+            SignerKind::BuiltInClient => Box::pin(self.unattested_built_in(csr)).await,
+            SignerKind::Serving(_) | SignerKind::BuiltInServing | SignerKind::OwnBuiltInServing => {
                 Box::pin(self.serving(csr)).await
             }
         }
@@ -258,14 +258,14 @@ impl Deciding<'_> {
         let csr = self.steps.wait("serving-names", corroborated).await?;
         self.machine.clone_from(&csr.machine().object);
         self.steps.saw(|| seen::machine(csr.machine()));
-        let made = match csr.request().asked {
-            Asked::BuiltInServing => {
+        let made = match csr.request().signer_kind {
+            SignerKind::BuiltInServing => {
                 Decision::Approve(self.steps.take("signature", || csr.approve())?)
             }
-            Asked::Client(_)
-            | Asked::BuiltInClient
-            | Asked::Serving(_)
-            | Asked::OwnBuiltInServing => {
+            SignerKind::Client(_)
+            | SignerKind::BuiltInClient
+            | SignerKind::Serving(_)
+            | SignerKind::OwnBuiltInServing => {
                 let signed = csr.sign(&context.signer, now);
                 Decision::Issue(self.steps.wait("signature", signed).await?)
             }

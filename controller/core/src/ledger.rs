@@ -138,7 +138,7 @@ pub struct Grant {
     /// The latest expiry of the certificate.
     pub not_after: SystemTime,
     /// The reason for the grant.
-    pub opening: GrantReason,
+    pub reason: GrantReason,
 }
 
 #[cfg(test)]

@@ -114,18 +114,18 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxEr
             Ok(key) => key,
             Err(_) => ObjectKey::new(options.namespace_of(&access), text),
         });
-        let reach = EgressPolicy {
+        let egress = EgressPolicy {
             insecure_allow_loopback,
         };
         let namespace = &controller_namespace;
-        let mut checks = cluster_check::check(&access, only.as_ref(), reach, namespace).await;
+        let mut checks = cluster_check::check(&access, only.as_ref(), egress, namespace).await;
         if asked.nodes {
             let ec2 = asked.ec2.then_some(asked.aws_ec2_endpoints);
             let providers = Providers::foreseeing(&access, ec2)?;
             let verifiers = |authentication: &KubeletAuthentication, cluster_uid: &str| {
                 providers.verifiers(authentication, cluster_uid)
             };
-            let predicted = cluster_check::predict(&access, &mut checks, reach, verifiers);
+            let predicted = cluster_check::predict(&access, &mut checks, egress, verifiers);
             predictions = Box::pin(predicted).await;
         }
         checks

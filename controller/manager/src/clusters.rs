@@ -57,8 +57,8 @@ fn row(state: &ClusterState) -> [String; 8] {
     let of = |kind: &str| {
         let mut all = status.iter().flat_map(|status| &status.conditions);
         let found = all.find(|one| one.type_ == kind);
-        let said = found.map_or(["-", "-"], |one| [&*one.status, &*one.reason]);
-        said.map(str::to_owned)
+        let texts = found.map_or(["-", "-"], |one| [&*one.status, &*one.reason]);
+        texts.map(str::to_owned)
     };
     let [ready, why] = of(READY);
     let [closed, why_not] = of(AUTO_APPROVE_PATHS_CLOSED);

@@ -137,11 +137,11 @@ async fn of_cluster(command: &ExplainCommand, cluster: &str) -> Result<Explainer
     let verifiers = |authentication: &KubeletAuthentication, cluster_uid: &str| {
         providers.verifiers(authentication, cluster_uid)
     };
-    let reach = EgressPolicy {
+    let egress = EgressPolicy {
         insecure_allow_loopback: command.insecure_allow_loopback,
     };
     let workload = workload(command).await?;
-    let explainer = Explainer::of_cluster(&management, &key, workload, reach, verifiers);
+    let explainer = Explainer::of_cluster(&management, &key, workload, egress, verifiers);
     Ok(Box::pin(explainer).await?)
 }
 

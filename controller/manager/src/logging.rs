@@ -50,10 +50,10 @@ pub(crate) fn start(format: LogFormat, verbose: bool) {
         .with(lines.with_filter(filter))
         .init();
     // The default hook prints the panic message, which can contain arbitrary data.
-    let told = Shared::new(Lock::Panics, Panics::new(Instant::now()));
+    let panics = Shared::new(Lock::Panics, Panics::new(Instant::now()));
     panic::set_hook(Box::new(move |panic| {
         let location = panic.location().map(ToString::to_string);
-        let left_out = told.write(|told| told.take(Instant::now()));
+        let left_out = panics.write(|panics| panics.take(Instant::now()));
         let Some(left_out) = left_out else { return };
         let left_out = Some(left_out).filter(|left_out| *left_out > 0);
         tracing::error!(location, left_out, "panicked");
@@ -150,9 +150,9 @@ mod tests {
         let now = Instant::now();
         let panics = Shared::new(Lock::Panics, Panics::new(now));
         let take = |now| panics.write(|panics| panics.take(now));
-        let told = (0..10_000).filter_map(|_| take(now)).count();
+        let panics = (0..10_000).filter_map(|_| take(now)).count();
 
-        assert_eq!(told, 100);
+        assert_eq!(panics, 100);
         let later = now + PANICS.every;
         assert_eq!(take(later), Some(9900));
         let visited = most_visited(|| assert_eq!(take(later), None));

@@ -129,10 +129,10 @@ mod tests {
 
     #[test]
     fn the_replacement_of_a_removed_option_is_valid_yaml() {
-        let said = message_for("run", &["--aws-account=1"]).unwrap();
+        let message = message_for("run", &["--aws-account=1"]).unwrap();
 
         assert_eq!(
-            said,
+            message,
             "error: --aws-account was removed\n\
              hint: write in the file of --settings:\n\
              spec:\n  aws:\n    accounts: [\"111122223333\"]\n"

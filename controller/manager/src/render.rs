@@ -179,12 +179,12 @@ async fn secret(parameters: SecretParameters) -> Result<String, BoxError> {
         is_short,
         "the standard input is too long for a token".into()
     );
-    let reach = EgressPolicy {
+    let egress = EgressPolicy {
         insecure_allow_loopback,
     };
     let server = (workload.server(), workload.ca_certificates());
     let token = token.expose().trim();
-    let secret = workload_access::secret(&cluster, &controller_namespace, server, token, reach);
+    let secret = workload_access::secret(&cluster, &controller_namespace, server, token, egress);
     Ok(secret?)
 }
 

@@ -91,12 +91,12 @@ fn text(cluster: &ObjectKey, explained: &Explained) -> String {
         )),
         Some(authentication) => {
             for condition in [AWS_IDENTITY_RESOLVED, AWS_CREDENTIALS_READY] {
-                let told = told(authentication, condition);
-                let told = told.map(|(status, reason, message)| {
+                let text = stored_condition(authentication, condition);
+                let text = text.map(|(status, reason, message)| {
                     format!("{condition} {status} {}", joined(reason, message))
                 });
-                let told = told.unwrap_or_else(|| format!("{condition} is not set yet"));
-                rows.push(("Controller", told));
+                let text = text.unwrap_or_else(|| format!("{condition} is not set yet"));
+                rows.push(("Controller", text));
             }
         }
     }
@@ -134,7 +134,7 @@ fn object(cluster: &ObjectKey, explained: &Explained) -> Value {
     let warnings = plan.into_iter().flat_map(|plan| &plan.warnings);
     let conditions = explained.authentication.iter().flat_map(|authentication| {
         [AWS_IDENTITY_RESOLVED, AWS_CREDENTIALS_READY].map(|condition| {
-            let (status, reason, message) = told(authentication, condition)?;
+            let (status, reason, message) = stored_condition(authentication, condition)?;
             Some(json!({"type": condition, "status": status, "reason": reason, "message": message}))
         })
     });
@@ -237,7 +237,7 @@ fn outcome(explained: &Explained) -> Outcome {
 }
 
 /// The status, reason and message of a condition.
-fn told<'a>(
+fn stored_condition<'a>(
     authentication: &'a KubeletAuthentication,
     condition: &str,
 ) -> Option<(&'a str, &'a str, &'a str)> {
@@ -249,7 +249,7 @@ fn told<'a>(
 /// The message about how the result differs from the controller's condition.
 fn difference(explained: &Explained, reason: &str) -> Option<String> {
     let authentication = explained.authentication.as_ref()?;
-    let (status, theirs, _) = told(authentication, AWS_IDENTITY_RESOLVED)?;
+    let (status, theirs, _) = stored_condition(authentication, AWS_IDENTITY_RESOLVED)?;
     let is_other = status != "Unknown" && theirs != reason && explained.unread.is_none();
     is_other.then(|| {
         "the controller's condition differs: the controller runs with different options, or has not read the last \

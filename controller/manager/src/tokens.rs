@@ -84,10 +84,10 @@ pub(crate) async fn run(command: TokensCommand) -> Result<(String, Vec<String>),
         Some(file) => Some(ClusterAccess::from_kubeconfig(&file).await?),
         None => None,
     };
-    let reach = EgressPolicy {
+    let egress = EgressPolicy {
         insecure_allow_loopback,
     };
-    let tokens = MachineTokens::of_cluster(&management, &cluster, workload, reach).await?;
+    let tokens = MachineTokens::of_cluster(&management, &cluster, workload, egress).await?;
     let machines = machines.into_iter().collect();
     let recreated = tokens.recreate(&machines, ttl, without_enforcement, now());
     let recreated = recreated.await?;

@@ -33,7 +33,8 @@ pub(crate) use lookups::Lookups;
 pub(crate) use objects::each_read_alone;
 pub use objects::{
     Attested, Cluster, ClusterObserver, ClusterReferences, Endpoint, InvalidObjectKey,
-    InvalidOwnAttestors, NODE_ATTESTED, ObjectKey, OwnAttestors, Reference, ReferencedObject, told,
+    InvalidOwnAttestors, NODE_ATTESTED, ObjectKey, OwnAttestors, Reference, ReferencedObject,
+    condition_digest,
 };
 pub(crate) use objects::{
     CORE_API_VERSION, PAUSED_ANNOTATION, WATCH_FILTER_LABEL, are_same, is_paused,

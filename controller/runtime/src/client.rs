@@ -119,14 +119,14 @@ where
         .build()
 }
 
-/// Creates a client that connects only to hosts that `reach` allows. It does not use a proxy, because the addresses to
+/// Creates a client that connects only to hosts that `egress` allows. It does not use a proxy, because the addresses to
 /// which a proxy connects cannot be checked.
 fn of_tenant(
     config: Config,
-    reach: EgressPolicy,
+    egress: EgressPolicy,
     cluster: &ObjectKey,
 ) -> Result<Client, kube::Error> {
-    let dialler = Dialler::new(reach, cluster);
+    let dialler = Dialler::new(egress, cluster);
     let dial = move |server| dialler.clone().dial(server);
     let dial = Dial::new(service_fn(dial));
     let namespace = &*cluster.namespace;

@@ -167,7 +167,7 @@ fn some(names: &[String]) -> String {
 pub async fn check(
     management: &ClusterAccess,
     only: Option<&ObjectKey>,
-    reach: EgressPolicy,
+    egress: EgressPolicy,
     controller_namespace: &str,
 ) -> Vec<Checked> {
     let mut checked = Box::pin(management::checks(management)).await;
@@ -201,7 +201,7 @@ pub async fn check(
     checked.push(clusters.checked(None, "clusters"));
     let each = chosen.iter().map(|state| async move {
         let key = key(state);
-        let how = (reach, controller_namespace);
+        let how = (egress, controller_namespace);
         Box::pin(one_cluster::checks(management, &key, state, how)).await
     });
     checked.extend(join_all(each).await.into_iter().flatten());

@@ -145,7 +145,7 @@ pub async fn answer(
         }
         Decision::Issue(certificate) => issue(store, request, certificate).await,
         Decision::Approve(approval) => {
-            approve(store, request, approval.basis()).await?;
+            approve(store, request, approval.approval_reason()).await?;
             Ok(Answered::Written)
         }
     }
@@ -156,7 +156,7 @@ async fn issue(
     request: CertificateSigningRequest,
     certificate: &Issued,
 ) -> Result<Answered, CallError> {
-    let approved = approve(store, request, certificate.basis).await?;
+    let approved = approve(store, request, certificate.approval_reason).await?;
     let publish = |request: &mut CertificateSigningRequest| {
         if let Some(key) = certificate.endorsement_key {
             annotate(request, ENDORSEMENT_KEY_ANNOTATION, key.to_string());
@@ -171,12 +171,17 @@ async fn issue(
 async fn approve(
     store: &dyn RequestStore,
     mut request: CertificateSigningRequest,
-    basis: ApprovalReason,
+    approval_reason: ApprovalReason,
 ) -> Result<CertificateSigningRequest, CallError> {
     if is_approved(&request) {
         return Ok(request);
     }
-    add_condition(&mut request, APPROVED, basis.reason(), APPROVED_MESSAGE);
+    add_condition(
+        &mut request,
+        APPROVED,
+        approval_reason.reason(),
+        APPROVED_MESSAGE,
+    );
     let approved = lean(store.update(APPROVAL, &request).await?);
     let limit = allowance(memory(&request).saturating_add(MAX_ADDED));
     if memory(&approved) > limit {

@@ -318,10 +318,10 @@ fn events_of(
             return Vec::new();
         }
         Decision::Deny(_) | Decision::Fail(_) => true,
-        Decision::Issue(certificate) if !is_news(certificate.opening.as_ref()) => {
+        Decision::Issue(certificate) if !is_news(certificate.grant_reason.as_ref()) => {
             return Vec::new();
         }
-        Decision::Approve(approval) if !is_news(approval.opening()) => return Vec::new(),
+        Decision::Approve(approval) if !is_news(approval.grant_reason()) => return Vec::new(),
         Decision::Retry(_) | Decision::Issue(_) | Decision::Approve(_) => false,
     };
     let request = request.object_ref(&());
@@ -335,8 +335,8 @@ fn events_of(
     on_machine.into_iter().chain(on_request).collect()
 }
 
-fn is_news(opening: Option<&GrantReason>) -> bool {
-    opening.is_some_and(GrantReason::is_news)
+fn is_news(grant_reason: Option<&GrantReason>) -> bool {
+    grant_reason.is_some_and(GrantReason::is_news)
 }
 
 /// The reason for a decision.
@@ -347,19 +347,21 @@ pub(crate) fn reason(decision: &Decision) -> &'static str {
         Decision::Fail(failure) => failure.reason(),
         Decision::Retry(deferral) => deferral.reason(),
         Decision::Issue(certificate) => {
-            let opening = certificate.opening.as_ref();
-            opening.map_or("Issued", GrantReason::reason)
+            let grant_reason = certificate.grant_reason.as_ref();
+            grant_reason.map_or("Issued", GrantReason::reason)
         }
         Decision::Approve(approval) => {
-            let opening = approval.opening();
-            opening.map_or(approval.basis().reason(), GrantReason::reason)
+            let grant_reason = approval.grant_reason();
+            grant_reason.map_or(approval.approval_reason().reason(), GrantReason::reason)
         }
     }
 }
 
 /// The history of the name's record, preceded by `separator`.
-pub(crate) fn told(opening: Option<&GrantReason>, separator: &str) -> String {
-    opening.map_or_else(String::new, |opening| format!("{separator}{opening}"))
+pub(crate) fn grant_history(grant_reason: Option<&GrantReason>, separator: &str) -> String {
+    grant_reason.map_or_else(String::new, |grant_reason| {
+        format!("{separator}{grant_reason}")
+    })
 }
 
 fn words(decision: &Decision) -> Words<'_> {
@@ -371,17 +373,20 @@ fn words(decision: &Decision) -> Words<'_> {
         Decision::Issue(certificate) => {
             let (name, machine) = (&certificate.node_name, &certificate.provider_id);
             let generation = certificate.uid.generation;
-            let told = told(certificate.opening.as_ref(), ": ");
+            let grant_history = grant_history(certificate.grant_reason.as_ref(), ": ");
             let note = format!(
-                "issued a certificate of generation {generation} for node {name} on machine {machine}{told}"
+                "issued a certificate of generation {generation} for node {name} on machine {machine}{grant_history}"
             );
             ("Normal", "Issue", note)
         }
         Decision::Approve(approval) => {
             let machine = approval.provider_id();
             let machine = machine.map_or_else(String::new, |id| format!(" on machine {id}"));
-            let (name, told) = (approval.node_name(), told(approval.opening(), ": "));
-            let note = format!("approved a certificate for node {name}{machine}{told}");
+            let (name, grant_history) = (
+                approval.node_name(),
+                grant_history(approval.grant_reason(), ": "),
+            );
+            let note = format!("approved a certificate for node {name}{machine}{grant_history}");
             ("Normal", "Approve", note)
         }
     };

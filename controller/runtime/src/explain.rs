@@ -36,10 +36,10 @@ pub(crate) mod expiries;
 mod nodes;
 mod of_cluster;
 mod offline;
-mod said;
+mod snapshot;
 mod standalone;
 
-pub use answers::{Condition, ToldEvent};
+pub use answers::{Condition, RelatedEvent};
 pub use nodes::NodePrediction;
 pub(crate) use of_cluster::by_secret;
 pub use standalone::StandaloneSettings;
@@ -150,7 +150,7 @@ pub struct Explanation {
     /// Whether the request has a certificate.
     pub issued: bool,
     /// The Events about the request.
-    pub events: Vec<ToldEvent>,
+    pub events: Vec<RelatedEvent>,
     /// The limits of this explanation.
     pub notes: Vec<String>,
 }
@@ -216,7 +216,7 @@ impl Explainer {
             notes.push(note.to_owned());
         }
         let machine = decided.as_mut().and_then(|decided| decided.machine.take());
-        let told = self.events(request, machine, &mut notes).await;
+        let related_events = self.events(request, machine, &mut notes).await;
         let is_pending = !is_answered(request) && request.metadata.creation_timestamp.is_some();
         let spec = &request.spec;
         let status = request.status.as_ref();
@@ -243,7 +243,7 @@ impl Explainer {
             cure: decided.as_ref().and_then(|decided| cure(&decided.decision)),
             conditions: answers::conditions(request),
             issued: certificate.is_some_and(|certificate| !certificate.0.is_empty()),
-            events: told,
+            events: related_events,
             notes: notes.iter().map(|note| bounded(note)).collect(),
         }
     }

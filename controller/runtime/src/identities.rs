@@ -110,7 +110,7 @@ impl IdentitiesError {
 }
 
 /// The reason and the note of an Event, and the operator's name, if it is known.
-type Told<'a> = (&'a str, String, Option<String>);
+type EventText<'a> = (&'a str, String, Option<String>);
 
 /// Whether an operator revoked the certificates of the current generation.
 fn is_revoked(identity: &NodeIdentity) -> bool {
@@ -237,8 +237,8 @@ impl Identities {
             "generation {generation} of node {} was reset: the next valid claim opens a new generation",
             identity.spec.node_name
         );
-        let told = ("ResetRequested", note, who);
-        self.write(identity, patch, told, now).await
+        let text = ("ResetRequested", note, who);
+        self.write(identity, patch, text, now).await
     }
 
     /// Revokes the certificates of the record's current generation, and cancels a reset.
@@ -280,8 +280,8 @@ impl Identities {
             "the certificates of generation {generation} of node {} were revoked",
             identity.spec.node_name
         );
-        let told = ("Revoked", note, who);
-        self.write(identity, patch, told, now).await
+        let text = ("Revoked", note, who);
+        self.write(identity, patch, text, now).await
     }
 
     /// Patches the record, if it still has the version that the operator has read.
@@ -289,7 +289,7 @@ impl Identities {
         &self,
         identity: &NodeIdentity,
         patch: Value,
-        told: Told<'_>,
+        text: EventText<'_>,
         now: SystemTime,
     ) -> Result<Changed, IdentitiesError> {
         let namespace = identity.metadata.namespace.clone().unwrap_or_default();
@@ -297,19 +297,19 @@ impl Identities {
         let api: Api<NodeIdentity> = Api::namespaced(self.management.client().clone(), &namespace);
         let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
         let written = call(api.patch(name, &parameters, &patch)).await?;
-        let told = self.tell(&namespace, &written, told, now).await;
+        let event = self.write_event(&namespace, &written, text, now).await;
         Ok(Changed {
             identity: written,
-            event_error: told.err(),
+            event_error: event.err(),
         })
     }
 
     /// Creates the Event for a write, with the operator's name.
-    async fn tell(
+    async fn write_event(
         &self,
         namespace: &str,
         written: &impl Resource<DynamicType = ()>,
-        (reason, note, who): Told<'_>,
+        (reason, note, who): EventText<'_>,
         now: SystemTime,
     ) -> Result<Event, CallError> {
         let who = who.as_deref().unwrap_or("an unknown user");

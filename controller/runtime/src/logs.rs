@@ -15,7 +15,7 @@ use node_attestation_core::ledger::FailedUpdates;
 use node_attestation_core::log_lines::LogLines;
 use node_attestation_core::refusal::Ignored;
 
-use crate::events::{reason, told};
+use crate::events::{grant_history, reason};
 use crate::log_lines::{ClusterLines, LineKind};
 use crate::metrics;
 
@@ -178,14 +178,14 @@ pub(crate) fn decision(
         Decision::Retry(deferral) => error_chain(deferral),
         Decision::Issue(certificate) => {
             let (uid, machine) = (&certificate.uid, &certificate.provider_id);
-            let told = told(certificate.opening.as_ref(), "; ");
-            format!("certificate {uid} for {machine}{told}")
+            let grant_history = grant_history(certificate.grant_reason.as_ref(), "; ");
+            format!("certificate {uid} for {machine}{grant_history}")
         }
         Decision::Approve(approval) => {
             let machine = approval.provider_id();
             let machine = machine.map_or("an exempt Node", ProviderId::as_str);
-            let told = told(approval.opening(), "; ");
-            format!("for {machine}, signed by another signer{told}")
+            let grant_history = grant_history(approval.grant_reason(), "; ");
+            format!("for {machine}, signed by another signer{grant_history}")
         }
     };
     let (outcome, reason) = (outcome(&decided.decision), reason(&decided.decision));

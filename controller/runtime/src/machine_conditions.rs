@@ -38,7 +38,7 @@ use node_attestation_core::request::ApprovalReason;
 use node_attestation_core::unshared::Unshared;
 use serde_json::json;
 
-use crate::capi::{Attested, KnownMachine, told};
+use crate::capi::{Attested, KnownMachine, condition_digest};
 use crate::client::CONTROLLER;
 use crate::events::reason;
 use crate::watch::{Custom, NoFields};
@@ -96,13 +96,14 @@ impl Outcome {
     /// The outcome of a decision on a request for a client certificate. `None` if the decision does not concern the
     /// machine.
     pub(crate) fn of(request: &CertificateSigningRequest, decision: &Decision) -> Option<Self> {
-        let granted = |basis| {
+        let granted = |approval_reason| {
             let evidence = request.spec.signer_name != Provider::INSECURE.client_signer();
-            (basis == ApprovalReason::NodeNameClaimed).then_some(Self::Granted { evidence })
+            (approval_reason == ApprovalReason::NodeNameClaimed)
+                .then_some(Self::Granted { evidence })
         };
         let error: &dyn Error = match decision {
-            Decision::Issue(issued) => return granted(issued.basis),
-            Decision::Approve(approval) => return granted(approval.basis()),
+            Decision::Issue(issued) => return granted(issued.approval_reason),
+            Decision::Approve(approval) => return granted(approval.approval_reason()),
             // A challenge is only the first step of a join.
             Decision::Ignore(_) | Decision::Fail(Failure::ChallengeIssued { .. }) => {
                 return None;
@@ -137,7 +138,7 @@ impl Outcome {
         let (reason, message) = granted(evidence);
         let is_former = |known: Attested| {
             if is_true(known) {
-                known.told != told(reason, message)
+                known.condition_digest != condition_digest(reason, message)
             } else {
                 known.since < record.opened.time
             }
@@ -181,7 +182,7 @@ impl Outcome {
             }
         };
         let same = known.filter(|known| known.status == status);
-        if same.is_some_and(|known| known.told == told(reason, &message)) {
+        if same.is_some_and(|known| known.condition_digest == condition_digest(reason, &message)) {
             return None;
         }
         Some(Condition {

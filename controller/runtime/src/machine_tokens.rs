@@ -89,7 +89,7 @@ pub enum MachineTokensError {
 impl MachineTokens {
     /// Creates access to the tokens of this Cluster's Machines.
     ///
-    /// Without `workload`, Cluster API's kubeconfig determines the API server, if the policy `reach` allows the
+    /// Without `workload`, Cluster API's kubeconfig determines the API server, if the policy `egress` allows the
     /// server's address.
     ///
     /// # Errors
@@ -99,11 +99,11 @@ impl MachineTokens {
         management: &ClusterAccess,
         cluster: &ObjectKey,
         workload: Option<ClusterAccess>,
-        reach: EgressPolicy,
+        egress: EgressPolicy,
     ) -> Result<Self, MachineTokensError> {
         let workload = match workload {
             Some(workload) => Ok(workload),
-            None => by_secret(management, cluster, reach).await,
+            None => by_secret(management, cluster, egress).await,
         };
         Ok(Self {
             management: management.clone(),

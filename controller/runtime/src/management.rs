@@ -99,7 +99,7 @@ pub struct Settings {
     /// with a random suffix.
     pub candidate: String,
     /// The addresses that API servers of workload clusters are allowed to have.
-    pub reach: EgressPolicy,
+    pub egress: EgressPolicy,
     /// The kubeconfigs that the controller uses for workload clusters.
     pub workload_access: WorkloadAccess,
     /// The time for which a Machine must be missing before its record is retired, its certificates are revoked and its

@@ -227,7 +227,7 @@ impl Pipeline {
         {
             self.tell_of_wait(&request, &decided, deferral).await;
         }
-        let (next, told) = match &decided.decision {
+        let (next, is_reported) = match &decided.decision {
             // This controller becomes responsible for the request when attestation is enforced.
             Decision::Ignore(Ignored::NotEnforced) if is_open(&request) => (Next::NotOursYet, true),
             Decision::Ignore(_) => (Next::Done, true),
@@ -236,7 +236,7 @@ impl Pipeline {
                 (Next::Done, false)
             }
         };
-        if !told {
+        if !is_reported {
             let now = (self.clock)();
             self.events.publish(&request, &decided, now);
         }
@@ -307,7 +307,7 @@ impl Pipeline {
         let Decision::Issue(certificate) = decision else {
             return;
         };
-        if certificate.basis == ApprovalReason::NodeNameClaimed {
+        if certificate.approval_reason == ApprovalReason::NodeNameClaimed {
             let issued = LastIssued {
                 generation: certificate.uid.generation,
                 serial: certificate.serial.clone(),

@@ -124,11 +124,11 @@ pub fn secret(
     namespace: &str,
     (server, ca): (&str, &[Vec<u8>]),
     token: &str,
-    reach: EgressPolicy,
+    egress: EgressPolicy,
 ) -> Result<String, InvalidAccess> {
     let text = kubeconfig_text(server, None, ca, token);
     let text = text.ok_or(InvalidAccess::Token)?;
-    let kubeconfig = TenantKubeconfig::parse(text.as_bytes(), reach)?;
+    let kubeconfig = TenantKubeconfig::parse(text.as_bytes(), egress)?;
     kubeconfig.claims().ok_or(InvalidAccess::Token)?;
     let value = ByteString(text.as_bytes().to_vec());
     let secret = Secret {

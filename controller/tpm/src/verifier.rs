@@ -177,7 +177,7 @@ impl TpmVerifier {
                 return Err(denial.into());
             }
         };
-        self.is_the_machines(&machine, &keys, appraisal).await?;
+        self.check_ek_source(&machine, &keys, appraisal).await?;
         if let Some(end) = end {
             let machine = &appraisal.machine.name;
             self.observations
@@ -204,7 +204,7 @@ impl TpmVerifier {
         now: SystemTime,
     ) {
         // A TPM with an expired certificate might belong to any machine.
-        if self.is_the_machines(machine, keys, appraisal).await.is_ok() {
+        if self.check_ek_source(machine, keys, appraisal).await.is_ok() {
             let machine = &appraisal.machine.name;
             self.observations
                 .certificate(machine, end, (now, elapsed()));
@@ -261,7 +261,7 @@ impl TpmVerifier {
             "verified the TPM quote for a key"
         );
         self.policy.registers.allows(&quote.registers)?;
-        self.is_the_machines(&machine, &keys, appraisal).await?;
+        self.check_ek_source(&machine, &keys, appraisal).await?;
         let unmeasured = unmeasured(&quote.registers).collect();
         self.observations.boot(machine_name, unmeasured, elapsed());
 
@@ -301,7 +301,7 @@ impl TpmVerifier {
         }
         let mut is_known = false;
         for (trusted, is_source) in self.local_keys(machine, provider_id) {
-            must_be(trusted, keys, appraisal)?;
+            check_ek(trusted, keys, appraisal)?;
             is_known |= is_source;
         }
         Ok(Machine {
@@ -325,7 +325,7 @@ impl TpmVerifier {
     }
 
     /// Checks the endorsement key against the lists. If no source has a key for the machine, queries the platform.
-    async fn is_the_machines(
+    async fn check_ek_source(
         &self,
         machine: &Machine<'_>,
         keys: &Keys,
@@ -335,7 +335,7 @@ impl TpmVerifier {
         let lists = self.lists().await.map_err(unavailable)?;
         let mut is_known = machine.is_known;
         for trusted in listed_in(&lists, machine.provider_id) {
-            must_be(trusted, keys, appraisal)?;
+            check_ek(trusted, keys, appraisal)?;
             is_known = true;
         }
         if is_known {
@@ -356,7 +356,7 @@ impl TpmVerifier {
         let trusted = trusted.map_err(unavailable)?;
         let trusted = trusted
             .ok_or_else(|| TpmDenial::EndorsementKeyUnknown(appraisal.machine.name.clone()))?;
-        Ok(must_be(trusted, keys, appraisal)?)
+        Ok(check_ek(trusted, keys, appraisal)?)
     }
 
     fn subject<'a>(
@@ -452,7 +452,7 @@ fn read(
     })
 }
 
-fn must_be(trusted: KeyDigest, keys: &Keys, appraisal: &Appraisal<'_>) -> Result<(), TpmDenial> {
+fn check_ek(trusted: KeyDigest, keys: &Keys, appraisal: &Appraisal<'_>) -> Result<(), TpmDenial> {
     let presented = keys.endorsement.digest();
     if presented == trusted {
         return Ok(());

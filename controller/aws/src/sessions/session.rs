@@ -229,8 +229,8 @@ impl Session {
             // All tenants use the controller's own credentials, so the credentials remain in use during the renewal.
             Rejection::Current if matches!(self.origin, Origin::Controller(_)) => {
                 // This renewal does not call STS.
-                let nobody = ObjectKey::new("", "");
-                drop(self.renew(state, &nobody));
+                let no_cluster = ObjectKey::new("", "");
+                drop(self.renew(state, &no_cluster));
                 false
             }
             Rejection::Current => {

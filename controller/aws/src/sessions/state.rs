@@ -112,13 +112,13 @@ pub(super) enum Rejection {
 pub(super) enum Account {
     /// One region has returned the account.
     Known(String),
-    /// The regions whose STS was called for the account.
-    Asked(HashMap<String, Asked>),
+    /// No region has returned the account. Contains the regions whose STS was called for it.
+    Unknown(HashMap<String, RegionLookup>),
 }
 
 /// A region whose STS was called for the account.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct RegionLookup {
     /// The turn to call STS. All callers wait for the result of the holder's call.
     turn: Arc<Turnstile<()>>,
     failed: Option<Failed>,
@@ -233,7 +233,7 @@ impl State {
 
 impl Default for Account {
     fn default() -> Self {
-        Self::Asked(HashMap::new())
+        Self::Unknown(HashMap::new())
     }
 }
 
@@ -253,8 +253,8 @@ impl Account {
         match (known, self) {
             (Some(known), _) => AccountLookup::Known(known),
             (None, Self::Known(account)) => AccountLookup::Known(Ok(account.clone())),
-            (None, Self::Asked(regions)) => {
-                AccountLookup::Turn(asked(regions, region).turn.clone())
+            (None, Self::Unknown(regions)) => {
+                AccountLookup::Turn(region_lookup(regions, region).turn.clone())
             }
         }
     }
@@ -275,9 +275,9 @@ impl Account {
         match self {
             // A different region can have returned the account during the call.
             Self::Known(account) => Ok(account.clone()),
-            Self::Asked(regions) => {
-                let asked = asked(regions, region);
-                asked.failed = Some(Failed::after(asked.failed.as_ref(), error.clone()));
+            Self::Unknown(regions) => {
+                let lookup = region_lookup(regions, region);
+                lookup.failed = Some(Failed::after(lookup.failed.as_ref(), error.clone()));
                 Err(error)
             }
         }
@@ -286,21 +286,24 @@ impl Account {
     fn failed(&self, region: &str) -> Option<&Failed> {
         match self {
             Self::Known(_) => None,
-            Self::Asked(regions) => regions.get(region)?.failed.as_ref(),
+            Self::Unknown(regions) => regions.get(region)?.failed.as_ref(),
         }
     }
 }
 
 /// The entry of `region`, after entries were removed at the limit.
-fn asked<'a>(regions: &'a mut HashMap<String, Asked>, region: &str) -> &'a mut Asked {
+fn region_lookup<'a>(
+    regions: &'a mut HashMap<String, RegionLookup>,
+    region: &str,
+) -> &'a mut RegionLookup {
     if regions.len() >= MAX_REGIONS {
-        let lasts = |asked: &Asked| {
-            let failed = asked.failed.as_ref();
+        let lasts = |lookup: &RegionLookup| {
+            let failed = lookup.failed.as_ref();
             failed.is_some_and(|failed| !failed.is_over())
         };
-        regions.retain(|of, asked| {
+        regions.retain(|of, lookup| {
             visit();
-            of == region || lasts(asked)
+            of == region || lasts(lookup)
         });
     }
     regions.entry(region.to_owned()).or_default()

@@ -89,7 +89,7 @@ pub(super) fn named(csr: &NamedCsr) -> String {
 }
 
 pub(super) fn claimed(grant: &Grant) -> String {
-    format!("generation {}: {}", grant.uid.generation, grant.opening)
+    format!("generation {}: {}", grant.uid.generation, grant.reason)
 }
 
 pub(super) fn signed(decision: &Decision) -> String {

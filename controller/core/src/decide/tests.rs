@@ -60,7 +60,7 @@ fn a_joining_machine_gets_a_certificate() {
     assert_eq!(certificate.node_name.as_str(), "n1");
     assert_eq!(certificate.provider_id.as_str(), "metal:///rack/m1");
     assert_eq!(certificate.uid.to_string(), UID);
-    assert_eq!(certificate.opening, Some(GrantReason::First));
+    assert_eq!(certificate.grant_reason, Some(GrantReason::First));
     assert_eq!(certificate.not_after, now() + WEEK);
 }
 

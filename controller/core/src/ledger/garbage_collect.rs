@@ -97,7 +97,7 @@ pub struct FailedUpdates {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Swept {
     /// The record was retired, because its machine no longer exists.
-    Buried,
+    Retired,
     /// The record was retired, because its Machine has a different provider ID.
     Contradicted,
     /// A Node was deleted, because its name has no holder.
@@ -141,7 +141,7 @@ fn is_overdue(issued: Option<&LastIssued>, record: &Record, now: SystemTime) -> 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum GcAction {
     /// Retire the record, for this reason.
-    Bury(Swept),
+    Retire(Swept),
     /// Delete the record, because all of its certificates have expired.
     Delete,
     /// Delete the Node of its last holder.
@@ -152,15 +152,15 @@ pub(super) enum GcAction {
 
 /// Returns the action on `record`, given the state of its machine. `is_listed` is true if a Node with this name was
 /// listed.
-pub(super) fn chore(
+pub(super) fn gc_action(
     record: &Record,
     holder: HolderState,
     is_listed: bool,
     (now, ended_by): (SystemTime, SystemTime),
 ) -> Option<GcAction> {
     match &record.tombstone {
-        None if holder == HolderState::Gone => Some(GcAction::Bury(Swept::Buried)),
-        None if holder == HolderState::Contradicted => Some(GcAction::Bury(Swept::Contradicted)),
+        None if holder == HolderState::Gone => Some(GcAction::Retire(Swept::Retired)),
+        None if holder == HolderState::Contradicted => Some(GcAction::Retire(Swept::Contradicted)),
         None => {
             let opened = &record.opened;
             // If the clock was changed since then, the sweep looks up the Node for a longer time, or the claim deletes
@@ -261,12 +261,12 @@ impl RecordLedger {
                 HolderState::Leaving
             };
             let is_listed = listed.contains(stored.record.node_name.as_str());
-            let uid = match chore(&stored.record, holder, is_listed, (now, ended_by)) {
+            let uid = match gc_action(&stored.record, holder, is_listed, (now, ended_by)) {
                 None => {
                     swept.count(&stored.record, issued.as_ref(), now);
                     continue;
                 }
-                Some(GcAction::Bury(what)) => {
+                Some(GcAction::Retire(what)) => {
                     self.retire(stored, what, &mut swept, now).await;
                     continue;
                 }

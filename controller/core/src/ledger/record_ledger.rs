@@ -375,17 +375,17 @@ impl RecordLedger {
     /// allow a later claim to take the name, and the superseded generation, whose certificates then become invalid. If
     /// the write fails, the next request retries it.
     async fn settle(&self, name: &NodeName, end: impl Fn(&mut Record)) {
-        let settled = |stored: &Stored| {
+        let changed = |stored: &Stored| {
             let mut record = stored.record.clone();
             end(&mut record);
             (record != stored.record).then_some(record)
         };
         let known = self.known(name).await.ok().flatten();
-        if known.as_ref().and_then(settled).is_none() {
+        if known.as_ref().and_then(changed).is_none() {
             return;
         }
         let fresh = self.records.read(name).await.ok().flatten();
-        let Some((record, fresh)) = fresh.and_then(|fresh| Some((settled(&fresh)?, fresh))) else {
+        let Some((record, fresh)) = fresh.and_then(|fresh| Some((changed(&fresh)?, fresh))) else {
             return;
         };
         if let Err(error) = self.records.replace(&record, &fresh.version).await {

@@ -183,7 +183,7 @@ impl Rules<'_> {
             return Ok(Step::Grant(Grant {
                 uid: record.certificate_uid(),
                 not_after: self.claim.not_after,
-                opening: GrantReason::Renewed,
+                reason: GrantReason::Renewed,
             }));
         }
         self.leave_others()?;
@@ -275,7 +275,7 @@ impl Rules<'_> {
         Some(Grant {
             uid: record.certificate_uid(),
             not_after,
-            opening: GrantReason::Again,
+            reason: GrantReason::Again,
         })
     }
 

@@ -126,7 +126,7 @@ pub(crate) fn is_annotated(
 pub(crate) fn is_node(machine: &Machine, naming: Naming, asked: &NodeName) -> Result<(), Refusal> {
     match naming {
         Naming::Own => Ok(()),
-        Naming::Another(settled) => Err(Denial::NodeNameMismatch(asked.clone(), settled).into()),
+        Naming::Another(expected) => Err(Denial::NodeNameMismatch(asked.clone(), expected).into()),
         Naming::Shared { other } => Err(Deferral::NodeNameShared {
             node_name: asked.clone(),
             machine: machine.name.clone(),

@@ -2,17 +2,17 @@
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use super::{ApprovalReason, Asked, CorroboratedCsr, ExemptRenewal};
+use super::{ApprovalReason, CorroboratedCsr, ExemptRenewal, SignerKind};
 use crate::ledger::GrantReason;
 use crate::refusal::{Denial, Refusal};
 
 /// A request that passed every check and that kube-controller-manager must sign. The approval is not written yet.
 #[derive(Debug)]
 pub struct Approval {
-    basis: ApprovalReason,
+    reason: ApprovalReason,
     node_name: NodeName,
     provider_id: Option<ProviderId>,
-    opening: Option<GrantReason>,
+    grant_reason: Option<GrantReason>,
 }
 
 impl CorroboratedCsr {
@@ -22,14 +22,14 @@ impl CorroboratedCsr {
     ///
     /// Denies a request to this controller's signers, because kube-controller-manager does not sign it.
     pub fn approve(self) -> Result<Approval, Refusal> {
-        if self.request().asked != Asked::BuiltInServing {
+        if self.request().signer_kind != SignerKind::BuiltInServing {
             return Err(Denial::SignerPurpose.into());
         }
         Ok(Approval {
-            basis: ApprovalReason::ServingNamesCorroborated,
+            reason: ApprovalReason::ServingNamesCorroborated,
             node_name: self.request().node_name.clone(),
             provider_id: Some(self.identity().provider_id.clone()),
-            opening: None,
+            grant_reason: None,
         })
     }
 }
@@ -38,18 +38,18 @@ impl ExemptRenewal {
     /// Approves the request, so that kube-controller-manager signs it.
     pub fn approve(self) -> Approval {
         Approval {
-            basis: self.basis(),
+            reason: self.approval_reason(),
             node_name: self.node_name().clone(),
             provider_id: self.provider_id().cloned(),
-            opening: Some(GrantReason::Renewed),
+            grant_reason: Some(GrantReason::Renewed),
         }
     }
 }
 
 impl Approval {
     /// The reason for the approval.
-    pub fn basis(&self) -> ApprovalReason {
-        self.basis
+    pub fn approval_reason(&self) -> ApprovalReason {
+        self.reason
     }
 
     /// The node of the certificate.
@@ -64,7 +64,7 @@ impl Approval {
     }
 
     /// The reason for the grant of a client certificate. `None` for a serving certificate.
-    pub fn opening(&self) -> Option<&GrantReason> {
-        self.opening.as_ref()
+    pub fn grant_reason(&self) -> Option<&GrantReason> {
+        self.grant_reason.as_ref()
     }
 }

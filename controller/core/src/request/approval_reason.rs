@@ -33,7 +33,7 @@ impl ApprovalReason {
             Self::ExemptRenewal,
         ]
         .iter()
-        .any(|basis| basis.reason() == reason)
+        .any(|one| one.reason() == reason)
     }
 }
 

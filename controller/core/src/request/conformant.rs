@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
-use super::{Asked, ParsedCsr};
+use super::{ParsedCsr, SignerKind};
 use crate::policy::requester::Requester;
 use crate::policy::{evidence, extensions, lifetime, requester, subject, usages};
 use crate::refusal::{Denial, Refusal};
@@ -56,7 +56,7 @@ impl ParsedCsr {
         longest_lifetime: Duration,
     ) -> Result<ConformantClientCsr, Refusal> {
         let raw = self.raw();
-        let Asked::Client(provider) = &raw.asked else {
+        let SignerKind::Client(provider) = &raw.signer_kind else {
             return Err(Denial::SignerPurpose.into());
         };
         let node_name = subject::node_name(self.csr())?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kubelet_attestation::names::NodeName;
 
-use super::{Asked, ParsedCsr};
+use super::{ParsedCsr, SignerKind};
 use crate::identifiers::{CertificateUid, ServingName};
 use crate::policy::{extensions, lifetime, requester, serving_names, subject, usages};
 use crate::refusal::{Denial, Refusal};
@@ -21,7 +21,7 @@ pub struct ConformantServingCsr {
 #[non_exhaustive]
 pub struct ServingRequest {
     /// The requested signer.
-    pub asked: Asked,
+    pub signer_kind: SignerKind,
     /// The requesting node.
     pub node_name: NodeName,
     /// The UID in the requester's certificate.
@@ -46,9 +46,12 @@ impl ParsedCsr {
         longest_lifetime: Duration,
     ) -> Result<ConformantServingCsr, Refusal> {
         let raw = self.raw();
-        match raw.asked {
-            Asked::Serving(_) | Asked::BuiltInServing | Asked::OwnBuiltInServing => {}
-            Asked::Client(_) | Asked::BuiltInClient => return Err(Denial::SignerPurpose.into()),
+        match raw.signer_kind {
+            SignerKind::Serving(_) | SignerKind::BuiltInServing | SignerKind::OwnBuiltInServing => {
+            }
+            SignerKind::Client(_) | SignerKind::BuiltInClient => {
+                return Err(Denial::SignerPurpose.into());
+            }
         }
         let node_name = subject::node_name(self.csr())?;
         usages::exact_serving(&raw.usages)?;
@@ -61,13 +64,13 @@ impl ParsedCsr {
             serving_names::in_range(name, policy)?;
         }
         requester::is_node(&raw.username, &raw.groups, &node_name)?;
-        if raw.asked == Asked::BuiltInServing {
+        if raw.signer_kind == SignerKind::BuiltInServing {
             lifetime::served_by_others(raw.expiration, longest_lifetime)?;
         }
         let uid = CertificateUid::parse(raw.uid.as_deref().unwrap_or_default());
         let uid = uid.map_err(|_| Denial::RequesterUidMissing)?;
         let request = ServingRequest {
-            asked: raw.asked.clone(),
+            signer_kind: raw.signer_kind.clone(),
             node_name,
             uid,
             names,

@@ -2,7 +2,7 @@
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use super::{ApprovalReason, Asked, ParsedCsr};
+use super::{ApprovalReason, ParsedCsr, SignerKind};
 use crate::crd::{ExemptNodes, Exemption};
 use crate::inventory::{Inventory, Machine};
 use crate::ledger::RecordLedger;
@@ -17,7 +17,7 @@ pub struct ExemptRenewal {
     node_name: NodeName,
     provider_id: Option<ProviderId>,
     machine: Option<Machine>,
-    basis: ApprovalReason,
+    approval_reason: ApprovalReason,
 }
 
 impl ParsedCsr {
@@ -30,7 +30,7 @@ impl ParsedCsr {
         exempt: &ExemptNodes,
     ) -> Result<ExemptRenewal, Refusal> {
         let raw = self.raw();
-        if raw.asked != Asked::BuiltInClient {
+        if raw.signer_kind != SignerKind::BuiltInClient {
             return Err(Denial::SignerPurpose.into());
         }
         let node_name = subject::node_name(self.csr())?;
@@ -56,7 +56,7 @@ impl ParsedCsr {
             .filter(|machine| machine.is_of_node(&node_name));
         let (machine, is_only) = (machines.next(), machines.next().is_none());
         let is_control_plane = is_only && machine.as_ref().is_some_and(|one| one.control_plane);
-        let basis = match exempt.of(&node_name, is_control_plane) {
+        let approval_reason = match exempt.of(&node_name, is_control_plane) {
             // A Node of this kind might not have a Machine.
             Some(Exemption::Listed) => ApprovalReason::ExemptRenewal,
             Some(Exemption::ControlPlane) => {
@@ -89,7 +89,7 @@ impl ParsedCsr {
             node_name,
             provider_id: machine.as_ref().and_then(|one| one.provider_id.clone()),
             machine,
-            basis,
+            approval_reason,
         })
     }
 }
@@ -110,8 +110,8 @@ impl ExemptRenewal {
     }
 
     /// The reason for the approval, which depends on the reason for the exemption.
-    pub fn basis(&self) -> ApprovalReason {
-        self.basis
+    pub fn approval_reason(&self) -> ApprovalReason {
+        self.approval_reason
     }
 
     /// The machine, from the inventory. `None` only for a Node that `exemptNodes` lists by name.

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use super::{ApprovalReason, Asked, ClaimedCsr, CorroboratedCsr};
+use super::{ApprovalReason, ClaimedCsr, CorroboratedCsr, SignerKind};
 use crate::identifiers::{CertificateUid, KeyDigest};
 use crate::ledger::GrantReason;
 use crate::refusal::{Denial, Refusal};
@@ -23,7 +23,7 @@ pub struct IssuedCertificate {
 #[non_exhaustive]
 pub struct Issued {
     /// The reason for the approval.
-    pub basis: ApprovalReason,
+    pub approval_reason: ApprovalReason,
     /// The node of the certificate.
     pub node_name: NodeName,
     /// The provider ID of the node's machine.
@@ -37,7 +37,7 @@ pub struct Issued {
     /// The expiry time.
     pub not_after: SystemTime,
     /// The reason for the grant of a client certificate. `None` for a serving certificate.
-    pub opening: Option<GrantReason>,
+    pub grant_reason: Option<GrantReason>,
     /// The endorsement key of the TPM that attested the key of a client certificate.
     pub endorsement_key: Option<KeyDigest>,
     /// The boot of that TPM.
@@ -67,14 +67,14 @@ impl ClaimedCsr {
         };
         let certificate = signer.sign(&contents, now).await?;
         let issued = Issued {
-            basis: ApprovalReason::NodeNameClaimed,
+            approval_reason: ApprovalReason::NodeNameClaimed,
             node_name: self.request().node_name.clone(),
             provider_id: self.identity().provider_id.clone(),
             uid: self.grant().uid,
             pem: certificate.pem,
             serial: certificate.serial,
             not_after: certificate.not_after,
-            opening: Some(self.grant().opening.clone()),
+            grant_reason: Some(self.grant().reason.clone()),
             endorsement_key: self.identity().endorsement_key,
             boot: self.identity().boot,
         };
@@ -94,7 +94,7 @@ impl CorroboratedCsr {
         signer: &Signer,
         now: SystemTime,
     ) -> Result<IssuedCertificate, Refusal> {
-        is_ours(&self.request().asked)?;
+        is_ours(&self.request().signer_kind)?;
         let contents = CertificateContents {
             node_name: &self.request().node_name,
             spki: &self.request().spki,
@@ -103,14 +103,14 @@ impl CorroboratedCsr {
         };
         let certificate = signer.sign(&contents, now).await?;
         let issued = Issued {
-            basis: ApprovalReason::ServingNamesCorroborated,
+            approval_reason: ApprovalReason::ServingNamesCorroborated,
             node_name: self.request().node_name.clone(),
             provider_id: self.identity().provider_id.clone(),
             uid: self.uid(),
             pem: certificate.pem,
             serial: certificate.serial,
             not_after: certificate.not_after,
-            opening: None,
+            grant_reason: None,
             endorsement_key: None,
             boot: None,
         };
@@ -118,10 +118,10 @@ impl CorroboratedCsr {
     }
 }
 
-fn is_ours(asked: &Asked) -> Result<(), Denial> {
-    match asked {
-        Asked::Client(_) | Asked::Serving(_) | Asked::OwnBuiltInServing => Ok(()),
-        Asked::BuiltInClient | Asked::BuiltInServing => Err(Denial::SignerPurpose),
+fn is_ours(signer_kind: &SignerKind) -> Result<(), Denial> {
+    match signer_kind {
+        SignerKind::Client(_) | SignerKind::Serving(_) | SignerKind::OwnBuiltInServing => Ok(()),
+        SignerKind::BuiltInClient | SignerKind::BuiltInServing => Err(Denial::SignerPurpose),
     }
 }
 
@@ -133,15 +133,15 @@ mod tests {
 
     #[test]
     fn a_request_to_a_built_in_signer_is_left_to_that_signer() {
-        for asked in [Asked::BuiltInClient, Asked::BuiltInServing] {
-            assert_eq!(is_ours(&asked), Err(Denial::SignerPurpose));
+        for signer_kind in [SignerKind::BuiltInClient, SignerKind::BuiltInServing] {
+            assert_eq!(is_ours(&signer_kind), Err(Denial::SignerPurpose));
         }
-        for asked in [
-            Asked::Client(Provider::NULL),
-            Asked::Serving(Provider::NULL),
-            Asked::OwnBuiltInServing,
+        for signer_kind in [
+            SignerKind::Client(Provider::NULL),
+            SignerKind::Serving(Provider::NULL),
+            SignerKind::OwnBuiltInServing,
         ] {
-            assert_eq!(is_ours(&asked), Ok(()));
+            assert_eq!(is_ours(&signer_kind), Ok(()));
         }
     }
 }

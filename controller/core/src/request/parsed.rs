@@ -5,7 +5,7 @@ use kubelet_attestation::csr::parse::CertificationRequest;
 use kubelet_attestation::names::Provider;
 
 use super::raw::RawContents;
-use super::{Asked, RawRequest};
+use super::{RawRequest, SignerKind};
 use crate::policy::{encoding, key};
 use crate::refusal::Denial;
 
@@ -40,10 +40,12 @@ impl ParsedCsr {
     /// The provider to which the requested client signer belongs. For the built-in client signer, the provider in the
     /// provider block. `None` for serving signers.
     pub fn provider(&self) -> Option<&Provider> {
-        match self.raw.asked() {
-            Asked::Client(provider) => Some(provider),
-            Asked::BuiltInClient => self.claimed_provider(),
-            Asked::Serving(_) | Asked::BuiltInServing | Asked::OwnBuiltInServing => None,
+        match self.raw.signer_kind() {
+            SignerKind::Client(provider) => Some(provider),
+            SignerKind::BuiltInClient => self.claimed_provider(),
+            SignerKind::Serving(_) | SignerKind::BuiltInServing | SignerKind::OwnBuiltInServing => {
+                None
+            }
         }
     }
 

@@ -24,7 +24,7 @@ pub struct RawRequest {
 /// The fields of a request.
 #[derive(Debug)]
 pub(super) struct RawContents {
-    pub(super) asked: Asked,
+    pub(super) signer_kind: SignerKind,
     pub(super) request: Vec<u8>,
     pub(super) usages: Vec<String>,
     pub(super) username: String,
@@ -39,7 +39,7 @@ pub(super) struct RawContents {
 
 /// The kind of the requested signer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
+pub enum SignerKind {
     /// This controller's client signer for this provider.
     Client(Provider),
     /// kube-controller-manager's client signer.
@@ -61,7 +61,7 @@ pub(crate) enum KubeletServing {
     Own,
 }
 
-impl Asked {
+impl SignerKind {
     /// Returns the kind of the signer with this name. `None` if the controller does not decide on requests to this
     /// signer.
     fn of(signer: &str, verifiers: &Verifiers) -> Option<Self> {
@@ -94,7 +94,7 @@ pub(crate) fn signers(verifiers: &Verifiers) -> Vec<String> {
         .map(Provider::client_signer)
         .chain(providers().map(Provider::serving_signer))
         .chain(built_in)
-        .filter(|signer| Asked::of(signer, verifiers).is_some())
+        .filter(|signer| SignerKind::of(signer, verifiers).is_some())
         .collect()
 }
 
@@ -128,8 +128,8 @@ impl RawRequest {
     }
 
     /// The kind of the requested signer.
-    pub fn asked(&self) -> &Asked {
-        &self.contents.asked
+    pub fn signer_kind(&self) -> &SignerKind {
+        &self.contents.signer_kind
     }
 
     pub(super) fn contents(&self) -> &RawContents {
@@ -145,23 +145,23 @@ pub(crate) fn triage(
     serving: KubeletServing,
 ) -> Result<RawRequest, TriageError> {
     let signer = &csr.spec.signer_name;
-    let asked = match (Asked::of(signer, verifiers), serving) {
+    let signer_kind = match (SignerKind::of(signer, verifiers), serving) {
         (None, _) => return Err(Ignored::AnotherSigner(signer.clone()).into()),
-        (Some(Asked::BuiltInServing), KubeletServing::Own) => Asked::OwnBuiltInServing,
-        (Some(asked), _) => asked,
+        (Some(SignerKind::BuiltInServing), KubeletServing::Own) => SignerKind::OwnBuiltInServing,
+        (Some(signer_kind), _) => signer_kind,
     };
     let CertificateSigningRequest { metadata, spec, .. } = csr;
     let created = metadata.creation_timestamp.as_ref();
     let annotations = metadata.annotations.as_ref();
     if let Some(status) = &csr.status {
-        still_open(status, &asked)?;
+        still_open(status, &signer_kind)?;
     }
-    if let Asked::Client(provider) | Asked::Serving(provider) = &asked {
+    if let SignerKind::Client(provider) | SignerKind::Serving(provider) = &signer_kind {
         verifiers.is_available(provider)?;
     }
     size::within_limits(spec)?;
     let contents = RawContents {
-        asked,
+        signer_kind,
         request: spec.request.0.clone(),
         usages: spec.usages.clone().unwrap_or_default(),
         username: spec.username.clone().unwrap_or_default(),
@@ -176,7 +176,10 @@ pub(crate) fn triage(
     Ok(RawRequest { contents })
 }
 
-fn still_open(status: &CertificateSigningRequestStatus, asked: &Asked) -> Result<(), Ignored> {
+fn still_open(
+    status: &CertificateSigningRequestStatus,
+    signer_kind: &SignerKind,
+) -> Result<(), Ignored> {
     let conditions = || status.conditions.iter().flatten();
     let has = |kind: &str| conditions().any(|condition| condition.type_ == kind);
     let approved_by_us = conditions().any(|condition| {
@@ -187,16 +190,16 @@ fn still_open(status: &CertificateSigningRequestStatus, asked: &Asked) -> Result
     let is_issued = certificate.is_some_and(|certificate| !certificate.0.is_empty());
     ensure!(!has("Denied"), Ignored::AlreadyDenied);
     ensure!(!has("Failed"), Ignored::AlreadyFailed);
-    match asked {
-        Asked::BuiltInClient if is_issued && !approved_by_us => Err(Ignored::IssuedByOthers),
+    match signer_kind {
+        SignerKind::BuiltInClient if is_issued && !approved_by_us => Err(Ignored::IssuedByOthers),
         _ if is_issued => Err(Ignored::AlreadyIssued),
-        Asked::BuiltInClient | Asked::BuiltInServing if approved_by_us => {
+        SignerKind::BuiltInClient | SignerKind::BuiltInServing if approved_by_us => {
             Err(Ignored::AlreadyApproved)
         }
-        Asked::Client(_)
-        | Asked::BuiltInClient
-        | Asked::Serving(_)
-        | Asked::BuiltInServing
-        | Asked::OwnBuiltInServing => Ok(()),
+        SignerKind::Client(_)
+        | SignerKind::BuiltInClient
+        | SignerKind::Serving(_)
+        | SignerKind::BuiltInServing
+        | SignerKind::OwnBuiltInServing => Ok(()),
     }
 }

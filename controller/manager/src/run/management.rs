@@ -101,7 +101,7 @@ pub(super) async fn run(
     settings.metrics = metrics;
     settings.external_signer = external;
     settings.cluster_observer = providers.cluster_observer();
-    settings.reach = EgressPolicy {
+    settings.egress = EgressPolicy {
         insecure_allow_loopback: arguments.insecure_allow_loopback,
     };
     let verifiers = move |authentication: &KubeletAuthentication, cluster_uid: &str| {

@@ -36,12 +36,12 @@ pub enum KubeconfigRefused {
     #[error(transparent)]
     Invalid(#[from] InvalidKubeconfig),
     /// Only the controller can reach the server's address.
-    #[error("server address {address} is not accepted: it is {neighbourhood}")]
+    #[error("server address {address} is not accepted: it is {local_range}")]
     Address {
         /// The address.
         address: IpAddr,
         /// The address range.
-        neighbourhood: LocalRange,
+        local_range: LocalRange,
     },
     /// The client key is rejected.
     #[error("{}: user: client-key-data is not accepted", DOCUMENT)]
@@ -56,7 +56,7 @@ pub enum KubeconfigRefused {
 #[debug("TenantKubeconfig({})", config.cluster_url)]
 pub struct TenantKubeconfig {
     config: Config,
-    reach: EgressPolicy,
+    egress: EgressPolicy,
     /// The claims of the service account token, if the user has one.
     claims: Option<TokenClaims>,
 }
@@ -67,16 +67,16 @@ impl TenantKubeconfig {
     /// # Errors
     ///
     /// Returns the first reason to reject it. The error does not contain any part of the text except an address.
-    pub fn parse(text: &[u8], reach: EgressPolicy) -> Result<Self, KubeconfigRefused> {
+    pub fn parse(text: &[u8], egress: EgressPolicy) -> Result<Self, KubeconfigRefused> {
         let kubeconfig = Kubeconfig::parse(DOCUMENT, text, Policy::Tenant)?;
         let endpoint = kubeconfig.endpoint(no_files)?;
         // If the server is a host name, its addresses are checked when the name is resolved.
         if let Some(address) = endpoint.address()
-            && let Some(neighbourhood) = reach.refuses(address)
+            && let Some(local_range) = egress.refuses(address)
         {
             return Err(KubeconfigRefused::Address {
                 address,
-                neighbourhood,
+                local_range,
             });
         }
         let url = endpoint.url().as_str().parse();
@@ -91,7 +91,7 @@ impl TenantKubeconfig {
         config.auth_info = auth_info(&login)?;
         Ok(Self {
             config,
-            reach,
+            egress,
             claims,
         })
     }
@@ -126,7 +126,7 @@ impl TenantKubeconfig {
         #[cfg(test)]
         tests::CLIENTS.set(tests::CLIENTS.get() + 1);
         // The library's error might contain a line of the key, so it is dropped.
-        let access = ClusterAccess::of_tenant(self.config.clone(), self.reach, cluster);
+        let access = ClusterAccess::of_tenant(self.config.clone(), self.egress, cluster);
         access.map_err(|_| KubeconfigRefused::NoClient)
     }
 }

@@ -29,7 +29,7 @@ pub(super) use bootstrap_config::BootstrapConfig;
 pub use cluster::{Cluster, ClusterObserver, ClusterReferences, Endpoint, ReferencedObject};
 pub(super) use infrastructure::{InfraMachine, InfraMachinePool};
 pub(super) use machine::Machine;
-pub use machine::{Attested, NODE_ATTESTED, told};
+pub use machine::{Attested, NODE_ATTESTED, condition_digest};
 pub(super) use member_limit::MemberLimit;
 pub(super) use pool::{MachinePool, label_value, last_segment};
 pub(super) use templates::{KubeadmControlPlane, MachineDeployment, MachineTemplate, PoolConfig};

@@ -73,26 +73,26 @@ impl Objects {
             objects.heard_at(W::KIND, read);
             measured.heard();
         });
-        let mut told = WatchLog::new(W::KIND).measured_by(metrics);
+        let mut log = WatchLog::new(W::KIND).measured_by(metrics);
         let mut waits = ExponentialBackoff::default();
         loop {
             match served(client, W::KIND).await {
                 Ok(Some(resource)) => {
-                    self.follow::<W>(client, &resource, selection, &mut told)
+                    self.follow::<W>(client, &resource, selection, &mut log)
                         .await;
                 }
                 Ok(None) => {
-                    told.absent();
+                    log.absent();
                     self.failed::<W>();
                     if W::MAY_BE_ABSENT {
                         self.listed(W::KIND);
-                        told.none();
+                        log.none();
                     }
                     sleep(ABSENT_RETRY).await;
                     continue;
                 }
                 Err(error) => {
-                    told.failed(&error);
+                    log.failed(&error);
                     self.failed::<W>();
                 }
             }
@@ -106,7 +106,7 @@ impl Objects {
         client: &Client,
         resource: &ApiResource,
         selection: &Selection,
-        told: &mut WatchLog,
+        log: &mut WatchLog,
     ) where
         Fields<W>: ReadAlone,
     {
@@ -134,7 +134,7 @@ impl Objects {
                 event = events.next() => event,
             };
             let Some(event) = event else { return };
-            told.observe(&event, || {
+            log.observe(&event, || {
                 tracing::info!(kind = W::KIND, version = resource.api_version, "watching");
             });
             match event {

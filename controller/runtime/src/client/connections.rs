@@ -312,10 +312,10 @@ async fn http2(
     let handshake = builder.handshake(TokioIo::new(tls)).boxed();
     let (sender, mut connection) = handshake.await?;
     let allowed = Arc::new(AtomicUsize::new(connection.current_max_send_streams()));
-    let told = allowed.clone();
+    let limit = allowed.clone();
     let connection = poll_fn(move |context| {
         let ended = connection.poll_unpin(context);
-        told.store(connection.current_max_send_streams(), Ordering::Relaxed);
+        limit.store(connection.current_max_send_streams(), Ordering::Relaxed);
         ended
     });
     tokio::spawn(limited(processor, connection));

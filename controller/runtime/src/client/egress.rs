@@ -122,13 +122,13 @@ impl EgressPolicy {
 
     /// The local range because of which the policy rejects this address. `None` if the policy allows the address.
     pub fn refuses(self, address: IpAddr) -> Option<LocalRange> {
-        let refused = neighbourhood(address)?;
+        let refused = local_range(address)?;
         (refused != LocalRange::Loopback || !self.insecure_allow_loopback).then_some(refused)
     }
 }
 
 /// The local range that contains this address, or the IPv4 address that is embedded in it.
-fn neighbourhood(address: IpAddr) -> Option<LocalRange> {
+fn local_range(address: IpAddr) -> Option<LocalRange> {
     let (is_unspecified, is_link_local, carried) = match address {
         IpAddr::V4(v4) => (v4.octets().starts_with(&[0]), v4.is_link_local(), None),
         IpAddr::V6(v6) => {
@@ -146,7 +146,7 @@ fn neighbourhood(address: IpAddr) -> Option<LocalRange> {
     ];
     let own = ranges.into_iter().find(|(is_in, _)| *is_in);
     own.map(|(_, range)| range)
-        .or_else(|| neighbourhood(carried?.into()))
+        .or_else(|| local_range(carried?.into()))
 }
 
 /// The IPv4 address that is embedded in this address: IPv4-mapped or IPv4-compatible (RFC 4291 section 2.5.5),
@@ -165,7 +165,7 @@ type Lookup = fn(&str) -> io::Result<Vec<SocketAddr>>;
 /// Connects to the hosts that the policy allows. Resolves one name at a time.
 #[derive(Debug, Clone)]
 pub(super) struct Dialler {
-    reach: EgressPolicy,
+    egress: EgressPolicy,
     lookup: Lookup,
     namespace: String,
     lookups: Arc<Lookups>,
@@ -176,13 +176,13 @@ pub(super) struct Dialler {
 impl Dialler {
     /// Creates a dialer for the API server of this Cluster. Its lookups compete for turns with the lookups of all
     /// Clusters.
-    pub(super) fn new(reach: EgressPolicy, cluster: &ObjectKey) -> Self {
-        Self::among(PROCESS.clone(), reach, cluster)
+    pub(super) fn new(egress: EgressPolicy, cluster: &ObjectKey) -> Self {
+        Self::among(PROCESS.clone(), egress, cluster)
     }
 
-    fn among(lookups: Arc<Lookups>, reach: EgressPolicy, cluster: &ObjectKey) -> Self {
+    fn among(lookups: Arc<Lookups>, egress: EgressPolicy, cluster: &ObjectKey) -> Self {
         Self {
-            reach,
+            egress,
             lookup: kubelet_attestation_resolver::addresses,
             namespace: cluster.namespace.clone(),
             quick: lookups.quick.line(cluster),
@@ -198,7 +198,7 @@ impl Dialler {
             .resolve(host, port)
             .await
             .map_err(|error| format!("cannot resolve the host name of the API server: {error}"))?;
-        let addresses = screened(addresses, self.reach)?;
+        let addresses = screened(addresses, self.egress)?;
         let mut last = "the host name of the API server has no address".to_owned();
         for address in addresses {
             match connect(address).await {
@@ -243,9 +243,9 @@ impl Dialler {
 
 /// Returns the addresses if the policy allows all of them. One rejected address rejects the whole name, because the
 /// name of an API server never has both local and other addresses.
-fn screened(addresses: Vec<SocketAddr>, reach: EgressPolicy) -> Result<Vec<SocketAddr>, BoxError> {
+fn screened(addresses: Vec<SocketAddr>, egress: EgressPolicy) -> Result<Vec<SocketAddr>, BoxError> {
     for address in addresses.iter().map(SocketAddr::ip) {
-        if let Some(range) = reach.refuses(address) {
+        if let Some(range) = egress.refuses(address) {
             let why = format!("the API server's address {address} is refused: it is {range}");
             return Err(why.into());
         }
@@ -273,8 +273,8 @@ mod tests {
         ObjectKey::new(namespace, name)
     }
 
-    fn dialler(reach: EgressPolicy) -> Dialler {
-        Dialler::among(Arc::default(), reach, &cluster("tenant-a", "prod-1"))
+    fn dialler(egress: EgressPolicy) -> Dialler {
+        Dialler::among(Arc::default(), egress, &cluster("tenant-a", "prod-1"))
     }
 
     const STRICT: EgressPolicy = EgressPolicy::STRICT;

@@ -134,17 +134,17 @@ impl ClusterAccess {
         })
     }
 
-    /// Creates access to a cluster that a tenant described, if the policy `reach` allows its API server. The client
+    /// Creates access to a cluster that a tenant described, if the policy `egress` allows its API server. The client
     /// uses the turns and memory of this Cluster.
     pub(crate) fn of_tenant(
         config: Config,
-        reach: EgressPolicy,
+        egress: EgressPolicy,
         cluster: &ObjectKey,
     ) -> Result<Self, kube::Error> {
         let server = config.cluster_url.to_string();
         let ca_certificates = config.root_cert.clone().unwrap_or_default();
         Ok(Self {
-            client: super::of_tenant(config, reach, cluster)?,
+            client: super::of_tenant(config, egress, cluster)?,
             lease_client: None,
             server,
             ca_certificates,

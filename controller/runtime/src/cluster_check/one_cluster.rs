@@ -23,7 +23,7 @@ pub(super) async fn checks(
     management: &ClusterAccess,
     key: &ObjectKey,
     state: &ClusterState,
-    (reach, controller_namespace): (EgressPolicy, &str),
+    (egress, controller_namespace): (EgressPolicy, &str),
 ) -> Vec<Checked> {
     let mut findings = vec![("authentication", authentication(state))];
     let Some(authentication) = &state.kubelet_authentication else {
@@ -54,7 +54,7 @@ pub(super) async fn checks(
     let templates = templates(management, key, live.as_deref().ok());
     findings.push(("templates", within(templates).await));
 
-    let access = secrets::kubeconfig(management, key, (reach, controller_namespace)).await;
+    let access = secrets::kubeconfig(management, key, (egress, controller_namespace)).await;
     let named = live.ok().map(|live| {
         let names = live.into_iter().map(|one| one.spec.node_name);
         names.collect::<BTreeSet<_>>()

@@ -39,11 +39,11 @@ type Found = Result<Option<Vec<NodePrediction>>, String>;
 pub async fn predict(
     management: &ClusterAccess,
     checks: &mut Vec<Checked>,
-    reach: EgressPolicy,
+    egress: EgressPolicy,
     verifiers: impl Fn(&KubeletAuthentication, &str) -> Verifiers,
 ) -> Vec<NodePrediction> {
     let mut all = Vec::new();
-    let predict = async |key: &ObjectKey| nodes(management, key, reach, &verifiers).await;
+    let predict = async |key: &ObjectKey| nodes(management, key, egress, &verifiers).await;
     for (key, found) in each(managed(checks), predict).await {
         let finding = match found {
             Ok(None) => Finding::skip("cannot call the workload cluster"),
@@ -97,10 +97,10 @@ fn managed(checks: &[Checked]) -> Vec<(ObjectKey, State)> {
 async fn nodes(
     management: &ClusterAccess,
     key: &ObjectKey,
-    reach: EgressPolicy,
+    egress: EgressPolicy,
     verifiers: impl Fn(&KubeletAuthentication, &str) -> Verifiers,
 ) -> Result<Option<Vec<NodePrediction>>, String> {
-    let explainer = Explainer::of_cluster(management, key, None, reach, verifiers);
+    let explainer = Explainer::of_cluster(management, key, None, egress, verifiers);
     let explainer = Box::pin(explainer).await;
     let explainer = explainer.map_err(|error| error_chain(&error))?;
     let nodes = Box::pin(explainer.nodes()).await;

@@ -99,7 +99,7 @@ pub(super) fn ca(
 pub(super) async fn kubeconfig(
     management: &ClusterAccess,
     key: &ObjectKey,
-    (reach, controller_namespace): (EgressPolicy, &str),
+    (egress, controller_namespace): (EgressPolicy, &str),
 ) -> Result<(ClusterAccess, Option<TokenClaims>), Finding> {
     let own = access_secret_name(key);
     let api: Api<Secret> = Api::namespaced(management.client().clone(), controller_namespace);
@@ -123,7 +123,7 @@ pub(super) async fn kubeconfig(
     };
     let text = secret.data.as_ref().and_then(|data| data.get("value"));
     let text = text.map(|bytes| bytes.0.as_slice()).unwrap_or_default();
-    let parsed = TenantKubeconfig::parse(text, reach);
+    let parsed = TenantKubeconfig::parse(text, egress);
     parsed
         .and_then(|parsed| Ok((parsed.access(key)?, parsed.claims().cloned())))
         .map_err(|error| {

@@ -128,9 +128,9 @@ impl<E: Pending> Limiter<E> {
     /// Returns the last dropped Event for each machine, with the number of dropped Events. The number of results is
     /// limited by the budgets and by `room`.
     pub(super) fn left_out(&mut self, now: Instant, room: usize) -> Vec<Box<E>> {
-        let mut told = Vec::new();
+        let mut summaries = Vec::new();
         for machine in self.machines.values_mut() {
-            if told.len() < room
+            if summaries.len() < room
                 && machine.last.is_some()
                 && take(&mut machine.whole_at, &mut self.cluster, now)
                 && let Some(mut pending) = machine.last.take()
@@ -142,10 +142,10 @@ impl<E: Pending> Limiter<E> {
                     let note = format!("{more} more Events were skipped before this one: {note}");
                     event.note = Some(cut(note));
                 }
-                told.push(pending);
+                summaries.push(pending);
             }
         }
-        told
+        summaries
     }
 }
 
@@ -197,8 +197,11 @@ mod tests {
         assert!(limiter.left_out(now, MAX_MACHINES).is_empty());
 
         let later = now + OF_MACHINE.every;
-        let told = limiter.left_out(later, MAX_MACHINES);
-        let notes: Vec<_> = told.iter().filter_map(|one| one.note.as_deref()).collect();
+        let summaries = limiter.left_out(later, MAX_MACHINES);
+        let notes: Vec<_> = summaries
+            .iter()
+            .filter_map(|one| one.note.as_deref())
+            .collect();
         assert_eq!(
             notes,
             ["9989 more Events were skipped before this one: 9999"]
@@ -252,11 +255,11 @@ mod tests {
             assert_eq!(limiter.admit(joined, false, now), None);
         }
 
-        let mut told = limiter.left_out(now, 2);
-        assert_eq!(told.len(), 2);
-        told.extend(limiter.left_out(now, 2));
+        let mut summaries = limiter.left_out(now, 2);
+        assert_eq!(summaries.len(), 2);
+        summaries.extend(limiter.left_out(now, 2));
 
-        let notes = told.iter().filter_map(|event| event.note.as_deref());
+        let notes = summaries.iter().filter_map(|event| event.note.as_deref());
         assert_eq!(notes.collect::<Vec<_>>(), ["joined"; 3]);
         assert!(limiter.left_out(now, 2).is_empty());
     }

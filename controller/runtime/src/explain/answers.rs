@@ -40,7 +40,7 @@ pub struct Condition {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
-pub struct ToldEvent {
+pub struct RelatedEvent {
     /// The kind and name of the object.
     pub on: String,
     /// The time.
@@ -88,15 +88,15 @@ impl Explainer {
         request: &CertificateSigningRequest,
         machine: Option<ObjectReference>,
         notes: &mut Vec<String>,
-    ) -> Vec<ToldEvent> {
+    ) -> Vec<RelatedEvent> {
         let Some(name) = &request.metadata.name else {
             return Vec::new();
         };
-        let mut told = Vec::new();
+        let mut related_events = Vec::new();
         if let Some(workload) = &self.workload {
             let kind = "CertificateSigningRequest";
             let found = events(workload.client(), NAMESPACE, kind, name).await;
-            keep(found, "the request", notes, &mut told);
+            keep(found, "the request", notes, &mut related_events);
         }
         let client = self.management.as_ref().map(|(access, _)| access.client());
         if let (Some(client), Some(machine)) = (client, machine) {
@@ -111,10 +111,10 @@ impl Explainer {
                 });
                 all
             });
-            keep(found, "the machine", notes, &mut told);
+            keep(found, "the machine", notes, &mut related_events);
         }
-        told.sort_by(|one, other| one.time.cmp(&other.time));
-        told
+        related_events.sort_by(|one, other| one.time.cmp(&other.time));
+        related_events
     }
 }
 
@@ -138,14 +138,14 @@ fn keep(
     found: Result<Vec<Event>, CallError>,
     of: &str,
     notes: &mut Vec<String>,
-    told: &mut Vec<ToldEvent>,
+    related_events: &mut Vec<RelatedEvent>,
 ) {
     match found {
-        Ok(events) => told.extend(events.into_iter().map(|event| {
+        Ok(events) => related_events.extend(events.into_iter().map(|event| {
             let on = event.regarding.unwrap_or_default();
             let (kind, name) = (on.kind.unwrap_or_default(), on.name.unwrap_or_default());
             let text = |text: Option<String>| bounded(&text.unwrap_or_default());
-            ToldEvent {
+            RelatedEvent {
                 on: bounded(&format!("{kind} {name}")),
                 time: event.event_time.map(|time| format!("{:.0}", time.0)),
                 reason: text(event.reason),
@@ -210,11 +210,16 @@ mod tests {
             regarding: Some(regarding),
             ..Event::default()
         };
-        let (mut notes, mut told) = (Vec::new(), Vec::new());
+        let (mut notes, mut related_events) = (Vec::new(), Vec::new());
 
-        keep(Ok(vec![event]), "the request", &mut notes, &mut told);
+        keep(
+            Ok(vec![event]),
+            "the request",
+            &mut notes,
+            &mut related_events,
+        );
 
-        let one = told.remove(0);
+        let one = related_events.remove(0);
         let lengths = [one.on, one.reason, one.note].map(|text| text.len());
         assert_eq!(lengths, [MAX_TEXT_LEN; 3]);
     }

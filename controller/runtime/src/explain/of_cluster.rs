@@ -22,7 +22,7 @@ use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::Verifiers;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::said::Said;
+use super::snapshot::ClusterSnapshot;
 use super::{BoxError, ExplainError, Explainer, Offline};
 use crate::capi::{CapiInventory, ClusterCa, ObjectKey, TenantKubeconfig};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
@@ -47,7 +47,7 @@ const LOOK: Duration = Duration::from_millis(50);
 impl Explainer {
     /// Creates an explainer for the Cluster, with the permissions of the user in `management`.
     ///
-    /// Without `workload`, Cluster API's kubeconfig determines the API server, if the policy `reach` allows the
+    /// Without `workload`, Cluster API's kubeconfig determines the API server, if the policy `egress` allows the
     /// server's address. `verifiers` must not call a service.
     ///
     /// # Errors
@@ -57,10 +57,10 @@ impl Explainer {
         management: &ClusterAccess,
         key: &ObjectKey,
         workload: Option<ClusterAccess>,
-        reach: EgressPolicy,
+        egress: EgressPolicy,
         verifiers: impl Fn(&KubeletAuthentication, &str) -> Verifiers,
     ) -> Result<Self, ExplainError> {
-        let explainer = read(management, key, workload, reach, verifiers);
+        let explainer = read(management, key, workload, egress, verifiers);
         let explainer = timeout(READ_DEADLINE, explainer).await;
         let late = || {
             format!(
@@ -80,19 +80,19 @@ async fn read(
     management: &ClusterAccess,
     key: &ObjectKey,
     workload: Option<ClusterAccess>,
-    reach: EgressPolicy,
+    egress: EgressPolicy,
     verifiers_of: impl Fn(&KubeletAuthentication, &str) -> Verifiers,
 ) -> Result<Explainer, BoxError> {
     let mut notes = Vec::new();
     let client = management.client();
-    let said = Said::read(client, key).await?;
-    let spec = &said.authentication.spec;
+    let snapshot = ClusterSnapshot::read(client, key).await?;
+    let spec = &snapshot.authentication.spec;
     let access = match workload {
         Some(access) => access,
-        None => by_secret(management, key, reach).await?,
+        None => by_secret(management, key, egress).await?,
     };
     let offline = Offline::default();
-    let verifiers = verifiers_of(&said.authentication, &said.cluster.uid);
+    let verifiers = verifiers_of(&snapshot.authentication, &snapshot.cluster.uid);
     let verifiers = offline.verifiers(verifiers, &named_by_platform(spec));
 
     let trusted = access.ca_certificates();
@@ -103,14 +103,19 @@ async fn read(
     let name = format!("{}-ca", key.name);
     let found = secret(management, &key.namespace, &name).await;
     let ca = found.as_ref().ok().and_then(Option::as_ref);
-    let not_ready = not_served(&said.authentication, &said.cluster, ca, &verifiers_of);
+    let not_ready = not_served(
+        &snapshot.authentication,
+        &snapshot.cluster,
+        ca,
+        &verifiers_of,
+    );
     let (signed_by, signer) = match found {
         Ok(Some(secret)) => {
             let ca = ClusterCa::from_secret(&secret).map_err(|error| {
                 format!("Secret {name} is not accepted: {}", error_chain(&error))
             })?;
             audiences.extend(ca.audiences());
-            let signing = KeylessSigning::of(&said.authentication);
+            let signing = KeylessSigning::of(&snapshot.authentication);
             signing_of(&ca, &name, signing, &mut notes)?
         }
         Ok(None) => return Err(format!("Secret {name} does not exist").into()),
@@ -136,7 +141,7 @@ async fn read(
             "cannot determine whether attestation is enforced: {error}"
         ));
     }
-    notes.extend(unavailable_attestors(&said.authentication));
+    notes.extend(unavailable_attestors(&snapshot.authentication));
     let records = KubeRecords::start(
         client.clone(),
         &key.namespace,
@@ -144,16 +149,16 @@ async fn read(
         &Metrics::default(),
     );
     are_read(&records).await?;
-    let revocations = revocations(&access, &said.authentication, &mut notes).await;
+    let revocations = revocations(&access, &snapshot.authentication, &mut notes).await;
     let builder = ContextBuilder {
         spec,
-        cluster: &said.cluster,
+        cluster: &snapshot.cluster,
         nodes: KubeNodes::new(access.client().clone()),
         endpoint_hosts: access.server_host().into_iter().collect(),
         verifiers,
         audiences: audiences.into_iter().collect(),
         serving_address_ranges,
-        inventory: Arc::new(CapiInventory::new(said.objects.clone(), key.clone())),
+        inventory: Arc::new(CapiInventory::new(snapshot.objects.clone(), key.clone())),
         records: Arc::new(records),
         absences: Absences::default(),
         revocations,
@@ -174,7 +179,7 @@ async fn read(
         not_ready,
         offline,
         notes,
-        _watches: said.watches,
+        _watches: snapshot.watches,
     })
 }
 
@@ -304,7 +309,7 @@ async fn secret(
 pub(crate) async fn by_secret(
     management: &ClusterAccess,
     key: &ObjectKey,
-    reach: EgressPolicy,
+    egress: EgressPolicy,
 ) -> Result<ClusterAccess, BoxError> {
     const OTHERWISE: &str = "--workload-kubeconfig can name another kubeconfig";
     let name = format!("{}-kubeconfig", key.name);
@@ -322,7 +327,7 @@ pub(crate) async fn by_secret(
             error_chain(&error)
         )
     };
-    let kubeconfig = TenantKubeconfig::parse(text, reach).map_err(refused)?;
+    let kubeconfig = TenantKubeconfig::parse(text, egress).map_err(refused)?;
     Ok(kubeconfig.access(key).map_err(refused)?)
 }
 

@@ -143,8 +143,8 @@ impl Identities {
         let who = self.who().await;
         let written = self.annotate(&found, value, who.as_deref()).await?;
         let namespace = &cluster.namespace;
-        let told = (reason, note, who);
-        let told = self.tell(namespace, &written, told, now).await;
-        Ok(told.err())
+        let text = (reason, note, who);
+        let event = self.write_event(namespace, &written, text, now).await;
+        Ok(event.err())
     }
 }

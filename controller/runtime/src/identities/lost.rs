@@ -152,11 +152,11 @@ impl Identities {
         );
         let annotations = written.metadata.annotations.as_ref();
         let who = annotations.and_then(|all| all.get(CHANGED_BY_ANNOTATION).cloned());
-        let told = ("IdentityRecreated", note, who);
-        let told = self.tell(&namespace, &written, told, now).await;
+        let text = ("IdentityRecreated", note, who);
+        let event = self.write_event(&namespace, &written, text, now).await;
         Ok(Changed {
             identity: written,
-            event_error: told.err(),
+            event_error: event.err(),
         })
     }
 }

@@ -25,7 +25,7 @@ fn known(status: ConditionStatus) -> Attested {
     Attested {
         status,
         since: time(100),
-        told: told("Former", ""),
+        condition_digest: condition_digest("Former", ""),
     }
 }
 
@@ -49,7 +49,7 @@ fn the_attested_condition_is_written_once() {
         let outcome = Outcome::Granted { evidence };
         let condition = outcome.condition(None, time(200)).unwrap();
         let holds = Attested {
-            told: told(condition.reason, &condition.message),
+            condition_digest: condition_digest(condition.reason, &condition.message),
             ..known(True)
         };
         for (known, expected) in [
@@ -152,10 +152,10 @@ fn a_long_message_is_truncated_between_characters() {
 /// The digest of the condition after this outcome.
 fn told_when(outcome: &Outcome) -> u64 {
     let condition = outcome.condition(None, at(1)).unwrap();
-    told(condition.reason, &condition.message)
+    condition_digest(condition.reason, &condition.message)
 }
 
-/// The outcome of a record that m1 opened at hour 2 for n1. `change` modifies the record, and `told` is the state of
+/// The outcome of a record that m1 opened at hour 2 for n1. `change` modifies the record, and the tuple is the state of
 /// m1.
 fn of_record(
     change: impl FnOnce(&mut Record),
@@ -168,7 +168,7 @@ fn of_record(
     let attested = attested.map(|(status, hour)| Attested {
         status,
         since: at(hour),
-        told: told_when(&GRANTED),
+        condition_digest: told_when(&GRANTED),
     });
     let machine = KnownMachine {
         name: "m1",
@@ -195,8 +195,8 @@ fn a_record_sets_no_condition_without_the_node_of_its_machine() {
         // A Machine that was created again with the same name.
         (&other, Some("n1"), None, None),
     ] {
-        let told = (id, node, attested);
-        assert_eq!(of_record(|_| {}, told), expected, "{told:?}");
+        let state = (id, node, attested);
+        assert_eq!(of_record(|_| {}, state), expected, "{state:?}");
     }
 }
 
@@ -296,7 +296,7 @@ fn an_unchanged_refusal_is_not_written_again() {
     let known = Attested {
         status: False,
         since: time(200),
-        told: told(first.reason, &first.message),
+        condition_digest: condition_digest(first.reason, &first.message),
     };
 
     assert_eq!(outcome.condition(Some(known), time(300)), None);

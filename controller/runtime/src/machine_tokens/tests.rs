@@ -182,9 +182,9 @@ async fn recreate_in(
     permitted: bool,
 ) -> Result<Vec<MachineToken>, MachineTokensError> {
     let cluster = ObjectKey::new("team-a", "prod-1");
-    let reach = EgressPolicy::STRICT;
+    let egress = EgressPolicy::STRICT;
     let tokens =
-        MachineTokens::of_cluster(management, &cluster, Some(workload.clone()), reach).await?;
+        MachineTokens::of_cluster(management, &cluster, Some(workload.clone()), egress).await?;
     let machines = machines.iter().map(|&name| name.to_owned()).collect();
     tokens
         .recreate(&machines, HOUR, permitted, UNIX_EPOCH)

@@ -79,7 +79,7 @@ pub(super) struct CaKeyHolder {
     changes: Option<watch::Receiver<()>>,
     key: Option<CaKey>,
     /// The last result of [`CaKeyHolder::hold`].
-    told: Option<ObjectKey>,
+    other: Option<ObjectKey>,
 }
 
 impl CaKey {
@@ -98,7 +98,7 @@ impl CaKeys {
             cluster,
             changes: None,
             key: None,
-            told: None,
+            other: None,
         }
     }
 
@@ -173,8 +173,8 @@ impl CaKeyHolder {
         if let Some(changes) = &mut self.changes {
             changes.mark_unchanged();
         }
-        self.told = self.all.0.read(|keys| keys.other(&self.cluster));
-        self.told.clone()
+        self.other = self.all.0.read(|keys| keys.other(&self.cluster));
+        self.other.clone()
     }
 
     /// Sets the cluster's key, as [`hold`](Self::hold) does, and describes the other cluster.
@@ -191,7 +191,7 @@ impl CaKeyHolder {
         while let Some(changes) = &mut self.changes {
             // The last holder of the key drops the sender. In this case, the last holder is this holder's predecessor.
             let is_last = changes.changed().await.is_err();
-            if !self.is_as_told() {
+            if !self.is_current() {
                 return;
             }
             if is_last {
@@ -205,10 +205,10 @@ impl CaKeyHolder {
 
     /// Whether the last result is still valid. The cluster's own entry is also compared, because this holder's
     /// predecessor might be dropped late.
-    fn is_as_told(&self) -> bool {
+    fn is_current(&self) -> bool {
         self.all.0.read(|keys| {
             let own = keys.clusters.get(&self.cluster).copied();
-            own == self.key && keys.other(&self.cluster) == self.told
+            own == self.key && keys.other(&self.cluster) == self.other
         })
     }
 }
@@ -417,7 +417,7 @@ mod tests {
                 one.hold(None);
                 one.hold(Some(proved(1)));
                 one.hold(Some(held(500)));
-                assert!(one.is_as_told());
+                assert!(one.is_current());
             });
 
             assert!(visited[&Lock::CaKeys] <= 2, "{visited:?}");
@@ -439,7 +439,7 @@ mod tests {
         let mut busy = holders.swap_remove(50);
         busy.hold(None);
 
-        let changed = holders.iter().filter(|holder| !holder.is_as_told());
+        let changed = holders.iter().filter(|holder| !holder.is_current());
         assert_eq!(changed.count(), 1);
     }
 

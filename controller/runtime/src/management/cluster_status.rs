@@ -43,7 +43,7 @@ pub(super) struct Health {
     /// Whether the controller has an external signer, but signs with the key in the Secret.
     pub(super) signer_unused: bool,
     /// The failed parts of the periodic work, with their errors.
-    pub(super) undone: Vec<String>,
+    pub(super) failed: Vec<String>,
 }
 
 impl Health {
@@ -52,7 +52,7 @@ impl Health {
         match done {
             Ok(done) => Some(done),
             Err(error) => {
-                self.undone.push(format!("{what}: {error}"));
+                self.failed.push(format!("{what}: {error}"));
                 None
             }
         }

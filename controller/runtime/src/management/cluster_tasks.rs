@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::cluster_status::Health;
 use super::desired_state::{Fingerprint, Service};
 use super::machine_conditions::MachineConditions;
-use super::periodic::{OfCluster, Upkeep};
+use super::periodic::{OfCluster, PeriodicTasks};
 use super::spec_mapping::ContextBuilder;
 use super::sweep_events::SweepEvents;
 use super::{Controller, Shared};
@@ -77,7 +77,7 @@ impl Running {
         };
         let (quit, quitted) = oneshot::channel();
         let quitted = quitted.map(drop).shared();
-        let (said, health) = watch::channel(Health::default());
+        let (reported, health) = watch::channel(Health::default());
         let mut tasks = JoinSet::new();
         let lines = ClusterLines::of(key);
         let limits = EventLimits {
@@ -120,7 +120,7 @@ impl Running {
             uid: service.cluster.uid.clone(),
             overlaps,
         };
-        let upkeep = Upkeep::new(
+        let periodic = PeriodicTasks::new(
             access.clone(),
             service.spec.clone(),
             context.clone(),
@@ -132,11 +132,11 @@ impl Running {
         .of_cluster(&service.cluster, known)
         .with_server_time(server_time.clone());
         // Boxed, because a task reserves space for every place to which it moves a value.
-        let upkeep = Box::new(upkeep);
+        let periodic = Box::new(periodic);
         let returns = report_returns(
             access.client().clone(),
             context.enforcement.clone(),
-            upkeep.urgent.clone(),
+            periodic.urgent.clone(),
             lines.clone(),
         );
         let pipeline = Pipeline::new(context, store, events, now)
@@ -145,7 +145,7 @@ impl Running {
             .with_outcomes(outcomes)
             .in_turn(shared.requests.line(key), lines.clone());
         let client = access.client().clone();
-        let worker = worker::run(client, pipeline, upkeep.urgent.clone(), quitted.clone());
+        let worker = worker::run(client, pipeline, periodic.urgent.clone(), quitted.clone());
         let worker = worker.boxed();
         tasks.spawn(async move {
             worker.await;
@@ -155,7 +155,7 @@ impl Running {
         for background in service.verifiers.background() {
             tasks.spawn(until(quitted.clone(), background));
         }
-        tasks.spawn(until(quitted, keep_up(upkeep, said).boxed()));
+        tasks.spawn(until(quitted, run_periodic(periodic, reported).boxed()));
         Ok(Self {
             fingerprint: service.fingerprint,
             ca: service.ca.clone(),
@@ -168,7 +168,7 @@ impl Running {
     }
 
     /// Waits until the cluster's health changes. Returns whether a task panicked instead.
-    pub(super) async fn has_broken(&mut self) -> bool {
+    pub(super) async fn panicked(&mut self) -> bool {
         tokio::select! {
             changed = self.health.changed() => changed.is_err(),
             _ = self.tasks.join_next() => true,
@@ -191,21 +191,21 @@ async fn until(end: impl Future<Output = ()>, task: BoxFuture<'static, ()>) {
 }
 
 /// Runs the periodic work. Never returns.
-async fn keep_up(mut upkeep: Box<Upkeep>, said: watch::Sender<Health>) {
-    let period = upkeep.sync_period.min(ROUND);
+async fn run_periodic(mut periodic: Box<PeriodicTasks>, reported: watch::Sender<Health>) {
+    let period = periodic.sync_period.min(ROUND);
     loop {
-        let health = upkeep.round().boxed().await;
-        said.send_if_modified(|known| {
+        let health = periodic.round().boxed().await;
+        reported.send_if_modified(|known| {
             let changed = *known != health;
             *known = health;
             changed
         });
         // The random delay separates the rounds of clusters that started together.
         let next = Instant::now() + jittered(period);
-        while Instant::now() < next && !upkeep.is_inspection_urgent() {
+        while Instant::now() < next && !periodic.is_inspection_urgent() {
             sleep(REVOCATIONS).await;
-            upkeep.revoke_what_is_new().boxed().await;
-            upkeep.tell_machines().boxed().await;
+            periodic.revoke_what_is_new().boxed().await;
+            periodic.tell_machines().boxed().await;
         }
     }
 }
@@ -218,8 +218,8 @@ mod tests {
     #[test]
     fn the_futures_of_periodic_work_have_limits() {
         assert_limits(&[
-            ("keep_up", size(|| keep_up(any(), any())), 250),
-            ("upkeep", size_of::<Upkeep>(), 3000),
+            ("run_periodic", size(|| run_periodic(any(), any())), 250),
+            ("periodic", size_of::<PeriodicTasks>(), 3000),
             (
                 "report_returns",
                 size(|| report_returns(any(), any(), any(), any())),

@@ -38,12 +38,12 @@ pub(super) async fn in_turn(rate: &FairRate, cluster: &ObjectKey) -> bool {
 /// The Events about the conditions of one cluster.
 #[derive(Debug, Default)]
 pub(super) struct ConditionEvents {
-    told: BTreeMap<&'static str, Told>,
+    reported: BTreeMap<&'static str, Reported>,
 }
 
 /// The state of a condition in the last Event. If there was no Event yet, its state in the object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Told {
+struct Reported {
     status: ConditionStatus,
     reason: String,
     message: String,
@@ -70,19 +70,19 @@ impl ConditionEvents {
             let words = (kind, "Report", report.reason, report.message.clone());
             let regarding = authentication.object_ref(&());
             if events::write_one(management.clone(), regarding, words, now()).await {
-                self.tell(report, Instant::now() + PAUSE);
+                self.remember(report, Instant::now() + PAUSE);
             }
         }
     }
 
-    fn tell(&mut self, report: &ConditionReport, not_before: Instant) {
-        let told = Told {
+    fn remember(&mut self, report: &ConditionReport, not_before: Instant) {
+        let reported = Reported {
             status: report.holds,
             reason: report.reason.to_owned(),
             message: report.message.clone(),
             not_before,
         };
-        self.told.insert(report.of, told);
+        self.reported.insert(report.of, reported);
     }
 
     /// The reports that need an Event, because the status or the reason has changed. For an identity, a changed message
@@ -105,10 +105,11 @@ impl ConditionEvents {
                 (status, was) != (&*report.holds.to_string(), report.reason)
                     || is_identity && message != report.message
             };
-            let is_due = match self.told.get(report.of) {
-                Some(told) => {
-                    let status = told.status.to_string();
-                    now >= told.not_before && differs(&status, &told.reason, &told.message)
+            let is_due = match self.reported.get(report.of) {
+                Some(reported) => {
+                    let status = reported.status.to_string();
+                    now >= reported.not_before
+                        && differs(&status, &reported.reason, &reported.message)
                 }
                 // After a restart, old conditions are not reported again.
                 None => match written(authentication, report.of) {
@@ -118,8 +119,8 @@ impl ConditionEvents {
             };
             if is_due {
                 due.push(report);
-            } else if !self.told.contains_key(report.of) {
-                self.tell(report, now);
+            } else if !self.reported.contains_key(report.of) {
+                self.remember(report, now);
             }
         }
         due
@@ -184,7 +185,7 @@ mod tests {
     ) -> Vec<(String, String)> {
         let due = events.due(object, from_ref(report), now);
         let written = due.into_iter().map(|report| {
-            events.tell(report, now + PAUSE);
+            events.remember(report, now + PAUSE);
             (report.reason.to_owned(), report.message.clone())
         });
         written.collect()
@@ -198,20 +199,20 @@ mod tests {
     fn each_refused_or_resolved_identity_causes_one_event() {
         let (mut events, object) = (ConditionEvents::default(), object());
         let mut now = Instant::now();
-        let mut told = |report: &ConditionReport| {
+        let mut reported = |report: &ConditionReport| {
             now += PAUSE;
             written_at(&mut events, &object, report, now)
         };
-        assert_eq!(told(&refused()), event("UsageUnauthorized", "by a"));
-        assert_eq!(told(&refused()), []);
-        assert_eq!(told(&resolved("as x")), event("Resolved", "as x"));
-        assert_eq!(told(&resolved("as x")), []);
-        assert_eq!(told(&resolved("as y")), event("Resolved", "as y"));
+        assert_eq!(reported(&refused()), event("UsageUnauthorized", "by a"));
+        assert_eq!(reported(&refused()), []);
+        assert_eq!(reported(&resolved("as x")), event("Resolved", "as x"));
+        assert_eq!(reported(&resolved("as x")), []);
+        assert_eq!(reported(&resolved("as y")), event("Resolved", "as y"));
         let unknown = ConditionStatus::Unknown;
         let fallback = report(AWS_IDENTITY_RESOLVED, unknown, "ControllerIdentity", "own");
-        assert_eq!(told(&fallback), event("ControllerIdentity", "own"));
+        assert_eq!(reported(&fallback), event("ControllerIdentity", "own"));
         let pending = report(AWS_IDENTITY_RESOLVED, unknown, "Pending", "not read");
-        assert_eq!(told(&pending), []);
+        assert_eq!(reported(&pending), []);
     }
 
     #[test]
@@ -242,7 +243,7 @@ mod tests {
     fn a_frequently_changing_condition_causes_one_event_a_minute() {
         let (mut events, object) = (ConditionEvents::default(), object());
         let start = Instant::now();
-        let mut told = 0;
+        let mut reported = 0;
         for second in 0..120 {
             let next = if second % 2 == 0 {
                 refused()
@@ -250,9 +251,9 @@ mod tests {
                 resolved("as x")
             };
             let now = start + Duration::from_secs(second);
-            told += written_at(&mut events, &object, &next, now).len();
+            reported += written_at(&mut events, &object, &next, now).len();
         }
-        assert_eq!(told, 2);
+        assert_eq!(reported, 2);
         // After the pause, an Event reports the last state.
         let found = written_at(&mut events, &object, &refused(), start + 3 * PAUSE);
         assert_eq!(found, event("UsageUnauthorized", "by a"));
@@ -265,7 +266,7 @@ mod tests {
         let (mut events, object) = (ConditionEvents::default(), object());
         let of = AWS_CREDENTIALS_READY;
         let mut now = Instant::now();
-        let mut told = |holds, reason, message| {
+        let mut reported = |holds, reason, message| {
             now += PAUSE;
             written_at(
                 &mut events,
@@ -275,13 +276,13 @@ mod tests {
             )
             .len()
         };
-        assert_eq!(told(Unknown, "Pending", ""), 0);
-        assert_eq!(told(True, "CredentialsAccepted", "until ten"), 0);
-        assert_eq!(told(True, "CredentialsAccepted", "until eleven"), 0);
-        assert_eq!(told(False, "AssumeRoleDenied", "role a"), 1);
-        assert_eq!(told(Unknown, "STSUnavailable", ""), 0);
-        assert_eq!(told(False, "AssumeRoleDenied", "role b"), 0);
-        assert_eq!(told(True, "CredentialsAccepted", "until twelve"), 1);
+        assert_eq!(reported(Unknown, "Pending", ""), 0);
+        assert_eq!(reported(True, "CredentialsAccepted", "until ten"), 0);
+        assert_eq!(reported(True, "CredentialsAccepted", "until eleven"), 0);
+        assert_eq!(reported(False, "AssumeRoleDenied", "role a"), 1);
+        assert_eq!(reported(Unknown, "STSUnavailable", ""), 0);
+        assert_eq!(reported(False, "AssumeRoleDenied", "role b"), 0);
+        assert_eq!(reported(True, "CredentialsAccepted", "until twelve"), 1);
     }
 
     #[tokio::test(start_paused = true)]

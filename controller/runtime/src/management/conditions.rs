@@ -260,7 +260,7 @@ fn ready(phase: &ClusterPhase) -> Option<ConditionReport> {
 
 /// The condition `Ready` for a served cluster: whether the periodic work is complete.
 fn kept_up(health: &Health) -> ConditionReport {
-    let undone = health.undone.join("; ");
+    let failed = health.failed.join("; ");
     let mut parts = vec!["serving requests".to_owned()];
     if let Some((gone, IdentityCounts { live, .. })) = health.held_back.zip(health.identities) {
         parts.push(format!(
@@ -269,12 +269,12 @@ fn kept_up(health: &Health) -> ConditionReport {
              kubeletauthentication <name> {ALLOW_RETIREMENT_ANNOTATION}={gone}"
         ));
     }
-    if !undone.is_empty() {
-        parts.push(format!("these tasks failed: {undone}"));
+    if !failed.is_empty() {
+        parts.push(format!("these tasks failed: {failed}"));
     }
     if health.held_back.is_some() {
         not_ready(reason::MANY_MACHINES_MISSING, parts.join("; "))
-    } else if undone.is_empty() {
+    } else if failed.is_empty() {
         let message = if health.signer_unused {
             SIGNER_UNUSED
         } else {

@@ -192,7 +192,7 @@ pub(super) fn service(
                 source: source.clone(),
             });
         }
-        Observed::Present(secret) => parsed.kubeconfig(secret, settings.reach),
+        Observed::Present(secret) => parsed.kubeconfig(secret, settings.egress),
     };
     let kubeconfig = of_kubeconfig.kubeconfig.clone();
     let kubeconfig = kubeconfig.map_err(|source| {
@@ -263,7 +263,7 @@ impl Parsed {
     ) -> Option<Arc<TenantKubeconfig>> {
         self.forget_gone(sources);
         let secret = sources.kubeconfig.present()?;
-        let parsed = self.kubeconfig(secret, settings.reach);
+        let parsed = self.kubeconfig(secret, settings.egress);
         parsed.kubeconfig.clone().ok()
     }
 

@@ -94,7 +94,7 @@ impl Candidate {
     pub(super) async fn lead(&self, stop: impl Future<Output = ()>) -> Option<Term<'_>> {
         let mut stop = pin!(stop);
         let mut seen = Observed::default();
-        let mut told = false;
+        let mut is_logged = false;
         let heartbeat = self.metrics.heartbeat("the election", SILENCE);
         // The metrics include the Lease even while another replica holds it.
         let _not_held = self.metrics.lease(&self.name);
@@ -113,11 +113,11 @@ impl Candidate {
                 Err(error) => Some(error_chain(&error)),
             };
             let pause = if error.is_some() { RETRY } else { POLL };
-            if !told {
+            if !is_logged {
                 let lease = self.name.as_str();
                 tracing::info!(lease, error, "waiting for the Lease");
             }
-            told = true;
+            is_logged = true;
             tokio::select! {
                 () = &mut stop => return None,
                 () = sleep(pause) => {}

@@ -13,7 +13,7 @@ use node_attestation_core::pace::Pace;
 use node_attestation_core::refusal::Unavailable;
 use tokio::time::{Instant, timeout_at};
 
-use crate::capi::{CapiInventory, ObjectKey, told};
+use crate::capi::{CapiInventory, ObjectKey, condition_digest};
 use crate::client::in_time;
 use crate::log_lines::ClusterLines;
 use crate::logs::Failures;
@@ -59,7 +59,7 @@ struct Written(BTreeMap<String, Write>);
 #[derive(Debug, Clone, Copy)]
 struct Write {
     at: Instant,
-    told: u64,
+    condition_digest: u64,
     refusal: bool,
 }
 
@@ -75,7 +75,8 @@ impl Written {
             return true;
         };
         let age = now.duration_since(last.at);
-        let is_same = last.told == told(condition.reason, &condition.message);
+        let is_same =
+            last.condition_digest == condition_digest(condition.reason, &condition.message);
         let refused_again = last.refusal && is_refusal(outcome);
         !(is_same && age < REPEAT || refused_again && age < BETWEEN_REFUSALS)
     }
@@ -83,7 +84,7 @@ impl Written {
     fn add(&mut self, uid: &str, (outcome, condition): (&Outcome, &Condition), now: Instant) {
         let last = Write {
             at: now,
-            told: told(condition.reason, &condition.message),
+            condition_digest: condition_digest(condition.reason, &condition.message),
             refusal: is_refusal(outcome),
         };
         self.0.insert(uid.to_owned(), last);

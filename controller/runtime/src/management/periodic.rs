@@ -59,7 +59,7 @@ const MAX_NAMED: usize = 5;
 
 /// The periodic work for one cluster.
 #[derive(Debug)]
-pub(super) struct Upkeep {
+pub(super) struct PeriodicTasks {
     access: ClusterAccess,
     spec: KubeletAuthenticationSpec,
     context: Context,
@@ -92,7 +92,7 @@ pub(super) struct Upkeep {
     server_time: ServerTime,
 }
 
-impl Upkeep {
+impl PeriodicTasks {
     pub(super) fn new(
         access: ClusterAccess,
         spec: KubeletAuthenticationSpec,
@@ -171,7 +171,7 @@ impl Upkeep {
         if watch_changed || self.is_inspection_due().await {
             let counted = self.counted().await;
             let found = self.inspect(counted.as_ref()).boxed().await;
-            if !found.undone.is_empty() {
+            if !found.failed.is_empty() {
                 // A permission might have been revoked.
                 self.rights = None;
             }
@@ -187,8 +187,8 @@ impl Upkeep {
         if !matches!(health.answers, ApiReachability::Yes(_)) {
             return health;
         }
-        health.undone.extend(self.server_time.ahead(now()));
-        health.undone.extend(self.unknown());
+        health.failed.extend(self.server_time.ahead(now()));
+        health.failed.extend(self.unknown());
         self.own_records(&mut health).boxed().await;
         let revoked = self.revoke().boxed().await;
         health.note("revocation", revoked);

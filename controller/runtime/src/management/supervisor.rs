@@ -251,7 +251,7 @@ impl Supervisor {
                 }
                 () = self.ca_key.changed() => {}
                 () = self.place.changed() => {}
-                has_broken = has_broken(self.running.as_mut()) => if has_broken {
+                panicked = panicked(self.running.as_mut()) => if panicked {
                     self.broke().await;
                 },
                 () = self.reporting.due() => {}
@@ -368,14 +368,14 @@ impl Supervisor {
         let mut health = Box::new(running.health.borrow().clone());
         health.signer_unused = service.signer_unused;
         let outdated = self.sources.outdated_messages(&self.key.name);
-        health.undone.extend(outdated);
+        health.failed.extend(outdated);
         let management = &self.shared.controller.management;
         if let Some(own) = OwnSecret::of(&self.sources, management, &self.key.namespace) {
             let kubeconfig = &service.kubeconfig;
             let workload = running.access.client();
             Box::pin(self.renewal.renew(kubeconfig, &own, workload, now())).await;
             let warning = self.renewal.warning(kubeconfig, &own, now());
-            health.undone.extend(warning);
+            health.failed.extend(warning);
         }
         ClusterPhase::Serving {
             ca: running.ca.out_of_time(now()),
@@ -443,9 +443,9 @@ fn cluster_now(objects: &Objects, key: &ObjectKey) -> Observed<Cluster> {
     }
 }
 
-async fn has_broken(running: Option<&mut Running>) -> bool {
+async fn panicked(running: Option<&mut Running>) -> bool {
     match running {
-        Some(running) => running.has_broken().await,
+        Some(running) => running.panicked().await,
         None => pending().await,
     }
 }

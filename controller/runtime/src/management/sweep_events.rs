@@ -91,7 +91,7 @@ fn words(done: &SweepAction) -> (&'static str, String) {
         what,
     } = done;
     match what {
-        Swept::Buried => (
+        Swept::Retired => (
             "RecordRetired",
             format!(
                 "The Machine no longer exists. Revoked the certificates of generation \

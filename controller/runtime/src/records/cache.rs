@@ -227,8 +227,8 @@ impl Cache {
         let waiting = async {
             while !self.look(&holds) {
                 tokio::select! {
-                    told = changes.changed() => told,
-                    told = heard.changed() => told,
+                    changed = changes.changed() => changed,
+                    changed = heard.changed() => changed,
                 }
                 .map_err(Unavailable::new)?;
             }

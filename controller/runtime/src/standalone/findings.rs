@@ -13,7 +13,7 @@ const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 /// Updates the findings in the metrics. Logs a condition that is not `True` whenever it changes. Never returns.
 pub(super) async fn tell(verifiers: Verifiers, metrics: ClusterMetrics) {
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     loop {
         let findings = verifiers.findings(now());
         let Findings {
@@ -27,12 +27,12 @@ pub(super) async fn tell(verifiers: Verifiers, metrics: ClusterMetrics) {
             ..ClusterReport::serving()
         });
         for report in &conditions {
-            if report.holds == ConditionStatus::False && !told.contains(report) {
+            if report.holds == ConditionStatus::False && !reported.contains(report) {
                 let reason = report.reason;
                 tracing::warn!(condition = report.of, reason, "{}", report.message);
             }
         }
-        told = conditions;
+        reported = conditions;
         tokio::time::sleep(LOOK_AGAIN).await;
     }
 }

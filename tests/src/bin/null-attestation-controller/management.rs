@@ -62,7 +62,7 @@ pub(crate) async fn serve(
     "null".clone_into(&mut settings.candidate);
     settings.missing_machine_timeout = management.missing_machine_timeout;
     settings.sync_period = management.sync_period;
-    settings.reach = EgressPolicy {
+    settings.egress = EgressPolicy {
         insecure_allow_loopback: management.insecure_allow_loopback,
     };
     settings.metrics = Metrics::new(env!("CARGO_PKG_VERSION"));

@@ -275,8 +275,11 @@ fn a_control_plane_machine_can_renew_its_kubeadm_certificate() {
     let Decision::Approve(approval) = decision else {
         panic!("not approved: {decision:?}")
     };
-    assert_eq!(approval.basis(), ApprovalReason::ControlPlaneRenewal);
-    assert_eq!(approval.opening(), Some(&GrantReason::Renewed));
+    assert_eq!(
+        approval.approval_reason(),
+        ApprovalReason::ControlPlaneRenewal
+    );
+    assert_eq!(approval.grant_reason(), Some(&GrantReason::Renewed));
     assert_eq!(approval.node_name().as_str(), "n1");
 }
 
@@ -431,7 +434,7 @@ fn an_exempt_node_renews_with_or_without_a_machine() {
             let Decision::Approve(approval) = decision else {
                 panic!("not approved: {decision:?}")
             };
-            assert_eq!(approval.basis(), ApprovalReason::ExemptRenewal);
+            assert_eq!(approval.approval_reason(), ApprovalReason::ExemptRenewal);
             assert_eq!(approval.node_name().as_str(), "n1");
             let found = approval.provider_id().map(ProviderId::as_str);
             assert_eq!(found, machine);
@@ -489,5 +492,5 @@ fn a_listed_worker_renews_while_control_planes_are_exempt() {
     let Decision::Approve(approval) = decision else {
         panic!("not approved: {decision:?}")
     };
-    assert_eq!(approval.basis(), ApprovalReason::ExemptRenewal);
+    assert_eq!(approval.approval_reason(), ApprovalReason::ExemptRenewal);
 }

@@ -63,7 +63,10 @@ pub(super) fn alone(change: impl FnOnce(&mut Machine)) -> Context {
 fn a_serving_certificate_for_the_nodes_name_and_address_is_approved() {
     let approval = approved(&serving(), &serving_cluster());
 
-    assert_eq!(approval.basis(), ApprovalReason::ServingNamesCorroborated);
+    assert_eq!(
+        approval.approval_reason(),
+        ApprovalReason::ServingNamesCorroborated
+    );
     assert_eq!(approval.node_name(), &n1());
     assert_eq!(approval.provider_id().unwrap().as_str(), "metal:///rack/m1");
 }
@@ -97,7 +100,10 @@ fn the_serving_signer_of_the_provider_issues_a_certificate() {
 
     let issued = issued_at(&request, &serving_cluster(), now());
 
-    assert_eq!(issued.basis, ApprovalReason::ServingNamesCorroborated);
+    assert_eq!(
+        issued.approval_reason,
+        ApprovalReason::ServingNamesCorroborated
+    );
     assert_eq!(issued.uid.to_string(), UID);
     assert_eq!(issued.not_after, now() + serving_cluster().longest_lifetime);
 }

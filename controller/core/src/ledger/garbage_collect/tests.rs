@@ -104,10 +104,13 @@ fn a_tombstone_is_deleted_only_after_its_certificates_expire() {
     swept_again(&world, 2);
     let record = world.record("n1");
     let end = record.former_end().unwrap();
-    let chore = |now| chore(&record, HolderState::Gone, false, (now, now));
+    let gc_action = |now| gc_action(&record, HolderState::Gone, false, (now, now));
 
-    assert_eq!(chore(end), None);
-    assert_eq!(chore(end + Duration::from_secs(1)), Some(GcAction::Delete));
+    assert_eq!(gc_action(end), None);
+    assert_eq!(
+        gc_action(end + Duration::from_secs(1)),
+        Some(GcAction::Delete)
+    );
 }
 
 #[test]
@@ -172,7 +175,7 @@ fn a_sweep_reports_each_action_once() {
     let retired = SweepAction {
         node_name: node_name.clone(),
         generation,
-        what: Swept::Buried,
+        what: Swept::Retired,
     };
     assert_eq!(swept_again(&world, 2).done, [retired]);
 

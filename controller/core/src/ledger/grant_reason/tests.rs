@@ -4,8 +4,8 @@ use crate::ledger::{Adoption, LedgerPolicy, MISSING_MACHINE_TIMEOUT};
 use crate::testing::records::{World, at, by_node, claim, insecure, name, policy, provider_id};
 
 #[track_caller]
-fn opening(world: &World, claim: &Claim, hour: u32) -> GrantReason {
-    world.claims(claim, hour).unwrap().opening
+fn grant_reason(world: &World, claim: &Claim, hour: u32) -> GrantReason {
+    world.claims(claim, hour).unwrap().reason
 }
 
 #[test]
@@ -14,9 +14,9 @@ fn a_first_join_and_a_repeated_join_have_different_grant_reasons() {
     let claim = claim("m1", "n1", 1, 0);
 
     for expected in [GrantReason::First, GrantReason::Again] {
-        let opening = opening(&world, &claim, 0);
-        assert_eq!(opening, expected);
-        assert!(opening.is_news());
+        let grant_reason = grant_reason(&world, &claim, 0);
+        assert_eq!(grant_reason, expected);
+        assert!(grant_reason.is_news());
     }
 }
 
@@ -26,8 +26,8 @@ fn a_renewal_has_the_grant_reason_renewed() {
 
     let grant = world.renews("m1", 1, 1).unwrap();
 
-    assert_eq!(grant.opening, GrantReason::Renewed);
-    assert!(!grant.opening.is_news());
+    assert_eq!(grant.reason, GrantReason::Renewed);
+    assert!(!grant.reason.is_news());
 }
 
 #[test]
@@ -35,9 +35,9 @@ fn a_reenrollment_with_another_key_contains_its_reason() {
     let gone = World::held(policy());
     let again = claim("m1", "n1", 2, 1);
     let because = |world: &World, claim: &Claim, hour| {
-        let opening = opening(world, claim, hour);
-        let GrantReason::Reenrolled(because) = opening else {
-            panic!("{opening:?}")
+        let grant_reason = grant_reason(world, claim, hour);
+        let GrantReason::Reenrolled(because) = grant_reason else {
+            panic!("{grant_reason:?}")
         };
         because
     };
@@ -74,9 +74,12 @@ fn a_machine_that_returns_has_the_grant_reason_reenrolled() {
     }
     world.becomes("m1", Some(MachineState::Ready));
 
-    let opening = opening(&world, &claim("m1", "n1", 2, 2), 2);
+    let grant_reason = grant_reason(&world, &claim("m1", "n1", 2, 2), 2);
 
-    assert_eq!(opening, GrantReason::Reenrolled(ReenrolReason::Returned));
+    assert_eq!(
+        grant_reason,
+        GrantReason::Reenrolled(ReenrolReason::Returned)
+    );
 }
 
 #[test]
@@ -85,11 +88,14 @@ fn a_reset_grant_reason_contains_the_released_generation() {
     world.node("n1", true, 1);
     world.reset("n1");
 
-    let opening = opening(&world, &claim("m1", "n1", 2, 1), 1);
+    let grant_reason = grant_reason(&world, &claim("m1", "n1", 2, 1), 1);
 
-    assert_eq!(opening, GrantReason::Reset(1));
-    assert_eq!(opening.reason(), "IdentityReset");
-    assert_eq!(opening.to_string(), "reset by an operator (generation 1)");
+    assert_eq!(grant_reason, GrantReason::Reset(1));
+    assert_eq!(grant_reason.reason(), "IdentityReset");
+    assert_eq!(
+        grant_reason.to_string(),
+        "reset by an operator (generation 1)"
+    );
 }
 
 #[test]
@@ -97,19 +103,19 @@ fn a_change_of_holder_contains_the_previous_provider_id() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
 
-    let opening = opening(&world, &claim("m2", "n1", 2, 1), 1);
+    let grant_reason = grant_reason(&world, &claim("m2", "n1", 2, 1), 1);
 
     let from = provider_id("m1");
-    assert_eq!(opening, GrantReason::ChangedHands(from));
+    assert_eq!(grant_reason, GrantReason::ChangedHands(from));
 }
 
 #[test]
 fn a_renamed_machine_grant_contains_the_previous_name() {
     let world = World::held(policy());
 
-    let opening = opening(&world, &claim("m1", "n2", 2, 1), 1);
+    let grant_reason = grant_reason(&world, &claim("m1", "n2", 2, 1), 1);
 
-    assert_eq!(opening, GrantReason::Renamed(name("n1")));
+    assert_eq!(grant_reason, GrantReason::Renamed(name("n1")));
 }
 
 #[test]
@@ -120,7 +126,7 @@ fn an_adopted_node_has_the_grant_reason_adopted() {
     });
     world.node("n1", true, 1);
 
-    let opening = opening(&world, &by_node(claim("m1", "n1", 1, 1)), 1);
+    let grant_reason = grant_reason(&world, &by_node(claim("m1", "n1", 1, 1)), 1);
 
-    assert_eq!(opening, GrantReason::Adopted);
+    assert_eq!(grant_reason, GrantReason::Adopted);
 }

@@ -36,7 +36,7 @@ pub(super) struct Deliberation<'a> {
     /// The previous name of the machine, if this claim retired the record for that name.
     renamed: Option<NodeName>,
     /// The reason for the grant, if this claim opened the generation.
-    opening: Option<GrantReason>,
+    grant_reason: Option<GrantReason>,
     /// The record for the name before this claim replaced it.
     former: Option<Record>,
 }
@@ -68,7 +68,7 @@ impl<'a> Deliberation<'a> {
             nodes: BTreeMap::new(),
             holder: None,
             renamed: None,
-            opening: None,
+            grant_reason: None,
             former: None,
         })
     }
@@ -140,7 +140,7 @@ impl<'a> Deliberation<'a> {
     async fn create(&mut self, record: &Record) -> Result<(), Refusal> {
         let own = match self.ledger.records.create(record).await {
             Ok(stored) => {
-                self.opening = Some(self.reason(None));
+                self.grant_reason = Some(self.reason(None));
                 Some(stored)
             }
             Err(error) => {
@@ -158,7 +158,7 @@ impl<'a> Deliberation<'a> {
         match ledger.records.replace(record, &read.version).await {
             Ok(stored) if stored.record.node_name == claim.node_name => {
                 let is_opened = stored.record.is_live();
-                self.opening = is_opened.then(|| self.reason(Some(&read.record)));
+                self.grant_reason = is_opened.then(|| self.reason(Some(&read.record)));
                 self.former = Some(read.record);
                 self.set_own(Some(stored));
             }
@@ -181,7 +181,7 @@ impl<'a> Deliberation<'a> {
         let (own, former) = (self.own.as_ref(), self.former.as_ref());
         self.ledger.clear_stale_node(own, former, self.now).await;
         Grant {
-            opening: self.opening.take().unwrap_or(grant.opening),
+            reason: self.grant_reason.take().unwrap_or(grant.reason),
             ..grant
         }
     }

@@ -45,7 +45,7 @@ pub(in crate::ledger) fn renewed(
     Ok(Renewed::Grant(Grant {
         uid: record.certificate_uid(),
         not_after: renewal.not_after,
-        opening: GrantReason::Renewed,
+        reason: GrantReason::Renewed,
     }))
 }
 

@@ -223,7 +223,10 @@ fn a_kubelet_serving_request_is_signed_only_by_a_signer_that_serves() {
     let cluster = serving_by(signer);
     let issued = issued_at(&stock(), &cluster, now);
 
-    assert_eq!(issued.basis, ApprovalReason::ServingNamesCorroborated);
+    assert_eq!(
+        issued.approval_reason,
+        ApprovalReason::ServingNamesCorroborated
+    );
     assert_eq!(issued.not_after, now + cluster.longest_lifetime);
     pki.verify_server(&issued.pem, now);
     // Otherwise, kube-controller-manager signs.

@@ -129,15 +129,15 @@ fn a_server_at_a_local_address_is_refused() {
         let refused = parse(&with(SERVER, json!(format!("https://{host}:6443")))).unwrap_err();
 
         assert!(
-            matches!(refused, KubeconfigRefused::Address { neighbourhood, .. } if neighbourhood == expected),
+            matches!(refused, KubeconfigRefused::Address { local_range, .. } if local_range == expected),
             "{host}: {refused}"
         );
     }
     let loopback = with(SERVER, json!("https://127.0.0.1:6443")).to_string();
-    let reach = EgressPolicy {
+    let egress = EgressPolicy {
         insecure_allow_loopback: true,
     };
-    assert!(TenantKubeconfig::parse(loopback.as_bytes(), reach).is_ok());
+    assert!(TenantKubeconfig::parse(loopback.as_bytes(), egress).is_ok());
 }
 
 #[tokio::test]

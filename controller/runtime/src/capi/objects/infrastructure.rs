@@ -25,10 +25,10 @@ impl Kept for InfraMachine {
     type Status = Nothing;
 
     fn kept(_: ObjectMeta, spec: Spec, _: Nothing) -> Option<Self> {
-        let said = spec.provider_id.filter(|id| !id.is_empty());
+        let reported = spec.provider_id.filter(|id| !id.is_empty());
         Some(Self {
-            unnamed: said.is_none(),
-            provider_id: said.and_then(|id| ProviderId::parse(&id).ok()),
+            unnamed: reported.is_none(),
+            provider_id: reported.and_then(|id| ProviderId::parse(&id).ok()),
         })
     }
 }

@@ -33,11 +33,11 @@ pub struct Attested {
     /// The time of the last transition.
     pub since: SystemTime,
     /// A digest of the reason and the message.
-    pub told: u64,
+    pub condition_digest: u64,
 }
 
 /// A digest of a reason and a message, used only to detect changes.
-pub fn told(reason: &str, message: &str) -> u64 {
+pub fn condition_digest(reason: &str, message: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     (reason, message).hash(&mut hasher);
     hasher.finish()
@@ -171,7 +171,7 @@ impl Status {
                 _ => return None,
             },
             since: found.last_transition_time.as_ref()?.0.into(),
-            told: told(&found.reason, &found.message),
+            condition_digest: condition_digest(&found.reason, &found.message),
         })
     }
 }
@@ -213,16 +213,16 @@ impl Kept for Machine {
         });
         let are_all = reported.len() == count;
         let host_names = host_names(&reported);
-        let (addresses, dns_names) = told_apart(reported);
+        let (addresses, dns_names) = split_reported(reported);
         let initialization = status.initialization.as_ref();
-        let told = was_bootstrapped(status.bootstrap_ready, initialization);
+        let is_bootstrapped = was_bootstrapped(status.bootstrap_ready, initialization);
         let provisioned = initialization.and_then(|one| one.infrastructure_provisioned);
         let provider_id = spec.provider_id.and_then(|id| ProviderId::parse(&id).ok());
         let infrastructure = Reference::within(&namespace, spec.infrastructure_ref);
         Some(Self {
             cluster: cluster_of(spec.cluster_name, &metadata)?,
             deleting: is_deleting(&metadata),
-            has_bootstrap_data: bootstrap.has_data() || told,
+            has_bootstrap_data: bootstrap.has_data() || is_bootstrapped,
             provisioned: are_all
                 && (provisioned == Some(true) || status.infrastructure_ready == Some(true)),
             config: bootstrap.config(&namespace),
@@ -278,7 +278,7 @@ fn host_names(reported: &[Address]) -> Vec<NodeName> {
 
 /// Splits the list into addresses and names. The reported type is ignored, because a `Hostname` can contain an address
 /// or a name.
-fn told_apart(reported: Vec<Address>) -> (Vec<IpAddr>, Vec<String>) {
+fn split_reported(reported: Vec<Address>) -> (Vec<IpAddr>, Vec<String>) {
     let (mut addresses, mut names) = (Vec::new(), Vec::new());
     for address in reported.into_iter().filter_map(|one| one.address) {
         if let Ok(address) = address.parse() {

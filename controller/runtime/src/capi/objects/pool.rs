@@ -73,11 +73,12 @@ impl Kept for MachinePool {
         let mut ids = ids.iter().filter_map(|id| ProviderId::parse(id).ok());
         let provider_ids = ids.by_ref().take(MAX_PROVIDER_IDS).collect();
         let cut = ids.next().map(|_| MemberLimit::Pool);
-        let told = was_bootstrapped(status.bootstrap_ready, status.initialization.as_ref());
+        let is_bootstrapped =
+            was_bootstrapped(status.bootstrap_ready, status.initialization.as_ref());
         Some(Self {
             cluster: cluster_of(spec.cluster_name, &metadata)?,
             deleting: is_deleting(&metadata),
-            has_bootstrap_data: bootstrap.has_data() || told,
+            has_bootstrap_data: bootstrap.has_data() || is_bootstrapped,
             provider_ids,
             cut,
             config: bootstrap.config(&namespace),

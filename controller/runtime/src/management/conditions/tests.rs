@@ -63,7 +63,7 @@ fn a_served_cluster_is_ready() {
 #[test]
 fn incomplete_tasks_are_named_in_the_ready_condition() {
     let verdict = serving(Health {
-        undone: vec![
+        failed: vec![
             "revocation: forbidden".to_owned(),
             "the tokens: late".to_owned(),
         ],
@@ -91,7 +91,7 @@ fn too_many_missing_machines_set_a_condition_with_the_annotation() {
         live: 40,
         tombstones: 0,
     });
-    health.undone = vec!["bootstrap tokens: late".to_owned()];
+    health.failed = vec!["bootstrap tokens: late".to_owned()];
 
     let status = status(&authentication("aws"), &serving(health), now());
 

@@ -89,11 +89,11 @@ impl Parsed {
     pub(super) fn kubeconfig(
         &mut self,
         secret: &Arc<Secret>,
-        reach: EgressPolicy,
+        egress: EgressPolicy,
     ) -> Arc<ParsedKubeconfig> {
         self.kubeconfig.get(Values(secret.clone()), || {
             let text = value(secret, KUBECONFIG_KEY);
-            let kubeconfig = TenantKubeconfig::parse(text, reach);
+            let kubeconfig = TenantKubeconfig::parse(text, egress);
             let trusted = kubeconfig
                 .iter()
                 .flat_map(TenantKubeconfig::ca_certificates);

@@ -59,7 +59,7 @@ impl Inspection {
 /// The time until the next inspection.
 fn period(found: &Health, sync_period: Duration) -> Duration {
     let is_reachable = matches!(found.answers, ApiReachability::Yes(_));
-    let is_wrong = !is_reachable || !found.missing.is_empty() || !found.undone.is_empty();
+    let is_wrong = !is_reachable || !found.missing.is_empty() || !found.failed.is_empty();
     let period = match found.paths {
         _ if is_wrong => WRONG_AGAIN,
         None | Some((AutoApprove::NotReviewed | AutoApprove::Waiting, _)) => WRONG_AGAIN,
@@ -128,7 +128,7 @@ mod tests {
                 ..closed()
             },
             Health {
-                undone: vec![none()],
+                failed: vec![none()],
                 ..closed()
             },
             found(None),

@@ -1,8 +1,8 @@
 //! The owner of a cluster's records.
 
-use super::{Health, Upkeep, part};
+use super::{Health, PeriodicTasks, part};
 
-impl Upkeep {
+impl PeriodicTasks {
     /// Makes the Cluster the owner of its records. This is repeated until all records have the owner, and after Cluster
     /// API starts to serve a different version.
     pub(super) async fn own_records(&mut self, health: &mut Health) {

@@ -3,10 +3,10 @@
 use tokio::time::timeout;
 
 use super::parts::cut;
-use super::{MAX_NAMED, PART_DEADLINE, PartError, Upkeep};
+use super::{MAX_NAMED, PART_DEADLINE, PartError, PeriodicTasks};
 use crate::capi::Recorded;
 
-impl Upkeep {
+impl PeriodicTasks {
     /// The message about templates whose next machines could not join. `None` if there are none.
     pub(super) async fn templates_without_plugin(&self) -> Option<String> {
         let found = async {

@@ -16,7 +16,7 @@ use crate::metrics::Metrics;
 use crate::turns::FairRate;
 
 /// The periodic work of a cluster whose API servers are unavailable.
-fn upkeep() -> Upkeep {
+fn periodic() -> PeriodicTasks {
     let access = ClusterAccess::in_memory(|_| async {
         let away = Response::builder().status(503);
         away.body(Full::new(Bytes::new())).unwrap()
@@ -24,7 +24,7 @@ fn upkeep() -> Upkeep {
     let (client, key) = (access.client().clone(), ObjectKey::new("a", "prod-1"));
     let rate = Arc::new(FairRate::new(crate::machine_conditions::RATE));
     let (objects, _) = Objects::new(client.clone(), Selection::default(), &Metrics::default());
-    Upkeep::new(
+    PeriodicTasks::new(
         access,
         KubeletAuthenticationSpec::new("prod-1", &["null"]),
         cluster(),
@@ -37,24 +37,24 @@ fn upkeep() -> Upkeep {
 
 #[tokio::test(start_paused = true)]
 async fn enforcement_stays_unknown_until_the_policy_is_read() {
-    let mut upkeep = upkeep();
-    upkeep.spec.auto_approve_bindings = Some(AutoApproveBindings::Remove);
-    upkeep.context.enforcement = Enforcement::new(EnforcementState::Unknown);
+    let mut periodic = periodic();
+    periodic.spec.auto_approve_bindings = Some(AutoApproveBindings::Remove);
+    periodic.context.enforcement = Enforcement::new(EnforcementState::Unknown);
     let without = || Ok(BTreeSet::from(["stock".to_owned()]));
 
-    assert!(upkeep.enforce(without()).await.is_err());
+    assert!(periodic.enforce(without()).await.is_err());
     assert_eq!(
-        upkeep.context.enforcement.state(),
+        periodic.context.enforcement.state(),
         EnforcementState::Unknown
     );
 
-    upkeep.access = ClusterAccess::in_memory(|_| async {
+    periodic.access = ClusterAccess::in_memory(|_| async {
         let missing = r#"{"kind": "Status", "metadata": {}, "code": 404, "reason": "NotFound"}"#;
         let missing = Full::new(Bytes::from(missing));
         Response::builder().status(404).body(missing).unwrap()
     });
-    assert!(upkeep.enforce(without()).await.is_ok());
-    assert_eq!(upkeep.context.enforcement.state(), EnforcementState::Off);
+    assert!(periodic.enforce(without()).await.is_ok());
+    assert_eq!(periodic.context.enforcement.state(), EnforcementState::Off);
 }
 
 #[tokio::test(start_paused = true)]
@@ -65,39 +65,43 @@ async fn remove_now_enforces_despite_nodes_without_a_record_and_lists_them() {
         (Remove, EnforcementState::Unknown),
         (RemoveNow, EnforcementState::On),
     ] {
-        let mut upkeep = upkeep();
-        upkeep.spec.auto_approve_bindings = Some(setting);
-        upkeep.context.enforcement = Enforcement::new(EnforcementState::Unknown);
+        let mut periodic = periodic();
+        periodic.spec.auto_approve_bindings = Some(setting);
+        periodic.context.enforcement = Enforcement::new(EnforcementState::Unknown);
 
         let without = Ok(BTreeSet::from(["rogue".to_owned()]));
-        let message = upkeep.enforce(without).await;
+        let message = periodic.enforce(without).await;
 
-        assert_eq!(upkeep.context.enforcement.state(), expected);
-        assert_eq!(upkeep.admission.enforced, setting == RemoveNow);
+        assert_eq!(periodic.context.enforcement.state(), expected);
+        assert_eq!(periodic.admission.enforced, setting == RemoveNow);
         if setting == RemoveNow {
             let words = "1 Nodes have no node identity, and cannot renew their certificates: rogue";
             assert_eq!(message, Ok(Some(words.to_owned())));
-            assert_eq!(upkeep.enforce(Ok(BTreeSet::new())).await, Ok(None));
+            assert_eq!(periodic.enforce(Ok(BTreeSet::new())).await, Ok(None));
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn enforcement_waits_until_the_templates_can_be_read() {
-    let mut upkeep = upkeep();
-    upkeep.spec.auto_approve_bindings = Some(AutoApproveBindings::Remove);
-    upkeep.context.enforcement = Enforcement::new(EnforcementState::Off);
-    upkeep.access = ClusterAccess::in_memory(|_| async {
+    let mut periodic = periodic();
+    periodic.spec.auto_approve_bindings = Some(AutoApproveBindings::Remove);
+    periodic.context.enforcement = Enforcement::new(EnforcementState::Off);
+    periodic.access = ClusterAccess::in_memory(|_| async {
         let missing = r#"{"kind": "Status", "metadata": {}, "code": 404, "reason": "NotFound"}"#;
         let missing = Full::new(Bytes::from(missing));
         Response::builder().status(404).body(missing).unwrap()
     });
 
-    let told = upkeep.enforce(Ok(BTreeSet::new())).await.unwrap().unwrap();
+    let told = periodic
+        .enforce(Ok(BTreeSet::new()))
+        .await
+        .unwrap()
+        .unwrap();
 
     let begin = "enforcement waits until the bootstrap templates can be read: ";
     assert!(told.starts_with(begin), "{told}");
-    assert_eq!(upkeep.context.enforcement.state(), EnforcementState::Off);
+    assert_eq!(periodic.context.enforcement.state(), EnforcementState::Off);
 
     // A management cluster that serves no kind of Cluster API has no templates.
     let no_kinds = ClusterAccess::in_memory(|_| async {
@@ -105,9 +109,9 @@ async fn enforcement_waits_until_the_templates_can_be_read() {
         Response::new(Full::new(Bytes::from(none)))
     });
     let cluster = ObjectKey::new("a", "prod-1");
-    upkeep.inventory = CapiInventory::of_command(no_kinds.client().clone(), cluster);
-    assert_eq!(upkeep.enforce(Ok(BTreeSet::new())).await, Ok(None));
-    assert_eq!(upkeep.context.enforcement.state(), EnforcementState::On);
+    periodic.inventory = CapiInventory::of_command(no_kinds.client().clone(), cluster);
+    assert_eq!(periodic.enforce(Ok(BTreeSet::new())).await, Ok(None));
+    assert_eq!(periodic.context.enforcement.state(), EnforcementState::On);
 }
 
 /// Slow reads for Clusters of other namespaces, which occupy the turns for 90 seconds.
@@ -124,11 +128,11 @@ async fn occupy(objects: Objects) {
 #[tokio::test(start_paused = true)]
 async fn template_reads_of_other_namespaces_delay_a_round_for_a_minute() {
     let objects = objects_with_tokens();
-    let mut upkeep = upkeep();
-    upkeep.inventory = CapiInventory::new(objects.clone(), ObjectKey::new("tenant-a", "prod-1"));
+    let mut periodic = periodic();
+    periodic.inventory = CapiInventory::new(objects.clone(), ObjectKey::new("tenant-a", "prod-1"));
     let begun = Instant::now();
     let own = async {
-        let told = Box::pin(upkeep.templates_without_plugin()).await;
+        let told = Box::pin(periodic.templates_without_plugin()).await;
         (told, begun.elapsed())
     };
 
@@ -144,15 +148,15 @@ async fn template_reads_of_other_namespaces_delay_a_round_for_a_minute() {
 async fn token_reads_of_other_namespaces_delay_a_round_for_a_minute() {
     let objects = objects_with_tokens();
     let extended = Arc::default();
-    let mut upkeep = upkeep();
-    upkeep.access = with_tokens(&extended);
-    upkeep.inventory = CapiInventory::new(objects.clone(), ObjectKey::new("tenant-a", "prod-1"));
-    upkeep.context.enforcement = Enforcement::new(EnforcementState::On);
-    upkeep.is_policy_applied = true;
+    let mut periodic = periodic();
+    periodic.access = with_tokens(&extended);
+    periodic.inventory = CapiInventory::new(objects.clone(), ObjectKey::new("tenant-a", "prod-1"));
+    periodic.context.enforcement = Enforcement::new(EnforcementState::On);
+    periodic.is_policy_applied = true;
     let begun = Instant::now();
     let mut health = Health::default();
     let own = async {
-        Box::pin(upkeep.keep_tokens(&mut health)).await;
+        Box::pin(periodic.keep_tokens(&mut health)).await;
         begun.elapsed()
     };
 
@@ -170,28 +174,28 @@ async fn an_unset_mode_never_ends_enforcement_when_attestors_change() {
         (report, EnforcementState::On, EnforcementState::Off),
         (report, EnforcementState::Off, EnforcementState::Off),
     ] {
-        let mut upkeep = upkeep();
-        upkeep.spec = KubeletAuthenticationSpec::new("prod-1", &["insecure"]);
-        upkeep.spec.auto_approve_bindings = mode;
-        upkeep.context.enforcement = Enforcement::new(state);
+        let mut periodic = periodic();
+        periodic.spec = KubeletAuthenticationSpec::new("prod-1", &["insecure"]);
+        periodic.spec.auto_approve_bindings = mode;
+        periodic.context.enforcement = Enforcement::new(state);
 
-        let enforced = upkeep.enforce(Ok(BTreeSet::new())).await;
+        let enforced = periodic.enforce(Ok(BTreeSet::new())).await;
 
         assert!(enforced.is_ok(), "{enforced:?}");
-        assert_eq!(upkeep.context.enforcement.state(), expected, "{mode:?}");
+        assert_eq!(periodic.context.enforcement.state(), expected, "{mode:?}");
     }
 
     // Without evidence, an unset mode does not begin enforcement either.
-    let mut upkeep = upkeep();
-    upkeep.spec = KubeletAuthenticationSpec::new("prod-1", &["insecure"]);
-    upkeep.context.enforcement = Enforcement::new(EnforcementState::Unknown);
-    upkeep.access = ClusterAccess::in_memory(|_| async {
+    let mut periodic = periodic();
+    periodic.spec = KubeletAuthenticationSpec::new("prod-1", &["insecure"]);
+    periodic.context.enforcement = Enforcement::new(EnforcementState::Unknown);
+    periodic.access = ClusterAccess::in_memory(|_| async {
         let missing = r#"{"kind": "Status", "metadata": {}, "code": 404, "reason": "NotFound"}"#;
         let missing = Full::new(Bytes::from(missing));
         Response::builder().status(404).body(missing).unwrap()
     });
-    assert!(upkeep.enforce(Ok(BTreeSet::new())).await.is_ok());
-    assert_eq!(upkeep.context.enforcement.state(), EnforcementState::Off);
+    assert!(periodic.enforce(Ok(BTreeSet::new())).await.is_ok());
+    assert_eq!(periodic.context.enforcement.state(), EnforcementState::Off);
 }
 
 /// An API server with every bootstrap token, each of which expires soon. Collects the changed Secrets.
@@ -229,17 +233,17 @@ async fn no_token_is_extended_before_attestation_is_enforced() {
     ];
     for (state, is_policy_applied, expected) in cases {
         let extended = Arc::default();
-        let mut upkeep = upkeep();
-        upkeep.access = with_tokens(&extended);
-        upkeep.inventory =
+        let mut periodic = periodic();
+        periodic.access = with_tokens(&extended);
+        periodic.inventory =
             CapiInventory::new(objects_with_tokens(), ObjectKey::new("tenant-a", "prod-1"));
-        upkeep.context.enforcement = Enforcement::new(state);
-        upkeep.is_policy_applied = is_policy_applied;
+        periodic.context.enforcement = Enforcement::new(state);
+        periodic.is_policy_applied = is_policy_applied;
         let mut health = Health::default();
 
-        Box::pin(upkeep.keep_tokens(&mut health)).await;
+        Box::pin(periodic.keep_tokens(&mut health)).await;
 
-        assert_eq!(health.undone, [""; 0], "{state:?}");
+        assert_eq!(health.failed, [""; 0], "{state:?}");
         assert_eq!(*extended.lock().unwrap(), expected, "{state:?}");
     }
 }
@@ -248,10 +252,12 @@ async fn no_token_is_extended_before_attestation_is_enforced() {
 async fn expiry_uses_the_earlier_of_the_local_and_the_server_clock() {
     const DAY: Duration = Duration::from_hours(24);
     let begin = now();
-    assert!(upkeep().ended_by() >= begin, "the only clock");
+    assert!(periodic().ended_by() >= begin, "the only clock");
 
     for (server, expected) in [(begin - 7 * DAY, begin - 7 * DAY), (begin + 7 * DAY, begin)] {
-        let ended = upkeep().with_server_time(ServerTime::at(server)).ended_by();
+        let ended = periodic()
+            .with_server_time(ServerTime::at(server))
+            .ended_by();
 
         let difference = age(expected, ended).unwrap();
         assert!(difference < DAY, "{difference:?}");

@@ -12,12 +12,12 @@ use node_attestation_core::pace::Pace;
 use node_attestation_core::scope::EnforcementState;
 use tokio::time::timeout;
 
-use super::{Health, MAX_NAMED, PART_DEADLINE, Upkeep, part};
+use super::{Health, MAX_NAMED, PART_DEADLINE, PeriodicTasks, part};
 use crate::capi::TokenMachine;
 use crate::clock::{elapsed, now};
 use crate::management::cluster_status::LockedOut;
 
-impl Upkeep {
+impl PeriodicTasks {
     /// Extends the tokens of existing machines, and expires the tokens of deleted machines. If every attestation provider
     /// has evidence, also extends the tokens of pools.
     ///

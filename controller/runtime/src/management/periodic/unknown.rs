@@ -1,8 +1,8 @@
 //! The objects of a cluster whose data is unknown.
 
-use super::Upkeep;
+use super::PeriodicTasks;
 
-impl Upkeep {
+impl PeriodicTasks {
     /// Pools that a limit truncates, and the first object of each group that cannot be read: Cluster API's objects that
     /// are watched, those that are read by their names, and `NodeIdentities`.
     pub(super) fn unknown(&self) -> impl Iterator<Item = String> {

@@ -326,8 +326,8 @@ fn a_fast_clock_does_not_delete_a_tombstone_early() {
     let end = record.former_end().unwrap();
     let ahead = end + Duration::from_hours(24 * 7);
 
-    let chore = |ended_by| chore(&record, HolderState::Gone, false, (ahead, ended_by));
+    let gc_action = |ended_by| gc_action(&record, HolderState::Gone, false, (ahead, ended_by));
 
-    assert_eq!(chore(end), None);
-    assert_eq!(chore(ahead), Some(GcAction::Delete));
+    assert_eq!(gc_action(end), None);
+    assert_eq!(gc_action(ahead), Some(GcAction::Delete));
 }

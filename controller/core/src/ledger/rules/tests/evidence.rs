@@ -202,7 +202,7 @@ fn a_superseded_generation_does_not_open_another_generation() {
 
     let granted = granted.unwrap();
     assert_eq!(granted.uid, before.certificate_uid());
-    assert_eq!(granted.opening, GrantReason::Renewed);
+    assert_eq!(granted.reason, GrantReason::Renewed);
     assert_eq!(world.record("n1"), before);
 }
 

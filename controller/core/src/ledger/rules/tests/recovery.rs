@@ -78,8 +78,8 @@ fn a_lost_record_is_recovered_with_its_certificate_and_evidence() {
     let grant = world.renews("m1", 1, 2).unwrap();
 
     assert_eq!(grant.uid, of_n1(opened_at(2)));
-    assert_eq!(grant.opening, GrantReason::Recovered(1));
-    assert_eq!(grant.opening.reason(), "IdentityRecovered");
+    assert_eq!(grant.reason, GrantReason::Recovered(1));
+    assert_eq!(grant.reason.reason(), "IdentityRecovered");
     let record = world.record("n1");
     assert_eq!(record.certificate_uid(), grant.uid);
     assert_eq!(record.holder.provider_id, provider_id("m1"));
@@ -263,7 +263,7 @@ fn a_record_from_a_backup_is_recovered_with_a_later_certificate() {
     let grant = world.renews("m1", later, 2).unwrap();
 
     assert_eq!(grant.uid, of_n1(opened_at(2)));
-    assert_eq!(grant.opening, GrantReason::Recovered(later));
+    assert_eq!(grant.reason, GrantReason::Recovered(later));
     assert_eq!(world.record("n1").superseded, Some(later));
     assert_eq!(world.renewal_denied("m1", 1, 3), former(1));
 
@@ -382,7 +382,7 @@ fn without_evidence_a_lost_record_is_replaced_when_its_node_is_down() {
 
     world.node("n1", false, 1);
     let granted = world.claims(&claim, 1).unwrap();
-    assert_eq!(granted.opening, GrantReason::First);
+    assert_eq!(granted.reason, GrantReason::First);
     assert_ne!(granted.uid.record, of_n1(1).record);
 }
 

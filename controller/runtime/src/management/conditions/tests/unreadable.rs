@@ -42,7 +42,7 @@ fn an_object_that_the_condition_already_names_is_not_added() {
     });
     let machine = "cannot read Machine m1 (the log contains the cause)";
     let served = serving(Health {
-        undone: vec![machine.to_owned()],
+        failed: vec![machine.to_owned()],
         ..healthy()
     });
 

@@ -13,14 +13,14 @@ use crate::metrics::Metrics;
 use crate::watch::readable_one_of;
 
 /// The settings and objects that were read from the management cluster.
-pub(super) struct Said {
+pub(super) struct ClusterSnapshot {
     pub(super) authentication: KubeletAuthentication,
     pub(super) cluster: Cluster,
     pub(super) objects: Objects,
     pub(super) watches: JoinSet<()>,
 }
 
-impl Said {
+impl ClusterSnapshot {
     pub(super) async fn read(client: &Client, key: &ObjectKey) -> Result<Self, BoxError> {
         let api: Api<KubeletAuthentication> = Api::namespaced(client.clone(), &key.namespace);
         let found = readable_one_of(&api, &key.name).await;
