@@ -248,7 +248,7 @@ crate::reasons! {
         #[error("{0} is outside servingAddressRanges")]
         #[cure("Add the address that the Event names to `servingAddressRanges`, or change the kubelet's `--node-ip`.")]
         ServingAddressOutOfRange(IpAddr) => "an address is outside the allowed ranges for serving certificates",
-        /// The machine obtained its certificate without evidence, so that its addresses cannot be verified.
+        /// The machine obtained its certificate without evidence, so its addresses cannot be verified.
         #[error("node {0} joined without evidence")]
         #[cure("Use an attestation provider with evidence. A node with `insecure` cannot get a serving certificate.")]
         UnattestedServing(NodeName) => "a node without evidence cannot get a serving certificate",
