@@ -88,9 +88,9 @@ impl Authenticator<'_> {
     /// threads. The only exception is a call, at most once per 100 seconds, that checks whether the API server still
     /// accepts the certificate. This call takes at most two seconds.
     ///
-    /// A run for client-go takes at most 25 seconds, or five seconds with a valid stored credential, even if a
-    /// dependency hangs. If less than a fifth of the lifetime is left, and the device that proves the machine's
-    /// identity did not answer in time, one run per hour can take 25 seconds in addition to the check above.
+    /// A run for client-go takes at most 25 seconds, or 5 seconds with a valid stored credential, even if a dependency
+    /// hangs. The exception is a device that proves the machine's identity and did not answer in time. If less than a
+    /// fifth of the lifetime is left, one run per hour can then take 25 seconds in addition to the check above.
     ///
     /// The read of the state directory has no deadline, because a deadline would need a thread. A pipe or device
     /// instead of a file does not block the read, but a file system that does not respond blocks it.

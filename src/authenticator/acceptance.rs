@@ -1,8 +1,8 @@
 //! Checks that the API server still accepts a certificate that is not due for renewal.
 //!
-//! A kubelet whose writes are refused (403) continues to use its credential, because client-go runs the plugin again
-//! only after a 401 or after an hour. client-go does not pass the cause to the plugin. Therefore, runs check the
-//! certificate, at a limited rate.
+//! A kubelet whose writes are refused (403) continues to use its credential. The reason is that client-go runs the
+//! plugin again only after a 401 or after an hour. client-go does not pass the cause to the plugin. Therefore, runs
+//! check the certificate, at a limited rate.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -40,7 +40,7 @@ pub struct InvalidProxy;
 
 /// The limits of concurrent lookups of one group of hosts. The system's resolver cannot be interrupted, and each lookup
 /// occupies one of tokio's 512 blocking threads. All groups together occupy fewer than 128. A host has at most half of
-/// the turns of its group, even if no other host has a lookup: a name server might not respond for the hosts of one
+/// the turns of its group, even if no other host has a lookup. A name server might not respond for the hosts of one
 /// region.
 const LOOKUPS: TurnLimits = TurnLimits {
     all: 8,

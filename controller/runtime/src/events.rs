@@ -402,8 +402,8 @@ fn cut(mut note: String) -> String {
 /// Creates an Event.
 ///
 /// kube's `Recorder` is not suitable. The recorder merges all Events with the same reason into one object and patches
-/// that object, so it drops the notes, although each note contains the names for one join. The recorder also keeps all
-/// objects from the last minutes in memory.
+/// that object. Therefore it drops the notes, although each note contains the names for one join. The recorder also
+/// keeps all objects from the last minutes in memory.
 pub(crate) fn event(
     regarding: ObjectReference,
     related: Option<ObjectReference>,

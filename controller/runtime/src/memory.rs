@@ -14,8 +14,8 @@ pub(crate) use limit::KeptLimit;
 
 use limit::Limit;
 
-/// The divisor of the container's limit for the memory that all clusters share for data from their API servers, in
-/// addition to their own shares: 64 MiB of 1 GiB.
+/// All clusters share this part of the container's limit for data from their API servers, in addition to their own
+/// shares. It is a divisor: 64 MiB of 1 GiB.
 const COMMON_PART: usize = 16;
 
 /// The divisor for the own shares of all clusters together: 128 MiB.
@@ -251,7 +251,7 @@ impl Drop for Member {
 /// - The own shares of all tenants together are limited. The shared memory is also limited.
 /// - While another namespace has a share, the clusters in one namespace can use at most half of each kind of shared
 ///   memory. For connections and calls, this limit always applies. The last quarter is divided equally among at least
-///   three namespaces, so that a new namespace gets memory even while the other namespaces use as much memory as
+///   three namespaces. Therefore, a new namespace gets memory even while the other namespaces use as much memory as
 ///   possible.
 #[derive(Debug, Clone)]
 pub(crate) struct Share {

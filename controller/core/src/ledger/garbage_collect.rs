@@ -185,9 +185,10 @@ impl RecordLedger {
     ///
     /// The sweep retires records whose machines no longer exist, unless there are too many at the same time
     /// ([`SweepReport::held_back`]). It deletes retired records whose certificates have expired, and Nodes whose name
-    /// has no holder. It writes an issued certificate to its record if the stored expiry time or boot is outdated: at
-    /// most once per day for each record, or more often if certificates have a shorter validity. The earliest expiry
-    /// time in the report does not depend on these writes: it comes from records and memory.
+    /// has no holder. It writes an issued certificate to its record if the stored expiry time or boot is outdated.
+    /// These writes occur at most once per day for each record, or more often if certificates have a shorter validity.
+    /// The earliest expiry time in the report does not depend on these writes, because it comes from records and
+    /// memory.
     ///
     /// The replica that serves the cluster calls this once per minute, while the inventory is complete and the cluster
     /// is not paused. The sweep deletes a retired record if its certificates expired before `ended_by`. This time is

@@ -31,8 +31,8 @@ pub struct Record {
     pub uid: RecordUid,
     /// The generation. It increases with each new holder of the name, and with each new key of a holder. The first
     /// generation is 1 if the cluster has no lowest valid generation. Every other generation is at least the Unix time,
-    /// in seconds, at which it was opened. Therefore a record that is restored from a backup does not reuse a
-    /// generation that was opened after the backup, and that certificates and the revocation list can contain.
+    /// in seconds, at which it was opened. Therefore, a record that is restored from a backup does not reuse a
+    /// generation that was opened after the backup. Certificates and the revocation list can contain such a generation.
     pub generation: u64,
     /// The machine.
     pub holder: RecordHolder,

@@ -222,7 +222,7 @@ impl RecordLedger {
 
     /// Whether the Machine with this name, which has the holder's provider ID, can be the holder. A holder without
     /// evidence is the Machine that its token was created for, regardless of the claimed provider ID. The same applies
-    /// to a holder that was attested with its TPM before its Machine had a provider ID: that Machine must not have a
+    /// to a holder that was attested with its TPM before its Machine had a provider ID. That Machine must not have a
     /// different provider ID now. A pool member without a Machine has its provider ID as its name, and keeps its record
     /// when it gets a Machine.
     pub(super) async fn can_be(
@@ -371,9 +371,9 @@ impl RecordLedger {
         }
     }
 
-    /// Clears the fields of the record that are obsolete after the node used its certificate: a reset, which would
-    /// allow a later claim to take the name, and the superseded generation, whose certificates then become invalid. If
-    /// the write fails, the next request retries it.
+    /// Clears the fields of the record that are obsolete after the node used its certificate. These are a reset, which
+    /// would allow a later claim to take the name, and the superseded generation. The certificates of that generation
+    /// then become invalid. If the write fails, the next request retries it.
     async fn settle(&self, name: &NodeName, end: impl Fn(&mut Record)) {
         let changed = |stored: &Stored| {
             let mut record = stored.record.clone();

@@ -1,7 +1,7 @@
 //! The chain of types that a request passes through: parse, don't validate.
 //!
 //! Each link consumes its predecessor, performs its check, and has no other constructor. The module of a link hides its
-//! fields. Therefore the existence of a link shows that the request passed all earlier checks, and code that signs any
+//! fields. Therefore, the existence of a link shows that the request passed all earlier checks. Code that signs any
 //! type other than [`ClaimedCsr`] and [`CorroboratedCsr`] does not compile. Later links provide access to the data of
 //! earlier links, and a step cannot be repeated. A retry starts again with the Kubernetes object.
 //!

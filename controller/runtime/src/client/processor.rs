@@ -8,7 +8,7 @@
 //! # Guarantees
 //!
 //! - After a burst of [`BURST`], all connections of a namespace and the decoding of their responses together use at
-//!   most a quarter of one processor, not counting chunks that have already been received.
+//!   most a quarter of one processor. Chunks that have already been received do not count.
 //! - After a burst of [`BURST_OF_ALL`], the connections of all namespaces together use half of one processor on
 //!   average. The more the connections exceed this share, the more a namespace is charged for the same work. Therefore
 //!   the namespaces with the most work wait.

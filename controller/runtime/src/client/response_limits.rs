@@ -76,8 +76,8 @@ const MIN_VALUES: usize = 16 * 1024;
 /// The resource path of CSRs.
 const REQUESTS: &str = "/certificatesigningrequests";
 
-/// The maximum number of values in a CSR in a list or a watch: half of the limit for a page or an event, so that a page
-/// with one CSR can always be read.
+/// The maximum number of values in a CSR in a list or a watch. It is half of the limit for a page or an event.
+/// Therefore, a page with one CSR can always be read.
 const MAX_VALUES_OF_REQUEST: usize = MIN_VALUES / 2;
 
 /// The maximum JSON length of a CSR in the response to a single call to a tenant's API server, and of an error from

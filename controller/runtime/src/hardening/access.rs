@@ -147,9 +147,9 @@ pub(super) async fn get_readable<K: Object>(
 /// written.
 ///
 /// A new object is created with server-side apply, because the permission for it can be limited to a name, unlike the
-/// permission for `POST`. An existing object is replaced, in the version that was read, because server-side apply would
-/// keep list items from another manager, such as a match condition that disables a policy. (kube's `Api::entry` creates
-/// with `POST`, and cannot read an object that another client made invalid.)
+/// permission for `POST`. An existing object is replaced, in the version that was read. Server-side apply would keep
+/// list items from another manager, such as a match condition that disables a policy. (kube's `Api::entry` creates with
+/// `POST`, and cannot read an object that another client made invalid.)
 pub(super) async fn put<K: Object>(
     client: &Client,
     wanted: &K,

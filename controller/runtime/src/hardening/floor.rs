@@ -119,7 +119,7 @@ pub fn yaml(floor: &Floor) -> Result<String, serde_saphyr::ser::Error> {
 
 /// The policies for the labeled namespaces, with their bindings.
 ///
-/// The selector is in the policy, and not in its binding: if the API server cannot read a policy's parameters, it
+/// The selector is in the policy, and not in its binding. If the API server cannot read a policy's parameters, it
 /// rejects all writes that match the policy, before it evaluates the bindings.
 fn objects(floor: &Floor) -> [(ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding); 3] {
     [settings(floor), deletion(floor), identities(floor)].map(|policy| {

@@ -69,8 +69,8 @@ pub struct Revocation {
 
 /// Rejects every write to the workload cluster that uses a certificate revoked by the records or by the existing list.
 ///
-/// An entry is removed from the list only after it has expired, because records that were restored from a backup might
-/// not contain revocations that are in the list. Afterwards, `revocations` contains the list.
+/// An entry is removed from the list only after it has expired. Records that were restored from a backup might not
+/// contain revocations that are in the list. Afterwards, `revocations` contains the list.
 ///
 /// # Errors
 ///

@@ -103,8 +103,8 @@ struct ClusterRegistry {
     /// can change.
     ///
     /// A key is kept until its task ends. If an object is created again, its service starts in the same task or after
-    /// that task, so that releasing the previous service does not remove the new admission policy. Dropping a channel
-    /// stops the service of its cluster.
+    /// that task. Therefore, releasing the previous service does not remove the new admission policy. Dropping a
+    /// channel stops the service of its cluster.
     clusters: BTreeMap<ObjectKey, watch::Sender<Authentication>>,
     /// The keys whose tasks are ending, because their objects are not kept.
     ending: BTreeSet<ObjectKey>,

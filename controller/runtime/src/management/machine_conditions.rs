@@ -31,8 +31,8 @@ const PAUSE: Duration = Duration::from_mins(1);
 /// The minimum interval between two written refusals for one machine.
 const BETWEEN_REFUSALS: Duration = Duration::from_mins(1);
 
-/// The time for which a condition is not written again, even if the Machine does not have it, because an older or newer
-/// version of Cluster API might not have the field for the condition.
+/// The time for which a condition is not written again, even if the Machine does not have it. An older or newer version
+/// of Cluster API might not have the field for the condition.
 const REPEAT: Duration = Duration::from_mins(10);
 
 /// The conditions of the Machines of one cluster.

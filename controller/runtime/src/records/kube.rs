@@ -74,8 +74,8 @@ impl KubeRecords {
     /// Cluster. Records of a previous Cluster with the same name keep their owner, so that Kubernetes deletes them.
     /// `clusterctl move` updates the owner.
     ///
-    /// Returns whether all records already had their owner. If not, the caller must repeat the call, because a renewal
-    /// might have changed a record concurrently, and a record might have been created before the owner was known.
+    /// Returns whether all records already had their owner. If not, the caller must repeat the call. A renewal might
+    /// have changed a record concurrently, or a record might have been created before the owner was known.
     ///
     /// # Errors
     ///

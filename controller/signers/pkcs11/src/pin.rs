@@ -74,9 +74,9 @@ fn first_line(path: &Path) -> Result<Zeroizing<String>, PinErrorSource> {
     Ok(Zeroizing::new(line.to_owned()))
 }
 
-/// Whether others can access a file with this mode and owner. If root owns the file and the signer runs as another user,
-/// its group can read it: the signer has no other access to a Secret in a Pod with `fsGroup`, or to a file that root
-/// provides.
+/// Whether others can access a file with this mode and owner. If root owns the file and the signer runs as another
+/// user, its group can read it. The signer has no other access to a Secret in a Pod with `fsGroup`, or to a file that
+/// root provides.
 fn is_exposed(mode: u32, owner: u32, user: u32) -> bool {
     let allowed = if owner == ROOT && user != ROOT {
         GROUP_READS

@@ -286,7 +286,7 @@ impl Sieve {
 
     /// Whether the current object exceeds its limit, so that the rest of the innermost container must be removed.
     ///
-    /// The direct members of an object and of its metadata are kept, because an API server sorts the fields of a custom
+    /// The direct members of an object and of its metadata are kept. An API server sorts the fields of a custom
     /// resource, so that the labels precede the name.
     fn is_over(&self) -> bool {
         let depth = self.depth_of_objects();

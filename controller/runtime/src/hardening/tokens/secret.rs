@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 /// night.
 pub const TTL: Duration = Duration::from_hours(6);
 
-/// The minimum lifetime of a pool's token after an extension. The bootstrap provider replaces a token when less than half
-/// of its own lifetime is left, so the token is extended again when half of this lifetime is left.
+/// The minimum lifetime of a pool's token after an extension. The bootstrap provider replaces a token when less than
+/// half of its own lifetime is left. Therefore, the token is extended again when half of this lifetime is left.
 pub const POOL_TTL: Duration = Duration::from_hours(48);
 
 /// The maximum lifetime of a pool's token after an extension, for long lifetimes of the bootstrap provider.

@@ -44,8 +44,8 @@ pub(in crate::management) enum NotReady {
     CaRefused { name: String, source: CaRefused },
     #[error("the controller cannot read Secret {name}: {source}")]
     CaUnreadable { name: String, source: Unreadable },
-    /// Another Cluster has the private key of the CA. Its name is known only if it is in the same namespace, because a
-    /// CA certificate is public, and a tenant can put the certificate of any Cluster into its own Secret.
+    /// Another Cluster has the private key of the CA. Its name is known only if it is in the same namespace. A CA
+    /// certificate is public, and a tenant can put the certificate of any Cluster into its own Secret.
     #[error(
         "{} has the private key of this CA: a certificate of one cluster would be valid in the other. Give each \
          Cluster a separate CA",

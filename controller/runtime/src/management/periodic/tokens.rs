@@ -106,9 +106,9 @@ impl PeriodicTasks {
     }
 }
 
-/// The names of the machines whose token is in `gone`, and whose nodes need a token because they have not joined, their
-/// certificate has expired, or their record was reset. Excludes nodes whose certificates were revoked, because an
-/// operator must act first.
+/// The names of the machines whose token is in `gone`, and whose nodes need a token. A node needs a token if it has not
+/// joined, its certificate has expired, or its record was reset. Excludes nodes whose certificates were revoked,
+/// because an operator must act first.
 async fn locked_out(
     machines: Vec<TokenMachine>,
     gone: &BTreeSet<&TokenId>,

@@ -161,8 +161,8 @@ impl Supervisor {
 
     /// Watches these values of a Secret, in a task.
     ///
-    /// The stream needs a separate task, because it keeps its turn among the calls to the API server even while it is
-    /// not polled, and the supervisor waits for a turn when it writes.
+    /// The stream needs a separate task. It keeps its turn among the calls to the API server even while it is not
+    /// polled, and the supervisor waits for a turn when it writes.
     fn follow_secret(
         &self,
         api: Api<Lenient<SecretValues, Secret>>,
