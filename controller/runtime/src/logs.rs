@@ -202,7 +202,7 @@ pub(crate) fn decision(
         | Decision::Retry(_) => lines.take_of(LineKind::Refusal),
         Decision::Ignore(_) => None,
     };
-    let (is_told, cluster) = (left_out.is_some(), lines.cluster());
+    let (is_logged, cluster) = (left_out.is_some(), lines.cluster());
     let left_out = left_out.filter(|left_out| *left_out > 0);
     macro_rules! line {
         ($level:ident) => {
@@ -224,7 +224,7 @@ pub(crate) fn decision(
         };
     }
     match &decided.decision {
-        _ if !is_told => line!(DEBUG),
+        _ if !is_logged => line!(DEBUG),
         Decision::Retry(_) | Decision::Issue(_) | Decision::Approve(_) => line!(INFO),
         Decision::Ignore(_) | Decision::Deny(_) | Decision::Fail(_) => line!(WARN),
     }

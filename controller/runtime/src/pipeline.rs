@@ -223,7 +223,7 @@ impl Pipeline {
             self.metrics.decided(decision, provider, whole);
         }
         if let Decision::Retry(deferral) = &decided.decision
-            && is_told_again(work.attempts)
+            && is_reported_again(work.attempts)
         {
             self.tell_of_wait(&request, &decided, deferral).await;
         }
@@ -397,7 +397,7 @@ fn deleted(csr: &str) -> Next {
 /// Whether this retry of a waiting request creates an Event. The delays between retries double, up to one minute. The
 /// fifth retry, 31 seconds after the first try, creates the first Event. Further Events follow after 2, 6, 14 and 30
 /// minutes.
-fn is_told_again(attempts: u32) -> bool {
+fn is_reported_again(attempts: u32) -> bool {
     let since = attempts.saturating_sub(3);
     since > 1 && since.is_power_of_two()
 }

@@ -82,7 +82,7 @@ pub(crate) struct Queue {
     memory: Holding,
     left_out: Option<LeftOut>,
     /// Whether dropped requests have been logged. Reset after a list that drops no request.
-    is_told: bool,
+    is_logged: bool,
     /// The arrival number at which answered requests are next removed.
     purged_at: Arrival,
     /// Whether a list is in progress.
@@ -106,7 +106,7 @@ impl Queue {
             entry_bytes: 0,
             memory: share.holding(),
             left_out: None,
-            is_told: false,
+            is_logged: false,
             purged_at: 0,
             is_listing: false,
             pending: Pending::default(),
@@ -207,7 +207,7 @@ impl Queue {
     /// Records the end of a list. Requests that the list did not return no longer exist.
     pub(crate) fn listed(&mut self) {
         self.is_listing = false;
-        self.is_told = self.left_out.is_some();
+        self.is_logged = self.left_out.is_some();
         self.wait_before_relist();
         let gone = self.entries.iter().filter(|(_, entry)| !entry.listed);
         let gone: Vec<Arc<str>> = gone.map(|(uid, _)| uid.clone()).collect();

@@ -133,8 +133,8 @@ impl Processor {
             let budget = spent.namespaces.get(&*self.namespace)?;
             Some((over(budget), budget.told_from <= now))
         });
-        let (over, is_told) = spent.filter(|(over, _)| !over.is_zero())?;
-        if is_told {
+        let (over, is_logged) = spent.filter(|(over, _)| !over.is_zero())?;
+        if is_logged {
             self.tell(now);
         }
         Some(now + over.max(PAUSE))

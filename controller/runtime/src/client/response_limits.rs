@@ -256,7 +256,7 @@ struct Cuts {
 }
 
 /// The rate of log lines about truncated CSRs. A tenant can change such a CSR at any time, and each list contains it.
-const CUTS_TOLD: Rate = Rate {
+const CUTS_LOGGED: Rate = Rate {
     burst: 1,
     every: Duration::from_hours(1),
 };
@@ -406,7 +406,7 @@ impl Cuts {
     fn log(&self) {
         const MESSAGE: &str = "a request with too many labels or other fields is not read";
         let max = MAX_VALUES_OF_REQUEST;
-        let is_first = CUTS_TOLD
+        let is_first = CUTS_LOGGED
             .take(&mut *self.next.lock(), Instant::now())
             .is_ok();
         if is_first {

@@ -15,7 +15,7 @@ use super::{Addressed, Cluster, EventLimits};
 const MAX_IN_LINE: usize = 64;
 
 /// The interval between reports about dropped Events.
-const LEFT_OUT_TOLD: Duration = Duration::from_mins(1);
+const LEFT_OUT_REPORTED: Duration = Duration::from_mins(1);
 
 /// The Events of one cluster that are waiting to be written.
 pub(super) struct InLine {
@@ -35,7 +35,7 @@ pub(super) struct InLine {
 
 impl InLine {
     pub(super) fn new(waiting: mpsc::Receiver<Box<Waiting>>, limits: EventLimits) -> Self {
-        let mut look = interval(LEFT_OUT_TOLD);
+        let mut look = interval(LEFT_OUT_REPORTED);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             waiting,

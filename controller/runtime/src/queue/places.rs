@@ -101,7 +101,7 @@ impl Queue {
     }
 
     fn leave_out(&mut self, requester: Option<Arc<str>>) {
-        if !mem::replace(&mut self.is_told, true) {
+        if !mem::replace(&mut self.is_logged, true) {
             let requester = requester.as_deref();
             cluster_line!(
                 &self.lines,

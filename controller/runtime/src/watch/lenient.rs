@@ -35,7 +35,7 @@ use crate::log_lines::ClusterLines;
 
 /// The rate at which undecodable objects in one namespace are logged. It is limited because a hostile tenant can have
 /// an unlimited number of them.
-const TOLD: Rate = Rate {
+const LINES: Rate = Rate {
     burst: 100,
     every: Duration::from_mins(1),
 };
@@ -254,14 +254,14 @@ pub struct Skipped {
     /// The log lines of the cluster that contains the objects. `None` for objects in the management cluster, for which
     /// each namespace has its own log lines.
     of_cluster: Option<ClusterLines>,
-    told: BTreeMap<String, Told>,
+    logged: BTreeMap<String, Logged>,
     hashes: RandomState,
 }
 
 /// The logged objects in a namespace, as hashes of UIDs and versions, because a hostile API server controls their
 /// lengths.
 #[derive(Debug)]
-struct Told {
+struct Logged {
     lines: ClusterLines,
     full_at: Instant,
     versions: BTreeSet<u64>,
@@ -290,7 +290,7 @@ impl Skipped {
         Self {
             kind,
             of_cluster: None,
-            told: BTreeMap::new(),
+            logged: BTreeMap::new(),
             hashes: RandomState::new(),
         }
     }
@@ -339,49 +339,49 @@ impl Skipped {
         let version = self
             .hashes
             .hash_one((&metadata.uid, &metadata.resource_version));
-        let told = self.told(metadata);
-        if told.versions.contains(&version) {
+        let logged = self.logged(metadata);
+        if logged.versions.contains(&version) {
             return None;
         }
-        let is_within = TOLD.take(&mut told.full_at, Instant::now()).is_ok();
-        let mut left_out = is_within.then(|| told.lines.take()).flatten();
+        let is_within = LINES.take(&mut logged.full_at, Instant::now()).is_ok();
+        let mut left_out = is_within.then(|| logged.lines.take()).flatten();
         if let Some(left_out) = &mut left_out {
-            *left_out += mem::take(&mut told.left_out);
-            if told.versions.len() >= MAX_REMEMBERED {
-                told.versions.clear();
+            *left_out += mem::take(&mut logged.left_out);
+            if logged.versions.len() >= MAX_REMEMBERED {
+                logged.versions.clear();
             }
-            told.versions.insert(version);
+            logged.versions.insert(version);
         } else {
-            told.left_out += 1;
+            logged.left_out += 1;
         }
-        Some((told.lines.clone(), left_out))
+        Some((logged.lines.clone(), left_out))
     }
 
     /// The logged objects in this object's namespace.
-    fn told(&mut self, metadata: &ObjectMeta) -> &mut Told {
+    fn logged(&mut self, metadata: &ObjectMeta) -> &mut Logged {
         let namespace = match self.of_cluster {
             Some(_) => String::new(),
             None => metadata.namespace.clone().unwrap_or_default(),
         };
-        let is_known = self.told.contains_key(&namespace);
-        let has_place = self.told.len() < MAX_NAMESPACES && namespace.len() <= MAX_NAME_LEN;
+        let is_known = self.logged.contains_key(&namespace);
+        let has_place = self.logged.len() < MAX_NAMESPACES && namespace.len() <= MAX_NAME_LEN;
         let namespace = if is_known || has_place {
             namespace
         } else {
             String::new()
         };
         let of_cluster = self.of_cluster.as_ref();
-        match self.told.entry(namespace) {
+        match self.logged.entry(namespace) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
                 let of_namespace = || ClusterLines::of_namespace(place.key());
-                let told = Told {
+                let logged = Logged {
                     lines: of_cluster.map_or_else(of_namespace, ClusterLines::clone),
                     full_at: Instant::now(),
                     versions: BTreeSet::new(),
                     left_out: 0,
                 };
-                place.insert(told)
+                place.insert(logged)
             }
         }
     }

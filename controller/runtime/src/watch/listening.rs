@@ -9,7 +9,7 @@ use kube::Client;
 use kube::client::Body;
 use tokio::time::Instant;
 
-/// Returns a client that calls `told` for each chunk of a watch, after the events in the chunk are applied. The
+/// Returns a client that calls `report` for each chunk of a watch, after the events in the chunk are applied. The
 /// argument is the time at which the chunk was read. Therefore a store that applies events slowly does not count as
 /// current.
 ///
@@ -20,11 +20,11 @@ use tokio::time::Instant;
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub fn listening(
     client: Client,
-    told: impl Fn(Instant) + Clone + Send + Sync + Unpin + 'static,
+    report: impl Fn(Instant) + Clone + Send + Sync + Unpin + 'static,
 ) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = tower::service_fn(move |request: Request<Body>| {
-        let (client, told) = (client.clone(), told.clone());
+        let (client, report) = (client.clone(), report.clone());
         async move {
             let query = request.uri().query().unwrap_or_default();
             let is_watch = query.split('&').any(|pair| pair.starts_with("watch="));
@@ -32,7 +32,7 @@ pub fn listening(
             let is_success = is_watch && response.status().is_success();
             Ok::<_, kube::Error>(response.map(|body| WatchBody {
                 body,
-                told: is_success.then_some(told),
+                report: is_success.then_some(report),
                 read: None,
             }))
         }
@@ -44,7 +44,7 @@ pub fn listening(
 struct WatchBody<F> {
     body: Body,
     /// `None` if the response is not an open watch.
-    told: Option<F>,
+    report: Option<F>,
     /// The time at which the last chunk was read. `None` before the first chunk, and after the report.
     read: Option<Instant>,
 }
@@ -59,9 +59,9 @@ impl<F: Fn(Instant) + Unpin> hyper::body::Body for WatchBody<F> {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         // The reader requests the next chunk after it has handled all events in the last chunk.
         if let Some(read) = self.read.take()
-            && let Some(told) = &self.told
+            && let Some(report) = &self.report
         {
-            told(read);
+            report(read);
         }
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         self.read = frame.as_ref().map(|_| Instant::now());
@@ -94,9 +94,9 @@ mod tests {
             Instant::now(),
             std::sync::Arc::<std::sync::Mutex<Vec<u64>>>::default(),
         );
-        let told = reports.clone();
-        let told = move |at: Instant| told.lock().unwrap().push((at - begin).as_secs());
-        let client = listening(Client::new(service, "default"), told);
+        let report = reports.clone();
+        let report = move |at: Instant| report.lock().unwrap().push((at - begin).as_secs());
+        let client = listening(Client::new(service, "default"), report);
         let request = Request::get("/a?watch=1").body(Body::empty()).unwrap();
         let mut body = client.send(request).await.unwrap().into_body();
         let seen = || reports.lock().unwrap().clone();

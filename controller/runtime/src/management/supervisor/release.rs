@@ -44,7 +44,7 @@ impl Supervisor {
         self.parsed = Parsed::default();
         self.metrics = ClusterMetrics::default();
         let (mut failures, mut tries) = (Failures::default(), 0_u32);
-        let mut is_told = false;
+        let mut is_reported = false;
         loop {
             // A tenant can change its objects at any rate.
             while let Err(next) = RECONCILED.take(full_at, Instant::now()) {
@@ -69,7 +69,7 @@ impl Supervisor {
                     Err(error) => {
                         let error = error.to_string();
                         self.log_failure(&error, failures.is_first());
-                        is_told = is_told || self.tell_failure(&error).await;
+                        is_reported = is_reported || self.tell_failure(&error).await;
                         again = Instant::now() + RESTART.after(tries);
                         tries = tries.saturating_add(1);
                     }

@@ -345,7 +345,7 @@ fn metadata(namespace: &str, uid: u32) -> ObjectMeta {
 }
 
 /// Whether this object is logged.
-fn is_told(skipped: &mut Skipped, metadata: &ObjectMeta) -> bool {
+fn is_logged(skipped: &mut Skipped, metadata: &ObjectMeta) -> bool {
     skipped
         .take(metadata)
         .is_some_and(|(_, left_out)| left_out.is_some())
@@ -354,12 +354,12 @@ fn is_told(skipped: &mut Skipped, metadata: &ObjectMeta) -> bool {
 #[tokio::test(start_paused = true)]
 async fn the_next_log_line_contains_the_number_of_omitted_objects() {
     let mut skipped = Skipped::new("Node");
-    for uid in 0..TOLD.burst + 7 {
-        is_told(&mut skipped, &metadata("a", uid));
+    for uid in 0..LINES.burst + 7 {
+        is_logged(&mut skipped, &metadata("a", uid));
     }
-    tokio::time::advance(TOLD.every).await;
+    tokio::time::advance(LINES.every).await;
 
-    let taken = skipped.take(&metadata("a", TOLD.burst));
+    let taken = skipped.take(&metadata("a", LINES.burst));
     assert_eq!(taken.unwrap().1, Some(7));
 }
 
@@ -368,16 +368,16 @@ async fn the_next_log_line_contains_the_number_of_omitted_objects() {
 async fn unreadable_objects_of_tenants_do_not_displace_other_log_lines() {
     let own = ClusterLines::of(&crate::object_key::ObjectKey::new("own", "prod-1"));
     let mut skipped = Skipped::of_cluster("CertificateSigningRequest", own);
-    let mut told = 0;
+    let mut logged = 0;
     for (number, namespace) in (0..).zip(["victim", "other", "own"].repeat(1000)) {
         let Some((lines, left_out)) = skipped.take(&metadata(namespace, number)) else {
             continue;
         };
         assert_eq!(lines.cluster(), Some("own/prod-1"));
-        told += u32::from(left_out.is_some());
+        logged += u32::from(left_out.is_some());
     }
-    assert_eq!(told, TOLD.burst);
-    assert_eq!(skipped.told.len(), 1);
+    assert_eq!(logged, LINES.burst);
+    assert_eq!(skipped.logged.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -386,43 +386,43 @@ async fn each_version_of_an_unreadable_object_is_logged_once() {
     let mut later = metadata("a", 0);
     later.resource_version = Some("2".to_owned());
 
-    assert!(is_told(&mut skipped, &metadata("a", 0)));
-    assert!(is_told(&mut skipped, &later));
-    assert!(!is_told(&mut skipped, &metadata("a", 0)));
-    tokio::time::advance(TOLD.every * TOLD.burst).await;
-    assert!(!is_told(&mut skipped, &later));
+    assert!(is_logged(&mut skipped, &metadata("a", 0)));
+    assert!(is_logged(&mut skipped, &later));
+    assert!(!is_logged(&mut skipped, &metadata("a", 0)));
+    tokio::time::advance(LINES.every * LINES.burst).await;
+    assert!(!is_logged(&mut skipped, &later));
 }
 
 #[tokio::test(start_paused = true)]
 async fn unreadable_objects_are_rate_limited_by_namespace() {
     let mut skipped = Skipped::new("Node");
-    for uid in 0..TOLD.burst {
-        assert!(is_told(&mut skipped, &metadata("a", uid)), "{uid}");
+    for uid in 0..LINES.burst {
+        assert!(is_logged(&mut skipped, &metadata("a", uid)), "{uid}");
     }
-    let next = metadata("a", TOLD.burst);
-    assert!(!is_told(&mut skipped, &next));
-    assert!(is_told(&mut skipped, &metadata("b", 0)));
+    let next = metadata("a", LINES.burst);
+    assert!(!is_logged(&mut skipped, &next));
+    assert!(is_logged(&mut skipped, &metadata("b", 0)));
 
-    tokio::time::advance(TOLD.every).await;
+    tokio::time::advance(LINES.every).await;
 
-    assert!(is_told(&mut skipped, &next));
-    assert!(!is_told(&mut skipped, &metadata("a", TOLD.burst + 1)));
+    assert!(is_logged(&mut skipped, &next));
+    assert!(!is_logged(&mut skipped, &metadata("a", LINES.burst + 1)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_log_of_unreadable_objects_uses_bounded_memory() {
     let mut skipped = Skipped::new("Node");
     let namespaces = u32::try_from(MAX_NAMESPACES).unwrap();
-    for number in 0..namespaces + 2 * TOLD.burst {
-        is_told(&mut skipped, &metadata(&number.to_string(), number));
+    for number in 0..namespaces + 2 * LINES.burst {
+        is_logged(&mut skipped, &metadata(&number.to_string(), number));
     }
-    is_told(&mut skipped, &metadata(&"n".repeat(MAX_NAME_LEN + 1), 0));
+    is_logged(&mut skipped, &metadata(&"n".repeat(MAX_NAME_LEN + 1), 0));
     // All other namespaces share the empty name.
-    assert_eq!(skipped.told.len(), MAX_NAMESPACES + 1);
+    assert_eq!(skipped.logged.len(), MAX_NAMESPACES + 1);
 
-    let versions = skipped.told.values().map(|told| told.versions.len());
-    let most = usize::try_from(TOLD.burst).unwrap();
+    let versions = skipped.logged.values().map(|logged| logged.versions.len());
+    let most = usize::try_from(LINES.burst).unwrap();
     assert_eq!(versions.max(), Some(most));
     let next = metadata("another", 0);
-    assert!(!is_told(&mut skipped, &next));
+    assert!(!is_logged(&mut skipped, &next));
 }
