@@ -73,7 +73,7 @@ const CLUSTER_API: &str = "cluster.x-k8s.io";
 
 /// The permissions in the management cluster: verbs, group and resources. Does not include permissions for Leases, and
 /// permissions that only some providers need.
-const MANAGEMENT_RULES: [(&[&str], &str, &[&str]); 10] = [
+const MANAGEMENT_RULES: [(&[&str], &str, &[&str]); 11] = [
     (
         &["get", "list", "watch", "create", "patch"],
         OURS,
@@ -97,6 +97,7 @@ const MANAGEMENT_RULES: [(&[&str], &str, &[&str]); 10] = [
         "controlplane.cluster.x-k8s.io",
         &["kubeadmcontrolplanes"],
     ),
+    (&["get"], "controlplane.cluster.x-k8s.io", &["*"]),
     (
         &["get"],
         "bootstrap.cluster.x-k8s.io",
@@ -282,7 +283,7 @@ mod tests {
                 assert!(granted(verb, group, resource), "{verb} {resource}.{group}");
             }
         }
-        assert_eq!(management_rights().len(), 29);
+        assert_eq!(management_rights().len(), 30);
     }
 
     #[test]

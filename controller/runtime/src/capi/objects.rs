@@ -32,7 +32,10 @@ pub(super) use machine::Machine;
 pub use machine::{Attested, NODE_ATTESTED, condition_digest};
 pub(super) use member_limit::MemberLimit;
 pub(super) use pool::{MachinePool, label_value, last_segment};
-pub(super) use templates::{KubeadmControlPlane, MachineDeployment, MachineTemplate, PoolConfig};
+pub(super) use templates::{
+    AnyControlPlane, ControlPlaneOf, ControlPlaneReference, KubeadmControlPlane, MachineDeployment,
+    MachineTemplate, PoolConfig,
+};
 
 /// The group of Cluster, Machine, `MachineDeployment` and `MachinePool`.
 pub(super) const CORE_GROUP: &str = "cluster.x-k8s.io";
@@ -100,6 +103,8 @@ pub(super) struct Fields<W: Kept> {
 
 read_alone! {
     "Cluster" => Fields<Cluster>,
+    "Cluster with its control plane" => Fields<ControlPlaneOf>,
+    "control plane of any kind" => Fields<AnyControlPlane>,
     "InfraMachine" => Fields<InfraMachine>,
     "InfraMachinePool" => Fields<InfraMachinePool>,
     "KubeadmConfig" => Fields<BootstrapConfig>,

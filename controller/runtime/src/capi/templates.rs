@@ -14,8 +14,9 @@ use super::api_discovery::{FetchError, NotServed};
 use super::cache::Objects;
 use super::inventory::CapiInventory;
 use super::objects::{
-    CORE_GROUP, Fields, Kept, KubeadmControlPlane, Machine, MachineDeployment, MachinePool,
-    MachineTemplate, ObjectKey, PoolConfig, Raw, Reference, Watched as _, label_value,
+    AnyControlPlane, CORE_GROUP, Cluster, ControlPlaneOf, ControlPlaneReference, Fields, Kept,
+    KubeadmControlPlane, Machine, MachineDeployment, MachinePool, MachineTemplate, ObjectKey,
+    PoolConfig, Raw, Reference, Watched as _, label_value,
 };
 use super::selection::Selection;
 use crate::client::{CallError, Pages, cause};
@@ -33,6 +34,9 @@ const CONTROL_PLANE: &str = "cluster.x-k8s.io/control-plane";
 
 /// The group of `KubeadmControlPlane`.
 const CONTROL_PLANE_GROUP: &str = "controlplane.cluster.x-k8s.io";
+
+/// The kind of control plane whose templates are found by label.
+const KUBEADM_CONTROL_PLANE: &str = "KubeadmControlPlane";
 
 /// The machines with a live record.
 #[derive(Debug, Default)]
@@ -88,7 +92,7 @@ impl CapiInventory {
         Self::new(Objects::empty(client, Selection::default(), None), cluster)
     }
 
-    /// The `KubeadmControlPlane`s, `MachineDeployment`s and `MachinePool`s of the Cluster that have neither a member in
+    /// The control planes, `MachineDeployment`s and `MachinePool`s of the Cluster that have neither a member in
     /// `recorded`, nor the plugin in their bootstrap template: at most [`MAX_WITHOUT_PLUGIN`], with their kinds. Their
     /// next machines could not join after attestation is enforced.
     ///
@@ -104,6 +108,7 @@ impl CapiInventory {
 
     async fn read_without_plugin(&self, recorded: &Recorded) -> Result<Vec<String>, Unread> {
         let mut without = Box::pin(self.control_planes_without_plugin(recorded)).await?;
+        without.extend(Box::pin(self.other_control_plane_without_plugin(recorded)).await?);
         let deployments = Box::pin(self.deployments_without_plugin(recorded));
         without.extend(deployments.await?);
         without.extend(Box::pin(self.pools_without_plugin(recorded)).await?);
@@ -115,7 +120,7 @@ impl CapiInventory {
         &self,
         recorded: &Recorded,
     ) -> Result<Vec<String>, Unread> {
-        const KIND: &str = "KubeadmControlPlane";
+        const KIND: &str = KUBEADM_CONTROL_PLANE;
         let planes = self.listed::<KubeadmControlPlane, _>(CONTROL_PLANE_GROUP, KIND, "", |raw| {
             let name = raw.name_any();
             // An object that cannot be decoded counts as one without the plugin.
@@ -128,6 +133,49 @@ impl CapiInventory {
             return Ok(Vec::new());
         }
         Ok(planes)
+    }
+
+    /// The Cluster's control plane, if it has another kind. The kinds of the contract have no common field for templates.
+    /// Therefore, any text in its spec counts. Only a control plane with Machines can create another one: a managed
+    /// control plane has none.
+    async fn other_control_plane_without_plugin(
+        &self,
+        recorded: &Recorded,
+    ) -> Result<Option<String>, Unread> {
+        let cluster = Reference {
+            group: CORE_GROUP.to_owned(),
+            version: None,
+            kind: Cluster::KIND.to_owned(),
+            name: self.cluster.name.clone(),
+        };
+        let found = self.found::<ControlPlaneOf>(&cluster).await?;
+        let Some(reference) = found.and_then(|found| found.reference) else {
+            return Ok(None);
+        };
+        if let ControlPlaneReference::Valid(reference) = &reference
+            && reference.group == CONTROL_PLANE_GROUP
+            && reference.kind == KUBEADM_CONTROL_PLANE
+        {
+            return Ok(None);
+        }
+        let members = self.listed::<Machine, _>(CORE_GROUP, Machine::KIND, CONTROL_PLANE, |raw| {
+            Some(recorded.machines.contains(&raw.name_any()))
+        });
+        let members = Box::pin(members).await?;
+        if members.is_empty() || members.contains(&true) {
+            return Ok(None);
+        }
+        let (kind, name, has_plugin) = match &reference {
+            ControlPlaneReference::Valid(plane) => {
+                let of = |found: AnyControlPlane| found.deleting || found.has_plugin;
+                (&plane.kind, &plane.name, self.configures(plane, of).await?)
+            }
+            ControlPlaneReference::Invalid(kind) => (kind, &self.cluster.name, false),
+        };
+        Ok((!has_plugin).then(|| match kind.as_str() {
+            "" => format!("control plane of {name}"),
+            kind => format!("{kind} {name}"),
+        }))
     }
 
     async fn deployments_without_plugin(&self, recorded: &Recorded) -> Result<Vec<String>, Unread> {
@@ -201,11 +249,19 @@ impl CapiInventory {
     where
         Fields<K>: ReadAlone,
     {
+        Ok(self.found(reference).await?.is_some_and(has_plugin))
+    }
+
+    /// The referenced object. `None` if it is missing.
+    async fn found<K: Kept>(&self, reference: &Reference) -> Result<Option<K>, Unread>
+    where
+        Fields<K>: ReadAlone,
+    {
         let read = self.objects.fetch::<K>(&self.cluster.namespace, reference);
         match Box::pin(read).await {
-            Ok(found) => Ok(found.is_some_and(has_plugin)),
+            Ok(found) => Ok(found),
             // A tenant can write any version into a reference.
-            Err(FetchError::NotServed(_)) => Ok(false),
+            Err(FetchError::NotServed(_)) => Ok(None),
             Err(error) => {
                 let Reference { kind, name, .. } = reference;
                 Err(Unread::One(format!("{kind} {name}"), error))

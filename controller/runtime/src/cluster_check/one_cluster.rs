@@ -245,7 +245,7 @@ async fn templates(
         Err(error) => Finding::fail(
             error,
             "your user needs the permission to list kubeadmcontrolplanes, machinedeployments, machinepools and \
-             machines, and to get kubeadmconfigs and kubeadmconfigtemplates",
+             machines, and to get clusters, their control planes, kubeadmconfigs and kubeadmconfigtemplates",
         ),
         Ok(without) if without.is_empty() => {
             Finding::pass("each has the plugin, or a machine with a node identity")

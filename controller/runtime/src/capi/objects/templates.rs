@@ -3,9 +3,12 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde::de::Deserializer;
+use serde_json::value::RawValue;
 use zeroize::Zeroizing;
 
-use super::{Bootstrap, ConfigReference, Kept, Nothing, RawReference, Reference, is_deleting};
+use super::{
+    Bootstrap, ConfigReference, Kept, MAX_KIND_LEN, Nothing, RawReference, Reference, is_deleting,
+};
 
 /// The text that shows that machines run the plugin. The paths of its drop-in and of its programs contain it.
 const PLUGIN: &str = "kubelet-authenticator";
@@ -111,6 +114,79 @@ impl Kept for KubeadmControlPlane {
         Some(Self {
             deleting: is_deleting(&metadata),
             has_plugin: machine.has_plugin(),
+        })
+    }
+}
+
+/// The required field of a Cluster: its control plane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::capi) struct ControlPlaneOf {
+    /// `spec.controlPlaneRef`.
+    pub(in crate::capi) reference: Option<ControlPlaneReference>,
+}
+
+/// The reference to a control plane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::capi) enum ControlPlaneReference {
+    /// An object in the namespace of the Cluster.
+    Valid(Reference),
+    /// The reference does not name an object in the namespace of the Cluster. The value is the kind in the reference,
+    /// which can be empty.
+    Invalid(String),
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::capi) struct ClusterSpec {
+    control_plane_ref: Option<RawReference>,
+}
+
+impl Kept for ControlPlaneOf {
+    type Spec = ClusterSpec;
+    type Status = Nothing;
+
+    fn kept(metadata: ObjectMeta, spec: ClusterSpec, _: Nothing) -> Option<Self> {
+        let namespace = metadata.namespace.as_deref()?;
+        let reference = spec.control_plane_ref.map(|raw| {
+            let kind = raw.kind.clone().filter(|kind| kind.len() <= MAX_KIND_LEN);
+            let valid = Reference::within(namespace, Some(raw));
+            let invalid = || ControlPlaneReference::Invalid(kind.unwrap_or_default());
+            valid.map_or_else(invalid, ControlPlaneReference::Valid)
+        });
+        Some(Self { reference })
+    }
+}
+
+/// The required fields of a control plane of any kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::capi) struct AnyControlPlane {
+    pub(in crate::capi) deleting: bool,
+    /// Whether any text in its spec names the plugin. The contract of Cluster API does not define where a control plane
+    /// has the files and commands of its machines.
+    pub(in crate::capi) has_plugin: bool,
+}
+
+/// Whether any text in a value names the plugin. The value can contain secrets, so it is wiped.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::capi) struct Mentions(bool);
+
+impl<'de> Deserialize<'de> for Mentions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // A raw value has no depth limit.
+        let value = Box::<RawValue>::deserialize(deserializer)?;
+        let text = Zeroizing::new(String::from(Box::<str>::from(value)));
+        Ok(Self(text.contains(PLUGIN)))
+    }
+}
+
+impl Kept for AnyControlPlane {
+    type Spec = Mentions;
+    type Status = Nothing;
+
+    fn kept(metadata: ObjectMeta, spec: Mentions, _: Nothing) -> Option<Self> {
+        Some(Self {
+            deleting: is_deleting(&metadata),
+            has_plugin: spec.0,
         })
     }
 }

@@ -14,6 +14,7 @@ const GROUPS: [(&str, &[(&str, &str)]); 3] = [
     (
         "cluster.x-k8s.io",
         &[
+            ("clusters", "Cluster"),
             ("machines", "Machine"),
             ("machinedeployments", "MachineDeployment"),
             ("machinepools", "MachinePool"),
@@ -21,7 +22,10 @@ const GROUPS: [(&str, &[(&str, &str)]); 3] = [
     ),
     (
         "controlplane.cluster.x-k8s.io",
-        &[("kubeadmcontrolplanes", "KubeadmControlPlane")],
+        &[
+            ("kubeadmcontrolplanes", "KubeadmControlPlane"),
+            ("k0scontrolplanes", "K0sControlPlane"),
+        ],
     ),
     (
         "bootstrap.cluster.x-k8s.io",
@@ -258,6 +262,86 @@ async fn a_member_with_a_record_replaces_the_plugin_in_the_template() {
         without_plugin(pool, &["m3"]).await,
         named("MachinePool pool")
     );
+}
+
+/// The objects of a Cluster with a control plane of another kind, which has this spec and the Machine `m1`.
+fn other_control_plane(spec: Value) -> Value {
+    let reference = json!({
+        "apiGroup": CONTROL_PLANE_GROUP, "kind": "K0sControlPlane", "name": "plane",
+    });
+    let mut objects = good();
+    objects["kubeadmcontrolplanes"] = json!([]);
+    objects["clusters"] = json!([object("prod-1", json!({"controlPlaneRef": reference}))]);
+    objects["k0scontrolplanes"] = json!([object("plane", spec)]);
+    objects["machines"] = json!([machine("m1", CONTROL_PLANE, "")]);
+    objects
+}
+
+#[tokio::test]
+async fn a_control_plane_of_another_kind_without_the_plugin_is_named() {
+    let stock = json!({"k0sConfigSpec": {"files": [{"path": "/a", "content": "b"}]}});
+    let stock = other_control_plane(stock);
+    let named = |name: &str| Ok(vec![name.to_owned()]);
+    let plane = named("K0sControlPlane plane");
+    assert_eq!(without_plugin(stock.clone(), &[]).await, plane);
+    assert_eq!(without_plugin(stock.clone(), &["m2"]).await, plane);
+    assert_eq!(without_plugin(stock.clone(), &["m1"]).await, Ok(vec![]));
+
+    let reference = "/clusters/0/spec/controlPlaneRef";
+    let [kind, namespace] = ["kind", "namespace"].map(|field| format!("{reference}/{field}"));
+    let drop_in = json!("/usr/bin/kubelet-authenticator-tpm");
+    let worker = machine("m1", "cluster.x-k8s.io/deployment-name", "workers");
+    let since = json!("2026-11-28T12:00:00Z");
+    let cases = [
+        (
+            "/k0scontrolplanes/0/spec/k0sConfigSpec/files/0/content",
+            drop_in,
+            Ok(vec![]),
+        ),
+        ("/k0scontrolplanes/0/spec", json!(null), plane.clone()),
+        ("/k0scontrolplanes", json!([]), plane),
+        (
+            "/k0scontrolplanes/0/metadata/deletionTimestamp",
+            since,
+            Ok(vec![]),
+        ),
+        // A managed control plane has no Machines.
+        ("/machines", json!([]), Ok(vec![])),
+        ("/machines", json!([worker]), Ok(vec![])),
+        ("/clusters/0/spec", json!({}), Ok(vec![])),
+        (kind.as_str(), json!("KubeadmControlPlane"), Ok(vec![])),
+        (
+            namespace.as_str(),
+            json!("other"),
+            named("K0sControlPlane prod-1"),
+        ),
+        (
+            reference,
+            json!({"name": "plane"}),
+            named("control plane of prod-1"),
+        ),
+    ];
+    for (place, value, expected) in cases {
+        let found = without_plugin(with(stock.clone(), place, value), &[]).await;
+        assert_eq!(found, expected, "{place}");
+    }
+}
+
+#[tokio::test]
+async fn a_control_plane_of_another_kind_that_is_forbidden_is_an_error() {
+    let mut forbidden = status(403);
+    forbidden["reason"] = json!("Forbidden");
+    let objects = with(
+        other_control_plane(json!({})),
+        "/k0scontrolplanes",
+        forbidden,
+    );
+    assert_eq!(without_plugin(objects.clone(), &["m1"]).await, Ok(vec![]));
+
+    let error = without_plugin(objects, &[]).await.unwrap_err();
+
+    let begin = "cannot read K0sControlPlane plane: ";
+    assert!(error.starts_with(begin), "{error}");
 }
 
 #[tokio::test]

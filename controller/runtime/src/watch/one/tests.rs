@@ -27,12 +27,16 @@ fn good(name: &str) -> Value {
             })
         }
         "Cluster" => json!({"spec": {"controlPlaneEndpoint": {"host": "a", "port": 6443}}}),
+        "Cluster with its control plane" => json!({"spec": {"controlPlaneRef": {
+            "apiGroup": "g", "kind": "K", "name": "n", "namespace": "a",
+        }}}),
         "ClusterRole" => json!({"rules": [{"verbs": ["get"], "resources": ["nodes"]}]}),
         "ClusterRoleBinding" => json!({
             "roleRef": {"apiGroup": "g", "kind": "ClusterRole", "name": "r"},
             "subjects": [{"kind": "User", "name": "u"}],
         }),
         "ConfigMap" => json!({"data": {"a": "b"}}),
+        "control plane of any kind" => json!({"spec": {"files": [{"content": "a"}]}}),
         "CustomResourceDefinition" | "CustomResourceDefinition of an InfraCluster" => {
             let status =
                 json!({"properties": {"kubeletClientCertificateSigner": {"type": "string"}}});
