@@ -25,6 +25,7 @@ const CHANGED_BY: &str = "attestation.cluster.x-k8s.io/changed-by";
 
 const ONLY: &str = "responders can only revoke and reset NodeIdentities";
 const DECISIONS_ONLY: &str = "responders can change only the annotations about revocations";
+const RAISED: &str = "responders can only raise lowest-valid-generation, to a Unix time in seconds";
 const OWN: &str = "a responder must write its user name to the annotation changed-by";
 
 /// The audit policy: metadata of requests, without bodies.
@@ -335,4 +336,18 @@ fn responders_cannot_change_other_fields_or_write_another_name() {
         }
         assert_eq!(settings(&named(change, Some("jane"))), Ok(()));
     }
+    let lowest = |value: Value| {
+        let change = json!({"metadata": {"annotations": {LOWEST: value}}});
+        settings(&named(change, Some("jane")))
+    };
+    for value in [
+        json!(null),
+        json!("0"),
+        json!("a"),
+        json!("10000000000"),
+        json!("18446744073709551615"),
+    ] {
+        assert_refused(lowest(value), "settings", RAISED);
+    }
+    assert_eq!(lowest(json!("2")), Ok(()));
 }

@@ -25,6 +25,10 @@ use crate::unshared::Unshared;
 /// once for each entry.
 const MAX_RELEASED: usize = 300;
 
+/// The maximum difference between the clocks of an operator's machine and of the controller. A decision that is later than
+/// this has no effect.
+const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_mins(10);
+
 /// Decisions that apply to all records of one cluster. Operators make these decisions, or the controller makes them
 /// after the cluster was created again. The decisions are stored in annotations on the `KubeletAuthentication`, which
 /// `clusterctl move` keeps.
@@ -63,6 +67,19 @@ impl RevocationDecisions {
             released: released.collect(),
             workload_uid: annotations.and_then(|all| all.get(WORKLOAD_UID_ANNOTATION).cloned()),
         }
+    }
+
+    /// Removes the decisions from after `now`, which no command writes. A floor in the future would reject each new
+    /// certificate of a node, and the floor could not be raised to the present time. A release in the future would end
+    /// revocations that an operator has not made yet.
+    #[must_use]
+    pub fn until(mut self, now: SystemTime) -> Self {
+        let latest = now + MAX_CLOCK_DIFFERENCE;
+        if self.floor > unix_seconds(latest) {
+            self.floor = 0;
+        }
+        self.released.retain(|_, at| *at <= latest);
+        self
     }
 
     /// Releases the machine from revocations up to `at`. If there are too many releases, the oldest releases are

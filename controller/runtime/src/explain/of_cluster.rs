@@ -26,6 +26,7 @@ use super::snapshot::ClusterSnapshot;
 use super::{BoxError, ExplainError, Explainer, Offline};
 use crate::capi::{CapiInventory, ClusterCa, ObjectKey, TenantKubeconfig};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
+use crate::clock;
 use crate::hardening::{admission, revocation, service_ranges};
 use crate::keyless_signing::KeylessSigning;
 use crate::management::not_served::not_served;
@@ -205,7 +206,8 @@ async fn revocations(
 ) -> Revocations {
     let revocations = Revocations::default();
     let annotations = authentication.metadata.annotations.as_ref();
-    revocations.decide(RevocationDecisions::of_annotations(annotations));
+    let decisions = RevocationDecisions::of_annotations(annotations);
+    revocations.decide(decisions.until(clock::now()));
     match revocation::read(access.client()).await {
         Ok(list) => revocations.read(list),
         Err(error) => {

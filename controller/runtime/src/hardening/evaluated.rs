@@ -1,10 +1,21 @@
 //! Admission policies, evaluated as CEL.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use cel::extractors::This;
 use cel::{Context, Program};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
+use regex_lite::Regex;
 use serde_json::Value;
+
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the interpreter gives functions their arguments by value"
+)]
+fn matches(This(text): This<Arc<String>>, pattern: Arc<String>) -> bool {
+    Regex::new(&pattern).unwrap().is_match(&text)
+}
 
 /// Converts a JSON value to a CEL value. All numbers are integers.
 fn to_cel(value: &Value) -> cel::Value {
@@ -33,6 +44,7 @@ fn evaluate(
     let program =
         Program::compile(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
     let mut context = Context::default();
+    context.add_function("matches", matches).unwrap();
     for (name, value) in given.as_object().unwrap() {
         context.add_variable_from_value(name.as_str(), to_cel(value));
     }

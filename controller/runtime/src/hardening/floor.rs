@@ -9,8 +9,8 @@
 //! | [`DELETION_POLICY`] | the deletion of a `KubeletAuthentication` while a Cluster with its name exists |
 //! | [`IDENTITIES_POLICY`] | writes of `NodeIdentity` objects by users other than the controller and responders |
 //!
-//! A responder can only revoke and reset. Each of its writes must contain its user name in [`CHANGED_BY_ANNOTATION`].
-//! The audit event of each revocation and reset names the user.
+//! A responder can only revoke, reset, release machines, and raise the lowest valid generation. Each of its writes must
+//! contain its user name in [`CHANGED_BY_ANNOTATION`]. The audit event of each act names the user.
 //!
 //! The policies also apply to settings that the controller copies from a Cluster on behalf of a tenant. Exempt
 //! subjects, such as the user that runs `clusterctl move`, are exempt from all policies. No annotation exempts a user.
@@ -80,6 +80,10 @@ const PROTECTED: [&str; 4] = [
 
 /// The metadata that the API server changes with each write.
 const OF_EACH_WRITE: [&str; 3] = ["generation", "managedFields", "resourceVersion"];
+
+/// A value of [`LOWEST_VALID_GENERATION_ANNOTATION`] that the command can write. Generations are seconds since 1970, and
+/// the longest value is in the year 2286. CEL has no clock: the controller ignores a value that is in the future.
+const SECONDS: &str = "'^(0|[1-9][0-9]{0,9})$'";
 
 /// The key of the audit annotation about a revocation, a reset, or a decision.
 const ACT: &str = "act";
@@ -186,6 +190,7 @@ fn settings(floor: &Floor) -> Policy {
                 ),
                 "responders can change only the annotations about revocations",
             ),
+            raised(),
             named(),
         ],
         audit: vec![(
@@ -229,6 +234,20 @@ fn of_responder(expression: &str, message: &'static str) -> (String, &'static st
         format!("!variables.isRestricted || ({expression})"),
         message,
         format!("'{message}'"),
+    )
+}
+
+/// The validation for the lowest valid generation in a write of a responder.
+fn raised() -> (String, &'static str, String) {
+    let key = literal(LOWEST_VALID_GENERATION_ANNOTATION);
+    let [now, before] = ["object", "oldObject"].map(|object| annotation(object, &key));
+    let expression = format!(
+        "request.operation != 'UPDATE' || {now} == {before} || {now}.matches({SECONDS}) \
+         && int({now}) >= ({before}.matches({SECONDS}) ? int({before}) : 0)"
+    );
+    of_responder(
+        &expression,
+        "responders can only raise lowest-valid-generation, to a Unix time in seconds",
     )
 }
 

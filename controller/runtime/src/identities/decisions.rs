@@ -138,7 +138,8 @@ impl Identities {
         now: SystemTime,
     ) -> Result<Option<CallError>, IdentitiesError> {
         let found = self.authentication(cluster).await?;
-        let mut decisions = RevocationDecisions::of_annotations(Some(found.annotations()));
+        let mut decisions =
+            RevocationDecisions::of_annotations(Some(found.annotations())).until(now);
         let value = change(&mut decisions)?;
         let who = self.who().await;
         let written = self.annotate(&found, value, who.as_deref()).await?;

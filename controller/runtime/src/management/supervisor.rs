@@ -299,7 +299,7 @@ impl Supervisor {
         }
         self.absences.allow(allowed_retirements(authentication));
         let annotations = authentication.metadata.annotations.as_ref();
-        let decisions = RevocationDecisions::of_annotations(annotations);
+        let decisions = RevocationDecisions::of_annotations(annotations).until(now());
         self.revocations.decide(decisions);
         let controller = &self.shared.controller;
         let turn = self.parsing.turn().await;

@@ -8,6 +8,8 @@ use crate::testing::records::{
     LONGEST, World, at, claim, insecure, name, opened_at, policy, provider_id,
 };
 
+mod future;
+
 /// The list in the workload cluster after a round with the world's records.
 fn published(world: &World, hour: u32) -> RevokedNodeCredentialsSpec {
     let records = [world.record("n1")];

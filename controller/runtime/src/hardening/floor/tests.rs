@@ -8,6 +8,8 @@ use serde_json::Value;
 use super::super::evaluated;
 use super::*;
 
+mod decisions;
+
 const CONTROLLER: &str =
     "system:serviceaccount:node-attestation-system:node-attestation-controller";
 
@@ -339,36 +341,6 @@ fn a_responder_must_write_its_own_user_name() {
         annotations.unwrap().remove(CHANGED_BY);
     });
     assert_eq!(refused_identity(&responder(), &without), [own]);
-}
-
-#[test]
-fn responders_can_change_decisions_about_revocations_but_no_settings() {
-    let only = "responders can change only the annotations about revocations";
-    let own = "a responder must write its user name to the annotation changed-by";
-    let refused = |operation: &str, object: &Value| {
-        let given = given(&responder(), operation, object, &valid());
-        evaluated::refused(settings(&floor()).policy(), &given)
-    };
-    let with = |annotations: Value| {
-        let mut object = valid();
-        object["metadata"]["annotations"] = annotations;
-        object
-    };
-    for key in [
-        "attestation.cluster.x-k8s.io/released-machines",
-        "attestation.cluster.x-k8s.io/lowest-valid-generation",
-    ] {
-        let named = with(json!({key: "1", CHANGED_BY: "jane"}));
-        assert!(refused("UPDATE", &named).is_empty(), "{key}");
-        assert_eq!(refused("CREATE", &named), [only], "{key}");
-        let unnamed = with(json!({key: "1"}));
-        assert_eq!(refused("UPDATE", &unnamed), [own], "{key}");
-    }
-    let annotated = with(json!({"a": "b", CHANGED_BY: "jane"}));
-    assert_eq!(refused("UPDATE", &annotated), [only]);
-    let mut changed = with(json!({CHANGED_BY: "jane"}));
-    changed["spec"]["adoption"] = json!("Allow");
-    assert_eq!(refused("UPDATE", &changed), [only]);
 }
 
 type Change = fn(&mut Value);

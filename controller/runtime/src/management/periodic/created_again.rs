@@ -70,7 +70,7 @@ pub(super) async fn compare(
     let Some(authentication) = call(readable_one_of(&api, &key.name)).await? else {
         return Ok(());
     };
-    let known = RevocationDecisions::of_annotations(Some(authentication.annotations()));
+    let known = RevocationDecisions::of_annotations(Some(authentication.annotations())).until(now);
     let has_records = known.workload_uid.is_none() && has_records.await?;
     let lines = ClusterLines::of(key);
     let (decisions, annotations) = decided((known, has_records), identity, &lines, now);

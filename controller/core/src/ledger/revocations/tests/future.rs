@@ -1,0 +1,46 @@
+//! Decisions that are later than the clock of the controller.
+
+use super::*;
+
+/// A difference between two clocks that is permitted.
+const DIFFERENCE: Duration = Duration::from_mins(10);
+
+#[test]
+fn decisions_in_the_future_have_no_effect() {
+    let decided = |time: SystemTime| {
+        let mut decisions = RevocationDecisions {
+            floor: unix_seconds(time),
+            workload_uid: Some("a".to_owned()),
+            ..RevocationDecisions::default()
+        };
+        decisions.release(provider_id("m1"), time);
+        decisions
+    };
+    for time in [at(0), at(2), at(2) + DIFFERENCE] {
+        assert_eq!(decided(time).until(at(2)), decided(time));
+    }
+    for time in [at(2) + DIFFERENCE + Duration::from_secs(1), at(3)] {
+        let without = RevocationDecisions {
+            floor: 0,
+            released: BTreeMap::new(),
+            ..decided(time)
+        };
+        assert_eq!(decided(time).until(at(2)), without);
+        // The value takes effect when the time is reached.
+        assert_eq!(decided(time).until(time), decided(time));
+    }
+}
+
+#[test]
+fn a_floor_above_every_possible_generation_rejects_no_certificate() {
+    let world = World::held(policy());
+    let decisions = RevocationDecisions {
+        floor: u64::MAX,
+        ..RevocationDecisions::default()
+    };
+
+    world.revocations.decide(decisions.until(at(1)));
+
+    assert!(world.revocations.is_empty());
+    assert_eq!(world.revocations.decisions().floor, 0);
+}
