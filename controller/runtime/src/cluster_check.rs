@@ -223,7 +223,7 @@ pub async fn check_settings(file: &Path, workload: Option<ClusterAccess>) -> Vec
     let what = format!("valid; {} authorizes {attestors}", spec.cluster_name);
     let mut findings = vec![("settings", Finding::pass(what))];
     if let Some(access) = workload {
-        let of_workload = one_cluster::of_workload(Ok((access, None)), spec, None, None);
+        let of_workload = one_cluster::of_workload(Ok((access, None)), spec, None, (None, false));
         let of_workload = Box::pin(of_workload).await;
         // These checks require a controller with a management cluster, because only this controller keeps records and
         // installs the policies.

@@ -79,7 +79,7 @@ pub fn asks(scene: &Scene, machine: &str) -> String {
 }
 
 /// The output of `cluster check` about this Cluster, without its line breaks.
-fn checked(scene: &Scene) -> String {
+pub fn checked(scene: &Scene) -> String {
     let Authentication { namespace, name } = &scene.authentication;
     let output = Command::new(program("node-attestation-controller"))
         .args(["cluster", "check", &format!("{namespace}/{name}")])

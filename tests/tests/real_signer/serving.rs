@@ -16,7 +16,7 @@ use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::{Value, json};
 
 use super::Token;
-use super::management::{endpoint, scene, token_of};
+use super::management::{checked, endpoint, scene, token_of};
 
 const CONDITION: &str = "NoOtherServingApprover";
 
@@ -108,4 +108,9 @@ fn another_signer_of_serving_certificates_is_named() {
         "another signer signed 1 requests",
     ];
     scene.wait_for_condition(CONDITION, "False", "ApprovedByOthers", &words);
+    let checked = checked(&scene);
+    let warning = "warn serving-approvers: this controller signs serving certificates";
+    for words in [&words[..], &[warning]].concat() {
+        assert!(checked.contains(words), "{words}: {checked}");
+    }
 }

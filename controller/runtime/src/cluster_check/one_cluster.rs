@@ -12,6 +12,7 @@ use super::{Checked, Finding, secrets, some, within};
 use crate::capi::{CapiInventory, ObjectKey, Recorded, TokenClaims, required_cluster_resource};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::cluster_states::ClusterState;
+use crate::hardening::other_approvers::OtherApprovers;
 use crate::identities::{Identities, IdentitiesError};
 use crate::keyless_signing::KeylessSigning;
 use crate::management::not_served::reported;
@@ -60,7 +61,13 @@ pub(super) async fn checks(
         names.collect::<BTreeSet<_>>()
     });
     let unavailable = unavailable(authentication).map(|condition| condition.message.as_str());
-    let of_workload = Box::pin(of_workload(access, spec, named, unavailable));
+    let signs_serving = signs_serving(authentication);
+    let of_workload = Box::pin(of_workload(
+        access,
+        spec,
+        named,
+        (unavailable, signs_serving),
+    ));
     findings.extend(of_workload.await);
     findings
         .into_iter()
@@ -69,13 +76,14 @@ pub(super) async fn checks(
 }
 
 /// Runs the checks that call the workload cluster. `access` also contains the claims of the token, if the user has one
-/// that expires. `named` contains the node names in the Cluster's records, or is
-/// `None` if the records could not be read.
+/// that expires. `named` contains the node names in the Cluster's records, or is `None` if the records could not be read.
+/// The last argument is from the controller's conditions: the message about unavailable attestation providers, and whether
+/// only the controller signs serving certificates.
 pub(super) async fn of_workload(
     access: Result<(ClusterAccess, Option<TokenClaims>), Finding>,
     spec: &KubeletAuthenticationSpec,
     named: Option<BTreeSet<String>>,
-    unavailable: Option<&str>,
+    (unavailable, signs_serving): (Option<&str>, bool),
 ) -> Vec<(&'static str, Finding)> {
     let answered = match access {
         Err(finding) => Err(finding),
@@ -97,6 +105,7 @@ pub(super) async fn of_workload(
         client: access.client(),
         spec,
         unavailable,
+        signs_serving,
     };
     let (rights, user, ways, approvers, policy, nodes, requests, versions) = tokio::join!(
         within(workload.rights()),
@@ -130,6 +139,15 @@ fn unavailable(authentication: &KubeletAuthentication) -> Option<&Condition> {
     let status = authentication.status.as_ref()?;
     let available = conditions::find(&status.conditions, ATTESTORS_AVAILABLE)?;
     (available.status == "False").then_some(available)
+}
+
+/// Whether only the controller signs serving certificates, according to its condition.
+fn signs_serving(authentication: &KubeletAuthentication) -> bool {
+    let status = authentication.status.as_ref();
+    let condition = status.and_then(|status| {
+        conditions::find(&status.conditions, conditions::NO_OTHER_SERVING_APPROVER)
+    });
+    condition.is_some_and(|condition| OtherApprovers::is_signing(&condition.message))
 }
 
 /// Checks that the Cluster has a `KubeletAuthentication` that is Ready.
@@ -295,6 +313,28 @@ mod tests {
         });
         spec["revoked"] = revoked;
         NodeIdentity::new(node, serde_json::from_value(spec).unwrap())
+    }
+
+    #[test]
+    fn the_condition_shows_that_only_the_controller_signs() {
+        let with = |message: &str| {
+            let spec = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
+            let mut authentication = KubeletAuthentication::new("prod-1", spec);
+            let status = json!({"conditions": [{
+                "type": "NoOtherServingApprover", "status": "True", "reason": "NoneFound",
+                "message": message, "lastTransitionTime": "2027-01-01T00:00:00Z",
+            }]});
+            authentication.status = Some(serde_json::from_value(status).unwrap());
+            authentication
+        };
+        let signing = OtherApprovers::default().with_signers().to_string();
+        assert!(signs_serving(&with(&signing)));
+        assert!(!signs_serving(&with(
+            &OtherApprovers::default().to_string()
+        )));
+        let mut without = with(&signing);
+        without.status = None;
+        assert!(!signs_serving(&without));
     }
 
     #[test]

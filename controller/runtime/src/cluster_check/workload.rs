@@ -68,6 +68,8 @@ pub(super) struct Workload<'a> {
     pub(super) spec: &'a KubeletAuthenticationSpec,
     /// The message of the condition about attestation providers for which the controller has no verifier.
     pub(super) unavailable: Option<&'a str>,
+    /// Whether only the controller signs serving certificates.
+    pub(super) signs_serving: bool,
 }
 
 impl Workload<'_> {
@@ -184,12 +186,26 @@ impl Workload<'_> {
         }
     }
 
-    /// Checks that only the controller approves serving certificates.
+    /// Checks that only the controller approves serving certificates, and that no other signer signs them in a cluster in
+    /// which the controller signs.
     pub(super) async fn approvers(&self) -> Finding {
-        match other_approvers::read(self.client).await {
+        let found = other_approvers::read(self.client).await;
+        let found = found.map(|found| {
+            if self.signs_serving {
+                found.with_signers()
+            } else {
+                found
+            }
+        });
+        match found {
             Ok(found) if found.is_empty() && found.unread.is_none() => {
                 Finding::pass(found.to_string())
             }
+            Ok(found) if found.signed > 0 => Finding::warn(
+                found.to_string(),
+                "remove the CA key from the other signer: for kube-controller-manager, leave \
+                 --cluster-signing-cert-file and --cluster-signing-key-file empty",
+            ),
             Ok(found) => Finding::warn(
                 found.to_string(),
                 "compare the approvals with the audit log, then remove the other approver",

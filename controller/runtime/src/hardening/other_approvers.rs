@@ -68,6 +68,10 @@ const MAX_ROLE_LEN: usize = 1024;
 /// The maximum length of the user name of this controller, which is also kept until the bindings are read.
 const MAX_USER_LEN: usize = 1024;
 
+/// The start of the message if this controller signs. `cluster check` reads it from the condition, because no object
+/// contains the controller's options.
+const SIGNING: &str = "this controller signs serving certificates";
+
 /// The role of cluster administrators. Administrators can approve any request, which is intended.
 const ADMINISTRATORS: &str = "cluster-admin";
 
@@ -84,6 +88,8 @@ pub struct OtherApprovers {
     /// The error message, if the controller is not allowed to list roles, or cannot read some of the requests, roles or
     /// bindings.
     pub unread: Option<String>,
+    /// Whether only this controller signs.
+    pub signs: bool,
     /// The number of requests that another signer signed in the last hour. 0 if kube-controller-manager signs them.
     pub signed: usize,
     /// The same, also if kube-controller-manager signs them.
@@ -118,9 +124,15 @@ impl OtherApprovers {
     #[must_use]
     pub fn with_signers(self) -> Self {
         Self {
+            signs: true,
             signed: self.signed_by_any,
             ..self
         }
+    }
+
+    /// Whether only this controller signs, according to the message of its condition.
+    pub(crate) fn is_signing(message: &str) -> bool {
+        message.starts_with(SIGNING)
     }
 
     /// The numbers of approvals by well-known reason, and of all other approvals together.
@@ -220,7 +232,13 @@ impl fmt::Display for OtherApprovers {
         }
         parts.extend(self.unread.clone());
         if parts.is_empty() {
-            return f.write_str("no other approver of serving certificates was found");
+            let or_signer = if self.signs { " or signer" } else { "" };
+            parts.push(format!(
+                "no other approver{or_signer} of serving certificates was found"
+            ));
+        }
+        if self.signs {
+            parts.insert(0, SIGNING.to_owned());
         }
         f.write_str(&parts.join("; "))
     }

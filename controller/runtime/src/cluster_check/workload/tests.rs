@@ -44,6 +44,7 @@ async fn only_nodes_without_an_identity_or_exemption_are_a_warning() {
             client: access.client(),
             spec: &spec,
             unavailable: None,
+            signs_serving: false,
         };
 
         let finding = workload.nodes(Some(&recorded)).await;
@@ -79,6 +80,7 @@ async fn a_check_keeps_a_limited_number_of_node_names() {
         client: access.client(),
         spec: &spec,
         unavailable: None,
+        signs_serving: false,
     };
 
     let finding = workload.nodes(Some(&BTreeSet::new())).await;
@@ -142,10 +144,58 @@ async fn only_a_user_in_the_group_of_administrators_is_a_warning() {
             client: access.client(),
             spec: &spec,
             unavailable: None,
+            signs_serving: false,
         };
 
         let finding = workload.user().await;
 
         assert_eq!((finding.state, &*finding.what), (state, what), "{group}");
+    }
+}
+
+#[tokio::test]
+async fn another_signer_is_a_warning_only_if_the_controller_signs() {
+    const ALONE: &str = "no other approver of serving certificates was found";
+    const SIGNED: &str = "this controller signs serving certificates; another signer signed 1 requests for \
+                          kubernetes.io/kubelet-serving in the last hour";
+    const NOBODY: &str = "this controller signs serving certificates; no other approver or signer of serving certificates was found";
+    for (signs_serving, certificate, state, what) in [
+        (false, json!("eA=="), State::Pass, ALONE),
+        (true, json!("eA=="), State::Warn, SIGNED),
+        (true, json!(null), State::Pass, NOBODY),
+    ] {
+        let access = ClusterAccess::in_memory(move |request| {
+            let approval = json!({
+                "type": "Approved", "status": "True", "reason": "ServingNamesCorroborated",
+            });
+            let signed = json!({
+                "metadata": {"name": "csr", "uid": "uid"},
+                "spec": {"request": "", "signerName": BUILT_IN_SERVING_SIGNER},
+                "status": {"conditions": [approval], "certificate": certificate},
+            });
+            let is_of_requests = request
+                .uri()
+                .path()
+                .ends_with("/certificatesigningrequests");
+            let items = if is_of_requests {
+                vec![signed]
+            } else {
+                Vec::new()
+            };
+            let list = json!({"metadata": {}, "items": items}).to_string();
+            async move { Response::new(Full::new(Bytes::from(list))) }
+        });
+        let spec = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
+        let workload = Workload {
+            client: access.client(),
+            spec: &spec,
+            unavailable: None,
+            signs_serving,
+        };
+
+        let finding = workload.approvers().await;
+
+        assert_eq!(finding.state, state, "{finding:?}");
+        assert_eq!(finding.what, what);
     }
 }

@@ -128,6 +128,43 @@ fn the_approvals_of_this_controller_do_not_count() {
 }
 
 #[test]
+fn the_message_shows_whether_this_controller_signs_and_another_signer() {
+    let mut signed = approved("ServingNamesCorroborated");
+    signed["status"]["certificate"] = json!("eA==");
+    let mut found = OtherApprovers::default();
+    found.note(&serde_json::from_value(signed).unwrap());
+
+    // Without an external signer, kube-controller-manager signs.
+    assert!(found.is_empty());
+    let message = found.to_string();
+    assert_eq!(
+        message,
+        "no other approver of serving certificates was found"
+    );
+    assert!(!OtherApprovers::is_signing(&message));
+
+    let with_signers = found.with_signers();
+    assert!(!with_signers.is_empty());
+    let message = with_signers.to_string();
+    assert_eq!(
+        message,
+        "this controller signs serving certificates; another signer signed 1 requests for \
+         kubernetes.io/kubelet-serving in the last hour"
+    );
+    assert!(OtherApprovers::is_signing(&message));
+
+    let message = OtherApprovers::default().with_signers().to_string();
+    assert_eq!(
+        message,
+        "this controller signs serving certificates; no other approver or signer of serving certificates was found"
+    );
+    assert!(OtherApprovers::is_signing(&message));
+    // An approver can write any reason.
+    let hostile = noted(&["this controller signs serving certificates"]).to_string();
+    assert!(!OtherApprovers::is_signing(&hostile), "{hostile}");
+}
+
+#[test]
 fn the_reasons_of_other_approvers_are_limited_and_visible() {
     let reasons: Vec<String> = (0..20).map(|number| format!("r{number}")).collect();
     let reasons: Vec<&str> = reasons.iter().map(String::as_str).collect();
