@@ -70,3 +70,25 @@ fn a_request_in_a_cluster_with_the_ca_of_another_is_explained_with_it() {
         "{reason}"
     );
 }
+
+#[test]
+fn a_request_in_a_cluster_whose_ca_has_another_key_is_explained_with_it() {
+    let [scene, other] = ["explain-mismatch-1", "explain-mismatch-2"].map(scene);
+    let kubectl = SITE.management.kubectl();
+    let name = format!("{}-ca", scene.authentication.name);
+    let namespace = |scene: &Scene| scene.authentication.namespace.clone();
+    let key: Value = kubectl.json(["get", "secret", &name, "--namespace", &namespace(&other)]);
+    let of = namespace(&scene);
+    let target = ["secret", &name, "--namespace", &of];
+    let key = json!({"tls.key": key["data"]["tls.key"]});
+    kubectl.patch(&target, &json!({"data": key}));
+
+    stopped(&scene, "CAKeyMismatch");
+
+    let reason = reason_of(&scene);
+
+    assert!(
+        reason.starts_with("CAKeyMismatch: the CA in Secret prod-1-ca is not accepted: "),
+        "{reason}"
+    );
+}

@@ -29,7 +29,7 @@ use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::clock;
 use crate::hardening::{admission, revocation, service_ranges};
 use crate::keyless_signing::KeylessSigning;
-use crate::management::not_served::not_served;
+use crate::management::not_served::{CaSecret, not_served};
 use crate::management::spec_mapping::{
     self, ContextBuilder, serving_address_ranges, stays_enforced,
 };
@@ -103,27 +103,27 @@ async fn read(
     let serving_address_ranges = serving_address_ranges(spec)?;
     let name = format!("{}-ca", key.name);
     let found = secret(management, &key.namespace, &name).await;
-    let ca = found.as_ref().ok().and_then(Option::as_ref);
+    let ca = match &found {
+        Ok(Some(secret)) => CaSecret::Present(secret),
+        Ok(None) => CaSecret::Absent,
+        Err(_) => CaSecret::Unread,
+    };
     let not_ready = not_served(
         &snapshot.authentication,
         &snapshot.cluster,
         ca,
         &verifiers_of,
+        clock::now(),
     );
-    let (signed_by, signer) = match found {
-        Ok(Some(secret)) => {
-            let ca = ClusterCa::from_secret(&secret).map_err(|error| {
-                format!("Secret {name} is not accepted: {}", error_chain(&error))
-            })?;
+    let (signed_by, signer) = match accepted(found, &name) {
+        Ok(ca) => {
             audiences.extend(ca.audiences());
             let signing = KeylessSigning::of(&snapshot.authentication);
             signing_of(&ca, &name, signing, &mut notes)?
         }
-        Ok(None) => return Err(format!("Secret {name} does not exist").into()),
-        Err(error) => {
-            let error = error_chain(&error);
+        Err(why) => {
             notes.push(format!(
-                "cannot read Secret {name}: {error}; the checks assume that it has the kubeconfig's CA with its key"
+                "{why}; the checks assume that it has the kubeconfig's CA with its key"
             ));
             let ca = trusted.first().ok_or("the kubeconfig has no CA")?;
             let signer = rehearsed_signer(ca)?;
@@ -233,6 +233,17 @@ async fn read_service_ranges(context: &Context, access: &ClusterAccess) -> Optio
             error_chain(&error)
         )),
     }
+}
+
+/// The CA in the Secret with this name.
+fn accepted(found: Result<Option<Secret>, CallError>, name: &str) -> Result<ClusterCa, String> {
+    let secret = found.map_err(|error| {
+        let error = error_chain(&error);
+        format!("cannot read Secret {name}: {error}")
+    })?;
+    let secret = secret.ok_or_else(|| format!("Secret {name} does not exist"))?;
+    ClusterCa::from_secret(&secret)
+        .map_err(|error| format!("Secret {name} is not accepted: {}", error_chain(&error)))
 }
 
 /// The name of the program that signs with the CA of this Secret, and a signer for that CA.

@@ -230,11 +230,7 @@ fn ready(phase: &ClusterPhase) -> Option<ConditionReport> {
     let (reason, message) = match phase {
         ClusterPhase::Waiting => return None,
         ClusterPhase::Stopped(why) => (why.reason(), why.to_string()),
-        ClusterPhase::Serving { ca: Some(why), .. } => {
-            let message =
-                format!("{why}: the controller cannot sign certificates until the CA is replaced");
-            (reason::CA_EXPIRED, message)
-        }
+        ClusterPhase::Serving { ca: Some(why), .. } => (reason::CA_EXPIRED, out_of_time(*why)),
         ClusterPhase::Serving { health, .. } => match &health.answers {
             ApiReachability::Unknown => return None,
             ApiReachability::No(error) => (reason::UNREACHABLE, error.clone()),
@@ -256,6 +252,11 @@ fn ready(phase: &ClusterPhase) -> Option<ConditionReport> {
         },
     };
     Some(not_ready(reason, message))
+}
+
+/// The message about a CA that is not valid now.
+pub(super) fn out_of_time(why: CaOutOfTime) -> String {
+    format!("{why}: the controller cannot sign certificates until the CA is replaced")
 }
 
 /// The condition `Ready` for a served cluster: whether the periodic work is complete.

@@ -1,35 +1,68 @@
 //! Why a Cluster is not served, for commands that read its objects once.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use k8s_openapi::api::core::v1::Secret;
 use node_attestation_core::crd::KubeletAuthentication;
-use node_attestation_core::crd::conditions::{self, ConditionStatus, READY};
+use node_attestation_core::crd::conditions::{self, ConditionStatus, READY, reason};
 use node_attestation_core::verifier::Verifiers;
 
 use super::Settings;
 use super::conditions::not_ready::NotReady;
+use super::conditions::out_of_time;
 use super::desired_state::{Inputs, Parsed, Sources, service};
 use super::kept_authentications::KeptAuthentication;
 use super::single_object::Observed;
-use crate::capi::Cluster;
+use crate::capi::{Cluster, ClusterCa};
+
+/// The reasons about the CA in the Secret.
+const OF_CA: [&str; 4] = [
+    reason::CA_NOT_FOUND,
+    reason::CA_INVALID,
+    reason::CA_KEY_MISMATCH,
+    reason::CA_EXPIRED,
+];
+
+/// The Secret with the CA of a Cluster.
+#[derive(Clone, Copy)]
+pub(crate) enum CaSecret<'a> {
+    /// The Secret was not read.
+    Unread,
+    /// The Secret does not exist.
+    Absent,
+    /// The Secret.
+    Present(&'a Secret),
+}
+
+/// The state of a CA.
+enum CaState {
+    Unknown,
+    Faulty(String),
+    /// The CA is valid, and the Secret has its key.
+    Valid,
+}
 
 /// The reason why the controller does not serve the Cluster: from its objects or, if they have no fault, from the
-/// condition that the controller wrote. `None` if the Cluster is Ready. `ca` is `None` if it was not read.
+/// condition that the controller wrote. `None` if the Cluster is Ready.
 ///
-/// Some reasons depend on the options of the controller, or on other Clusters. They are only in the condition.
+/// Some reasons depend on the options of the controller, or on other Clusters. They are only in the condition. The
+/// kubeconfig is not checked: a command can use another one.
 pub(crate) fn not_served(
     authentication: &KubeletAuthentication,
     cluster: &Cluster,
-    ca: Option<&Secret>,
+    ca: CaSecret<'_>,
     verifiers: &dyn Fn(&KubeletAuthentication, &str) -> Verifiers,
+    now: SystemTime,
 ) -> Option<String> {
     let kept = Arc::new(KeptAuthentication::new(authentication.clone()));
     let sources = Sources {
         cluster: Observed::Present(cluster.clone()),
-        ca: ca.map_or(Observed::Unknown, |ca| {
-            Observed::Present(Arc::new(ca.clone()))
-        }),
+        ca: match ca {
+            CaSecret::Unread => Observed::Unknown,
+            CaSecret::Absent => Observed::Absent,
+            CaSecret::Present(secret) => Observed::Present(Arc::new(secret.clone())),
+        },
         ..Sources::default()
     };
     let inputs = Inputs {
@@ -38,9 +71,45 @@ pub(crate) fn not_served(
         settings: &Settings::default(),
     };
     match service(inputs, None, &mut Parsed::default(), verifiers) {
-        Err(why) if !depends_on_controller(&why) => Some(words(why.reason(), &why.to_string())),
-        Err(_) | Ok(_) => reported(authentication),
+        Err(why) if !depends_on_controller(&why) => {
+            return Some(words(why.reason(), &why.to_string()));
+        }
+        // The kubeconfig is unknown, so the CA was not checked.
+        Err(_) | Ok(_) => {}
     }
+    match state_of(ca, &authentication.spec.cluster_name, now) {
+        CaState::Faulty(why) => Some(why),
+        CaState::Unknown => reported(authentication),
+        // The controller has not read the present CA yet.
+        CaState::Valid => reported(authentication).filter(|why| !is_of_ca(why)),
+    }
+}
+
+/// The state of the CA in the Secret of the Cluster with this name.
+fn state_of(ca: CaSecret<'_>, cluster: &str, now: SystemTime) -> CaState {
+    let name = format!("{cluster}-ca");
+    let why = match ca {
+        CaSecret::Unread => return CaState::Unknown,
+        CaSecret::Absent => NotReady::CaNotFound(name),
+        CaSecret::Present(secret) => match ClusterCa::from_secret(secret) {
+            Err(source) => NotReady::CaRefused { name, source },
+            Ok(ca) => {
+                return match ca.out_of_time(now) {
+                    Some(why) => CaState::Faulty(words(reason::CA_EXPIRED, &out_of_time(why))),
+                    // An external signer can refuse the CA.
+                    None if ca.signer().is_none() => CaState::Unknown,
+                    None => CaState::Valid,
+                };
+            }
+        },
+    };
+    CaState::Faulty(words(why.reason(), &why.to_string()))
+}
+
+/// Whether the reason is about the CA in the Secret.
+fn is_of_ca(why: &str) -> bool {
+    let reason = why.split_once(':').map(|(reason, _)| reason);
+    reason.is_some_and(|reason| OF_CA.contains(&reason))
 }
 
 /// The reason in the condition `Ready`, if it is `False`.

@@ -1,11 +1,14 @@
 use std::num::NonZeroUsize;
+use std::time::{Duration, UNIX_EPOCH};
 
 use node_attestation_core::crd::{Adoption, KubeletAuthenticationSpec};
 use node_attestation_core::testing::now;
 use node_attestation_core::verifier::VerifierUnavailable;
 
 use super::*;
-use crate::capi::{CaRefused, KubeconfigRefused, OwnAttestors, ca_secret_without_key};
+use crate::capi::{
+    CaOutOfTime, CaRefused, KubeconfigRefused, OwnAttestors, ca_secret, ca_secret_without_key,
+};
 use crate::management::conditions::{ClusterPhase, status};
 use crate::management::spec_mapping::{InvalidAudience, serving_address_ranges};
 use crate::settings_file::check_stored;
@@ -106,6 +109,16 @@ fn examples() -> [NotReady; REASONS] {
     ]
 }
 
+/// The reason for this CA, according to a command at this time.
+fn explained(
+    authentication: &KubeletAuthentication,
+    ca: CaSecret<'_>,
+    now: SystemTime,
+) -> Option<String> {
+    let verifiers = |_: &KubeletAuthentication, _: &str| Verifiers::default();
+    not_served(authentication, &cluster(), ca, &verifiers, now)
+}
+
 #[test]
 fn commands_report_each_reason_of_the_controller() {
     for (expected, why) in examples().into_iter().enumerate() {
@@ -116,9 +129,7 @@ fn commands_report_each_reason_of_the_controller() {
         authentication.status = Some(status(&authentication, &phase, now()));
 
         assert_eq!(reported(&authentication).as_deref(), Some(&*words));
-        let explained = not_served(&authentication, &cluster(), None, &|_, _| {
-            Verifiers::default()
-        });
+        let explained = explained(&authentication, CaSecret::Unread, now());
         assert_eq!(explained.as_deref(), Some(&*words));
     }
 }
@@ -131,7 +142,8 @@ fn the_current_objects_take_precedence_over_an_old_condition() {
     let ca = ca_secret_without_key();
     let of = |authentication: &KubeletAuthentication, cluster: &Cluster| {
         let verifiers = |_: &KubeletAuthentication, _: &str| Verifiers::default();
-        not_served(authentication, cluster, Some(&ca), &verifiers).unwrap()
+        let ca = CaSecret::Present(&ca);
+        not_served(authentication, cluster, ca, &verifiers, now()).unwrap()
     };
     let paused = Cluster {
         paused: true,
@@ -153,4 +165,86 @@ fn the_current_objects_take_precedence_over_an_old_condition() {
 
     authentication.spec.cluster_name = "prod-2".to_owned();
     assert!(of(&authentication, &cluster()).starts_with("Misnamed: the name must be prod-2"));
+}
+
+#[test]
+fn commands_report_the_fault_of_the_present_ca_before_the_controller() {
+    let valid = ca_secret();
+    let mut mismatched = valid.clone();
+    let key = ca_secret().data.unwrap().remove("tls.key").unwrap();
+    mismatched
+        .data
+        .as_mut()
+        .unwrap()
+        .insert("tls.key".to_owned(), key);
+    let empty = Secret::default();
+    // The certificate expires in the year 4096.
+    let late = UNIX_EPOCH + Duration::from_secs(70_000_000_000);
+    let of = |ca: CaSecret<'_>, now: SystemTime| explained(&authentication(), ca, now);
+
+    assert_eq!(of(CaSecret::Unread, now()), None);
+    assert_eq!(of(CaSecret::Present(&valid), now()), None);
+    for (ca, now, expected) in [
+        (
+            CaSecret::Absent,
+            now(),
+            "CANotFound: Secret prod-1-ca does not exist",
+        ),
+        (
+            CaSecret::Present(&empty),
+            now(),
+            "CAInvalid: the CA in Secret prod-1-ca is not accepted: tls.crt is missing",
+        ),
+        (
+            CaSecret::Present(&mismatched),
+            now(),
+            "CAKeyMismatch: the CA in Secret prod-1-ca is not accepted: ",
+        ),
+        (
+            CaSecret::Present(&valid),
+            late,
+            "CAExpired: the CA certificate has expired: the controller cannot sign",
+        ),
+    ] {
+        let told = of(ca, now).unwrap();
+        assert!(told.starts_with(expected), "{told}");
+    }
+}
+
+#[test]
+fn a_ca_fault_in_the_condition_ends_with_a_valid_ca_that_has_its_key() {
+    let name = || "prod-1-ca".to_owned();
+    let refused = |source| NotReady::CaRefused {
+        name: name(),
+        source,
+    };
+    let (valid, without_key) = (ca_secret(), ca_secret_without_key());
+    let after = |phase: ClusterPhase, ca: CaSecret<'_>| {
+        let mut authentication = authentication();
+        authentication.status = Some(status(&authentication, &phase, now()));
+        let reported = reported(&authentication);
+        assert!(reported.is_some());
+        (explained(&authentication, ca, now()), reported)
+    };
+    for why in [
+        NotReady::CaNotFound(name()),
+        refused(CaRefused::NoCertificate),
+        refused(node_attestation_core::signer::InvalidCa::KeyMismatch.into()),
+    ] {
+        let phase = ClusterPhase::Stopped(why);
+        assert_eq!(after(phase, CaSecret::Present(&valid)).0, None);
+    }
+    // An external signer can refuse the CA.
+    let phase = ClusterPhase::Stopped(refused(CaRefused::NoCertificate));
+    let (explained, reported) = after(phase, CaSecret::Present(&without_key));
+    assert_eq!(explained, reported);
+    // Other reasons remain.
+    let phase = ClusterPhase::Stopped(NotReady::SharedCa(None));
+    let (explained, reported) = after(phase, CaSecret::Present(&valid));
+    assert_eq!(explained, reported);
+    assert!(!is_of_ca(&explained.unwrap()));
+    assert!(is_of_ca(&words(
+        reason::CA_EXPIRED,
+        &out_of_time(CaOutOfTime::Expired)
+    )));
 }
