@@ -47,6 +47,9 @@ pub(crate) use secret_values::{CA_KEYS, KUBECONFIG_KEY, SecretValues};
 pub use selection::Selection;
 pub(crate) use templates::Recorded;
 #[cfg(test)]
-pub(crate) use testing::{ca_secret, ca_secret_without_key, objects_with_tokens, token_of};
+pub(crate) use testing::{
+    ca_secret, ca_secret_without_key, objects_with_an_unreadable_config, objects_with_tokens,
+    token_of,
+};
 pub(crate) use workload_access::kubeconfig_text;
 pub use workload_access::{TokenClaims, access_secret_name};

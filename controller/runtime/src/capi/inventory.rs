@@ -26,6 +26,7 @@ mod fetched;
 mod known;
 mod names;
 mod recent;
+mod tokens;
 mod view;
 
 use fetched::{Undecoded, unread};
@@ -64,9 +65,6 @@ const UNREAD_AT_ONCE: usize = 64;
 /// cluster has.
 const MAX_READS: usize = 1024;
 
-/// The maximum number of reads in one call to [`CapiInventory::tokens`], which has low priority.
-const READS_FOR_TOKENS: usize = 50;
-
 /// The maximum number of lookups for one answer. After each lookup, the objects that were missing are read. Several
 /// lookups are necessary, because new Machines can appear between them.
 const MAX_LOOKS: usize = 4;
@@ -98,70 +96,6 @@ impl CapiInventory {
     /// The API version in which Clusters are watched, with its group.
     pub(crate) fn cluster_version(&self) -> Option<String> {
         self.objects.cluster_version()
-    }
-
-    /// The bootstrap tokens of all machines, except machines that are being deleted.
-    ///
-    /// `None` while the inventory is unavailable, or while the `KubeadmConfig`s of some machines have not been read.
-    /// Each call reads only a few `KubeadmConfig`s. Excludes the [tokens of pools](Self::pool_tokens).
-    pub async fn tokens(&self) -> Option<BTreeSet<TokenId>> {
-        self.read_due(Need::All).await?.then_some(())?;
-        let tokens = self.each(|view, _, machine| {
-            (!machine.deleting).then_some(())?;
-            view.config(machine)?.token.clone()
-        });
-        Some(tokens.await.ok()?.into_iter().collect())
-    }
-
-    /// The current bootstrap tokens of all pools, except pools that are being deleted. Like [`tokens`](Self::tokens).
-    ///
-    /// The `KubeadmConfig` of a pool is read again, because the bootstrap provider replaces a token that was deleted.
-    pub async fn pool_tokens(&self) -> Option<BTreeSet<TokenId>> {
-        self.read_due(Need::Pools).await?;
-        let (mut all, mut last) = (BTreeSet::new(), None::<String>);
-        loop {
-            let next = self.look(|view| Ok(view.next_pool_tokens(last.as_deref())));
-            let (found, next) = next.ok()?;
-            all.extend(found?);
-            if next.is_none() {
-                return Some(all);
-            }
-            last = next;
-            yield_now().await;
-        }
-    }
-
-    /// Reads some of the `KubeadmConfig`s that are due. Returns whether no other is due. `None` if they cannot be read.
-    async fn read_due(&self, need: Need) -> Option<bool> {
-        let due = self.needed((READS_FOR_TOKENS + 1, Instant::now()), |view| {
-            view.need(need);
-            Ok(())
-        });
-        let (due, ()) = due.ok()?;
-        let is_complete = due.len() <= READS_FOR_TOKENS;
-        let reads = async {
-            for config in due.into_iter().take(READS_FOR_TOKENS) {
-                let _reading = self.reading.lock().await;
-                // Another call might have read it since then.
-                if self.look(|view| Ok(view.is_wanted(need, &config.name)))? {
-                    self.read([config]).await?;
-                }
-            }
-            Ok::<(), Unavailable>(())
-        };
-        let read = self.objects.read_slowly(&self.cluster, reads).await;
-        read?.ok()?;
-        Some(is_complete)
-    }
-
-    /// The [tokens](Self::tokens) of machines whose Nodes Cluster API has not found yet. Machines can share a token.
-    pub(crate) async fn joining_tokens(&self) -> Option<BTreeSet<TokenId>> {
-        Box::pin(self.tokens()).await?;
-        let joining = self.each(|view, _, machine| {
-            (!machine.deleting && machine.node.is_none()).then_some(())?;
-            view.config(machine)?.token.clone()
-        });
-        Some(joining.await.ok()?.into_iter().collect())
     }
 
     /// The Machines whose nodes need their own bootstrap token to rejoin.
@@ -328,17 +262,22 @@ impl CapiInventory {
 
     async fn read(&self, configs: impl IntoIterator<Item = Reference>) -> Result<(), Unavailable> {
         let reads = stream::iter(configs).map(|config| async move {
-            let found = match self.try_fetch::<BootstrapConfig>(&config).await {
-                Ok(found) => Ok(found),
-                // A tenant can write any version into a reference, so this error affects only the machines that have
-                // the reference.
-                Err(FetchError::NotServed(error)) => Err(error),
-                Err(error @ FetchError::Call(_)) => return Err(unread(&config, &error)),
-            };
-            self.objects.read_config(&self.cluster, &config.name, found);
-            Ok(())
+            let read = self.try_read(&config).await;
+            read.map_err(|error| unread(&config, &error))
         });
         reads.buffer_unordered(READS).try_collect().await
+    }
+
+    async fn try_read(&self, config: &Reference) -> Result<(), FetchError> {
+        let found = match self.try_fetch::<BootstrapConfig>(config).await {
+            Ok(found) => Ok(found),
+            // A tenant can write any version into a reference, so this error affects only the machines that have the
+            // reference.
+            Err(FetchError::NotServed(error)) => Err(error),
+            Err(error @ FetchError::Call(_)) => return Err(error),
+        };
+        self.objects.read_config(&self.cluster, &config.name, found);
+        Ok(())
     }
 
     /// Applies `look` to the objects in the cache.

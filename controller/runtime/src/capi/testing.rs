@@ -214,26 +214,70 @@ pub(super) fn seen<W: Stored>(objects: &Objects, object: Value) {
     objects.seen(raw::<W>(object), &mut Skipped::new(W::KIND));
 }
 
+/// The responses of an API server that serves the kind `KubeadmConfig`, but has no objects of this kind.
+pub(super) fn bootstrap_api(path: &str) -> Value {
+    const GROUP: &str = "bootstrap.cluster.x-k8s.io";
+    let group_version = format!("{GROUP}/v1beta2");
+    match path {
+        "/apis" => json!({
+            "kind": "APIGroupList",
+            "groups": [{
+                "name": GROUP, "versions": [{"groupVersion": group_version, "version": "v1beta2"}],
+            }],
+        }),
+        "/apis/bootstrap.cluster.x-k8s.io/v1beta2" => json!({
+            "kind": "APIResourceList", "groupVersion": group_version,
+            "resources": [{
+                "name": "kubeadmconfigs", "kind": "KubeadmConfig", "namespaced": true,
+                "singularName": "", "verbs": ["get"],
+            }],
+        }),
+        _ => json!({
+            "kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "",
+        }),
+    }
+}
+
 /// Cluster `prod-1` in namespace `tenant-a`, with a Machine that joins with the token `joins1`, and a Machine that has
 /// joined with the token `joined`.
 pub(crate) fn objects_with_tokens() -> Objects {
-    let (objects, contract) = (objects(), Contract::V1Beta2);
+    let objects = objects();
+    add_tokens(&objects);
+    objects
+}
+
+/// Like [`objects_with_tokens`], with another Machine that joins, whose `KubeadmConfig` cannot be decoded.
+pub(crate) fn objects_with_an_unreadable_config() -> Objects {
+    let contract = Contract::V1Beta2;
+    let objects = answered_by(move |path| {
+        if path.ends_with("/kubeadmconfigs/m3-config") {
+            with(contract.config("m3", "joins3"), "/spec", json!(7))
+        } else {
+            bootstrap_api(path)
+        }
+    });
+    add_tokens(&objects);
+    seen::<Machine>(&objects, contract.machine("m3"));
+    objects
+}
+
+fn add_tokens(objects: &Objects) {
+    let contract = Contract::V1Beta2;
     let cluster = ObjectKey::new(NAMESPACE, "prod-1");
-    seen::<Cluster>(&objects, contract.cluster());
+    seen::<Cluster>(objects, contract.cluster());
     let node = json!({"name": "m2"});
     let joined = with(contract.machine("m2"), "/status/nodeRef", node);
     for (machine, name, token) in [
         (contract.machine("m1"), "m1", "joins1"),
         (joined, "m2", "joined"),
     ] {
-        seen::<Machine>(&objects, machine);
+        seen::<Machine>(objects, machine);
         let config = Ok(kept(contract.config(name, token)));
         objects.read_config(&cluster, &format!("{name}-config"), config);
     }
     for kind in [Cluster::KIND, Machine::KIND, MachinePool::KIND] {
         objects.listed(kind);
     }
-    objects
 }
 
 /// The Secret of a CA without its key.

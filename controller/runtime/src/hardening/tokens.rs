@@ -87,6 +87,8 @@ pub struct Tokens {
     has_former: bool,
     /// The needed tokens that belong to pools.
     of_pools: BTreeSet<TokenId>,
+    /// Whether a token without a known owner is not expired.
+    spares_unowned: bool,
     /// The memory that the map uses.
     memory: Holding,
 }
@@ -96,6 +98,8 @@ struct Known {
     life: Life,
     /// The lifetime after an extension.
     term: Duration,
+    /// Whether the machine or pool of the token was known at some time.
+    has_owner: bool,
     /// The time since which the token has not been needed. Monotonic, because the wall clock can be set forward.
     unwanted_since: Option<Duration>,
 }
@@ -118,6 +122,7 @@ impl Tokens {
             known: BTreeMap::new(),
             has_former: false,
             of_pools: BTreeSet::new(),
+            spares_unowned: false,
             memory: Share::new("", OWN_MEMORY).holding(),
         }
     }
@@ -125,6 +130,17 @@ impl Tokens {
     /// Sets which needed tokens belong to pools. They are extended earlier, and by a longer time.
     pub fn set_of_pools(&mut self, tokens: BTreeSet<TokenId>) {
         self.of_pools = tokens;
+    }
+
+    /// Sets the tokens whose machines or pools are known. If some owners are unknown (`are_all` is false), any other
+    /// token can belong to one of them, and is not expired.
+    pub fn set_owned<'a>(&mut self, owned: impl IntoIterator<Item = &'a TokenId>, are_all: bool) {
+        for token in owned {
+            if let Some(known) = self.known.get_mut(token) {
+                known.has_owner = true;
+            }
+        }
+        self.spares_unowned = !are_all;
     }
 
     /// Charges the memory for the tokens to this namespace.
@@ -162,7 +178,7 @@ impl Tokens {
         self.round(client, wanted, (now, elapsed), true).await
     }
 
-    /// Extends tokens like [`Tokens::keep`], and does not expire any token. Used while other needed tokens are unknown.
+    /// Extends tokens like [`Tokens::keep`], and does not expire any token. Used while the tokens of pools are unknown.
     ///
     /// # Errors
     ///
@@ -245,6 +261,7 @@ impl Tokens {
                 let known = Known {
                     life,
                     term,
+                    has_owner: true,
                     unwanted_since,
                 };
                 self.known.insert(token.clone(), known);
@@ -256,10 +273,12 @@ impl Tokens {
 
     /// Records since when each token has not been needed. Drops other clients' tokens that are not needed.
     fn mark(&mut self, wanted: &BTreeSet<TokenId>, elapsed: Duration) {
+        let spares_unowned = self.spares_unowned;
         self.known.retain(|token, known| {
             let is_wanted = wanted.contains(token);
+            let is_spared = is_wanted || (spares_unowned && !known.has_owner);
             let since = known.unwanted_since.unwrap_or(elapsed);
-            known.unwanted_since = (!is_wanted).then_some(since);
+            known.unwanted_since = (!is_spared).then_some(since);
             is_wanted || matches!(known.life, Life::Extended(_))
         });
     }
@@ -336,6 +355,7 @@ impl Tokens {
                 self.known.entry(token).or_insert(Known {
                     life: Life::Extended(now),
                     term: TTL,
+                    has_owner: false,
                     unwanted_since,
                 });
             }

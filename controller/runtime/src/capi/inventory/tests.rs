@@ -6,7 +6,9 @@ use node_attestation_core::inventory::MachineState;
 use serde_json::{Value, json};
 
 use super::super::objects::{Cluster, MachinePool, Watched, label_value};
-use super::super::testing::{BOTH, Contract, NAMESPACE, answered_by, kept, objects, seen, with};
+use super::super::testing::{
+    BOTH, Contract, NAMESPACE, answered_by, bootstrap_api, kept, objects, seen, with,
+};
 use super::*;
 
 mod configs;
@@ -15,6 +17,7 @@ mod limits;
 mod members;
 mod names;
 mod sizes;
+mod tokens;
 
 const V2: Contract = Contract::V1Beta2;
 
@@ -53,30 +56,6 @@ fn cluster(contract: Contract) -> (Objects, CapiInventory) {
     listed(&objects);
     let inventory = inventory_of(&objects);
     (objects, inventory)
-}
-
-/// The responses of an API server that serves the kind `KubeadmConfig`, but has no objects of this kind.
-fn bootstrap_api(path: &str) -> Value {
-    const GROUP: &str = "bootstrap.cluster.x-k8s.io";
-    let group_version = format!("{GROUP}/v1beta2");
-    match path {
-        "/apis" => json!({
-            "kind": "APIGroupList",
-            "groups": [{
-                "name": GROUP, "versions": [{"groupVersion": group_version, "version": "v1beta2"}],
-            }],
-        }),
-        "/apis/bootstrap.cluster.x-k8s.io/v1beta2" => json!({
-            "kind": "APIResourceList", "groupVersion": group_version,
-            "resources": [{
-                "name": "kubeadmconfigs", "kind": "KubeadmConfig", "namespaced": true,
-                "singularName": "", "verbs": ["get"],
-            }],
-        }),
-        _ => json!({
-            "kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "",
-        }),
-    }
 }
 
 /// Cluster `prod-1` with Machine `m1`, whose `KubeadmConfig` is missing.
@@ -423,7 +402,7 @@ async fn queries_fail_if_a_watch_is_silent_for_a_minute() {
             error.to_string(),
             format!("the watch of {silent}s lags behind")
         );
-        assert_eq!(inventory.tokens().await, None, "{silent}");
+        assert_eq!(inventory.machine_tokens().await, None, "{silent}");
         for kind in kinds {
             objects.heard(kind);
         }

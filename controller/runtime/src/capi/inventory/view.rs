@@ -109,12 +109,12 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The tokens of the next pools after this name, and the name of the last of these pools. `None` instead of the
-    /// tokens if a config has not been read yet.
+    /// The tokens of the next pools after this name, whether all of their configs have been read, and the name of the
+    /// last of these pools.
     pub(super) fn next_pool_tokens(
         self,
         after: Option<&str>,
-    ) -> (Option<Vec<TokenId>>, Option<String>) {
+    ) -> (Vec<TokenId>, bool, Option<String>) {
         let (mut tokens, mut last, mut are_read) = (Vec::new(), None, true);
         for (name, pool) in self.members.pools.after(after).take(PAGE) {
             last = Some(name.to_owned());
@@ -127,7 +127,14 @@ impl<'a> View<'a> {
                 None => {}
             }
         }
-        (are_read.then_some(tokens), last)
+        (tokens, are_read, last)
+    }
+
+    /// Whether the `KubeadmConfig` of the Machine has data, and has not been read.
+    pub(super) fn must_read(self, machine: &objects::Machine) -> bool {
+        let config = machine.config.as_ref();
+        config
+            .is_some_and(|config| self.has_bootstrap_data(machine) && self.is_unread(&config.name))
     }
 
     /// Whether this `KubeadmConfig` is unread, and was not missing when it was last read.

@@ -140,6 +140,7 @@ fn a_token_counts_as_deleted_after_several_minutes() {
             Known {
                 life,
                 term: TTL,
+                has_owner: true,
                 unwanted_since,
             },
         );

@@ -4,12 +4,16 @@ use futures::future::{join, join_all, pending};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Method, Response};
+use k8s_openapi::ByteString;
 use node_attestation_core::scope::{Enforcement, EnforcementState};
 use node_attestation_core::testing::cluster;
 use node_attestation_core::time::age;
+use serde_json::json;
 
 use super::*;
-use crate::capi::{ObjectKey, Objects, Selection, objects_with_tokens};
+use crate::capi::{
+    ObjectKey, Objects, Selection, objects_with_an_unreadable_config, objects_with_tokens,
+};
 use crate::client::Excess;
 use crate::events::Events;
 use crate::metrics::Metrics;
@@ -200,25 +204,55 @@ async fn an_unset_mode_never_ends_enforcement_when_attestors_change() {
 
 /// An API server with every bootstrap token, each of which expires soon. Collects the changed Secrets.
 fn with_tokens(changed: &Arc<Mutex<Vec<String>>>) -> ClusterAccess {
+    with_tokens_until("1970-01-01T00:00:00Z", changed)
+}
+
+/// Like [`with_tokens`], with this expiry.
+fn with_tokens_until(end: &str, changed: &Arc<Mutex<Vec<String>>>) -> ClusterAccess {
     let changed = changed.clone();
+    let token = json!({
+        "metadata": {"resourceVersion": "7"}, "type": "bootstrap.kubernetes.io/token",
+        "data": {"expiration": ByteString(end.as_bytes().to_vec())},
+    });
     ClusterAccess::in_memory(move |request| {
         let path = request.uri().path().to_owned();
         let answer = match path.rsplit_once("/bootstrap-token-") {
-            None => r#"{"metadata": {}, "items": []}"#,
+            None => json!({"metadata": {}, "items": []}),
             Some((_, token)) if request.method() == Method::PATCH => {
                 changed.lock().unwrap().push(token.to_owned());
-                r#"{"metadata": {}}"#
+                json!({"metadata": {}})
             }
-            Some(_) => {
-                r#"{
-                    "metadata": {"resourceVersion": "7"}, "type": "bootstrap.kubernetes.io/token",
-                    "data": {"expiration": "MTk3MC0wMS0wMVQwMDowMDowMFo="}
-                }"#
-            }
+            Some(_) => token.clone(),
         };
-        let answer = Response::new(Full::new(Bytes::from(answer)));
+        let answer = Response::new(Full::new(Bytes::from(answer.to_string())));
         async move { answer }
     })
+}
+
+#[tokio::test]
+async fn an_unreadable_config_does_not_delay_the_tokens_of_other_machines() {
+    let (extended, objects) = (Arc::default(), objects_with_an_unreadable_config());
+    let end = node_attestation_core::time::text(now() + Duration::from_hours(1));
+    let mut upkeep = upkeep();
+    upkeep.access = with_tokens_until(&end, &extended);
+    upkeep.inventory = CapiInventory::new(objects, ObjectKey::new("tenant-a", "prod-1"));
+    upkeep.tokens = Tokens::new(Duration::ZERO);
+    upkeep.is_policy_applied = true;
+
+    let cases: [(_, &[&str]); 2] = [
+        (EnforcementState::On, &["joined", "joins1"]),
+        // The token of a Machine without a Node stays, because Cluster API extends it.
+        (EnforcementState::Off, &["joined", "joins1", "joined"]),
+    ];
+    for (state, expected) in cases {
+        upkeep.context.enforcement = Enforcement::new(state);
+        let mut health = Health::default();
+
+        Box::pin(upkeep.keep_tokens(&mut health)).await;
+
+        assert_eq!(health.undone, [""; 0], "{state:?}");
+        assert_eq!(*extended.lock().unwrap(), expected, "{state:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -36,31 +36,48 @@ impl PeriodicTasks {
             EnforcementState::Off => false,
             EnforcementState::On | EnforcementState::Unknown => return,
         };
-        let wanted = async {
-            if extends {
-                self.inventory.tokens().await
-            } else {
-                Box::pin(self.inventory.joining_tokens()).await
-            }
-        };
         // The reads wait for their turn without a deadline, and the revocations of the next round wait for the reads.
         // Until the Machines are known, no token is expired.
-        let Ok(Some(mut wanted)) = timeout(PART_DEADLINE, Box::pin(wanted)).await else {
+        let machines = Box::pin(self.inventory.machine_tokens());
+        let Ok(Some(machines)) = timeout(PART_DEADLINE, machines).await else {
             return;
         };
-        let mut are_all_known = true;
-        if extends && self.context.verifiers.need_evidence() {
+        let extends_pools = extends && self.context.verifiers.need_evidence();
+        let of_pools = if extends_pools || !machines.joining.are_all {
             let of_pools = Box::pin(self.inventory.pool_tokens());
-            if let Ok(Some(of_pools)) = timeout(PART_DEADLINE, of_pools).await {
-                wanted.extend(of_pools.iter().cloned());
-                self.tokens.set_of_pools(of_pools);
-            } else {
-                // An invalid KubeadmConfig of a pool must not end the extensions of the Machines' tokens.
-                are_all_known = false;
+            timeout(PART_DEADLINE, of_pools).await.ok().flatten()
+        } else {
+            None
+        };
+        let owned = of_pools.iter().flat_map(|pools| &pools.tokens);
+        let owned = owned
+            .chain(&machines.deleting)
+            .chain(&machines.joined.tokens);
+        let owned = owned.chain(&machines.joining.tokens);
+        let mut are_owners_known = machines.joining.are_all;
+        if extends {
+            are_owners_known &= machines.joined.are_all;
+        }
+        if extends_pools {
+            are_owners_known &= of_pools.as_ref().is_some_and(|pools| pools.are_all);
+        }
+        // One KubeadmConfig that cannot be read delays only the expiry of tokens without a known owner.
+        self.tokens.set_owned(owned, are_owners_known);
+        let mut wanted = machines.joining.tokens;
+        if extends {
+            wanted.extend(machines.joined.tokens);
+        }
+        // While the tokens of all pools are unknown, they must not count as unneeded.
+        let mut are_pools_known = true;
+        if extends_pools {
+            are_pools_known = of_pools.is_some();
+            if let Some(pools) = of_pools {
+                wanted.extend(pools.tokens.iter().cloned());
+                self.tokens.set_of_pools(pools.tokens);
             }
         }
         let (now, client) = (now(), self.access.client());
-        let kept = if extends && are_all_known {
+        let kept = if extends && are_pools_known {
             part(self.tokens.keep(client, &wanted, now, elapsed())).await
         } else if extends {
             part(self.tokens.extend(client, &wanted, now, elapsed())).await
@@ -75,7 +92,7 @@ impl PeriodicTasks {
                 tracing::debug!(token = token.as_str(), "expired the bootstrap token");
             }
         }
-        if are_all_known {
+        if are_pools_known {
             let former = self.tokens.find_former(client, &wanted, now, elapsed());
             health.note(
                 "bootstrap tokens that were extended before",

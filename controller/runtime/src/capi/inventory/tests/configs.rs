@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use super::*;
 
 /// An API server with the `KubeadmConfig` of each Machine, and the names of the read objects.
-fn counted() -> (Objects, CapiInventory, Arc<Mutex<Vec<String>>>) {
+pub(super) fn counted() -> (Objects, CapiInventory, Arc<Mutex<Vec<String>>>) {
     let read = Arc::new(Mutex::new(Vec::new()));
     let reads = read.clone();
     let objects = answered_by(move |path| match path.rsplit_once("/kubeadmconfigs/") {
@@ -23,14 +23,14 @@ fn counted() -> (Objects, CapiInventory, Arc<Mutex<Vec<String>>>) {
 }
 
 /// The configurations that were read since the previous call, in order.
-fn taken(read: &Mutex<Vec<String>>) -> Vec<String> {
+pub(super) fn taken(read: &Mutex<Vec<String>>) -> Vec<String> {
     let mut names = std::mem::take(&mut *read.lock().unwrap());
     names.sort();
     names
 }
 
 /// The Machine once Cluster API has found its Node.
-fn joined(name: &str) -> Value {
+pub(super) fn joined(name: &str) -> Value {
     with(V2.machine(name), "/status/nodeRef", json!({"name": name}))
 }
 
@@ -183,80 +183,6 @@ fn a_config_is_dropped_with_its_machine_but_not_on_a_machine_update() {
         assert!(members.config("m1-config").is_none());
     });
     assert!(forgotten.is_some());
-}
-
-#[test]
-fn tokens_are_known_after_a_few_calls_have_read_all_configs() {
-    let (objects, inventory, read) = counted();
-    for number in 0..120 {
-        seen::<objects::Machine>(&objects, joined(&format!("m{number:03}")));
-    }
-
-    let mut reads = Vec::new();
-    let tokens = loop {
-        let tokens = block_on(inventory.tokens());
-        reads.push(taken(&read).len());
-        if let Some(tokens) = tokens {
-            break tokens;
-        }
-    };
-
-    assert_eq!(reads, [50, 50, 20]);
-    assert_eq!(tokens.len(), 120);
-    assert_eq!(block_on(inventory.tokens()).unwrap().len(), 120);
-    assert!(taken(&read).is_empty());
-}
-
-#[test]
-fn pool_tokens_exclude_machines_and_pools_in_deletion() {
-    let (objects, inventory, _) = counted();
-    seen::<objects::Machine>(&objects, joined("m1"));
-    seen::<MachinePool>(&objects, V2.pool("p1", &[]));
-    let deletion = json!("2026-01-01T00:00:00Z");
-    let deleted = with(V2.pool("p2", &[]), "/metadata/deletionTimestamp", deletion);
-    seen::<MachinePool>(&objects, deleted);
-    let tokens = || block_on(inventory.pool_tokens()).unwrap();
-    assert_eq!(tokens(), [token("0000p1")].into());
-
-    // The bootstrap provider has replaced the token.
-    configured(&objects, V2.config("p1", "second"));
-
-    assert_eq!(tokens(), [token("second")].into());
-}
-
-#[test]
-fn pool_tokens_are_unknown_until_all_configs_are_read() {
-    let (objects, inventory, read) = counted();
-    for number in 0..120 {
-        seen::<MachinePool>(&objects, V2.pool(&format!("p{number:03}"), &[]));
-    }
-
-    let mut reads = Vec::new();
-    let tokens = loop {
-        let tokens = block_on(inventory.pool_tokens());
-        reads.push(taken(&read).len());
-        if let Some(tokens) = tokens {
-            break tokens;
-        }
-    };
-
-    assert_eq!(reads, [50, 50, 20]);
-    assert_eq!(tokens.len(), 120);
-}
-
-#[test]
-fn only_tokens_of_machines_without_a_node_are_joining() {
-    let (objects, inventory) = cluster(V2);
-    let joining = || block_on(inventory.joining_tokens()).unwrap();
-    assert_eq!(joining(), [token("token1"), token("token2")].into());
-
-    seen::<objects::Machine>(&objects, joined("m1"));
-
-    assert_eq!(joining(), [token("token2")].into());
-
-    // m2 shares the token with m1, which has joined.
-    configured(&objects, V2.config("m2", "token1"));
-    assert_eq!(joining(), [token("token1")].into());
 }
 
 #[test]

@@ -204,7 +204,8 @@ fn a_list_of_many_machines_is_read_in_small_pages() {
             block_on(inventory.token_machines()).unwrap().len(),
             MANY + 2
         );
-        assert_eq!(block_on(inventory.tokens()).unwrap().len(), MANY + 2);
+        let tokens = block_on(inventory.machine_tokens()).unwrap();
+        assert_eq!(tokens.joining.tokens.len(), MANY + 2);
         let chosen = inventory.chosen_machines(|machine| Some(machine.name.to_owned()));
         assert_eq!(block_on(chosen).unwrap().len(), MANY + 2);
         assert!(

@@ -251,3 +251,52 @@ async fn no_token_is_expired_while_other_needed_tokens_are_unknown() {
         assert_eq!(kept.unwrap().ended, ended, "{elapsed:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn only_tokens_without_a_known_owner_wait_for_an_unknown_owner() {
+    let server = Server::new(|_, _| {
+        let names = ["aaaaaa", "bbbbbb", "cccccc"].map(|token| format!("bootstrap-token-{token}"));
+        Some((names.into(), false))
+    });
+    let client = server.client();
+    let none = BTreeSet::new();
+    let ended = |extends: bool| {
+        let (client, none) = (&client, &none);
+        async move {
+            let mut tokens = Tokens::new(GRACE);
+            let found = tokens.find_former(client, none, time(10), Duration::ZERO);
+            found.await.unwrap();
+            let mut rounds = Vec::new();
+            // `aaaaaa` belongs to a pool or to a Machine that has joined, and `bbbbbb` had an owner before.
+            tokens.set_owned(&[token("bbbbbb")], false);
+            for (round, owned, are_all) in [
+                (0, vec!["aaaaaa"], false),
+                (1, vec!["aaaaaa"], false),
+                (2, vec![], false),
+                (3, vec![], true),
+                (4, vec![], true),
+            ] {
+                let owned: Vec<_> = owned.into_iter().map(token).collect();
+                tokens.set_owned(&owned, are_all);
+                let now = (time(10), round * GRACE);
+                let kept = if extends {
+                    tokens.keep(client, none, now.0, now.1).await
+                } else {
+                    tokens.release(client, none, now.0, now.1).await
+                };
+                rounds.push(kept.unwrap().ended);
+            }
+            rounds
+        }
+    };
+    let expected = [
+        vec![],
+        vec![token("aaaaaa"), token("bbbbbb")],
+        vec![],
+        vec![],
+        vec![token("cccccc")],
+    ];
+    for extends in [true, false] {
+        assert_eq!(ended(extends).await, expected, "{extends}");
+    }
+}

@@ -1,0 +1,139 @@
+//! The tokens of all Machines and pools.
+
+use super::configs::{counted, joined, taken};
+use super::*;
+
+/// The tokens of Machines and pools, of which this name's `KubeadmConfig` cannot be decoded. The other names are `m1`,
+/// `m2`, `m3`, `p1` and `p2`. Machine `m1` has joined, and `m3` is being deleted.
+fn without(unreadable: &'static str) -> CapiInventory {
+    let objects = answered_by(move |path| match path.rsplit_once("/kubeadmconfigs/") {
+        Some((_, name)) => {
+            let owner = name.strip_suffix("-config").unwrap();
+            let config = V2.config(owner, &format!("{owner:0>6}"));
+            if owner == unreadable {
+                with(config, "/spec", json!(7))
+            } else {
+                config
+            }
+        }
+        None => bootstrap_api(path),
+    });
+    seen::<Cluster>(&objects, V2.cluster());
+    let deletion = json!("2026-01-01T00:00:00Z");
+    let deleted = with(V2.machine("m3"), "/metadata/deletionTimestamp", deletion);
+    for machine in [joined("m1"), V2.machine("m2"), deleted] {
+        seen::<objects::Machine>(&objects, machine);
+    }
+    for pool in ["p1", "p2"] {
+        seen::<MachinePool>(&objects, V2.pool(pool, &[]));
+    }
+    listed(&objects);
+    inventory_of(&objects)
+}
+
+#[test]
+fn an_unreadable_config_hides_only_the_token_of_its_owner() {
+    for unreadable in ["none", "m1", "m2", "m3", "p1", "p2"] {
+        let inventory = without(unreadable);
+        let machines = block_on(inventory.machine_tokens()).unwrap();
+        let pools = block_on(inventory.pool_tokens()).unwrap();
+
+        let readable = |owners: &[&str]| -> BTreeSet<TokenId> {
+            let owners = owners.iter().filter(|owner| **owner != unreadable);
+            owners.map(|owner| token(&format!("{owner:0>6}"))).collect()
+        };
+        let [all_joined, all_joining] = ["m1", "m2"].map(|owner| unreadable != owner);
+        assert_eq!(machines.joined.tokens, readable(&["m1"]), "{unreadable}");
+        assert_eq!(machines.joined.are_all, all_joined, "{unreadable}");
+        assert_eq!(machines.joining.tokens, readable(&["m2"]), "{unreadable}");
+        assert_eq!(machines.joining.are_all, all_joining, "{unreadable}");
+        assert_eq!(machines.deleting, readable(&["m3"]), "{unreadable}");
+        assert_eq!(pools.tokens, readable(&["p1", "p2"]), "{unreadable}");
+        assert_eq!(pools.are_all, !unreadable.starts_with('p'), "{unreadable}");
+    }
+}
+
+#[test]
+fn tokens_are_known_after_a_few_calls_have_read_all_configs() {
+    let (objects, inventory, read) = counted();
+    for number in 0..120 {
+        seen::<objects::Machine>(&objects, joined(&format!("m{number:03}")));
+    }
+
+    let mut reads = Vec::new();
+    let tokens = loop {
+        let tokens = block_on(inventory.machine_tokens()).unwrap().joined;
+        reads.push(taken(&read).len());
+        if tokens.are_all {
+            break tokens.tokens;
+        }
+        assert_eq!(tokens.tokens.len(), reads.iter().sum::<usize>());
+    };
+
+    assert_eq!(reads, [50, 50, 20]);
+    assert_eq!(tokens.len(), 120);
+    let again = block_on(inventory.machine_tokens()).unwrap();
+    assert_eq!(again.joined.tokens.len(), 120);
+    assert!(taken(&read).is_empty());
+}
+
+#[test]
+fn pool_tokens_exclude_machines_and_pools_in_deletion() {
+    let (objects, inventory, _) = counted();
+    seen::<objects::Machine>(&objects, joined("m1"));
+    seen::<MachinePool>(&objects, V2.pool("p1", &[]));
+    let deletion = json!("2026-01-01T00:00:00Z");
+    let deleted = with(V2.pool("p2", &[]), "/metadata/deletionTimestamp", deletion);
+    seen::<MachinePool>(&objects, deleted);
+    let tokens = || block_on(inventory.pool_tokens()).unwrap().tokens;
+    assert_eq!(tokens(), [token("0000p1")].into());
+
+    // The bootstrap provider has replaced the token.
+    configured(&objects, V2.config("p1", "second"));
+
+    assert_eq!(tokens(), [token("second")].into());
+}
+
+#[test]
+fn pool_tokens_are_unknown_until_all_configs_are_read() {
+    let (objects, inventory, read) = counted();
+    for number in 0..120 {
+        seen::<MachinePool>(&objects, V2.pool(&format!("p{number:03}"), &[]));
+    }
+
+    let mut reads = Vec::new();
+    let tokens = loop {
+        let tokens = block_on(inventory.pool_tokens()).unwrap();
+        reads.push(taken(&read).len());
+        if tokens.are_all {
+            break tokens.tokens;
+        }
+    };
+
+    assert_eq!(reads, [50, 50, 20]);
+    assert_eq!(tokens.len(), 120);
+}
+
+#[test]
+fn only_tokens_of_machines_without_a_node_are_joining() {
+    let (objects, inventory) = cluster(V2);
+    let all = || block_on(inventory.machine_tokens()).unwrap();
+    let joining = || all().joining.tokens;
+    assert_eq!(joining(), [token("token1"), token("token2")].into());
+    assert_eq!(all().joined.tokens, BTreeSet::new());
+
+    seen::<objects::Machine>(&objects, joined("m1"));
+
+    assert_eq!(joining(), [token("token2")].into());
+    assert_eq!(all().joined.tokens, [token("token1")].into());
+
+    // m2 shares the token with m1, which has joined.
+    configured(&objects, V2.config("m2", "token1"));
+    assert_eq!(joining(), [token("token1")].into());
+
+    let deletion = json!("2026-01-01T00:00:00Z");
+    let deleted = with(V2.machine("m2"), "/metadata/deletionTimestamp", deletion);
+    seen::<objects::Machine>(&objects, deleted);
+    assert_eq!(joining(), BTreeSet::new());
+    assert_eq!(all().deleting, [token("token1")].into());
+}
