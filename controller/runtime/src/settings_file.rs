@@ -8,6 +8,7 @@
 //!   policy would silently have no effect.
 //! - A field that requires a management cluster is an error ([`read`]).
 //! - Enforcement begins only if the file sets it ([`read`]): without a management cluster, it does not wait for Nodes.
+//!   Adoption and exempt Nodes are also off by default.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -106,10 +107,13 @@ pub fn read(path: &Path) -> Result<KubeletAuthentication, SettingsFileError> {
         source,
     };
     let mut authentication = parse(&text).map_err(invalid)?;
-    let mode = &mut authentication.spec.auto_approve_bindings;
-    *mode = mode.or(Some(AutoApproveBindings::Report));
     let faults = of_management(&authentication);
     ensure!(faults.is_empty(), invalid(InvalidSettings::Faults(faults)));
+    let spec = &mut authentication.spec;
+    spec.auto_approve_bindings
+        .get_or_insert(AutoApproveBindings::Report);
+    spec.adoption.get_or_insert(Adoption::Refuse);
+    spec.exempt_nodes.get_or_insert_default();
     Ok(authentication)
 }
 

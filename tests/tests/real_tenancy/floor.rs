@@ -26,7 +26,7 @@ const CLUSTERCTL: &str = "clusterctl";
 
 const ONLY: &str = "the floor of this namespace permits only these attestors: aws, tpm";
 const MODE: &str = "the floor of this namespace requires autoApproveBindings: Remove or RemoveNow";
-const NO_EXEMPT: &str = "the floor of this namespace does not permit exemptNodes";
+const NO_EXEMPT: &str = "the floor of this namespace requires exemptNodes: []";
 const DECISIONS: &str =
     "only the controller and responders can change the annotations about revocations";
 const CLUSTER_FIRST: &str = "delete the Cluster prod-1 before its KubeletAuthentication";
@@ -54,6 +54,7 @@ pub fn authentication(namespace: &str, name: &str, spec: &Value) -> Value {
         "metadata": {"name": name, "namespace": namespace},
         "spec": {
             "clusterName": name, "authorizedAttestors": ["aws"], "autoApproveBindings": "Remove",
+            "exemptNodes": [],
         },
     });
     for (field, value) in spec.as_object().unwrap() {
@@ -159,7 +160,7 @@ pub fn set_floor(management: &Management, namespace: &str) {
 }
 
 /// Settings below the floor, each with the refusal.
-fn below() -> [(Value, &'static str); 6] {
+fn below() -> [(Value, &'static str); 7] {
     [
         (json!({"authorizedAttestors": ["insecure"]}), ONLY),
         (json!({"authorizedAttestors": ["aws", "other"]}), ONLY),
@@ -168,6 +169,8 @@ fn below() -> [(Value, &'static str); 6] {
         (json!({"autoApproveBindings": null}), MODE),
         (json!({"exemptNodes": ["windows-1"]}), NO_EXEMPT),
         (json!({"exemptNodes": ["ControlPlane"]}), NO_EXEMPT),
+        // The default.
+        (json!({"exemptNodes": null}), NO_EXEMPT),
     ]
 }
 
@@ -382,6 +385,7 @@ fn an_annotation_or_variable_does_not_go_below_the_floor() {
     admin.apply(cluster(NAME, "prod-1", &json!({ATTESTORS: "aws"})));
     let made = poll(PATIENCE, || found(kubectl, NAME, "prod-1")).unwrap();
     assert_eq!(made["spec"]["autoApproveBindings"], "Remove", "{made:#}");
+    assert_eq!(made["spec"]["exemptNodes"], json!([]), "{made:#}");
     admin.apply(cluster(NAME, "prod-2", &json!({ATTESTORS: "insecure"})));
     let mut variable = cluster(NAME, "prod-3", &json!({}));
     let value = json!({"enabled": true, "authorizedAttestors": ["insecure"]});

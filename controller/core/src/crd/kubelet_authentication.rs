@@ -135,16 +135,16 @@ pub struct KubeletAuthenticationSpec {
     pub bootstrap_tokens: BootstrapTokens,
     /// Whether existing Nodes can be adopted. `Allow`: with their kubelet certificate and new evidence.
     /// `AllowWithoutEvidence`, only for `insecure`: with only that certificate. `Recover`: only Nodes whose node identity
-    /// was lost, with a certificate of this controller and new evidence. Unset: `Allow` if autoApproveBindings is also
-    /// unset and the attestors have evidence, and otherwise `Refuse`.
+    /// was lost, with a certificate of this controller and new evidence. Unset: `Allow` with evidence, and `Refuse` with
+    /// `insecure`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Adoption")]
     pub adoption: Option<Adoption>,
     /// Nodes that renew their certificates with the built-in signer of Kubernetes, without evidence, until they have a
     /// node identity. Enforcement does not wait for them. An entry is the name of a Node without the plugin, such as a
     /// Windows node or a virtual kubelet. The entry `ControlPlane` means the nodes of control-plane Machines, for the
-    /// certificate that kubeadm issued to the first one. Unset: `ControlPlane` if autoApproveBindings is also unset
-    /// and the attestors have evidence, and otherwise no Node.
+    /// certificate that kubeadm issued to the first one. Unset: `ControlPlane` if the attestors have evidence and
+    /// autoApproveBindings or adoption is also unset, and otherwise no Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         with = "Vec<String>",
@@ -191,9 +191,11 @@ impl KubeletAuthenticationSpec {
         self.auto_approve_bindings.unwrap_or(default)
     }
 
-    /// Whether existing Nodes can be adopted: from the spec, or the default.
+    /// Whether existing Nodes can be adopted: from the spec, or the default for its attestation providers.
+    ///
+    /// The schema of earlier versions wrote `Refuse` into every object, so no stored object changes.
     pub fn adopts(&self) -> Adoption {
-        let default = if self.has_secure_defaults() {
+        let default = if self.has_evidence() {
             Adoption::Allow
         } else {
             Adoption::Refuse
@@ -201,23 +203,19 @@ impl KubeletAuthenticationSpec {
         self.adoption.unwrap_or(default)
     }
 
-    /// The exempt Nodes: from the spec, or the default.
+    /// The exempt Nodes: from the spec, or the default for its attestation providers.
+    ///
+    /// The schema of the first versions wrote `autoApproveBindings` and `adoption` into every object, and did not have
+    /// `exemptNodes`. Therefore an object that has the first two fields exempts no Node by default, so that no stored
+    /// object changes.
     pub fn exempt(&self) -> ExemptNodes {
-        let default = self
-            .has_secure_defaults()
-            .then_some(ExemptNodes::CONTROL_PLANE);
+        let can_be_earlier = self.auto_approve_bindings.is_some() && self.adoption.is_some();
+        let default =
+            (self.has_evidence() && !can_be_earlier).then_some(ExemptNodes::CONTROL_PLANE);
         match &self.exempt_nodes {
             Some(entries) => entries.iter().collect(),
             None => default.into_iter().collect(),
         }
-    }
-
-    /// Whether the defaults of unset fields lead to enforcement.
-    ///
-    /// The schema of earlier versions wrote a value for `autoApproveBindings` into every object. Therefore the other
-    /// defaults depend on this field, and no stored object changes.
-    fn has_secure_defaults(&self) -> bool {
-        self.auto_approve_bindings.is_none() && self.has_evidence()
     }
 
     /// Whether machines send evidence to each authorized attestation provider.

@@ -171,16 +171,16 @@ fn settings(floor: &Floor) -> Policy {
                  + variables.attestors.join(', ')"
                     .to_owned(),
             ),
-            // A missing value means the default, which can differ in other versions of the definition.
+            // A missing value means the default, which is weaker, or can differ in other versions of the definition.
             constant(
                 "has(object.spec.autoApproveBindings) \
                  && object.spec.autoApproveBindings in ['Remove', 'RemoveNow']",
                 "the floor of this namespace requires autoApproveBindings: Remove or RemoveNow",
             ),
-            // Exempt Nodes renew without evidence.
+            // Exempt Nodes renew without evidence. By default, control-plane nodes are exempt.
             constant(
-                "!has(object.spec.exemptNodes) || size(object.spec.exemptNodes) == 0",
-                "the floor of this namespace does not permit exemptNodes",
+                "has(object.spec.exemptNodes) && size(object.spec.exemptNodes) == 0",
+                "the floor of this namespace requires exemptNodes: []",
             ),
             decisions(),
             of_responder(

@@ -66,7 +66,7 @@ fn an_object_with_fields_of_earlier_versions_is_read() {
     let spec: KubeletAuthenticationSpec = serde_json::from_value(stored).unwrap();
 
     assert_eq!(spec.longest_lifetime(), DAY);
-    // Each of these objects has a value for autoApproveBindings, so the other defaults do not change either.
+    // Each of these objects has values for autoApproveBindings and adoption, so no Node is exempt by default.
     assert_eq!(spec.mode(), AutoApproveBindings::Report);
     assert_eq!(spec.adopts(), Adoption::Refuse);
     assert!(spec.exempt().is_empty());
@@ -101,19 +101,37 @@ fn unset_settings_lead_to_enforcement_only_with_evidence() {
 }
 
 #[test]
-fn a_stored_mode_keeps_the_previous_defaults_of_the_other_settings() {
+fn a_stored_mode_and_adoption_exempt_no_node_by_default() {
     use AutoApproveBindings::{Remove, RemoveNow, Report};
     for mode in [Report, Remove, RemoveNow] {
-        let mut spec = json!({"clusterName": "prod-1", "authorizedAttestors": ["aws"]});
-        spec["autoApproveBindings"] = json!(mode);
-        assert_eq!(resolved(spec), (mode, Adoption::Refuse, false));
+        for adoption in [Adoption::Refuse, Adoption::Allow] {
+            let mut spec = json!({"clusterName": "prod-1", "authorizedAttestors": ["aws"]});
+            spec["autoApproveBindings"] = json!(mode);
+            spec["adoption"] = json!(adoption);
+            assert_eq!(resolved(spec), (mode, adoption, false));
+        }
     }
 }
 
 #[test]
 fn a_set_value_replaces_only_its_own_default() {
-    use AutoApproveBindings::Remove;
+    use AutoApproveBindings::{Remove, RemoveNow, Report};
     for (field, value, expected) in [
+        (
+            "autoApproveBindings",
+            json!("Report"),
+            (Report, Adoption::Allow, true),
+        ),
+        (
+            "autoApproveBindings",
+            json!("Remove"),
+            (Remove, Adoption::Allow, true),
+        ),
+        (
+            "autoApproveBindings",
+            json!("RemoveNow"),
+            (RemoveNow, Adoption::Allow, true),
+        ),
         (
             "adoption",
             json!("Refuse"),

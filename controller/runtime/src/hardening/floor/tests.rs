@@ -74,7 +74,7 @@ fn refused_settings(user: &Value, object: &Value) -> [Vec<String>; 2] {
 fn below() -> Vec<(&'static str, Value, &'static str)> {
     let attestors = "the floor of this namespace does not permit these attestors";
     let mode = "the floor of this namespace requires autoApproveBindings: Remove or RemoveNow";
-    let exempt = "the floor of this namespace does not permit exemptNodes";
+    let exempt = "the floor of this namespace requires exemptNodes: []";
     vec![
         ("authorizedAttestors", json!(["insecure"]), attestors),
         ("authorizedAttestors", json!(["aws", "other"]), attestors),
@@ -115,14 +115,22 @@ fn settings_below_the_floor_are_refused_unless_the_user_is_exempt() {
 }
 
 #[test]
-fn missing_fields_have_the_secure_value_except_the_mode() {
-    let mode = "the floor of this namespace requires autoApproveBindings: Remove or RemoveNow";
-    for (field, refusals) in [("exemptNodes", vec![]), ("autoApproveBindings", vec![mode])] {
+fn the_mode_and_the_exempt_nodes_must_be_set() {
+    for (field, message) in [
+        (
+            "autoApproveBindings",
+            "the floor of this namespace requires autoApproveBindings: Remove or RemoveNow",
+        ),
+        (
+            "exemptNodes",
+            "the floor of this namespace requires exemptNodes: []",
+        ),
+    ] {
         let mut object = valid();
         object["spec"].as_object_mut().unwrap().remove(field);
 
         for refused in refused_settings(&tenant(), &object) {
-            assert_eq!(refused, refusals, "{field}");
+            assert_eq!(refused, [message], "{field}");
         }
     }
 }

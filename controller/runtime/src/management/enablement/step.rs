@@ -272,12 +272,12 @@ async fn write(
             metadata.annotations = Some([mark].into());
             let parameters = post(FIELD_MANAGER);
             let mut answer = created(api, &parameters, &object).await;
-            // A floor rejects an object without a mode. It applies to this write, too. With a mode, no Node is exempt by
-            // default.
+            // A floor rejects an object without a mode, or without a list of exempt Nodes. It applies to this write, too.
             if let Err(kube::Error::Api(status)) = &answer
                 && status.message.contains(SETTINGS_POLICY)
             {
                 object.spec.auto_approve_bindings = Some(AutoApproveBindings::Remove);
+                object.spec.exempt_nodes = Some(Vec::new());
                 answer = created(api, &parameters, &object).await;
             }
             answer?;

@@ -277,9 +277,10 @@ async fn created(refusals: &'static [&'static str]) -> (Outcome, Vec<Value>) {
             let (status, answer) = if is_creation {
                 let object: Value = serde_json::from_slice(&body).unwrap();
                 let attempt = noted.lock().len();
+                let spec = &object["spec"];
                 noted
                     .lock()
-                    .push(object["spec"]["autoApproveBindings"].clone());
+                    .push(json!([spec["autoApproveBindings"], spec["exemptNodes"]]));
                 match refusals.get(attempt) {
                     Some(message) => (403_u16, refusal(message)),
                     None => (201, object),
@@ -318,8 +319,9 @@ async fn a_floor_that_refuses_the_default_gets_an_enforcing_object() {
     const FLOOR: &str =
         "ValidatingAdmissionPolicy 'node-attestation-floor-settings' denied request";
 
-    assert_eq!(created(&[]).await, (Outcome::Written, vec![Value::Null]));
-    let enforcing = vec![Value::Null, json!("Remove")];
+    let unset = json!([null, null]);
+    assert_eq!(created(&[]).await, (Outcome::Written, vec![unset.clone()]));
+    let enforcing = vec![unset.clone(), json!(["Remove", []])];
     assert_eq!(
         created(&[FLOOR]).await,
         (Outcome::Written, enforcing.clone())
@@ -330,7 +332,7 @@ async fn a_floor_that_refuses_the_default_gets_an_enforcing_object() {
     );
     assert_eq!(
         created(&["exceeded quota"]).await,
-        (Outcome::Refused, vec![Value::Null])
+        (Outcome::Refused, vec![unset])
     );
 }
 
