@@ -320,6 +320,38 @@ fn a_management_cluster_field_in_a_settings_file_is_refused() {
 }
 
 #[test]
+fn settings_that_a_file_does_not_contain_have_no_effect() {
+    use AutoApproveBindings::{Remove, Report};
+    let read_with = |fields: &[(&str, Value)]| {
+        let mut object = valid();
+        for (field, value) in fields {
+            object["spec"][*field] = value.clone();
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), object.to_string()).unwrap();
+        let spec = read(file.path()).unwrap().spec;
+        let exempts = spec.exempt().has_control_plane();
+        (spec.mode(), spec.adopts(), exempts)
+    };
+    assert_eq!(read_with(&[]), (Report, Adoption::Refuse, false));
+    for (field, value, expected) in [
+        (
+            "autoApproveBindings",
+            json!("Remove"),
+            (Remove, Adoption::Refuse, false),
+        ),
+        ("adoption", json!("Allow"), (Report, Adoption::Allow, false)),
+        (
+            "exemptNodes",
+            json!(["ControlPlane"]),
+            (Report, Adoption::Refuse, true),
+        ),
+    ] {
+        assert_eq!(read_with(&[(field, value)]), expected, "{field}");
+    }
+}
+
+#[test]
 fn the_example_of_each_attestor_is_valid_and_has_the_defaults() {
     for attestor in ["aws", "tpm", "insecure"] {
         let parsed = parse(&example("prod-1", attestor).unwrap()).unwrap();
