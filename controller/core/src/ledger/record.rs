@@ -20,6 +20,10 @@ pub use holder::RecordHolder;
 /// also differ from the clock of the operator who revoked the certificate.
 pub(super) const GRANT_LAG: Duration = Duration::from_mins(10);
 
+/// The maximum difference between the clocks of an operator's machine and of the controller. An act of an operator that
+/// is later than this is not from a command.
+pub(super) const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_mins(10);
+
 /// The record of one node name: its holder, and the holder's key.
 ///
 /// Times are whole seconds, as in certificates and in the API.
@@ -325,6 +329,17 @@ impl Record {
             .max(self.tombstone.map(|tombstone| tombstone.until))
     }
 
+    /// The time of this revocation. A time in the future, which no command writes, counts as the time of the claim:
+    /// otherwise, no reset could end the revocation.
+    pub(super) fn revocation_time(&self, revoked: Revoked, now: SystemTime) -> SystemTime {
+        let latest = now + MAX_CLOCK_DIFFERENCE;
+        if revoked.at > latest {
+            self.opened.time
+        } else {
+            revoked.at
+        }
+    }
+
     /// The generations whose certificates are revoked and have not expired. `longest` is the maximum validity of a
     /// certificate.
     pub fn revoked_generations(
@@ -334,7 +349,9 @@ impl Record {
     ) -> Option<RevokedGenerations> {
         let present = match (&self.tombstone, &self.revoked) {
             (Some(tombstone), _) => Some(tombstone.until),
-            (None, Some(revoked)) if self.is_revoked() => Some(self.ends_by(longest, revoked.at)),
+            (None, Some(revoked)) if self.is_revoked() => {
+                Some(self.ends_by(longest, self.revocation_time(*revoked, now)))
+            }
             (None, _) => None,
         };
         let until = self.former_until.max(present).filter(|end| *end > now)?;

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kubelet_attestation::names::ProviderId;
 
-use super::record::Record;
+use super::record::{MAX_CLOCK_DIFFERENCE, Record};
 use super::records::Stored;
 use crate::crd::{
     LOWEST_VALID_GENERATION_ANNOTATION, RELEASED_MACHINES_ANNOTATION, RevokedKey,
@@ -24,10 +24,6 @@ use crate::unshared::Unshared;
 /// The maximum number of released machines. Entries in the revocation list expire, and a machine is released at most
 /// once for each entry.
 const MAX_RELEASED: usize = 300;
-
-/// The maximum difference between the clocks of an operator's machine and of the controller. A decision that is later than
-/// this has no effect.
-const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_mins(10);
 
 /// Decisions that apply to all records of one cluster. Operators make these decisions, or the controller makes them
 /// after the cluster was created again. The decisions are stored in annotations on the `KubeletAuthentication`, which
@@ -317,7 +313,7 @@ impl RevokedNodeCredentialsSpec {
                 node_name: record.node_name.to_string(),
                 generation: record.generation,
                 provider_id: Some(record.holder.provider_id.to_string()),
-                revoked_at: by_operator.at,
+                revoked_at: record.revocation_time(by_operator, now),
                 until: revoked.until,
             };
             own.revoked_keys.insert(record.opened.key.to_string(), key);

@@ -44,3 +44,22 @@ fn a_floor_above_every_possible_generation_rejects_no_certificate() {
     assert!(world.revocations.is_empty());
     assert_eq!(world.revocations.decisions().floor, 0);
 }
+
+#[test]
+fn a_revocation_in_the_future_has_the_time_of_the_claim() {
+    let world = World::held(policy());
+    let listed = |hour: u32| {
+        world.revoke("n1", hour);
+        let list = published(&world, 2);
+        let key = list.revoked_keys.into_values().next().unwrap();
+        let generations = list.revoked.into_values().next().unwrap();
+        (key.revoked_at, key.until, generations.until)
+    };
+    let claimed = world.record("n1").opened.time;
+    let (at_the_claim, until, _) = listed(0);
+    assert_eq!(at_the_claim, at(0));
+
+    // A release at the present time ends the revocation.
+    assert_eq!(listed(1000), (claimed, until, until));
+    assert_eq!(listed(2).0, at(2));
+}
