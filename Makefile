@@ -259,6 +259,10 @@ image: prerequisites-musl
 image-arm64: prerequisites-arm64
 	@packaging/controller/image --arch arm64 target/image-arm64
 
+## image-fips: the same with the FIPS program, in target/image-fips
+image-fips: prerequisites-musl fips
+	@packaging/controller/image --fips target/image-fips
+
 ## signer-image: the image of the PKCS #11 signer, an OCI archive in target/image; SIGNER_IMAGE=registry/name
 signer-image: prerequisites-packaging
 	@packaging/signer/image target/image
@@ -416,4 +420,4 @@ prerequisites-%:
 .PHONY: scripts demos fresh fresh-demos readme book packages packages-check packages-check-all components help demo test test-all test-long test-fast suite build suites more-suites \
 	stages-idle stages-idle-checks selinux-policy isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
 	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init ignition dependencies fmt deny \
-	advisories lint-prose machete mutants image image-arm64 signer-image chart release release-programs release-check helm fips fips-check packages-fips packages-fips-check cgroup2-check cosign
+	advisories lint-prose machete mutants image image-arm64 image-fips signer-image chart release release-programs release-check helm fips fips-check packages-fips packages-fips-check cgroup2-check cosign
