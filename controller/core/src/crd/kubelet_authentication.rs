@@ -135,8 +135,8 @@ pub struct KubeletAuthenticationSpec {
     pub bootstrap_tokens: BootstrapTokens,
     /// Whether existing Nodes can be adopted. `Allow`: with their kubelet certificate and new evidence.
     /// `AllowWithoutEvidence`, only for `insecure`: with only that certificate. `Recover`: only Nodes whose node identity
-    /// was lost, with a certificate of this controller and new evidence. Unset: `Allow` with evidence, and `Refuse` with
-    /// `insecure`.
+    /// was lost, with a certificate of this controller and new evidence. Unset: `Allow` with evidence, and `Refuse`
+    /// with `insecure`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Adoption")]
     pub adoption: Option<Adoption>,

@@ -135,9 +135,9 @@ impl CapiInventory {
         Ok(planes)
     }
 
-    /// The Cluster's control plane, if it has another kind. The kinds of the contract have no common field for templates.
-    /// Therefore, any text in its spec counts. Only a control plane with Machines can create another one: a managed
-    /// control plane has none.
+    /// The Cluster's control plane, if it has another kind. The kinds of the contract have no common field for
+    /// templates. Therefore, any text in its spec counts. Only a control plane with Machines can create another one: a
+    /// managed control plane has none.
     async fn other_control_plane_without_plugin(
         &self,
         recorded: &Recorded,

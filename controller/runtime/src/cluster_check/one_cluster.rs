@@ -76,9 +76,9 @@ pub(super) async fn checks(
 }
 
 /// Runs the checks that call the workload cluster. `access` also contains the claims of the token, if the user has one
-/// that expires. `named` contains the node names in the Cluster's records, or is `None` if the records could not be read.
-/// The last argument is from the controller's conditions: the message about unavailable attestation providers, and whether
-/// only the controller signs serving certificates.
+/// that expires. `named` contains the node names in the Cluster's records, or is `None` if the records could not be
+/// read. The last argument is from the controller's conditions: the message about unavailable attestation providers,
+/// and whether only the controller signs serving certificates.
 pub(super) async fn of_workload(
     access: Result<(ClusterAccess, Option<TokenClaims>), Finding>,
     spec: &KubeletAuthenticationSpec,

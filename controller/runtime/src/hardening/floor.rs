@@ -81,8 +81,8 @@ const PROTECTED: [&str; 4] = [
 /// The metadata that the API server changes with each write.
 const OF_EACH_WRITE: [&str; 3] = ["generation", "managedFields", "resourceVersion"];
 
-/// A value of [`LOWEST_VALID_GENERATION_ANNOTATION`] that the command can write. Generations are seconds since 1970, and
-/// the longest value is in the year 2286. CEL has no clock: the controller ignores a value that is in the future.
+/// A value of [`LOWEST_VALID_GENERATION_ANNOTATION`] that the command can write. Generations are seconds since 1970.
+/// The longest value is in the year 2286. CEL has no clock: the controller ignores a value that is in the future.
 const SECONDS: &str = "'^(0|[1-9][0-9]{0,9})$'";
 
 /// The key of the audit annotation about a revocation, a reset, or a decision.

@@ -158,7 +158,8 @@ async fn another_signer_is_a_warning_only_if_the_controller_signs() {
     const ALONE: &str = "no other approver of serving certificates was found";
     const SIGNED: &str = "this controller signs serving certificates; another signer signed 1 requests for \
                           kubernetes.io/kubelet-serving in the last hour";
-    const NOBODY: &str = "this controller signs serving certificates; no other approver or signer of serving certificates was found";
+    const NOBODY: &str = "this controller signs serving certificates; no other approver or signer of serving \
+                          certificates was found";
     for (signs_serving, certificate, state, what) in [
         (false, json!("eA=="), State::Pass, ALONE),
         (true, json!("eA=="), State::Warn, SIGNED),

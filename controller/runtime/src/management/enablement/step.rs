@@ -272,7 +272,8 @@ async fn write(
             metadata.annotations = Some([mark].into());
             let parameters = post(FIELD_MANAGER);
             let mut answer = created(api, &parameters, &object).await;
-            // A floor rejects an object without a mode, or without a list of exempt Nodes. It applies to this write, too.
+            // A floor rejects an object without a mode, or without a list of exempt Nodes. It applies to this write,
+            // too.
             if let Err(kube::Error::Api(status)) = &answer
                 && status.message.contains(SETTINGS_POLICY)
             {
