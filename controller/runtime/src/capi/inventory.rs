@@ -1,7 +1,7 @@
 //! The machines of one Cluster.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -241,31 +241,65 @@ impl CapiInventory {
         &self,
         look: impl Fn(View<'_>) -> Result<T, Unavailable>,
     ) -> Result<T, Unavailable> {
+        match self.find_readable(look).await? {
+            (found, None) => Ok(found),
+            (_, Some(undecoded)) => Err(undecoded),
+        }
+    }
+
+    /// Like [`find`](Self::find), without the `KubeadmConfig`s that cannot be decoded. Returns the error for one of them
+    /// if the result can depend on it. A `KubeadmConfig` that the result does not depend on delays only its owner.
+    async fn find_readable<T>(
+        &self,
+        look: impl Fn(View<'_>) -> Result<T, Unavailable>,
+    ) -> Result<(T, Option<Unavailable>), Unavailable> {
+        let mut undecoded = BTreeMap::new();
         for _ in 0..MAX_LOOKS {
             let (unread, found) = self.needed((1, Instant::now()), &look)?;
             if unread.is_empty() {
-                return Ok(found);
+                return Ok((found, None));
             }
             let _reading = self.reading.lock().await;
             // Reads each config that is due, unless another call has already read it.
             let now = Instant::now();
             for _ in 0..MAX_READS {
-                let (unread, _) = self.needed((UNREAD_AT_ONCE, now), &look)?;
+                let (mut unread, _) = self.needed((UNREAD_AT_ONCE, now), &look)?;
+                unread.retain(|config| !undecoded.contains_key(config));
                 if unread.is_empty() {
                     break;
                 }
-                self.read(unread).await?;
+                undecoded.extend(self.read(unread).await?);
+            }
+            if undecoded.is_empty() {
+                continue;
+            }
+            let (unread, found) = self.needed((UNREAD_AT_ONCE, now), &look)?;
+            let error = unread.iter().find_map(|config| undecoded.remove(config));
+            if error.is_some() {
+                return Ok((found, error));
             }
         }
-        self.look(look)
+        Ok((self.look(look)?, None))
     }
 
-    async fn read(&self, configs: impl IntoIterator<Item = Reference>) -> Result<(), Unavailable> {
+    /// Reads these `KubeadmConfig`s. Returns the errors for those that cannot be decoded, which stay unread.
+    async fn read(
+        &self,
+        configs: impl IntoIterator<Item = Reference>,
+    ) -> Result<Vec<(Reference, Unavailable)>, Unavailable> {
         let reads = stream::iter(configs).map(|config| async move {
-            let read = self.try_read(&config).await;
-            read.map_err(|error| unread(&config, &error))
+            let Err(error) = self.try_read(&config).await else {
+                return Ok(None);
+            };
+            let told = unread(&config, &error);
+            match error {
+                FetchError::Call(kube::Error::SerdeError(_)) => Ok(Some((config, told))),
+                FetchError::Call(_) | FetchError::NotServed(_) => Err(told),
+            }
         });
-        reads.buffer_unordered(READS).try_collect().await
+        let reads = reads.buffer_unordered(READS);
+        let undecoded: Vec<Option<_>> = reads.try_collect().await?;
+        Ok(undecoded.into_iter().flatten().collect())
     }
 
     async fn try_read(&self, config: &Reference) -> Result<(), FetchError> {
@@ -356,7 +390,7 @@ impl Inventory for CapiInventory {
     /// If the machine has no provider ID, its `InfraMachine` is read for the ID.
     async fn by_token(&self, token: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
         let owner = |need| {
-            self.find(move |view| {
+            self.find_readable(move |view| {
                 let owner = view.owner(token);
                 if owner.is_none() {
                     view.need(need);
@@ -366,14 +400,17 @@ impl Inventory for CapiInventory {
         };
         // Most tokens belong to a machine that is joining. After a reset, the token might belong to any machine. A pool
         // might have a new token.
-        let mut found = None;
+        let (mut found, mut undecoded) = (None, None);
         for need in [Need::Joining, Need::All, Need::Pools] {
             if found.is_none() {
-                found = owner(need).await?;
+                let (owner, error) = owner(need).await?;
+                found = owner;
+                undecoded = undecoded.or(error);
             }
         }
         let Some((mut owner, infrastructure)) = found else {
-            return Ok(None);
+            // The token can belong to the owner of the unreadable configuration.
+            return undecoded.map_or(Ok(None), Err);
         };
         if let TokenOwner::Machine(machine) = &mut owner
             && machine.provider_id.is_none()

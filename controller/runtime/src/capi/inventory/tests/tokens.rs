@@ -54,6 +54,42 @@ fn an_unreadable_config_hides_only_the_token_of_its_owner() {
 }
 
 #[test]
+fn an_unreadable_config_delays_only_the_requests_of_its_owner() {
+    let owners = ["m1", "m2", "m3", "p1", "p2"];
+    for unreadable in owners {
+        let inventory = without(unreadable);
+        let error = format!("cannot read KubeadmConfig {unreadable}-config: ");
+        let owner = |text: &str| block_on(inventory.by_token(&token(text)));
+        for name in owners {
+            let found = owner(&format!("{name:0>6}"));
+            if name == unreadable {
+                let found = found.unwrap_err().to_string();
+                assert!(found.starts_with(&error), "{found}");
+            } else {
+                let found = match found.unwrap().unwrap() {
+                    TokenOwner::Machine(machine) => machine.name,
+                    TokenOwner::Pool { name, .. } => name,
+                };
+                assert_eq!(found, name, "{unreadable}");
+            }
+        }
+        // The token can belong to any machine.
+        let found = owner("zzzzzz").unwrap_err().to_string();
+        assert!(found.starts_with(&error), "{found}");
+    }
+
+    let inventory = without("m2");
+    let found = |name: &str| {
+        let id = id(&format!("generic:///rack/{name}"));
+        block_on(inventory.by_provider_id(&id))
+    };
+    assert_eq!(found("m1").unwrap().unwrap().name, "m1");
+    let error = found("m2").unwrap_err().to_string();
+    let begin = "cannot read KubeadmConfig m2-config: ";
+    assert!(error.starts_with(begin), "{error}");
+}
+
+#[test]
 fn tokens_are_known_after_a_few_calls_have_read_all_configs() {
     let (objects, inventory, read) = counted();
     for number in 0..120 {
