@@ -116,19 +116,21 @@ impl CapiInventory {
         self.each(of).await.ok()
     }
 
-    /// The names of the control-plane Nodes. `None` while the inventory is unavailable.
+    /// The names of the control-plane Nodes. `None` while the inventory is unavailable. A `KubeadmConfig` that cannot be
+    /// decoded hides only the Node of its Machine.
     pub async fn control_plane_nodes(&self) -> Option<BTreeSet<NodeName>> {
         let of = |view: View<'_>, name: &str, machine: &objects::Machine| {
             machine.control_plane.then(|| view.node(name, machine))?
         };
-        let names = self.find_each(of).await.ok()?;
+        let (names, _) = self.find_each(of).await.ok()?;
         Some(names.into_iter().collect())
     }
 
     /// The Nodes of those Machines for which `is_without` is true for every possible Node name.
     ///
-    /// `None` while the inventory is unavailable. The possible names are the name of the Node that Cluster API has
-    /// found for the Machine and, for a control-plane Machine, also the expected Node name.
+    /// `None` while the inventory is unavailable, or if the `KubeadmConfig` of a control-plane Machine cannot be decoded.
+    /// The possible names are the name of the Node that Cluster API has found for the Machine and, for a control-plane
+    /// Machine, also the expected Node name.
     pub async fn nodes_without(
         &self,
         is_without: impl Fn(&str) -> bool,
@@ -143,8 +145,8 @@ impl CapiInventory {
             let first = names.next()?;
             (is_without(&first) && names.all(|name| is_without(&name))).then_some(first)
         };
-        let nodes = self.find_each(of).await.ok()?;
-        Some(nodes.into_iter().collect())
+        let (nodes, undecoded) = self.find_each(of).await.ok()?;
+        undecoded.is_none().then(|| nodes.into_iter().collect())
     }
 
     /// The Machines for which `chosen` returns a value. `None` while the inventory is unavailable.
@@ -200,18 +202,20 @@ impl CapiInventory {
         called.await.map_err(kube::Error::from)
     }
 
-    /// Applies `of` to each Machine, page by page. First reads the `KubeadmConfig`s that `of` needs.
+    /// Applies `of` to each Machine, page by page. First reads the `KubeadmConfig`s that `of` needs. Also returns the
+    /// error for one of them that cannot be decoded.
     async fn find_each<T>(
         &self,
         of: impl Fn(View<'_>, &str, &objects::Machine) -> Option<T>,
-    ) -> Result<Vec<T>, Unavailable> {
-        let (mut all, mut last) = (Vec::new(), None::<String>);
+    ) -> Result<(Vec<T>, Option<Unavailable>), Unavailable> {
+        let (mut all, mut undecoded, mut last) = (Vec::new(), None, None::<String>);
         loop {
-            let next = self.find(|view| Ok(view.next_machines(last.as_deref(), &of)));
-            let (found, next) = next.await?;
+            let next = self.find_readable(|view| Ok(view.next_machines(last.as_deref(), &of)));
+            let ((found, next), error) = next.await?;
             all.extend(found);
+            undecoded = undecoded.or(error);
             if next.is_none() {
-                return Ok(all);
+                return Ok((all, undecoded));
             }
             last = next;
             yield_now().await;

@@ -90,6 +90,48 @@ fn an_unreadable_config_delays_only_the_requests_of_its_owner() {
 }
 
 #[test]
+fn an_unreadable_config_hides_only_its_own_control_plane_node() {
+    let nodes = |unreadable: &'static str| {
+        let objects = answered_by(move |path| match path.rsplit_once("/kubeadmconfigs/") {
+            Some((_, "m1-config")) if unreadable == "m1" => {
+                with(V2.config("m1", "0000m1"), "/spec", json!(7))
+            }
+            Some((_, config)) => {
+                let owner = config.strip_suffix("-config").unwrap();
+                let name = "/spec/joinConfiguration/nodeRegistration/name";
+                let config = V2.config(owner, &format!("{owner:0>6}"));
+                with(config, name, json!(format!("node-{owner}")))
+            }
+            None => bootstrap_api(path),
+        });
+        seen::<Cluster>(&objects, V2.cluster());
+        for name in ["m1", "m2"] {
+            let labels = json!({
+                "cluster.x-k8s.io/cluster-name": "prod-1",
+                "cluster.x-k8s.io/control-plane": "",
+            });
+            let machine = with(V2.machine(name), "/metadata/labels", labels);
+            seen::<objects::Machine>(&objects, machine);
+        }
+        listed(&objects);
+        let inventory = inventory_of(&objects);
+        let nodes = block_on(inventory.control_plane_nodes()).unwrap();
+        let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+        (nodes, block_on(inventory.nodes_without(|_| true)))
+    };
+
+    let (all, without) = nodes("none");
+    assert_eq!(all, ["node-m1", "node-m2"]);
+    assert_eq!(without.unwrap().len(), 2);
+
+    let (readable, without) = nodes("m1");
+    assert!(readable.contains(&"node-m2".to_owned()), "{readable:?}");
+    assert!(!readable.contains(&"node-m1".to_owned()), "{readable:?}");
+    // Enforcement waits until each Node is known.
+    assert_eq!(without, None);
+}
+
+#[test]
 fn tokens_are_known_after_a_few_calls_have_read_all_configs() {
     let (objects, inventory, read) = counted();
     for number in 0..120 {
