@@ -116,8 +116,8 @@ impl CapiInventory {
         self.each(of).await.ok()
     }
 
-    /// The names of the control-plane Nodes. `None` while the inventory is unavailable. A `KubeadmConfig` that cannot be
-    /// decoded hides only the Node of its Machine.
+    /// The names of the control-plane Nodes. `None` while the inventory is unavailable. A `KubeadmConfig` that cannot
+    /// be decoded hides only the Node of its Machine.
     pub async fn control_plane_nodes(&self) -> Option<BTreeSet<NodeName>> {
         let of = |view: View<'_>, name: &str, machine: &objects::Machine| {
             machine.control_plane.then(|| view.node(name, machine))?
@@ -128,9 +128,9 @@ impl CapiInventory {
 
     /// The Nodes of those Machines for which `is_without` is true for every possible Node name.
     ///
-    /// `None` while the inventory is unavailable, or if the `KubeadmConfig` of a control-plane Machine cannot be decoded.
-    /// The possible names are the name of the Node that Cluster API has found for the Machine and, for a control-plane
-    /// Machine, also the expected Node name.
+    /// `None` while the inventory is unavailable, or if the `KubeadmConfig` of a control-plane Machine cannot be
+    /// decoded. The possible names are the name of the Node that Cluster API has found for the Machine and, for a
+    /// control-plane Machine, also the expected Node name.
     pub async fn nodes_without(
         &self,
         is_without: impl Fn(&str) -> bool,
@@ -251,8 +251,8 @@ impl CapiInventory {
         }
     }
 
-    /// Like [`find`](Self::find), without the `KubeadmConfig`s that cannot be decoded. Returns the error for one of them
-    /// if the result can depend on it. A `KubeadmConfig` that the result does not depend on delays only its owner.
+    /// Like [`find`](Self::find), without the `KubeadmConfig`s that cannot be decoded. Returns the error for one of
+    /// them if the result can depend on it. A `KubeadmConfig` that the result does not depend on delays only its owner.
     async fn find_readable<T>(
         &self,
         look: impl Fn(View<'_>) -> Result<T, Unavailable>,
