@@ -178,10 +178,10 @@ impl Management {
         let configuration = json!({ "providers": providers });
         home.write("clusterctl.yaml", configuration.to_string());
         define_inventory(kubectl);
-        for number in 0..PROVIDERS.len() {
+        for (number, provider) in PROVIDERS.iter().enumerate() {
             let account = account_of(&older.objects(number, &webhooks));
             install(kubectl, &home, &older, number, &account);
-            if PROVIDERS[number].manager == KUBEADM_BOOTSTRAP {
+            if provider.manager == KUBEADM_BOOTSTRAP {
                 let_read_control_planes(kubectl, &account);
             }
         }

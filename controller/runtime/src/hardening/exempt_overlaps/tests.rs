@@ -40,25 +40,26 @@ fn issued(user: &str, begin: u64) -> Value {
 }
 
 /// The answer to a list of these requests.
-type Answer = fn(Vec<Value>) -> (u16, Value);
+type Answer = fn(&[Value]) -> (u16, Value);
 
-fn all(items: Vec<Value>) -> (u16, Value) {
+fn all(items: &[Value]) -> (u16, Value) {
     (200, json!({"metadata": {}, "items": items}))
 }
 
-fn endless(items: Vec<Value>) -> (u16, Value) {
+fn endless(items: &[Value]) -> (u16, Value) {
     (
         200,
         json!({"metadata": {"continue": "next"}, "items": items}),
     )
 }
 
-fn with_unreadable(mut items: Vec<Value>) -> (u16, Value) {
+fn with_unreadable(items: &[Value]) -> (u16, Value) {
+    let mut items = items.to_vec();
     items.push(json!({"metadata": {"name": "odd"}, "spec": 7}));
-    all(items)
+    all(&items)
 }
 
-fn forbidden(_: Vec<Value>) -> (u16, Value) {
+fn forbidden(_: &[Value]) -> (u16, Value) {
     let status = json!({
         "kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden",
         "message": "forbidden",
@@ -84,7 +85,7 @@ impl Cluster {
         let (listed, answered) = (requests.clone(), answer.clone());
         let access = ClusterAccess::in_memory(move |_| {
             let items = listed.lock().unwrap().clone();
-            let (code, list) = (*answered.lock().unwrap())(items);
+            let (code, list) = (*answered.lock().unwrap())(&items);
             let body = Full::new(Bytes::from(list.to_string()));
             async move { Response::builder().status(code).body(body).unwrap() }
         });
@@ -113,7 +114,7 @@ impl Cluster {
         let exempt = exempt.iter().map(|one| name(one)).collect();
         let client = self.access.client();
         let looked = self.overlaps.look(client, &exempt, day(today)).await;
-        let (code, _) = (*self.answer.lock().unwrap())(Vec::new());
+        let (code, _) = (*self.answer.lock().unwrap())(&[]);
         assert_eq!(looked.is_ok(), code == 200 || exempt.is_empty());
         let message = self.overlaps.message().unwrap_or_default();
         (self.overlaps.count(), message)
