@@ -227,8 +227,8 @@ impl Cache {
         let waiting = async {
             while !self.look(&holds) {
                 tokio::select! {
-                    changed = changes.changed() => changed,
-                    changed = heard.changed() => changed,
+                    waited = changes.changed() => waited,
+                    waited = heard.changed() => waited,
                 }
                 .map_err(Unavailable::new)?;
             }

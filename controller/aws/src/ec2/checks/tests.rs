@@ -122,13 +122,18 @@ fn an_instance_without_state_account_or_zone_waits_then_is_denied() {
         instance: instance(),
         state: String::new(),
     };
-    let cases: [(fn(&mut InstanceFacts), AwsDenial); 3] = [
-        (|facts| facts.state.clear(), not_running),
-        (|facts| facts.owner.clear(), contradicts("account")),
-        (|facts| facts.zone.clear(), contradicts("availability zone")),
+    let field: [fn(&mut InstanceFacts) -> &mut String; 3] = [
+        |facts| &mut facts.state,
+        |facts| &mut facts.owner,
+        |facts| &mut facts.zone,
     ];
-    for (change, denial) in cases {
-        let [young, old] = young_and_old(change);
+    let denials = [
+        not_running,
+        contradicts("account"),
+        contradicts("availability zone"),
+    ];
+    for (field, denial) in field.into_iter().zip(denials) {
+        let [young, old] = young_and_old(|facts| field(facts).clear());
 
         waits(young);
         assert_eq!(denied(old), denial);
