@@ -100,3 +100,44 @@ fn the_signer_of_the_chart_has_its_socket_its_pin_and_its_cas() {
         .collect();
     assert_eq!(names, ["cas", "more-cas"]);
 }
+
+#[test]
+fn the_image_the_resources_and_the_mounts_of_the_signer_are_values() {
+    let required = [
+        r#"signer={"enabled": true, "module": "/opt/hsm.so", "tokenLabel": "clusters"}"#,
+        r#"signer.pinSecret="pin""#,
+        r#"signer.caConfigMaps=["cas"]"#,
+    ];
+    let signer = |more: &[&str]| {
+        let found = objects(&template(NAMESPACE, &[&required[..], more].concat()));
+        let pod = &of_kind(&found, "Deployment")["spec"]["template"]["spec"];
+        pod["containers"][1].clone()
+    };
+    let digest = format!("sha256:{}", "0".repeat(64));
+    let image = format!(r#"signer.image.digest="{digest}""#);
+    let mount = json!({"name": "hsm", "mountPath": "/opt/hsm"});
+    let mounts = format!("signer.extraVolumeMounts=[{mount}]");
+
+    let default = signer(&[]);
+    let changed = signer(&[
+        r#"signer.image.repository="registry.example.com:5000/me/signer""#,
+        &image,
+        r#"signer.image.pullPolicy="Always""#,
+        r#"signer.resources.limits={"memory": "1Gi"}"#,
+        &mounts,
+    ]);
+    let tagged = signer(&[r#"signer.image.tag="v9""#]);
+
+    let name = "registry.example/node-attestation-signer-pkcs11";
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(default["image"], format!("{name}:v{version}"));
+    assert_eq!(tagged["image"], format!("{name}:v9"));
+    assert_eq!(default.get("imagePullPolicy"), None);
+    assert_eq!(default["resources"]["limits"]["memory"], "256Mi");
+    let image = format!("registry.example.com:5000/me/signer@{digest}");
+    assert_eq!(changed["image"], image);
+    assert_eq!(changed["imagePullPolicy"], "Always");
+    assert_eq!(changed["resources"]["limits"]["memory"], "1Gi");
+    let mounted = changed["volumeMounts"].as_array().unwrap();
+    assert_eq!(mounted.last(), Some(&mount));
+}
