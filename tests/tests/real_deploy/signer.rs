@@ -3,7 +3,7 @@
 use kubelet_authenticator_tests::deploy::NAMESPACE;
 use serde_json::json;
 
-use crate::chart::{objects, of_kind, template};
+use crate::chart::{objects, of_kind, readable_secrets, template};
 
 #[test]
 fn an_external_signer_container_shares_a_socket_with_the_controller() {
@@ -140,4 +140,21 @@ fn the_image_the_resources_and_the_mounts_of_the_signer_are_values() {
     assert_eq!(changed["resources"]["limits"]["memory"], "1Gi");
     let mounted = changed["volumeMounts"].as_array().unwrap();
     assert_eq!(mounted.last(), Some(&mount));
+}
+
+#[test]
+fn a_controller_without_all_secrets_cannot_read_the_pin_of_the_signer() {
+    let values = [
+        r#"signer={"enabled": true, "module": "/opt/hsm.so", "tokenLabel": "clusters"}"#,
+        r#"signer.pinSecret="pin""#,
+        r#"signer.caConfigMaps=["cas"]"#,
+    ];
+    let readable = |more: &[&str]| {
+        let manifests = template(NAMESPACE, &[&values[..], more].concat());
+        readable_secrets(&objects(&manifests))
+    };
+
+    // By default, the controller can read all Secrets.
+    assert_eq!(readable(&[]), [""]);
+    assert_eq!(readable(&["allSecrets=false"]), [""; 0]);
 }
