@@ -40,12 +40,12 @@ impl Moto {
         let program = scratch.write("cli.py", CLI);
         let python = DIRECTORY.join("bin/python");
         let wrapper = format!(
-            "#!/bin/sh\nexec {} {} \"$@\"\n",
+            "#!/bin/sh\nexec '{}' '{}' \"$@\"\n",
             python.display(),
             program.display()
         );
         // The python3 of a version manager can put its own directory in front, which can contain the real CLI.
-        let interpreter = format!("#!/bin/sh\nexec {} \"$@\"\n", python.display());
+        let interpreter = format!("#!/bin/sh\nexec '{}' \"$@\"\n", python.display());
         for (name, text) in [("aws", wrapper), ("python3", interpreter)] {
             let program = scratch.write(name, text);
             fs::set_permissions(program, Permissions::from_mode(0o755)).unwrap();
