@@ -109,7 +109,7 @@ impl Store {
         }))
     }
 
-    /// The files that [`StoreLock::forget_all`] would remove.
+    /// The files that [`StoreLock::forget_all`] would remove, without the time of the last check.
     pub(crate) fn removable(&self) -> Vec<PathBuf> {
         let exists = |path: &PathBuf| fs::symlink_metadata(path).is_ok();
         self.possible_files().filter(exists).collect()
