@@ -83,14 +83,23 @@ fn the_signer_of_the_chart_has_its_socket_its_pin_and_its_cas() {
         socket,
         {"name": "signer-pin", "mountPath": format!("{folder}/secret"), "readOnly": true},
         {"name": "signer-cas", "mountPath": format!("{folder}/cas"), "readOnly": true},
+        // An empty directory in the place of the controller's token.
+        {
+            "name": "signer-no-token", "readOnly": true,
+            "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",
+        },
     ]);
     assert_eq!(signer["volumeMounts"], mounts);
     assert_eq!(signer["securityContext"], manager["securityContext"]);
     assert_eq!(signer["env"][0]["name"], "HSM_CONF");
     assert_eq!(pod["securityContext"]["fsGroup"], 65532.0);
-    let [_, pin, cas] = &pod["volumes"].as_array().unwrap()[..] else {
+    let [_, pin, cas, no_token] = &pod["volumes"].as_array().unwrap()[..] else {
         panic!("{pod:#}")
     };
+    assert_eq!(
+        *no_token,
+        json!({"name": "signer-no-token", "emptyDir": {}})
+    );
     assert_eq!(pin["secret"]["secretName"], "pin");
     assert_eq!(pin["secret"]["defaultMode"], 256.0);
     let sources = cas["projected"]["sources"].as_array().unwrap();
