@@ -66,7 +66,7 @@ SAVE = tests/dependencies save || echo "what was built of the dependencies is no
 staged = $(1) || { tests/stage --failed; exit 1; }
 # Lints and documents all compiled code. An option of clippy's driver makes each warning an error.
 LINT = RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/tests/lint" CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
-# Use the unexpanded value of the other variable, because each of the two variables is the default of the other.
+# The value is not expanded, because each of the two variables is the default of the other variable.
 CONTROL_PLANE ?= $(if $(filter aws-tenants,$(value PROVIDER)),cluster-api,embedded)
 PROVIDER ?= $(if $(filter cluster-api,$(CONTROL_PLANE)),tpm,aws)
 
@@ -112,12 +112,12 @@ STAGES_OF_DEBIAN := stage-image-builder stage-cloud-init stage-selinux-policy
 # Run these targets one after the other, because apt locks the package lists of the host.
 stage-selinux-policy: stage-cloud-init
 
-# One after the other, and only while a processor is idle.
+# These targets run one after the other, and only while a processor is idle.
 stages-idle:
 	@chrt --idle 0 ionice --class 3 $(MAKE) --jobs=1 stage-cluster-api stage-metrics-server stage-judges stage-promtool \
 	  stage-helm stage-cosign
 
-# Only while a processor is idle: no stage waits for the package checks.
+# The package checks run only while a processor is idle, because no stage waits for them.
 stages-idle-checks:
 	@chrt --idle 0 ionice --class 3 $(MAKE) stage-packages-check
 
@@ -172,11 +172,11 @@ scripts:
 cgroup2-check: prerequisites-all control-plane moto build
 	$(LINT) tests/suites --cgroup2
 
-# Runs with only the prerequisites on PATH.
+# Runs the demos with only the prerequisites on PATH.
 demos: moto build
 	@tests/scripts/demos
 
-# Checks that the programs that a minimal Debian lacks are listed and installed.
+# Checks that `make` lists and installs the programs that are missing in a minimal Debian system.
 fresh: prerequisites-images
 	@tests/fresh/check
 
@@ -188,7 +188,7 @@ fresh-demos: prerequisites-images
 readme: prerequisites-all control-plane moto build
 	$(LINT) tests/readme/check
 
-# Each package separately: otherwise, features that another package enables could hide errors.
+# Checks each package separately, because features that another package enables could hide errors.
 isolation:
 	tests/isolation
 
@@ -296,7 +296,7 @@ release-check: prerequisites-release musl musl-arm64 control-plane cosign
 packages-check: prerequisites-packages musl
 	@tests/packages/check --nodes
 
-# Runs the same checks, and also checks the packages of the controller's program, whose release build takes many
+# Runs the same checks, and also checks the packages with the controller's program. Its release build takes many
 # minutes.
 packages-check-all: prerequisites-packages musl control-plane
 	@tests/packages/check

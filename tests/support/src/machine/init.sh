@@ -43,7 +43,7 @@ printf '[Journal]\nReadKMsg=no\nAudit=no\n' >etc/systemd/journald.conf
 mkdir -p etc/systemd/system/multi-user.target.wants
 ln -s /usr/lib/systemd/system/kubelet.service etc/systemd/system/multi-user.target.wants/
 
-# Drop-ins for the kubelet's unit that come from the image stay.
+# Keeps drop-ins for the kubelet's unit that come from the image.
 if [ "$layers" != / ] && [ -d usr/lib/systemd/system/kubelet.service.d ]; then
   cp -n usr/lib/systemd/system/kubelet.service.d/* "$scratch/units/kubelet.service.d"
 fi
