@@ -20,16 +20,16 @@ use std::fs;
 /// The rows without a case on both sides. For each case, the tests call the originals once, for an Instance in a
 /// namespace. They ignore objects that the originals write.
 const READ_ALONE: [&str; 6] = [
-    "session of a role over a role",
-    "rotation of a Secret",
+    "session for a role with a source role",
+    "Secret rotation",
     "conditions after a failure",
-    "Secret of an identity",
+    "an identity's Secret",
     "object without a namespace",
     "ACK: the resource that a selector matches",
 ];
 
 /// The row of `a_source_loop_that_crashes_the_provider_is_an_error`.
-const LOOP: &str = "loop of sources";
+const LOOP: &str = "source loop";
 
 #[test]
 fn each_documented_difference_is_tested_or_in_the_original_code() {

@@ -52,14 +52,14 @@ impl Rule {
             Self::NoAnnotation => "ACK: no annotation",
             Self::NamespaceUnknown => "ACK: Namespace that the controller has not read yet",
             Self::NamespaceIgnored => {
-                "ACK: annotations of `kube-system`, `kube-public`, `kube-node-lease`"
+                "ACK: annotations on `kube-system`, `kube-public` and `kube-node-lease`"
             }
             Self::EmptyServiceKey => "ACK: empty value of a service key",
-            Self::AccountNoNumber => "ACK: account without 12 digits",
-            Self::AccountOfRole => "ACK: role of a different account from the annotation",
+            Self::AccountNoNumber => "ACK: account that does not have 12 digits",
+            Self::AccountOfRole => "ACK: role in a different account from the annotation",
             Self::ArnOfNoRole => "ACK: ARN that is not a role ARN",
             Self::WhiteSpace => "ACK: white space around an ARN",
-            Self::Fields => "ACK: value of a key",
+            Self::Fields => "ACK: the value for a key",
             Self::StatusAccount => "ACK: `status.ackResourceMetadata.ownerAccountID`",
             Self::NoSelector => "ACK: no `IAMRoleSelector` matches",
             Self::InvalidSelector => "ACK: invalid `IAMRoleSelector`",

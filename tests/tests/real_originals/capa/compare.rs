@@ -56,15 +56,17 @@ impl Rule {
             Self::PolicyArns => "`policyARNs`",
             Self::DurationDefault => "`durationSeconds` missing",
             Self::DurationShortened => {
-                "`durationSeconds` over 1 hour, with temporary credentials or the controller's own"
+                "`durationSeconds` over 1 hour, with temporary credentials or the controller's credentials"
             }
             Self::SessionNameDefault => "`sessionName` missing",
-            Self::InvalidRole => "role that STS rejects in this form",
-            Self::Partition => "role of a different partition",
-            Self::SecretFirst => "Secret of an identity that is not permitted",
-            Self::SameName => "source with the name of the Cluster's identity, not permitted",
+            Self::InvalidRole => "role with a field that STS rejects",
+            Self::Partition => "role in a different partition",
+            Self::SecretFirst => "the Secret of an identity that is not permitted",
+            Self::SameName => {
+                "source that is not permitted, and that has the same name as the Cluster's identity"
+            }
             Self::SecretNotPrintable => {
-                "Secret with a value that is not printable, such as a trailing line break"
+                "Secret with a value that contains unprintable characters, such as a trailing line break"
             }
         }
     }
