@@ -42,7 +42,7 @@ import (
 	acktypes "github.com/aws-controllers-k8s/runtime/pkg/types"
 )
 
-// controllerAccount is the account of the controller's own credentials.
+// controllerAccount is the account that the controller's own credentials belong to.
 const controllerAccount = "111122223333"
 
 // instance is the resource of the EC2 controller that represents the instances of a cluster.
@@ -58,7 +58,7 @@ type question struct {
 	EnableCARM bool                        `json:"enableCARM"`
 	Namespace  string                      `json:"namespace"`
 	Labels     map[string]string           `json:"labels"`
-	// OwnerAccountID is status.ackResourceMetadata.ownerAccountID.
+	// OwnerAccountID is the value of status.ackResourceMetadata.ownerAccountID.
 	OwnerAccountID string `json:"ownerAccountID"`
 }
 
@@ -121,7 +121,7 @@ func judge(asked *question) (*answer, error) {
 		objects = append(objects, &asked.ConfigMaps[i])
 	}
 	clientset := fakekubernetes.NewClientset(objects...)
-	// As in serviceController.BindControllerManager.
+	// The same configuration as in serviceController.BindControllerManager.
 	carm := ackrtcache.New(logr.Discard(), ackrtcache.Config{
 		Ignored: []string{ackrt.NamespaceKubeSystem, ackrt.NamespaceKubePublic, ackrt.NamespaceKubeNodeLease},
 	}, gates)
