@@ -119,7 +119,7 @@ impl<'a> ExecInfo<'a> {
         let len = value.len();
         if len > MAX_EXEC_INFO_LEN {
             return Err(invalid(&format!(
-                " has {len} bytes (limit: {MAX_EXEC_INFO_LEN})"
+                " is {len} bytes long (limit: {MAX_EXEC_INFO_LEN})"
             )));
         }
         let text = value.to_str().ok_or_else(|| invalid(" is not UTF-8"))?;

@@ -136,12 +136,12 @@ impl NodeState {
         );
         add(
             "last_attempt_exit_code",
-            "The exit code of that run without a valid certificate; 0 since the last success.",
+            "The exit code that the last run would have returned without a valid certificate; 0 after a success.",
             self.attempt.map(|(code, _)| code.into()),
         );
         add(
             "consecutive_failures",
-            "The number of failures of this kind since the last success.",
+            "The number of consecutive failures of the same kind.",
             Some(self.failures.into()),
         );
         add(
@@ -151,7 +151,7 @@ impl NodeState {
         );
         add(
             "request_pending_since_timestamp_seconds",
-            "The creation of the pending request.",
+            "The creation time of the pending request.",
             self.pending,
         );
         add(

@@ -132,8 +132,8 @@ fn label(source: &str, name: &str) -> Result<NodeName, Failure> {
     } else if let Ok(name) = NodeName::parse(name) {
         return Ok(name);
     } else {
-        let why = "a DNS name has lower-case letters, digits, '-' and '.', and each part begins \
-                   and ends with a letter or digit";
+        let why = "a DNS name can contain only lower-case letters, digits, '-' and '.', and each part must begin and \
+            end with a letter or digit";
         (why, REMEDY)
     };
     let found: String = name.chars().take(MAX_LABEL_LEN + 1).collect();

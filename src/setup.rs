@@ -431,7 +431,7 @@ fn forget_other_cluster(
         return Ok(());
     }
     authenticator.log.warn(&format!(
-        "emptied {}: it belongs to a different cluster from the one that this machine joins, at {}",
+        "emptied {}: it belongs to a different cluster, but this machine joins the cluster at {}",
         authenticator.settings.state_directory.display(),
         endpoint.server()
     ));

@@ -18,7 +18,7 @@ pub struct EvidenceVersion(Cow<'static, str>);
 
 /// An invalid version name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("an evidence version is 1 to {MAX_VERSION_LEN} lower-case letters and digits")]
+#[error("an evidence version must have 1 to {MAX_VERSION_LEN} lower-case letters and digits")]
 pub struct InvalidVersion;
 
 impl EvidenceVersion {

@@ -80,8 +80,8 @@ impl Authenticator<'_> {
         if is_forbidden && let Some(until) = origin.paused_until(now) {
             let until = humantime::format_rfc3339_seconds(until);
             return Some(format!(
-                "the API server also refused a new certificate; the next request for this reason \
-                 is made after {until}"
+                "the API server also refused a new certificate; the plugin does not send another request for this \
+                    reason before {until}"
             ));
         }
         let is_revoked = error_chain(refused).contains(REVOKED);

@@ -157,8 +157,8 @@ impl Negotiation<'_> {
                 return Err(Failure::new(
                     Code::Pending,
                     format!("request {name} is still pending"),
-                    "check why node-attestation-controller does not decide it; the next run waits \
-                     for the same request",
+                    "find out why node-attestation-controller has not answered it; the next run waits for the same \
+                        request",
                 ));
             }
             Some(CsrState::Denied { reason, message }) => {

@@ -76,7 +76,7 @@ pub(super) enum Command {
         #[command(subcommand)]
         object: Inspected,
     },
-    /// Explain a reason of the controller: its meaning and its remedy. Works offline.
+    /// Explain a reason that the controller reported: its meaning and its remedy. Works offline.
     ExplainReason {
         /// Name of the reason, such as `NameTaken`.
         name: String,

@@ -36,7 +36,7 @@ impl Session {
     }
 }
 
-/// Prints the meaning and the remedy of a reason of the controller.
+/// Prints the meaning and the remedy of a reason that the controller reported.
 pub(super) fn explain_reason(name: &str, output: Report) -> Result<(), Failure> {
     let sheet = reasons::explain(name).ok_or_else(|| {
         let what = format!("unknown reason {name:?}");

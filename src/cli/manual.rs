@@ -39,7 +39,7 @@ const ENVIRONMENT: [(&str, &str); 3] = [
     ),
     (
         "HTTPS_PROXY, https_proxy",
-        "Proxy for the API server, if the kubeconfig does not name a proxy.",
+        "Proxy for the API server, if the kubeconfig does not specify a proxy.",
     ),
     (
         "NO_PROXY, no_proxy",
@@ -56,7 +56,7 @@ const EXAMPLES: [(&str, &str); 4] = [
     ),
     (
         "explain-reason NameTaken",
-        "Explain a reason of the controller, without a network.",
+        "Explain a reason that the controller reported, without a network.",
     ),
     (
         "renew",

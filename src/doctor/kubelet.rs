@@ -183,7 +183,7 @@ fn why_not_executable(program: &Path) -> String {
         );
     }
     format!(
-        "allow root to run {place}: check its directories, and the rules of SELinux or AppArmor"
+        "allow root to run {place}: check the permissions of its parent directories, and the SELinux or AppArmor rules"
     )
 }
 

@@ -131,7 +131,7 @@ impl Doctor {
         if unit.get("NeedDaemonReload") == "yes" {
             let cure = "run: systemctl daemon-reload && systemctl restart kubelet";
             return fail(
-                "systemd has not read the changed files of the kubelet's unit",
+                "systemd has not reloaded the changed files of the kubelet's unit",
                 cure,
             );
         }

@@ -173,7 +173,7 @@ impl Question<'_> {
         let temporary = |what, remedy| ImdsError::Temporary(failure(what, remedy));
         if !http::failed_by(error, reqwest::Error::is_timeout) {
             let what = "did not complete its HTTP response";
-            let what = format!("the service at {endpoint} for {path} {what}: {why}");
+            let what = format!("the service at {endpoint} {what} for {path}: {why}");
             return temporary(what, CHECK_SERVICE);
         }
         if self.method == Method::PUT {

@@ -30,8 +30,8 @@ pub(crate) fn check_length(endpoint: &ClusterEndpoint, path: &Path) -> Result<()
     Err(Failure::new(
         Code::Configuration,
         format!(
-            "the CA certificates in {} have {} bytes; with them, {EXEC_INFO} has {length} bytes, \
-             and Linux allows {MAX_VARIABLE_LEN}",
+            "the CA certificates in {} are {} bytes long; with them, {EXEC_INFO} is {length} bytes long, and Linux \
+                allows at most {MAX_VARIABLE_LEN}",
             path.display(),
             endpoint.ca_pem().len()
         ),

@@ -110,7 +110,7 @@ pub(super) fn misplaced(path: &Path, what: &str) -> Failure {
 pub(super) fn too_large(path: &Path) -> Failure {
     let path = path.display();
     failure(
-        format!("{path} is larger than the plugin's files can be"),
+        format!("{path} is larger than the maximum size of the plugin's files"),
         format!(
             "if {path} exists, move it away, and the next run creates it again; otherwise shorten the cluster's CA \
              bundle"

@@ -244,7 +244,7 @@ fn a_file_too_large_to_read_back_is_not_written() {
     assert!(
         error
             .what()
-            .ends_with("larger than the plugin's files can be"),
+            .ends_with("larger than the maximum size of the plugin's files"),
         "{error}"
     );
     assert!(store.read(FILE).unwrap().is_none());
@@ -262,7 +262,7 @@ fn an_oversized_file_is_not_read() {
     assert!(
         error
             .what()
-            .ends_with("larger than the plugin's files can be"),
+            .ends_with("larger than the maximum size of the plugin's files"),
         "{error}"
     );
 }

@@ -79,7 +79,7 @@ fn invalid_tpm_settings_are_reported() {
         ),
         (
             json!({"endorsementKeys": {"configMaps": ["rack-1"]}}),
-            "spec.tpm.endorsementKeys.configMaps: names objects in a management cluster",
+            "spec.tpm.endorsementKeys.configMaps: references objects in a management cluster",
         ),
         (
             json!({"endorsementKeys": {"requireCA": ["none"]}}),

@@ -155,7 +155,11 @@ fn invalid_settings_keep_a_valid_certificate_in_use() {
     let credential = joined.run().succeeded().pair();
     for (key, value, words) in [
         ("nodeNam", "n2", "key nodeNam: unknown key"),
-        ("providerID", "i-1", "key providerID: a provider ID is"),
+        (
+            "providerID",
+            "i-1",
+            "key providerID: a provider ID must have",
+        ),
     ] {
         let mut node = with_store_of(&joined, &server);
         give(&mut node, Place::File, key, value);

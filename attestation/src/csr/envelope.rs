@@ -35,7 +35,7 @@ pub struct Envelope {
 #[non_exhaustive]
 pub enum InvalidEnvelope {
     /// More than [`MAX_REQUEST_LEN`] bytes.
-    #[error("the request has more than {MAX_REQUEST_LEN} bytes")]
+    #[error("the request is larger than {MAX_REQUEST_LEN} bytes")]
     TooLarge,
     /// There is no PEM block.
     #[error("the request has no PEM block")]
@@ -65,7 +65,7 @@ pub enum InvalidEnvelope {
     #[error("the provider block does not contain a valid provider name")]
     Provider,
     /// The evidence exceeds [`MAX_EVIDENCE_LEN`] bytes.
-    #[error("the evidence has more than {MAX_EVIDENCE_LEN} bytes")]
+    #[error("the evidence is larger than {MAX_EVIDENCE_LEN} bytes")]
     EvidenceTooLarge,
 }
 

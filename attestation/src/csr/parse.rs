@@ -27,7 +27,7 @@ pub enum InvalidRequest {
     #[error("the request contains an unsupported attribute")]
     UnknownAttribute,
     /// There are two lists of requested extensions.
-    #[error("the request contains two lists of extensions")]
+    #[error("the request contains two extension lists")]
     DuplicateAttribute,
     /// The same extension occurs twice.
     #[error("the request contains a duplicate extension")]

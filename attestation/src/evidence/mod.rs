@@ -22,7 +22,7 @@ pub const MAX_EVIDENCE_LEN: usize = 32 * 1024;
 #[non_exhaustive]
 pub enum InvalidEvidence {
     /// The evidence exceeds [`MAX_EVIDENCE_LEN`].
-    #[error("the evidence has {0} bytes (limit: {MAX_EVIDENCE_LEN})")]
+    #[error("the evidence is {0} bytes long (limit: {MAX_EVIDENCE_LEN})")]
     TooLarge(usize),
     /// The evidence is not the JSON object of this version.
     #[error("the evidence does not match the JSON format of its version")]

@@ -263,7 +263,7 @@ fn intermediates(chain: &[String]) -> Result<Vec<Vec<u8>>, InvalidField> {
         .collect::<Result<Vec<_>, _>>()?;
     let len: usize = chain.iter().map(Vec::len).sum();
     if len > MAX_INTERMEDIATES_LEN {
-        let rule = format!("ekChain has {len} bytes (limit: {MAX_INTERMEDIATES_LEN})");
+        let rule = format!("ekChain is {len} bytes long (limit: {MAX_INTERMEDIATES_LEN})");
         return Err(InvalidField::new(rule));
     }
     Ok(chain)

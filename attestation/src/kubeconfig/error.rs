@@ -81,12 +81,12 @@ pub enum Refused {
     ProxyScheme,
     /// The proxy's URL is invalid.
     #[error(
-        "invalid proxy URL (want http://[USER:PASSWORD@]HOST:PORT, with special \
-         characters of user and password percent-encoded)"
+        "invalid proxy URL (want http://[USER:PASSWORD@]HOST:PORT, with percent-encoded special characters in USER and \
+            PASSWORD)"
     )]
     NotAProxy,
     /// The kubeconfig refers to a file, and the policy does not accept files.
-    #[error("a file is not accepted; use its content inline")]
+    #[error("a file is not accepted; embed its content")]
     File,
     /// The user's credential comes from an exec plugin.
     #[error("exec plugins are not accepted here")]
@@ -104,7 +104,7 @@ pub enum Refused {
     #[error("it does not have a token, a tokenFile, or a client-certificate with client-key")]
     NoCredential,
     /// The user has both a client certificate and a token.
-    #[error("a client certificate is set too")]
+    #[error("a client certificate is also set")]
     TwoCredentials,
     /// Either the client certificate or its key is missing.
     #[error("it is missing, but the other half of the key pair is set")]

@@ -130,6 +130,6 @@ fn a_file_reference_is_refused_if_files_are_not_allowed() {
 
     assert_eq!(
         error.to_string(),
-        "a file: a file is not accepted; use its content inline"
+        "a file: a file is not accepted; embed its content"
     );
 }

@@ -26,17 +26,20 @@ const MAX_AUDIENCE_LEN: usize = 256;
 pub enum InvalidName {
     /// The text is not a node name.
     #[error(
-        "a node name is at most {MAX_NODE_NAME_LEN} lower-case letters, digits, '-' and '.', \
-         and each part begins and ends with a letter or digit"
+        "a node name must have at most {MAX_NODE_NAME_LEN} characters: lower-case letters, digits, '-' and '.'; each \
+            part must begin and end with a letter or digit"
     )]
     NodeName,
     /// The text is not a provider ID.
     #[error(
-        "a provider ID is <provider>://<path> in at most {MAX_PROVIDER_ID_LEN} printable ASCII characters without spaces"
+        "a provider ID must have the form <provider>://<path>, with at most {MAX_PROVIDER_ID_LEN} printable ASCII \
+            characters and without spaces"
     )]
     ProviderId,
     /// The text is not an audience.
-    #[error("an audience is 1 to {MAX_AUDIENCE_LEN} printable ASCII characters without spaces")]
+    #[error(
+        "an audience must have 1 to {MAX_AUDIENCE_LEN} printable ASCII characters, without spaces"
+    )]
     Audience,
 }
 

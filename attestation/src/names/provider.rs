@@ -29,7 +29,9 @@ pub struct Provider(Cow<'static, str>);
 
 /// An invalid provider name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a provider name has 1 to {MAX_PROVIDER_LEN} lower-case letters, digits and inner '-'")]
+#[error(
+    "a provider name must have 1 to {MAX_PROVIDER_LEN} characters: lower-case letters, digits and inner '-'"
+)]
 pub struct InvalidProvider;
 
 impl Provider {

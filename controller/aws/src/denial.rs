@@ -40,12 +40,12 @@ reasons! {
         DocumentMalformed(String) => "the identity document is malformed",
         /// The controller has no AWS document signing certificate for the region.
         #[error("no AWS document signing certificate is known for region {0}")]
-        #[cure("Add the certificate of the region with `--aws-extra-signers`.")]
+        #[cure("Add the certificate for the region with `--aws-extra-signers`.")]
         RegionUnknown(String) => "no AWS document signing certificate is known for the region",
         /// The document names a signer that does not match its region.
-        #[error("the identity document is not signed with the certificate of region {0}")]
+        #[error("the identity document is not signed with the certificate for region {0}")]
         #[cure("Add the certificate that AWS publishes for the region with `--aws-extra-signers`.")]
-        DocumentSignerMismatch(String) => "the identity document is not signed with the certificate of its region",
+        DocumentSignerMismatch(String) => "the identity document is not signed with the certificate for its region",
         /// The signature does not match the key of the region's signer.
         #[error("the identity document's signature does not match the key of region {0}")]
         #[cure("Treat it as an attack: the document was changed after AWS signed it.")]
@@ -66,7 +66,7 @@ reasons! {
             claimed: String,
             /// The region of the document.
             region: String,
-        } => "the signed STS call is for another region",
+        } => "the signed STS call is for a different region",
         /// The same signature was used before, with another key.
         #[error("the evidence was already used with another key")]
         #[cure("Treat it as an attack: evidence of this instance was copied.")]
@@ -78,13 +78,13 @@ reasons! {
         CallerRefused(String) => "STS rejects the signed call",
         /// The caller of STS is not a role session.
         #[error("the STS caller is {0}, which is not a role session")]
-        #[cure("Identify the client from `spec.username` of the request. The plugin uses only role credentials of the \
-                 instance.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin uses only the instance's role \
+            credentials.")]
         CallerNotARole(String) => "the signed STS call does not come from an instance",
         /// The data from STS about the caller is contradictory: the account or session in the ARN does not match the
         /// account or the user ID.
         #[error("the ARN {arn} of the STS caller does not match its user ID {user_id}")]
-        #[cure("Check that `--aws-sts-endpoint` names a genuine STS endpoint.")]
+        #[cure("Check that `--aws-sts-endpoint` specifies a genuine STS endpoint.")]
         CallerAmbiguous {
             /// As STS names it.
             arn: String,

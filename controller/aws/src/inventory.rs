@@ -70,7 +70,7 @@ pub enum InvalidInventory {
     #[error("no tag identifies the instances of the cluster")]
     NoTags,
     /// The settings have no account and region.
-    #[error("no account and region to list instances in")]
+    #[error("the settings contain no account and region for the list of instances")]
     NoPlaces,
 }
 

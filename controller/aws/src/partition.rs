@@ -94,7 +94,7 @@ pub struct EndpointHost(String);
 
 /// The text is not an endpoint host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("must be only a lower-case host name, with a port if it is not 443")]
+#[error("must contain only a lower-case host name, and a port if it is not 443")]
 pub struct InvalidHost;
 
 impl EndpointHost {

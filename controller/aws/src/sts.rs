@@ -194,7 +194,7 @@ impl ClusterSts<'_> {
             return Err(refused.into());
         }
         if !sts.is_asked {
-            let not_called = Unavailable::new(NotCalled("STS, and EC2 after it"));
+            let not_called = Unavailable::new(NotCalled("STS, and then EC2"));
             return Err(Deferral::VerifierUnavailable(not_called).into());
         }
         let sent = call.request.clone();

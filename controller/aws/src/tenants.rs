@@ -187,7 +187,7 @@ impl TenantCredentials {
         };
         ensure!(
             cause == Cause::Request || session.try_start(),
-            Unavailable::new("the namespace has no STS call left for a try")
+            Unavailable::new("the namespace has no STS calls left for an attempt")
         );
         // An account is recorded only after AWS has issued credentials for it.
         session.keys().await.map_err(unusable)?;
@@ -370,7 +370,7 @@ impl TenantCredentials {
                 ConditionStatus::Unknown,
                 reason::CONTROLLER_IDENTITY,
                 format!(
-                    "no object names an AWS identity for the cluster: {}",
+                    "no object specifies an AWS identity for the cluster: {}",
                     describe(&plan, account.as_deref())
                 ),
             ),

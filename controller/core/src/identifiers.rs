@@ -34,7 +34,7 @@ impl KeyDigest {
 
 /// A text that is not a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a digest is 64 lower-case hexadecimal digits")]
+#[error("a digest must have 64 lower-case hexadecimal digits")]
 pub struct InvalidDigest;
 
 /// The UID of a node identity: 16 random bytes, generated with the node identity.
@@ -69,7 +69,7 @@ pub struct CertificateUid {
 
 /// A text that is not a certificate UID in its canonical form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a certificate's UID is 32 lower-case hexadecimal digits, '.' and a generation")]
+#[error("a certificate's UID must have 32 lower-case hexadecimal digits, '.' and a generation")]
 pub struct InvalidCertificateUid;
 
 impl CertificateUid {
@@ -104,7 +104,7 @@ pub struct TokenId([u8; TOKEN_ID_LEN]);
 
 /// A text that is not the ID of a bootstrap token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a bootstrap token's ID is {TOKEN_ID_LEN} lower-case letters and digits")]
+#[error("a bootstrap token's ID must have {TOKEN_ID_LEN} lower-case letters and digits")]
 pub struct InvalidTokenId;
 
 /// The length of the ID in a bootstrap token, `[a-z0-9]{6}.[a-z0-9]{16}` (bootstrap token format of Kubernetes).

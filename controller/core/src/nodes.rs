@@ -80,7 +80,7 @@ impl<N: Nodes> Nodes for ReadOnlyNodes<N> {
 
     async fn delete(&self, _name: &NodeName, _uid: &str) -> Result<(), Unavailable> {
         Err(Unavailable::new(NotCalled(
-            "an explanation deletes no Node",
+            "an explanation does not delete Nodes",
         )))
     }
 

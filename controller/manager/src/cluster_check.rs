@@ -182,7 +182,7 @@ fn of_nodes(predictions: &[NodePrediction]) -> String {
     let mut table = String::from("\n") + &aligned(&rows);
     let more = predictions.len().saturating_sub(MAX_ROWS);
     if more > 0 {
-        let more = format!("{more} more rows; to list all rows, set -o json\n");
+        let more = format!("{more} more rows; to list all rows, use -o json\n");
         table.push_str(&more);
     }
     table

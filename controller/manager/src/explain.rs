@@ -251,7 +251,7 @@ fn table(explained: &Explanation) -> String {
         row("Condition", &words, &mut text);
     }
     if explained.issued {
-        row("Issued", "the request has its certificate", &mut text);
+        row("Issued", "the request already has a certificate", &mut text);
     }
     for event in &explained.events {
         let time = event.time.clone().unwrap_or_else(unknown);

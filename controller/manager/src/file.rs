@@ -18,7 +18,7 @@ pub(crate) fn read(option: &'static str, path: &Path, limit: usize) -> Result<Ve
         .and_then(|file| file.take(at_most).read_to_end(&mut bytes))
         .map_err(explain(format!("cannot read {option} {}", path.display())))?;
     if bytes.len() > limit {
-        return Err(format!("{option} {} has more than {limit} bytes", path.display()).into());
+        return Err(format!("{option} {} is larger than {limit} bytes", path.display()).into());
     }
     Ok(bytes)
 }

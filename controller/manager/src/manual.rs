@@ -26,11 +26,11 @@ const EXIT_CODES: [(u8, &str); 5] = [
 const FILES: [(&str, &str); 2] = [
     (
         "~/.kube/config",
-        "Kubeconfig of each command except run, without --kubeconfig and KUBECONFIG.",
+        "Kubeconfig for each command except run, if neither --kubeconfig nor KUBECONFIG is set.",
     ),
     (
         "/var/run/secrets/kubernetes.io/serviceaccount",
-        "Credential of the Pod for the cluster in which the controller runs.",
+        "Pod credential for the cluster in which the controller runs.",
     ),
 ];
 
@@ -38,11 +38,11 @@ const FILES: [(&str, &str); 2] = [
 const ENVIRONMENT: [(&str, &str); 5] = [
     (
         "KUBECONFIG",
-        "Kubeconfig files of each command except run, as for kubectl. --kubeconfig overrides them.",
+        "Kubeconfig files for each command except run, as for kubectl. --kubeconfig overrides them.",
     ),
     (
         "HTTPS_PROXY, https_proxy",
-        "Proxy for API servers whose kubeconfig does not name a proxy. For run, also the proxy for STS and EC2.",
+        "Proxy for API servers whose kubeconfig does not specify a proxy. For run, also the proxy for STS and EC2.",
     ),
     (
         "NO_PROXY, no_proxy",
@@ -50,11 +50,11 @@ const ENVIRONMENT: [(&str, &str); 5] = [
     ),
     (
         "AWS_USE_FIPS_ENDPOINT",
-        "With the value true: FIPS endpoints for EC2 and AssumeRole.",
+        "If set to true, EC2 and AssumeRole are called at their FIPS endpoints.",
     ),
     (
         "AWS_*",
-        "Credentials of the controller, as the AWS SDK reads them.",
+        "Credentials of the controller, which the AWS SDK reads.",
     ),
 ];
 

@@ -33,7 +33,8 @@ pub(crate) const REMOVED: &[(&[&str], &str, Instead)] = &[
     (&["run"], "--aws-account", Settings("aws.accounts: [\"111122223333\"]")),
     (&["run"], "--aws-any-root-volume", Settings("aws.rootVolumeCheck: false")),
     (&["run"], "--aws-cluster-name", Settings("clusterName: NAME")),
-    (&["run"], "--aws-inventory", Inventory("awsInstances: true\nThe accounts, regions, requiredTags and nodeName of spec.aws in the file of --settings select the instances")),
+    (&["run"], "--aws-inventory", Inventory("awsInstances: true\nThe accounts, regions, requiredTags and nodeName of \
+        spec.aws in the --settings file select the instances")),
     (&["run"], "--aws-node-name", Settings("aws.nodeName: InstanceID  # or PrivateDNSName")),
     (&["run"], "--aws-region", Settings("aws.regions: [eu-west-1]")),
     (&["run"], "--aws-required-tag", Settings("aws.requiredTags: {KEY: VALUE}")),
@@ -50,7 +51,7 @@ pub(crate) const REMOVED: &[(&[&str], &str, Instead)] = &[
     (&["run"], "--serving", Hint("remove the option: requests for serving certificates are always answered")),
     (&["run", "explain"], "--serving-address-range", Settings("servingAddressRanges: [10.20.0.0/16]")),
     (&["run"], "--shards", Hint("run a Deployment for each --namespace or --watch-filter; each has its own Lease")),
-    (&["run"], "--tpm-settings", Settings("tpm:  # the fields of the file of --tpm-settings")),
+    (&["run"], "--tpm-settings", Settings("tpm:  # the fields from the --tpm-settings file")),
     (&["clusters"], "--without", Hint("use --unmanaged")),
 ];
 
@@ -81,10 +82,10 @@ impl Instead {
     fn text(self) -> String {
         match self {
             Hint(hint) => hint.to_owned(),
-            Inventory(line) => format!("write in the file of --inventory:\n{line}"),
+            Inventory(line) => format!("write in the --inventory file:\n{line}"),
             Settings(field) => {
                 let (path, value) = field.split_once(':').unwrap_or((field, ""));
-                let mut text = "write in the file of --settings:\nspec:".to_owned();
+                let mut text = "write in the --settings file:\nspec:".to_owned();
                 for (depth, name) in path.split('.').enumerate() {
                     let _infallible = write!(text, "\n{}{name}:", "  ".repeat(depth + 1));
                 }
@@ -134,7 +135,7 @@ mod tests {
         assert_eq!(
             message,
             "error: --aws-account was removed\n\
-             hint: write in the file of --settings:\n\
+             hint: write in the --settings file:\n\
              spec:\n  aws:\n    accounts: [\"111122223333\"]\n"
         );
     }

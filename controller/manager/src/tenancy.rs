@@ -223,7 +223,7 @@ fn outcome(explained: &Explained) -> Outcome {
     match checked {
         Ok(_) if explained.explanation.decided_by == DecidedBy::Fallback => Outcome {
             reason: conditions::reason::CONTROLLER_IDENTITY,
-            message: "no object names an AWS identity".to_owned(),
+            message: "no object specifies an AWS identity".to_owned(),
         },
         Ok(_) => Outcome {
             reason: conditions::reason::RESOLVED,

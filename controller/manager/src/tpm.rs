@@ -48,7 +48,8 @@ pub(crate) struct TpmArguments {
 enum InvalidKey {
     #[error("cannot read --tpm-challenge-keys {}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("--tpm-challenge-keys {}: a key is 64 lower-case hexadecimal digits, as `openssl rand -hex 32` creates them", path.display())]
+    #[error("--tpm-challenge-keys {}: a key must have 64 lower-case hexadecimal digits, such as the output of `openssl \
+        rand -hex 32`", path.display())]
     Form { path: PathBuf },
 }
 

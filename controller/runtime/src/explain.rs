@@ -206,7 +206,10 @@ impl Explainer {
             None => (
                 "undecided",
                 "TimedOut",
-                format!("the checks did not complete in {} s", DEADLINE.as_secs()),
+                format!(
+                    "the checks did not complete within {} s",
+                    DEADLINE.as_secs()
+                ),
             ),
             Some(decided) => decision(&decided.decision, not_called),
         };

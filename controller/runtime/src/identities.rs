@@ -74,7 +74,7 @@ pub enum IdentitiesError {
     HasEvidence(ObjectKey),
     /// Labels do not show which nodes have evidence.
     #[error(
-        "a part of the nodes of Cluster {0} has evidence: name the nodes without evidence instead of a selector"
+        "some nodes of Cluster {0} have evidence: specify the nodes without evidence by name, not with a selector"
     )]
     MixedEvidence(ObjectKey),
     /// The certificates for the record are revoked.

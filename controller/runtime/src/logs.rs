@@ -133,7 +133,7 @@ pub(crate) fn unchecked(
         lines,
         ERROR,
         csr,
-        "the checks did not complete in {deadline:?}"
+        "the checks did not complete within {deadline:?}"
     );
 }
 

@@ -62,7 +62,7 @@ impl Fault {
 #[non_exhaustive]
 pub enum InvalidSettings {
     /// The text is neither YAML nor JSON.
-    #[error("it is not YAML or JSON with a single KubeletAuthentication")]
+    #[error("it does not contain exactly one KubeletAuthentication in YAML or JSON")]
     Syntax(#[source] Box<serde_saphyr::Error>),
     /// Some values are invalid.
     #[error("{}", list(.0))]
@@ -203,14 +203,14 @@ fn of_management(authentication: &KubeletAuthentication) -> Vec<Fault> {
     if aws.is_some_and(|aws| aws.service_account_identity.is_some()) {
         faults.push(Fault::new(
             "spec.aws.serviceAccountIdentity",
-            "names an object in a management cluster: remove it, and give the controller its own AWS credentials",
+            "references an object in a management cluster: remove it, and give the controller its own AWS credentials",
         ));
     }
     let tpm = spec.tpm.as_ref();
     if tpm.is_some_and(|tpm| !tpm.endorsement_keys.config_maps.is_empty()) {
         faults.push(Fault::new(
             "spec.tpm.endorsementKeys.configMaps",
-            "names objects in a management cluster: list the keys in spec.tpm.endorsementKeys.allowList",
+            "references objects in a management cluster: list the keys in spec.tpm.endorsementKeys.allowList",
         ));
     }
     if tpm.is_some_and(|tpm| tpm.late_provider_ids == LateProviderIds::Allow) {

@@ -441,7 +441,7 @@ fn check_profile(certificate: &X509Certificate<'_>) -> Result<(), String> {
     );
     ensure!(
         names_tpm,
-        "it does not name a TPM's manufacturer".to_owned()
+        "it does not contain a TPM manufacturer".to_owned()
     );
     Ok(())
 }

@@ -229,8 +229,8 @@ impl Seen {
                 format!("{machine} (registers {})", registers.join(", "))
             });
             let message = format!(
-                "the firmware of these machines does not extend the PCR bank that they quote, so that any system can \
-                 write its registers: {}. Choose SHA-256 in the firmware setup, or update the firmware",
+                "the firmware of these machines does not extend the PCR bank that they quote, so any system can write \
+                    the registers of this bank: {}. Choose SHA-256 in the firmware setup, or update the firmware",
                 listed(named.collect(), self.unmeasured.len())
             );
             (False, reason::NOT_MEASURED, message)

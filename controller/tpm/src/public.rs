@@ -35,7 +35,7 @@ impl Key {
     pub(crate) fn rsa(modulus: &[u8]) -> Result<Self, NoKey> {
         // The length in bytes is not sufficient: the first bit must also be set.
         if modulus.len() != RSA_LEN || modulus.first().is_none_or(|byte| *byte < 0x80) {
-            return Err("the modulus does not have 2048 bits");
+            return Err("the modulus is not 2048 bits long");
         }
         if modulus.last().is_none_or(|byte| byte % 2 == 0) {
             return Err("the modulus is even");

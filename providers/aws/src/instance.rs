@@ -120,7 +120,7 @@ impl Session {
         let evidence = evidence.to_json();
         if evidence.len() > MAX_EVIDENCE_LEN {
             let what = format!(
-                "the evidence has {} bytes (limit: {MAX_EVIDENCE_LEN})",
+                "the evidence is {} bytes long (limit: {MAX_EVIDENCE_LEN})",
                 evidence.len()
             );
             return Err(Failure::new(Code::EvidenceInvalid, what, NOT_AWS));

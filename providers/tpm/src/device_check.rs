@@ -84,8 +84,8 @@ fn unusable(path: &Path, facts: &Path, error: Errno) -> Failure {
         ),
         Errno::ACCESS | Errno::PERM => (
             format!("no permission to open {place}"),
-            "run the plugin as root, as the kubelet does, or in the group of the file; check that \
-             no sandbox (DeviceAllow=, a container) blocks devices",
+            "run the plugin as root, like the kubelet, or as a member of the file's group; check that no sandbox \
+                (DeviceAllow=, a container) blocks devices",
         ),
         Errno::BUSY => (
             format!("{place} is in use by another program"),
@@ -110,8 +110,8 @@ mod tests {
 
     #[test]
     fn an_unusable_device_error_has_the_reason_and_a_remedy() {
-        let permitted = "run the plugin as root, as the kubelet does, or in the group of the \
-                         file; check that no sandbox (DeviceAllow=, a container) blocks devices";
+        let permitted = "run the plugin as root, like the kubelet, or as a member of the file's group; check that no \
+            sandbox (DeviceAllow=, a container) blocks devices";
         for (errno, what, remedy) in [
             (
                 Errno::ACCESS,

@@ -5,9 +5,8 @@ use kubelet_authenticator::failure::{Code, Failure};
 use crate::protocol::{DeviceError, FORMAT_ONE, FORMAT_ONE_ERROR, LAYER};
 
 /// The packages of libtss2. On Debian 13 and Ubuntu 24.04 their names end with `t64`.
-pub(crate) const PACKAGES: &str = "install tpm2-tss: on Debian and Ubuntu libtss2-esys-3.0.2-0, \
-                        libtss2-tctildr0 and libtss2-tcti-device0 (or the same with t64 at the \
-                        end), elsewhere tpm2-tss";
+pub(crate) const PACKAGES: &str = "install tpm2-tss: on Debian and Ubuntu libtss2-esys-3.0.2-0, libtss2-tctildr0 and \
+    libtss2-tcti-device0 (or the same names with the suffix t64), elsewhere tpm2-tss";
 
 /// The hint if the plugin and the TPM helper have incompatible versions.
 pub(crate) const SAME_VERSION: &str = concat!(
@@ -52,9 +51,9 @@ pub(crate) fn failure(tpm: &str, error: &DeviceError) -> Failure {
         ),
         DeviceError::NoBank => (
             "does not have a SHA-256 or SHA-384 bank with all PCRs in tpm.pcrs",
-            "select SHA-256 in the firmware's settings of the TPM, or request it and reboot: \
-             `echo 23 2 > /sys/class/tpm/tpm0/ppi/request` (where ppi/version is 1.3; the firmware can \
-             ask at the console); a TPM with only SHA-1 cannot attest",
+            "select SHA-256 in the firmware's TPM settings, or request it and reboot: `echo 23 2 > \
+                /sys/class/tpm/tpm0/ppi/request` (if ppi/version is 1.3; the firmware can require a confirmation at \
+                the console); a TPM with only SHA-1 cannot attest",
         ),
         DeviceError::Unsettled => (
             "changed its PCRs during the quote",
@@ -141,7 +140,7 @@ fn explain_format_one(error: u32) -> (&'static str, &'static str) {
         // TPM_RC_ASYMMETRIC, TPM_RC_VALUE, TPM_RC_KEY_SIZE, TPM_RC_SCHEME, TPM_RC_CURVE,
         // TPM_RC_SYMMETRIC
         0x81 | 0x84 | 0x87 | 0x92 | 0xa6 | 0x96 => (
-            "does not support this kind of key",
+            "does not support this key type",
             "choose another endorsement key (tpm.endorsementKey); attestation keys need NIST P-256",
         ),
         _ => ("refuses", UNKNOWN),
@@ -181,7 +180,7 @@ mod tests {
             (0x9a2, "requires a password"),
             (0x185, "disabled endorsement hierarchy"),
             (0x18b, "disabled endorsement hierarchy"),
-            (0x2e6, "does not support this kind of key"),
+            (0x2e6, "does not support this key type"),
             (0x000a_000a, "cannot be reached ("),
             (0x000a_0015, "by this libtss2"),
             // This is the general failure of the transport, and not failure mode.

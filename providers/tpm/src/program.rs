@@ -148,7 +148,7 @@ fn start(program: &Path) -> Result<Child, Failure> {
         if error.kind() == io::ErrorKind::NotFound && program.exists() {
             unanswered(
                 format!("cannot start {place}: this system has no glibc to load it"),
-                "use a system with glibc; musl's (Alpine) cannot load libtss2 for it",
+                "use a system with glibc; the musl loader (Alpine) cannot load libtss2",
             )
         } else {
             unanswered(

@@ -50,7 +50,7 @@ fn of_handshake(error: &rustls::Error, name: &str) -> (String, &'static str) {
             (CIPHERS.to_owned(), SEE_SUPPORT)
         }
         rustls::Error::PeerIncompatible(why) => (
-            format!("the server's TLS is not supported ({why:?})"),
+            format!("the server's TLS configuration is not supported ({why:?})"),
             SEE_SUPPORT,
         ),
         rustls::Error::PeerMisbehaved(why) => (
@@ -119,7 +119,7 @@ fn of_certificate(error: &CertificateError, name: &str) -> (String, &'static str
         ),
         CertificateError::UnsupportedSignatureAlgorithmContext { .. }
         | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => (
-            "or its CA has a signature or key of a kind that is not supported, such as SHA-1",
+            "or its CA has an unsupported type of signature or key, such as SHA-1",
             SEE_SUPPORT,
         ),
         CertificateError::UnhandledCriticalExtension => (

@@ -7,11 +7,11 @@ use super::*;
 #[test]
 fn an_invalid_value_is_refused_in_every_source() {
     for (name, value, expected) in [
-        ("nodeName", "N1", "a node name is"),
-        ("providerID", "i-1", "a provider ID is"),
+        ("nodeName", "N1", "a node name must have"),
+        ("providerID", "i-1", "a provider ID must have"),
         ("bootstrapKubeconfig", "b", "must be an absolute path"),
         ("stateDirectory", "~/s", "must be an absolute path"),
-        ("audience", "a b", "an audience is"),
+        ("audience", "a b", "an audience must have"),
         ("expirationSeconds", "599", "must be an integer from 600 to"),
     ] {
         let key = entry(name);

@@ -100,7 +100,7 @@ fn an_aws_inventory_requires_an_account_a_region_and_a_tag() {
 
         let output = Files::found(&aws).run(&[], &[]);
 
-        let words = format!("awsInstances: spec.aws.{field} in the file of --settings requires");
+        let words = format!("awsInstances: spec.aws.{field} in the --settings file requires");
         assert_refused(&output, 3, &["--inventory", &words]);
     }
 }

@@ -78,7 +78,7 @@ fn explain_checks_the_document_and_skips_the_aws_calls() {
         ("claim", "undecided"),
     ];
     assert_eq!(outcomes(&known), expected, "{known:#}");
-    let saw = "not called: STS, and EC2 after it; the other parts of this check pass";
+    let saw = "not called: STS, and then EC2; the other parts of this check pass";
     assert_eq!(known["checks"][4]["saw"], saw);
     assert_eq!(outcomes(&unknown).last(), Some(&("evidence", "denied")));
     assert_eq!(unknown["reason"], "DocumentSignerMismatch");

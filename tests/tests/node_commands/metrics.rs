@@ -42,7 +42,7 @@ kubelet_authenticator_build_info{{provider=\"null\",version=\"{version}\"}} 1
 # HELP kubelet_authenticator_certificate_stored Whether a certificate of this machine is stored.
 # TYPE kubelet_authenticator_certificate_stored gauge
 kubelet_authenticator_certificate_stored 0
-# HELP kubelet_authenticator_consecutive_failures The number of failures of this kind since the last success.
+# HELP kubelet_authenticator_consecutive_failures The number of consecutive failures of the same kind.
 # TYPE kubelet_authenticator_consecutive_failures gauge
 kubelet_authenticator_consecutive_failures 0
 # HELP kubelet_authenticator_request_pending Whether a request without a certificate is pending.

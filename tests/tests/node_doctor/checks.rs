@@ -105,7 +105,7 @@ fn a_kubelet_kubeconfig_with_too_many_ca_certificates_fails_the_check() {
 
     let examined = bed.doctor();
 
-    examined.says("kubelet-kubeconfig", "fail", "Linux allows 131072");
+    examined.says("kubelet-kubeconfig", "fail", "Linux allows at most 131072");
 }
 
 #[test]

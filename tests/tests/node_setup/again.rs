@@ -185,7 +185,7 @@ fn a_machine_that_joins_another_cluster_drops_the_old_credential() {
 
     let run = host.setup().succeeded();
 
-    run.saying("it belongs to a different cluster from the one that this machine joins");
+    run.saying("it belongs to a different cluster, but this machine joins");
     assert_ne!(host.node.serial(), old);
     assert_eq!(host.node.status()["server"], second.url());
     assert_eq!((first.creates(), second.creates()), (1, 1));

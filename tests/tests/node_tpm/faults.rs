@@ -52,7 +52,7 @@ fn a_tpm_error_exits_with_6_and_a_remedy() {
             "disabled endorsement hierarchy",
             "firmware's settings",
         ),
-        (create, 0x2e6, "this kind of key", "tpm.endorsementKey"),
+        (create, 0x2e6, "this key type", "tpm.endorsementKey"),
     ] {
         let (bed, _proxy) = faulty(commands, Fault::Answer(code));
 

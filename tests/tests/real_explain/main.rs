@@ -261,7 +261,7 @@ passed     signature: a certificate until TIME
 Result:    issued, JoinRepeated: every check passes
 Condition: Approved NodeNameClaimed at TIME: approved by
            node-attestation-controller
-Issued:    the request has its certificate
+Issued:    the request already has a certificate
 Event:     FirstJoin on Machine m1 at TIME: issued a certificate
            of generation GENERATION for node m1 on machine generic:///prod-1/m1:
            first join

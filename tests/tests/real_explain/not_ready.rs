@@ -66,7 +66,7 @@ fn a_request_in_a_cluster_with_the_ca_of_another_is_explained_with_it() {
     let reason = reason_of(&scene);
 
     assert!(
-        reason.starts_with("SharedCA: a Cluster of another namespace has the private key"),
+        reason.starts_with("SharedCA: a Cluster in another namespace has the private key"),
         "{reason}"
     );
 }

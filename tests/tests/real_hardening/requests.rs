@@ -49,7 +49,7 @@ fn oversized_requests_from_a_bootstrap_token_are_refused() {
     let token = CONFINED.token_holder("flood1");
     assert_refused(
         &request.file_of(&token, Some(1_400_000)),
-        "the request has 1400000 bytes, and 65536 are allowed",
+        "the request is 1400000 bytes long, and at most 65536 are allowed",
     );
     for excess in 1..4 {
         let refused = request.file_of(&token, Some(65_536 + excess));
@@ -217,7 +217,7 @@ fn a_bootstrap_token_cannot_use_another_request_name() {
     for name in ["node-csr-abc", "kubelet-authenticatorx", "csr-1"] {
         assert_refused(
             &Request::ours(name, "naming").file(&token),
-            "bootstrap tokens can create only requests that kubelet-authenticator names",
+            "bootstrap tokens can create only requests with names from kubelet-authenticator",
         );
     }
 }

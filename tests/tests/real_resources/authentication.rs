@@ -195,7 +195,7 @@ fn insecure_rejects_options_that_need_evidence() {
         (
             "guestReportedAddresses",
             json!("Allow"),
-            "nodes with insecure do not get serving certificates: use Refuse",
+            "nodes that use insecure cannot get serving certificates: use Refuse",
         ),
     ]);
 }
@@ -345,7 +345,7 @@ fn an_exempt_entry_is_a_node_name_or_control_plane() {
 
 #[test]
 fn invalid_lists_of_address_ranges_are_refused() {
-    const MALFORMED: &str = "an address range is <network>/<prefix length>";
+    const MALFORMED: &str = "an address range must have the form <network>/<prefix length>";
     let many: Vec<_> = (0..33).map(|n| format!("10.{n}.0.0/16")).collect();
     let ranges = "servingAddressRanges";
     let (first, second) = ("servingAddressRanges[0]", "servingAddressRanges[1]");

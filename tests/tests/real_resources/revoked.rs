@@ -25,7 +25,7 @@ fn each_revocation_entry_has_a_record_a_generation_and_a_time() {
     let kept = valid.accepts(name, &json!("kept"));
     assert_eq!(kept["spec"], valid.object["spec"]);
 
-    let form = "a record's UID is 32 lower-case hexadecimal digits";
+    let form = "a record's UID must have 32 lower-case hexadecimal digits";
     for other in ["0", &format!("{uid}.3"), &uid.replace('0', "A")] {
         valid.refuses(
             "/spec/revoked",

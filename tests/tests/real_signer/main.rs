@@ -377,7 +377,7 @@ fn a_signer_with_a_wrong_pin_keeps_running_and_the_request_waits() {
     assert_eq!(line["outcome"], "deferred");
     assert_eq!(line["reason"], "SignerUnavailable");
     let detail = line["detail"].as_str().unwrap();
-    assert!(detail.contains("the token refused the PIN"), "{detail}");
+    assert!(detail.contains("the token rejected the PIN"), "{detail}");
     assert_unanswered(Later::decision(&line), || BED.request(&name));
     drop(signer);
     token.write_pin(PIN, 0o600);

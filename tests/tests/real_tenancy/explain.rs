@@ -120,8 +120,8 @@ fn an_identity_chain_is_explained_with_roles_account_and_expiry() {
         (&told["reason"], &told["note"]),
         (&json!("Resolved"), &Value::Null)
     );
-    let warning = "durationSeconds of AWSClusterRoleIdentity/explained-jump is more than an hour: STS does not allow it \
-                   for a role with temporary source credentials";
+    let warning = "durationSeconds of AWSClusterRoleIdentity/explained-jump exceeds 1 hour: STS does not allow this \
+        for a role with temporary source credentials";
     assert_eq!(told["warnings"], json!([warning]));
     let [resolved, ready] = told["conditions"].as_array().unwrap().as_slice() else {
         panic!("{told:#}");
@@ -233,7 +233,7 @@ fn different_options_from_the_controller_are_reported() {
     assert_eq!(as_controller["account"], ACK_ACCOUNT);
     assert_eq!(
         as_controller["decidedBy"],
-        "the annotations of the Namespace and the config maps of AWS Controllers for Kubernetes"
+        "the Namespace annotations and the ConfigMaps of AWS Controllers for Kubernetes"
     );
     assert_eq!(
         (&as_controller["reason"], &as_controller["note"]),

@@ -168,7 +168,10 @@ fn annotations_of_the_tenants_objects_do_not_provide_a_role() {
     }
     let request = tenant.asks("m1", &tenant.launch(ANOTHERS));
     tenant.is_still("False", "IdentityNotNamed");
-    tenant.waits(&request, "no object names an AWS identity for the cluster");
+    tenant.waits(
+        &request,
+        "no object specifies an AWS identity for the cluster",
+    );
     assert_eq!(outcomes_with(ANOTHERS), Vec::<String>::new());
 
     // Only the same annotation on the Namespace has an effect, because only the operator can write it.

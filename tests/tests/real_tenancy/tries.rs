@@ -97,7 +97,7 @@ fn two_clusters_with_one_name_in_one_account_are_reported_to_both() {
         let mut lines = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
         lines.find(|line| {
             let fields = &line["fields"];
-            fields["message"] == "two Clusters with one name use one AWS account"
+            fields["message"] == "two Clusters with the same name use the same AWS account"
                 && fields["cluster"] == "pair-b/pair"
         })
     };

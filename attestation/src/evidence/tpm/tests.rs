@@ -128,7 +128,7 @@ fn the_number_and_size_of_ca_certificates_are_limited() {
         assert_eq!(field(&of(count, 100)), expected);
     }
     assert!(parsed(&of(2, 5_120)).is_ok());
-    let expected = InvalidField::new("ekChain has 10242 bytes (limit: 10240)");
+    let expected = InvalidField::new("ekChain is 10242 bytes long (limit: 10240)");
     assert_eq!(field(&of(2, 5_121)), expected);
     assert!(parsed(&of(1, 10_240)).is_ok());
     for bad in [of(1, 10_241), of(1, 0)] {

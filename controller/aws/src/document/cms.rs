@@ -98,7 +98,7 @@ impl<'a> SignedMessage<'a> {
         }
         let signature = signer.decode::<&OctetStringRef>()?.as_bytes();
         if signature.len() != SIGNATURE_LEN {
-            return Err(DocumentAlgorithm("the signature does not have 2048 bits"));
+            return Err(DocumentAlgorithm("the signature is not 2048 bits long"));
         }
         signer
             .finish()

@@ -43,13 +43,15 @@ pub enum OutageKind {
     #[display("is not called now: too many requests are waiting for it")]
     Busy,
     /// The namespace uses too many combinations of credentials and regions.
-    #[display("is not called now: the namespace uses too many credentials and regions")]
+    #[display(
+        "is not called now: the namespace uses too many combinations of credentials and regions"
+    )]
     TooManyRegions,
     /// EC2 does not list the instance: it belongs to another account, or is too young.
-    #[display("does not report the instance {_0}, or not yet")]
+    #[display("does not (yet) report the instance {_0}")]
     NotFound(String),
     /// The instance is too young to have a name, or its subnet does not assign such names.
-    #[display("does not report a valid node name for the instance {_0}, or not yet")]
+    #[display("does not (yet) report a valid node name for the instance {_0}")]
     Unnamed(String),
     /// EC2's response has no valid endorsement key for this instance. Contains the error in the response.
     #[display("returned an invalid endorsement key for {_0}: {_1}")]

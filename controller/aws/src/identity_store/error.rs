@@ -23,7 +23,7 @@ pub enum IdentityError {
     WatchInterrupted(Source),
     /// Identities name more Secrets than the controller watches.
     #[error(
-        "the controller does not read the Secret {0:?}: identities name more than {MAX_SECRETS} Secrets"
+        "the controller does not read the Secret {0:?}: identities reference more than {MAX_SECRETS} Secrets"
     )]
     TooManySecrets(String),
     /// A namespace has more objects of a kind than the controller keeps, and this object is not kept.

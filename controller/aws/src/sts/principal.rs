@@ -29,7 +29,7 @@ pub struct ProfileRole {
 
 /// The text is not a role name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("must be <role> or <account>:<role>, with the role name without its path")]
+#[error("must be <role> or <account>:<role>; the role name must not contain its path")]
 pub struct InvalidRole;
 
 impl FromStr for ProfileRole {

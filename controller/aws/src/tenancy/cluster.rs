@@ -107,9 +107,7 @@ pub enum DecidedBy {
     #[display("{} {}, which has no spec.identityRef", _0.kind, _0.name)]
     NoIdentityRef(ObjectRef),
     /// The annotations on the Namespace, and `ConfigMap` objects.
-    #[display(
-        "the annotations of the Namespace and the config maps of AWS Controllers for Kubernetes"
-    )]
+    #[display("the Namespace annotations and the ConfigMaps of AWS Controllers for Kubernetes")]
     Carm,
     /// An `IAMRoleSelector`.
     #[display("the IAMRoleSelector that matches the Cluster")]

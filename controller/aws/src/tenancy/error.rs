@@ -130,7 +130,7 @@ pub enum ResolutionError {
     },
     /// The account in an annotation is invalid.
     #[error(
-        "annotation {annotation} of namespace {namespace} has {value:?}, which is not an AWS account ID (12 digits)"
+        "the value {value:?} of annotation {annotation} on namespace {namespace} is not an AWS account ID (12 digits)"
     )]
     InvalidAccount {
         /// The annotation.
@@ -161,7 +161,7 @@ pub enum ResolutionError {
     #[error("namespace {0} does not exist")]
     NamespaceNotFound(String),
     /// No object names an identity for the cluster.
-    #[error("no object names an AWS identity for the cluster: {0}")]
+    #[error("no object specifies an AWS identity for the cluster: {0}")]
     IdentityNotNamed(&'static str),
     /// The object that names the identity cannot be parsed.
     #[error("{kind} {name} in namespace {namespace} is invalid: {detail}")]

@@ -77,8 +77,7 @@ pub struct ServiceAccount {
 pub enum Warning {
     /// The session duration is longer than STS allows.
     #[display(
-        "durationSeconds of {_0} is more than an hour: STS does not allow it for a role with temporary source \
-         credentials"
+        "durationSeconds of {_0} exceeds 1 hour: STS does not allow this for a role with temporary source credentials"
     )]
     DurationShortened(IdentityRef),
     /// A reference has a namespace, which is ignored (Cluster API multi-tenancy contract).

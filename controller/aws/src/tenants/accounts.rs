@@ -101,7 +101,8 @@ impl Accounts {
             state.other(account, cluster)
         });
         if let Some(other) = other {
-            cluster_line!(&ClusterLines::of(cluster), WARN, %other, account, "two Clusters with one name use one AWS account");
+            cluster_line!(&ClusterLines::of(cluster), WARN, %other, account, "two Clusters with the same name use the \
+                same AWS account");
         }
     }
 

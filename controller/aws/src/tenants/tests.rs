@@ -400,7 +400,8 @@ async fn the_controller_identity_fallback_is_reported_without_resolution() {
         (
             ConditionStatus::Unknown,
             "ControllerIdentity",
-            "no object names an AWS identity for the cluster: EC2 is called with the controller's own credentials, account 999988887777",
+            "no object specifies an AWS identity for the cluster: EC2 is called with the controller's own credentials, \
+             account 999988887777",
         )
     );
     // An identity with the same credentials counts as the same identity.

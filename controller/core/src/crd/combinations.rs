@@ -49,19 +49,19 @@ const COMBINATIONS: &[(&str, &str, &str)] = &[
     (
         ".guestReportedAddresses",
         "self.guestReportedAddresses != 'Allow' || !('insecure' in self.authorizedAttestors)",
-        "nodes with insecure do not get serving certificates: use Refuse",
+        "nodes that use insecure cannot get serving certificates: use Refuse",
     ),
     (
         ".guestReportedAddresses",
         "self.guestReportedAddresses != 'Allow' || size(self.servingAddressRanges) > 0",
-        "without ranges, a node can get a certificate for any address: set servingAddressRanges \
-         to the networks of the nodes, or Refuse",
+        "without ranges, a node can get a certificate for any address: set servingAddressRanges to the node networks, \
+            or use Refuse",
     ),
     (
         ".certificate.expirationSeconds",
         "'insecure' in self.authorizedAttestors || !has(self.certificate.expirationSeconds) \
          || self.certificate.expirationSeconds <= 2592000",
-        "the maximum is 2592000 (30 days): with evidence, certificates are renewed",
+        "the maximum is 2592000 (30 days), because certificates with evidence are renewed",
     ),
 ];
 

@@ -110,8 +110,8 @@ pub(super) fn address_ranges(_: &mut SchemaGenerator) -> Schema {
             "x-kubernetes-validations": [rule(
                 // The CEL functions require Kubernetes 1.31. The project requires 1.33.
                 "isCIDR(self) && cidr(self) == cidr(self).masked()",
-                "an address range is <network>/<prefix length>, without host bits, \
-                 such as 10.0.0.0/8 or 2001:db8::/32",
+                "an address range must have the form <network>/<prefix length>, without host bits, such as \
+                    10.0.0.0/8 or 2001:db8::/32",
             )],
         },
     })
@@ -131,7 +131,7 @@ pub(super) fn pcr_sets(_: &mut SchemaGenerator) -> Schema {
             "x-kubernetes-validations": [
                 rule(
                     "self.all(index, index.matches('^([0-9]|1[0-9]|2[0-3])$'))",
-                    "a register is a number from 0 to 23",
+                    "a register must be a number from 0 to 23",
                 ),
                 rule(
                     "self.all(index, !index.matches('^[0-7]$') || !self[index].matches('(^|[^0-9a-f])0+(,|$)'))",
@@ -143,7 +143,7 @@ pub(super) fn pcr_sets(_: &mut SchemaGenerator) -> Schema {
         "x-kubernetes-validations": [rule(
             // The length of 4,096 digests with their separators. The controller keeps each policy in memory.
             "self.map(state, state.map(index, size(state[index])).sum()).sum() <= 270336",
-            "all states together have at most 4096 values",
+            "all states together must have at most 4096 values",
         )],
     })
 }
@@ -156,7 +156,7 @@ pub(super) fn tags(_: &mut SchemaGenerator) -> Schema {
         "additionalProperties": {"type": "string", "maxLength": 256},
         "x-kubernetes-validations": [rule(
             "self.all(key, size(key) >= 1 && size(key) <= 128)",
-            "a tag's key has 1 to 128 characters",
+            "a tag key must have 1 to 128 characters",
         )],
     })
 }
@@ -186,7 +186,7 @@ pub(super) fn revoked(_: &mut SchemaGenerator) -> Schema {
         },
         "x-kubernetes-validations": [rule(
             "self.all(uid, uid.matches('^[0-9a-f]{32}$'))",
-            "a record's UID is 32 lower-case hexadecimal digits",
+            "a record's UID must have 32 lower-case hexadecimal digits",
         )],
     })
 }
@@ -226,7 +226,7 @@ pub(super) fn revoked_keys(_: &mut SchemaGenerator) -> Schema {
         },
         "x-kubernetes-validations": [rule(
             "self.all(key, key.matches('^[0-9a-f]{64}$'))",
-            "the name of a key is its SHA-256 digest, in lower-case hexadecimal digits",
+            "the name of a key must be its SHA-256 digest, in lower-case hexadecimal digits",
         )],
     })
 }

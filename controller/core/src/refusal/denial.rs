@@ -16,7 +16,7 @@ crate::reasons! {
     #[derive(Clone, PartialEq, Eq)]
     pub Denial {
         /// `spec.request` is larger than the controller accepts.
-        #[error("spec.request has {0} bytes; the maximum is {MAX_REQUEST_LEN}")]
+        #[error("spec.request is {0} bytes long; the maximum is {MAX_REQUEST_LEN}")]
         #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         RequestTooLarge(usize) => "the request is too large",
         /// The requester's attributes in `spec` are larger than the API server sets for a node or a bootstrap token.
@@ -73,10 +73,10 @@ crate::reasons! {
         #[error("the certification request has an unsupported attribute")]
         #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         UnknownAttribute => "the certification request has an unsupported attribute",
-        /// The certification request has two lists of extensions.
-        #[error("the certification request has two lists of extensions")]
+        /// The certification request has two extension lists.
+        #[error("the certification request has two extension lists")]
         #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
-        DuplicateAttribute => "the certification request has two lists of extensions",
+        DuplicateAttribute => "the certification request has two extension lists",
         /// The certification request has the same extension twice.
         #[error("the certification request has a duplicate extension")]
         #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
@@ -241,7 +241,7 @@ crate::reasons! {
         TooManyServingNames(usize) => "the request contains too many names and addresses",
         /// The name or address cannot belong to one machine: it is the control-plane endpoint, `kubernetes`, a Service,
         /// the local host, or not a single host.
-        #[error("{0} is reserved: it does not belong to one machine")]
+        #[error("{0} is reserved: it does not belong to a single machine")]
         #[cure("Remove the name or address from the Node, for example with the kubelet's `--node-ip`.")]
         ServingNameReserved(ServingName) => "a name or address is reserved",
         /// The address is outside the ranges in `servingAddressRanges`.
@@ -250,7 +250,8 @@ crate::reasons! {
         ServingAddressOutOfRange(IpAddr) => "an address is outside the allowed ranges for serving certificates",
         /// The machine obtained its certificate without evidence, so its addresses cannot be verified.
         #[error("node {0} joined without evidence")]
-        #[cure("Use an attestation provider with evidence. A node with `insecure` cannot get a serving certificate.")]
+        #[cure("Use an attestation provider with evidence. A node that uses `insecure` cannot get a serving \
+            certificate.")]
         UnattestedServing(NodeName) => "a node without evidence cannot get a serving certificate",
         /// The name or address belongs to another machine.
         #[error("{0} also belongs to machine {1}")]
@@ -283,7 +284,8 @@ crate::reasons! {
         /// The requesting node's certificate does not contain the UID of a node identity. kube-apiserver forwards this
         /// UID in Kubernetes 1.33 and later.
         #[error("the requester's certificate does not contain a UID from this controller")]
-        #[cure("Set `adoption: Allow` for a node that joined before, or use its bootstrap token. Check that Kubernetes \
+        #[cure("Set `adoption: Allow` for a node that joined before attestation was enabled, or use its bootstrap \
+            token. Check that Kubernetes \
                  is 1.33 or later.")]
         RequesterUidMissing => "the requester's certificate was not issued by this controller, and the node cannot be adopted",
         /// A certificate that was obtained without evidence cannot be renewed.
@@ -356,8 +358,8 @@ crate::reasons! {
         TpmRanBackwards(NodeName, ProviderId) => "the TPM counters are lower than recorded",
         /// The machine's TPM is registered for another machine, which holds a different node name.
         #[error("the TPM belongs to {1}, which holds node name {0}")]
-        #[cure("Investigate immediately, and find the copy. Boards were swapped, or a virtual machine was cloned with \
-                 its TPM.")]
+        #[cure("Investigate immediately, and find the copy. Possible causes are swapped boards, and a virtual machine \
+            that was cloned with its TPM.")]
         TpmOfAnotherMachine(NodeName, ProviderId) => "the TPM is already registered for another machine",
         /// The key belongs to the node identity of another machine. A copied disk or image contains the key.
         #[error("the key belongs to {1}, which holds node name {0}")]

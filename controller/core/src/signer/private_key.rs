@@ -53,14 +53,14 @@ pub enum InvalidPrivateKey {
     TooLong,
     /// The content of the PEM block does not have the format that the block's label names.
     #[error(
-        "the content of the PEM block is not a key in the form that its label names: write the key again, for \
-         example with \"openssl pkey\""
+        "the content of the PEM block is not a key in the format of its label: export the key again, for example with \
+            \"openssl pkey\""
     )]
     Malformed,
     /// The kind or the curve is not supported.
     #[error(
-        "the kind or the curve of the key is not supported: create an RSA key of 2048 to 4096 bits, or an ECDSA key \
-         on P-256, P-384 or P-521"
+        "the key type or the curve is not supported: create an RSA key of 2048 to 4096 bits, or an ECDSA key on P-256, \
+            P-384 or P-521"
     )]
     Kind,
     /// The modulus of an RSA key is too short or too long. The number is its length in bits.

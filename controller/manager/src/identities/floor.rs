@@ -20,8 +20,8 @@ pub(super) async fn raise(
     let floor = seconds(before)?;
     let effect = format!(
         "Within seconds, the controller and Cluster {cluster} refuse all certificates of generations before {floor}. \
-         Nodes with such a certificate become NotReady, and rejoin with another key, a bootstrap token and their \
-         evidence. The floor cannot be lowered again."
+         Nodes that use one of these certificates become NotReady, and rejoin with another key, a bootstrap token and \
+         their evidence. The floor cannot be lowered again."
     );
     if !confirmation.ask(&effect)? {
         return unchanged(output, &Value::Null);

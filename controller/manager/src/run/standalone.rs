@@ -74,8 +74,8 @@ pub(super) async fn run(
     let spec = &authentication.spec;
     ensure!(
         !providers.allow_insecure || is_authorized(spec, &Provider::INSECURE),
-        "--allow-insecure has no effect, because spec.authorizedAttestors in the file of --settings does not contain \
-         insecure: remove the option"
+        "--allow-insecure has no effect, because spec.authorizedAttestors in the --settings file does not contain \
+            insecure: remove the option"
             .into()
     );
     let file = arguments.inventory.unwrap_or_default();
@@ -120,8 +120,7 @@ fn instances(
     ] {
         ensure!(
             !is_empty,
-            format!("spec.aws.{field} in the file of --settings requires at least one entry")
-                .into()
+            format!("spec.aws.{field} in the --settings file requires at least one entry").into()
         );
     }
     let regions = |account: &String| {

@@ -128,7 +128,7 @@ pub(crate) enum Excess {
     Pages(usize),
     #[error("the answers from API servers exceed the available memory")]
     Memory,
-    #[error("the connections to the API servers of the namespace exceed its part of the memory")]
+    #[error("the connections to the API servers of the namespace exceed its share of the memory")]
     Connections,
     #[error("the API server's response was not complete in time")]
     Time,
@@ -404,7 +404,8 @@ pub(crate) struct BoundedBody<B> {
 
 impl Cuts {
     fn log(&self) {
-        const MESSAGE: &str = "a request with too many labels or other fields is not read";
+        const MESSAGE: &str =
+            "the controller does not read a request with too many labels or other fields";
         let max = MAX_VALUES_OF_REQUEST;
         let is_first = CUTS_LOGGED
             .take(&mut *self.next.lock(), Instant::now())
@@ -414,7 +415,7 @@ impl Cuts {
                 &self.lines,
                 WARN,
                 max,
-                "{MESSAGE}; further ones within an hour are logged with -v"
+                "{MESSAGE}; more such messages within an hour are logged only with -v"
             );
         } else {
             tracing::debug!(max, "{MESSAGE}");

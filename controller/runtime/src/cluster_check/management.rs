@@ -95,7 +95,7 @@ async fn cluster_api(management: &ClusterAccess) -> Finding {
     match call(cluster_resource(management.client())).await {
         Ok(Some(resource)) => Finding::pass(format!("Cluster is served as {}", resource.version)),
         Ok(None) => Finding::fail(
-            "the API server serves no supported version of Cluster",
+            "the API server does not serve a supported version of Cluster",
             "install Cluster API: clusterctl init",
         ),
         Err(error) => Finding::failed(&error, "discover APIs"),

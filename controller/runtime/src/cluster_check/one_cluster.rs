@@ -266,12 +266,12 @@ async fn templates(
              machines, and to get clusters, their control planes, kubeadmconfigs and kubeadmconfigtemplates",
         ),
         Ok(without) if without.is_empty() => {
-            Finding::pass("each has the plugin, or a machine with a node identity")
+            Finding::pass("each contains the plugin, or has a machine with a node identity")
         }
         Ok(without) => Finding::warn(
             format!("without the plugin: {}", some(&without)),
-            "add the plugin to these bootstrap templates: autoApproveBindings: Remove waits for them, and under \
-             enforcement their next machines cannot join",
+            "add the plugin to these bootstrap templates. Until then, autoApproveBindings: Remove waits; if you \
+                enforce attestation anyway, new machines from these templates cannot join",
         ),
     }
 }

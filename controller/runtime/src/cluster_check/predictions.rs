@@ -142,7 +142,7 @@ fn finding(predictions: &[NodePrediction]) -> Finding {
     } else if !waiting.is_empty() {
         Finding::warn(parts.join("; "), CURE)
     } else {
-        parts.push("no request would be refused by a check without evidence".to_owned());
+        parts.push("no request would fail a check that works without evidence".to_owned());
         Finding::pass(parts.join("; "))
     }
 }

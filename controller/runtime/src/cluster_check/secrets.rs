@@ -143,10 +143,10 @@ pub(super) fn answering(server: &str, claims: Option<&TokenClaims>) -> Finding {
     };
     let hours = claims.lifetime().as_secs() / 3600;
     let what = format!(
-        "{server} answers, but the token is valid for only {hours} h: it does not outlive an outage of 10 days"
+        "{server} answers, but the token is valid for only {hours} h: it would expire during an outage of 10 days"
     );
-    let cure = "request a token for 720h; if the API server grants a shorter one, increase its option \
-                --service-account-max-token-expiration";
+    let cure = "request a token with a lifetime of 720h; if the API server grants a shorter one, increase its option \
+        --service-account-max-token-expiration";
     Finding::warn(what, cure)
 }
 

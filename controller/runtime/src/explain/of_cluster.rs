@@ -192,7 +192,7 @@ fn unavailable_attestors(authentication: &KubeletAuthentication) -> Option<Strin
     let is_false = condition.status == ConditionStatus::False.to_string();
     is_false.then(|| {
         format!(
-            "the controller does not have all attestors, {ATTESTORS_AVAILABLE} is False: {}",
+            "some attestors are not available to the controller ({ATTESTORS_AVAILABLE} is False): {}",
             condition.message
         )
     })
@@ -258,7 +258,7 @@ fn signing_of(
     let who = match (ca.signer(), signing) {
         (Some(_), _) => format!("the controller, with the CA of Secret {name}"),
         (None, KeylessSigning::External) => {
-            format!("the controller, with its external signer, with the CA of Secret {name}")
+            format!("the controller, with its external signer and the CA of Secret {name}")
         }
         (None, KeylessSigning::Absent) => {
             notes.push(format!(
@@ -324,7 +324,7 @@ pub(crate) async fn by_secret(
     key: &ObjectKey,
     egress: EgressPolicy,
 ) -> Result<ClusterAccess, BoxError> {
-    const OTHERWISE: &str = "--workload-kubeconfig can name another kubeconfig";
+    const OTHERWISE: &str = "use --workload-kubeconfig to specify a different kubeconfig";
     let name = format!("{}-kubeconfig", key.name);
     let found = secret(management, &key.namespace, &name).await;
     let found = found.map_err(|error| {
@@ -336,7 +336,7 @@ pub(crate) async fn by_secret(
     let text = text.map(|bytes| bytes.0.as_slice()).unwrap_or_default();
     let refused = |error| {
         format!(
-            "Secret {name} is refused ({OTHERWISE}): {}",
+            "Secret {name} is not accepted ({OTHERWISE}): {}",
             error_chain(&error)
         )
     };
@@ -378,7 +378,7 @@ mod tests {
 
         assert_eq!(
             who,
-            "the controller, with its external signer, with the CA of Secret prod-1-ca"
+            "the controller, with its external signer and the CA of Secret prod-1-ca"
         );
         assert_eq!(notes, Vec::<String>::new());
     }

@@ -100,7 +100,7 @@ struct Unknown;
 impl Unknown {
     fn records() -> Unavailable {
         Unavailable::new(NotCalled(
-            "the node identities, which are in the memory of the controller",
+            "the node identities, which exist only in the controller's memory",
         ))
     }
 }
@@ -174,7 +174,7 @@ impl Nodes for SeenNodes {
 
     async fn delete(&self, _: &NodeName, _: &str) -> Result<(), Unavailable> {
         Err(Unavailable::new(NotCalled(
-            "an explanation deletes no Node",
+            "an explanation does not delete Nodes",
         )))
     }
 

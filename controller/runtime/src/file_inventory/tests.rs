@@ -158,7 +158,7 @@ fn each_invalid_field_is_reported() {
         (
             "machines:",
             "serviceRanges: [10.96.0.0/12, 10.0.0.1/8]\nmachines:",
-            "machines.yaml: serviceRanges[1]: an address range is",
+            "machines.yaml: serviceRanges[1]: an address range must have the form",
         ),
         (
             "name: worker-2",

@@ -159,9 +159,9 @@ fn validations() -> Vec<(String, &'static str, String)> {
         ),
         (
             "!variables.byToken || variables.ourName".to_owned(),
-            "a bootstrap token's request is named as kubelet-authenticator names it",
+            "the name of a bootstrap token's request must be a name from kubelet-authenticator",
             format!(
-                "'bootstrap tokens can create only requests that kubelet-authenticator names \
+                "'bootstrap tokens can create only requests with names from kubelet-authenticator \
                  ({CSR_NAME_PREFIX}...): nodes of this cluster join through it'"
             ),
         ),
@@ -178,7 +178,7 @@ fn validations() -> Vec<(String, &'static str, String)> {
             format!("variables.requestLength <= {MAX_REQUEST_LEN}"),
             "the request is too long",
             format!(
-                "'the request has ' + string(variables.requestLength) + ' bytes, and \
+                "'the request is ' + string(variables.requestLength) + ' bytes long, and at most \
                  {MAX_REQUEST_LEN} are allowed'"
             ),
         ),

@@ -74,8 +74,7 @@ impl fmt::Display for AutoApprovePath {
             }
             Self::Authorizer { grant, .. } => write!(
                 f,
-                "by an authorizer other than RBAC (deny it create of \
-                 certificatesigningrequests/{})",
+                "by an authorizer other than RBAC (deny it the verb create on certificatesigningrequests/{})",
                 grant.subresource()
             ),
         }

@@ -37,8 +37,7 @@ impl Identities {
             floor <= unix_seconds(now),
             IdentitiesError::FloorInFuture(floor)
         );
-        let note =
-            format!("the certificates of all nodes from before generation {floor} are refused");
+        let note = format!("all node certificates of generations before {floor} are refused");
         let raise = |decisions: &mut RevocationDecisions| {
             let before = decisions.floor;
             ensure!(

@@ -112,7 +112,7 @@ fn words(done: &SweepAction) -> (&'static str, String) {
         Swept::StaleNodeRemoved => (
             "StaleNodeRemoved",
             format!(
-                "Deleted Node {node_name} of the previous machine, before generation {generation}."
+                "Deleted Node {node_name} of the previous machine before the start of generation {generation}."
             ),
         ),
     }

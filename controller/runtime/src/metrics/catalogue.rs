@@ -41,7 +41,7 @@ metrics! {
     CSR_DURATION = Histogram "node_attestation_csr_duration_seconds" &["outcome"],
         "Time from the start of a decision until its answer is written";
     DENIALS = Counter "node_attestation_cluster_denials" &["namespace", "cluster", "reason"],
-        "Denied requests of the cluster, by reasons that indicate a copied machine and all others";
+        "Denied requests of the cluster, grouped into reasons that indicate a copied machine and all other reasons";
     PENDING = Gauge "node_attestation_pending_csrs" CLUSTER,
         "Unanswered requests";
     OLDEST_PENDING = Gauge "node_attestation_oldest_pending_csr_seconds" CLUSTER,
@@ -61,9 +61,10 @@ metrics! {
     OVERLAPS = Gauge "node_attestation_exempt_overlaps" CLUSTER,
         "Exempt names with two valid certificates of the built-in signer";
     OTHER_APPROVALS = Gauge "node_attestation_other_serving_approvals" &["namespace", "cluster", "approver"],
-        "Requests for serving certificates that another approver approved in the last hour, by the reason that it wrote";
+        "Requests for serving certificates that another approver approved in the last hour, grouped by the reason that \
+            it wrote";
     VENDOR_EXPIRY = Gauge "node_attestation_endorsement_certificate_expiry_timestamp_seconds" CLUSTER,
-        "The earliest expiry of an endorsement key certificate or its issuers, from 90 days before it";
+        "The earliest expiry of an endorsement key certificate or its issuers, reported from 90 days before the expiry";
     UNMEASURED = Gauge "node_attestation_unmeasured_machines" CLUSTER,
         "Machines whose firmware does not extend the registers that they quote";
     LEADER = Gauge "node_attestation_leader" LEASE,

@@ -69,8 +69,9 @@ struct Snapshot {
 /// wait.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "namespace {namespace} has more than {RECORDS} node identities, or node identities of more than {CLUSTERS} clusters, or \
-     the node identities of all namespaces use all memory for them. Delete the node identities \
+    "namespace {namespace} has more than {RECORDS} node identities, or node identities of more than {CLUSTERS} \
+        clusters, or the node identities of all namespaces use all memory that is reserved for them. Delete the node \
+        identities \
      that do not belong to a node"
 )]
 struct TooManyRecords {
@@ -347,7 +348,7 @@ impl State {
         ensure!(
             found.len() <= MAX_OF_MACHINE,
             Unavailable::new(format!(
-                "more than {MAX_OF_MACHINE} node identities have the machine, the TPM or the key of this request"
+                "more than {MAX_OF_MACHINE} node identities contain the machine, TPM or key of this request"
             ))
         );
         Ok(found.into_values().flatten().cloned().collect())
@@ -370,7 +371,7 @@ impl State {
         ensure!(
             found.len() <= MAX_OF_MACHINE,
             Unavailable::new(format!(
-                "more than {MAX_OF_MACHINE} node identities have the UID of this certificate"
+                "more than {MAX_OF_MACHINE} node identities contain the UID of this certificate"
             ))
         );
         let found = found.into_iter().flat_map(|(_, entry)| entry);

@@ -19,13 +19,13 @@ const REMOVED: &[(&str, &str)] = &[
     (
         "spec.nameReuse",
         concat!(
-            "remove it; for the time when another machine gets a node name, see ",
+            "remove it; to find out when another machine can get a node name, see ",
             page_url!("architecture.md#one-behavior-for-each-policy")
         ),
     ),
     (
         "spec.staleNodes",
-        "remove it: the controller deletes the Node that a previous holder of a name left behind",
+        "remove it: the controller deletes the Node of the previous holder of a name",
     ),
     (
         "spec.tpm.pcrPolicy.mode",
@@ -33,7 +33,7 @@ const REMOVED: &[(&str, &str)] = &[
     ),
     (
         "spec.tpm.pcrPolicy.bank",
-        "remove it: the length of the values in allowed names the bank",
+        "remove it: the length of the values in allowed determines the bank",
     ),
 ];
 

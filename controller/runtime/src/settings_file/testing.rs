@@ -122,20 +122,20 @@ pub fn cases() -> Vec<Case> {
                 "servingAddressRanges": ["10.0.0.0/8"],
             }),
             "spec.guestReportedAddresses",
-            "nodes with insecure do not get serving certificates: use Refuse",
+            "nodes that use insecure cannot get serving certificates: use Refuse",
         ),
         case(
             "/spec",
             with("aws", "guestReportedAddresses", json!("Allow")),
             "spec.guestReportedAddresses",
-            "without ranges, a node can get a certificate for any address: set servingAddressRanges \
-             to the networks of the nodes, or Refuse",
+            "without ranges, a node can get a certificate for any address: set servingAddressRanges to the node \
+             networks, or use Refuse",
         ),
         case(
             "/spec/certificate",
             json!({"expirationSeconds": 2_592_001}),
             "spec.certificate.expirationSeconds",
-            "the maximum is 2592000 (30 days): with evidence, certificates are renewed",
+            "the maximum is 2592000 (30 days), because certificates with evidence are renewed",
         ),
         case(
             "/spec/tpm",
@@ -160,26 +160,26 @@ pub fn cases() -> Vec<Case> {
             "/spec/servingAddressRanges",
             json!(["10.0.0.0/8", "10.0.0.1/8"]),
             "spec.servingAddressRanges[1]",
-            "an address range is <network>/<prefix length>, without host bits, \
+            "an address range must have the form <network>/<prefix length>, without host bits, \
              such as 10.0.0.0/8 or 2001:db8::/32",
         ),
         case(
             "/spec/servingAddressRanges",
             json!(["::ffff:10.0.0.0/104"]),
             "spec.servingAddressRanges[0]",
-            "an address range is <network>",
+            "an address range must have the form <network>",
         ),
         case(
             "/spec/servingAddressRanges",
             json!(["010.0.0.0/8"]),
             "spec.servingAddressRanges[0]",
-            "an address range is <network>",
+            "an address range must have the form <network>",
         ),
         case(
             "/spec/aws/requiredTags",
             json!({"": "a"}),
             "spec.aws.requiredTags",
-            "a tag's key has 1 to 128 characters",
+            "a tag key must have 1 to 128 characters",
         ),
         case(
             "/spec/tpm/endorsementKeys/allowList",
@@ -197,7 +197,7 @@ pub fn cases() -> Vec<Case> {
             "/spec/tpm/pcrPolicy/allowed",
             json!([{"24": "a".repeat(64)}]),
             "spec.tpm.pcrPolicy.allowed[0]",
-            "a register is a number from 0 to 23",
+            "a register must be a number from 0 to 23",
         ),
         case(
             "/spec/tpm/pcrPolicy/allowed",
@@ -215,7 +215,7 @@ pub fn cases() -> Vec<Case> {
             "/spec/tpm/pcrPolicy/allowed",
             states_with_most_values(9),
             "spec.tpm.pcrPolicy.allowed",
-            "all states together have at most 4096 values",
+            "all states together must have at most 4096 values",
         ),
     ]
 }

@@ -50,7 +50,8 @@ impl ClusterInFiles<'_> {
             service_ranges,
         } = self.inventory;
         let inventory = machines.ok_or_else(|| {
-            let what = "the inventory has awsInstances: true, but this program does not list instances: write machines";
+            let what = "the inventory has awsInstances: true, but this program does not list instances: list the \
+                machines instead";
             UnusableSettings(what.to_owned())
         })?;
         let spec = &self.authentication.spec;

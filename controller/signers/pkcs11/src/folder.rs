@@ -136,7 +136,7 @@ impl Folder {
                 continue;
             };
             if other.cluster == authority.cluster {
-                return Err(format!("{name} is already the file of {}", other.cluster));
+                return Err(format!("{name} is already the file for {}", other.cluster));
             }
             if other.sha256 == authority.sha256 {
                 return Err(format!(

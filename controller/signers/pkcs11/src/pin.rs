@@ -39,7 +39,7 @@ enum PinErrorSource {
     #[error("it is longer than {MAX_LEN} bytes")]
     TooLong,
     #[error(
-        "its first line is empty, and would use up a login attempt of the token: write the PIN to this line"
+        "its first line is empty, and would cost one of the token's login attempts: write the PIN to this line"
     )]
     Empty,
 }

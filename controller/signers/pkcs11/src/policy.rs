@@ -71,7 +71,7 @@ pub(crate) fn check(
     now: SystemTime,
 ) -> Result<NodeCertificate, Refused> {
     let certificate = TbsCertificate::from_der(to_be_signed)
-        .map_err(|_| Refused("it is not the DER of a TBSCertificate"))?;
+        .map_err(|_| Refused("it is not a TBSCertificate in DER"))?;
     require(
         certificate.signature().oid.to_string() == identifier(algorithm),
         "its algorithm does not match the request",

@@ -74,7 +74,9 @@ pub(crate) fn check(names: &SubjectAltName, reserved: &Reserved) -> Result<(), &
         | GeneralName::DirectoryName(_)
         | GeneralName::EdiPartyName(_)
         | GeneralName::UniformResourceIdentifier(_)
-        | GeneralName::RegisteredId(_) => Err("it has a name that is neither DNS nor an address"),
+        | GeneralName::RegisteredId(_) => {
+            Err("it has a name that is neither a DNS name nor an address")
+        }
     })
 }
 
@@ -275,7 +277,7 @@ mod tests {
             GeneralName::Rfc822Name(text("n1@example")),
             GeneralName::RegisteredId(x509_cert::der::asn1::ObjectIdentifier::new_unwrap("1.2.3")),
         ] {
-            let expected = Err("it has a name that is neither DNS nor an address");
+            let expected = Err("it has a name that is neither a DNS name nor an address");
             assert_eq!(checked(name.clone()), expected, "{name:?}");
         }
     }

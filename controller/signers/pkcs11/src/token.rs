@@ -71,7 +71,7 @@ pub(crate) enum TokenError {
     },
     /// The PIN is wrong or locked.
     #[error(
-        "the token refused the PIN, and the signer does not retry it. Correct the PIN file, then restart the signer"
+        "the token rejected the PIN, and the signer does not retry it. Correct the PIN file, then restart the signer"
     )]
     PinRefused,
     /// The number of private keys with the label is not exactly one.

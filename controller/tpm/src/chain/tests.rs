@@ -293,7 +293,7 @@ fn a_certificate_that_is_not_for_an_endorsement_key_is_denied() {
     assert_eq!(of(&|contents| contents.usages = vec![AIK_USAGE]), no_usage);
     assert_eq!(
         of(&|contents| contents.alternative_name = AlternativeName::Absent),
-        unfit("it does not name a TPM's manufacturer")
+        unfit("it does not contain a TPM manufacturer")
     );
     assert_eq!(
         of(&|contents| contents.authority = true),
@@ -314,7 +314,7 @@ fn a_certificate_that_does_not_name_a_tpm_is_denied() {
 
     assert_eq!(
         check(&replaced(&good, &manufacturer, &other), Kind::P256),
-        unfit("it does not name a TPM's manufacturer")
+        unfit("it does not contain a TPM manufacturer")
     );
 }
 

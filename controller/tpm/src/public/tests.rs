@@ -106,7 +106,7 @@ fn an_rsa_modulus_is_odd_and_has_exactly_2048_bits() {
             "{last:#x}"
         );
     }
-    let of_other_length = "the modulus does not have 2048 bits";
+    let of_other_length = "the modulus is not 2048 bits long";
     let modulus = with(0xff, 0x01);
     for (what, modulus) in [
         ("2047 bits", with(0x7f, 0x01)),

@@ -21,12 +21,12 @@ fn invalid_aws_settings_are_refused() {
         (
             "aws.requiredTags",
             json!({"a".repeat(129): ""}),
-            "a tag's key has 1 to 128 characters",
+            "a tag key must have 1 to 128 characters",
         ),
         (
             "aws.requiredTags",
             json!({"": "a"}),
-            "a tag's key has 1 to 128 characters",
+            "a tag key must have 1 to 128 characters",
         ),
         (
             "aws.requiredTags",
@@ -155,12 +155,12 @@ fn an_allowed_state_without_a_register_or_digest_is_refused() {
         (
             "tpm.pcrPolicy.allowed[0]",
             state("24", "a"),
-            "a register is a number from 0 to 23",
+            "a register must be a number from 0 to 23",
         ),
         (
             "tpm.pcrPolicy.allowed[0]",
             state("07", "a"),
-            "a register is a number from 0 to 23",
+            "a register must be a number from 0 to 23",
         ),
         (
             "tpm.pcrPolicy.allowed[0].7",

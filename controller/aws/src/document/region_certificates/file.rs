@@ -18,7 +18,7 @@ const END: &str = "-----END CERTIFICATE-----";
 #[non_exhaustive]
 pub enum InvalidSigners {
     /// The file is larger than 1 MiB. The value is its size.
-    #[error("it has {0} bytes (limit: {MAX_FILE_SIZE})")]
+    #[error("it is {0} bytes long (limit: {MAX_FILE_SIZE})")]
     TooLarge(usize),
     /// The file has no certificate.
     #[error("it has no signer")]
@@ -27,20 +27,20 @@ pub enum InvalidSigners {
     #[error("line {0} is neither \"Region: <name>\" nor part of a PEM certificate")]
     Line(usize),
     /// A certificate has no region line before it, or a region line has no certificate after it.
-    #[error("line {0}: each certificate needs its own line \"Region: <name>\" before it")]
+    #[error("line {0}: a separate line \"Region: <name>\" must precede each certificate")]
     Unpaired(usize),
     /// This line does not have a region name.
-    #[error("line {0} does not name a region")]
+    #[error("line {0} does not contain a region name")]
     Region(usize),
     /// The certificate that begins in this line, for this region, is not PEM.
-    #[error("line {0}: the certificate of {1} is not PEM")]
+    #[error("line {0}: the certificate for {1} is not PEM")]
     Pem(usize, String, #[source] pem::PemError),
     /// The certificate that begins in this line, for this region, cannot be parsed.
-    #[error("line {0}: cannot parse the certificate of {1}")]
+    #[error("line {0}: cannot parse the certificate for {1}")]
     Certificate(usize, String, #[source] x509_cert::der::Error),
     /// The key of the certificate that begins in this line, for this region, is not RSA with 2048 bits: AWS also
     /// publishes certificates for other signatures.
-    #[error("line {0}: the key of {1} is not a 2048-bit RSA key")]
+    #[error("line {0}: the key for {1} is not a 2048-bit RSA key")]
     Key(usize, String),
     /// The key of the certificate that begins in this line, for this region, is already known as the key of another
     /// region.

@@ -114,7 +114,7 @@ fn a_file_without_signers_is_refused() {
         assert_eq!(refused(file), "it has no signer");
     }
     let large = "#".repeat(1024 * 1024 + 1);
-    assert_eq!(refused(&large), "it has 1048577 bytes (limit: 1048576)");
+    assert_eq!(refused(&large), "it is 1048577 bytes long (limit: 1048576)");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_signers_file_over_one_mebibyte_is_refused() {
     assert!(with_file(&of_size(1024 * 1024)).is_ok());
     assert_eq!(
         refused(&of_size(1024 * 1024 + 1)),
-        "it has 1048577 bytes (limit: 1048576)"
+        "it is 1048577 bytes long (limit: 1048576)"
     );
 }
 
@@ -135,7 +135,7 @@ fn an_invalid_signers_file_is_refused_with_its_line() {
     let file = SIGNER.signers_file(&[NEW]);
     let certificate = SIGNER.certificate_pem();
     let unpaired = |line| {
-        format!("line {line}: each certificate needs its own line \"Region: <name>\" before it")
+        format!("line {line}: a separate line \"Region: <name>\" must precede each certificate")
     };
 
     assert_eq!(refused(certificate), unpaired(1));
@@ -147,7 +147,7 @@ fn an_invalid_signers_file_is_refused_with_its_line() {
     );
     assert_eq!(
         refused(&file.replace(NEW, "us-iso-east-1.example")),
-        "line 1 does not name a region"
+        "line 1 does not contain a region name"
     );
     let (begun, _) = file.split_once("-----END").unwrap();
     assert_eq!(
@@ -158,7 +158,7 @@ fn an_invalid_signers_file_is_refused_with_its_line() {
         refused(&format!(
             "Region: {NEW}\n-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"
         )),
-        "line 2: cannot parse the certificate of us-iso-east-1"
+        "line 2: cannot parse the certificate for us-iso-east-1"
     );
 }
 

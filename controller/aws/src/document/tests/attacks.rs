@@ -94,7 +94,7 @@ fn a_document_without_a_signature_is_denied() {
     );
     assert_eq!(
         denial(&unsigned),
-        algorithm("the signature does not have 2048 bits")
+        algorithm("the signature is not 2048 bits long")
     );
     assert_eq!(denial(&without_signer), AwsDenial::DocumentSigners(0));
 }
@@ -380,7 +380,7 @@ fn algorithms_except_rsa_2048_with_sha_256_are_denied() {
     );
     assert_eq!(
         denial(&signed_with_1024_bits),
-        algorithm("the signature does not have 2048 bits")
+        algorithm("the signature is not 2048 bits long")
     );
     // The value `signature` from IMDS: a signature without the document, with a key that regions share.
     assert_eq!(

@@ -27,11 +27,11 @@ pub(in crate::ec2) fn key_type(kind: KeyKind) -> Option<EkPubKeyType> {
 
 /// The digest of a key of this type. The key is encoded again, so that each key has one digest.
 pub(in crate::ec2) fn read(key_type: &EkPubKeyType, value: &str) -> Result<KeyDigest, NoKey> {
-    ensure!(value.len() <= MAX_LEN, "it is longer than a key");
+    ensure!(value.len() <= MAX_LEN, "it is too long for a key");
     let spki = STANDARD.decode(value).map_err(|_| "it is not base64")?;
-    let encoded = encode_again(key_type, &spki).ok_or("it is not a key of the requested kind")?;
+    let encoded = encode_again(key_type, &spki).ok_or("it does not have the requested key type")?;
     if encoded.as_ref() != spki {
-        return Err("it does not have the format of a key");
+        return Err("it is not in the encoding of a key");
     }
     Ok(KeyDigest::of(&spki))
 }
@@ -75,7 +75,7 @@ mod tests {
             assert_eq!(read(&kind, &value), Ok(KeyDigest::of(spki)));
             assert_eq!(
                 read(&other, &value),
-                Err("it is not a key of the requested kind")
+                Err("it does not have the requested key type")
             );
         }
     }
@@ -94,39 +94,39 @@ mod tests {
             (
                 EkPubKeyType::EccSecP384,
                 String::new(),
-                "it is not a key of the requested kind",
+                "it does not have the requested key type",
             ),
             (EkPubKeyType::EccSecP384, "?".to_owned(), "it is not base64"),
             (
                 EkPubKeyType::EccSecP384,
                 "A".repeat(4097),
-                "it is longer than a key",
+                "it is too long for a key",
             ),
             (
                 EkPubKeyType::EccSecP384,
                 with(&|spki| spki.push(0)),
-                "it does not have the format of a key",
+                "it is not in the encoding of a key",
             ),
             (
                 EkPubKeyType::EccSecP384,
                 with(&|spki| *spki.last_mut().unwrap() ^= 1),
-                "it is not a key of the requested kind",
+                "it does not have the requested key type",
             ),
             // A bare point is a key, but not a SubjectPublicKeyInfo.
             (
                 EkPubKeyType::EccSecP384,
                 with(&|spki| drop(spki.drain(..point))),
-                "it does not have the format of a key",
+                "it is not in the encoding of a key",
             ),
             (
                 EkPubKeyType::EccSecP384,
                 STANDARD.encode(p256.subject_public_key_info()),
-                "it is not a key of the requested kind",
+                "it does not have the requested key type",
             ),
             (
                 EkPubKeyType::Rsa2048,
                 STANDARD.encode(rsa(aws_lc_rs::rsa::KeySize::Rsa3072)),
-                "it is not a key of the requested kind",
+                "it does not have the requested key type",
             ),
         ] {
             assert_eq!(read(&kind, &value), Err(why), "{value}");

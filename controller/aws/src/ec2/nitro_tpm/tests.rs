@@ -237,7 +237,7 @@ async fn an_instance_unknown_to_ec2_is_queried_again() {
         let told = key_of(&cluster, instance).await.unwrap_err().to_string();
 
         let id = &instance.id;
-        let expected = format!("EC2 in eu-west-1 does not report the instance {id}, or not yet");
+        let expected = format!("EC2 in eu-west-1 does not (yet) report the instance {id}");
         assert_eq!(told, expected);
     }
 
@@ -405,11 +405,11 @@ async fn a_response_for_another_instance_or_key_is_refused() {
         (answer(id, p384, "tpmt", &key), not_asked),
         (
             answer(id, p384, "der", &rsa),
-            "it is not a key of the requested kind",
+            "it does not have the requested key type",
         ),
         (
             answer(id, p384, "der", ""),
-            "it is not a key of the requested kind",
+            "it does not have the requested key type",
         ),
         (answer(id, p384, "der", "%"), "it is not base64"),
     ] {

@@ -193,8 +193,8 @@ async fn session_policies_too_large_with_session_tags_are_denied() {
     assert_eq!(
         error.kind.to_string(),
         "AWS refuses the call with PackedPolicyTooLarge (request 01234567-89ab-cdef-0123-456789abcdef): inlinePolicy, \
-         policyARNs and the session tags together are too large; EKS Pod Identity adds tags, unless its \
-         association has disableSessionTags"
+         policyARNs and the session tags together are too large; EKS Pod Identity adds tags, unless disableSessionTags \
+         is set in its association"
     );
     // Without the tags, the policies fit.
     let sts = StrictSts::start(REGION);

@@ -55,8 +55,8 @@ impl RecordLedger {
         }
         let too_many = || {
             Unavailable::new(format!(
-                "more than {MAX_LIVE} node identities that are not retired have the machine, the TPM or the key of this \
-                 request"
+                "more than {MAX_LIVE} node identities that are not retired contain the machine, TPM or key of this \
+                    request"
             ))
         };
         ensure!(live.len() <= MAX_LIVE, unavailable(too_many()).into());
@@ -109,7 +109,7 @@ impl RecordLedger {
         let names: Vec<_> = known.map(|known| known.record.node_name).collect();
         let too_many = || {
             Unavailable::new(format!(
-                "more than {MAX_LIVE} node identities have the UID of this certificate"
+                "more than {MAX_LIVE} node identities contain the UID of this certificate"
             ))
         };
         ensure!(names.len() <= MAX_LIVE, unavailable(too_many()).into());

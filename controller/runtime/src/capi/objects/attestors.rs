@@ -49,7 +49,9 @@ pub enum InvalidOwnAttestors {
     )]
     Malformed,
     /// The names are too long, or too many.
-    #[error("the attestors are longer than {MAX_LEN} bytes, or more than {MAX_NAMES}")]
+    #[error(
+        "the list of attestors is longer than {MAX_LEN} bytes, or has more than {MAX_NAMES} entries"
+    )]
     TooLong,
 }
 

@@ -31,7 +31,10 @@ pub(in crate::management) enum NotReady {
     Misnamed(String),
     #[error("Secret {0} does not exist")]
     KubeconfigNotFound(String),
-    #[error("the kubeconfig in Secret {name} is refused: {}", error_chain(source))]
+    #[error(
+        "the kubeconfig in Secret {name} is not accepted: {}",
+        error_chain(source)
+    )]
     KubeconfigRefused {
         name: String,
         source: KubeconfigRefused,
@@ -84,7 +87,7 @@ pub(in crate::management) enum NotReady {
 /// Describes the Cluster with this name in the same namespace, or a Cluster in another namespace.
 fn other_cluster(name: Option<&str>) -> String {
     name.map_or_else(
-        || "a Cluster of another namespace".to_owned(),
+        || "a Cluster in another namespace".to_owned(),
         |name| format!("Cluster {name}"),
     )
 }

@@ -208,7 +208,7 @@ fn the_message_about_a_shared_ca_names_no_cluster_of_another_namespace() {
     for (namespace, expected) in [
         (
             "tenant-b",
-            "a Cluster of another namespace has the private key",
+            "a Cluster in another namespace has the private key",
         ),
         ("tenant-a", "Cluster prod-2 has the private key"),
     ] {
@@ -325,8 +325,9 @@ fn an_invalid_address_range_is_reported_at_every_position() {
             assert_eq!(
                 why.to_string(),
                 format!(
-                    "spec.servingAddressRanges: {text:?} is invalid: an address range is <network>/<prefix length>, \
-                     without host bits and not IPv4-mapped IPv6, such as 10.0.0.0/8 or 2001:db8::/32. \
+                    "spec.servingAddressRanges: {text:?} is invalid: an address range must have the form \
+                     <network>/<prefix length>, \
+                     without host bits and without IPv4-mapped IPv6, such as 10.0.0.0/8 or 2001:db8::/32. \
                      Until it is corrected, the controller does not answer requests from the Cluster"
                 )
             );

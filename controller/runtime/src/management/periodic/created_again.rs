@@ -113,7 +113,7 @@ fn decided(
             INFO,
             floor,
             is_recreated,
-            "certificates from before the creation of the workload cluster are refused"
+            "certificates that were issued before the workload cluster was created are refused"
         );
     }
     (decisions, annotations)

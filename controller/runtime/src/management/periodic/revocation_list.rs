@@ -62,7 +62,7 @@ pub(super) enum RevocationListError {
     /// The list in the workload cluster is too large to keep it in memory.
     #[error(
         "the list in the workload cluster has {records} node identities and {keys} keys, which exceed the available memory: other \
-         clusters also have large lists. Delete the entries of this list that are not the controller's"
+         clusters also have large lists. Delete the entries that the controller did not create"
     )]
     TooLarge { records: usize, keys: usize },
 }

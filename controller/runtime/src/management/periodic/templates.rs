@@ -39,8 +39,8 @@ fn without_plugin(found: Result<Vec<String>, String>) -> Option<String> {
     };
     let text = || {
         format!(
-            "enforcement waits for bootstrap templates without the plugin, whose next machines could not join: \
-             {}{more} (add the plugin, or set autoApproveBindings: RemoveNow)",
+            "enforcement waits until these bootstrap templates contain the plugin, because new machines from them \
+                could not join: {}{more} (add the plugin, or set autoApproveBindings: RemoveNow)",
             named.join(", ")
         )
     };

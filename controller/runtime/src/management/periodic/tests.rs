@@ -307,6 +307,6 @@ fn a_cluster_without_memory_for_its_connection_is_unreachable_for_this_reason() 
     };
 
     let memory =
-        "the connections to the API servers of the namespace exceed its part of the memory";
+        "the connections to the API servers of the namespace exceed its share of the memory";
     assert!(reason.ends_with(memory), "{reason}");
 }

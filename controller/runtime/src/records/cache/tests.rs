@@ -229,7 +229,7 @@ fn a_uid_with_too_many_records_waits() {
     put(MAX_OF_MACHINE);
 
     let error = error_chain(&cache.of_uid(uid).unwrap_err());
-    let expected = "more than 1024 node identities have the UID";
+    let expected = "more than 1024 node identities contain the UID";
     assert!(error.contains(expected), "{error}");
 }
 

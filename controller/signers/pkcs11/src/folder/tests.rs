@@ -93,7 +93,7 @@ fn a_second_file_for_a_cluster_is_refused_until_the_first_ends() {
     // The name of the later file sorts before the name of the file in use.
     let both = files([("a", &two), ("b", &one)]);
     let events = changed(&mut folder, both.clone());
-    assert_eq!(events, ["a: b is already the file of Cluster t/one"]);
+    assert_eq!(events, ["a: b is already the file for Cluster t/one"]);
     assert_eq!(changed(&mut folder, both), Vec::<String>::new());
     let events = changed(&mut folder, files([("a", &two)]));
     assert_eq!(events, ["a: of-t/one", "b removed"]);

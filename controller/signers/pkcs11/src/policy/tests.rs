@@ -196,7 +196,7 @@ fn a_certificate_that_is_not_for_a_node_is_refused() {
 fn a_server_certificate_for_reserved_names_is_refused() {
     const NAME: &str = "it has a DNS name that is reserved";
     const ADDRESS: &str = "it has an address that is reserved";
-    const KIND: &str = "it has a name that is neither DNS nor an address";
+    const KIND: &str = "it has a name that is neither a DNS name nor an address";
     let dns = |name: &str| SanType::DnsName(name.try_into().unwrap());
     let names = [
         (NAME, dns("kubernetes.default.svc")),
@@ -350,7 +350,7 @@ fn malformed_certificate_bytes_are_refused() {
 
     for message in [&[][..], b"text", &longer] {
         let checked = checked_in(message, &ca, SignatureAlgorithm::EcdsaP256Sha256);
-        let expected = "it is not the DER of a TBSCertificate";
+        let expected = "it is not a TBSCertificate in DER";
         assert_eq!(checked, Err(Refused(expected)));
     }
 }

@@ -488,7 +488,7 @@ async fn a_service_with_a_refused_pin_keeps_running_and_reports_it() {
     let status = service.status(Request::new(StatusRequest::default()));
     let health = status.await.unwrap().into_inner().health;
 
-    assert!(health.starts_with("the token refused the PIN"), "{health}");
+    assert!(health.starts_with("the token rejected the PIN"), "{health}");
     let outage = service.sign(Request::new(request)).await.unwrap_err();
     assert_eq!(
         (outage.code(), outage.message()),

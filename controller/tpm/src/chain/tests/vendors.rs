@@ -265,8 +265,8 @@ fn a_denial_contains_the_rejected_ca_and_the_reason() {
     assert_eq!(
         by_issuer(&sha1, Kind::P256),
         untrusted_as(&format!(
-            "{}the signature algorithm sha1WithRSAEncryption is not accepted (RSA PKCS #1 and ECDSA with SHA-256, SHA-384 \
-             or SHA-512 are)",
+            "{}the signature algorithm sha1WithRSAEncryption is not accepted; RSA PKCS #1 and ECDSA with SHA-256, \
+             SHA-384 or SHA-512 are accepted",
             named("TPM EK Intermediate CA 02")
         ))
     );

@@ -290,8 +290,8 @@ fn an_invalid_endorsement_key_is_malformed() {
     let even = [head, &modulus[..255], &[0]].concat();
     for (public, expected) in [
         (off_curve, "the point is not on P-256"),
-        (small, "the modulus does not have 2048 bits"),
-        (short, "the modulus does not have 2048 bits"),
+        (small, "the modulus is not 2048 bits long"),
+        (short, "the modulus is not 2048 bits long"),
         (even, "the modulus is even"),
     ] {
         assert_eq!(

@@ -85,7 +85,7 @@ async fn a_node_waits_for_a_name_until_ec2_reports_its_instance() {
     let told = name_of(&cluster, &id).await.unwrap_err().to_string();
 
     let unknown = format!(
-        "EC2 in eu-west-1 does not report the instance {}, or not yet",
+        "EC2 in eu-west-1 does not (yet) report the instance {}",
         young.id
     );
     assert_eq!(told, unknown);
@@ -107,7 +107,7 @@ async fn a_node_whose_instance_has_no_private_dns_name_waits() {
     assert_eq!(
         told.unwrap_err().to_string(),
         format!(
-            "EC2 in eu-west-1 does not report a valid node name for the instance {INSTANCE}, or not yet"
+            "EC2 in eu-west-1 does not (yet) report a valid node name for the instance {INSTANCE}"
         )
     );
 }
