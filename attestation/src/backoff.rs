@@ -12,14 +12,14 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The pause after the last of `failures` + 1 consecutive failures.
+    /// Returns the pause after `failures` + 1 consecutive failures.
     pub fn after(self, failures: u32) -> Duration {
         let doubled = self.first.saturating_mul(2_u32.saturating_pow(failures));
         doubled.min(self.longest)
     }
 
-    /// The pause after the next failure, if `pause` followed the previous failure. A different back-off might have
-    /// computed `pause`, so the limits of this back-off apply to the result.
+    /// The pause after the next failure, if `pause` followed the previous failure. The result is within the limits of
+    /// this back-off, because a different back-off might have computed `pause`.
     pub fn following(self, pause: Duration) -> Duration {
         pause.saturating_mul(2).max(self.first).min(self.longest)
     }

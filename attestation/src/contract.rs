@@ -51,8 +51,8 @@ pub const FAILURES: [&str; 3] = [
     EVIDENCE_EXPIRED,
 ];
 
-/// The controller backdates certificates by this time. A node then accepts a new certificate, even if its clock is slow
-/// by up to this time. kube-controller-manager backdates certificates by the same time.
+/// The controller backdates certificates by this time. A node then accepts a new certificateeven if its clock is up to
+/// this time slow. kube-controller-manager backdates certificates by the same time.
 ///
 /// A node adds this time to the start of its certificate's validity. For a renewal, the node measures the certificate's
 /// age from the result.
@@ -65,8 +65,7 @@ pub const REQUEST_ABANDONED_AFTER: Duration = Duration::from_mins(10);
 /// The age at which verifiers reject evidence. STS accepts a signature for 15 minutes; the difference of one minute is
 /// for the STS call.
 ///
-/// The age is greater than [`REQUEST_ABANDONED_AFTER`], so that evidence does not expire before its request is
-/// abandoned.
+/// The age is greater than [`REQUEST_ABANDONED_AFTER`], so evidence does not expire before its request is abandoned.
 pub const MAX_EVIDENCE_AGE: Duration = Duration::from_mins(14);
 
 #[cfg(test)]

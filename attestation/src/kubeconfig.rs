@@ -4,7 +4,7 @@
 //! ignores unknown keys. It rejects a field that would change the connection or the login, and reports the reason.
 //! The author of the kubeconfig determines whether the parser rejects more: see [`Policy`].
 //!
-//! The parser reads only the text. The caller reads the files that the text names.
+//! The parser reads only the text. The caller reads the files to which the text refers.
 
 mod document;
 mod endpoint;
@@ -21,7 +21,7 @@ pub use source::no_files;
 /// The rules for a kubeconfig, which depend on its author.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
-    /// The author is the administrator of this machine. The kubeconfig can name files and a proxy. Only the current
+    /// The author is the administrator of this machine. The kubeconfig can refer to files and a proxy. Only the current
     /// context is checked. The parser accepts the same encodings as client-go.
     Machine,
     /// The author is a tenant. All content is inline. The kubeconfig cannot run a program, read a file, or connect
@@ -30,8 +30,8 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// The maximum size of a kubeconfig, or of a file that it names, in bytes. The limit is ten times the usual size: a
-    /// CA bundle, a certificate and a key in base64, or a kubeconfig from Cluster API.
+    /// The maximum size of a kubeconfig, or of a file to which it refers, in bytes. The limit is ten times the size of
+    /// a usual kubeconfig, which contains a CA bundle, a certificate and a key in base64.
     pub fn max_len(self) -> usize {
         match self {
             Self::Machine => 1024 * 1024,

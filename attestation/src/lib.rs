@@ -8,7 +8,7 @@
 //! - Pure: no input or output, no clock, no randomness, no async.
 //! - Strict parsing: every accepted request envelope and certification request has exactly one encoding, so two parsers
 //!   cannot read the same bytes differently.
-//! - No verification: all values are claims of the requester until the controller has checked them.
+//! - No verification: all values are the requester's claims until the controller has checked them.
 //!
 //! # Modules
 //!

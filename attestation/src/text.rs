@@ -14,7 +14,7 @@ macro_rules! as_text {
     )+ };
 }
 
-/// Implements deserialization through `parse`, so that each deserialized value passes the checks of `parse`.
+/// Implements deserialization through `parse`, so each deserialized value passes the checks of `parse`.
 macro_rules! parsed_from_text {
     ($($name:ty),+) => { $(
         impl<'de> serde::Deserialize<'de> for $name {
@@ -29,7 +29,7 @@ macro_rules! parsed_from_text {
 pub(crate) use {as_text, parsed_from_text};
 
 /// Whether the character is invisible on a terminal, or changes the display of other characters. These are control
-/// characters, line separators, and Unicode format characters, such as the characters that reverse the text direction.
+/// characters, line separators, and Unicode format characters, such as those that reverse the text direction.
 pub fn is_invisible(letter: char) -> bool {
     letter.is_control()
         || matches!(letter,

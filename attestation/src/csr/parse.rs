@@ -20,7 +20,7 @@ pub enum InvalidRequest {
     /// or bytes after its end.
     #[error("the request is not a PKCS#10 structure in DER")]
     Der(#[source] x509_cert::der::Error),
-    /// The request decodes, but its DER encoding differs.
+    /// The request can be decoded, but it is not in canonical DER encoding.
     #[error("the request is not in canonical DER encoding")]
     NotCanonical,
     /// There is an attribute other than the requested extensions.

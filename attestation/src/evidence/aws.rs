@@ -26,7 +26,7 @@ pub const SIGNED_HEADERS: &str =
 /// The service in the signature's scope.
 pub const STS_SERVICE: &str = "sts";
 
-/// The maximum length of a session token. Session tokens from AWS have several hundred bytes.
+/// The maximum length of a session token. Session tokens from AWS are several hundred bytes long.
 const MAX_SESSION_TOKEN_LEN: usize = 4 * 1024;
 /// The maximum length of a region name. The limit is longer than any existing name.
 const MAX_REGION_LEN: usize = 32;
@@ -37,15 +37,15 @@ pub struct AwsEvidence {
     /// The version, and the cluster for which the evidence was created.
     #[serde(flatten)]
     pub header: Header,
-    /// The CMS message from `rsa2048` of the instance metadata: base64 with its original line ends.
+    /// The CMS message from `rsa2048` of the instance metadata: base64 with the original line breaks.
     pub rsa2048: String,
     /// The signed STS call.
     pub sts: Proof,
 }
 
-/// A signature over the fixed STS request, with the fields that the verifier needs to build the request again.
+/// A signature over the fixed STS request, and the fields that the verifier needs to rebuild the request.
 ///
-/// The syntax of each field is checked, so that a field cannot add a header, a host or a path to the request. `Debug`
+/// The syntax of each field is checked, because a field must not add a header, a host or a path to the request. `Debug`
 /// does not show credentials. The serialization contains the session token, which STS requires.
 #[derive(Debug, derive_more::Deref, Clone, PartialEq, Eq, Serialize)]
 pub struct Proof(ProofFields);

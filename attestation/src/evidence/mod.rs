@@ -60,7 +60,8 @@ fn version(name: &str) -> Result<EvidenceVersion, InvalidField> {
         .map_err(|_| InvalidField::new("the evidence does not contain a valid version"))
 }
 
-/// The fields that the evidence of every provider has. The evidence of the provider `null` has only these fields.
+/// The fields that all evidence contains, regardless of the provider. The evidence of the provider `null` has only
+/// these fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Header {
     /// The version of the format.
@@ -91,7 +92,7 @@ impl Header {
         })
     }
 
-    /// The encoding, for a request, of evidence with only these fields.
+    /// Encodes evidence with only these fields for a request.
     pub fn to_json(&self) -> Vec<u8> {
         to_json(self)
     }

@@ -1,10 +1,10 @@
 //! Evidence of a machine with a TPM 2.0: an attestation key, and a quote with this key over the key binding. The
 //! attestation key can sign only data that the TPM itself generates.
 //!
-//! Attestation with a TPM takes two requests with the same key, because a request can be answered only once. The first
-//! request ([`Enrolment`]) contains the keys. The first request fails, and the failure contains a [`Challenge`] that
-//! only the TPM with the machine's endorsement key can open. The second request ([`Response`]) contains the quote. The
-//! second request's key binding covers the secret in the challenge. Requests never contain the secret, because any
+//! Attestation with a TPM requires two requests with the same key, because a request can be answered only once. The
+//! first request ([`Enrolment`]) contains the keys. The first request fails, and the failure contains a [`Challenge`]
+//! that only the TPM with the machine's endorsement key can open. The second request ([`Response`]) contains the quote.
+//! The second request's key binding covers the secret in the challenge. Requests never contain the secret, because any
 //! holder of a bootstrap token can read every request.
 //!
 //! This module keeps the TPM's structures as bytes, in the encoding of "TPM 2.0 Library, Part 2: Structures". Only
@@ -27,15 +27,15 @@ pub use registers::{Bank, MAX_REGISTER, Registers};
 /// `cluster-x-k8s-io/tpm-endorsement-key`, which does not begin with a domain.
 pub const ENDORSEMENT_KEY_ANNOTATION: &str = "cluster.x-k8s.io/tpm-endorsement-key";
 
-/// The maximum size of one TPM structure, in bytes. The largest of these structures have about 600 bytes: a quote with
-/// a SHA-512 name, and a public area of RSA-4096.
+/// The maximum size of one TPM structure, in bytes. The largest of these structures are about 600 bytes long: a quote
+/// with a SHA-512 name, and a public area of RSA-4096.
 pub const MAX_STRUCTURE_LEN: usize = 2 * 1024;
 
 /// The maximum size of an endorsement key certificate, in bytes.
 pub const MAX_CERTIFICATE_LEN: usize = 8 * 1024;
 
 /// The maximum number of intermediate certificates for an endorsement key certificate. Intel TPMs of the 11th
-/// generation and later have three or four.
+/// generation and later need three or four.
 pub const MAX_INTERMEDIATES: usize = 5;
 
 /// The maximum total size of the intermediate certificates, in bytes. With all other fields at their maximum, evidence

@@ -17,7 +17,7 @@ use crate::secret::Secret;
 /// The maximum number of entries in a tenant's list. Cluster API writes one entry in each list.
 const MAX_TENANT_ENTRIES: usize = 8;
 
-/// The maximum nesting of a tenant's lists and maps. A kubeconfig has five levels, but an extension can have more.
+/// The maximum nesting of a tenant's lists and maps. A kubeconfig uses five levels, but an extension can have more.
 const MAX_TENANT_DEPTH: usize = 16;
 
 /// The maximum number of YAML parser events for a tenant's text. Cluster API's kubeconfig has about 50.
@@ -78,7 +78,7 @@ pub struct Cluster {
 impl Kubeconfig {
     /// Parses the text. Errors name `document`.
     ///
-    /// With [`Policy::Tenant`], this checks every cluster and user. With [`Policy::Machine`],
+    /// With [`Policy::Tenant`], this function checks every cluster and user. With [`Policy::Machine`],
     /// [`endpoint`](Self::endpoint) and [`login`](Self::login) check only the entries of the current context.
     pub fn parse(document: &str, text: &[u8], policy: Policy) -> Result<Self, InvalidKubeconfig> {
         let refuse = |why| InvalidKubeconfig::at(document, why);
@@ -112,7 +112,7 @@ impl Kubeconfig {
         cluster.endpoint(self.policy, &place, read)
     }
 
-    /// Returns the login of the current context's user. `read` reads the files that the user names.
+    /// Returns the login of the current context's user. `read` reads the files to which the user entry refers.
     pub fn login<E: From<InvalidKubeconfig>>(
         &self,
         read: impl Fn(&str) -> Result<Zeroizing<Vec<u8>>, E>,

@@ -13,7 +13,7 @@ use crate::ensure;
 use crate::names::Audience;
 use crate::secret::Secret;
 
-/// The maximum number of CA certificates of a tenant. During a CA rotation, there are two CAs, each of which can have a
+/// The maximum number of CA certificates of a tenant. During a CA rotation, two CAs exist, and each of them can have a
 /// chain.
 const MAX_TENANT_CERTIFICATES: usize = 16;
 
@@ -58,7 +58,7 @@ impl ClusterEndpoint {
         Self::check(fields, Policy::Machine, document, "caPem")
     }
 
-    /// Checks the fields. Errors name `place`, and `ca_field` for the CA.
+    /// Checks the fields. Errors contain `place` and, for the CA, `ca_field`.
     pub(super) fn check(
         fields: EndpointFields,
         policy: Policy,

@@ -195,8 +195,8 @@ impl User {
                 .any(|it| filled(it.as_deref()).is_some())
     }
 
-    /// Returns the login. `read` reads the files that the user names. A client certificate takes precedence over a
-    /// token, as in an API server that receives both.
+    /// Returns the login. `read` reads the files to which the user entry refers. A client certificate takes precedence
+    /// over a token, as in an API server that receives both.
     pub(super) fn login<E: From<InvalidKubeconfig>>(
         &self,
         policy: Policy,

@@ -1,4 +1,4 @@
-//! Content that is in the kubeconfig itself, or in a file that the kubeconfig names.
+//! Content that is in the kubeconfig itself, or in a file to which the kubeconfig refers.
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -17,7 +17,7 @@ const AS_IN_GO: GeneralPurpose = GeneralPurpose::new(
     PAD.with_decode_allow_trailing_bits(true),
 );
 
-/// A `read` function that rejects every file: for clusters and users that are not allowed to name files.
+/// A `read` function that rejects every file, for clusters and users that are not allowed to refer to files.
 pub fn no_files(_file: &str) -> Result<Zeroizing<Vec<u8>>, InvalidKubeconfig> {
     Err(InvalidKubeconfig::at("a file", Refused::File))
 }

@@ -1,4 +1,4 @@
-//! The name of a certificate signing request.
+//! The names of certificate signing requests.
 
 use crate::framing::FramedDigest;
 

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 
 use crate::text::{as_text, parsed_from_text};
 
-/// The prefix of the user names of nodes.
+/// The prefix of node user names.
 pub const NODE_USER_PREFIX: &str = "system:node:";
 
 /// The group of all nodes, and the organization in a node certificate.

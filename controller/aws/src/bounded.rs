@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use node_attestation_runtime::shared::Swept;
 
-/// The maximum number of omitted objects of one namespace that are known. If a namespace has more, each missing object
+/// The maximum number of known omitted objects in one namespace. If a namespace has more, each missing object
 /// counts as omitted.
 const MAX_OMITTED: usize = 1000;
 
@@ -25,7 +25,7 @@ pub struct NamespaceLimits {
 /// # Guarantees
 ///
 /// - If the number of objects is exceeded, a new object is omitted.
-/// - If the size is exceeded, an object is replaced with a small object.
+/// - If the size is exceeded, a small object replaces it.
 /// - The cost of a change does not depend on the number of objects.
 #[derive(Debug)]
 pub struct Bounded<K, V> {

@@ -52,7 +52,7 @@ pub enum Tenant {
 }
 
 impl Tenant {
-    /// The Cluster whose share of the call rate is used. The key is empty for the controller.
+    /// The Cluster to whose share of the call rate the call counts. The key is empty for the controller.
     pub(crate) fn line(&self) -> ObjectKey {
         match self {
             Self::Controller => ObjectKey::new("", ""),
@@ -95,7 +95,7 @@ pub trait CredentialsSource: fmt::Debug + Send + Sync {
     /// Returns an error if there are no credentials. This is an outage, and never a reason to deny a node.
     async fn credentials(&self, tenant: &Tenant, region: &str) -> Result<Credentials, Unavailable>;
 
-    /// Drops the session that AWS rejected in a call with these credentials. The call started at `since`. Returns
+    /// Drops the session that AWS rejected for a call with these credentials. The call started at `since`. Returns
     /// whether another session might exist, so that the caller can retry the call once.
     fn forget_session(&self, _key: CredentialsKey, _since: Instant) -> bool {
         false
@@ -139,8 +139,8 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Returns the same credentials for a cache. The cache does not keep access keys and sessions in memory: they are
-    /// dropped with the last cluster or request that uses them.
+    /// Returns a copy of the credentials that a cache can keep. The cache does not keep access keys and sessions in
+    /// memory: they are dropped with the last cluster or request that uses them.
     pub(crate) fn cached(&self) -> Self {
         Self {
             lease: self.lease.downgrade(),

@@ -42,7 +42,7 @@ reasons! {
         #[error("no AWS document signing certificate is known for region {0}")]
         #[cure("Add the certificate for the region with `--aws-extra-signers`.")]
         RegionUnknown(String) => "no AWS document signing certificate is known for the region",
-        /// The document names a signer that does not match its region.
+        /// The document's signer does not match its region.
         #[error("the identity document is not signed with the certificate for region {0}")]
         #[cure("Add the certificate that AWS publishes for the region with `--aws-extra-signers`.")]
         DocumentSignerMismatch(String) => "the identity document is not signed with the certificate for its region",
@@ -62,7 +62,7 @@ reasons! {
         #[error("the signed STS call is for {claimed}, but the instance is in {region}")]
         #[cure("Set the same STS endpoint in `aws.stsEndpoint` on the node and in `--aws-sts-endpoint`.")]
         CallerRegionMismatch {
-            /// The region that the evidence names for STS.
+            /// The STS region in the evidence.
             claimed: String,
             /// The region of the document.
             region: String,
@@ -101,7 +101,7 @@ reasons! {
         #[error("the STS caller belongs to account {caller}, but the instance belongs to {account}")]
         #[cure("Treat it as an attack: the document and the credentials come from different instances.")]
         CallerOfAnotherAccount {
-            /// The account that STS names.
+            /// The account that STS reports.
             caller: String,
             /// The account of the document.
             account: String,
@@ -110,7 +110,7 @@ reasons! {
         #[error("the STS caller belongs to partition {caller}, but the instance belongs to {partition}")]
         #[cure("Treat it as an attack: the document and the credentials come from different instances.")]
         CallerOfAnotherPartition {
-            /// The partition that STS names.
+            /// The partition that STS reports.
             caller: String,
             /// The partition of the document's region.
             partition: String,

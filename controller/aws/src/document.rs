@@ -1,7 +1,7 @@
 //! The instance identity document, after its signature is verified.
 //!
-//! IMDS returns the document in a CMS message (`rsa2048`). No other source is read, so that each fact has only one
-//! source. The steps are:
+//! IMDS returns the document in a CMS message (`rsa2048`). No other source is read, so each fact has only one source.
+//! The steps are:
 //!
 //! 1. [`ber`]: base64, and the encoding that AWS uses as DER;
 //! 2. `cms`: only the structure that AWS sends;

@@ -36,7 +36,7 @@ pub struct InstanceFacts {
     pub id: String,
     /// The account that owns it.
     pub owner: String,
-    /// The state of the instance, as named by EC2.
+    /// The state of the instance, as EC2 names it.
     pub state: String,
     /// Its availability zone.
     pub zone: String,

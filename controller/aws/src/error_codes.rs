@@ -8,7 +8,7 @@ use kubelet_attestation::errors::{error_chain, shortened};
 const MAX_CAUSES: usize = 512;
 
 /// The meaning of an error code. The codes come from "Error codes for the Amazon EC2 API" and "Common errors" of STS,
-/// limited to the codes that a call without caller-specific parameters can return.
+/// but only the codes that a call without caller-specific parameters can return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// AWS throttles the calls.
@@ -17,7 +17,7 @@ pub(crate) enum Meaning {
     NotAllowed,
     /// AWS does not accept the credentials of the call. AWS might accept other credentials of the same principal.
     Session,
-    /// The account is not allowed to use the service, or the request is not signed correctly.
+    /// The account cannot use the service, or the request is not signed correctly.
     Account,
     /// Another error.
     Other,

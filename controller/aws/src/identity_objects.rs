@@ -1,4 +1,4 @@
-//! The objects that name AWS identities: their kinds in the API server, and the fields that are stored.
+//! The objects that specify AWS identities: their kinds in the API server, and the fields that are stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ const MAX_LABELS_LEN: usize = 8 * 1024;
 /// Unparsed JSON.
 type Raw = Box<RawValue>;
 
-/// An object that names identities, with its unparsed `spec`.
+/// An object that refers to identities, with its unparsed `spec`.
 pub(crate) type WithSpec = Custom<Spec>;
 
 /// The only field that is read.
@@ -50,10 +50,10 @@ struct References {
     control_plane_ref: Option<ObjectRef>,
 }
 
-/// The group of the identities, and of the objects that name them.
+/// The API group of the identities, and of the objects that refer to them.
 pub(crate) const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
 
-/// The group of managed control planes.
+/// The API group of managed control planes.
 const CONTROL_PLANE: &str = "controlplane.cluster.x-k8s.io";
 
 /// The namespaces of the objects.
@@ -190,7 +190,7 @@ pub(crate) fn put_custom(
     Ok(())
 }
 
-/// The stored fields of an object that names an identity. Names that are too long for an object are rejected.
+/// The stored fields of an object that refers to an identity. Names that are too long for an object are rejected.
 fn infrastructure(spec: &str) -> Result<Infrastructure, Unreadable> {
     let found: Option<Infrastructure> = serde_json::from_str(spec)?;
     let found = found.unwrap_or_default();

@@ -116,8 +116,8 @@ pub async fn explain(
     })
 }
 
-/// The missing object at which a resolution stops. A tenant controls the names, so an invalid name never becomes part
-/// of a URL path.
+/// Returns the missing object at which a resolution stops. An invalid name never becomes part of a URL path, because a
+/// tenant controls the names.
 fn missing(
     explanation: &Explanation,
     of_cluster: &str,

@@ -1,4 +1,4 @@
-//! The objects that name the AWS identities of clusters, as received from watches.
+//! The objects that specify the AWS identities of clusters, as received from watches.
 //!
 //! # Guarantees
 //!
@@ -40,7 +40,7 @@ const CATCHES_UP: Duration = Duration::from_secs(10);
 /// dozen of these Secrets.
 pub const MAX_SECRETS: usize = 1024;
 
-/// The objects that name identities.
+/// The objects that specify identities.
 #[derive(Debug)]
 pub struct IdentityStore {
     settings: TenancySettings,
@@ -54,7 +54,7 @@ pub type Seen<T> = Result<T, Unreadable>;
 struct State {
     objects: Objects,
     clusters: Bounded<ObjectKey, Seen<Cluster>>,
-    /// The objects that name an identity, by kind, namespace and name.
+    /// The objects that refer to an identity, keyed by kind, namespace and name.
     infrastructure: Bounded<(String, ObjectKey), Seen<Infrastructure>>,
     watches: HashMap<Source, WatchState>,
     /// The Secrets that are not watched, because there are too many.
@@ -148,7 +148,7 @@ impl IdentityStore {
         drop(dropped);
     }
 
-    /// Replaces an object that names an identity. `None` removes it.
+    /// Replaces an object that refers to an identity. `None` removes it.
     pub fn put_infrastructure(
         &self,
         kind: &str,
@@ -292,8 +292,8 @@ impl IdentityStore {
         }
     }
 
-    /// Whether a cluster can have instances in this region: its `AWSCluster` or managed control plane names this
-    /// region, or does not name a region.
+    /// Whether a cluster can have instances in this region: its `AWSCluster` or managed control plane specifies this
+    /// region, or does not specify a region.
     ///
     /// # Errors
     ///
@@ -465,7 +465,8 @@ impl State {
         self.infrastructure.get(&(decider.kind.clone(), key))
     }
 
-    /// The region of a cluster, and the kind of the object that names it. `None` if the object does not name a region.
+    /// Returns the region of a cluster, and the kind of the object that specifies it. `None` if the object does not
+    /// specify a region.
     fn region(&self, cluster: &ObjectKey) -> Option<(&str, &str)> {
         let cluster = self.clusters.get(cluster)?.as_ref().ok()?;
         let decider = cluster.decider()?;

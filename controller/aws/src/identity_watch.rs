@@ -1,7 +1,7 @@
 //! The watches that fill the identity store.
 //!
 //! The user of the client needs permission to get, list and watch the identities, the Namespaces and the objects that
-//! name identities. It also needs permission to list and watch single Secrets and `ConfigMap` objects by name. The
+//! refer to identities. It also needs permission to list and watch single Secrets and `ConfigMap` objects by name. The
 //! [observer](node_attestation_runtime::capi::ClusterObserver) of the controller's only Cluster watch updates the
 //! Clusters in the store.
 
@@ -45,7 +45,7 @@ use crate::tenancy::{IdentityKind, ServiceAccount};
 /// The pause between two lookups of a kind that is not served, because an administrator can install it later.
 const NOT_SERVED: Duration = Duration::from_mins(1);
 
-/// The pauses before an annotation is written again. The longest pause is for an object that has no space for more
+/// The pauses before an annotation is written again. The longest pause is for an object that cannot hold more
 /// annotations.
 const WRITE_AGAIN: Backoff = Backoff {
     first: Duration::from_secs(15),
@@ -171,7 +171,7 @@ impl IdentityWatch {
         }
     }
 
-    /// Watches only the Secrets that an identity names.
+    /// Watches only the Secrets to which an identity refers.
     async fn follow_secrets(&self, changed: &Notify) {
         let mut watches = FuturesUnordered::new();
         let mut running: BTreeMap<String, oneshot::Sender<()>> = BTreeMap::new();

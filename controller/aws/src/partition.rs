@@ -25,7 +25,7 @@ const AWS: Partition = partition("aws", "amazonaws.com", "us-east-1");
 /// The areas of the partition `aws`: the first of the three parts of a region's name.
 const AREAS: [&str; 9] = ["af", "ap", "ca", "eu", "il", "me", "mx", "sa", "us"];
 
-/// The other partitions, by the prefix of their region names. Two more parts follow the prefix.
+/// The other partitions, by the prefix of their region names. Two more parts of the name follow the prefix.
 const OTHERS: [(&str, Partition); 7] = [
     ("cn-", partition("aws-cn", "amazonaws.com.cn", "cn-north-1")),
     (

@@ -22,8 +22,8 @@ use crate::partition;
 
 /// An HTTPS proxy, from the manager's environment. It is used for STS, for EC2, and for the sources of credentials.
 ///
-/// The proxy gets host names and encrypted traffic. Only the operator can configure it. Calls without TLS do not use
-/// the proxy, because it must not get the traffic to the metadata service or to a container's credentials.
+/// The proxy receives host names and encrypted traffic. Only the operator can configure it. Calls without TLS do not
+/// use the proxy, because it must not receive the traffic to the metadata service or to a container's credentials.
 #[derive(derive_more::Debug, Clone, Default, PartialEq, Eq)]
 #[debug("Proxy(https: {}, no: {no:?})", https.is_some())]
 pub struct Proxy {
@@ -66,13 +66,13 @@ pub(crate) fn caused_by<F: Future>(
 
 /// The turns for lookups.
 ///
-/// A tenant can name any number of regions, and therefore any number of hosts in each AWS domain. Name servers might
+/// A tenant can specify any number of regions, and therefore any number of hosts in each AWS domain. Name servers might
 /// fail to respond for the domain of a partition that this network cannot reach, or for the names of unknown regions.
 /// Therefore each domain has separate turns for the regions that AWS has published, and for all other regions. Only the
-/// operator can name other hosts.
+/// operator can specify other hosts.
 ///
-/// The turns for other regions rotate through the namespaces of the tenants, and then through the hosts. A published
-/// region can also be slow, so its turns rotate only through the hosts.
+/// The turns for other regions rotate through the namespaces of the tenants, and then through the hosts. The turns for
+/// published regions rotate only through the hosts, because a published region can also be slow.
 #[derive(Debug)]
 struct Lookups {
     published: BTreeSet<String>,
@@ -113,7 +113,7 @@ impl Lookups {
         }
     }
 
-    /// The turns for a host, and whether any tenant can name the host.
+    /// Returns the turns for a host, and whether any tenant can specify the host.
     fn turns(&self, host: &str) -> (&FairTurns, bool) {
         let place = region_and_domain(host);
         let place = place.and_then(|(region, domain)| Some((region, self.domains.get(domain)?)));
@@ -125,7 +125,7 @@ impl Lookups {
     }
 }
 
-/// The region and the domain of an AWS host, which has the form `SERVICE.REGION.DOMAIN`.
+/// Returns the region and the domain of an AWS host, which has the form `SERVICE.REGION.DOMAIN`.
 fn region_and_domain(host: &str) -> Option<(&str, &str)> {
     let (_, place) = host.split_once('.')?;
     place.split_once('.')

@@ -9,8 +9,8 @@
 //! Each module imports only modules above it.
 //!
 //! - `error`: why there are no credentials
-//! - `budget`: the rate of calls of STS
-//! - `assume`: the calls of STS
+//! - `budget`: the rate of STS calls
+//! - `assume`: the STS calls
 //! - `state`: the credentials of one link, their last failure, and their account
 //! - `session`: the renewal of one link's credentials
 //! - `cache`: the sessions of all plans

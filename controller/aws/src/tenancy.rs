@@ -14,9 +14,9 @@
 //! - `objects`: the objects that a resolution reads
 //! - `error`: the reasons why the credentials of a cluster are unknown
 //! - `chain`: the chain of identities
-//! - `selected_role`: the role of the one `IAMRoleSelector` that matches
-//! - `carm`: annotations and config maps of AWS Controllers for Kubernetes
-//! - `cluster`: the object that names a cluster's identity, and the order of precedence
+//! - `selected_role`: the role of the only `IAMRoleSelector` that matches
+//! - `carm`: annotations and ConfigMaps of AWS Controllers for Kubernetes
+//! - `cluster`: the object that specifies a cluster's identity, and the order of precedence
 
 mod allowed_namespaces;
 mod carm;

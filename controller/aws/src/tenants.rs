@@ -28,7 +28,7 @@ mod in_use;
 use self::accounts::{Accounts, mismatch};
 use self::in_use::ClusterSessions;
 
-/// The interval for checking whether AWS has accepted the credentials of a cluster. A check after that makes no call.
+/// The interval for checking whether AWS has accepted the credentials of a cluster. Later checks do not make a call.
 const TRY: Duration = Duration::from_secs(30);
 
 /// The reason why a tenant has no credentials.
@@ -79,7 +79,7 @@ pub struct TenantCredentials {
     identities: Arc<IdentityStore>,
     digest_key: DigestKey,
     sessions: OnceCell<Sessions>,
-    /// The sessions of each cluster, kept as long as the cluster exists.
+    /// The sessions of each cluster, which are kept as long as the cluster exists.
     clusters: Shared<BTreeMap<ObjectKey, ClusterSessions>>,
     accounts: Accounts,
 }
@@ -203,8 +203,8 @@ impl TenantCredentials {
     /// Tries the credentials of a cluster's identity at intervals, before the first request needs them. Never returns.
     ///
     /// AWS is called until it has accepted the credentials of an identity once, and again for another identity. After a
-    /// failure, the pause of the session applies. If the namespace has no call left, a later try makes the call.
-    /// The first account is not recorded, because no instance has used it.
+    /// failure, the session pauses the calls. If the namespace has no calls left, a later attempt makes the call. The
+    /// first account is not recorded, because no instance has used it.
     pub async fn keep_trying(&self, tenant: &ClusterTenant, regions: &[String]) {
         loop {
             self.try_out(tenant, regions).await;
@@ -365,7 +365,7 @@ impl TenantCredentials {
             Ok((plan, account.or(pin.account)))
         });
         let (holds, reason, message) = match resolved {
-            // No identity was resolved, but a controller option allows the fallback.
+            // The cluster has no identity, but a controller option allows the fallback.
             Ok((plan, account)) if plan.is_fallback() => (
                 ConditionStatus::Unknown,
                 reason::CONTROLLER_IDENTITY,

@@ -10,11 +10,12 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::ensure;
 
-/// The maximum size of a message in BER. A document has about 0.5 KiB, and the message around it has another 0.5 KiB.
+/// The maximum size of a message in BER. A document is about 0.5 KiB long, and the message around it adds another 0.5
+/// KiB.
 const MAX_SIZE: usize = 16 * 1024;
 /// The maximum length of a message in base64, including line ends.
 const MAX_TEXT_SIZE: usize = 24 * 1024;
-/// The maximum nesting. AWS sends six levels of elements with indefinite length.
+/// The maximum nesting. AWS nests elements with indefinite length six levels deep.
 const MAX_DEPTH: usize = 8;
 
 const CONSTRUCTED: u8 = 0x20;

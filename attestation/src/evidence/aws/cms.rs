@@ -25,7 +25,7 @@ pub fn content(text: &str) -> Result<Vec<u8>, &'static str> {
     signed_content(&der).map_err(|_| "an element is missing or has a different type")
 }
 
-/// The content of `SignedData` (RFC 5652 sections 3 to 5.2).
+/// Returns the content of `SignedData` (RFC 5652 sections 3 to 5.2).
 fn signed_content(der: &[u8]) -> der::Result<Vec<u8>> {
     let mut info = within(&mut SliceReader::new(der)?, Tag::Sequence)?;
     within(&mut info, Tag::ObjectIdentifier)?;

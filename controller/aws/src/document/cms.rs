@@ -120,8 +120,8 @@ impl<'a> SignedMessage<'a> {
         self.content
     }
 
-    /// Returns the content if its signature verifies with the signer that the message names. This signer must be in
-    /// `signers`, the signers for `region`.
+    /// Returns the content if its signature verifies with the signer that the message identifies. This signer must be
+    /// in `signers`, the signers for `region`.
     pub(super) fn verify(
         self,
         signers: &[Signer],

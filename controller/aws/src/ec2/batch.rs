@@ -23,7 +23,7 @@ pub struct Limits {
     /// The time for which a batch waits for another request. It restarts with each request, because machines that start
     /// together do not send their requests at exactly the same time.
     pub window: Duration,
-    /// The maximum wait of a batch's first request, while other requests arrive or are expected.
+    /// The maximum time for which a batch's first request waits while other requests arrive or are expected.
     pub gathering: Duration,
     /// The maximum number of waiting requests from one namespace with the same credentials in one region.
     pub waiting: usize,
@@ -65,12 +65,12 @@ const MAX_FOUND: usize = 20_000;
 ///
 /// # Guarantees
 ///
-/// - Requests share a call and its result only with the same credentials and region.
+/// - Requests share a call and its result only if they use the same credentials and region.
 /// - If the calls for a region or a tenant fail, others are not delayed.
-/// - Calls with shared credentials are made in turn by namespace, and then by Cluster.
+/// - Calls with shared credentials take turns: first by namespace, then by Cluster.
 /// - A canceled request does not affect the requests that share its call.
 /// - An unknown instance, or an instance that is not running, is not remembered. Therefore a denial depends on
-///   remembered data only for the properties that a running instance had a few seconds ago.
+///   remembered data only for properties of a running instance that are a few seconds old.
 #[derive(Debug, Clone)]
 pub struct Instances {
     client: Arc<BatchedEc2>,
@@ -99,7 +99,7 @@ struct Batches {
 /// The instances that one call describes.
 #[derive(Debug)]
 struct Batch {
-    /// The Cluster whose share of the call rate is used.
+    /// The Cluster to whose share of the call rate the call counts.
     owner: ObjectKey,
     opened: Instant,
     /// The time at which the last instance was added.
@@ -308,7 +308,7 @@ impl Batches {
     }
 
     /// Adds an instance for this Cluster to the first batch that the Cluster can join. Returns whether the batch is now
-    /// full. `call` makes the call for a new batch, given the batch's number.
+    /// full. For a new batch, `call` makes the call, and gets the batch's number.
     ///
     /// A Cluster can always join its own batches. It can join another Cluster's batch if that batch is that Cluster's
     /// next batch. If that Cluster is in another namespace, the batch must also be that namespace's next batch.

@@ -17,7 +17,7 @@ pub struct CallLimits {
     pub call: Duration,
     /// The maximum wait of a request after its credentials are available.
     pub wait: Duration,
-    /// The pause after a failure. Each further failure doubles the pause.
+    /// The pause after a failure. Each subsequent failure doubles the pause.
     pub pause: Duration,
     /// The maximum pause.
     pub longest_pause: Duration,

@@ -1,4 +1,4 @@
-//! The calls to one EC2 action, by credentials and region.
+//! The calls to one EC2 action, grouped by credentials and region.
 //!
 //! EC2 throttles each action separately, so each action has its own channel.
 
@@ -25,7 +25,7 @@ use crate::proxy::caused_by;
 const MAX_LANES: usize = 4096;
 
 /// The maximum number of lanes for one namespace, which is more than the number of its Clusters. It is limited because
-/// a tenant can name any number of regions. At the limit, unused lanes of the namespace are dropped.
+/// a tenant can specify any number of regions. At the limit, unused lanes of the namespace are dropped.
 const MAX_OF_NAMESPACE: usize = MAX_LANES / 4;
 
 /// The maximum number of remembered results, which is more than the number of instances that join or renew while a
@@ -47,7 +47,7 @@ pub(super) struct Channel<S> {
 
 #[derive(Debug)]
 struct Lanes<S> {
-    /// The lanes by credentials and region.
+    /// The lanes, keyed by credentials and region.
     all: Swept<(CredentialsKey, String), Kept<S>>,
     namespaces: Shares,
 }
@@ -130,13 +130,13 @@ impl<S: Default> Channel<S> {
         let (lane, dead) = self
             .lanes
             .write(|lanes| lanes.get_or_insert_with(key, &namespace, now, new));
-        // Dropped after the lock is released, because they can hold many remembered responses.
+        // The lanes are dropped after the lock is released, because they can hold many remembered responses.
         drop(dead);
         let lane = lane.ok_or_else(|| OutageKind::TooManyRegions.at(region))?;
         Ok((lane, credentials.lease))
     }
 
-    /// Creates a lane. Also returns the value that keeps its EC2 client.
+    /// Creates a lane. Also returns the value that keeps the lane's EC2 client.
     fn new_lane(
         &self,
         credentials: &Credentials,
@@ -209,7 +209,7 @@ impl<S> Lanes<S> {
     }
 }
 
-/// The lanes, without their shares.
+/// The lanes, without their memory shares.
 fn lanes_of<S>(kept: Vec<Kept<S>>) -> impl Iterator<Item = Lent<Lane<S>>> {
     kept.into_iter().map(|kept| kept.lane)
 }

@@ -1,5 +1,5 @@
 //! Checks that an instance matches its document or its provider ID, and belongs to this cluster. The checks work
-//! offline, except for looking up the cluster's region.
+//! offline, except for the lookup of the cluster's region.
 //!
 //! EC2 is eventually consistent. If a fact about a young instance is missing, EC2 might still report it later. If a
 //! fact does not match, it is a contradiction regardless of the instance's age.
@@ -19,7 +19,7 @@ use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 use crate::policy::AwsPolicy;
 
-/// The time after a launch during which EC2 can omit parts of an instance. EC2 usually shows a change within seconds.
+/// The time after a launch for which EC2 can omit parts of an instance. EC2 usually shows a change within seconds.
 /// According to its documentation, this can take minutes ("Eventual consistency in the Amazon EC2 API").
 const YOUNG: Duration = Duration::from_mins(5);
 

@@ -28,7 +28,7 @@ pub struct Ec2Settings {
 #[debug("Ec2({settings:?})")]
 pub struct Ec2 {
     settings: Ec2Settings,
-    /// The clients by credentials and region. A client is kept as long as the lease on its credentials.
+    /// The clients, keyed by credentials and region. A client is kept as long as the lease on its credentials.
     clients: Shared<Swept<(CredentialsKey, String), (Client, Lease)>>,
     metrics: Metrics,
 }
@@ -124,7 +124,7 @@ where
     }
 }
 
-/// The reason why EC2 did not answer.
+/// Returns the reason why EC2 did not answer.
 fn not_sent<E>(error: &SdkError<E>) -> OutageKind {
     match error {
         SdkError::DispatchFailure(failure) if failure.is_timeout() => OutageKind::TimedOut,

@@ -58,7 +58,7 @@ pub enum Query {
 pub struct Page {
     /// The instances.
     pub instances: Vec<InstanceFacts>,
-    /// The token for the next page, if there is one.
+    /// The token for the next page, if another page exists.
     pub next: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The names and addresses of a cluster's machines, from EC2.
+//! The names and addresses of a cluster's machines, as reported by EC2.
 //!
 //! EC2 is not called for a machine whose provider ID is not an AWS ID, or whose region is not allowed for the cluster.
 
@@ -20,8 +20,8 @@ impl Instances {
     ///
     /// # Errors
     ///
-    /// Like [`describe`](Self::describe). Also returns an error if EC2 does not list the instance, or has no name for
-    /// it.
+    /// Like [`describe`](Self::describe). Also returns an error if EC2 does not list the instance, or does not report a
+    /// name for it.
     pub(crate) async fn node_name(
         &self,
         policy: &AwsPolicy,

@@ -46,7 +46,7 @@ const LIMITS: CallLimits = CallLimits {
     remembered: Duration::from_mins(5),
     credentials: Duration::from_secs(20),
     call: Duration::from_secs(12),
-    // The wait for the turn to call EC2.
+    // The maximum wait for the turn to call EC2.
     wait: Duration::from_secs(10),
     pause: Duration::from_secs(1),
     longest_pause: Duration::from_secs(30),

@@ -4,7 +4,7 @@ use node_attestation_core::refusal::Unavailable;
 
 use crate::error_codes::{Meaning, bounded};
 
-/// A failed EC2 call in one region.
+/// An EC2 call that failed in one region.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("EC2 in {region} {kind}")]
 pub struct Outage {

@@ -13,15 +13,15 @@ pub enum IdentityError {
     /// Objects from this source have not been read yet.
     #[error("the controller has not read the {0} objects of the management cluster yet")]
     NotRead(Source),
-    /// The watch of these objects is broken.
+    /// The watch for these objects is broken.
     #[error(
         "the watch of {0} objects of the management cluster has been broken for more than 2 minutes"
     )]
     WatchBroken(Source),
-    /// The watch of these objects is interrupted, so denials must not be based on it.
+    /// The watch for these objects is interrupted, so denials must not be based on it.
     #[error("the watch of {0} objects of the management cluster is broken")]
     WatchInterrupted(Source),
-    /// Identities name more Secrets than the controller watches.
+    /// Identities refer to more Secrets than the controller watches.
     #[error(
         "the controller does not read the Secret {0:?}: identities reference more than {MAX_SECRETS} Secrets"
     )]
@@ -52,7 +52,7 @@ pub enum IdentityError {
         /// The error.
         detail: Unreadable,
     },
-    /// The objects do not name a usable identity.
+    /// The objects do not specify a usable identity.
     #[error(transparent)]
     Unresolved(#[from] ResolutionError),
 }

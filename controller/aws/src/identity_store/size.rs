@@ -57,7 +57,7 @@ pub(super) fn of_cluster(key: &ObjectKey, found: &Seen<Cluster>) -> usize {
     size_of_val(found) + 2 * of_key(key) + fields
 }
 
-/// The size of an object that names an identity, in bytes.
+/// Returns the size of an object that refers to an identity, in bytes.
 pub(super) fn of_infrastructure(key: &ObjectKey, found: &Seen<Infrastructure>) -> usize {
     let fields: usize = match found {
         Ok(found) => {

@@ -1,4 +1,4 @@
-//! The kinds of objects that name identities.
+//! The kinds of objects that refer to identities.
 
 use crate::tenancy::IdentityKind;
 
@@ -8,7 +8,7 @@ pub enum Source {
     /// Identities of this kind.
     #[display("{_0}")]
     Identities(IdentityKind),
-    /// Objects of this kind, which name an identity.
+    /// Objects of this kind, which refer to an identity.
     #[display("{_0}")]
     Infrastructure(&'static str),
     /// `Cluster`.
@@ -42,7 +42,7 @@ impl Source {
         }
     }
 
-    /// The name of its object, if it has only one.
+    /// The name of its object, if the source has only one.
     pub fn name(&self) -> Option<&str> {
         match self {
             Self::Secret(name) => Some(name),

@@ -318,7 +318,7 @@ where
     }
 }
 
-/// The meaning of a code. Refusals are the common codes of all services, and the codes of `AssumeRole` and
+/// Returns the meaning of a code. Refusals are the common codes of all services, and the codes of `AssumeRole` and
 /// `AssumeRoleWithWebIdentity`. Every other code is a failure of STS.
 fn of_code(code: &str, request_id: Option<&str>) -> FailureKind {
     let kept = bounded(code);

@@ -2,8 +2,8 @@
 //!
 //! # Guarantees
 //!
-//! - Tokens are assigned in turn, first by namespace and then by Cluster. Therefore the sessions of one Cluster delay
-//!   another Cluster by at most one call.
+//! - The assignment of tokens rotates through the namespaces, and then through the Clusters of a namespace. Therefore
+//!   the sessions of one Cluster delay other Clusters by at most one call.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use node_attestation_runtime::shared::{Lent, Loan, Lock, Shared, Swept};
 use node_attestation_runtime::turns::FairRate;
 use tokio::time::Instant;
 
-/// The rate of all calls. STS allows more calls for an account, but other clients share the account's quota.
+/// The rate of all calls. STS allows a higher rate for an account, but other clients share the account's quota.
 const ALL: Rate = Rate {
     burst: 50,
     every: Duration::from_millis(100),
@@ -41,8 +41,8 @@ impl Budget {
         }
     }
 
-    /// Waits for this Cluster's turn to call STS. Does not wait for the namespace's share, because other tenants can
-    /// share the call.
+    /// Waits for this Cluster's turn to call STS. Does not wait for the namespace's share of the rate, because other
+    /// tenants can share the call.
     pub(super) async fn of_all(&self, cluster: &ObjectKey) {
         self.all.take(cluster).await;
     }
@@ -54,7 +54,7 @@ impl Budget {
             ensure!(is_needed(), ());
             Ok(())
         };
-        // If the call is no longer needed, no token is taken.
+        // If the call is no longer needed, does not take a token.
         let _ = rate.take_if(cluster, check).await;
     }
 

@@ -183,7 +183,7 @@ impl PlanCredentials {
         &self.region
     }
 
-    /// Whether both values have the same credentials and the same STS region.
+    /// Whether both values contain the same credentials and the same STS region.
     pub fn is_same(&self, other: &Self) -> bool {
         self.key == other.key && self.region == other.region
     }

@@ -25,7 +25,7 @@ pub enum TokenError {
     /// The API server rejected the call, or is unavailable.
     #[error(transparent)]
     Call(Box<dyn Error + Send + Sync>),
-    /// The response has no token.
+    /// The response does not contain a token.
     #[error("the response does not contain a token")]
     Missing,
 }
@@ -78,7 +78,7 @@ impl FailureKind {
         }
     }
 
-    /// Whether the response can change only after a change by an administrator. The call is then repeated less often.
+    /// Whether the response changes only after an administrator makes a change. The call is then repeated less often.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused { .. } | Self::ActionDenied { .. })
     }
@@ -100,7 +100,7 @@ fn request(id: Option<&String>) -> String {
     id.map_or_else(String::new, |id| format!(" (request {id})"))
 }
 
-/// The cause of a code that does not describe its cause.
+/// Returns the cause of a failure whose code does not describe it.
 fn advice(code: &str) -> &'static str {
     match code {
         "InvalidClientTokenId" => {

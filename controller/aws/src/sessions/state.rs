@@ -1,13 +1,13 @@
 //! The state of one link: its credentials, their renewal, and their account. This module does not make a call.
 //!
 //! The credentials, the last failure and the renewal in progress are independent: each combination occurs. A request
-//! gets the first of these results, in this order:
+//! receives the first of these results that exists:
 //!
 //! 1. Credentials that are in use and good, also after a failed renewal and during a renewal.
 //! 2. The last failure, during its pause.
 //! 3. The result of the renewal in progress.
 //!
-//! If there is none of them, the request starts a renewal.
+//! If none of them exists, the request starts a renewal.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub(super) type Renewal = SharedFuture<BoxFuture<'static, Answer>>;
 #[derive(Debug, Default)]
 pub(super) struct State {
     credentials: Credentials,
-    /// The last failure since the last new credentials. It also determines the pause after the next failure.
+    /// The last failure since the last new credentials. The failure also determines the pause after the next failure.
     failed: Option<Failed>,
     renewal: Option<Renewal>,
     /// The account of the credentials.
@@ -71,13 +71,14 @@ enum Credentials {
     /// No renewal has succeeded yet.
     #[default]
     Missing,
-    /// Requests get the credentials until they end.
+    /// Requests receive the credentials until they expire.
     InUse(Held),
-    /// AWS rejected the credentials. Requests do not get them, but a failed renewal puts them in use again.
+    /// AWS rejected the credentials. Requests do not receive the credentials, but a failed renewal makes them usable
+    /// again.
     Withdrawn(Held),
 }
 
-/// Credentials, with the times of their renewal and their end.
+/// Credentials, with the times of their renewal and their expiry.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
     keys: Keys,
@@ -96,12 +97,12 @@ struct Failed {
     until: Instant,
 }
 
-/// The effect of a rejection by AWS.
+/// The effect if AWS rejects the credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rejection {
-    /// The rejected credentials are not in use any more, so a request gets other ones.
+    /// The rejected credentials are no longer in use, so a request receives different ones.
     Former,
-    /// The credentials remain in use, because new ones would not help, or are not available during a pause.
+    /// The credentials remain in use, because new credentials would not help, or are not available during a pause.
     Endured,
     /// The credentials in use must be replaced.
     Current,
@@ -132,9 +133,9 @@ pub(super) enum AccountLookup {
 }
 
 impl State {
-    /// The result that is known without a call, if any: credentials, or a failure during its pause.
+    /// Returns the result that is known without a call, if any: credentials, or a failure during its pause.
     pub(super) fn known(&self) -> Option<Answer> {
-        // Credentials come first: an outage of STS does not affect them until they end.
+        // Credentials come first: an STS outage does not affect them until they expire.
         match &self.credentials {
             Credentials::InUse(held) if held.is_good(Instant::now()) => Some(Ok(held.keys.clone())),
             Credentials::Missing | Credentials::InUse(_) | Credentials::Withdrawn(_) => {
@@ -173,19 +174,19 @@ impl State {
             }
             Err(error) => {
                 self.failed = Some(Failed::after(self.failed.as_ref(), error.clone()));
-                // This must happen before the lookup: even rejected credentials are better than a failure.
+                // This must happen before the lookup, because even rejected credentials are better than a failure.
                 self.put_in_use_again();
                 self.known().unwrap_or(Err(error))
             }
         }
     }
 
-    /// The effect if AWS rejects credentials in a call that started at `since`.
+    /// Applies AWS's rejection of the credentials in a call that started at `since`, and returns its effect.
     pub(super) fn rejected(&mut self, since: Instant) -> Rejection {
         let now = Instant::now();
         match &self.credentials {
             Credentials::InUse(held) if held.since <= since => {}
-            // The call can have used previous credentials, so the rejection does not concern newer ones.
+            // The call might have used earlier credentials, so its rejection does not affect newer credentials.
             Credentials::Missing | Credentials::InUse(_) | Credentials::Withdrawn(_) => {
                 return Rejection::Former;
             }
@@ -199,7 +200,7 @@ impl State {
         Rejection::Current
     }
 
-    /// Requests do not get the credentials any more, unless the next renewal fails.
+    /// Requests no longer receive the credentials, unless the next renewal fails.
     pub(super) fn withdraw(&mut self) {
         self.credentials = match std::mem::take(&mut self.credentials) {
             Credentials::InUse(held) | Credentials::Withdrawn(held) => Credentials::Withdrawn(held),
@@ -225,7 +226,7 @@ impl State {
         (expires, failed.map(|failed| failed.error.clone()))
     }
 
-    /// The last failure, during its pause.
+    /// Returns the last failure, during its pause.
     fn pause(&self) -> Option<&Failed> {
         self.failed.as_ref().filter(|failed| !failed.is_over())
     }
@@ -238,7 +239,7 @@ impl Default for Account {
 }
 
 impl Account {
-    /// The account, or a failure in this region during its pause.
+    /// Returns the account, or a failure in this region during its pause.
     pub(super) fn known(&self, region: &str) -> Option<Result<String, CredentialsError>> {
         if let Self::Known(account) = self {
             return Some(Ok(account.clone()));
@@ -273,7 +274,7 @@ impl Account {
             Err(error) => error,
         };
         match self {
-            // A different region can have returned the account during the call.
+            // A different region might have returned the account during the call.
             Self::Known(account) => Ok(account.clone()),
             Self::Unknown(regions) => {
                 let lookup = region_lookup(regions, region);
@@ -345,7 +346,7 @@ impl Held {
         }
     }
 
-    /// The same credentials, with the expiry time that STS returned.
+    /// Returns the same credentials with the expiry time that STS returned.
     pub(super) fn expiring_at(self, expires: SystemTime) -> Self {
         Self {
             expires: Some(expires),

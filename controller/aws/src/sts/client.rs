@@ -21,8 +21,8 @@ use crate::proxy::{Names, caused_by};
 /// all, and the queue retries.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The maximum length of a response, in bytes. A successful response has about 350 bytes, and the longest error has a
-/// few kilobytes.
+/// The maximum length of a response, in bytes. A successful response is about 350 bytes long, and the longest error is
+/// a few kilobytes long.
 const MAX_ANSWER: usize = 16 * 1024;
 
 /// The limits on concurrent calls to the STS in one region. If a region hangs, only its own calls are delayed.
@@ -117,7 +117,7 @@ impl Client {
         .unwrap_or(Err(Outage::TimedOut))
     }
 
-    /// The cluster's queue for a region. Regions without calls are removed.
+    /// Returns the cluster's queue for a region. Regions without calls are removed.
     fn line(&self, cluster: &ObjectKey, region: &str) -> Line {
         let is_idle = |_: &_, turns: &mut FairTurns| turns.is_idle();
         let new = || FairTurns::new(CALLS);

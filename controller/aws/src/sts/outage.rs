@@ -17,7 +17,7 @@ pub(super) enum Outage {
     /// The answer was truncated.
     #[error("the response from STS is incomplete")]
     Cut(#[source] reqwest::Error),
-    /// The answer is larger than any STS answer.
+    /// The answer is longer than any answer from STS.
     #[error("the response from STS is too large")]
     TooLarge,
     /// An HTTP status that is not a decision about the evidence.

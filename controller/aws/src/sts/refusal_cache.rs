@@ -23,8 +23,8 @@ const REMEMBERED: Duration = Duration::from_mins(1);
 pub(super) const MAX_REFUSED: usize = 4096;
 
 /// The maximum number of remembered refusals for one namespace, because a tenant can cause any number of refusals. A
-/// namespace also cannot have more refusals than the number of free places, so that several namespaces together leave a
-/// part for other namespaces.
+/// namespace also cannot have more refusals than the number of free places, so several namespaces together leave room
+/// for other namespaces.
 pub(super) const MAX_OF_NAMESPACE: usize = MAX_REFUSED / 4;
 
 /// The number of entries that are checked for removal at the limit.

@@ -4,8 +4,8 @@
 //! verifies it again, without a call. It also saves a call if the decision on a request is repeated.
 //!
 //! A signature is remembered only after STS has confirmed it for a key. Evidence is public, so an attacker who presents
-//! a copy first must not block the owner. With HMAC, a request has exactly one signature. In contrast, ECDSA allows a
-//! second form.
+//! a copy first must not block the owner. With HMAC, exactly one signature exists for each request. In contrast, ECDSA
+//! allows a second form.
 //!
 //! The cache is limited for each instance, for each cluster, for each namespace and in total. The last quarter is
 //! reserved for namespaces that use less than half of the cache. Even if the cache is full, each namespace has a small
@@ -30,7 +30,7 @@ pub(super) struct ReplayCache {
 /// The limits of the cache.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// The total, not including the reserved shares. With the reserved shares, the total is twice as large.
+    /// The total without the reserved shares. With the reserved shares, the total is twice as large.
     pub(super) all: usize,
     /// The limit for one cluster.
     pub(super) of_cluster: usize,

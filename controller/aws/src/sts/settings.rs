@@ -15,7 +15,7 @@ use crate::proxy::{InvalidProxy, Proxy};
 /// proxy, and only the instance identity role.
 #[derive(Debug, Clone, Default)]
 pub struct StsSettings {
-    /// Endpoints that replace the public endpoints, by region: FIPS or VPC endpoints. The nodes in the region must use
+    /// FIPS or VPC endpoints that replace the public endpoints, keyed by region. The nodes in the region must use
     /// the same host, because the signature covers the host.
     pub endpoints: BTreeMap<String, EndpointHost>,
     /// CA certificates (PEM) that are trusted only for [`endpoints`](Self::endpoints), in addition to the system's.

@@ -1,6 +1,6 @@
 //! The namespaces whose clusters are allowed to use an identity: `spec.allowedNamespaces`.
 //!
-//! The rules match the code of Cluster API Provider AWS. Where its documentation differs, the code takes precedence:
+//! The rules match the code of Cluster API Provider AWS. If its documentation differs, the code takes precedence:
 //! `selector: {}` without a list allows every namespace, because the API server stores an empty `allowedNamespaces` in
 //! this form.
 

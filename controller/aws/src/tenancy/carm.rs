@@ -3,8 +3,8 @@
 //!
 //! CARM is for clusters that Cluster API Provider AWS did not create. The order is the same as in AWS Controllers for
 //! Kubernetes with both feature gates, `TeamLevelCARM` and `ServiceLevelCARM`: a team precedes an account, and the key
-//! for the service precedes the plain key. In cases in which their runtime would continue with the controller's own
-//! role, this module returns an error.
+//! for the service precedes the plain key. If their runtime would continue with the controller's own role, this module
+//! returns an error.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,8 @@ struct RoleValue {
     session_name: String,
 }
 
-/// Returns the plan for the clusters in a namespace with these annotations. `None` if it has no relevant annotation.
+/// Returns the plan for the clusters in a namespace with these annotations. `None` if the namespace has no relevant
+/// annotation.
 ///
 /// # Errors
 ///

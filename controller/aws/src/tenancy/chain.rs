@@ -25,12 +25,12 @@ const MIN_TOKEN_VALIDITY: i64 = 600;
 pub(super) struct ClusterPlace<'a> {
     /// Its namespace.
     pub namespace: &'a str,
-    /// Its region. `None` if no object names it.
+    /// Its region. `None` if no object specifies it.
     pub region: Option<&'a str>,
 }
 
 impl IdentityRef {
-    /// The identity that a reference names.
+    /// Returns the identity to which a reference refers.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ pub(super) fn resolve(
     Ok(plan)
 }
 
-/// One identity's part of a plan.
+/// Returns the part of a plan that comes from one identity.
 enum Step {
     Root(Root),
     Role(Role, IdentityRef),

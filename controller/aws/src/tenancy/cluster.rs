@@ -1,4 +1,4 @@
-//! The object that names a cluster's identity, and the order of precedence.
+//! The object that specifies a cluster's identity, and the order of precedence.
 
 use serde::Deserialize;
 
@@ -56,7 +56,7 @@ pub struct ObjectRef {
     pub name: String,
 }
 
-/// The `spec` of an object that names an identity.
+/// The `spec` of an object that refers to an identity.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Infrastructure {
@@ -97,13 +97,13 @@ pub struct Explanation {
 /// The object that determines a cluster's identity.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum DecidedBy {
-    /// The `KubeletAuthentication` names a service account identity.
+    /// The `KubeletAuthentication` specifies a service account identity.
     #[display("spec.aws.serviceAccountIdentity of the KubeletAuthentication")]
     KubeletAuthentication,
-    /// An object of Cluster API Provider AWS names an identity.
+    /// An object of Cluster API Provider AWS specifies an identity.
     #[display("spec.identityRef of {} {}", _0.kind, _0.name)]
     IdentityRef(ObjectRef),
-    /// An object of Cluster API Provider AWS does not name an identity.
+    /// An object of Cluster API Provider AWS does not specify an identity.
     #[display("{} {}, which has no spec.identityRef", _0.kind, _0.name)]
     NoIdentityRef(ObjectRef),
     /// The annotations on the Namespace, and `ConfigMap` objects.
@@ -121,7 +121,7 @@ pub enum DecidedBy {
 }
 
 /// Resolves the plan for a cluster, with the steps that lead to it. `infrastructure` is the object that
-/// [`Cluster::decider`] names. `service_account` is the identity that the cluster's `KubeletAuthentication` names.
+/// [`Cluster::decider`] returns. `service_account` is the identity in the cluster's `KubeletAuthentication`.
 ///
 /// The controller's own credentials are used only if the operator or an identity specifies them.
 pub fn explain(
@@ -173,7 +173,7 @@ pub fn explain(
     }
 }
 
-/// The plan for a cluster that Cluster API Provider AWS did not create.
+/// Returns the plan for a cluster that Cluster API Provider AWS did not create.
 fn of_no_provider(
     objects: &Objects,
     cluster: &Cluster,

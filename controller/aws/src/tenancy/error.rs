@@ -160,10 +160,10 @@ pub enum ResolutionError {
     /// The namespace of the cluster does not exist.
     #[error("namespace {0} does not exist")]
     NamespaceNotFound(String),
-    /// No object names an identity for the cluster.
+    /// No object specifies an identity for the cluster.
     #[error("no object specifies an AWS identity for the cluster: {0}")]
     IdentityNotNamed(&'static str),
-    /// The object that names the identity cannot be parsed.
+    /// The object that refers to the identity cannot be parsed.
     #[error("{kind} {name} in namespace {namespace} is invalid: {detail}")]
     InfrastructureInvalid {
         /// Its kind.

@@ -69,7 +69,7 @@ impl fmt::Display for IdentityRef {
 }
 
 impl IdentityRef {
-    /// The controller's identity, which is used if a cluster does not name one.
+    /// The controller's identity, which is used if a cluster does not specify one.
     pub fn controller() -> Self {
         Self {
             kind: IdentityKind::Controller,

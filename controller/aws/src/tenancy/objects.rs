@@ -22,20 +22,20 @@ const ACCESS_KEY_ID: &str = "AccessKeyID";
 const SECRET_ACCESS_KEY: &str = "SecretAccessKey";
 const SESSION_TOKEN: &str = "SessionToken";
 
-/// The annotation on a namespace that names its account.
+/// The annotation on a namespace with its account.
 pub(super) const OWNER_ACCOUNT_ID: &str = "services.k8s.aws/owner-account-id";
 
-/// The annotation on a namespace that names its team.
+/// The annotation on a namespace with its team.
 pub(super) const TEAM_ID: &str = "services.k8s.aws/team-id";
 
-/// The `ConfigMap` with roles by account.
+/// The `ConfigMap` with the role for each account.
 pub const ACCOUNT_MAP: &str = "ack-role-account-map";
 
-/// The `ConfigMap` with roles by team.
+/// The `ConfigMap` with the role for each team.
 pub const TEAM_MAP: &str = "ack-role-team-map";
 
-/// The limits on the `AWSServiceAccountIdentity` objects in one namespace, which its tenant can create. An object has
-/// up to 40 KB, but usually only a few hundred bytes. A namespace rarely has more than one object for each of its
+/// The limits on the `AWSServiceAccountIdentity` objects in one namespace, which its tenant can create. An object can
+/// be 40 KB large, but is usually only a few hundred bytes. A namespace rarely has more than one object for each of its
 /// Clusters.
 pub const MAX_SERVICE_ACCOUNTS: NamespaceLimits = NamespaceLimits {
     objects: 1000,
@@ -71,27 +71,29 @@ pub struct Objects {
     pub statics: HashMap<String, Readable<StaticIdentity>>,
     /// `AWSClusterRoleIdentity`, by name.
     pub roles: HashMap<String, Readable<RoleIdentity>>,
-    /// `AWSServiceAccountIdentity`, by namespace and name.
+    /// `AWSServiceAccountIdentity`, keyed by namespace and name.
     pub service_accounts: ServiceAccounts,
     /// Namespaces, by name.
     pub namespaces: HashMap<String, Namespace>,
     /// The namespace of Cluster API Provider AWS, which contains the Secrets.
     pub capa_namespace: String,
-    /// The Secrets that identities name, by name.
+    /// The Secrets to which identities refer, keyed by name.
     pub access_keys: HashMap<String, Result<Arc<AccessKey>, MissingKeys>>,
-    /// The `ConfigMap` of AWS Controllers for Kubernetes that contains roles by account. `None` if it does not exist.
+    /// The `ConfigMap` of AWS Controllers for Kubernetes that contains the role for each account. `None` if it does not
+    /// exist.
     pub account_map: Option<BTreeMap<String, String>>,
-    /// The `ConfigMap` of AWS Controllers for Kubernetes that contains roles by team. `None` if it does not exist.
+    /// The `ConfigMap` of AWS Controllers for Kubernetes that contains the role for each team. `None` if it does not
+    /// exist.
     pub team_map: Option<BTreeMap<String, String>>,
     /// `IAMRoleSelector`, by name.
     pub role_selectors: BTreeMap<String, Readable<RoleSelector>>,
 }
 
-/// `AWSServiceAccountIdentity`, by namespace and name.
+/// `AWSServiceAccountIdentity`, keyed by namespace and name.
 #[derive(Debug)]
 pub struct ServiceAccounts(Bounded<(String, String), Readable<AWSServiceAccountIdentitySpec>>);
 
-/// The kept objects, by namespace and name.
+/// The kept objects, keyed by namespace and name.
 type KeptAccounts = BTreeMap<(String, String), Kept<Readable<AWSServiceAccountIdentitySpec>>>;
 
 impl Default for ServiceAccounts {
@@ -189,7 +191,7 @@ impl Objects {
         }
     }
 
-    /// The names of the Secrets that identities name, except names that are invalid for a Secret.
+    /// Returns the names of the Secrets to which identities refer, except names that are invalid for a Secret.
     pub fn secrets(&self) -> BTreeSet<String> {
         let identities = self.statics.values().flatten();
         let names = identities.map(|identity| identity.secret_ref.clone());
@@ -292,7 +294,7 @@ impl Identity {
     }
 }
 
-/// The field that determines which namespaces are allowed to get the parse error of an identity.
+/// Returns the field that determines which namespaces are allowed to get the parse error of an identity.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Permitted {
@@ -340,7 +342,7 @@ impl Namespace {
     }
 }
 
-/// The keys that are missing in a Secret, or whose values are empty or invalid for AWS.
+/// Returns the keys that are missing in a Secret, or whose values are empty or invalid for AWS.
 pub type MissingKeys = Vec<&'static str>;
 
 /// Parses the access key in the data of a Secret.

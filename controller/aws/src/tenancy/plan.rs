@@ -227,7 +227,7 @@ impl Fields {
         self
     }
 
-    /// Adds an optional field. A missing text and an empty text result in different hash inputs.
+    /// Adds an optional field. A missing text and an empty text have different hash inputs.
     fn add_optional(self, field: Option<&str>) -> Self {
         match field {
             None => self.add(&[0]),

@@ -43,13 +43,13 @@ pub struct RoleSpec {
     /// The validity of the session in seconds. 0 means one hour.
     #[serde(default)]
     pub duration_seconds: i64,
-    /// An inline session policy. Empty if there is none.
+    /// An inline session policy. Empty if the role has none.
     #[serde(default)]
     pub inline_policy: String,
     /// Managed session policies.
     #[serde(rename = "policyARNs", default)]
     pub policy_arns: Option<Vec<String>>,
-    /// The external ID. Empty if there is none.
+    /// The external ID. Empty if the role has none.
     #[serde(rename = "externalID", default)]
     pub external_id: String,
 }

@@ -151,7 +151,7 @@ impl Accounts {
         );
         for (account, cluster) in gone {
             self.state.write(|state| {
-                // In the meantime, the cluster can have been created again.
+                // The cluster might have been created again since then.
                 let last = state.pins.get(&cluster).and_then(|pin| pin.last.as_ref());
                 if last.is_none_or(|(_, now)| *now != account) {
                     state.names.remove(&entry(&account, &cluster));

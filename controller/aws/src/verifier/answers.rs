@@ -1,4 +1,4 @@
-//! The last EC2 responses about the controller's credentials.
+//! The last EC2 responses to calls with the controller's credentials.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::ec2::Outage;
 
-/// The error of the credentials, by cluster and region. `None` after a successful response.
+/// The error of the credentials, keyed by cluster and region. `None` after a successful response.
 ///
 /// A cluster has an entry for each region in which it has instances. Therefore a condition does not contain the regions
 /// and errors of other tenants.
@@ -34,8 +34,8 @@ struct Answer {
 const EXPIRES: Duration = Duration::from_hours(36);
 
 impl Answers {
-    /// Records the outcome of an EC2 call about an instance of `cluster`. Ignores failures that the credentials did not
-    /// cause: a timeout, throttling, or an EC2 error.
+    /// Records the outcome of an EC2 call about an instance of `cluster`. Ignores a failure that the credentials did
+    /// not cause: a timeout, throttling, or another EC2 error.
     pub(super) fn heard(&self, cluster: &str, region: &str, failure: Option<&Unavailable>) {
         let outage = failure.and_then(Unavailable::cause::<Outage>);
         if outage.is_some_and(|outage| !outage.kind.is_of_credentials()) {

@@ -29,7 +29,7 @@ pub enum InvalidSigners {
     /// A certificate has no region line before it, or a region line has no certificate after it.
     #[error("line {0}: a separate line \"Region: <name>\" must precede each certificate")]
     Unpaired(usize),
-    /// This line does not have a region name.
+    /// This line does not contain a region name.
     #[error("line {0} does not contain a region name")]
     Region(usize),
     /// The certificate that begins in this line, for this region, is not PEM.

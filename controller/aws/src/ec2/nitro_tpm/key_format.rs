@@ -10,13 +10,13 @@ use kubelet_attestation::ensure;
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::verifier::platform::KeyKind;
 
-/// The maximum length of a key. An RSA key has 392 characters in base64.
+/// The maximum length of a key. An RSA key is 392 characters long in base64.
 const MAX_LEN: usize = 4096;
 
 /// The error in an answer.
 pub(in crate::ec2) type NoKey = &'static str;
 
-/// EC2's name for a kind of endorsement key. `None` if EC2 does not have this kind.
+/// Returns EC2's name for an endorsement key type. `None` if EC2 does not support this type.
 pub(in crate::ec2) fn key_type(kind: KeyKind) -> Option<EkPubKeyType> {
     match kind {
         KeyKind::Rsa2048 => Some(EkPubKeyType::Rsa2048),
@@ -25,7 +25,7 @@ pub(in crate::ec2) fn key_type(kind: KeyKind) -> Option<EkPubKeyType> {
     }
 }
 
-/// The digest of a key of this type. The key is encoded again, so that each key has one digest.
+/// Returns the digest of a key of this type. The key is encoded again, so that each key has one digest.
 pub(in crate::ec2) fn read(key_type: &EkPubKeyType, value: &str) -> Result<KeyDigest, NoKey> {
     ensure!(value.len() <= MAX_LEN, "it is too long for a key");
     let spki = STANDARD.decode(value).map_err(|_| "it is not base64")?;
@@ -36,7 +36,7 @@ pub(in crate::ec2) fn read(key_type: &EkPubKeyType, value: &str) -> Result<KeyDi
     Ok(KeyDigest::of(&spki))
 }
 
-/// The key in these bytes, encoded again.
+/// Returns the key in these bytes, encoded again.
 fn encode_again(key_type: &EkPubKeyType, spki: &[u8]) -> Option<PublicKeyX509Der<'static>> {
     if *key_type == EkPubKeyType::Rsa2048 {
         let key = PublicEncryptingKey::from_der(spki).ok()?;
