@@ -14,7 +14,7 @@
 //! # Assumptions
 //!
 //! The API server has validated all fields against the schema. The controller evaluates only the CEL rules again, for
-//! objects that an earlier schema accepted (`settings_file` of the runtime).
+//! objects that an earlier schema accepted (`settings_file` in the runtime).
 
 mod aws;
 mod aws_service_account_identity;
@@ -56,16 +56,16 @@ pub use tpm::{
 /// The API group of this project's resources and annotations.
 pub const GROUP: &str = "attestation.cluster.x-k8s.io";
 
-/// The annotation on a [`KubeletAuthentication`] with which an operator allows the controller to retire more node
-/// identities. Its value is the number of node identities that one sweep is allowed to retire.
+/// The annotation on a [`KubeletAuthentication`] with which an operator permits the controller to retire more node
+/// identities than usual. Its value is the number of node identities that one sweep is allowed to retire.
 pub const ALLOW_RETIREMENT_ANNOTATION: &str = "attestation.cluster.x-k8s.io/allow-retirement";
 
 /// The annotation on a [`KubeletAuthentication`] that stores the first AWS account of the Cluster's identity. After an
 /// operator removes the annotation, the controller accepts a different account.
 pub const AWS_ACCOUNT_ANNOTATION: &str = "attestation.cluster.x-k8s.io/aws-account";
 
-/// The annotation on a [`KubeletAuthentication`] that the controller created because the Cluster has an annotation. An
-/// operator created every [`KubeletAuthentication`] without it.
+/// The annotation on a [`KubeletAuthentication`] that the controller created because the Cluster has an annotation. A
+/// [`KubeletAuthentication`] without this annotation was created by an operator.
 ///
 /// Neither the owner nor the field manager identifies the creator: an operator can set the owner, and `clusterctl move`
 /// drops the field manager.
@@ -78,7 +78,8 @@ pub const BOOTSTRAP_TOKEN_ANNOTATION: &str = "attestation.cluster.x-k8s.io/boots
 /// The label with the Cluster's name, on every object that belongs to a Cluster. Cluster API defines it.
 pub const CLUSTER_NAME_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 
-/// The annotation on a [`NodeIdentity`] with which an operator resets it, so that the next claim can take the name.
+/// The annotation on a [`NodeIdentity`] with which an operator resets the node identity, so that the next claim can
+/// take the name.
 ///
 /// Its value is the generation to reset. Therefore an annotation that is applied again or restored does not affect a
 /// later generation.

@@ -147,7 +147,8 @@ impl Deciding<'_> {
             return Ok(approved);
         }
         if enforcement == EnforcementState::Unknown {
-            // An answered request needs no decision. Other approvers are allowed only until attestation is enforced.
+            // An answered request does not need a decision. Other approvers are allowed only until attestation is
+            // enforced.
             return match triage(request, self.context) {
                 Err(TriageError::Ignore(ignored)) if ignored != Ignored::IssuedByOthers => {
                     Err(Decision::Ignore(ignored))

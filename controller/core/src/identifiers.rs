@@ -80,7 +80,7 @@ impl CertificateUid {
             record: RecordUid::parse(record)?,
             generation: generation.parse().map_err(|_| InvalidCertificateUid)?,
         };
-        // The integer parser also accepts signs and leading zeros.
+        // Therefore signs and leading zeros, which the integer parser accepts, are rejected.
         if uid.generation > 0 && uid.to_string() == text {
             Ok(uid)
         } else {
@@ -96,7 +96,7 @@ fn bytes<const N: usize>(hex: &str) -> Option<[u8; N]> {
 
 /// The public part of a bootstrap token: its ID.
 ///
-/// Every cached machine has an ID, so the bytes are stored inline, without a heap allocation.
+/// The bytes are stored inline, without a heap allocation, because every cached machine has an ID.
 #[derive(derive_more::Display, derive_more::Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[display("{}", self.as_str())]
 #[debug("TokenId({})", self.as_str())]

@@ -38,7 +38,7 @@ pub trait Inventory: Debug + Send + Sync {
     async fn by_name(&self, name: &str) -> Result<Vec<Machine>, Unavailable>;
 
     /// Finds the machine with this name ([`Machine::name`]). The machine is found even if it has no provider ID yet.
-    /// Returns `None` also if the inventory does not name machines separately from their Nodes.
+    /// Returns `None` also if machines in the inventory do not have names that are separate from their Nodes' names.
     async fn by_machine_name(&self, _name: &str) -> Result<Option<Machine>, Unavailable> {
         Ok(None)
     }

@@ -16,7 +16,7 @@
 //! - `time`: differences between wall-clock times, and times in messages
 //! - `unshared`: a lock of one cluster
 //! - `pace`: pauses in loops over the objects of a cluster
-//! - `identifiers`: digests of keys, UIDs of records and certificates, IDs of bootstrap tokens, names
+//! - `identifiers`: key digests, UIDs of records and certificates, bootstrap token IDs, names
 //! - `lifetimes`: the longest validity of certificates
 //! - `rate_limit`: a token bucket, for requesters, Events and EC2 calls
 //! - `log_lines`: the log lines that the tenant of a cluster can cause

@@ -12,7 +12,7 @@ pub trait LogLines: Debug + Send + Sync {
     fn cluster(&self) -> Option<&str>;
 
     /// Takes a line from the budget. Returns the number of lines that were omitted before it. Returns `None` if the
-    /// budget is exhausted, so that this line is also omitted.
+    /// budget is exhausted, and this line is also omitted.
     fn take(&self) -> Option<u64>;
 }
 

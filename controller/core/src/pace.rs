@@ -1,5 +1,5 @@
-//! Pauses in loops over all objects of a cluster. A tenant chooses the number of its objects, and a loop without pauses
-//! would delay all other tasks on the thread.
+//! Pauses in loops over all objects of a cluster. A tenant chooses the number of its objects, so a loop without pauses
+//! could delay all other tasks on the thread.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;

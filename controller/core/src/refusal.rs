@@ -3,7 +3,7 @@
 //! | type | meaning | on the request |
 //! | --- | --- | --- |
 //! | [`Denial`] | a contradiction: an attack or a wrong configuration | condition `Denied` |
-//! | [`Failure`] | no contradiction, but this request can never be issued | condition `Failed` |
+//! | [`Failure`] | no contradiction, but no certificate can ever be issued for this request | condition `Failed` |
 //! | [`Deferral`] | an outage, or a condition that is not met yet | remains pending |
 //! | [`Ignored`] | the controller does not decide on the request | none |
 //!
@@ -25,7 +25,7 @@ pub use evidence_denial::{EvidenceDenial, EvidenceReason};
 pub use failure::Failure;
 pub use ignored::Ignored;
 
-/// The reason why a request to this controller does not get a certificate, or not yet.
+/// The reason why a request to this controller does not get a certificate, or does not get it yet.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// Deny the request.

@@ -41,7 +41,7 @@ impl Enforcement {
         *self.0.lock()
     }
 
-    /// Whether it is known that attestation is enforced.
+    /// Whether attestation is known to be enforced.
     pub fn is_on(&self) -> bool {
         self.state() == EnforcementState::On
     }

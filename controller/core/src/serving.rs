@@ -63,7 +63,7 @@ impl ServiceRanges {
         *self.0.lock() = ReadRanges { ranges, are_all };
     }
 
-    /// Adds ranges. All ranges are known if `are_all` is set, or if they were already known before.
+    /// Adds ranges. All ranges count as known if `are_all` is set, or if they were already known.
     pub fn add(&self, ranges: Vec<AddressRange>, are_all: bool) {
         let mut known = self.0.lock();
         let mut all = mem::take(&mut known.ranges);

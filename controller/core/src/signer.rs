@@ -59,7 +59,7 @@ impl Signer {
     /// # Errors
     ///
     /// Returns an error if the certificate is not a CA certificate, if the key does not match the certificate, or if
-    /// the kind of the key is not supported.
+    /// the key type is not supported.
     pub fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Self, InvalidCa> {
         let ca = CaCertificate::from_pem(certificate)?;
         let key = Key::Held(CaKey::from_pem(key, &ca)?);
@@ -70,7 +70,7 @@ impl Signer {
     ///
     /// # Errors
     ///
-    /// Returns an error if the certificate is not a CA certificate, or if the kind of its key is not supported.
+    /// Returns an error if the certificate is not a CA certificate, or if its key type is not supported.
     pub fn with_external_key(
         certificate: &[u8],
         key: Arc<dyn ExternalKey>,

@@ -245,7 +245,7 @@ impl AttestedIdentity {
         &self.identity
     }
 
-    /// The denial that applies if the identity has no record yet.
+    /// Returns the denial that applies if the identity has no record yet.
     pub fn denied_unless_known(&self) -> Option<&Denial> {
         self.unless_known.as_ref()
     }

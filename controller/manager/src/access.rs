@@ -10,7 +10,7 @@ use crate::error::{BoxError, Hinted, explain};
 /// The namespace of the controller in the manifests.
 pub(crate) const NAMESPACE: &str = "node-attestation-system";
 
-/// Returns access to the cluster that this kubeconfig and context name. Without a kubeconfig, uses the files that
+/// Returns access to the cluster in this kubeconfig and context. Without a kubeconfig, uses the files that
 /// kubectl reads or, if there are none, the cluster in which this process runs.
 ///
 /// # Errors
@@ -34,7 +34,7 @@ pub(crate) async fn for_person(
     Ok(ClusterAccess::from_kubeconfigs(&files, context).await?)
 }
 
-/// Returns access to the cluster that this kubeconfig and context name, or to the cluster in which this process runs.
+/// Returns access to the cluster in this kubeconfig and context, or to the cluster in which this process runs.
 /// It ignores the `KUBECONFIG` variable, because a controller signs and approves.
 ///
 /// # Errors

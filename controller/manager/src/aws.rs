@@ -43,11 +43,11 @@ pub(crate) struct AwsArguments {
     /// a new version whose fields have the same meaning
     #[arg(long = "aws-extra-document-version", value_name = "VERSION", value_parser = document_version)]
     aws_extra_document_versions: Vec<String>,
-    /// STS host of a region, instead of its public endpoint: for FIPS or VPC endpoints. The nodes of the region
-    /// need the same setting
+    /// STS host for a region, instead of its public endpoint: for FIPS or VPC endpoints. The nodes in the region need
+    /// the same setting
     #[arg(long = "aws-sts-endpoint", value_name = "REGION=HOST", value_parser = sts_endpoint)]
     aws_sts_endpoints: Vec<(String, EndpointHost)>,
-    /// EC2 URL of a region, instead of its public endpoint
+    /// EC2 URL for a region, instead of its public endpoint
     #[arg(long = "aws-ec2-endpoint", value_name = "REGION=URL", value_parser = ec2_endpoint)]
     aws_ec2_endpoints: Vec<(String, String)>,
     /// PEM file with CA certificates for the STS endpoints of --aws-sts-endpoint, in addition to the system's
@@ -55,8 +55,8 @@ pub(crate) struct AwsArguments {
     aws_endpoint_ca: Option<PathBuf>,
     #[command(flatten)]
     tenancy: TenancyArguments,
-    /// Accept sessions of this role, given as ROLE or ACCOUNT:ROLE, as evidence. A principal that can assume the
-    /// role can join as each of its instances
+    /// Accept sessions of this role, given as ROLE or ACCOUNT:ROLE, as evidence. A principal that can assume the role
+    /// can join as any of its instances
     #[arg(
         long = "aws-allow-instance-profile",
         value_name = "ROLE",
@@ -262,7 +262,7 @@ fn signers(extra: Option<&Path>, extra_versions: &[String]) -> Result<Signers, B
     signers.map_err(explain(format!("{OPTION} {}", path.display())))
 }
 
-/// The proxy settings in the environment. Like in curl, the lower-case name takes precedence.
+/// The proxy settings in the environment. As in curl, the lower-case name takes precedence.
 fn proxy() -> Proxy {
     let either = |lower, upper| env::var(lower).or_else(|_| env::var(upper)).ok();
     Proxy {

@@ -73,7 +73,7 @@ struct Predictions {
     /// For the predictions, call EC2 with your AWS credentials: the state, the tags and the name of each instance
     #[arg(long, requires = "nodes")]
     ec2: bool,
-    /// EC2 URL of a region, instead of its public endpoint
+    /// EC2 URL for a region, instead of its public endpoint
     #[arg(
         long = "aws-ec2-endpoint",
         value_name = "REGION=URL",
@@ -83,7 +83,7 @@ struct Predictions {
     aws_ec2_endpoints: Vec<(String, String)>,
 }
 
-/// Runs the command. Returns its output, and whether all checks passed.
+/// Runs the command. Runs the command, and returns its output and whether all checks passed.
 pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxError> {
     let Act::Check(check) = command.act;
     let Check {

@@ -62,7 +62,7 @@ impl Hinted {
         }
     }
 
-    /// Whether the error means invalid usage.
+    /// Whether the error is caused by invalid usage.
     pub(crate) fn is_usage(&self) -> bool {
         self.is_usage
     }

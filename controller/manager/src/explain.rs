@@ -41,7 +41,7 @@ pub(crate) struct ExplainCommand {
     /// The Cluster, as NAME or NAMESPACE/NAME. The command reads its machines, node identities and settings
     #[arg(long, value_name = "CLUSTER")]
     cluster: Option<String>,
-    /// Kubeconfig of the workload cluster, instead of the Secret of Cluster API
+    /// Kubeconfig of the workload cluster, instead of Cluster API's Secret
     #[arg(long, value_name = "FILE")]
     workload_kubeconfig: Option<PathBuf>,
     /// List of the cluster's machines, for a controller without a management cluster

@@ -45,23 +45,23 @@ enum Act {
     Revoke(Revoke),
     /// Reset the node identities whose nodes presented certificates of later generations with evidence, and create lost
     /// node identities of nodes without evidence. Use it after the restore of a backup of the management cluster, and
-    /// repeat it until all nodes have renewed
+    /// repeat the command until all nodes have renewed
     Restored {
         /// The Cluster
         cluster: String,
-        /// More nodes: nodes without evidence whose machines you know. Their node identities are reset, or created
+        /// Also reset these nodes without evidence, whose machines you know. Missing node identities are created
         #[arg(value_name = "NODE")]
         nodes: Vec<String>,
-        /// More nodes: nodes without evidence whose Machines have these labels
+        /// Also reset the nodes without evidence whose Machines have these labels
         #[arg(short = 'l', long, value_name = "LABELS")]
         selector: Option<String>,
-        /// Print the effect without any change
+        /// Print the effect without making a change
         #[arg(long)]
         dry_run: bool,
     },
-    /// Refuse all certificates of a Cluster that were issued before a time. Use it if the list of revoked
-    /// certificates is lost, because both sides were restored. The time can only increase. Nodes rejoin with a
-    /// bootstrap token and their evidence
+    /// Refuse all certificates of a Cluster that were issued before a time. Use this command if the list of revoked
+    /// certificates was lost because both clusters were restored from backups. The time can only increase. Nodes rejoin
+    /// with a bootstrap token and their evidence
     Floor {
         /// The Cluster
         cluster: String,
@@ -141,12 +141,12 @@ impl Act {
     }
 }
 
-/// Runs the command. Returns its output, and the node identities that it could not change.
+/// Runs the command. Runs the command, and returns its output and the node identities that it could not change.
 pub(crate) async fn run(command: IdentitiesCommand) -> Result<(String, Vec<String>), BoxError> {
     Box::pin(output_of(command)).await.map_err(hinted)
 }
 
-/// Adds a hint, if a wrong name caused the error.
+/// Adds a hint if an incorrect name caused the error.
 fn hinted(error: BoxError) -> BoxError {
     let hint = match error.downcast_ref() {
         Some(IdentitiesError::NotFound { namespace, .. }) => format!(
@@ -262,7 +262,7 @@ fn unchanged(output: Format, found: &impl Serialize) -> Result<String, BoxError>
 
 /// The result of a reset that did not change any record.
 struct Unchanged {
-    /// The record. `None` if it does not exist.
+    /// The record. `None` if the record does not exist.
     identity: Option<Box<NodeIdentity>>,
     text: &'static str,
 }

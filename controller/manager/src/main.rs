@@ -48,7 +48,7 @@
 //! - SIGTERM and SIGINT stop the program. The program first completes the requests in progress and writes their Events,
 //!   within 5 seconds with a management cluster, and within 22 seconds without one.
 //!
-//! - `--help` lists the exit codes. Standard error names the file, option or object, and the cause.
+//! - `--help` lists the exit codes. On failure, standard error contains the file, option or object, and the cause.
 //!
 //! # Modules
 //!
@@ -57,7 +57,7 @@
 //! - `removed`: options of earlier builds
 //! - `error`: errors of options, files and commands
 //! - `access`: access to the management cluster
-//! - `file`: files that are named on the command line
+//! - `file`: files from the command line
 //! - `files`: the limit of open files
 //! - `logging`: the log
 //! - `query`: options and output of the commands for operators
@@ -163,7 +163,7 @@ enum Command {
     },
     /// Print the manual page of the program or of a command, for `man`
     Man {
-        /// The command, such as `cluster check`
+        /// Name of the command, such as `cluster check`
         command: Vec<String>,
     },
     /// Print the version
@@ -281,7 +281,7 @@ fn wrong_usage(error: &clap::Error) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Prints the output of a command. The exit code is 0, or the code that the command returned.
+/// Prints the output of a command. Exits with code 0, or with the code that the command returned.
 fn answer<T: Into<Answer>>(
     asked: impl Future<Output = Result<T, BoxError>>,
 ) -> anyhow::Result<ExitCode> {

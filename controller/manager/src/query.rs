@@ -33,13 +33,13 @@ pub(crate) struct QueryOptions {
     pub(crate) output: Format,
 }
 
-/// The confirmation of a command that changes the rights of nodes.
+/// The confirmation of a command that changes the permissions of nodes.
 #[derive(Debug, Args)]
 pub(crate) struct Confirmation {
     /// Do not ask for confirmation. Required without a terminal
     #[arg(long)]
     yes: bool,
-    /// Print the effect without any change
+    /// Print the effect without making a change
     #[arg(long, conflicts_with = "yes")]
     dry_run: bool,
 }
@@ -60,8 +60,8 @@ impl Confirmation {
         Ok(())
     }
 
-    /// Prints the effect of the command. Without `--yes` and `--dry-run`, waits for the operator. Returns whether to
-    /// run the command.
+    /// Prints the effect of the command. Unless `--yes` or `--dry-run` is set, waits for the operator's confirmation.
+    /// Returns whether to run the command.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Options in earlier builds. If one of these options is used, the error names its replacement.
+//! Options in earlier builds. If an operator uses one of these options, the error contains its replacement.
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ pub(crate) enum Instead {
     Hint(&'static str),
 }
 
-/// The removed options: the first words of their commands, the option, and its replacement.
+/// The removed options, each with the first words of its command and its replacement.
 #[rustfmt::skip]
 pub(crate) const REMOVED: &[(&[&str], &str, Instead)] = &[
     (&["run", "tenancy"], "--ack-carm", ACK_CARM),

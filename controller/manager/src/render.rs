@@ -24,7 +24,7 @@ pub(crate) struct RenderCommand {
 #[derive(Debug, Subcommand)]
 #[expect(clippy::doc_markdown, reason = "the comments are the help")]
 enum File {
-    /// Print a KubeletAuthentication for `run --settings`, with every default
+    /// Print a KubeletAuthentication for `run --settings`, with all defaults
     Settings {
         /// The name of the cluster
         #[arg(long, value_name = "NAME")]
@@ -36,7 +36,7 @@ enum File {
     /// Print admission policies for the management cluster, with minimum requirements for the settings of tenants. They
     /// apply in namespaces with the label attestation.cluster.x-k8s.io/floor=enforced
     Floor(Parameters),
-    /// Print the permissions of the controller in a workload cluster, for a service account there
+    /// Print the controller's permissions in a workload cluster, for a service account in that cluster
     WorkloadRights {
         /// Omit the permission for Secrets in kube-system, which `bootstrapTokens: Manage` needs
         #[arg(long)]
@@ -45,7 +45,7 @@ enum File {
     /// Print the Secret with the controller's own kubeconfig for a Cluster, for `run --workload-access`. The standard
     /// input contains a token of the service account
     WorkloadSecret(SecretParameters),
-    /// Print the permissions of the controller for the Secrets of single Clusters, instead of all Secrets
+    /// Print the controller's permissions for the Secrets of single Clusters, instead of all Secrets
     SecretRoles(RolesParameters),
 }
 

@@ -24,8 +24,9 @@ pub(crate) struct TokensCommand {
 
 #[derive(Debug, Subcommand)]
 enum Act {
-    /// Recreate the bootstrap tokens of Machines in the workload cluster, with the ID and the secret that their
-    /// nodes have. Use it if nodes without a valid certificate cannot rejoin because their tokens have expired
+    /// Recreate the bootstrap tokens of Machines in the workload cluster, with the same ID and secret, which their
+    /// nodes already have. Use this command if nodes without a valid certificate cannot rejoin because their tokens
+    /// have expired
     Recreate(Box<Recreate>),
 }
 
@@ -39,7 +40,7 @@ struct Recreate {
     /// All Machines of the Cluster
     #[arg(long, conflicts_with = "machines")]
     all: bool,
-    /// Lifetime of the tokens, from 1m to 24h. A token that is valid for longer keeps its expiry
+    /// Lifetime of the tokens, from 1m to 24h. A token that is valid for longer keeps its expiry time
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = lifetime)]
     ttl: Duration,
     /// Recreate tokens even if attestation is not enforced in the Cluster. Each token then permits a join as any
@@ -65,7 +66,7 @@ fn lifetime(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Runs the command. Returns its output, and the Machines whose tokens could not be recreated.
+/// Runs the command. Runs the command, and returns its output and the Machines whose tokens could not be recreated.
 pub(crate) async fn run(command: TokensCommand) -> Result<(String, Vec<String>), BoxError> {
     let Act::Recreate(recreate) = command.act;
     let Recreate {

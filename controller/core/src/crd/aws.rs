@@ -11,14 +11,14 @@ use super::schema;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AwsSettings {
-    /// The AWS accounts that machines can be in. Empty: every account of the Cluster's identity.
+    /// The AWS accounts in which machines can be. Empty: every account of the Cluster's identity.
     #[schemars(
         length(max = 64),
         inner(length(max = 12), regex(pattern = "^[0-9]{12}$")),
         extend("x-kubernetes-list-type" = "set")
     )]
     pub accounts: Vec<String>,
-    /// The AWS regions that machines can be in. Empty: every region.
+    /// The AWS regions in which machines can be. Empty: every region.
     #[schemars(
         length(max = 64),
         inner(length(max = 32), regex(pattern = "^[a-z]{2}(-[a-z]+)+-[0-9]{1,2}$")),
@@ -33,7 +33,7 @@ pub struct AwsSettings {
     #[schemars(schema_with = "schema::tags")]
     pub required_tags: BTreeMap<String, String>,
     /// The `AWSServiceAccountIdentity` in this namespace that the controller uses for EC2 calls, instead of the
-    /// identity that the Cluster's objects name.
+    /// identity in the Cluster's objects.
     #[schemars(length(min = 1, max = 253))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_account_identity: Option<String>,

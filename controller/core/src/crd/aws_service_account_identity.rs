@@ -4,7 +4,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// An AWS role that the controller uses for EC2 calls, for the Clusters in this namespace that name it. A service
+/// An AWS role that the controller uses for EC2 calls, for the Clusters in this namespace that refer to it. A service
 /// account of the same name in this namespace assumes the role with its token.
 ///
 /// The fields follow the proposal "CAPA: Multi-tenancy" of Cluster API Provider AWS. No other project implements it.
@@ -43,7 +43,7 @@ pub struct AWSServiceAccountIdentitySpec {
         regex(pattern = "^arn:[a-z-]+:iam::[0-9]{12}:role/[!-~]+$")
     )]
     pub role_arn: String,
-    /// The name of the session. Empty: a name that contains the name of this object.
+    /// The name of the session. Empty: the controller derives a name from the name of this object.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64), regex(pattern = r"^([\w+=,.@-]{2,64})?$"))]
     pub session_name: String,

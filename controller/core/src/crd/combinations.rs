@@ -1,4 +1,4 @@
-//! Settings of a `KubeletAuthentication` that contradict each other, or have no effect together.
+//! Settings of a `KubeletAuthentication` that contradict each other, or have no effect in combination.
 //!
 //! The rules are in the schema, and the API server applies them to each write. An object that was accepted with an
 //! earlier schema can violate the rules, so the controller evaluates the same rules.

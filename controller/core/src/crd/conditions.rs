@@ -9,7 +9,7 @@ pub const READY: &str = "Ready";
 pub const AUTO_APPROVE_PATHS_CLOSED: &str = "AutoApprovePathsClosed";
 /// Whether the workload cluster's API server responds.
 pub const WORKLOAD_CLUSTER_REACHABLE: &str = "WorkloadClusterReachable";
-/// Whether the AWS identity that the Cluster names exists and can be used.
+/// Whether the AWS identity in the Cluster's objects exists and can be used.
 pub const AWS_IDENTITY_RESOLVED: &str = "AWSIdentityResolved";
 /// Whether AWS accepts the credentials of that identity.
 pub const AWS_CREDENTIALS_READY: &str = "AWSCredentialsReady";
@@ -25,7 +25,7 @@ pub const BOOT_MEASURED: &str = "BootMeasured";
 pub const RECORD_ATTESTORS_AUTHORIZED: &str = "RecordAttestorsAuthorized";
 /// Whether the controller has a verifier for each authorized attestation provider.
 pub const ATTESTORS_AVAILABLE: &str = "AttestorsAvailable";
-/// Whether the Service addresses are known, so that no serving certificate contains one of them.
+/// Whether the Service addresses are known, so no serving certificate contains one of them.
 pub const SERVICE_RANGES_KNOWN: &str = "ServiceRangesKnown";
 /// Whether each node that requires a bootstrap token to rejoin has a valid one.
 pub const NODES_CAN_RETURN: &str = "NodesCanReturn";
@@ -81,7 +81,7 @@ pub mod reason {
     pub const ATTESTOR_UNKNOWN: &str = "AttestorUnknown";
     /// An audience is invalid.
     pub const AUDIENCE_INVALID: &str = "AudienceInvalid";
-    /// Settings contradict each other, or have no effect together.
+    /// Settings contradict each other, or have no effect in combination.
     pub const SETTINGS_INVALID: &str = "SettingsInvalid";
     /// A range in `servingAddressRanges` is invalid.
     pub const SERVING_ADDRESS_RANGE_INVALID: &str = "ServingAddressRangeInvalid";
@@ -93,7 +93,7 @@ pub mod reason {
     pub const CLOSED: &str = "Closed";
     /// kubeadm's bindings approve requests without evidence.
     pub const AUTO_APPROVE_BINDING_FOUND: &str = "AutoApproveBindingFound";
-    /// The bindings stay until every Node has a node identity, and every bootstrap template has the plugin.
+    /// The bindings remain until every Node has a node identity, and every bootstrap template contains the plugin.
     pub const WAITING_FOR_RECORDS: &str = "WaitingForRecords";
     /// A different auto-approval path is open for requests from bootstrap users.
     pub const OPEN_BY_OTHER_MEANS: &str = "OpenByOtherMeans";
@@ -117,7 +117,7 @@ pub mod reason {
     pub const NOT_APPLICABLE: &str = "NotApplicable";
     /// The controller's settings exclude an authorized attestation provider.
     pub const ATTESTOR_UNUSABLE: &str = "AttestorUnusable";
-    /// The identity that the Cluster names exists and can be used.
+    /// The identity in the Cluster's objects exists and can be used.
     pub const RESOLVED: &str = "Resolved";
     /// The identity for AWS calls is not known.
     pub const IDENTITY_NOT_RESOLVED: &str = "IdentityNotResolved";
@@ -204,7 +204,7 @@ pub struct ConditionReport {
     pub holds: ConditionStatus,
     /// The reason, in one word.
     pub reason: &'static str,
-    /// The message for operators. It can be empty, and is cut at 4 KiB.
+    /// The message for operators. The message can be empty, and is truncated at 4 KiB.
     pub message: String,
 }
 
@@ -243,7 +243,7 @@ pub fn is_own(of: &str) -> bool {
     OWN.contains(&of)
 }
 
-/// Shortens the message to the length that the controller writes. Other clients can write longer ones.
+/// Shortens the message to the length that the controller writes. Other clients can write longer messages.
 pub fn shorten(condition: &mut Condition) {
     let end = shortened(&condition.message, MAX_MESSAGE).len();
     condition.message.truncate(end);

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use kubelet_attestation::names::NodeName;
 
-/// The maximum number of exempt control-plane nodes. A control plane has a few. The names are in an admission policy,
-/// and a tenant can create any number of control-plane Machines.
+/// The maximum number of exempt control-plane nodes. A control plane usually has only a few nodes. The names are in an
+/// admission policy, and a tenant can create any number of control-plane Machines.
 const MAX_CONTROL_PLANE: usize = 500;
 
 /// The entries of `exemptNodes`.
@@ -25,7 +25,7 @@ pub enum Exemption {
 }
 
 impl<T: AsRef<str>> FromIterator<T> for ExemptNodes {
-    /// Reads the entries. The schema refuses an invalid name, which no Node can have.
+    /// Reads the entries. The schema rejects an invalid name, which no Node can have.
     fn from_iter<I: IntoIterator<Item = T>>(entries: I) -> Self {
         let mut exempt = Self::default();
         for entry in entries {

@@ -111,7 +111,7 @@ pub struct KubeletAuthenticationSpec {
     /// Settings of certificates.
     #[serde(default)]
     pub certificate: CertificateSettings,
-    /// The accepted audiences of evidence, in addition to the digests of the Cluster's CA certificates.
+    /// The audiences that evidence can have, in addition to the digests of the Cluster's CA certificates.
     #[serde(default)]
     #[schemars(
         length(max = 16),
@@ -300,13 +300,14 @@ choice! {
 choice! {
     /// Whether existing Nodes can be adopted.
     Adoption {
-        /// They keep their certificates, and get none from this controller.
+        /// They keep their certificates, and do not get certificates from this controller.
         Refuse,
         /// With their kubelet certificate and fresh evidence.
         Allow,
         /// With only their kubelet certificate, once for each Node. Only for `insecure`.
         AllowWithoutEvidence,
-        /// Only with a certificate of this controller and fresh evidence, if the record was lost or is from a backup.
+        /// Only with a certificate of this controller and fresh evidence, if the record was lost or comes from a
+        /// backup.
         Recover,
     }
 }

@@ -44,8 +44,8 @@ fn prepared(mut definition: CustomResourceDefinition) -> CustomResourceDefinitio
     definition
 }
 
-/// Removes `nullable` from every field, so that an API server drops a null before it sets defaults, and the rules do
-/// not need to handle nulls. Also joins the lines of descriptions, because `kubectl explain` wraps them. Paragraphs are
+/// Removes `nullable` from every field, so an API server drops a null before it sets defaults, and the rules do not
+/// need to handle nulls. Also joins the lines of descriptions, because `kubectl explain` wraps them. Paragraphs are
 /// kept.
 fn prepare(schema: &mut JSONSchemaProps) {
     schema.nullable = None;

@@ -13,9 +13,9 @@ use super::system_time;
 
 /// The holder of a node name of one Cluster. The controller creates it when a machine first claims the name.
 ///
-/// Its name is `<cluster>.<node name>`. A name that is too long or ambiguous is cut, and contains a digest. So there
-/// is one object for each Cluster and node name.
-// Missing values in the spec are serialized as null, so that a merge patch of a node identity clears the values of the
+/// Its name is `<cluster>.<node name>`. A name that is too long or ambiguous is truncated, and contains a digest.
+/// Therefore exactly one object exists for each Cluster and node name.
+// Missing values in the spec are serialized as null, so a merge patch of a node identity clears the values of the
 // previous holder. An API server drops a null before it validates the object.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
@@ -146,8 +146,8 @@ pub struct NodeIdentitySpec {
         extend("x-kubernetes-validations" = [immutable()])
     )]
     pub node_name: String,
-    /// 16 random bytes in hexadecimal digits. A move of the Cluster keeps them. Every certificate contains them and
-    /// the generation.
+    /// 16 random bytes in hexadecimal digits. They do not change when the Cluster is moved. Every certificate contains
+    /// them and the generation.
     #[schemars(
         length(max = 32),
         regex(pattern = "^[0-9a-f]{32}$"),
@@ -208,7 +208,7 @@ pub struct NodeIdentitySpec {
     /// Set when the name no longer has a holder. The node identity is kept as long as one of its certificates can be
     /// valid.
     pub tombstone: Option<Tombstone>,
-    /// Set when an operator, or a new holder of the name, revoked the certificates.
+    /// Set after an operator or a new holder of the name has revoked the certificates.
     pub revoked: Option<Revoked>,
 }
 
@@ -243,7 +243,7 @@ pub struct Opened {
 }
 
 /// The counters of a TPM's starts, and its clock: a later boot is greater ("TPM 2.0 Library, Part 2",
-/// `TPMS_CLOCK_INFO`). They go back only by `TPM2_Clear`, or in an earlier copy of the TPM.
+/// `TPMS_CLOCK_INFO`). They decrease only after `TPM2_Clear`, or in an earlier copy of the TPM.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema,
 )]
@@ -256,7 +256,7 @@ pub struct TpmBoot {
     #[serde(rename = "restartCount")]
     #[schemars(with = "i64", range(min = 0))]
     pub restarts: u32,
-    // The clock can go back after a power loss, but `resets` then increases.
+    // The clock can decrease after a power loss, but `resets` then increases.
     /// The clock of the TPM, in milliseconds.
     #[serde(serialize_with = "within_schema")]
     #[schemars(with = "i64", range(min = 0))]
@@ -298,9 +298,10 @@ pub struct Tombstone {
     #[serde(with = "system_time")]
     #[schemars(schema_with = "schema::time")]
     pub since: SystemTime,
-    /// The reason: the Machine is gone, has another name, or its Cluster no longer has a `KubeletAuthentication`.
+    /// The reason: the Machine was deleted, has a different name, or its Cluster no longer has a
+    /// `KubeletAuthentication`.
     pub reason: TombstoneReason,
-    /// The expiry of the last certificate. The node identity can be deleted after it.
+    /// The expiry of the last certificate. The node identity can be deleted after this time.
     #[serde(with = "system_time")]
     #[schemars(schema_with = "schema::time")]
     pub until: SystemTime,
@@ -311,7 +312,7 @@ pub struct Tombstone {
 pub enum TombstoneReason {
     /// The Machine is gone.
     MachineGone,
-    /// The machine has another name now.
+    /// The machine now has a different name.
     Renamed,
     /// The Cluster no longer has a `KubeletAuthentication`.
     Unmanaged,
@@ -321,7 +322,7 @@ pub enum TombstoneReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Revoked {
-    /// The last revoked generation. All earlier generations are revoked too.
+    /// The last revoked generation. All earlier generations are also revoked.
     #[schemars(with = "i64", range(min = 1))]
     pub generation: u64,
     /// The time of the revocation.
@@ -330,7 +331,8 @@ pub struct Revoked {
     pub at: SystemTime,
 }
 
-/// The last certificate of the node, for operators. A move of the Cluster loses it, and no decision depends on it.
+/// The last certificate of the node, for operators. It is lost when the Cluster is moved, and no decision depends on
+/// it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeIdentityStatus {
@@ -346,7 +348,7 @@ pub struct NodeIdentityStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub last_renewal: Option<Time>,
-    /// The boot of the machine's TPM at that time. Earlier versions wrote it; now it is in the spec.
+    /// The boot of the machine's TPM at that time. Only earlier versions wrote this field, which is now in the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_tpm_boot: Option<LastTpmBoot>,
     /// A generation in a certificate that the node presented with evidence. The node identity does not have this

@@ -120,7 +120,7 @@ fn section(definition: &CustomResourceDefinition, page: &mut String) {
     }
 }
 
-/// One row for each field below the schema.
+/// Returns one row for each field below the schema.
 fn rows(path: &str, schema: &JSONSchemaProps, page: &mut String) {
     let required = schema.required.as_deref().unwrap_or_default();
     for (name, field) in schema.properties.iter().flatten() {
@@ -166,7 +166,7 @@ fn kind(schema: &JSONSchemaProps) -> String {
     }
 }
 
-/// The text of a default value.
+/// Returns the text of a default value.
 fn value(default: &Value) -> String {
     match default {
         Value::String(text) => format!("`{text}`"),
@@ -217,7 +217,7 @@ fn limits(schema: &JSONSchemaProps) -> Vec<String> {
     limits
 }
 
-/// The limits of the entries of a list or a map.
+/// Returns the limits of the entries of a list or a map.
 fn limits_of_values(values: &JSONSchemaProps) -> Option<String> {
     let limits = limits(values);
     (!limits.is_empty()).then(|| format!("each: {}", limits.join(", ")))

@@ -38,8 +38,8 @@ pub struct RevokedNodeCredentialsSpec {
     #[serde(default)]
     #[schemars(schema_with = "schema::revoked")]
     pub revoked: BTreeMap<String, RevokedGenerations>,
-    /// The lowest valid generation of all node identities, in seconds since 1970. An operator, or a Cluster that was
-    /// created again with its CA, revoked all earlier generations. The value can only increase.
+    /// The lowest valid generation of all node identities, in seconds since 1970. All earlier generations are revoked,
+    /// either by an operator or because the Cluster was created again with its CA. The value can only increase.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(with = "i64", range(min = 0))]
     pub lowest_valid_generation: u64,
@@ -82,7 +82,7 @@ fn is_zero(generation: &u64) -> bool {
 
 /// The revoked generations of one node identity: all generations before the lowest valid one.
 ///
-/// One value covers all earlier generations, so none can be missing.
+/// One value covers all earlier generations, so no generation can be missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct RevokedGenerations {
     /// The lowest valid generation.

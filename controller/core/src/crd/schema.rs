@@ -4,7 +4,7 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
 /// The maximum number of node identities in a `RevokedNodeCredentials`. Together with the keys, they fit into one etcd
-/// object (1.5 MiB) with a margin.
+/// object (1.5 MiB) with room to spare.
 pub const MAX_REVOKED: usize = 10_000;
 
 /// The maximum number of keys in a `RevokedNodeCredentials`. The limit is low because an operator revokes nodes

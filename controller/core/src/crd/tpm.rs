@@ -43,7 +43,7 @@ pub struct EndorsementKeys {
     /// The cloud whose API reports the endorsement key of an instance.
     pub platform: EndorsementKeyPlatform,
     /// CA certificates, as PEM. One of these CAs must have signed the endorsement key certificate, or a chain that leads
-    /// to it. This check is additional: a genuine TPM can still belong to another machine.
+    /// to it. This is an additional check, because a genuine TPM can still belong to another machine.
     #[serde(rename = "requireCA")]
     #[schemars(
         length(max = 16),
@@ -123,8 +123,8 @@ pub struct PcrPolicy {
     #[schemars(schema_with = "schema::pcr_sets")]
     pub allowed: Vec<PcrSet>,
     /// The treatment of the separator that systemd 261 and later extend into the registers 0 to 7, 9 and 12 to 14.
-    /// The values in `allowed` are the values before it. `Permitted`: a register has its value, with or without the
-    /// separator. `Required`: only with it. `Refused`: only without it.
+    /// `allowed` contains the values before this separator. `Permitted`: a register has its allowed value, with or
+    /// without the separator. `Required`: only with it. `Refused`: only without it.
     pub os_separator: OsSeparator,
 }
 

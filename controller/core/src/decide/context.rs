@@ -19,7 +19,7 @@ use crate::verifier::Verifiers;
 pub struct Context {
     /// The verifiers, one for each authorized attestation provider.
     pub verifiers: Verifiers,
-    /// The audiences of this cluster.
+    /// The audiences that evidence for this cluster can have.
     pub audiences: Vec<Audience>,
     /// The machines of the cluster.
     pub inventory: Arc<dyn Inventory>,

@@ -1,4 +1,4 @@
-//! The observations from the checks, for explanations.
+//! The observations of the checks, for explanations.
 
 use std::time::Duration;
 

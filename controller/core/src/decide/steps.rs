@@ -32,7 +32,7 @@ impl Steps {
         }
     }
 
-    /// The same steps, which also store observations.
+    /// Returns the same steps, which also store observations.
     pub(super) fn explained(self) -> Self {
         Self {
             explains: true,

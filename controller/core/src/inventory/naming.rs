@@ -11,7 +11,7 @@ pub enum Naming {
     Own,
     /// The name is not possible. These names are possible.
     Another(NodeNames),
-    /// Another machine has an equal or stronger claim to the name.
+    /// Another machine has a claim to the name that is equal or stronger.
     Shared {
         /// The other machine.
         other: String,

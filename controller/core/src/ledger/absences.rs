@@ -25,7 +25,7 @@ const ONE_OF: usize = 5;
 
 /// The start time of each machine's absence, and the number of records that one round is allowed to retire.
 ///
-/// Clones share their state, so that the state is kept when a ledger is created again with different settings.
+/// Clones share their state, so the state is kept when a ledger is created again with different settings.
 #[derive(Debug, Clone)]
 pub struct Absences {
     timeout: Duration,
@@ -46,7 +46,7 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct Gone {
     pub(super) holdings: BTreeSet<Holding>,
-    /// The number of records whose machines disappeared without an observed deletion.
+    /// The number of records whose machines are missing without an observed deletion.
     unexpected: usize,
 }
 

@@ -55,18 +55,19 @@ pub struct SweepReport {
     pub revoked: usize,
     /// The number of retired records.
     pub tombstones: usize,
-    /// The number of live records whose machines no longer exist. Set if the sweep did not retire any of them because
-    /// the number is too high. An operator must allow the retirement ([`Absences::allow`](super::Absences::allow)).
+    /// The number of live records whose machines no longer exist. Set if the sweep did not retire any of these records
+    /// because their number is too high. An operator must allow the retirement
+    /// ([`Absences::allow`](super::Absences::allow)).
     pub held_back: Option<usize>,
     /// The actions of the sweep, for operators.
     pub done: Vec<SweepAction>,
     /// The records that the sweep could not update. The next sweep retries.
     pub failed: Option<FailedUpdates>,
-    /// The names of retired records whose Nodes could not be read or deleted.
+    /// The node names of retired records whose Nodes could not be read or deleted.
     pub not_removed: BTreeSet<String>,
 }
 
-/// A Node was not deleted, because the calls for it or for other Nodes took too long.
+/// A Node was not deleted, because the calls for this Node or for other Nodes took too long.
 #[derive(Debug, thiserror::Error)]
 #[error("no time was left to delete the Node")]
 struct NoTimeLeft;
@@ -125,7 +126,7 @@ fn is_due(issued: &LastIssued, record: &Record, (now, elapsed): (SystemTime, Dur
 }
 
 /// Whether the node should have renewed its certificate, which has not expired. If another process issued the
-/// certificate, the stored expiry time can be up to two days old, which matters only for a short validity.
+/// certificate, the stored expiry time can be up to two days old, which matters only for short-lived certificates.
 fn is_overdue(issued: Option<&LastIssued>, record: &Record, now: SystemTime) -> bool {
     let (end, validity) = match issued {
         Some(issued) => (issued.not_after, until(issued.not_after, issued.time)),
@@ -195,8 +196,8 @@ impl RecordLedger {
     /// not later than `now`, so that a fast clock does not delete records. `now` is the time on the management API
     /// server, because records store it across restarts. `elapsed` is a monotonic time, used for absences and for the
     /// age of certificates that this process issued. `listed` contains the names of the Nodes if they were listed since
-    /// the last sweep. With this list, the number of calls does not depend on the number of retired records. Other
-    /// tasks run between pages of records.
+    /// the last sweep. This list limits the number of calls, which then does not depend on the number of retired
+    /// records. Other tasks run between pages of records.
     ///
     /// # Errors
     ///
@@ -367,7 +368,7 @@ fn written<T>(written: Result<T, WriteError>) -> Result<Option<T>, Unavailable> 
 }
 
 impl SweepReport {
-    /// Records what was done for this record, or the error.
+    /// Stores the result for this record: its change, or the error.
     fn note(&mut self, record: &Record, done: Result<Option<Swept>, Unavailable>) {
         let node_name = &record.node_name;
         match done {

@@ -30,7 +30,7 @@ pub enum GrantReason {
     /// The name now belongs to another machine. The value is the previous holder's provider ID.
     #[display("the previous machine {_0} no longer exists")]
     ChangedHands(ProviderId),
-    /// The machine now has a different name. The value is its previous name, whose record is retired.
+    /// The machine has a different name now. The value is its previous name, whose record is retired.
     #[display("the previous node name of the machine was {_0}")]
     Renamed(NodeName),
     /// The first record for a Node that joined before this controller served the cluster.

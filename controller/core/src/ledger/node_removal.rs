@@ -1,8 +1,8 @@
-//! The rules for deleting Nodes. All parts of the ledger that delete a Node use them.
+//! The rules for the deletion of Nodes. All parts of the ledger that delete a Node use them.
 //!
 //! A kubelet creates its Node with the provider ID of its machine. The ledger never deletes the Node of another
-//! existing machine, regardless of the records for the Node's name. Machines without a record also have Nodes, and the
-//! names of these Nodes can have belonged to other machines.
+//! existing machine, regardless of the records for the Node's name. Machines without a record also have Nodes, whose
+//! names might have belonged to other machines.
 
 use std::time::SystemTime;
 

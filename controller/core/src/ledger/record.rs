@@ -1,4 +1,4 @@
-//! The record of one node name, which implements trust on first use.
+//! The record for one node name, which implements trust on first use.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -162,8 +162,8 @@ impl Record {
         }
     }
 
-    /// Returns the record that this certificate of the claimant recovers. `before` is the present record of the name,
-    /// if there is one. It comes from a backup, or an earlier certificate recovered it.
+    /// Returns the record that this certificate of the claimant recovers. `before` is the present record for the name,
+    /// if one exists. This record comes from a backup, or an earlier certificate recovered it.
     ///
     /// The certificate remains valid until the node uses its next certificate. Exception: after another recovery, its
     /// generation is lower than the generation that the earlier certificate opened, so both become invalid.
@@ -176,7 +176,7 @@ impl Record {
         now: SystemTime,
     ) -> Self {
         let now = whole_seconds(now);
-        // All certificates of another machine in the backup have lower generations, so they end in any case.
+        // All certificates of another machine in the backup have lower generations, so they become invalid in any case.
         let is_last = before.is_none_or(|before| before.generation < certificate.generation);
         let next = match before {
             Some(before) => before.reopened(claim, stale_node, longest, now),
@@ -193,8 +193,8 @@ impl Record {
         }
     }
 
-    /// Whether this certificate of the record's name is later than the record, so that the record comes from a backup,
-    /// or an earlier certificate recovered it.
+    /// Whether this certificate for the record's name is later than the record. In this case, the record comes from a
+    /// backup, or an earlier certificate recovered it.
     pub(super) fn is_before(&self, uid: CertificateUid) -> bool {
         let last = self.superseded.unwrap_or(self.generation);
         uid.record == self.uid && uid.generation > last && uid.generation != self.generation
@@ -266,13 +266,13 @@ impl Record {
             .map_or(self.not_after, |renewed| renewed.max(self.not_after))
     }
 
-    /// Checks that the TPM counters are not behind their last observed values. The request was created at `asked`.
+    /// Checks that the TPM counters are not lower than their last observed values. The request was created at `asked`.
     ///
     /// # Errors
     ///
     /// [`Denial::TpmRanBackwards`] if a greater value was observed before the request was created, with a precision of
-    /// one second: the TPM is a copy, or was cleared. [`Failure::EvidenceExpired`] if the greater value was observed
-    /// later: the request was pending while the machine sent another request.
+    /// one second: the TPM was copied or cleared. [`Failure::EvidenceExpired`] if the greater value was observed later:
+    /// the request was pending while the machine sent another request.
     pub(super) fn allows_boot(
         &self,
         identity: &Identity,

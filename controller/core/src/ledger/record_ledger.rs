@@ -39,13 +39,13 @@ const MAX_STEPS: usize = 24;
 
 /// Keeps one record for each node name of one cluster, in [`Records`].
 ///
-/// Every step can be repeated: after a crash, the same request finds its record. Before the controller issues the
+/// Every step can be repeated, so the same request finds its record after a crash. Before the controller issues the
 /// certificate that opens a generation, it stores the certificate's latest possible expiry time in the record.
 ///
 /// # Guarantees
 ///
-/// - Each name has at most one record. A write creates the record, or replaces a record that has not changed since the
-///   read.
+/// - At most one record exists for each name. A write creates the record, or replaces a record that has not changed
+///   since the read.
 /// - A claim is granted only after its record is written, and only if the machine has no other record at that time. If
 ///   two replicas grant different names to one machine at the same time, at most one grant succeeds.
 /// - A denial is never based only on cached data.
@@ -68,8 +68,8 @@ pub struct RecordLedger {
 type Entropy = Box<dyn Fn() -> Option<[u8; 16]> + Send + Sync>;
 
 impl RecordLedger {
-    /// Creates the ledger for a cluster with these machines and Nodes. Until attestation is enforced, the ledger does
-    /// not delete a Ready Node.
+    /// Creates the ledger for a cluster with these machines and Nodes. The ledger does not delete a Ready Node until
+    /// attestation is enforced.
     pub fn new(
         records: Arc<dyn Records>,
         inventory: Arc<dyn Inventory>,
@@ -189,7 +189,7 @@ impl RecordLedger {
         Some(stored)
     }
 
-    /// Reads the record after a failed write, because another write completed first.
+    /// Reads the record again after a write that failed because another write completed first.
     async fn read_after(
         &self,
         error: WriteError,
@@ -293,14 +293,14 @@ impl RecordLedger {
     ///
     /// # Errors
     ///
-    /// Denies a certificate without a record, of a previous generation, or of another identity, unless it can recover
-    /// the record.
+    /// Denies a certificate that has no record, or that belongs to a previous generation or another identity, unless it
+    /// can recover the record.
     pub async fn renew(&self, renewal: &Renewal, now: SystemTime) -> Result<Grant, Refusal> {
         let name = &renewal.node_name;
         let revoked = self.revocations.known().map_err(unavailable)?;
         let renewed = |record: Option<&Record>| rules::renewed(record, &revoked, renewal);
         let grant = match self.known_to(name, renewed).await {
-            // After a recovery, another record of the machine might exist: two replicas recovered two names.
+            // After a recovery, another record for the machine might exist, because two replicas can recover two names.
             Ok(Renewed::Grant(grant))
                 if grant.uid != renewal.uid && self.policy.adoption == Adoption::Recover =>
             {
@@ -348,8 +348,8 @@ impl RecordLedger {
         }
     }
 
-    /// If the renewal shows that the record comes from a backup, writes this to the status. If this fails, the next
-    /// request retries.
+    /// If the renewal shows that the record comes from a backup, records this fact in the status. If this fails, the
+    /// next request retries.
     async fn note_backup(&self, revoked: &RevokedNodeCredentialsSpec, renewal: &Renewal) {
         let name = &renewal.node_name;
         let known = self.known(name).await.ok().flatten();

@@ -26,7 +26,7 @@ pub use rehearsal::Rehearsal;
 ///   only if it has not changed since the read.
 /// - The result of [`known`](Self::known) lags by at most one minute, and is never older than a previous result. If the
 ///   cache has received no update for a longer time, the result is [`Unavailable`].
-/// - Every call has a deadline. An outage results in [`Unavailable`].
+/// - Every call has a deadline. An outage results in the error [`Unavailable`].
 #[async_trait::async_trait]
 pub trait Records: Debug + Send + Sync {
     /// Returns the record for this name from the cache.
@@ -58,11 +58,12 @@ pub trait Records: Debug + Send + Sync {
     /// Deletes the record if it still has this version.
     async fn delete(&self, name: &NodeName, read: &Version) -> Result<(), WriteError>;
 
-    /// Returns all records from the cache, each of them once. For a record that changes during the call, the result
+    /// Returns all records from the cache, and each record once. For a record that changes during the call, the result
     /// contains either the old or the new state.
     async fn all(&self) -> Result<AllRecords, Unavailable>;
 
-    /// The first invalid record, and the number of others. The default implementation has no invalid records.
+    /// Returns the first invalid record, and the number of other invalid records. The default implementation has no
+    /// invalid records.
     fn invalid(&self) -> Option<String> {
         None
     }

@@ -195,14 +195,14 @@ impl Default for State {
 }
 
 impl Revocations {
-    /// Creates a list that has not been read yet. Until the list is read, no certificate is granted.
+    /// Creates a list that has not been read yet. Until the list has been read, no certificate is granted.
     pub fn unread() -> Self {
         let revocations = Self::default();
         revocations.forget();
         revocations
     }
 
-    /// Discards the list, because another cluster might have a different list.
+    /// Discards the list, because a different cluster might have a different list.
     pub fn forget(&self) {
         self.0.lock().list = None;
     }
@@ -219,8 +219,8 @@ impl Revocations {
     }
 
     /// Merges the list from the workload cluster with the previously known list and with the list from the records. An
-    /// entry is removed only when it expires. `bounded` limits the merge of the first two lists, because a workload
-    /// cluster's API server can return different entries each time.
+    /// entry is removed only when it expires. `bounded` limits the size of the merge of the first two lists, because a
+    /// workload cluster's API server can return different entries in each response.
     pub fn merged(
         &self,
         listed: RevokedNodeCredentialsSpec,
@@ -241,7 +241,7 @@ impl Revocations {
         list
     }
 
-    /// The number of entries: first for records, then for keys.
+    /// The number of entries for records, and the number of entries for keys.
     pub fn len(&self) -> (usize, usize) {
         let state = self.0.lock();
         let list = state.list.as_deref();
@@ -255,7 +255,7 @@ impl Revocations {
         state.list = Some(Arc::new(state.decided(list)));
     }
 
-    /// Whether the list was read.
+    /// Whether the list has been read.
     pub fn is_read(&self) -> bool {
         self.0.lock().list.is_some()
     }
@@ -322,8 +322,8 @@ impl RevokedNodeCredentialsSpec {
         Some(revoked.until)
     }
 
-    /// Merges the entries of the other list. A merged entry has the higher generation, the later expiry time, and the
-    /// later revocation of a key.
+    /// Merges the entries of the other list into this list. A merged entry has the higher generation, the later expiry
+    /// time, and the later revocation of a key.
     pub fn merge(&mut self, other: Self) {
         let floor = &mut self.lowest_valid_generation;
         *floor = other.lowest_valid_generation.max(*floor);

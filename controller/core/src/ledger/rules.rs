@@ -113,7 +113,7 @@ impl Rules<'_> {
         }
     }
 
-    /// The step if the name has no record yet.
+    /// Returns the step if the name has no record yet.
     fn first(&self) -> Checked<Step> {
         self.has_its_own_key()?;
         let stale_node = match self.claim.claimant {
@@ -132,7 +132,7 @@ impl Rules<'_> {
         Ok(Step::Create(Box::new(record)))
     }
 
-    /// The step if the claiming machine holds the name.
+    /// Returns the step if the claiming machine holds the name.
     fn again(&self, own: &Stored) -> Checked<Step> {
         let record = &own.record;
         if let Claimant::Renewal(uid) = self.claim.claimant {
@@ -163,7 +163,7 @@ impl Rules<'_> {
         self.reopen(own, self.node_since(record)?)
     }
 
-    /// The step if a renewal has stronger evidence than the record.
+    /// Returns the step if a renewal has stronger evidence than the record.
     fn strengthened(&self, own: &Stored, uid: CertificateUid) -> Checked<Step> {
         let record = &own.record;
         let identity = self.claim.assurance.identity();
@@ -279,7 +279,7 @@ impl Rules<'_> {
         })
     }
 
-    /// The step if another machine holds the name, or the record has a different provider ID.
+    /// Returns the step if another machine holds the name, or the record has a different provider ID.
     fn another(&self, own: &Stored) -> Checked<Step> {
         let record = &own.record;
         if let Claimant::Renewal(uid) = self.claim.claimant {

@@ -5,7 +5,7 @@ use kubelet_attestation::csr::parse::InvalidRequest;
 
 use crate::refusal::Denial;
 
-/// The denial for a `spec.request` with `len` bytes that is not an envelope.
+/// Returns the denial for a `spec.request` of `len` bytes that is not an envelope.
 pub(crate) fn envelope(error: InvalidEnvelope, len: usize) -> Denial {
     match error {
         InvalidEnvelope::TooLarge => Denial::RequestTooLarge(len),
@@ -23,7 +23,7 @@ pub(crate) fn envelope(error: InvalidEnvelope, len: usize) -> Denial {
     }
 }
 
-/// The denial for DER that is not a certification request.
+/// Returns the denial for DER that is not a certification request.
 pub(crate) fn request(error: InvalidRequest) -> Denial {
     match error {
         InvalidRequest::Der(source) => Denial::NotStrictDer(source.to_string()),

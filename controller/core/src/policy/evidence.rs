@@ -9,7 +9,7 @@ use crate::verifier::Verifier;
 /// Checks that the signer, the provider block and the verifier belong to the same provider.
 ///
 /// Without this check, evidence for a weak provider could produce a certificate from the signer of a strong provider.
-/// The block is optional if the provider has no evidence.
+/// The block is optional if the provider does not use evidence.
 pub(crate) fn of_signer(
     signer: &Provider,
     claimed: Option<&Provider>,

@@ -65,7 +65,7 @@ fn accepted(extension: &Extension) -> Result<(), Denial> {
     }
 }
 
-/// The kind of the first `GeneralName` (RFC 5280 section 4.2.1.6): its context-specific tag.
+/// Returns the type of the first `GeneralName` (RFC 5280 section 4.2.1.6): its context-specific tag.
 fn first_name(value: &[u8]) -> &'static str {
     let names = AnyRef::from_der(value).ok();
     let first = names.and_then(|names| names.value().first().copied());

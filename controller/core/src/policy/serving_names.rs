@@ -51,8 +51,8 @@ fn serving_name(name: &GeneralName) -> Result<ServingName, Denial> {
     Err(Denial::ServingNameKind(kind))
 }
 
-/// Parses a DNS name, which has the form of a node name: no wildcard, no upper case, no final dot. An address in text
-/// form is rejected.
+/// Parses a DNS name, which has the form of a node name: no wildcard, no upper case, no final dot. Checks that no
+/// machine except `machine` has the name.
 fn dns_name(text: &str) -> Result<ServingName, Denial> {
     if NodeName::parse(text).is_ok() && text.parse::<IpAddr>().is_err() {
         Ok(ServingName::Dns(text.to_owned()))

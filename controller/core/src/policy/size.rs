@@ -6,14 +6,14 @@ use kubelet_attestation::ensure;
 
 use crate::refusal::Denial;
 
-/// The maximum length of a user name. `system:node:` with the longest node name has 265 bytes.
+/// The maximum length of a user name. `system:node:` with the longest node name is 265 bytes long.
 const MAX_USERNAME_LEN: usize = 512;
 
-/// The maximum length of a user's UID. UIDs in the controller's certificates have at most 53 bytes. Service accounts
-/// and identity providers use longer UIDs.
+/// The maximum length of a user's UID. UIDs in the controller's certificates are at most 53 bytes long. Service
+/// accounts and identity providers use longer UIDs.
 const MAX_UID_LEN: usize = 256;
 
-/// The maximum number of groups. A bootstrap token has only a few extra groups.
+/// The maximum number of groups. A bootstrap token usually has only a few extra groups.
 const MAX_GROUPS: usize = 32;
 
 /// The maximum length of a group name: `system:bootstrappers:` and a name.

@@ -31,7 +31,7 @@ crate::reasons! {
         #[error("the Service addresses of the cluster are unknown, so an address of the machine could be one of them")]
         #[cure("See the condition `ServiceRangesKnown` of the KubeletAuthentication.")]
         ServiceRangesUnknown => "the Service addresses of the cluster are not known yet",
-        /// The request names a built-in signer, but the controller does not know yet whether the cluster enforces
+        /// The request is for a built-in signer, but the controller does not know yet whether the cluster enforces
         /// attestation.
         #[error("the admission policy, which shows whether attestation is enforced, has not been read yet")]
         #[cure("Restore the workload API server. If a permission is missing, the condition `Ready` names it.")]
@@ -70,9 +70,9 @@ crate::reasons! {
         #[cure("Restore the management API server, or unpause the Cluster. If a permission is missing, the condition \
                  `Ready` names it.")]
         LedgerUnavailable(#[source] Unavailable) => "the node name could not be claimed",
-        /// The machine already has a certificate for another key or name. It can enroll again when its Node is down,
-        /// when no certificate is valid, or when an operator resets the node identity. The Event and the log show the
-        /// time.
+        /// The machine already has a certificate for another key or name. The machine can enroll again after its Node
+        /// is down, after all certificates have expired, or after an operator resets the node identity. The Event and
+        /// the log show the time.
         #[error("the machine has a certificate for node {0} that might still be valid; the request waits {1}")]
         #[cure("Stop the kubelet that uses the other key, or run `identities reset`.")]
         IdentityLive(NodeName, WaitEnd) => "the machine already has a valid certificate",
@@ -101,7 +101,7 @@ crate::reasons! {
         #[error("the Nodes of the cluster are unavailable")]
         #[cure("Restore the workload API server. The log shows the cause.")]
         NodesUnavailable(#[source] Unavailable) => "the node could not be looked up",
-        /// The node identity changed during each attempt to claim the name.
+        /// The node identity changed during every attempt to claim the name.
         #[error("the node identity of node {0} keeps changing; retrying")]
         #[cure("No action is needed: the controller retries.")]
         RecordContended(NodeName) => "the node name could not be claimed yet",
@@ -177,7 +177,7 @@ impl Unavailable {
     }
 }
 
-/// A call that an [explanation](crate::decide::explain) does not make. The value names the service.
+/// A call that an [explanation](crate::decide::explain) omits. The value is the name of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not called: {0}")]
 pub struct NotCalled(pub &'static str);

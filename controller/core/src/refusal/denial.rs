@@ -19,7 +19,8 @@ crate::reasons! {
         #[error("spec.request is {0} bytes long; the maximum is {MAX_REQUEST_LEN}")]
         #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         RequestTooLarge(usize) => "the request is too large",
-        /// The requester's attributes in `spec` are larger than the API server sets for a node or a bootstrap token.
+        /// The requester's attributes in `spec` are larger than the attributes that the API server sets for a node or a
+        /// bootstrap token.
         #[error("spec.{0} is too large for a node or a bootstrap token")]
         #[cure("Identify the client from `spec.username` of the request. No node or bootstrap token has such \
                  attributes.")]
@@ -106,7 +107,7 @@ crate::reasons! {
         #[error("{}", InvalidSubject::CommonNamePrefix)]
         #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         SubjectCommonName => "the subject's common name does not begin with system:node:",
-        /// The common name does not end in a valid node name.
+        /// The common name does not end with a valid node name.
         #[error("{}", InvalidSubject::NodeName)]
         #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         SubjectNodeName => "the subject's common name does not end in a node name",
@@ -190,7 +191,7 @@ crate::reasons! {
         #[error("the request to kubernetes.io/kube-apiserver-client-kubelet has no evidence: {0}")]
         #[cure("Set up the plugin on the node. Its kubelet does not use the plugin.")]
         UnattestedBuiltInRequest(&'static str) => "kubelet client certificates require evidence in this cluster; configure the kubelet to use kubelet-authenticator",
-        /// The request has evidence and names the built-in client signer. Only this controller's signers verify
+        /// The request has evidence and is for the built-in client signer. Only this controller's signers verify
         /// evidence. The log and the Event name the correct signer.
         #[error("the request names kubernetes.io/kube-apiserver-client-kubelet instead of {0}")]
         #[cure("Request the signer that the log and the Event name, as the plugin does.")]
@@ -226,8 +227,8 @@ crate::reasons! {
         #[error("the serving certificate request contains a name of kind {0}")]
         #[cure("Identify the client from `spec.username` of the request. A kubelet never sends such a request.")]
         ServingNameKind(&'static str) => "a serving certificate can contain only DNS names and IP addresses",
-        /// A subject alternative name is not in the required form. A DNS name is in lower case, without a wildcard or a
-        /// trailing dot. An address has 4 or 16 bytes and is not an IPv4-mapped IPv6 address.
+        /// A subject alternative name is not in the required form. A DNS name must be in lower case, without a wildcard
+        /// or a trailing dot. An address must have 4 or 16 bytes, and must not be an IPv4-mapped IPv6 address.
         #[error("the subject alternative name {0:?} is not in the required form")]
         #[cure("Correct the name or address of the Node. The log shows it.")]
         ServingNameMalformed(String) => "a name or address is not in the required form",
@@ -239,8 +240,8 @@ crate::reasons! {
         #[error("the request contains {0} names and addresses")]
         #[cure("Set the kubelet's `--node-ip` to reduce the number of addresses of the Node.")]
         TooManyServingNames(usize) => "the request contains too many names and addresses",
-        /// The name or address cannot belong to one machine: it is the control-plane endpoint, `kubernetes`, a Service,
-        /// the local host, or not a single host.
+        /// The name or address cannot belong to a single machine: it is the control-plane endpoint, `kubernetes`, a
+        /// Service, the local host, or not a single host.
         #[error("{0} is reserved: it does not belong to a single machine")]
         #[cure("Remove the name or address from the Node, for example with the kubelet's `--node-ip`.")]
         ServingNameReserved(ServingName) => "a name or address is reserved",
@@ -366,14 +367,14 @@ crate::reasons! {
         #[cure("If the plugin creates another key automatically, no action is needed. Otherwise, run `reset` on the \
                  copied machine.")]
         KeyOfAnotherMachine(NodeName, ProviderId) => "the key is already registered for another machine",
-        /// An operator revoked the machine's certificates. The machine cannot get another one until an operator runs
-        /// `identities reset --revoked`.
+        /// An operator revoked the machine's certificates. The machine cannot get another certificate until an operator
+        /// runs `identities reset --revoked`.
         #[error("generation {1} of node {0} is revoked")]
         #[cure("Run `identities reset --revoked`, if the machine is allowed to join again.")]
         IdentityRevoked(NodeName, u64) => "the machine's certificates were revoked",
     }
     and {
-        /// A reason of the provider whose evidence it is.
+        /// A reason that the evidence's provider defines.
         Evidence(EvidenceDenial),
     }
 }

@@ -46,12 +46,12 @@ crate::reasons! {
         #[cure("See the API server's message in the log. The node sends another request.")]
         CertificateRejected => "the API server rejected the certificate",
         /// 20 minutes after its creation, the request still matches no machine in the cluster. The machine was deleted
-        /// or never existed. No node waits for the request.
+        /// or never existed. No node still waits for the request.
         #[error("the machine is still missing 20 minutes after the request")]
         #[cure("Compare the output of `identify` on the node with `spec.providerID` of the Machine.")]
         MachineMissing => "no machine was found for 20 minutes",
-        /// The request was approved, but could not be verified within 10 minutes. An approved request must not stay
-        /// open. By then, the node sends another request.
+        /// The request was approved, but could not be verified within 10 minutes. An approved request must not remain
+        /// open. By then, the node has sent another request.
         #[error("approved, but not verified in time: {0}")]
         #[cure("Find the cause in the log, and correct it. The node sends another request.")]
         UndecidedTooLong(String) => "the request was approved but could not be verified within 10 minutes",

@@ -4,13 +4,13 @@ crate::reasons! {
     /// The reasons why the controller does not answer a request.
     #[derive(Clone, PartialEq, Eq)]
     pub Ignored {
-        /// The request names another signer, or the signer of an attestation provider that this cluster does not
+        /// The request is for another signer, or for the signer of an attestation provider that this cluster does not
         /// authorize.
         #[error("the signer {0:?} does not belong to this controller")]
         #[cure("If the plugin sent the request, add the provider to `authorizedAttestors`. Otherwise, no action is \
                  needed.")]
         AnotherSigner(String) => "another signer answers this request",
-        /// Attestation is not enforced in this cluster yet (`autoApproveBindings`), and the request names a built-in
+        /// Attestation is not enforced in this cluster yet (`autoApproveBindings`), and the request is for a built-in
         /// signer. Its own approver, or an operator, decides.
         #[error("attestation is not enforced in this cluster, and the request names a built-in signer")]
         #[cure("No action is needed. To enforce attestation, set `autoApproveBindings: Remove`.")]
@@ -34,7 +34,7 @@ crate::reasons! {
         #[cure("Close the auto-approval path that `cluster check` reports. The certificate remains valid until it \
                  expires.")]
         IssuedByOthers => "another signer issued a certificate for this request without attestation",
-        /// The request already has its certificate.
+        /// The request already has a certificate.
         #[error("the certificate was already issued")]
         #[cure("No action is needed.")]
         AlreadyIssued => "the certificate was already issued",

@@ -28,7 +28,7 @@ pub struct Issued {
     pub node_name: NodeName,
     /// The provider ID of the node's machine.
     pub provider_id: ProviderId,
-    /// The UID and the generation of the node identity. A client certificate contains both.
+    /// The UID and the generation of the node identity. A client certificate contains both values.
     pub uid: CertificateUid,
     /// The certificate as PEM, for `status.certificate`.
     pub pem: String,

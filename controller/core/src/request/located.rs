@@ -38,7 +38,7 @@ impl ConformantClientCsr {
                         machine::owns_token(&machine, token, owner.as_ref())?;
                         machine
                     }
-                    // The infrastructure machine can have its provider ID before the Machine has it. It is also
+                    // The infrastructure machine can have a provider ID before its Machine has one. It is also
                     // possible that the Machine gets its provider ID only after the Node exists.
                     None => self.of_token(token, inventory).await?,
                 }

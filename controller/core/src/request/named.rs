@@ -10,7 +10,7 @@ use crate::policy::machine;
 use crate::refusal::{Deferral, Refusal};
 use crate::verifier::{Assurance, Identity};
 
-/// A request whose node name was verified for this identity, instead of only chosen by the requester.
+/// A request whose node name was verified for this identity, and was not only chosen by the requester.
 #[derive(Debug)]
 pub struct NamedCsr {
     csr: AttestedCsr,

@@ -33,7 +33,7 @@ pub enum SignatureAlgorithm {
 }
 
 impl SignatureAlgorithm {
-    /// The signature algorithm for this public key. `None` if the kind or the size of the key is not supported.
+    /// The signature algorithm for this public key. `None` if the type or the size of the key is not supported.
     pub(super) fn of(key: &SubjectPublicKeyInfo<'_>) -> Option<Self> {
         match key.parsed().ok()? {
             PublicKey::RSA(rsa) => {

@@ -29,7 +29,7 @@ pub enum InvalidCa {
     /// The format of the key is not supported.
     #[error("the CA key is not exactly one unencrypted PEM block in PKCS#8, PKCS#1 or SEC1 form")]
     KeyForm,
-    /// The kind of the key is not supported.
+    /// The key type is not supported.
     #[error(
         "the CA key is neither an RSA key with 2048 to 4096 bits nor an ECDSA key on P-256, P-384 or P-521"
     )]
@@ -52,9 +52,9 @@ pub struct CaCertificate {
     pub(super) subject: Vec<u8>,
     /// The subject key identifier, if the certificate contains one.
     pub(super) key_id: Option<Vec<u8>>,
-    /// The public key in the encoding for its kind: the DER of an RSA key, or a point on a curve.
+    /// The public key in the encoding for its type: the DER of an RSA key, or a point on a curve.
     pub(super) public_key: Vec<u8>,
-    /// The signature algorithm of the CA. `None` if the kind of its key is not supported.
+    /// The signature algorithm of the CA. `None` if its key type is not supported.
     pub(super) algorithm: Option<SignatureAlgorithm>,
     /// The start of the validity period.
     pub not_before: SystemTime,
@@ -104,11 +104,11 @@ impl CaCertificate {
 pub struct OtherCertificate {
     /// The common name.
     pub name: String,
-    /// The begin of its validity.
+    /// The start of its validity.
     pub begin: SystemTime,
     /// The expiry time.
     pub end: SystemTime,
-    /// The first bytes of the serial number. A conforming one has at most 20 bytes.
+    /// The first bytes of the serial number. A conforming serial number has at most 20 bytes.
     pub serial: Vec<u8>,
 }
 

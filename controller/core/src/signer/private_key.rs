@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use super::algorithm::{RSA_MODULUS_LEN, SignatureAlgorithm};
 
-/// The maximum length of a key in DER, in bytes. A 4096-bit RSA key has 2400 bytes.
+/// The maximum length of a key in DER, in bytes. A 4096-bit RSA key is 2,400 bytes long.
 const MAX_DER_LEN: usize = 4096;
 
 /// The minimum length of an RSA modulus, in bits.
@@ -51,13 +51,13 @@ pub enum InvalidPrivateKey {
         MAX_DER_LEN
     )]
     TooLong,
-    /// The content of the PEM block does not have the format that the block's label names.
+    /// The content of the PEM block does not have the format in the block's label.
     #[error(
         "the content of the PEM block is not a key in the format of its label: export the key again, for example with \
             \"openssl pkey\""
     )]
     Malformed,
-    /// The kind or the curve is not supported.
+    /// The key type or the curve is not supported.
     #[error(
         "the key type or the curve is not supported: create an RSA key of 2048 to 4096 bits, or an ECDSA key on P-256, \
             P-384 or P-521"
@@ -74,11 +74,11 @@ pub enum InvalidPrivateKey {
     Inconsistent,
 }
 
-/// The format of a private key, which the label of its PEM block names.
+/// The format of a private key, from the label of its PEM block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "no other form is read")]
 pub enum PrivateKeyForm {
-    /// PKCS#8, for every kind of key.
+    /// PKCS#8, for every key type.
     Pkcs8,
     /// PKCS#1, for RSA.
     Pkcs1,
@@ -86,7 +86,7 @@ pub enum PrivateKeyForm {
     Sec1,
 }
 
-/// The kind of a private key.
+/// The type of a private key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PrivateKeyKind {
     Rsa,
@@ -107,7 +107,7 @@ pub struct PrivateKey {
 }
 
 impl PrivateKeyForm {
-    /// The format that this PEM label names.
+    /// Returns the format for this PEM label.
     pub(super) fn of_label(label: &str) -> Option<Self> {
         let all = [Self::Pkcs8, Self::Pkcs1, Self::Sec1];
         all.into_iter().find(|form| form.label() == label)
@@ -276,7 +276,8 @@ fn curve_of_sec1(der: &[u8]) -> der::Result<Option<AnyRef<'_>>> {
     })
 }
 
-/// The kind of an ECDSA key on this curve. Only named curves are accepted. Explicit curve parameters are not read.
+/// Returns the type of an ECDSA key on this curve. Only named curves are accepted. Explicit curve parameters are not
+/// read.
 fn ecdsa(curve: Option<AnyRef<'_>>) -> Result<PrivateKeyKind, InvalidPrivateKey> {
     let name = curve.and_then(|curve| curve.decode_as::<ObjectIdentifier>().ok());
     let algorithm = name.and_then(|name| SignatureAlgorithm::of_curve(&name.to_string()));

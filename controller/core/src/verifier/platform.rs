@@ -15,9 +15,9 @@ use crate::refusal::{Reason, Refusal, Unavailable};
 /// An implementation enforces its own deadlines.
 #[async_trait::async_trait]
 pub trait Platform: Debug + Send + Sync {
-    /// Returns the digest of the machine's endorsement key of this kind: SHA-256 of the DER of its
+    /// Returns the digest of the machine's endorsement key of this type: SHA-256 of the DER of its
     /// `SubjectPublicKeyInfo` ([`KeyDigest::of`]). `None` if the platform does not have the machine, or its TPM has no
-    /// endorsement key of this kind.
+    /// endorsement key of this type.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ pub trait Platform: Debug + Send + Sync {
     }
 }
 
-/// A kind of endorsement key. Each kind has a template, and a TPM can have one key of each kind.
+/// The type of an endorsement key. Each type has a template, and a TPM can have one key of each type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyKind {
     /// RSA with 2048 bits (template L-1).

@@ -87,7 +87,7 @@ impl Verifiers {
         first.filter(|_| self.available.is_empty())
     }
 
-    /// Each provider with the names of all reasons for which its requests can be denied.
+    /// The names of all reasons for which a request can be denied, for each provider.
     pub fn denials(&self) -> impl Iterator<Item = (&Provider, &'static str)> {
         self.available.iter().flat_map(|(provider, verifier)| {
             let all = Denial::CATALOGUE.iter().copied().chain(verifier.denials());
@@ -114,7 +114,7 @@ impl Verifiers {
                 why.attestor() == attestor.as_str()
                     || scheme.is_some_and(|(scheme, _)| scheme == why.attestor())
             };
-            // Without this error, the node's own report would be used, although its platform reports names.
+            // Without this error, the node's own report would be used although its platform reports names.
             if let Some(why) = self.unavailable.iter().find(may_report) {
                 return Err(Unavailable::new(why.clone()));
             }
@@ -122,7 +122,7 @@ impl Verifiers {
         Ok(names)
     }
 
-    /// The background work of the verifiers. No part of it ends.
+    /// The background work of the verifiers. This work never ends.
     pub fn background(&self) -> impl Iterator<Item = BoxFuture<'static, ()>> {
         let verifiers = self.available.values();
         verifiers.filter_map(|verifier| verifier.background())

@@ -42,7 +42,7 @@ pub(crate) struct TenancyArguments {
     /// create
     #[arg(long, value_name = "WAY", value_enum, default_value_t = AckOption::Off)]
     ack: AckOption,
-    /// Namespace of AWS Controllers for Kubernetes, with its config maps
+    /// Namespace of AWS Controllers for Kubernetes, which contains its ConfigMaps
     #[arg(long, value_name = "NAME", default_value = "ack-system")]
     ack_namespace: String,
     /// Call EC2 with the controller's own credentials for clusters without an identity
@@ -53,9 +53,9 @@ pub(crate) struct TenancyArguments {
 /// The values of `--ack`.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum AckOption {
-    /// ACK does not name a role
+    /// ACK does not specify a role
     Off,
-    /// Annotations of the namespace, and config maps (CARM)
+    /// Namespace annotations and ConfigMaps (CARM)
     Carm,
     /// The only ACK role selector that matches the instances
     RoleSelectors,

@@ -31,23 +31,23 @@ pub(super) struct ManagementArguments {
     /// Context of the kubeconfig, instead of the current one
     #[arg(long, value_name = "NAME", requires = "kubeconfig")]
     context: Option<String>,
-    /// Serve only the Clusters of this namespace
+    /// Serve only the Clusters in this namespace
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
     /// Serve only the Clusters with this value of the label cluster.x-k8s.io/watch-filter
     #[arg(long, value_name = "VALUE")]
     watch_filter: Option<String>,
-    /// Maximum number of Clusters in one namespace: the oldest are served
+    /// Maximum number of Clusters that the controller serves in one namespace: the oldest ones
     #[arg(long, value_name = "NUMBER", default_value_t = MAX_CLUSTERS_PER_NAMESPACE)]
     max_clusters_per_namespace: NonZeroUsize,
-    /// Kubeconfigs for workload clusters. An own kubeconfig is in the Secret workload-access.NAMESPACE.CLUSTER, in the
-    /// namespace of the controller
+    /// Kubeconfigs for workload clusters. The controller's own kubeconfig is in the Secret
+    /// workload-access.NAMESPACE.CLUSTER, in the namespace of the controller
     #[arg(long, value_name = "WAY", value_enum, default_value_t = AccessOption::ClusterApi)]
     workload_access: AccessOption,
     /// The time for which a Machine must be missing, in at least two rounds, until its record is retired
     #[arg(long, hide = true, value_name = "DURATION", value_parser = humantime::parse_duration)]
     missing_machine_timeout: Option<Duration>,
-    /// Time between two inspections of a workload cluster that is in order
+    /// Time between two inspections of a workload cluster without problems
     #[arg(long, hide = true, value_name = "DURATION", value_parser = humantime::parse_duration)]
     sync_period: Option<Duration>,
     /// Accept workload clusters whose API server has a loopback address

@@ -1,4 +1,4 @@
-//! The TPM policies of all clusters.
+//! The TPM policies for all clusters.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ pub(crate) struct PoliciesOfClusters(Arc<InUse<String, KeptPolicy>>);
 
 impl Default for PoliciesOfClusters {
     fn default() -> Self {
-        // The lock has the same name as the lock of another map, which has the same owners.
+        // Another map with the same owners has a lock with the same name.
         Self(Arc::new(InUse::new(Lock::Observations)))
     }
 }

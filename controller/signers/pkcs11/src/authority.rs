@@ -1,4 +1,4 @@
-//! A CA, from its file.
+//! A CA, as described in its file.
 
 use std::fmt;
 use std::str::{self, FromStr};
@@ -27,7 +27,7 @@ pub(crate) struct Authority {
     pub(crate) reserved: Reserved,
 }
 
-/// The turns rotate by the namespace of the Cluster, and then by key.
+/// The turns rotate through the namespaces of the Clusters, and then through the keys.
 impl Owner for Authority {
     fn namespace(&self) -> &str {
         &self.cluster.namespace
@@ -163,7 +163,7 @@ impl Authority {
         })
     }
 
-    /// Whether both CAs use one key: the private key with one label, or certificates with one public key.
+    /// Whether both CAs use the same key: a private key with the same label, or certificates with the same public key.
     pub(crate) fn has_key_of(&self, other: &Self) -> bool {
         let [own, theirs] = [self, other].map(|ca| ca.certificate.tbs_certificate());
         self.key_label == other.key_label
@@ -192,7 +192,7 @@ pub(crate) mod tests {
         params.self_signed(key).unwrap().pem()
     }
 
-    /// The error for a file with these settings and a valid certificate, with its cause.
+    /// Returns the error for a file with these settings and a valid certificate, including its cause.
     fn refused(settings: &str) -> String {
         let error = Authority::parse(format!("{settings}{}", new_ca()).as_bytes()).unwrap_err();
         let cause = error.source().map(|cause| format!(": {cause}"));

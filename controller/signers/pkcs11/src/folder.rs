@@ -23,13 +23,13 @@ use crate::chain::chain;
 /// The maximum number of CAs. Each CA can occupy threads.
 pub(crate) const MAX_CAS: usize = 2000;
 
-/// The maximum number of entries in the folder, with files that are refused.
+/// The maximum number of entries in the folder, including files that are not used.
 const MAX_ENTRIES: usize = 10_000;
 
-/// The maximum size of a file. A certificate has a few kilobytes.
+/// The maximum size of a file. A certificate is a few kilobytes large.
 const MAX_FILE_LEN: u64 = 64 * 1024;
 
-/// The bytes of each file by its name, or the reason why it cannot be read.
+/// The bytes of each file, or the reason why the file cannot be read, keyed by file name.
 pub(crate) type Files = BTreeMap<String, Result<Vec<u8>, String>>;
 
 /// The files of the last read.
@@ -65,7 +65,7 @@ pub(crate) enum Event {
 pub(crate) fn read(folder: &Path) -> io::Result<Files> {
     let mut files = Files::new();
     for (number, entry) in (1..).zip(fs::read_dir(folder)?) {
-        // Without an error, the files of CAs in use could be among those that are not read.
+        // Without this error, the read could omit the files of CAs that are in use.
         if number > MAX_ENTRIES {
             return Err(io::Error::other("it has more than 10,000 entries"));
         }
@@ -128,8 +128,8 @@ impl Folder {
         self.events(&former)
     }
 
-    /// Checks that no other file has the Cluster, the certificate or the key. A certificate with the name and the key of
-    /// another CA, but with different bytes, would otherwise assign that key to a second Cluster.
+    /// Checks that no other file contains the Cluster, the certificate or the key. A certificate with the name and the
+    /// key of another CA, but with different bytes, would otherwise assign that key to a second Cluster.
     fn free(&self, authority: Authority, count: usize) -> Result<Arc<Authority>, String> {
         for (name, version) in &self.0 {
             let Ok(other) = &version.authority else {

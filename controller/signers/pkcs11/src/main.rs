@@ -82,8 +82,9 @@ use token::{Keys, Token};
 const DEADLINE: Duration = Duration::from_secs(15);
 
 /// The maximum number of concurrent signatures. Each of them uses a session with the token. Further signatures wait
-/// first for other signatures with the same CA, and then take turns by namespace and CA. While another namespace has a
-/// CA, the CAs of one namespace can use at most half of the signatures. `Status` calls do not count.
+/// first for other signatures with the same CA, and then take turns: first by namespace, then by CA. If another
+/// namespace has a CA, the CAs of one namespace can use at most half of the concurrent signatures. `Status` calls do
+/// not count.
 const CALLS: Calls = Calls {
     of_all: 16,
     of_ca: 4,
@@ -95,7 +96,7 @@ const READ_EVERY: Duration = Duration::from_secs(5);
 /// The maximum number of concurrent calls on one connection. The controller makes fewer calls.
 const STREAMS: u32 = 256;
 
-/// The maximum size of a request. A certificate without its signature has a few kilobytes.
+/// The maximum size of a request. A certificate without its signature is a few kilobytes large.
 const MAX_REQUEST_LEN: usize = 64 * 1024;
 
 /// The exit codes, for the end of `--help`.
@@ -138,7 +139,8 @@ fn main() -> anyhow::Result<()> {
     let files = files.with_context(|| format!("cannot read {}", arguments.cas.display()))?;
     let pin = pin::read(&arguments.pin_file)?;
     let token = Token::open(&arguments.module, &arguments.token_label, &pin)?;
-    // Each signature can occupy a thread. `Status`, a check of keys and a read of the folder can each occupy one more.
+    // Each signature can occupy a thread. `Status`, a check of keys and a read of the folder can each occupy one more
+    // thread.
     let threads = MAX_CAS.saturating_mul(CALLS.of_ca);
     let threads = threads.saturating_add(CALLS.of_all);
     let service = Arc::new(Service::new(token, CALLS, now));
@@ -189,7 +191,7 @@ impl<T: Keys> Cas<T> {
         self.service.check_keys();
     }
 
-    /// Reads the folder again and again. If it cannot be read, the CAs of the last read stay in use.
+    /// Reads the folder at regular intervals. If it cannot be read, the CAs from the last read remain in use.
     async fn read_again(mut self) {
         let mut last_error = None;
         loop {

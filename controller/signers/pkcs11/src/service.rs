@@ -64,10 +64,10 @@ struct Signing {
     authority: Arc<Authority>,
     /// The turns of this CA. An abandoned call keeps one of them until the token responds.
     turns: Turns,
-    /// The queue of this CA for the turns of all CAs, which rotate by namespace and then by key. An abandoned call does
-    /// not keep one of these turns.
+    /// The queue of this CA for the turns of all CAs, which rotate through the namespaces, and then through the keys.
+    /// An abandoned call does not keep one of these turns.
     line: Line,
-    /// Whether the token was seen to have the key.
+    /// Whether the signer has found the key in the token.
     has_key: AtomicBool,
 }
 
@@ -147,7 +147,7 @@ impl<T: Keys> Service<T> {
         }));
     }
 
-    /// The problems of single CAs, for `Status`: the first few, and the number of all.
+    /// The problems of single CAs, for `Status`: the first few problems, and the total number.
     fn problems(&self) -> (Vec<String>, u32) {
         let mut all = self.refused.borrow().clone();
         let missing = self.missing.borrow().clone();
@@ -161,7 +161,7 @@ impl<T: Keys> Service<T> {
         (first.map(|text| shown(text)).collect(), count)
     }
 
-    /// Returns the CA that the request names, if it belongs to the cluster in the request.
+    /// Returns the CA in the request, if it belongs to the cluster in the request.
     fn signing(&self, request: &SignRequest) -> Option<Arc<Signing>> {
         let cluster = Cluster {
             namespace: request.cluster_namespace.clone(),

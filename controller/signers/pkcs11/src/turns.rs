@@ -52,7 +52,7 @@ impl Turns {
         }
     }
 
-    /// Waits for a turn. If abandoned calls keep all turns, returns an error immediately, because a wait would only
+    /// Waits for a turn. If abandoned calls keep all turns, returns an error immediately, because waiting would only
     /// occupy one of the controller's turns until the deadline.
     pub(crate) async fn take(&self) -> Result<(Turn, Caller), Busy> {
         if self.abandoned.load(Ordering::Acquire) >= self.count {

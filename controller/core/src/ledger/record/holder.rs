@@ -84,7 +84,7 @@ impl RecordHolder {
     }
 
     /// Whether this holder has the identity, given that their provider IDs match. The instance must be the same. If the
-    /// holder was attested with a TPM, the TPM must also be the same. Other evidence does not cover the TPM and the
+    /// holder was attested with a TPM, the TPM must also be the same. Other evidence covers neither the TPM nor the
     /// boot state.
     pub(in crate::ledger) fn is(&self, identity: &Identity) -> bool {
         let instances = self.instance.as_ref().zip(identity.instance.as_ref());

@@ -171,7 +171,7 @@ impl<'a> Deliberation<'a> {
         Ok(())
     }
 
-    /// The reason for a grant that uses the generation opened by this claim.
+    /// Returns the reason for a grant that uses the generation opened by this claim.
     fn reason(&self, before: Option<&Record>) -> GrantReason {
         GrantReason::of(self.claim, before, &self.nodes, self.renamed.as_ref())
     }

@@ -42,8 +42,8 @@ impl OverdueNodes {
     }
 }
 
-/// All names: first those after `last`, then the others. The cost of the first names does not grow with the number of
-/// names.
+/// Returns all names: first the names after `last`, then the others. The cost of the first names does not grow with the
+/// number of names.
 fn rotated<'a, K: Ord>(all: &'a BTreeSet<&'a K>, last: Option<&K>) -> impl Iterator<Item = &'a K> {
     let (later, earlier) = match last {
         Some(last) => (Excluded(last), Some(Included(last))),

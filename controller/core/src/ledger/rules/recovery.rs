@@ -18,7 +18,7 @@ use crate::lifetimes::MAX_ATTESTED_SECONDS;
 use crate::refusal::{Deferral, Denial};
 use crate::time::unix_seconds;
 
-/// Whether a certificate with this UID can recover a record, as far as the UID shows.
+/// Whether a certificate with this UID can recover a record, based only on the UID.
 ///
 /// The generation must be plausible: the ledger opens it with the time. Without this limit, a certificate from another
 /// signer could exhaust the generations of a name.
@@ -34,7 +34,7 @@ pub(in crate::ledger) fn can_recover(
 }
 
 impl Rules<'_> {
-    /// The step if the certificate with this `uid` recovers a record. `own` is the present record of the name.
+    /// Returns the step if the certificate with this `uid` recovers a record. `own` is the present record for the name.
     pub(super) fn recovered(&self, own: Option<&Stored>, uid: CertificateUid) -> Checked<Step> {
         if self.policy.adoption != Adoption::Recover {
             return Err(Denial::RecordMissing(self.claim.node_name.clone()).into());
@@ -62,11 +62,11 @@ impl Rules<'_> {
         })
     }
 
-    /// The step if the machine holds the record, and its certificate belongs to another generation.
+    /// Returns the step if the machine holds the record, and its certificate belongs to another generation.
     pub(super) fn recovered_again(&self, own: &Stored, uid: CertificateUid) -> Checked<Step> {
         self.may_return(&own.record)?;
-        // This request opened the generation, which ended its certificate. Another request with that certificate and
-        // the same key is denied.
+        // This request opened the generation, which made its certificate invalid. Another request with that certificate
+        // and the same key is denied.
         let is_same = own.record.opened.request.uid == self.claim.request.uid;
         if let Some(grant) = self.repeated(&own.record).filter(|_| is_same) {
             return Ok(Step::Grant(grant));
@@ -75,7 +75,7 @@ impl Rules<'_> {
         self.recovered(Some(own), uid)
     }
 
-    /// The step if another machine holds the record, and this machine renews.
+    /// Returns the step if another machine holds the record, and this machine renews.
     pub(super) fn recovered_from_another(
         &self,
         own: &Stored,
