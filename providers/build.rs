@@ -1,4 +1,4 @@
-//! Links the static plugin so that the functions of a cached run are next to each other.
+//! Links the static plugin so that the functions that a cached run uses are next to each other.
 //!
 //! A page fault maps 64 KiB. Without a linker script, these functions are spread over the whole program, and the
 //! resident memory is twice as large. A pattern in the script that matches no function has no effect. To generate the

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 const HOSTS: &str = "/etc/hosts";
 
-/// The maximum length of [`HOSTS`], in bytes. A list of blocked hosts can have several megabytes.
+/// The maximum length of [`HOSTS`], in bytes. A list of blocked hosts can be several megabytes long.
 const MAX_HOSTS_LEN: u64 = 64 * 1024 * 1024;
 
 /// The addresses of a host in [`HOSTS`], with port 0; none if the file cannot be read.
@@ -17,7 +17,7 @@ pub(super) fn addresses(host: &str) -> Vec<SocketAddr> {
     listed(BufReader::new(file.take(MAX_HOSTS_LEN)), host)
 }
 
-/// The addresses of a host in this content. As in Go, letters can have another case, and a name can end with a dot.
+/// The addresses of a host in this content. As in Go, the case of letters is ignored, and a name can end with a dot.
 /// Unlike in Go, the addresses have the order of the content.
 fn listed(content: impl BufRead, host: &str) -> Vec<SocketAddr> {
     let host = host.trim_end_matches('.');

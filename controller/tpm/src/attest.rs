@@ -41,8 +41,8 @@ impl VerifiedQuote {
     /// The signature is verified first, with the key's own algorithm and over the received bytes. All further checks
     /// use these bytes.
     ///
-    /// A clock that the TPM reports as not safe is accepted, because the clock is not safe for a few seconds after a
-    /// power loss.
+    /// A clock that the TPM reports as not safe is accepted, because every clock is reported as not safe for a few
+    /// seconds after a power loss.
     ///
     /// An ECDSA signature can be changed into another valid signature, so a signature cannot identify a quote.
     ///
@@ -108,7 +108,7 @@ impl fmt::Display for VerifiedQuote {
     }
 }
 
-/// Verifies with the algorithm of the key. The algorithm in the signature must match it.
+/// Verifies the signature with the algorithm of the key. The algorithm in the signature must match it.
 fn check_signature(key: &Key, message: &[u8], signature: &TpmtSignature) -> Result<(), TpmDenial> {
     match (key, &signature.signature) {
         (Key::P256(point), TpmuSignature::Ecdsa(signature))
@@ -183,7 +183,7 @@ fn is_for_one_of(qualifying: &Qualifying, extra_data: &[u8]) -> bool {
 
 /// Checks that the quote covers exactly these registers, with these values.
 ///
-/// The digest uses the hash of the signature (Part 3, `TPM2_Quote`): SHA-256, for every bank.
+/// The digest uses the hash algorithm of the signature (Part 3, `TPM2_Quote`): SHA-256, for every bank.
 fn check_registers(info: &TpmsQuoteInfo, registers: &Registers) -> Result<(), TpmDenial> {
     let wrong = |detail| Err(TpmDenial::QuoteSelection(detail));
     let [selection] = &*info.pcr_select else {

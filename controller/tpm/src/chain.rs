@@ -5,12 +5,12 @@
 //! endorsement key, but never replaces the trusted key.
 //!
 //! A required authority must have signed the certificate, or a chain of certificates that leads to it. Vendors publish
-//! their intermediate authorities, and an operator can list them. Some TPMs have their own intermediate authority, and
-//! store its certificate. The evidence then contains this certificate, which is trusted only if a listed authority
-//! signed it. The path ends at the first listed authority, even if another listed authority signed its certificate, so
-//! the evidence does not need to contain a complete chain. The path is followed upwards without backtracking: each
-//! certificate is used at most once. The path is followed to its end even above an expired certificate, to determine
-//! whether expiry is the only reason for the denial.
+//! the certificates of their intermediate authorities, and an operator can list them. Some TPMs have their own
+//! intermediate authority, and store its certificate. The evidence then contains this certificate, which is trusted
+//! only if a listed authority signed it. The path ends at the first listed authority, even if another listed authority
+//! signed its certificate, so the evidence need not contain a complete chain. The path is followed upwards without
+//! backtracking: each certificate is used at most once. The path is followed to its end, even above an expired
+//! certificate, to determine whether expiry is the only reason for the denial.
 //!
 //! # Guarantees
 //!
@@ -77,8 +77,8 @@ impl From<TpmDenial> for NotAccepted {
     }
 }
 
-/// The required authorities. One of them must have signed the endorsement key certificate. If the list is empty,
-/// certificates are not checked.
+/// The required authorities. One of these authorities must have signed the endorsement key certificate. If the list is
+/// empty, certificates are not checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Authorities(Vec<Authority>);
 
@@ -108,7 +108,7 @@ impl Authorities {
                 let read = Authority::read(block).map_err(|rule| invalid(&rule))?;
                 let namesakes = authorities.iter().filter(|one| one.subject == read.subject);
                 let namesakes: Vec<_> = namesakes.collect();
-                // Vendors publish some certificates twice, in two files.
+                // Vendors publish some certificates in two files.
                 if namesakes.contains(&&read) {
                     continue;
                 }
@@ -247,8 +247,8 @@ impl Authorities {
         ))
     }
 
-    /// Checks whether one of these authorities issued the certificate. If not, returns the authority that has the
-    /// issuer's name and that passed the most checks.
+    /// Checks whether one of these authorities issued the certificate. If none of them issued it, returns the authority
+    /// that has the issuer's name and that passed the most checks.
     async fn listed(
         &self,
         certificate: &X509Certificate<'_>,
@@ -347,8 +347,8 @@ impl Above {
     }
 }
 
-/// The expiry of a certificate. An endorsement key certificate rarely has a subject, so its issuer and serial number
-/// are used to identify it.
+/// Returns the expiry time of a certificate. An endorsement key certificate rarely has a subject, so its issuer and
+/// serial number identify it.
 fn end_of(certificate: &X509Certificate<'_>) -> Expiring {
     let has_subject = certificate.subject().iter_attributes().next().is_some();
     Expiring {
@@ -385,7 +385,7 @@ fn asn1_time(time: SystemTime) -> Option<ASN1Time> {
     ASN1Time::from_timestamp(i64::try_from(unix_seconds(time)).ok()?).ok()
 }
 
-/// The key in a certificate, if its kind is supported for endorsement keys.
+/// The key in a certificate, if its type is supported for endorsement keys.
 fn key_of(spki: &SubjectPublicKeyInfo<'_>) -> Option<Key> {
     let algorithm = &spki.algorithm.algorithm;
     if *algorithm == OID_PKCS1_RSAENCRYPTION || *algorithm == RSAES_OAEP {
@@ -447,8 +447,8 @@ fn check_profile(certificate: &X509Certificate<'_>) -> Result<(), String> {
 }
 
 /// Whether the usage permits decryption. According to the profile, an RSA endorsement key has key encipherment, and an
-/// ECC endorsement key has key agreement. Vendors have issued certificates with either usage for either kind of key, so
-/// both usages are accepted for both kinds. The challenge verifies that the key can decrypt. A key that only signs has
+/// ECC endorsement key has key agreement. Vendors have issued certificates with either usage for either type of key, so
+/// both usages are accepted for both types. The challenge verifies that the key can decrypt. A key that only signs has
 /// neither usage.
 fn is_to_decrypt(usage: KeyUsage) -> bool {
     (usage.key_encipherment() || usage.key_agreement()) && !usage.key_cert_sign()

@@ -5,12 +5,12 @@
 //! Therefore any replica can derive the secret again from the response, and no replica stores state. A challenge is
 //! valid for only one key: the same ID with a different key, name, machine, cluster or expiry time results in a
 //! different secret. A quote over the first secret is then denied with
-//! [`QuoteOfAnotherRequest`](crate::denial::TpmDenial::QuoteOfAnotherRequest). Every replica detects a replay of this
-//! kind as long as the challenge keys are in use. The same ID with the same key is a retry by the same node.
+//! [`QuoteOfAnotherRequest`](crate::denial::TpmDenial::QuoteOfAnotherRequest). Every replica detects such a replay as
+//! long as the challenge keys are in use. The same ID with the same key is a retry by the same node.
 //!
-//! The ID identifies the challenge key and the Cluster. Therefore a challenge for a key that is not in use here is not
-//! a contradiction: replicas observe a key rotation at different times. The same applies to a Cluster that was moved to
-//! another management cluster, in which it has a different UID.
+//! The ID identifies the challenge key and the Cluster. Therefore a challenge with a key that this replica does not use
+//! is not a contradiction, because replicas observe a key rotation at different times. The same applies to a Cluster
+//! that was moved to another management cluster, in which it has a different UID.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ use zeroize::Zeroizing;
 
 use crate::structure::Name;
 
-/// The validity of a challenge. A slow TPM takes 10 seconds to respond, and requests wait while a controller is busy or
-/// restarts.
+/// The validity of a challenge. A slow TPM needs 10 seconds for a response, and requests wait while a controller is
+/// busy or restarts.
 pub(crate) const LIFETIME: Duration = Duration::from_mins(5);
 
 /// The maximum time for which a response that arrived in time can wait. The controller does not appraise older
@@ -110,7 +110,7 @@ pub trait ChallengeKeySource: fmt::Debug + Send + Sync {
     /// Returns an error if the keys are not available. Requests then wait.
     fn keys(&self) -> Result<Arc<ChallengeKeys>, Unavailable>;
 
-    /// Returns the keys for checking responses. These are the same keys, unless the source only provides substitutes.
+    /// Returns the keys for checking responses. These keys are the same, unless the source provides only substitutes.
     ///
     /// # Errors
     ///
@@ -180,7 +180,7 @@ impl Subject<'_> {
             id.as_bytes(),
             expiry.as_str().as_bytes(),
         ] {
-            // The conversion cannot fail, because no field reaches 4 GiB.
+            // The conversion cannot fail, because every field is shorter than 4 GiB.
             let len = u32::try_from(field.len()).unwrap_or(u32::MAX);
             mac.update(&len.to_be_bytes());
             mac.update(field);

@@ -51,7 +51,7 @@ reasons! {
         EndorsementKeyOfAnotherMachine {
             /// The Machine's name.
             machine: String,
-            /// The key of its provider ID, the list or the platform.
+            /// The key that the provider ID, the list or the platform specifies.
             trusted: KeyDigest,
             /// The key in the request.
             presented: KeyDigest,
@@ -136,7 +136,7 @@ reasons! {
         #[error("the registers do not match the digest of the quote")]
         #[cure("Run `renew` on the node. If the denial repeats, treat it as an attack.")]
         QuoteDigest => "the registers do not match the quote",
-        /// The policy names a register that the quote does not cover.
+        /// The policy requires a register that the quote does not cover.
         #[error("the PCR policy requires register {0}, which is not quoted")]
         #[cure("Upgrade the plugin, or add the register to `tpm.pcrs` on the node.")]
         RegisterNotQuoted(u8) => "the PCR policy requires a register that is not quoted",
@@ -147,7 +147,7 @@ reasons! {
         #[cure("Choose the SHA-256 bank in the firmware setup, or remove the policy.")]
         RegisterNotMeasured(u8) => "the machine's firmware does not measure its boot",
         /// The registers have the allowed values, followed by the separator that systemd 261 and later extend.
-        /// `pcrPolicy.osSeparator` does not allow it.
+        /// `pcrPolicy.osSeparator` does not allow this separator.
         #[error("registers {} have systemd's separator after their allowed values, but osSeparator is Refused", listed(registers))]
         #[cure("Change `osSeparator` in the policy, or the machine image.")]
         OsSeparatorRefused {

@@ -6,7 +6,7 @@ use node_attestation_core::identifiers::KeyDigest;
 /// Hosts and their endorsement keys.
 ///
 /// A host is identified by its machine's provider ID. An entry that ends with a `/` matches every provider ID that
-/// begins with it. The entry then consists of complete segments, so `metal3://metal/host-7/` does not match `host-70`.
+/// begins with it. Such an entry matches only complete segments, so `metal3://metal/host-7/` does not match `host-70`.
 /// The comparison is case-sensitive.
 ///
 /// The list is sorted and has no separate collection for each host, because

@@ -16,8 +16,8 @@ use node_attestation_runtime::log_lines::ClusterLines;
 
 use crate::hosts::Hosts;
 
-/// The maximum number of malformed entries of one `ConfigMap` in a message. The message contains the number of the
-/// other entries. The note of an Event has space for this number of digests.
+/// The maximum number of malformed entries from one `ConfigMap` that a message contains. The message also contains the
+/// number of the other entries. The note of an Event can contain this number of digests.
 const MAX_NAMED: usize = 2;
 
 /// Lists of hosts and their endorsement keys.
@@ -40,13 +40,13 @@ pub trait KeyLists: Debug + Send + Sync {
 #[derive(Debug)]
 pub struct KeyList {
     pub(crate) hosts: Hosts,
-    /// The malformed entries. Any of them could be intended for any machine.
+    /// The malformed entries. Any of these entries could be intended for any machine.
     pub(crate) malformed: Option<MalformedEntries>,
 }
 
 /// Entries in a `ConfigMap` that do not consist of an endorsement key and a host.
 ///
-/// Its `Display` names the first two entries.
+/// Its `Display` contains the first two entries.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("ConfigMap {config_map} has {count} malformed entries: {}", named.join(", "))]
 pub struct MalformedEntries {
@@ -148,7 +148,7 @@ fn of_read(lists: &[Arc<KeyList>]) -> (ConditionStatus, &'static str, String) {
 const WELL_FORMED: &str = "the key of an entry must be 64 lower-case hexadecimal digits, and its value \
                            must be a provider ID, or a prefix of one that ends in '/'";
 
-/// The condition if there are no lists. It is true if the settings do not name a `ConfigMap`.
+/// The condition if no lists exist. It is true if the settings do not list a `ConfigMap`.
 pub(crate) fn report_without_lists(are_named: bool) -> ConditionReport {
     report(if are_named {
         (
@@ -171,7 +171,7 @@ fn report((holds, reason, message): (ConditionStatus, &'static str, String)) -> 
     }
 }
 
-/// The reason why requests wait if the settings name `ConfigMaps` but the verifier has no reader for them.
+/// The reason why requests wait if the settings list `ConfigMaps` but the verifier has no reader for them.
 pub(crate) const NOT_READ_HERE: &str =
     "this controller does not read the ConfigMaps of endorsementKeys";
 

@@ -27,8 +27,8 @@
 //! - `registers`: PCR values with a special meaning
 //! - `pcr_policy`: the accepted PCR values
 //! - `challenge`: the challenge of a request
-//! - `hosts`: endorsement keys by the name of the host
-//! - `key_lists`: lists of hosts and their endorsement keys in config maps
+//! - `hosts`: endorsement keys, keyed by host name
+//! - `key_lists`: lists of hosts and their endorsement keys in ConfigMaps
 //! - `trusted_ek`: the endorsement key of a machine
 //! - `policy`: the policy of a cluster on TPMs
 //! - `observations`: facts from evidence that do not affect a decision

@@ -41,7 +41,7 @@ const OWN: usize = 8;
 static NAMESPACES: LazyLock<Shared<Shares>> =
     LazyLock::new(|| Shared::new(Lock::Observations, Shares::default()));
 
-/// The maximum number of machines or certificates that a condition names. The condition also contains the number of the
+/// The maximum number of machines or certificates that a condition lists. The condition also contains the number of the
 /// remaining machines or certificates.
 const MAX_NAMED: usize = 5;
 
@@ -58,13 +58,13 @@ pub struct Observations {
 struct Seen {
     /// The time of the first evaluation.
     since: Option<Duration>,
-    /// The machines that have a certificate that expires soon.
+    /// The machines with a certificate that expires soon.
     expiring: Machines<Expiring>,
-    /// The machines that have registers that the firmware did not extend.
+    /// The machines with registers that the firmware did not extend.
     unmeasured: Machines<Vec<u8>>,
 }
 
-/// Observations by the name of the Machine.
+/// Observations, keyed by the name of the Machine.
 type Machines<T> = BTreeMap<String, Observed<T>>;
 
 #[derive(Debug)]
@@ -85,7 +85,7 @@ impl Observations {
         }
     }
 
-    /// Records the earliest expiry among the certificates for a machine's endorsement key.
+    /// Records the earliest expiry time of the certificates for a machine's endorsement key.
     pub(crate) fn certificate(
         &self,
         machine: &str,

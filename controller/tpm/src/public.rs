@@ -87,8 +87,8 @@ fn modulus(unique: &TpmuPublicId) -> Result<Key, NoKey> {
     Key::rsa(modulus)
 }
 
-/// The point in a public area, in uncompressed form. Each coordinate has at most `len` bytes, because a TPM can omit
-/// leading zeros.
+/// The point in a public area, in uncompressed form. Each coordinate is at most `len` bytes long, because a TPM can
+/// omit leading zeros.
 fn point(unique: &TpmuPublicId, len: usize) -> Result<Vec<u8>, NoKey> {
     let TpmuPublicId::Ecc(TpmsEccPoint { x, y }) = unique else {
         return Err("it has no point");

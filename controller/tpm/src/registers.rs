@@ -16,7 +16,7 @@ const SEPARATED: [u8; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 14];
 /// The text that systemd measures.
 const SEPARATOR: &[u8] = b"os-separator";
 
-/// The possible values of the last byte of register 0 before any measurement, which contains the locality of
+/// The possible values of the last byte of register 0 before any measurement. This byte contains the locality of
 /// `TPM2_Startup`. "PC Client Platform TPM Profile" defines 3 for a startup from locality 3, and 4 for a core root of
 /// trust for measurement.
 const STARTED: [u8; 3] = [0, 3, 4];
@@ -37,8 +37,8 @@ pub(crate) fn separated(register: u8, value: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Whether the register still has its initial value, although the firmware must extend it. Some firmware provides a
-/// SHA-256 bank, but measures only into the SHA-1 bank, so that any system can write the registers. systemd's separator
-/// does not change this.
+/// SHA-256 bank, but measures only into the SHA-1 bank, so any system can write the registers. systemd's separator does
+/// not change this.
 pub(crate) fn is_unmeasured(register: u8, value: &[u8]) -> bool {
     if !OF_FIRMWARE.contains(&register) {
         return false;

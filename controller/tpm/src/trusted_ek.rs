@@ -1,4 +1,4 @@
-//! The trusted endorsement key of a machine, from operators and platforms.
+//! The trusted endorsement key of a machine, as specified by operators and platforms.
 //!
 //! These sources do not use any part of the request: the inventory identifies the machine.
 
@@ -15,7 +15,7 @@ use crate::invalid_settings::InvalidTpmSettings;
 /// The machines and their endorsement keys in an operator's list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct AllowList {
-    /// The keys by the name of the Machine.
+    /// The keys, keyed by the name of the Machine.
     machines: BTreeMap<String, Vec<KeyDigest>>,
     hosts: Hosts,
 }

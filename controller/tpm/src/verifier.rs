@@ -10,12 +10,12 @@
 //! | 6 | the attestation key signed the quote, for this request and its challenge | respond | none |
 //! | 7 | the policy allows the boot state of the machine | respond | none |
 //! | 8 | the endorsement key matches the `ConfigMaps` for the machine's host | both | management cluster, every few seconds |
-//! | 9 | the endorsement key belongs to the machine, if 3 and 8 did not decide | both | the platform |
+//! | 9 | the endorsement key belongs to the machine, if checks 3 and 8 did not determine this | both | the platform |
 //! | 10 | the platform accepts the machine, and reports the name of its Node | respond | the platform |
 //!
 //! After its checks, the first request fails with a challenge. The second request shows that the endorsement key and
 //! the attestation key are in the same TPM, because no other TPM can decrypt the challenge. It also shows that check 4
-//! passed, because otherwise there would be no challenge.
+//! passed, because otherwise no challenge would exist.
 
 mod foresight;
 
@@ -92,7 +92,7 @@ impl TpmVerifier {
     /// Creates a verifier for the cluster with this UID and this policy. The verifier queries `platform` for a machine
     /// if neither the machine's provider ID nor the policy specifies its endorsement key.
     ///
-    /// If the policy names `ConfigMaps`, all requests wait until [`reading`](Self::reading) provides a reader for them.
+    /// If the policy lists `ConfigMaps`, all requests wait until [`reading`](Self::reading) provides a reader for them.
     pub fn new(
         cluster_uid: impl Into<String>,
         policy: impl Into<Arc<TpmPolicy>>,
@@ -310,8 +310,8 @@ impl TpmVerifier {
         })
     }
 
-    /// The endorsement keys of a machine from its provider ID and from the policy. Each is returned with whether it
-    /// identifies the machine.
+    /// The endorsement keys of a machine from its provider ID and from the policy. For each key, the result states
+    /// whether the key identifies the machine.
     fn local_keys<'a>(
         &'a self,
         machine: &'a inventory::Machine,
@@ -437,7 +437,7 @@ impl Verifier for TpmVerifier {
     }
 }
 
-/// Parses the parts that both requests have: the audience, which must match this cluster, and the keys.
+/// Parses the parts that both requests contain: the audience, which must match this cluster, and the keys.
 fn read(
     audience: &Audience,
     keys: &PublicAreas,

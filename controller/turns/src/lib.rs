@@ -1,4 +1,4 @@
-//! Locks and turns that tenants share: calls, lookups, requests of Clusters, and signatures with CAs.
+//! Locks and turns that tenants share: calls, lookups, requests from Clusters, and CA signatures.
 //!
 //! All limits on concurrent work in the controller and in its signers use these turns. A plain semaphore serves its
 //! callers in the order of arrival, so the Clusters of one tenant could delay all other Clusters.
@@ -8,12 +8,12 @@
 //! - The namespace with the fewest running turns gets the next turn. If several namespaces have equally few running
 //!   turns, the namespace whose last turn is the oldest gets the next turn. Within the namespace, the next Cluster is
 //!   selected in the same way. The callers of one Cluster are served in the order of arrival.
-//! - While another namespace has a line, a namespace can have at most half of the turns. A single namespace can have
-//!   all turns.
-//! - While several namespaces have lines, the last sixteenth of the turns, and at least one turn, is for namespaces
-//!   without a running turn. Therefore, two namespaces together cannot have all turns, if there are four or more turns.
-//!   With fewer turns, a third namespace waits for the end of a turn. Only work without calls to a tenant can have so
-//!   few turns.
+//! - While another namespace has a line, a namespace can occupy at most half of the turns. A single namespace can
+//!   occupy all turns.
+//! - While several namespaces have lines, the last sixteenth of the turns, and at least one turn, is reserved for
+//!   namespaces without a running turn. Therefore two namespaces together cannot occupy all turns if four or more turns
+//!   exist. With fewer turns, a third namespace waits for the end of a turn. Only work that does not call a tenant is
+//!   allowed to have so few turns.
 //! - A caller that stops waiting does not take a turn. A turn ends when it is dropped.
 //! - The time for which the lock is held grows with the logarithm of the number of lines.
 
@@ -37,7 +37,7 @@ pub mod shared;
 const MAX_NAME_LEN: usize = 253;
 
 /// The divisor for the turns that are reserved for namespaces without a running turn, rounded up. Otherwise, two
-/// namespaces could have all turns, and a third namespace would have to wait until one of the turns ends, for example
+/// namespaces could occupy all turns, and a third namespace would have to wait until one of the turns ends, for example
 /// at the deadline of a call.
 const RESERVED_PART: usize = 16;
 
@@ -46,7 +46,7 @@ pub trait Owner: Debug {
     /// The namespace. Empty without a management cluster.
     fn namespace(&self) -> &str;
 
-    /// The name in the namespace.
+    /// The name of the owner in the namespace.
     fn name(&self) -> &str;
 }
 
@@ -85,7 +85,7 @@ pub struct TurnLimits {
     pub of_cluster: usize,
 }
 
-/// Turns by namespace, then by Cluster. Clones share them.
+/// Turns that rotate through the namespaces, and then through the Clusters. Clones share them.
 #[derive(Debug, Clone)]
 pub struct FairTurns(Arc<Inner>);
 
@@ -102,7 +102,7 @@ pub struct Line {
     owner: Key,
 }
 
-/// A turn. It ends when this value is dropped.
+/// A turn. The turn ends when this value is dropped.
 #[must_use = "a turn ends when it is dropped"]
 #[derive(Debug)]
 pub struct Turn {
@@ -124,7 +124,7 @@ impl FairTurns {
         self.0.state.read(|state| state.namespaces.is_empty())
     }
 
-    /// The line of an owner.
+    /// Returns the line of an owner.
     pub fn line(&self, owner: &impl Owner) -> Line {
         self.line_of(Key::of(owner))
     }
@@ -186,8 +186,8 @@ impl Drop for Turn {
     }
 }
 
-/// The number of running turns, and the number of the last turn, which shows how long the namespace or Cluster has
-/// waited.
+/// The number of running turns, and the sequence number of the last turn, which shows how long the namespace or Cluster
+/// has waited.
 #[derive(Debug, Clone, Copy, Default)]
 struct Progress {
     running: usize,
@@ -219,7 +219,7 @@ struct State {
     last: u64,
     last_ticket: u64,
     namespaces: BTreeMap<String, Namespace>,
-    /// The namespaces that have a Cluster which is ready.
+    /// The namespaces with a Cluster that is ready for a turn.
     ready: Ready,
 }
 
@@ -228,7 +228,7 @@ struct Namespace {
     progress: Progress,
     // Boxed, because the first entry in a map allocates space for 11 entries.
     clusters: BTreeMap<String, Box<Cluster>>,
-    /// The Clusters that have a waiting caller and are below their limit.
+    /// The Clusters with a waiting caller that are below their limit.
     ready: Ready,
 }
 
@@ -241,8 +241,8 @@ struct Cluster {
 }
 
 impl State {
-    /// Adds a line. It is placed after all lines except the line with the last turn, so that creating a line repeatedly
-    /// gives no advantage.
+    /// Adds a line. The new line is placed after all lines except the line with the last turn, so the repeated creation
+    /// of a line gives no advantage.
     fn join(&mut self, key: &Key) {
         let progress = Progress {
             running: 0,
@@ -274,7 +274,7 @@ impl State {
         if cluster.lines > 0 {
             return;
         }
-        // Each turn has a line, so this Cluster has no waiting or running turns.
+        // This Cluster has no waiting or running turns, because each turn belongs to a line.
         namespace.clusters.remove(&key.name);
         if namespace.clusters.is_empty() {
             self.namespaces.remove(&key.namespace);

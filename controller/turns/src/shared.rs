@@ -46,7 +46,7 @@ pub struct Shared<T> {
 }
 
 impl<T> Shared<T> {
-    /// Wraps a value in the lock that `lock` names.
+    /// Wraps a value in a lock with the name `lock`.
     #[expect(clippy::disallowed_types, reason = "this is the door")]
     pub const fn new(lock: Lock, value: T) -> Self {
         #[cfg(not(feature = "testing"))]
@@ -126,7 +126,7 @@ pub fn visit() {
     testing::visit();
 }
 
-/// The next entries in the map after this key, up to [`PAGE`].
+/// Returns the next entries in the map after this key, up to [`PAGE`].
 pub fn page<'a, K: Ord, V>(
     map: &'a BTreeMap<K, V>,
     after: Option<&K>,
@@ -153,7 +153,7 @@ impl<K, V> Default for Swept<K, V> {
 }
 
 impl<K: Ord + Clone, V> Swept<K, V> {
-    /// The value for this key, even if it is dead.
+    /// Returns the value for this key, even if the value is dead.
     pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -161,7 +161,7 @@ impl<K: Ord + Clone, V> Swept<K, V> {
         self.entries.get(key)
     }
 
-    /// The mutable value for this key, even if it is dead.
+    /// Returns the mutable value for this key, even if the value is dead.
     pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
@@ -234,7 +234,7 @@ impl<K: Ord + Clone, V> Swept<K, V> {
         self.entries.len()
     }
 
-    /// Whether there is no entry.
+    /// Whether the map has no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -268,7 +268,7 @@ impl<K: Ord + Clone, T> InUse<K, T> {
         })
     }
 
-    /// The value for this key, if it is in use.
+    /// Returns the value for this key, if the value is in use.
     pub fn get(&self, key: &K) -> Option<Arc<T>> {
         self.0
             .read(|values| values.get(key).and_then(Weak::upgrade))

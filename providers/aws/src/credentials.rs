@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 use crate::identity::NOT_AWS;
 use crate::settings::AwsPrincipal;
 
-/// The path of the instance identity role's credentials. The policies of an account cannot remove this role.
+/// The path of the instance identity role's credentials. Account policies cannot remove this role.
 const IDENTITY_ROLE: &str = "meta-data/identity-credentials/ec2/security-credentials/ec2-instance";
 
 /// The path of the instance profile's credentials. The name of the role follows.
@@ -101,7 +101,7 @@ impl Credentials {
         self.expiration
     }
 
-    /// Returns these credentials if they are valid long enough after `now` for a signature.
+    /// Returns these credentials if they remain valid long enough after `now` for a signature.
     pub(crate) fn lasting(self, now: SystemTime) -> Result<Self, Failure> {
         if now + LEAST_LEFT <= self.expiration {
             return Ok(self);
@@ -118,7 +118,7 @@ impl Credentials {
     }
 }
 
-/// The role of the instance profile.
+/// Reads the name of the instance profile's role.
 fn role(imds: &Imds, deadline: Deadline) -> Result<String, Failure> {
     let list = imds.find(PROFILE, deadline)?;
     let role = list.as_ref().and_then(|list| list.lines().next());

@@ -25,7 +25,7 @@ const STS: &str = "sts";
 /// The checks, in the order of the output.
 pub(crate) const CHECKS: &[&str] = &[METADATA, CREDENTIALS, NAME, STS];
 
-/// The time limit for each call of the metadata service, including a second attempt.
+/// The time limit for each call to the metadata service, including a second attempt.
 const EXCHANGE: Duration = Duration::from_secs(3);
 
 /// The time limit for resolving a name.

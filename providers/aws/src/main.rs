@@ -2,7 +2,7 @@
 //!
 //! The instance metadata service provides the instance's signed identity document and temporary credentials. The
 //! document identifies the instance. An STS call, signed with the credentials, proves that the request comes from the
-//! instance: the signature covers the request's key. The controller makes the call.
+//! instance, because the signature covers the request's key. The controller makes the call.
 //!
 //! A run that uses the stored credential does not call the metadata service. For arguments, environment, streams and
 //! exit codes, see [`kubelet_authenticator::run`].

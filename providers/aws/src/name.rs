@@ -42,7 +42,7 @@ pub(crate) fn check(
         return Ok(());
     }
     let private = private.as_ref().map(NodeName::as_str);
-    // AWS's cloud provider interprets every name that begins with `i-` as an ID.
+    // AWS's cloud provider interprets every name that begins with `i-` as an instance ID.
     let has_resource_name = private.is_some_and(|private| private.starts_with(id));
     let id = accepts_id.then_some(id);
     let expected = if has_resource_name {

@@ -81,7 +81,7 @@ impl Session {
             .read(DOMAIN, deadline)
             .map_err(|error| error.within("cannot read the domain of the AWS services"))?;
         let domain = domain.trim();
-        // The domain becomes part of a host name that is signed.
+        // The domain becomes part of the signed host name.
         if NodeName::parse(domain).is_err() || !domain.contains('.') {
             let what =
                 "the instance metadata service returned an invalid domain of the AWS services";

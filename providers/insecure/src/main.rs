@@ -17,7 +17,7 @@ use kubelet_authenticator::failure::Failure;
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
-/// The validity of a certificate that cannot be renewed.
+/// The validity of a certificate, which cannot be renewed.
 const YEAR: u32 = 365 * 24 * 3600;
 
 #[derive(Debug)]

@@ -82,7 +82,7 @@ impl Attester for Tpm {
     fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, Failure> {
         let settings = TpmSettings::of(claim.settings, claim.remembered);
         let keys = self.keys(&settings, claim.deadline)?;
-        // This run did not read the provider ID from the TPM but from an open request, so compare it with the TPM now.
+        // This run read the provider ID from an open request, and not from the TPM, so compare it with the TPM now.
         if self.known.get() == Some(claim.provider_id) && name_of(&keys)? != *claim.provider_id {
             let what = format!("the TPM does not match provider ID {}", claim.provider_id);
             let remedy = "no action is needed: the next run uses the provider ID of the TPM";
@@ -156,8 +156,8 @@ impl Attester for Tpm {
         Ok(Some(evidence.to_json()))
     }
 
-    /// The kind of the endorsement key. The provider ID is derived from the endorsement key, so a TPM with several keys
-    /// must always use the same key.
+    /// Returns the type of the endorsement key. The provider ID is derived from the endorsement key, so a TPM with
+    /// several keys must always use the same key.
     fn to_remember(&self, evidence: &[u8]) -> Option<&'static str> {
         let keys = match TpmEvidence::parse(evidence).ok()? {
             TpmEvidence::Enrol(enrolment) => enrolment.keys,

@@ -22,7 +22,7 @@ pub(crate) fn digest(keys: &Keys) -> String {
     HEXLOWER.encode(&Sha256::digest(&keys.spki.0))
 }
 
-/// The kind of an endorsement key (`TPMT_PUBLIC`).
+/// The type of an endorsement key (`TPMT_PUBLIC`).
 pub(crate) fn key_of(endorsement: &[u8]) -> Option<EndorsementKey> {
     // The type and the name algorithm distinguish the templates (Part 2, TPMT_PUBLIC).
     match endorsement.first_chunk()? {
@@ -33,12 +33,12 @@ pub(crate) fn key_of(endorsement: &[u8]) -> Option<EndorsementKey> {
     }
 }
 
-/// The kind of an endorsement key (`TPMT_PUBLIC`), as in the settings.
+/// The type of an endorsement key (`TPMT_PUBLIC`), as in the settings.
 pub(crate) fn kind_of(endorsement: &[u8]) -> Option<&'static str> {
     key_of(endorsement).and_then(settings::endorsement_key_name)
 }
 
-/// The provider ID of a machine with these keys.
+/// Returns the provider ID of a machine with these keys.
 pub(crate) fn name_of(keys: &Keys) -> Result<ProviderId, Failure> {
     ProviderId::parse(&format!("{SCHEME}{}", digest(keys))).map_err(|error| {
         let what = "the TPM has no name";

@@ -4,7 +4,7 @@ use kubelet_authenticator::failure::{Code, Failure};
 
 use crate::protocol::{DeviceError, FORMAT_ONE, FORMAT_ONE_ERROR, LAYER};
 
-/// The packages of libtss2. On Debian 13 and Ubuntu 24.04 their names end with `t64`.
+/// The packages of libtss2. On Debian 13 and Ubuntu 24.04, the names of the packages end with `t64`.
 pub(crate) const PACKAGES: &str = "install tpm2-tss: on Debian and Ubuntu libtss2-esys-3.0.2-0, libtss2-tctildr0 and \
     libtss2-tcti-device0 (or the same names with the suffix t64), elsewhere tpm2-tss";
 
@@ -83,7 +83,7 @@ const OF_RESOURCE_MANAGERS: [u32; 2] = [0x000b_0000, 0x000c_0000];
 /// The code without its layer.
 const CODE: u32 = 0xffff;
 
-/// The meaning of a code, and the remedy.
+/// Returns the meaning of a code, and the remedy.
 fn explain(code: u32) -> (&'static str, &'static str) {
     match code & LAYER {
         OF_TPM => explain_tpm(code & CODE),

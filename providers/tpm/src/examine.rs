@@ -76,8 +76,8 @@ pub(crate) fn examine(
     keys
 }
 
-/// The finding for the certificate index `index`. `has_index` is `None` if the TPM helper does not report whether the
-/// index is defined.
+/// Returns the finding for the certificate index `index`. `has_index` is `None` if the TPM helper does not report
+/// whether the index is defined.
 fn certificate_of(keys: &Keys, index: u32, has_index: Option<bool>, now: SystemTime) -> Finding {
     let warn = |what: &str, remedy: &str| {
         Finding::warn(&Failure::new(Code::EvidenceUnavailable, what, remedy))

@@ -47,7 +47,7 @@ pub(crate) fn unmeasured(registers: &Registers) -> Vec<u8> {
         .collect()
 }
 
-/// The value of a PCR after an extension with an event.
+/// Returns the value of a PCR after it is extended with an event.
 fn extended(bank: Bank, value: &[u8], event: &[u8]) -> Vec<u8> {
     fn by<D: Digest>(value: &[u8], event: &[u8]) -> Vec<u8> {
         let extended = D::new().chain_update(value);

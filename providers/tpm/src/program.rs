@@ -48,7 +48,7 @@ pub(crate) fn find() -> Result<PathBuf, Failure> {
     first(&looked)
 }
 
-/// The first of these paths that exists.
+/// Returns the first of these paths that exists.
 fn first(looked: &[PathBuf]) -> Result<PathBuf, Failure> {
     let found = looked.iter().find(|path| path.exists()).cloned();
     found.ok_or_else(|| {
@@ -200,7 +200,7 @@ fn end(child: &mut Child, deadline: Deadline) -> Option<ExitStatus> {
     }
 }
 
-/// The error for a program that failed. It contains the dynamic loader's message.
+/// Returns the error for a program that failed. It contains the dynamic loader's message.
 fn ended(program: &Path, status: ExitStatus, words: &str) -> Failure {
     let place = program.display();
     if status.code() == Some(NOT_LOADED) {

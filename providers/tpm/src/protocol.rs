@@ -1,8 +1,8 @@
 //! The protocol of the two programs: one line of JSON in each direction.
 //!
 //! The programs come from two packages, which can have different versions: a package manager can hold back the TPM
-//! helper, and an administrator can copy only one program. Therefore, lines that the first version wrote remain valid.
-//! The tests contain such lines.
+//! helper, and an administrator can copy only one program. Therefore, lines in the format of the first version remain
+//! valid. The tests contain such lines.
 //!
 //! - A program ignores unknown fields. Each new field has a default.
 //! - If the TPM helper cannot parse a question, it answers with [`DeviceError::Question`].
@@ -15,8 +15,8 @@ use kubelet_attestation::evidence::tpm::Registers;
 use kubelet_attestation::names::{Audience, NodeName, ProviderId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// The maximum length of a line, in bytes. Both programs need less: certificates of 24 KiB in base64, and a few
-/// structures.
+/// The maximum length of a line, in bytes. Both programs write shorter lines, with 24 KiB of certificates in base64 and
+/// a few structures.
 pub(crate) const MAX_LINE_LEN: u64 = 64 * 1024;
 
 /// The beginning of a certificate in DER: a SEQUENCE whose length field has two bytes. Every certificate has at least
@@ -27,7 +27,7 @@ pub(crate) const SEQUENCE: [u8; 2] = [0x30, 0x82];
 /// Overview, "Response codes").
 pub(crate) const LAYER: u32 = 0x00ff_0000;
 
-/// Part 2, `TPM_RC`: bit 7 is set in codes that name a handle or parameter.
+/// Part 2, `TPM_RC`: bit 7 is set in codes that refer to a handle or parameter.
 pub(crate) const FORMAT_ONE: u32 = 0x80;
 
 /// The bits of a format-one code that contain the error number.
@@ -100,7 +100,7 @@ pub(crate) struct QuoteFor {
     pub(crate) id: Bytes,
 }
 
-/// A kind of endorsement key that the TCG EK Credential Profile defines.
+/// A type of endorsement key that the TCG EK Credential Profile defines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) enum EndorsementKey {
     /// RSA-2048, template L-1.
@@ -146,7 +146,7 @@ pub(crate) struct Findings {
     pub(crate) firmware: Option<Registers>,
 }
 
-/// The version of the helper.
+/// The version of the TPM helper.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Version {
     pub(crate) version: String,
@@ -165,7 +165,7 @@ pub(crate) struct Quoted {
     pub(crate) pcrs: Registers,
 }
 
-/// The reason why a TPM does not answer.
+/// The reason why the TPM did not answer a question.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) enum DeviceError {
     /// The TPM, or the library, returns a code.
@@ -296,7 +296,7 @@ pub(crate) mod tests {
             asked.values_mut().for_each(insert);
             serde_json::from_value::<Question>(question).unwrap();
         }
-        // The first name in the line is the variant of the result, and not a field.
+        // The first name in the line is the variant of the result, not a field.
         let later = |line: &str| line.replacen(r#"{"Ok":{"#, r#"{"Ok":{"later":[1],"#, 1);
         for line in KEYS {
             serde_json::from_str::<Answer<Keys>>(&later(line))

@@ -25,8 +25,8 @@ pub(super) struct Authority {
     pub(super) path_len: Option<u32>,
 }
 
-/// The reason why an authority did not issue a certificate that names it as the issuer. Reasons from later checks are
-/// greater. [`Expired`](Self::Expired) means that all other checks passed.
+/// The reason why an authority did not issue a certificate whose issuer has the authority's name. Reasons from later
+/// checks are greater. [`Expired`](Self::Expired) means that all other checks passed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub(super) enum NotIssued {
     /// The authority's certificate, which is in the evidence, is not acceptable as a CA certificate.
@@ -77,13 +77,13 @@ impl Authority {
         })
     }
 
-    /// Whether the certificate names this authority as its issuer.
+    /// Whether this authority has the name of the certificate's issuer.
     pub(super) fn is_named_by(&self, certificate: &X509Certificate<'_>) -> bool {
         self.subject == certificate.issuer().as_raw()
     }
 
-    /// Checks that this authority, which `certificate` names as its issuer, signed the certificate and was allowed to
-    /// sign it. `below` is the number of authorities between this authority and the endorsement key.
+    /// Checks that this authority, which has the name of the issuer of `certificate`, signed the certificate and was
+    /// allowed to sign it. `below` is the number of authorities between this authority and the endorsement key.
     ///
     /// # Errors
     ///
@@ -103,8 +103,8 @@ impl Authority {
     }
 }
 
-/// Checks that `authority`, which is in the evidence and is named as the issuer, signed `certificate` and was allowed
-/// to sign it.
+/// Checks that `authority`, which is in the evidence and has the issuer's name, signed `certificate` and was allowed to
+/// sign it.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The signature checks of one request.
+//! The signature checks for one request.
 //!
 //! A tenant chooses the listed authorities, and sends the chains in its requests. Therefore the number of checks is
 //! limited, and the checks for all Clusters take turns by namespace.
@@ -9,7 +9,7 @@ use node_attestation_runtime::turns::{Line, TurnLimits};
 use crate::denial::TpmDenial;
 
 /// The maximum number of signature checks for one request. A chain with the maximum length needs 6. Each listed
-/// authority that has the same name but a different key can need one more check.
+/// authority that has the same name but a different key can require one more check.
 pub(crate) const MAX_CHECKS: usize = 16;
 
 /// The limits on concurrent checks. One check takes up to 1 ms of processor time, so other tasks wait only briefly.

@@ -21,7 +21,7 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 
 use super::checks::{Checks, TooManyChecks};
 
-/// An authority's public key of a supported kind.
+/// An authority's public key of a supported type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AuthorityKey {
     kind: Kind,
@@ -148,7 +148,7 @@ impl AuthorityKey {
     }
 }
 
-/// The algorithms for one kind of key.
+/// The signature algorithms for one key type.
 struct Algorithms {
     sha256: &'static dyn VerificationAlgorithm,
     sha384: &'static dyn VerificationAlgorithm,

@@ -30,7 +30,7 @@ const L_1_PARAMETERS: &[u8] = &[
     0x00, 0x06, 0x00, 0x80, 0x00, 0x43, 0x00, 0x10, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00,
 ];
 
-/// The template L-2, which differs from L-1 by the use of ECC.
+/// The template L-2, which differs from L-1 only in that it uses ECC.
 const L_2: &[u8] = &[0x00, 0x23, 0x00, 0x0b, 0x00, 0x03, 0x00, 0xb2, 0x00, 0x20];
 
 /// The parameters of L-2: AES-128 in CFB mode, no scheme, P-256, no key derivation.
@@ -60,7 +60,7 @@ const POLICY_B: [u8; 48] = [
 ];
 
 impl EndorsementKey {
-    /// Parses a `TPMT_PUBLIC`, which must match the template for its kind of key, byte for byte.
+    /// Parses a `TPMT_PUBLIC`, which must match the template for its key type, byte for byte.
     ///
     /// # Errors
     ///

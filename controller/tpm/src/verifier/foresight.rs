@@ -30,7 +30,7 @@ impl TpmVerifier {
                 foresight.and(are_well_formed(&lists).map_err(Refusal::from))?;
             }
         }
-        // No key can match two different keys.
+        // A single key cannot match two different keys.
         if let Some((trusted, _)) = keys.first()
             && let Some((presented, _)) = keys.iter().find(|(key, _)| key != trusted)
         {
@@ -61,7 +61,7 @@ impl TpmVerifier {
     }
 
     /// The endorsement key that the platform reports for a machine that has not sent evidence. A TPM has one key of
-    /// each kind. It is unknown which kind the machine will use, so the first reported key is returned.
+    /// each type. It is unknown which type the machine will use, so the first reported key is returned.
     async fn key_of_platform(
         &self,
         machine: &Machine,

@@ -1,4 +1,4 @@
-//! Values that a map of tenants' entries lends. A map drops only values without loans.
+//! Values that a map with tenants' entries lends. A map drops only values without loans.
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The number of values for each owner in a map that tenants share.
+//! Counts the values of each owner in a map that tenants share.
 
 use super::Swept;
 use super::lent::{Lent, Loan};

@@ -41,7 +41,7 @@ impl EndorsementKey {
     /// Every kind, preferred first.
     pub(crate) const ALL: [Self; 3] = [Self::EccP384, Self::EccP256, Self::Rsa2048];
 
-    /// The kind of this `TPMT_PUBLIC`; `None` if it does not match a template.
+    /// The key type of this `TPMT_PUBLIC`; `None` if it does not match a template.
     pub(crate) fn of(public: &[u8]) -> Option<Self> {
         Self::ALL
             .into_iter()
@@ -105,7 +105,7 @@ impl EndorsementKey {
         }
     }
 
-    /// The DER of the `SubjectPublicKeyInfo` of this `TPMT_PUBLIC`; `None` if the key is not of this kind.
+    /// The DER of the `SubjectPublicKeyInfo` of this `TPMT_PUBLIC`; `None` if the key does not have this type.
     pub(crate) fn spki(self, public: &[u8]) -> Option<Vec<u8>> {
         let unique = public.strip_prefix(self.fixed().as_slice())?;
         let (first, rest) = sized(unique)?;

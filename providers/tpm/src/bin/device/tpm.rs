@@ -37,8 +37,8 @@ use crate::protocol::{
     QuoteFor, Quoted, SEQUENCE,
 };
 
-/// The maximum number of quote attempts. The PCRs can change between the quote and the read, for example while the
-/// machine boots.
+/// The maximum number of quote attempts. The PCRs can change between the quote and the read of their values, for
+/// example while the machine boots.
 const ATTEMPTS: usize = 3;
 
 /// The PCRs that firmware extends ("PC Client Platform Firmware Profile", PCR usage).
@@ -86,8 +86,7 @@ impl Device {
             .map_err(at("connecting"))
     }
 
-    /// The public areas of the endorsement key and the attestation key, and the certificates in the
-    /// TPM.
+    /// Returns the public areas of the endorsement key and the attestation key, and the certificates in the TPM.
     pub(crate) fn keys(&mut self, chosen: Option<EndorsementKey>) -> Result<Keys, DeviceError> {
         let (kind, certificate) = match chosen {
             Some(kind) => (kind, self.certificate(kind)?),
@@ -442,8 +441,8 @@ fn selection_of(bank: Bank, pcrs: &[u8]) -> Result<PcrSelectionList, DeviceError
         .map_err(at(QUOTE))
 }
 
-/// The number of a response code. `tss-esapi` classifies codes without their layer, and returns the number only as
-/// text.
+/// Returns the number of a response code. `tss-esapi` classifies codes without their layer, and returns the number only
+/// as text.
 fn response_code(error: Error) -> Option<u32> {
     let Error::Tss2Error(code) = error else {
         return None;

@@ -1,7 +1,7 @@
 //! The vendor's certificates in the NV indices of a TPM, read without a password.
 //!
-//! A wrong password counts toward the TPM's lockout, unless the index is exempt. Therefore, the public area of an index
-//! is read first, and the content only if a failure cannot count.
+//! An incorrect password counts toward the TPM's lockout, unless the index is exempt. Therefore, the public area of an
+//! index is read first, and the content only if a failure cannot count.
 
 use tss_esapi::Error;
 use tss_esapi::abstraction::nv;
@@ -26,13 +26,13 @@ const MAX_CHAIN_INDICES: u32 = 16;
 const MAX_CHAIN_LEN: usize = 16 * 1024;
 
 impl Device {
-    /// Whether a handle is defined. Callers check this first, because a read of an undefined handle is an error.
+    /// Whether a handle is defined. Callers check this first, because reading an undefined handle is an error.
     pub(super) fn defined(&mut self, handle: u32) -> Result<bool, DeviceError> {
         let first = self.handles(handle, 1)?.into_iter().next();
         Ok(first == Some(handle))
     }
 
-    /// The defined handles from `first` on, at most `count`.
+    /// Returns at most `count` defined handles, beginning with `first`.
     fn handles(&mut self, first: u32, count: u32) -> Result<Vec<u32>, DeviceError> {
         let (handles, _) = self
             .context
@@ -44,7 +44,7 @@ impl Device {
         Ok(handles.into_inner().into_iter().map(u32::from).collect())
     }
 
-    /// The content of the certificate index for a key of this kind, if the index is readable without authorization.
+    /// The content of the certificate index a key of this type, if the index is readable without authorization.
     pub(super) fn certificate(
         &mut self,
         kind: EndorsementKey,
@@ -52,7 +52,7 @@ impl Device {
         self.content(kind.certificate_index())
     }
 
-    /// The template from which the TPM creates a key of this kind: the template in the profile, or a TPM-specific
+    /// The template from which the TPM creates a key of this type: the template in the profile, or a TPM-specific
     /// template.
     pub(super) fn template(&mut self, kind: EndorsementKey) -> Result<Vec<u8>, DeviceError> {
         let Some([template, nonce]) = kind.template_indices() else {
@@ -105,7 +105,7 @@ impl Device {
     ) -> Result<Option<Vec<u8>>, DeviceError> {
         let public = match self.context.nv_read_public(object) {
             Ok((public, _)) => public,
-            // `tss-esapi` rejects unknown attributes. An index with unknown attributes is not for certificates.
+            // `tss-esapi` rejects unknown attributes. An index with unknown attributes is not a certificate index.
             Err(Error::WrapperError(_)) => return Ok(None),
             Err(error) => return Err(at("TPM2_NV_ReadPublic")(error)),
         };
