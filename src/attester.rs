@@ -1,4 +1,4 @@
-//! The interface that a provider implements to prove the machine's identity.
+//! The interface that a provider implements to prove the identity of the machine.
 
 use std::fmt;
 
@@ -60,11 +60,11 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
 
     /// The machine's provider ID.
     ///
-    /// Called at the start of each run that needs a new credential, even if the run only fetches an issued certificate.
-    /// If [`known`](ProviderIdSources::known) is set, the provider can skip a slow query.
+    /// Called at the start of each run that needs a new credential, even if the run only fetches a certificate that is
+    /// already issued. If [`known`](ProviderIdSources::known) is set, the provider can skip a slow query.
     fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, Failure>;
 
-    /// Evidence that supports `claim` and no other claim; `None` for a provider without evidence.
+    /// Returns evidence that supports `claim` and no other claim; `None` for a provider without evidence.
     ///
     /// # Errors
     ///
@@ -78,8 +78,8 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
         &[]
     }
 
-    /// Evidence that answers a challenge and supports `claim`. The claim has the same key as the challenged request.
-    /// `None` for a provider without challenges.
+    /// Returns evidence that answers a challenge and supports `claim`. The claim has the same key as the challenged
+    /// request. `None` for a provider without challenges.
     ///
     /// # Errors
     ///
@@ -94,13 +94,13 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// A cloud-init template for node names on the provider's platform; `None` if the platform does not determine the
-    /// name.
+    /// Returns a cloud-init template for node names on the provider's platform; `None` if the platform does not
+    /// determine the name.
     fn node_name_template(&self) -> Option<&'static str> {
         None
     }
 
-    /// The machine's identity, for output to users. Queries the sources of the identity again.
+    /// Returns the machine's identity, for output to users. Queries the sources of the identity again.
     fn identify(&self, sources: &ProviderIdSources<'_>) -> Result<Identity, Failure> {
         self.provider_id(sources).map(Identity::new)
     }
@@ -121,8 +121,8 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
         let (_, _, _) = (sources, node_name, report);
     }
 
-    /// A text that the plugin stores about `evidence`, which this provider created and the controller accepted. Later
-    /// runs receive the text until the state directory is reset.
+    /// Returns a text that the plugin stores about `evidence`, which this provider created and the controller accepted.
+    /// Later runs receive the text until the state directory is reset.
     fn to_remember(&self, evidence: &[u8]) -> Option<&'static str> {
         let _ = evidence;
         None
@@ -145,7 +145,7 @@ pub struct Identity {
 pub struct Fact {
     /// Its key in JSON.
     pub key: &'static str,
-    /// Its name in a table.
+    /// The name of the fact in a table.
     pub name: &'static str,
     /// Its value.
     pub value: String,
@@ -174,13 +174,13 @@ impl Identity {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Challenged<'a> {
-    /// The challenged evidence. It can come from an earlier run.
+    /// The challenged evidence. The evidence can come from an earlier run.
     pub evidence: &'a [u8],
     /// The challenge.
     pub challenge: &'a Challenge,
 }
 
-/// The statement that evidence supports. The key binding is computed from it.
+/// The statement that evidence supports. The key binding is computed from this statement.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Claim<'a> {

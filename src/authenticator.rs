@@ -64,7 +64,7 @@ pub(crate) struct Authenticator<'a> {
     pub(crate) settings: Settings,
     /// An error in the settings. The plugin still uses the stored certificate.
     pub(crate) fault: Option<Fault>,
-    /// The cluster for which the caller requests a credential, if the caller names a cluster.
+    /// The cluster for which the caller requests a credential, if the caller specifies a cluster.
     pub(crate) cluster: Option<Cluster<'a>>,
     /// This machine.
     pub(crate) machine: Machine,
@@ -104,8 +104,8 @@ impl Authenticator<'_> {
                 if let Some(fault) = &self.fault {
                     self.warn_of_fault(fault);
                 }
-                // Check before the update of the origin, because the origin notes whether the API server accepts the
-                // certificate again.
+                // Check the certificate before the origin is updated, because the origin records whether the API server
+                // accepts the certificate again.
                 let tried = self.tried(store, origin, &credential, now);
                 self.update_origin(
                     store,
@@ -162,7 +162,7 @@ impl Authenticator<'_> {
         let now = clock::now();
         self.prepare_rescue(&old, now);
         // A slow TPM might never produce evidence within five seconds. Near the end of the lifetime, one run per hour
-        // is allowed to delay the kubelet's heartbeats, so that the certificate does not expire.
+        // is allowed to delay the kubelet's heartbeats, to prevent the certificate from expiring.
         let in_full = old.validity().runs_out(now)
             && FailureRecord::read(store).is_some_and(|record| record.needs_full_time(now));
         let allowed = start.renewal(in_full);
@@ -225,7 +225,7 @@ impl Authenticator<'_> {
         Ok((self.kept(fresh, clock::now()), true))
     }
 
-    /// The request that a run would send now, with a throwaway key. Does not send or write anything.
+    /// Returns the request that a run would send now, with a throwaway key. Does not send or write anything.
     pub(crate) fn dry_run(&self) -> Result<OpenRequest, Failure> {
         let (store, stored) = self.stored()?;
         let attempt = self.attempt(self.without(), Demand::IfDue)?;
@@ -235,7 +235,7 @@ impl Authenticator<'_> {
         attempt.dry_run(&stored)
     }
 
-    /// The node's name and the machine's identity, as a run would claim them. Does not call the API server.
+    /// Returns the node's name and the machine's identity, as a run would claim them. Does not call the API server.
     pub(crate) fn identify(&self) -> Result<(NodeName, Identity), Failure> {
         let (store, stored) = self.stored()?;
         let attempt = self.attempt(self.without(), Demand::IfDue)?;
@@ -260,7 +260,7 @@ impl Authenticator<'_> {
         Ok(count)
     }
 
-    /// The files that [`reset`](Self::reset) removes.
+    /// Lists the files that [`reset`](Self::reset) removes.
     pub(crate) fn resettable(&self) -> Result<Vec<PathBuf>, Failure> {
         let store = Store::open(&self.settings.state_directory)?;
         Ok(store.map(|store| store.removable()).unwrap_or_default())
@@ -278,7 +278,7 @@ impl Authenticator<'_> {
         Ok((Some(store), stored))
     }
 
-    /// The next action of the plugin for the stored credential.
+    /// Returns the next action of the plugin for the stored credential.
     pub(crate) fn rotation(&self, stored: &StoreContents, now: SystemTime) -> Rotation {
         let ca_pem = self.cluster.as_ref().and_then(Cluster::ca_pem);
         stored.rotation(self.attester.renewal(), ca_pem.as_deref(), now)
@@ -306,7 +306,7 @@ impl Authenticator<'_> {
     }
 
     /// Returns the old credential after a failed renewal. `check_name` has already compared the credential's node name
-    /// with the kubelet's node name. Therefore, if only the provider rejects the name, the node keeps its credential.
+    /// with the kubelet's node name. Therefore, the node keeps its credential if only the provider rejects the name.
     fn fall_back(&self, old: Credential, error: &RenewalError) -> ExecResult {
         let now = clock::now();
         if matches!(error.failure.code(), Code::Pending | Code::BackOff) {
@@ -327,7 +327,7 @@ impl Authenticator<'_> {
     /// Updates three facts in the origin, unless another run holds the lock:
     ///
     /// - the boot in which the firmware was compared, because each boot needs only one comparison
-    /// - the new endpoint if the cluster has moved, for runs whose caller does not name an endpoint
+    /// - the new endpoint if the cluster has moved, for runs whose caller does not specify an endpoint
     /// - that the API server accepts the certificate again
     fn update_origin(
         &self,
@@ -363,7 +363,7 @@ impl Authenticator<'_> {
         self.rescue.prepare(credential, soon);
     }
 
-    /// Gets a new credential within the allowed time, on a separate thread. If the thread hangs, this function abandons
+    /// Gets a new credential on a separate thread, within the allowed time. If the thread hangs, this function abandons
     /// the thread.
     ///
     /// An abandoned thread is as harmless as a killed process, because later runs can repeat every step.
@@ -450,7 +450,7 @@ impl Authenticator<'_> {
                 let remedy = "correct the cluster in the kubeconfig that starts this plugin";
                 Failure::of(Code::Configuration, &error, remedy)
             })?;
-        // The first margin is for the attempt, to record its own failure. The second margin is for the waiting thread.
+        // The attempt uses the first margin to record its own failure. The waiting thread uses the second margin.
         let deadline = Deadline::after(allowed.total().saturating_sub(2 * allowed.margin()));
         let others = match allowed {
             Allowed::Without(_) => deadline,

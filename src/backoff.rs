@@ -29,8 +29,8 @@ const DENIED: Backoff = Backoff {
     longest: Duration::from_hours(1),
 };
 
-/// The number of unsuccessful requests after which each pause is as long as after a denial. The object of each
-/// unsuccessful request remains in the API server for one or two hours.
+/// The number of unsuccessful requests after which every pause is as long as the pause after a denial. The object of
+/// each unsuccessful request remains in the API server for one or two hours.
 const MANY_IN_VAIN: u32 = 5;
 
 /// The number that is subtracted from the number of unsuccessful requests. The pause after the fifth request is then as
@@ -57,7 +57,7 @@ pub struct FailureRecord {
     /// this number.
     #[serde(default)]
     pub in_vain: u32,
-    /// The time of the last run with a valid credential that had the full time, in seconds since 1970.
+    /// The time of the last run with a valid credential that was allowed the full time, in seconds since 1970.
     #[serde(default)]
     pub in_full: u64,
     /// The time of the last failure, in seconds since 1970.
@@ -156,14 +156,14 @@ impl FailureRecord {
         active.then_some(until)
     }
 
-    /// Whether a run with a valid credential needs the full time. This is the case if the device that proves the
+    /// Whether a run with a valid credential needs the full time. It needs the full time if the device that proves the
     /// machine's identity did not answer in time, and no other run used the full time within the last hour.
     pub(crate) fn needs_full_time(&self, now: SystemTime) -> bool {
         self.code == Code::DeviceUnavailable.number() && !self.had_full_time(now)
     }
 
-    /// Whether a run with a valid credential had the full time within the last hour. False if the clock was set back
-    /// after that run.
+    /// Whether a run with a valid credential was allowed the full time within the last hour. False if the clock was set
+    /// back after that run.
     pub fn had_full_time(&self, now: SystemTime) -> bool {
         let now = seconds(now);
         self.in_full <= now && now - self.in_full < IN_FULL_AGAIN.as_secs()

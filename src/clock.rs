@@ -10,7 +10,8 @@ const LONGEST_WAIT: Duration = Duration::from_hours(24);
 
 /// The wall clock.
 ///
-/// Functions that decide take the time as an argument. Only their callers read the clock with this function.
+/// Functions that decide take the time as an argument. Only the callers of these functions read the clock with this
+/// function.
 #[expect(
     clippy::disallowed_methods,
     reason = "the one place that reads the wall clock"
@@ -24,7 +25,7 @@ pub fn now() -> SystemTime {
 pub struct Deadline(Instant);
 
 impl Deadline {
-    /// A deadline `duration` from now, at most one day.
+    /// Returns the deadline `duration` from now, at most one day.
     pub fn after(duration: Duration) -> Self {
         Self(Instant::now() + duration.min(LONGEST_WAIT))
     }
@@ -39,7 +40,7 @@ impl Deadline {
         self.remaining().is_zero()
     }
 
-    /// The earlier of this deadline and a deadline `duration` from now, for one step of a longer task.
+    /// Returns the earlier of this deadline and a deadline `duration` from now, for one step of a longer task.
     #[must_use]
     pub fn within(self, duration: Duration) -> Self {
         self.min(Self::after(duration))

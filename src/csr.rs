@@ -7,7 +7,7 @@ use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, KeyPa
 
 use crate::failure::Invalid;
 
-/// The DER of a PKCS#10 request for the client certificate of `node_name` on the machine `provider_id`.
+/// Returns the DER of a PKCS#10 request for the client certificate of `node_name` on the machine `provider_id`.
 ///
 /// The subject is exactly `O=system:nodes, CN=system:node:<name>`. The only requested extension is the provider ID;
 /// alternative names are not requested. Each request has different bytes, because the signature is random.

@@ -35,7 +35,7 @@ pub(crate) use unit::Unit;
 /// The time limit of all checks. An operator should not wait longer than ten seconds.
 pub(crate) const TOTAL: Duration = Duration::from_secs(9);
 
-/// The deadline of each step of a check, so that the check can report the error of the step in time.
+/// The deadline for each step of a check, which lets the check report the step's error in time.
 const STEP: Duration = Duration::from_secs(6);
 
 /// A check with one finding.
@@ -47,7 +47,7 @@ const MACHINE: &str = "machine";
 /// The checks in the order of the output: causes before their effects. The provider's own checks come before
 /// [`MACHINE`].
 ///
-/// [`Doctor::reach`] and [`Doctor::provider`] report the checks that have no function here.
+/// [`Doctor::reach`] and [`Doctor::provider`] report the checks that do not have a function in this list.
 const CHECKS: [(&str, Option<Check>); 16] = [
     ("settings", Some(|doctor| doctor.settings.clone())),
     ("clock", None),
@@ -145,8 +145,8 @@ impl Doctor {
         load().map_err(|failure: Failure| Finding::fail(&failure))
     }
 
-    /// Like `stored`, for checks that do not check the store itself. If the store cannot be read, these checks skip,
-    /// because another check reports the error.
+    /// Like `stored`, but for checks that do not check the store itself. If the store cannot be read, these checks are
+    /// skipped, because another check reports the error.
     fn stored_or_skip(&self) -> Result<(Option<Store>, StoreContents), Finding> {
         self.stored()
             .map_err(|_| Finding::skip("cannot read the state directory"))

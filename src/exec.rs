@@ -20,7 +20,7 @@ use crate::secret::Secret;
 pub(crate) const EXEC_INFO: &str = "KUBERNETES_EXEC_INFO";
 
 /// The maximum length of an environment variable in Linux, including its name and the terminating zero
-/// (`MAX_ARG_STRLEN`). Linux does not start a program with a longer variable.
+/// (`MAX_ARG_STRLEN`). Linux does not start a program that has a longer variable.
 pub(crate) const MAX_VARIABLE_LEN: usize = 128 * 1024;
 
 const MAX_EXEC_INFO_LEN: usize = 2 * MAX_VARIABLE_LEN;
@@ -60,7 +60,7 @@ impl ApiVersion {
 pub struct ExecInfo<'a> {
     /// The version of the answer.
     pub version: ApiVersion,
-    /// The cluster of the credential, if the kubeconfig sets `provideClusterInfo: true`.
+    /// The cluster that accepts the credential, if the kubeconfig sets `provideClusterInfo: true`.
     pub cluster: Option<ExecCluster<'a>>,
 }
 

@@ -74,7 +74,7 @@ codes! {
         Failed = 13,
         /// The clocks of the node and the API server differ by more than 5 minutes.
         ClockSkew = 14,
-        /// The node name differs from the stored certificate, or from the names that EC2 reports.
+        /// The node name does not match the stored certificate, or the names that EC2 reports.
         NodeName = 15,
         /// The node and the controller have no evidence version in common.
         Version = 16,
@@ -86,8 +86,8 @@ codes! {
 }
 
 impl Code {
-    /// Whether the run leaves a request on the API server that no later run continues. This is false for a denial. A
-    /// denied request also remains, but the pauses after a denial are long from the start.
+    /// Whether the run leaves a request on the API server with which no later run continues. This is false for a
+    /// denial. A denied request also remains, but the pauses after a denial are long from the start.
     pub fn leaves_request(self) -> bool {
         matches!(self, Self::Failed | Self::Version)
     }

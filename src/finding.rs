@@ -76,5 +76,5 @@ impl From<Result<Finding, Failure>> for Finding {
     }
 }
 
-/// Receives the finding of the check with this name.
+/// Receives findings, each with the name of its check.
 pub type Report<'a> = &'a dyn Fn(&'static str, Finding);

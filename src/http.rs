@@ -49,7 +49,7 @@ pub(crate) fn read(
         .then_some(bytes))
 }
 
-/// Whether `is` returns true for one of the causes of a failed exchange.
+/// Whether `is` returns true for a cause of a failed exchange.
 pub(crate) fn failed_by(error: &(dyn Error + 'static), is: fn(&reqwest::Error) -> bool) -> bool {
     causes(error).any(|cause| cause.downcast_ref().is_some_and(is))
 }

@@ -33,7 +33,7 @@ const TTL_SECONDS: &str = "60";
 /// The time for which a token is used: its lifetime minus the duration of a read.
 const USED_FOR: Duration = Duration::from_secs(50);
 
-/// The maximum length of a token. AWS does not document a length, and real tokens have 56 characters.
+/// The maximum length of a token. AWS does not document a length, and real tokens are 56 characters long.
 const MAX_TOKEN_LEN: usize = 4 * 1024;
 
 /// The pauses between attempts. In the first seconds of a boot, the network or the service might not be ready. If all
@@ -55,7 +55,7 @@ const LEAST_TRY: Duration = Duration::from_millis(500);
 ///
 /// - A session starts with a token (`IMDSv2`). It never falls back to reads without a token.
 /// - Requests do not use a proxy, even if the environment names one, do not follow redirects, and do not resolve names.
-/// - An answer has at most 64 KiB, and no operation takes longer than its deadline.
+/// - An answer is at most 64 KiB long, and no operation takes longer than its deadline.
 /// - Neither the token nor an answer appears in an error or in `Debug` output.
 #[derive(Debug)]
 pub struct Imds {

@@ -94,7 +94,7 @@ impl Document {
     }
 }
 
-/// For each kind of object: the tables and the JSON if the text has this kind, otherwise the error.
+/// For each kind of object, returns the tables and the JSON if the text has this kind, and the error otherwise.
 #[cfg(feature = "testing")]
 pub fn inspected(text: &str, now: SystemTime) -> (Vec<String>, Vec<String>) {
     let document = Document {

@@ -43,8 +43,8 @@ impl PrivateKey {
 
     /// Parses a key in PKCS#8 or SEC 1.
     ///
-    /// Uses the public half from the file if it is present (RFC 5915 section 3), and computes it otherwise. The file
-    /// saves this computation at every start of the plugin.
+    /// Uses the public half from the file if it is present (RFC 5915 section 3), and otherwise computes it. The public
+    /// half in the file makes this computation unnecessary at each start of the plugin.
     pub fn from_pem(pem: Secret<String>) -> Result<Self, Invalid> {
         let mut sections = <(SectionKind, Vec<u8>)>::pem_slice_iter(pem.expose().as_bytes());
         let (Some(Ok((kind, der))), None) = (sections.next(), sections.next()) else {

@@ -24,8 +24,8 @@ pub(crate) use unit::{KUBEADM_FLAGS, UNIT};
 /// The configuration file of a kubelet that kubeadm configured. `kubeadm reset` removes it.
 pub(crate) const CONFIGURATION: &str = "/var/lib/kubelet/config.yaml";
 
-/// The maximum length of the kubelet's arguments, in bytes, which is much more than real kubelets have. Linux allows 2
-/// MiB of arguments per process.
+/// The maximum length of the kubelet's arguments, in bytes, which is much longer than the arguments of real kubelets.
+/// Linux allows 2 MiB of arguments per process.
 const MAX_ARGUMENTS_LEN: usize = 256 * 1024;
 
 /// The size of a chunk on the stack, in bytes. The arguments of a kubelet that kubeadm configured are shorter.

@@ -1,7 +1,7 @@
 //! The node half of kubelet authentication: an exec credential plugin that attests the machine on which it runs.
 //!
 //! A provider is a small program: it implements [`attester::Attester`] and passes it to [`run`]. This library does
-//! everything else to keep the kubelet's client certificate valid. The module `authenticator` has the main flow.
+//! everything else to keep the kubelet's client certificate valid. The module `authenticator` contains the main flow.
 //!
 //! # Guarantees
 //!

@@ -30,7 +30,7 @@ const UNINITIALIZED: &str = "uninitialized";
 /// The maximum length of a value, in bytes, which is longer than the content of any of these one-line files.
 const MAX_LINE: usize = 512;
 
-/// UUIDs that many machines have, because the vendor did not set one. UUIDs whose bytes are all equal are also
+/// UUIDs that many machines have, because the vendor did not set one. UUIDs in which all bytes are equal are also
 /// placeholders.
 const PLACEHOLDER_UUIDS: [&str; 6] = [
     "03000200-0400-0500-0006-000700080009",
@@ -166,9 +166,9 @@ impl Identity {
         &self.digest
     }
 
-    /// Whether this machine is certainly not `stored`. If both have a product UUID, only the UUID decides: an operator
-    /// can set the asset tag, and a repair can replace a board. Otherwise, one different value is sufficient, if both
-    /// sides have the value.
+    /// Whether this machine is certainly not `stored`. If both have a product UUID, only the UUID is compared, because
+    /// an operator can set the asset tag, and a repair can replace a board. Otherwise, one value that differs is
+    /// sufficient, if both machines have the value.
     pub(crate) fn differs_from(&self, stored: &MachineDigest) -> bool {
         if let Some(is_same) = self.has_uuid_of(stored) {
             return !is_same;
@@ -283,7 +283,7 @@ fn placeholders() -> impl Iterator<Item = String> {
     listed.map(|known| (*known).to_owned()).chain(of_one_byte)
 }
 
-/// The first line of a short file, with a single read, because this runs at every start.
+/// Returns the first line of a short file, with a single read, because this function runs at every start.
 fn line(path: &Path) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;

@@ -53,7 +53,7 @@ impl Bound {
 }
 
 impl NameSources<'_> {
-    /// Decides the name of this node.
+    /// Determines the name of this node.
     ///
     /// The settings take precedence over the kubelet's arguments, and the arguments over the host name. The name in a
     /// certificate takes precedence over the host name. If the settings or the kubelet specify a name that differs from
@@ -75,8 +75,8 @@ impl NameSources<'_> {
         }
     }
 
-    /// The failure if the kubelet registers its Node with the host name although the certificate has a different name;
-    /// `None` if the kubelet uses the certificate's name, or its arguments are unknown.
+    /// Returns the failure if the kubelet registers its Node with the host name although the certificate has a
+    /// different name; `None` if the kubelet uses the certificate's name, or its arguments are unknown.
     pub(crate) fn passed_over(&self) -> Option<Failure> {
         let (None, Some(bound), Some(kubelet)) = (self.settings, self.bound, self.kubelet) else {
             return None;

@@ -14,7 +14,7 @@ use crate::store::{Store, StoreFile, StoreLock};
 /// The version of the file format. A later release that only adds fields does not change the version.
 const VERSION: u32 = 1;
 
-/// The time without renewals after the API server has also refused the renewed certificate.
+/// The time for which renewals pause after the API server has also refused the renewed certificate.
 const PAUSE: Duration = Duration::from_hours(24);
 
 /// `origin.json`: it ties the other files of the store to a machine, a node and a cluster.
@@ -74,8 +74,8 @@ impl Origin {
         store.replace(StoreFile::Origin, &self.to_json())
     }
 
-    /// The end of the time without renewals, if the API server has also refused the renewed certificate. A clock that
-    /// was set back also ends this time.
+    /// Returns the end of the pause of renewals, if the API server has also refused the renewed certificate. A clock
+    /// that was set back also ends the pause.
     pub(crate) fn paused_until(&self, now: SystemTime) -> Option<SystemTime> {
         let since = UNIX_EPOCH.checked_add(Duration::from_secs(self.refused_again?))?;
         let until = since.checked_add(PAUSE)?;

@@ -10,7 +10,7 @@ const OTHERS_WRITE: u32 = 0o022;
 /// The sticky bit. In a directory with this bit, only the owner of an entry can rename or remove it (inode(7)).
 const STICKY: u32 = 0o1000;
 
-/// The maximum number of links on a path, which is more than real paths have.
+/// The maximum number of links on a path, which is more than the number in real paths.
 const MAX_LINKS: u32 = 32;
 
 /// Another user could change a file.
@@ -22,7 +22,7 @@ pub struct Untrusted {
     pub remedy: String,
 }
 
-/// The reason why a file or directory is not trusted: it belongs to a user other than root and the user of this
+/// Returns the reason why a file or directory is not trusted: it belongs to a user other than root and the user of this
 /// process, or others can write to it.
 pub(crate) fn of_file(path: &Path, metadata: &Metadata) -> Option<Untrusted> {
     let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
@@ -39,15 +39,15 @@ pub(crate) fn of_file(path: &Path, metadata: &Metadata) -> Option<Untrusted> {
     })
 }
 
-/// The reason why a directory is not trusted, by the same rules as for a file. In a sticky directory, such as `/tmp`,
-/// others cannot replace a file.
+/// Returns the reason why a directory is not trusted, by the same rules as for a file. In a sticky directory, such as
+/// `/tmp`, others cannot replace a file.
 pub(crate) fn of_folder(path: &Path, metadata: &Metadata) -> Option<Untrusted> {
     let is_sticky = metadata.is_dir() && metadata.mode() & STICKY != 0;
     of_file(path, metadata).filter(|_| !is_sticky)
 }
 
-/// The reason why a file, or a directory or link on its path, is not trusted. `None` if the file does not exist. Only
-/// programs that root runs are checked, because other users are responsible for their own programs.
+/// Returns the reason why a file, or a directory or link on its path, is not trusted. `None` if the file does not
+/// exist. Only programs that root runs are checked, because other users are responsible for their own programs.
 pub fn of_path(path: &Path) -> Option<Untrusted> {
     if !rustix::process::geteuid().is_root() {
         return None;

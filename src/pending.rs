@@ -67,7 +67,8 @@ pub struct OpenRequest {
     #[serde(default, skip_serializing_if = "<&bool as std::ops::Not>::not")]
     pub answers: bool,
     /// The scope in which a run last queried the machine for its provider ID; `None` if the provider ID has another
-    /// source. Without a scope, the fields are omitted, so that releases without the provider `tpm` can read the file.
+    /// source. If the scope is `None`, its fields are omitted, so that releases without the provider `tpm` can read the
+    /// file.
     #[serde(flatten)]
     pub asked: Option<FailureScope>,
 }
@@ -206,8 +207,9 @@ impl OpenRequest {
         }
     }
 
-    /// The provider ID, if a new query would return the same provider ID. This is the case only in the same boot and
-    /// with the same settings. A copy of the store on a different machine has a different boot.
+    /// Returns the provider ID, if a new query would return the same provider ID. A new query returns the same provider
+    /// ID only in the same boot and with the same settings. A copy of the store on a different machine has a different
+    /// boot ID.
     pub fn known_provider_id(&self, scope: &FailureScope, now: SystemTime) -> Option<&ProviderId> {
         let same = scope.boot_id.is_some() && self.asked.as_ref() == Some(scope);
         (same && self.is_younger(REQUEST_ABANDONED_AFTER, now)).then_some(&self.subject.provider_id)

@@ -33,7 +33,7 @@ struct Reason {
     message: String,
 }
 
-/// The facts about the reason with this name, if the controller of this release uses this reason.
+/// Returns the facts about the reason with this name, if the controller of this release uses this reason.
 pub(crate) fn explain(name: &str) -> Option<Sheet> {
     let reason = find(name)?;
     let link = format!("{PAGE}#{}", reason.outcome);

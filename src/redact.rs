@@ -29,7 +29,7 @@ const LEAST_KNOWN: usize = 12;
 /// The minimum length of a long word. Parts of keys, signatures and session tokens are longer, and names are shorter.
 const LONG: usize = 40;
 
-/// The number of bytes of a line that are examined before and after a word. A line can have megabytes.
+/// The number of bytes of a line that are examined before and after a word. A line can be several megabytes long.
 const FAR: usize = 1024;
 
 /// Words that are followed by a secret after a space.
@@ -107,7 +107,7 @@ fn login_of_url(url: &str) -> Option<Range<usize>> {
     url.rfind('@').filter(|_| !is_port).map(|end| 0..end)
 }
 
-/// `user:password` before the last `@`. In image references with a digest, this part is a name and a tag, and not a
+/// `user:password` before the last `@`. In an image reference with a digest, this part is a name and a tag, not a
 /// login.
 fn login(text: &str) -> Option<Range<usize>> {
     let (login, host) = text.rsplit_once('@')?;

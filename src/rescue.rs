@@ -38,7 +38,7 @@ enum State {
     Ending(ThreadMark),
 }
 
-/// Distinguishes threads that run at the same time.
+/// A value that distinguishes threads that run at the same time.
 ///
 /// `thread::current` would also work, but it creates an object with a destructor, which costs each run six system
 /// calls.
@@ -92,7 +92,7 @@ impl Rescue {
         }
     }
 
-    /// Prints `answer` on standard output. From now on, a panic of another thread has no effect.
+    /// Prints `answer` on standard output. After this call, a panic in another thread has no effect.
     pub(crate) fn print(&self, answer: &ExecResult) -> io::Result<()> {
         self.change(State::Ending(ThreadMark::current()));
         let json = self.answer(&answer.credential, answer.expiration)?;
@@ -125,7 +125,7 @@ impl Rescue {
             Err(TryLockError::Poisoned(state)) => {
                 mem::replace(&mut *state.into_inner(), State::Ending(this))
             }
-            // If the panicking thread holds the lock itself, the lock will never be released.
+            // If the panicking thread itself holds the lock, the lock is never released.
             Err(TryLockError::WouldBlock) => State::Nothing,
         };
         // The panic message can contain any text, even a secret. The location is sufficient.

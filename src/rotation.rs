@@ -17,7 +17,7 @@ const RENEW_BELOW: f64 = 0.2;
 /// A certificate with a long lifetime is renewed about once per day, so that the machine attests about once per day.
 const DAILY: (f64, f64) = (20.0 * 3600.0, 28.0 * 3600.0);
 
-/// A certificate with a short lifetime is renewed within this part of its lifetime.
+/// A certificate with a short lifetime is renewed within this share of its lifetime.
 const SHARE: (f64, f64) = (0.5, 0.7);
 
 /// The interval of client-go's calls while no renewal is due, so that changes of settings or of the store take effect.

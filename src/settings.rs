@@ -1,7 +1,7 @@
 //! The settings, their sources and their precedence.
 //!
-//! The sources, in order of precedence, are options, drop-ins, the file, and the defaults. Every source is parsed
-//! strictly. An unknown or removed key, or an invalid value, is a fault, and the error names the source and the key.
+//! The sources, in order of precedence, are: options, drop-ins, the file, and the defaults. Every source is parsed
+//! strictly. An unknown or removed key, or an invalid value, is a fault, and the error contains the source and the key.
 //! Other valid settings still apply, because a fault in a file must not prevent a node's certificate.
 
 mod document;
@@ -36,7 +36,7 @@ pub(crate) const STATE_DIRECTORY: &str = "/var/lib/kubelet-authenticator";
 /// The time limit of every run. Runs for the kubelet have a shorter limit.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The providers with their own settings. One file can have the sections of several providers.
+/// The providers with their own settings. One file can contain the sections of several providers.
 const SECTIONS: [Provider; 2] = [Provider::AWS, Provider::TPM];
 
 /// The settings of a provider, and their defaults.
@@ -159,7 +159,8 @@ enum Source<'a> {
     Flag(&'static str),
 }
 
-/// A fault in the settings. If several sources have a fault, the fault from the source with the lowest precedence.
+/// A fault in the settings. If several sources have a fault, it is the fault from the source with the lowest
+/// precedence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The only faults are settings of earlier versions.
@@ -221,7 +222,7 @@ fn read(
     worst
 }
 
-/// The existing settings files: the named or default file, and its drop-ins.
+/// The existing settings files: the specified or default file, and its drop-ins.
 pub(crate) fn files(sources: &Sources<'_>) -> Result<Vec<PathBuf>, Failure> {
     let path = sources.config.unwrap_or(Path::new(CONFIG_FILE));
     let drop_ins = file::drop_ins(&path.with_extension("d"))?;
@@ -232,14 +233,14 @@ pub(crate) fn files(sources: &Sources<'_>) -> Result<Vec<PathBuf>, Failure> {
 impl Settings {
     /// Reads all sources.
     ///
-    /// The default file can be missing, but a named file must exist. Without files, this function makes two failed
+    /// The default file can be missing, but a specified file must exist. Without files, this function makes two failed
     /// `open` calls. It does not read a pipe or device instead of a file, so only a file system that does not respond
     /// can block it.
     ///
     /// # Errors
     ///
     /// A source has an unknown or removed key or an invalid value, even if a different source overrides it. The error
-    /// names the source with the lowest precedence.
+    /// contains the source with the lowest precedence.
     pub fn load(sources: Sources<'_>, schema: &ProviderSchema) -> Result<Self, Failure> {
         match Self::valid(sources, schema) {
             (settings, None) => Ok(settings),

@@ -80,7 +80,7 @@ pub(crate) struct Setup {
     /// Configure the kubelet to use the stored certificate without the plugin, with kubeadm's arguments.
     #[arg(long, conflicts_with = "from")]
     pub(crate) undo: bool,
-    /// Replace the plugin of a different provider after this machine has a certificate from this plugin.
+    /// Replace the plugin of a different provider, after this plugin has obtained a certificate.
     #[arg(long, conflicts_with_all = ["from", "undo"])]
     pub(crate) replace: bool,
     /// The absolute path of the program that client-go runs.
@@ -110,8 +110,8 @@ impl Setup {
         taken
     }
 
-    /// Makes the kubelet start with kubeadm's arguments, if it does not use the plugin yet and the files can be
-    /// written.
+    /// If the kubelet does not use the plugin yet and the files can be written, makes the kubelet start with kubeadm's
+    /// arguments.
     pub(crate) fn give_up(&self) {
         let is_set_up = match self.current() {
             Current::Own | Current::Plugin(_) => false,
@@ -294,8 +294,8 @@ impl Setup {
             return Ok(self.set_up(&authenticator, None));
         }
         if !self.kubeadm_flags.exists() {
-            // kubeadm has not set the kubelet's name yet, or never sets it. Only the kubelet's own call of the plugin
-            // can determine the name. That call must check the stored certificate.
+            // kubeadm has not set the kubelet's name yet, or never sets it. Only the plugin run that the kubelet itself
+            // starts can determine the name. That run must check the stored certificate.
             if let (Some(store), _) = authenticator.stored()? {
                 store.forget_last_check();
             }
@@ -338,7 +338,7 @@ impl Setup {
     ///
     /// # Errors
     ///
-    /// No valid certificate is stored, or a file cannot be written.
+    /// Returns an error if no valid certificate is stored, or if a file cannot be written.
     pub(crate) fn undo(&self, authenticator: &Authenticator<'_>) -> Result<String, Failure> {
         let kubeconfig = self.kubelet_kubeconfig.display();
         match self.current() {

@@ -22,7 +22,7 @@ use crate::ownership;
 use error::{failure, linked, misplaced, too_large, unreadable, unwritable, unwritable_outside};
 pub(crate) use lock::StoreLock;
 
-/// The maximum size of a file, in bytes, which is much more than any file of the store has.
+/// The maximum size of a file, in bytes, which is much larger than any file in the store.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
 
 /// The text of a file with a key, and a message if other users could read the file.
@@ -73,13 +73,13 @@ impl StoreFile {
 ///
 /// # Guarantees
 ///
-/// The directory, and each file that is read from it, belongs to root or to the user of this process. It is not
+/// The directory and each file that is read from it belong to root or to the user of this process. It is not
 /// writable by other users, and not a symbolic link. A user who could write to the directory could choose the node's
 /// key.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     dir: PathBuf,
-    /// Whether the store is read-only, and does not correct the permissions of files.
+    /// Whether the store is read-only, and therefore does not correct file permissions.
     looks_only: bool,
 }
 

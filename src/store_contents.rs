@@ -114,7 +114,7 @@ impl StoreContents {
         };
         let mut read = Credential::from_store(text);
         if self.machine.is_some() {
-            // Make this check only once per boot, as for the comparison of the machine, because it takes more time than
+            // Make this check only once per boot, like the comparison of the machine, because it takes more time than
             // all other checks here.
             read = read.and_then(Credential::checked);
         }
@@ -134,8 +134,8 @@ impl StoreContents {
         self.rejected.entry(file).or_insert_with(|| why.into());
     }
 
-    /// The action at `now` for the credential. `ca_pem` are the cluster's CA certificates, if the caller has them. A
-    /// credential that was issued with other CA certificates is renewed.
+    /// Returns the action at `now` for the credential. `ca_pem` are the cluster's CA certificates, if the caller has
+    /// them. A credential that was issued with other CA certificates is renewed.
     pub(crate) fn rotation(
         &self,
         renewal: Renewal,
@@ -159,7 +159,7 @@ impl StoreContents {
         }
     }
 
-    /// The credential, if it is valid at `now`, as an API server sees it.
+    /// Returns the credential, if it is valid at `now`, as an API server sees it.
     pub(crate) fn valid(&self, now: SystemTime) -> Option<&Credential> {
         self.credential
             .as_ref()

@@ -1,4 +1,4 @@
-//! Checks that the API server still accepts a certificate that is not due for renewal.
+//! Checks whether the API server still accepts a certificate that is not due for renewal.
 //!
 //! A kubelet whose writes are refused (403) continues to use its credential. The reason is that client-go runs the
 //! plugin again only after a 401 or after an hour. client-go does not pass the cause to the plugin. Therefore, runs
@@ -22,7 +22,7 @@ use crate::store::Store;
 /// by an operator.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(100);
 
-/// The deadline of a check. The kubelet waits for it.
+/// The deadline of a check. The kubelet waits for this check.
 const TRYING: Duration = Duration::from_secs(2);
 
 /// The hint if a new certificate would not help.
@@ -65,7 +65,7 @@ impl Authenticator<'_> {
         })
     }
 
-    /// The reason why a new certificate would not help against this refusal, if it is known.
+    /// Returns the reason why a new certificate would not help against this refusal, if the reason is known.
     ///
     /// An admission policy of the cluster might refuse the check for any reason. In this case, a new certificate every
     /// hour would only add load. Without evidence, a request for a new certificate is a new claim to the node name,
@@ -92,7 +92,8 @@ impl Authenticator<'_> {
     }
 
     /// Checks a certificate that was issued because the API server had refused the previous certificate, within the
-    /// remaining time. If the API server also refuses the new certificate, the plugin pauses renewals for this reason.
+    /// remaining time. If the API server also refuses the new certificate, the plugin pauses renewals that this refusal
+    /// would cause.
     pub(super) fn note_another_refusal(
         &self,
         store: &Store,

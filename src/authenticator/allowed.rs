@@ -37,7 +37,7 @@ pub(super) enum Allowed {
     Briefly(Duration),
     /// With a valid credential that is about to expire: once per hour, for a slow device.
     InFull(Duration),
-    /// Without a valid credential, or for an operator.
+    /// Without a valid credential, or for a run that an operator started.
     Without(Duration),
 }
 
@@ -73,7 +73,7 @@ impl Start {
 }
 
 impl Allowed {
-    /// The time limit of a run without a valid credential. `limit` is the limit of every run.
+    /// The time limit of a run without a valid credential. `limit` is the general limit for all runs.
     pub(super) fn without(caller: Caller, limit: Duration) -> Self {
         Self::Without(match caller {
             Caller::ClientGo => limit.min(FOR_CLIENT_GO),
@@ -82,8 +82,8 @@ impl Allowed {
         })
     }
 
-    /// The deadline for sending a request and receiving the decision. Only a slow device justifies a long run. If the
-    /// API server or the controller is slow, the next run continues with the same request.
+    /// Returns the deadline for sending a request and receiving the decision. Only a slow device justifies a long run.
+    /// If the API server or the controller is slow, the next run continues with the same request.
     pub(super) fn decision(self, deadline: Deadline) -> Deadline {
         match self {
             Self::InFull(_) => deadline.within(WITH_CREDENTIAL),

@@ -1,4 +1,4 @@
-//! The inputs of an attempt to get a new credential, and its failure.
+//! The inputs to an attempt to get a new credential, and the failure of an attempt.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -74,7 +74,7 @@ impl RenewalError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Demand {
     IfDue,
-    /// If a renewal is due, or if this certificate is still stored, although the API server refuses it.
+    /// If a renewal is due, or if this certificate, which the API server refuses, is still stored.
     Unless {
         certificate_pem: String,
         refusal: ApiErrorKind,

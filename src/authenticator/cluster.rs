@@ -22,7 +22,7 @@ use crate::store_contents::StoreContents;
 
 /// The cluster for which a run gets a credential.
 pub(crate) enum Cluster<'a> {
-    /// The cluster from client-go. A run checks it only when it connects to the cluster.
+    /// The cluster from client-go. A run checks the cluster only when it connects to it.
     Exec(&'a ExecCluster<'a>),
     /// From a kubeconfig.
     Checked(Arc<ClusterEndpoint>),
@@ -51,7 +51,7 @@ impl Cluster<'_> {
 }
 
 impl Cluster<'_> {
-    /// The endpoint of this cluster, if it differs from the stored endpoint. Both endpoints have a common CA
+    /// Returns the endpoint of this cluster, if it differs from the stored endpoint. Both endpoints have a common CA
     /// certificate, and neither endpoint comes from the network.
     pub(super) fn moved_from(&self, known: &Origin) -> Option<EndpointFields> {
         if self.has(&known.endpoint) {

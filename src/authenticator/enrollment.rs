@@ -77,7 +77,8 @@ impl Attempt {
         if in_full {
             record.in_full = record.at;
         }
-        // If the write fails, the back-off does not apply. The caller needs `failure`, not the write error.
+        // If this record cannot be written, the back-off does not apply. The caller needs `failure`, not the write
+        // error.
         drop(store.replace(StoreFile::Failure, &record.to_json()));
         let next_attempt = record.holds(&self.scope, now).unwrap_or(now + SOON);
         RenewalError {
@@ -126,7 +127,7 @@ impl Attempt {
         let saved = self.saved_pending(store, stored)?;
         let open = saved.as_ref().and_then(|saved| saved.request.as_ref());
         let known = open.and_then(|open| open.known_provider_id(&self.scope, clock::now()));
-        // Read the bootstrap credential on this thread, because its file system might not respond.
+        // Read the bootstrap credential on this thread, because the file system might not respond.
         let bound = bound(&self.settings, stored);
         self.steps.done(Step::Loaded);
         let names = self.names(bound.as_ref(), known)?;

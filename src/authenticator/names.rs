@@ -61,7 +61,7 @@ impl Authenticator<'_> {
         }
     }
 
-    /// The name that this node would have without a certificate.
+    /// Returns the name that this node would have without a certificate.
     pub(crate) fn unbound(&self) -> Result<NodeName, Failure> {
         self.local().sources(&self.settings, None)?.decide()
     }
@@ -124,7 +124,7 @@ impl Attempt {
         Ok((node_name, learned))
     }
 
-    /// The name of this node. Warns if the kubelet has a different node name.
+    /// Returns the name of this node. Warns if the kubelet has a different node name.
     pub(super) fn decided(&self, bound: Option<&Bound>) -> Result<NodeName, Failure> {
         let sources = self.local.sources(&self.settings, bound)?;
         let node_name = sources.decide()?;

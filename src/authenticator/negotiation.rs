@@ -27,7 +27,8 @@ use crate::reasons;
 use crate::store::StoreLock;
 
 /// The reasons for a denial of a request whose certificate is not recorded in the `NodeIdentity` of the node. The
-/// controller can still approve a request with the bootstrap credential, because that request claims the name again.
+/// controller can still approve a request that uses the bootstrap credential, because such a request claims the name
+/// again.
 const NOT_THE_RECORDS: [&str; 3] = [FORMER_CERTIFICATE, RECORD_MISSING, REQUESTER_UID_MISSING];
 
 /// The reasons for a denial because of the request's key: the certificates with this key were revoked, or the key
@@ -44,7 +45,7 @@ pub(super) struct Negotiation<'a> {
     pub(super) store: &'a StoreLock,
     pub(super) pending: &'a mut Pending,
     pub(super) subject: &'a Subject,
-    /// The lifetime of the stored certificate, if the certificate is valid and accepted.
+    /// The lifetime of the stored certificate, if the API server accepts the certificate and it is valid.
     pub(super) lifetime: Option<Duration>,
     /// The version of the next evidence.
     pub(super) version: EvidenceVersion,
@@ -148,7 +149,7 @@ impl Negotiation<'_> {
         }
     }
 
-    /// The issued chain, or the failure, from the decision on `open`.
+    /// Returns the issued chain, or the failure, according to the decision on `open`.
     fn conclude(self, open: &OpenRequest, decision: Option<CsrState>) -> Result<String, Failure> {
         let name = &open.name;
         let failure = match decision {
@@ -181,8 +182,8 @@ impl Negotiation<'_> {
         Err(failure)
     }
 
-    /// A request with new evidence. The name of a CSR is derived from its bytes, so the plugin cannot send the same
-    /// bytes again.
+    /// Creates a request with new evidence. The name of a CSR is derived from its bytes, so the plugin cannot send the
+    /// same bytes again.
     fn again(&mut self) -> Result<OpenRequest, Failure> {
         self.pending.drop_request(self.store)?;
         self.open_request()
@@ -194,7 +195,7 @@ impl Negotiation<'_> {
     }
 
     /// Uses the bootstrap credential from now on, because the API server refused a certificate that has not expired.
-    /// This happens if the CA was replaced, if the certificate was revoked, or if the `NodeIdentity` names a different
+    /// This happens if the CA was replaced, if the certificate was revoked, or if the `NodeIdentity` has a different
     /// holder. Returns `refused` if no bootstrap kubeconfig is usable.
     fn change_to_bootstrap(&mut self, refused: Failure) -> Result<(), Failure> {
         let path = &self.attempt.settings.bootstrap_kubeconfig;

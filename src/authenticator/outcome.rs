@@ -6,7 +6,7 @@ use kubelet_attestation::version::EvidenceVersion;
 use crate::failure::{Code, Failure};
 use crate::pending::OpenRequest;
 
-/// The failure for a denied request.
+/// Returns the failure for a denied request.
 pub(super) fn denied(
     open: &OpenRequest,
     reason: &str,
@@ -33,8 +33,8 @@ pub(super) fn unsupported(
     )
 }
 
-/// The failure for a challenge that cannot be parsed. The next run creates another request, for which it gets another
-/// challenge.
+/// Returns the failure for a challenge that cannot be parsed. The next run creates another request, for which it gets
+/// another challenge.
 pub(super) fn unreadable_challenge(open: &OpenRequest, error: &InvalidChallenge) -> Failure {
     Failure::new(
         Code::Failed,

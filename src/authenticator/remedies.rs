@@ -12,7 +12,7 @@ impl From<KubeconfigError> for Failure {
     }
 }
 
-/// The failure for a bootstrap kubeconfig that is missing or invalid.
+/// Returns the failure for a bootstrap kubeconfig that is missing or invalid.
 pub(crate) fn bootstrap_failure(error: &KubeconfigError, path: &Path) -> Failure {
     let code = if error.is_absence_of(path) {
         Code::Unauthorized
@@ -26,7 +26,7 @@ pub(crate) fn bootstrap_failure(error: &KubeconfigError, path: &Path) -> Failure
     Failure::of(code, error, remedy)
 }
 
-/// The failure for a request with the bootstrap credential in `path`.
+/// Returns the failure for a request with the bootstrap credential in `path`.
 pub(crate) fn bootstrap_refused(error: ApiError, path: &Path) -> Failure {
     if error.kind == ApiErrorKind::Unauthorized {
         let remedy = format!(
@@ -39,13 +39,13 @@ pub(crate) fn bootstrap_refused(error: ApiError, path: &Path) -> Failure {
     }
 }
 
-/// The failure for an issued certificate that cannot be used.
+/// Returns the failure for an issued certificate that cannot be used.
 pub(super) fn invalid_certificate(error: &Invalid) -> Failure {
     let remedy = "check the configuration of the signer; the next run requests another certificate";
     Failure::of(Code::Failed, error, remedy)
 }
 
-/// The failure for a request with the stored certificate. `bootstrap` is the path of the bootstrap
+/// Returns the failure for a request with the stored certificate. `bootstrap` is the path of the bootstrap
 /// kubeconfig.
 pub(super) fn certificate_failure(error: ApiError, bootstrap: &Path) -> Failure {
     if error.kind == ApiErrorKind::Forbidden {
@@ -55,7 +55,7 @@ pub(super) fn certificate_failure(error: ApiError, bootstrap: &Path) -> Failure 
     }
 }
 
-/// The hint for this error from the API server, if the certificate has not expired.
+/// Returns the hint for this error from the API server, if the certificate has not expired.
 pub(crate) fn unaccepted_certificate(error: &ApiError, bootstrap: &Path) -> String {
     if error.kind == ApiErrorKind::Unauthorized {
         format!(
@@ -67,7 +67,7 @@ pub(crate) fn unaccepted_certificate(error: &ApiError, bootstrap: &Path) -> Stri
     }
 }
 
-/// The hint for a certificate that the API server refuses, although it has not expired.
+/// Returns the hint for a certificate that the API server refuses, although it has not expired.
 pub(crate) fn refused_certificate(bootstrap: &Path) -> String {
     format!(
         "check whether the certificate was revoked or does not match the node identity; if this is the right \

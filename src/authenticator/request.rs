@@ -120,7 +120,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// The key and the request of an earlier run, if they are stored.
+    /// Returns the key and the request of an earlier run, if they are stored.
     pub(super) fn saved_pending(
         &self,
         store: &StoreLock,
@@ -163,7 +163,7 @@ impl Attempt {
         Ok(None)
     }
 
-    /// The request that a run would send, with a throwaway key.
+    /// Returns the request that a run would send, with a throwaway key.
     pub(super) fn dry_run(&self, stored: &StoreContents) -> Result<OpenRequest, Failure> {
         let bound = bound(&self.settings, stored);
         let names = self.names(bound.as_ref(), None)?;
@@ -219,7 +219,7 @@ impl Attempt {
 }
 
 impl Negotiation<'_> {
-    /// A request with a new key, because the controller denied the key of the stored certificate.
+    /// Creates a request with a new key, because the controller denied the key of the stored certificate.
     pub(super) fn with_another_key(&mut self) -> Result<OpenRequest, Failure> {
         *self.pending = Pending {
             ca: self.pending.ca.take(),
@@ -231,7 +231,8 @@ impl Negotiation<'_> {
         self.open_request()
     }
 
-    /// The open request, if it can be continued. Otherwise, a new request with the same key. The new request is saved.
+    /// Returns the open request, if it can be continued. Otherwise, creates a new request with the same key. Saves the
+    /// new request.
     pub(super) fn open_request(&mut self) -> Result<OpenRequest, Failure> {
         let (attempt, now) = (self.attempt, clock::now());
         let saved = self.pending.request.clone();
@@ -252,8 +253,8 @@ impl Negotiation<'_> {
         Ok(open)
     }
 
-    /// A saved request that answers `challenge` and has the key of `challenged`; `None` if the provider does not answer
-    /// challenges.
+    /// Returns a saved request that answers `challenge` and has the key of `challenged`; `None` if the provider does
+    /// not answer challenges.
     pub(super) fn answer(
         &mut self,
         challenged: &OpenRequest,
@@ -281,8 +282,8 @@ impl Negotiation<'_> {
         Ok(Some(open))
     }
 
-    /// A request with the evidence from `attest`. The request is not saved. If the machine cannot support the claim,
-    /// the open request is dropped, so that the next run starts again.
+    /// Creates a request with the evidence from `attest`. Does not save the request. If the machine cannot support the
+    /// claim, the open request is dropped, so that the next run starts again.
     fn attest(
         &mut self,
         attest: impl FnOnce(&Claim<'_>) -> Result<Option<Vec<u8>>, Failure>,

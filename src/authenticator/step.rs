@@ -115,7 +115,7 @@ impl Steps {
         }
     }
 
-    /// The failure for a run that hangs.
+    /// Returns the failure for a run that hangs.
     pub(super) fn stuck(&self, state_directory: &Path) -> Failure {
         let (last, _) = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (code, what) = match last {

@@ -32,8 +32,8 @@ pub(super) fn json(value: &Value) -> String {
     visible_json(&format!("{value:#}\n"))
 }
 
-/// `value` as YAML in block style. Texts with several lines become literal blocks. Other texts are quoted as in JSON,
-/// which is valid YAML.
+/// Formats `value` as YAML in block style. Texts with several lines become literal blocks. Other texts are quoted as in
+/// JSON, which is valid YAML.
 pub(super) fn yaml(value: &Value) -> String {
     let mut text = String::new();
     block(entries(value), 0, &mut text);

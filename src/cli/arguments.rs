@@ -233,8 +233,8 @@ pub(super) struct ClusterClassOptions {
     /// API version of the `KubeadmConfigTemplate`s of the class, and of its `KubeadmControlPlaneTemplate`.
     #[arg(long, value_enum, default_value_t)]
     pub(super) api_version: BootstrapApi,
-    /// Fields that the templates do not set, separated by commas. The patch creates them; it appends to
-    /// all others.
+    /// Fields that the templates do not set, separated by commas. The patch creates these fields, and appends to all
+    /// others.
     #[arg(long, value_delimiter = ',', value_name = "FIELDS", value_parser = [
         "files",
         "preKubeadmCommands",
@@ -284,11 +284,11 @@ pub(super) struct KubeadmConfigOptions {
     pub(super) templates: Templates,
 }
 
-/// The templates of cloud-init by which instance metadata name a machine and its node.
+/// The cloud-init templates that derive the names of a machine and its node from instance metadata.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Templates {
     /// cloud-init template for the provider ID of a machine: `{{ ds.meta_data.provider_id }}`. Required
-    /// if the plugin cannot determine it. The kubelet sets it in the Node.
+    /// if the plugin cannot determine it. The kubelet writes the provider ID to the Node.
     #[arg(long, value_name = "TEMPLATE", value_parser = NonEmptyStringValueParser::new())]
     pub(super) provider_id_template: Option<String>,
     /// cloud-init template for the node name: `{{ ds.meta_data.local_hostname }}` (default: the private
@@ -405,7 +405,7 @@ pub(super) fn command(schema: &ProviderSchema) -> clap::Command {
             .help(entry.help)
             .help_heading(SETTINGS)
     });
-    // Removed settings have a separate error, which names their replacement.
+    // Removed settings have a separate error, which contains their replacement.
     let removed = schema.removed().map(|removed| {
         Arg::new(removed.flag)
             .long(removed.flag)

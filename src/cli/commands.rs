@@ -181,7 +181,7 @@ fn show_request(
     answer::print(&text)
 }
 
-/// The request, in which the evidence does not contain the values of these members. Evidence that is not JSON is
+/// Returns the request without the values of these members in its evidence. Evidence that is not JSON is
 /// omitted entirely.
 fn without(secrets: &[&str], request: &[u8]) -> Result<Vec<u8>, Failure> {
     let mut envelope = Envelope::parse(request).map_err(|error| Failure::bug(&error))?;

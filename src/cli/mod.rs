@@ -44,7 +44,7 @@ pub fn run(attester: impl Attester) -> ExitCode {
 }
 
 /// Like [`run`], on the machine that `machine` describes. Calls `observer` after each step. Tests use this function to
-/// simulate that a disk was moved to a different machine, and to stop a run at a step.
+/// simulate a disk that was moved to a different machine, and to stop a run at a step.
 pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observer>) -> ExitCode {
     keep_memory();
     let schema = ProviderSchema {
@@ -145,7 +145,7 @@ impl Session {
         }
     }
 
-    /// The inputs of a command, whose settings are valid.
+    /// The inputs of a command, with valid settings.
     fn authenticator<'a>(
         &self,
         sources: Sources<'_>,

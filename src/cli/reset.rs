@@ -25,7 +25,7 @@ impl Session {
 }
 
 /// Shows the effect, and reads a confirmation from the terminal. The question goes to standard error, so that standard
-/// output has only the result.
+/// output contains only the result.
 fn confirm(authenticator: &Authenticator<'_>) -> Result<(), Failure> {
     show(&plan(authenticator)?);
     let unconfirmed = |what: &str| {

@@ -29,8 +29,8 @@ use crate::reasons;
 use crate::store::StoreFile;
 use crate::store_contents::StoreContents;
 
-/// The name of a request that does not exist. The attempt to read it shows whether the API server accepts a bootstrap
-/// credential.
+/// The name of a request that does not exist. The attempt to read this request shows whether the API server accepts a
+/// bootstrap credential.
 const NO_REQUEST: &str = "kubelet-authenticator-doctor";
 
 /// The expiry claim of a JSON Web Token (RFC 7519 section 4.1.4).
@@ -228,7 +228,7 @@ impl Doctor {
     }
 }
 
-/// The finding for an open request, from its object in the API server.
+/// Returns the finding for an open request, from its object in the API server.
 fn judge(
     open: &OpenRequest,
     read: Option<CsrObject>,
@@ -280,7 +280,7 @@ fn judge(
     }
 }
 
-/// The finding if the API server did not return the required information.
+/// Returns the finding if the API server did not return the required information.
 fn unknown(error: &ApiError) -> Finding {
     Finding::skip(format!("unknown: {}", error_chain(error)))
 }

@@ -172,7 +172,7 @@ fn executable(program: &Path) -> Result<(), Finding> {
     Err(fail(what, cure))
 }
 
-/// The hint for a program that cannot be executed although its mode permits it.
+/// Returns the hint for a program that cannot be executed although its mode permits execution.
 fn why_not_executable(program: &Path) -> String {
     let place = program.display();
     let mount = rustix::fs::statvfs(program);

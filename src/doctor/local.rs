@@ -183,7 +183,8 @@ impl Doctor {
     }
 }
 
-/// The state of a check that would prevent a new certificate: only a warning while the stored certificate is valid.
+/// Returns the state for a failed check that would prevent a new certificate: only a warning while the stored
+/// certificate is valid.
 pub(super) fn by_need(stored: &StoreContents) -> fn(String, String) -> Finding {
     if stored.valid(clock::now()).is_some() {
         |what, cure| warn(what, cure)

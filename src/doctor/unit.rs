@@ -170,7 +170,7 @@ fn variable(entry: &[u8]) -> Option<OsString> {
     is_ours.then(|| OsString::from_vec(name.into()))
 }
 
-/// The finding if an argument makes the kubelet bypass the plugin.
+/// Returns the finding if an argument makes the kubelet bypass the plugin.
 fn bypass(arguments: &[String]) -> Option<Finding> {
     if value(arguments, "--bootstrap-kubeconfig").is_some_and(|path| !path.is_empty()) {
         return Some(fail(
@@ -194,7 +194,7 @@ fn bypass(arguments: &[String]) -> Option<Finding> {
     })
 }
 
-/// The hint to configure the kubelet, followed by `addition`.
+/// Returns the hint to configure the kubelet, followed by `addition`.
 fn set_up(addition: &str) -> String {
     format!(
         "run: {} setup, and restart the kubelet{addition}",

@@ -20,7 +20,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// which leaves time for a second attempt.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The maximum length of a response, in bytes. The largest response of the service is the signed document, with 2 KiB.
+/// The maximum length of a response, in bytes. The largest response from the service is the signed document, which is 2
+/// KiB long.
 const MAX_ANSWER_LEN: u64 = 64 * 1024;
 
 /// The initial capacity for a response, in bytes. It is larger than any response that contains a secret.
@@ -65,12 +66,12 @@ impl From<ImdsError> for Failure {
 }
 
 impl ImdsError {
-    /// The error for an unexpected response.
+    /// Returns the error for an unexpected response.
     pub(super) fn invalid(what: String) -> Self {
         Self::Permanent(failure(what, CHECK_SERVICE))
     }
 
-    /// The error for a status other than success.
+    /// Returns the error for a status other than success.
     fn of_status(status: u16, path: &str) -> Self {
         let of =
             |what: String, remedy| failure(format!("the instance metadata service {what}"), remedy);
@@ -156,7 +157,7 @@ impl Client {
 }
 
 impl Question<'_> {
-    /// The error for a response that cannot be used.
+    /// Returns the error for a response that cannot be used.
     pub(super) fn invalid(&self, how: &str) -> ImdsError {
         let path = self.path;
         ImdsError::invalid(format!(

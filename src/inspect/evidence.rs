@@ -103,7 +103,7 @@ fn aws(evidence: &[u8], raw: &Value) -> Result<Sheet, String> {
     Ok(sheet)
 }
 
-/// The evidence from `csr --dry-run`, with valid placeholders instead of the omitted values, and whether the evidence
+/// Returns the evidence from `csr --dry-run`, with valid placeholders for the omitted values, and whether the evidence
 /// was complete.
 fn restored<'a>(evidence: &'a [u8], raw: &Value) -> (Cow<'a, [u8]>, bool) {
     let left_out = |member: &str| {

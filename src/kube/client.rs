@@ -62,7 +62,7 @@ pub struct ApiClient {
 impl ApiClient {
     /// Builds the client. It does not send anything yet.
     ///
-    /// If the endpoint does not name a proxy, the environment's `HTTPS_PROXY` and `NO_PROXY` apply, as in client-go.
+    /// If the endpoint does not specify a proxy, the environment's `HTTPS_PROXY` and `NO_PROXY` apply, as in client-go.
     pub fn connect(
         endpoint: &ClusterEndpoint,
         login: &Login,
@@ -262,7 +262,7 @@ impl ApiClient {
     }
 }
 
-/// The TLS identity or the header of a login. An error names the invalid field.
+/// The TLS identity or the header of a login. An error contains the invalid field.
 fn present(
     login: Option<&Login>,
 ) -> Result<(Option<Identity>, HeaderMap), (&'static str, Refused)> {
@@ -297,7 +297,7 @@ struct Route {
 }
 
 impl Route {
-    /// The connection parameters for this endpoint. An error names the invalid field.
+    /// The connection parameters for this endpoint. An error contains the invalid field.
     fn to(
         endpoint: &ClusterEndpoint,
         proxy: Option<&ProxyServer>,

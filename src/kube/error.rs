@@ -11,7 +11,7 @@ const CHECK_PROXY: &str = "check that the proxy runs, accepts this machine and r
 const CHECK_SERVER: &str = "check that the server in the kubeconfig is an API server, and that no \
                             proxy is between this machine and the API server";
 
-/// A failed call to the API server. `Display` names the server and the causes.
+/// A failed call to the API server. `Display` contains the server and the causes.
 ///
 /// The error never contains a credential, because it does not repeat the request or its headers.
 #[derive(Debug, thiserror::Error)]

@@ -21,7 +21,7 @@ pub(super) use failure::{Failed, connect_status};
 /// Reads an environment variable.
 pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// A proxy, and the field or variable that names it. `Display` and `Debug` do not show the user and the password.
+/// A proxy, and the field or variable that specifies it. `Display` and `Debug` do not show the user and the password.
 #[derive(derive_more::Debug)]
 #[debug("{self}")]
 pub(super) struct ProxyServer {
@@ -39,8 +39,8 @@ impl fmt::Display for ProxyServer {
 }
 
 impl ProxyServer {
-    /// The proxy for this endpoint: the proxy in its fields, or otherwise the proxy in the environment. An error names
-    /// the field or the variable.
+    /// The proxy for this endpoint: the proxy in its fields, or otherwise the proxy in the environment. An error
+    /// contains the field or the variable.
     pub(super) fn of(
         endpoint: &ClusterEndpoint,
         environment: Environment<'_>,
@@ -95,7 +95,7 @@ impl ProxyServer {
     }
 }
 
-/// The proxy for this server in the environment, if any, and the variable that names it.
+/// Returns the environment's proxy for this server, if any, and the variable that specifies it.
 fn from_environment(
     server: &Url,
     environment: Environment<'_>,

@@ -151,7 +151,8 @@ impl Transport {
             };
             let wait = pause.max(asked.unwrap_or_default());
             if wait >= deadline.remaining() {
-                // If the deadline interrupted the attempt, its error is less precise than the previous error.
+                // If the deadline interrupted the attempt, the error of the attempt is less precise than the previous
+                // error.
                 return match last {
                     Some(last) if outcome.is_err() && deadline.passed() => last,
                     Some(_) | None => outcome,
@@ -254,7 +255,7 @@ impl Transport {
             return Ok(());
         };
         let ours = clock::now();
-        // If the local clock is slow by more than this time, a new certificate is not valid yet.
+        // If the local clock is behind by more than this time, a new certificate is not valid yet.
         if clock::apart(ours, theirs) <= CERTIFICATE_BACKDATING {
             return Ok(());
         }

@@ -127,7 +127,7 @@ type Annotations = BTreeMap<String, String>;
 #[serde(rename_all = "camelCase")]
 struct WireMetadata {
     name: String,
-    /// Missing, like the resource version, in an object that was never sent.
+    /// Like the resource version, this field is missing in an object that was never sent.
     uid: Option<String>,
     resource_version: Option<String>,
     annotations: Option<Annotations>,
@@ -194,7 +194,7 @@ impl TryFrom<WireCsr> for CsrObject {
 #[error("field {0} does not match the Kubernetes API")]
 pub(super) struct Malformed(pub(super) &'static str);
 
-/// The condition of this type. Servers before 1.19 wrote an empty status instead of "True".
+/// The condition of this type. Servers before Kubernetes 1.19 wrote an empty status instead of "True".
 fn find<'a>(conditions: Option<&'a [WireCondition]>, kind: &str) -> Option<&'a WireCondition> {
     let mut conditions = conditions.unwrap_or_default().iter();
     conditions.find(|found| found.kind == kind && matches!(found.status.as_str(), "True" | ""))

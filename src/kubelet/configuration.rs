@@ -61,8 +61,8 @@ fn last<T>(
     }
     let mut found = None;
     for (number, file) in files.into_iter().enumerate() {
-        // Of repeated keys in the configuration file, the last key takes precedence: the kubelet only logs a warning.
-        // It does not start with a drop-in that has repeated keys (`LoadIntoJSON` in
+        // If a key is repeated in the configuration file, the last occurrence takes precedence, and the kubelet only
+        // logs a warning. The kubelet does not start if a drop-in contains repeated keys (`LoadIntoJSON` in
         // `pkg/kubelet/kubeletconfig/configfiles`).
         let repeated = if config.is_some() && number == 0 {
             DuplicateKeyPolicy::LastWins

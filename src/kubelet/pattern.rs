@@ -34,7 +34,7 @@ pub(crate) fn environment_files(machine: &Machine, path: &str) -> Result<Vec<Pat
 /// The paths in a directory whose names match the pattern.
 fn entries(folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, Failure> {
     let mut paths = match folder_contents(folder) {
-        // A component of the path can also match a file, which is skipped.
+        // A component in the middle of the path can also match a file, which is skipped.
         Err(error) if error.kind() == ErrorKind::NotADirectory => Vec::new(),
         listed => listed.map_err(|error| unreadable(folder, &error))?,
     };

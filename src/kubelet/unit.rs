@@ -49,10 +49,10 @@ const COMMAND: [&str; 5] = [
     "$KUBELET_EXTRA_ARGS",
 ];
 
-/// The variable of kubeadm's unit that names the configuration file.
+/// The variable of kubeadm's unit that specifies the configuration file.
 const CONFIG_ARGUMENTS: &str = "KUBELET_CONFIG_ARGS";
 
-/// The arguments in the kubelet's unit. On a machine without that unit, or without systemd, the arguments in kubeadm's
+/// The arguments in the kubelet's unit. If the machine does not have this unit or systemd, the arguments in kubeadm's
 /// unit; `None` if no variable of that unit is set.
 pub(super) fn arguments(machine: &Machine) -> Result<Option<Vec<String>>, Failure> {
     if machine.path(SYSTEMD).exists() {

@@ -101,7 +101,7 @@ const PARTS: [&str; 6] = [
     "webhook.office.com/webhookb",
 ];
 
-/// Directories of a root file system. A word that begins with one of them is a path, not base64.
+/// Directories of a root file system. A word that begins with one of these directories is a path, not base64.
 const FOLDERS: [&str; 14] = [
     "/boot/", "/dev/", "/etc/", "/home/", "/lib/", "/mnt/", "/opt/", "/proc/", "/root/", "/run/",
     "/srv/", "/sys/", "/usr/", "/var/",

@@ -13,7 +13,8 @@ pub struct Removed {
     replacement: &'static str,
 }
 
-/// All removed settings. If a file, a drop-in or an option has one, the error names the replacement.
+/// All removed settings. If a file, a drop-in or an option contains a removed setting, the error contains its
+/// replacement.
 const TABLE: [Removed; 4] = [
     Removed {
         key: "kubeconfig",
@@ -41,7 +42,7 @@ const TABLE: [Removed; 4] = [
 ];
 
 impl Removed {
-    /// The reason for the error, with the replacement.
+    /// Returns the reason for the error, with the replacement.
     pub(crate) fn why(self) -> String {
         format!("the setting was removed: {}", self.replacement)
     }

@@ -75,7 +75,7 @@ impl<T: Value> Setting<T> {
         }
     }
 
-    /// This setting with the text of its default, for output to users. The code that uses the setting applies the
+    /// Adds the text of the setting's default, for output to users. The code that uses the setting applies the
     /// default.
     #[must_use]
     pub const fn with_default(mut self, text: &'static str) -> Self {
@@ -83,7 +83,7 @@ impl<T: Value> Setting<T> {
         self
     }
 
-    /// This setting with a description of the behavior without a value.
+    /// Adds a description of the behavior if the setting has no value.
     #[must_use]
     pub const fn otherwise(mut self, words: &'static str) -> Self {
         self.entry.otherwise = words;

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::{Store, StoreLock, remove_file, replace};
 use crate::clock;
 
-/// The link. Its target is a number of seconds since 1970, and not a file.
+/// The link. The target of the link is a number of seconds since 1970, not a file.
 const LINK: &str = "last-check";
 
 impl Store {

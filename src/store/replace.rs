@@ -51,7 +51,7 @@ pub(super) fn temporary(path: &Path) -> PathBuf {
     with_suffix(path, TEMPORARY)
 }
 
-/// Makes the names in `dir` survive a power failure.
+/// Syncs `dir`, so that the names in it survive a power failure.
 pub(super) fn sync(dir: &Path) -> io::Result<()> {
     // The parent of a bare file name is the empty path.
     let dir = if dir.as_os_str().is_empty() {

@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 use super::ProxyServer;
 use crate::failure::causes;
 
-/// The longest status line that is read.
+/// The maximum length of a status line.
 const MAX_LINE_LEN: u64 = 1024;
 
 /// The step at which a connection through a proxy failed.

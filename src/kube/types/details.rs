@@ -42,7 +42,7 @@ pub(crate) struct CsrDetails {
 pub(crate) struct Condition {
     /// `Approved`, `Denied` or `Failed`.
     pub(crate) kind: String,
-    /// `True`, `False` or `Unknown`. Servers before 1.19 leave it empty.
+    /// `True`, `False` or `Unknown`. Servers before Kubernetes 1.19 leave it empty.
     pub(crate) status: String,
     /// The reason.
     pub(crate) reason: String,
