@@ -47,10 +47,10 @@ impl Attempt {
         versions.next().unwrap_or(EvidenceVersion::V1)
     }
 
-    /// The stored credential, if the next request must use its key. This is the case if the API server rejects the
-    /// certificate with 401 because its CA was replaced, and the provider has no evidence. Without evidence, nothing
-    /// shows that the request comes from the same machine. Until the certificate expires, the controller accepts only
-    /// the certificate's key for this `NodeIdentity`.
+    /// Returns the stored credential, if the next request must use its key. This is the case if the API server rejects
+    /// the certificate with 401 because its CA was replaced, and the provider has no evidence. Without evidence,
+    /// nothing shows that the request comes from the same machine. Until the certificate expires, the controller
+    /// accepts only the certificate's key for this `NodeIdentity`.
     pub(super) fn refiled<'a>(&self, stored: &'a StoreContents) -> Option<&'a Credential> {
         let is_unknown = matches!(
             self.demand,

@@ -124,7 +124,7 @@ fn is_installed(program: &Path) -> bool {
             .any(|part| part == Component::ParentDir)
 }
 
-/// A `KubeadmConfigTemplate`, or the template of a control plane, for machines whose image contains the plugin.
+/// Returns a `KubeadmConfigTemplate`, or the template of a control plane, for machines whose image contains the plugin.
 fn kubeadm_config(options: &KubeadmConfigOptions, serves: bool, drop_in: &str) -> Value {
     let version = options.api_version;
     let templates = &options.templates;
@@ -176,7 +176,7 @@ fn spec_of_control_plane(
     spec
 }
 
-/// The fields of a `KubeadmConfig` that make its machines run the plugin.
+/// Returns the fields of a `KubeadmConfig` that make its machines run the plugin.
 fn spec_of_machines(
     templates: &Templates,
     api_version: BootstrapApi,
@@ -262,8 +262,8 @@ fn subject(options: &ClusterClassOptions) -> &'static str {
     }
 }
 
-/// The variable of a `ClusterClass` that enables the patch, and names the attestors for the controller. The variable
-/// has a default, because Cluster API evaluates the patch for every Cluster of the class.
+/// The variable of a `ClusterClass` that enables the patch, and specifies the attestors for the controller. The
+/// variable has a default, because Cluster API evaluates the patch for every Cluster of the class.
 fn variable(provider: &str, subject: &str) -> Value {
     json!({
         "name": VARIABLE,

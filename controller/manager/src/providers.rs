@@ -141,7 +141,7 @@ impl ProviderArguments {
 }
 
 impl OpenedProviders {
-    /// Creates the providers without a management cluster.
+    /// Creates the providers for a controller without a management cluster.
     pub(crate) fn standalone(self) -> Providers {
         Providers {
             allow_insecure: self.allow_insecure,

@@ -292,7 +292,7 @@ impl Account {
     }
 }
 
-/// The entry of `region`, after entries were removed at the limit.
+/// Returns the entry for `region`. At the limit, removes other entries first.
 fn region_lookup<'a>(
     regions: &'a mut HashMap<String, RegionLookup>,
     region: &str,

@@ -130,7 +130,7 @@ pub struct KubeletAuthenticationSpec {
     pub auto_approve_bindings: Option<AutoApproveBindings>,
     /// The treatment of bootstrap tokens. `Manage`: while attestation is enforced, the controller keeps the token of a
     /// Machine valid as long as the Machine exists, and then ends it. If every authorized attestor has evidence, it
-    /// does the same for the token of a pool. `Ignore`: it does not change any token.
+    /// does the same for the token of a pool. `Ignore`: it does not change tokens.
     #[serde(default)]
     pub bootstrap_tokens: BootstrapTokens,
     /// Whether existing Nodes can be adopted. `Allow`: with their kubelet certificate and new evidence.

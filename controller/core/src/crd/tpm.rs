@@ -119,7 +119,7 @@ pub struct AllowedEndorsementKey {
 pub struct PcrPolicy {
     /// The allowed states. A machine must be in one of them. A state has registers (0 to 23) with their SHA-256
     /// values. It must have at least one register that software cannot reset (all except 16 and 23). A register that
-    /// changes by itself can have several values, separated by commas. Empty: every state is accepted, and logged.
+    /// changes by itself can have several values, separated by commas. Empty: every state is accepted and logged.
     #[schemars(schema_with = "schema::pcr_sets")]
     pub allowed: Vec<PcrSet>,
     /// The treatment of the separator that systemd 261 and later extend into the registers 0 to 7, 9 and 12 to 14.

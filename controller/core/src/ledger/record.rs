@@ -24,7 +24,7 @@ pub(super) const GRANT_LAG: Duration = Duration::from_mins(10);
 /// is later than this is not from a command.
 pub(super) const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_mins(10);
 
-/// The record of one node name: its holder, and the holder's key.
+/// The record for one node name: the holder of the name, and the holder's key.
 ///
 /// Times are whole seconds, as in certificates and in the API.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,8 +5,8 @@
 //! - An invalid file affects only its own CA.
 //! - A CA that is in use keeps its Cluster, also if its file changes: another file for the same Cluster, with the same
 //!   certificate, or with the same key, is refused. In one read, the first new file by name is used.
-//! - A changed file replaces its CA, and a removed file ends it.
-//! - Each version of an invalid file causes one event.
+//! - The signer replaces the CA if its file changes, and drops the CA if its file is removed.
+//! - Each version of an invalid file results in one event.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

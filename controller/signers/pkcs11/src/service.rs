@@ -95,9 +95,9 @@ impl<T: Keys> Service<T> {
         }
     }
 
-    /// Serves exactly these CAs. `refused` has the files that are not used, with the reasons. Calls in progress are
-    /// completed. A CA that was served before keeps its turns, even if its file has changed. Otherwise, each change would
-    /// permit more abandoned calls, and each of them occupies a thread.
+    /// Serves exactly these CAs. `refused` contains the files that are not used, with the reasons. Calls in progress
+    /// are completed. A CA that was served before keeps its turns, even if its file has changed. Otherwise, each change
+    /// would permit more abandoned calls, and each of them occupies a thread.
     pub(crate) fn serve(
         &self,
         authorities: impl IntoIterator<Item = Arc<Authority>>,
