@@ -104,7 +104,7 @@ fn a_ca_in_use_keeps_its_cluster_if_its_file_changes() {
     let [one, renewed, second] = ["t/one"; 3].map(|cluster| file(cluster, &new_ca()));
     // The file of another CA changes its Cluster at the same time.
     let [other, moved] = ["t/other", "t/one"].map(|cluster| file(cluster, &new_ca()));
-    let refused = "is already the file of Cluster t/one";
+    let refused = "is already the file for Cluster t/one";
     let mut folder = Folder::default();
     changed(&mut folder, files([("a", &other), ("c", &one)]));
 
