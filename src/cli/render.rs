@@ -290,10 +290,10 @@ fn variable(provider: &str, subject: &str) -> Value {
     })
 }
 
-/// The patch of a `ClusterClass` that makes workers run the plugin, and the machines of the control plane if the options
-/// include it.
+/// The patch of a `ClusterClass` that makes workers run the plugin, and the machines of the control plane if the
+/// options include it.
 ///
-/// A patch can append to a list or a map only if it exists, and cannot test whether it exists. Therefore, options name
+/// A patch can append to a list or a map only if it exists, and cannot test whether it exists. Therefore, options list
 /// the absent fields.
 fn patch(options: &ClusterClassOptions, serves: bool, drop_in: &str) -> Value {
     let every = json!({ "names": ["*"] });

@@ -65,7 +65,7 @@ pub enum IdentitiesError {
     #[error("node {0} has neither a node identity nor a Machine with its name and a provider ID")]
     NoMachine(String),
     /// Several Machines have the Node of a lost record.
-    #[error("several Machines have the Node {0} in their status, so no record was created")]
+    #[error("several Machines have the Node {0} in their status, so no node identity was created")]
     SeveralMachines(String),
     /// A record can be created only for a node without evidence.
     #[error(

@@ -87,8 +87,8 @@ impl Authorities {
     ///
     /// # Errors
     ///
-    /// Returns an error if a text is not PEM, if a certificate does not belong to an authority, or if there are too many
-    /// authorities.
+    /// Returns an error if a text is not PEM, if a certificate does not belong to an authority, or if there are too
+    /// many authorities.
     pub(crate) fn new(texts: &[String]) -> Result<Self, InvalidTpmSettings> {
         let mut authorities: Vec<Authority> = Vec::new();
         let mut count = 0;
@@ -310,7 +310,7 @@ struct Above {
     issuer: Option<usize>,
     /// The index of an authority that issued the certificate but has expired.
     expired: Option<usize>,
-    /// The reason of the authority that passed the most checks, although it did not issue the certificate.
+    /// The reason for the authority that passed the most checks but did not issue the certificate.
     unfit: Option<NotIssued>,
 }
 

@@ -163,7 +163,7 @@ fn fetch(index: u32) -> String {
     )
 }
 
-/// The hint for an index that contains what `tpm2_getekcertificate` writes for an Intel TPM.
+/// The hint for an index that contains the output of `tpm2_getekcertificate` for an Intel TPM.
 fn convert(index: u32) -> String {
     let (undefine, store) = (undefine(index), store(index));
     format!("{LIST}; or {undefine}, convert the certificate to DER in ek.der and {store}")
@@ -203,7 +203,7 @@ pub(crate) fn identity(id: ProviderId, keys: &Keys) -> Identity {
     }
 }
 
-/// Whether the content is PEM, or the answer of Intel's service.
+/// Whether the content is PEM, or the response from Intel's service.
 fn is_text(content: &[u8]) -> bool {
     let text = content.trim_ascii_start();
     text.starts_with(b"-----BEGIN") || text.starts_with(b"{")

@@ -19,8 +19,8 @@ use super::state::{AccountLookup, Answer, Held, Rejection, Renewal, State};
 use crate::error_codes::causes;
 use crate::tenancy::{Role, ServiceAccount};
 
-/// The deadline for a whole renewal, including the renewal of its source and the wait for its turn. Without it, a
-/// request would wait for a call that hangs.
+/// The deadline for a whole renewal, including the renewal of its source and the wait for its turn. Without this
+/// deadline, a request would wait for a call that hangs.
 const FETCH: Duration = Duration::from_secs(45);
 
 /// The origin of a link's credentials.

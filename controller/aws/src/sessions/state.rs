@@ -113,7 +113,7 @@ pub(super) enum Rejection {
 pub(super) enum Account {
     /// One region has returned the account.
     Known(String),
-    /// No region has returned the account. Contains the regions whose STS was called for it.
+    /// No region has returned the account. Contains the regions whose STS was called for the account.
     Unknown(HashMap<String, RegionLookup>),
 }
 

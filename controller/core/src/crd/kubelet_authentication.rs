@@ -122,21 +122,21 @@ pub struct KubeletAuthenticationSpec {
     /// Whether attestation is enforced. `Report`: it is not enforced. A condition lists the kubeadm bindings that
     /// approve requests without evidence, and the Nodes without a node identity; an admission policy warns. `Remove`:
     /// when every Node has a node identity, the controller removes the bindings and keeps them removed, and the
-    /// admission policy refuses. `RemoveNow`: the same without the wait; Nodes without a node identity cannot renew, and
-    /// the condition lists them. Unset: `Remove` with evidence, and `Report` with `insecure`, where the controller does
-    /// not end an enforcement that is in force.
+    /// admission policy refuses. `RemoveNow`: the same without the wait; Nodes without a node identity cannot renew,
+    /// and the condition lists them. Unset: `Remove` with evidence, and `Report` with `insecure`, where the controller
+    /// does not end an enforcement that is in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "AutoApproveBindings")]
     pub auto_approve_bindings: Option<AutoApproveBindings>,
     /// The treatment of bootstrap tokens. `Manage`: while attestation is enforced, the controller keeps the token of a
-    /// Machine valid as long as the Machine exists, and then ends it. If every authorized attestor has evidence, it
-    /// does the same for the token of a pool. `Ignore`: it does not change tokens.
+    /// Machine valid as long as the Machine exists, and then makes it expire. If every authorized attestor has
+    /// evidence, it does the same for the token of a pool. `Ignore`: it does not change tokens.
     #[serde(default)]
     pub bootstrap_tokens: BootstrapTokens,
     /// Whether existing Nodes can be adopted. `Allow`: with their kubelet certificate and new evidence.
-    /// `AllowWithoutEvidence`, only for `insecure`: with only that certificate. `Recover`: only Nodes whose node identity
-    /// was lost, with a certificate of this controller and new evidence. Unset: `Allow` with evidence, and `Refuse`
-    /// with `insecure`.
+    /// `AllowWithoutEvidence`, only for `insecure`: with only that certificate. `Recover`: only Nodes whose node
+    /// identity was lost, with a certificate of this controller and new evidence. Unset: `Allow` with evidence, and
+    /// `Refuse` with `insecure`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Adoption")]
     pub adoption: Option<Adoption>,
@@ -153,8 +153,8 @@ pub struct KubeletAuthenticationSpec {
         extend("x-kubernetes-list-type" = "set")
     )]
     pub exempt_nodes: Option<Vec<String>>,
-    /// Whether serving certificates can have addresses that the machine itself reports, but its infrastructure does not.
-    /// `Allow` requires servingAddressRanges.
+    /// Whether serving certificates can have addresses that the machine itself reports, but its infrastructure does
+    /// not. `Allow` requires servingAddressRanges.
     #[serde(default)]
     pub guest_reported_addresses: GuestReportedAddresses,
     /// The ranges, in CIDR notation, for the IP addresses of serving certificates, regardless of their source. DNS
@@ -206,7 +206,7 @@ impl KubeletAuthenticationSpec {
     /// The exempt Nodes: from the spec, or the default for its attestation providers.
     ///
     /// The schema of the first versions wrote `autoApproveBindings` and `adoption` into every object, and did not have
-    /// `exemptNodes`. Therefore an object that has the first two fields exempts no Node by default, so that no stored
+    /// `exemptNodes`. Therefore an object with the first two fields does not exempt any Node by default, so no stored
     /// object changes.
     pub fn exempt(&self) -> ExemptNodes {
         let can_be_earlier = self.auto_approve_bindings.is_some() && self.adoption.is_some();

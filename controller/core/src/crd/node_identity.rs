@@ -351,8 +351,9 @@ pub struct NodeIdentityStatus {
     /// The boot of the machine's TPM at that time. Only earlier versions wrote this field, which is now in the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_tpm_boot: Option<LastTpmBoot>,
-    /// A generation in a certificate that the node presented with evidence. The node identity does not have this
-    /// generation, because it was restored from a backup. `identities restored` resets such a node identity.
+    /// The generation of a certificate that the node presented with evidence. The node identity does not contain this
+    /// generation, because the node identity was restored from a backup. `identities restored` resets such a node
+    /// identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>", range(min = 1))]
     pub presented_generation: Option<u64>,

@@ -42,8 +42,8 @@ pub enum LateProviderIds {
 pub struct EndorsementKeys {
     /// The cloud whose API reports the endorsement key of an instance.
     pub platform: EndorsementKeyPlatform,
-    /// CA certificates, as PEM. One of these CAs must have signed the endorsement key certificate, or a chain that leads
-    /// to it. This is an additional check, because a genuine TPM can still belong to another machine.
+    /// CA certificates, as PEM. One of these CAs must have signed the endorsement key certificate, or a chain that
+    /// leads to it. This is an additional check, because a genuine TPM can still belong to another machine.
     #[serde(rename = "requireCA")]
     #[schemars(
         length(max = 16),
@@ -117,8 +117,8 @@ pub struct AllowedEndorsementKey {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PcrPolicy {
-    /// The allowed states. A machine must be in one of them. A state has registers (0 to 23) with their SHA-256
-    /// values. It must have at least one register that software cannot reset (all except 16 and 23). A register that
+    /// The allowed states. A machine must be in one of them. A state contains registers (0 to 23) with their SHA-256
+    /// values. It must contain at least one register that software cannot reset (all except 16 and 23). A register that
     /// changes by itself can have several values, separated by commas. Empty: every state is accepted and logged.
     #[schemars(schema_with = "schema::pcr_sets")]
     pub allowed: Vec<PcrSet>,

@@ -20,8 +20,8 @@ pub use holder::RecordHolder;
 /// also differ from the clock of the operator who revoked the certificate.
 pub(super) const GRANT_LAG: Duration = Duration::from_mins(10);
 
-/// The maximum difference between the clocks of an operator's machine and of the controller. An act of an operator that
-/// is later than this is not from a command.
+/// The maximum difference between the clocks of an operator's machine and of the controller. A decision that is later
+/// by more than this difference does not come from an operator's command.
 pub(super) const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_mins(10);
 
 /// The record for one node name: the holder of the name, and the holder's key.
@@ -372,8 +372,8 @@ impl Record {
 /// decoded.
 const LAST_SECOND: u64 = 253_402_207_200;
 
-/// Truncates the time to whole seconds. A time before 1970 becomes 1970. A time that an object cannot contain becomes the
-/// last one. Otherwise, a written list would never be equal to the list that is read.
+/// Truncates the time to whole seconds. A time before 1970 becomes 1970. A time that an object cannot contain becomes
+/// the last time that it can contain. Otherwise, a written list would never be equal to the list that is read.
 pub fn whole_seconds(time: SystemTime) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(unix_seconds(time).min(LAST_SECOND))
 }

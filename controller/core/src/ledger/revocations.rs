@@ -65,9 +65,9 @@ impl RevocationDecisions {
         }
     }
 
-    /// Removes the decisions from after `now`, which no command writes. A floor in the future would reject each new
-    /// certificate of a node, and the floor could not be raised to the present time. A release in the future would end
-    /// revocations that an operator has not made yet.
+    /// Removes the decisions that are later than `now`, which no command writes. A floor in the future would reject
+    /// each new certificate of a node, and the floor could not be raised to the present time. A release in the future
+    /// would end revocations that an operator has not made yet.
     #[must_use]
     pub fn until(mut self, now: SystemTime) -> Self {
         let latest = now + MAX_CLOCK_DIFFERENCE;

@@ -3,8 +3,9 @@
 //! # Guarantees
 //!
 //! - An invalid file affects only its own CA.
-//! - A CA that is in use keeps its Cluster, also if its file changes: another file for the same Cluster, with the same
-//!   certificate, or with the same key, is refused. In one read, the first new file by name is used.
+//! - A CA that is in use keeps its Cluster, even if its file changes: the signer does not use another file for the same
+//!   Cluster, with the same certificate, or with the same key. If one read finds several such new files, the signer uses
+//!   the first file by name.
 //! - The signer replaces the CA if its file changes, and drops the CA if its file is removed.
 //! - Each version of an invalid file results in one event.
 
@@ -117,7 +118,7 @@ impl Folder {
                 }
             }
         }
-        // A CA in use comes before all new files, independent of their names.
+        // A CA in use takes precedence over all new files, regardless of their names.
         new.sort_by_key(|(is_new, ..)| *is_new);
         let mut count = self.authorities().count();
         for (_, name, content, parsed) in new {
