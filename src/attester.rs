@@ -69,7 +69,7 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// [`Code::EvidenceInvalid`] means that this machine cannot support this claim. The run then drops the open
-    /// request, so that the next run starts again.
+    /// request, and the next run starts again.
     fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, Failure>;
 
     /// The members of the JSON evidence that only the controller is allowed to see. Commands that show a request hide

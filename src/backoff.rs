@@ -80,7 +80,7 @@ pub struct FailureScope {
 }
 
 impl FailureRecord {
-    /// Reads the record of the store, if there is one.
+    /// Reads the record in the store, if one exists.
     pub(crate) fn read(store: &Store) -> Option<Self> {
         Self::parse(&store.read(StoreFile::Failure).ok().flatten()?)
     }
@@ -97,7 +97,7 @@ impl FailureRecord {
 
     /// The record of `failure`, after `previous`.
     ///
-    /// The record keeps the first message of this kind of failure, because the first message names the cause.
+    /// The record keeps the first message of this kind of failure, because the first message contains the cause.
     pub fn after(
         previous: Option<&Self>,
         failure: &Failure,

@@ -5,7 +5,7 @@
 //! - Every text goes through the [`Redactor`].
 //! - Only the owner can read the file, and no existing file is overwritten. A file that cannot be written completely is
 //!   removed.
-//! - `MANIFEST` names each file, its source, the number of redacted places, and the missing parts, including the
+//! - `MANIFEST` lists each file, its source, the number of redacted places, and the missing parts, including the
 //!   truncated end of an output that is too long.
 
 use std::fs::{self, File, OpenOptions};

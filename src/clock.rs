@@ -10,8 +10,8 @@ const LONGEST_WAIT: Duration = Duration::from_hours(24);
 
 /// The wall clock.
 ///
-/// Functions that decide take the time as an argument. Only the callers of these functions read the clock with this
-/// function.
+/// Functions that make decisions take the time as an argument. Only the callers of these functions read the clock with
+/// this function.
 #[expect(
     clippy::disallowed_methods,
     reason = "the one place that reads the wall clock"

@@ -37,7 +37,7 @@ const PRIVATE_KEY: &str = "PRIVATE KEY";
 const BEGIN_CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\n";
 const END_CERTIFICATE: &str = "-----END CERTIFICATE-----\n";
 
-/// The length of a line of PEM (RFC 7468 section 2), with its line end.
+/// The length of a line of PEM (RFC 7468 section 2), including the line break.
 const LINE_LEN: usize = 65;
 
 /// A certificate chain and the key of its leaf.
@@ -121,7 +121,7 @@ impl Credential {
         })
     }
 
-    /// The content of the file: the chain, then the key. Both are in one file, so that they always match.
+    /// The content of the file: the chain, then the key. Both are in one file, and therefore always match.
     pub fn to_pem(&self) -> Zeroizing<String> {
         // In one allocation: a growing buffer would leave copies of the key in memory.
         Zeroizing::new([self.certificate_pem.as_str(), self.key_pem().expose()].concat())

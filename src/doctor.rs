@@ -41,7 +41,7 @@ const STEP: Duration = Duration::from_secs(6);
 /// A check with one finding.
 type Check = fn(&Doctor) -> Finding;
 
-/// The name of the check of the machine's provider ID.
+/// The name of the check for the machine's provider ID.
 const MACHINE: &str = "machine";
 
 /// The checks in the order of the output: causes before their effects. The provider's own checks come before

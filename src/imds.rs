@@ -54,7 +54,8 @@ const LEAST_TRY: Duration = Duration::from_millis(500);
 /// # Guarantees
 ///
 /// - A session starts with a token (`IMDSv2`). It never falls back to reads without a token.
-/// - Requests do not use a proxy, even if the environment names one, do not follow redirects, and do not resolve names.
+/// - Requests do not use a proxy, even if the environment specifies one, do not follow redirects, and do not resolve
+///   names.
 /// - An answer is at most 64 KiB long, and no operation takes longer than its deadline.
 /// - Neither the token nor an answer appears in an error or in `Debug` output.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ pub struct PrivateKey {
     public: Vec<u8>,
 }
 
-const NOT_ONE_KEY: &str = "there is not exactly one private key in PEM";
+const NOT_ONE_KEY: &str = "the text does not contain exactly one private key in PEM";
 
 impl PrivateKey {
     /// Generates a key.

@@ -158,7 +158,7 @@ pub(crate) fn is_flag(argument: &str, flag: &str) -> bool {
     argument.starts_with("--") && argument.bytes().map(dashed).eq(flag.bytes())
 }
 
-/// The text of one of the kubelet's files; `None` if it does not exist.
+/// Reads the text of a kubelet file; `None` if the file does not exist.
 fn read_text(path: &Path) -> Result<Option<String>, Failure> {
     match read(path) {
         Ok(contents) => Ok(Some(String::from_utf8_lossy(&contents).into_owned())),

@@ -71,7 +71,7 @@ impl Leftovers {
         }
     }
 
-    /// The warning about ignored settings, with a hint; `None` if there are no ignored settings.
+    /// The warning about ignored settings, with a hint; `None` if no settings are ignored.
     pub(crate) fn failure(&self) -> Option<Failure> {
         if self.0.is_empty() {
             return None;

@@ -74,7 +74,7 @@ impl Origin {
         store.replace(StoreFile::Origin, &self.to_json())
     }
 
-    /// Returns the end of the pause of renewals, if the API server has also refused the renewed certificate. A clock
+    /// Returns the end of the renewal pause, if the API server has also refused the renewed certificate. A clock
     /// that was set back also ends the pause.
     pub(crate) fn paused_until(&self, now: SystemTime) -> Option<SystemTime> {
         let since = UNIX_EPOCH.checked_add(Duration::from_secs(self.refused_again?))?;

@@ -29,7 +29,7 @@ const LEAST_KNOWN: usize = 12;
 /// The minimum length of a long word. Parts of keys, signatures and session tokens are longer, and names are shorter.
 const LONG: usize = 40;
 
-/// The number of bytes of a line that are examined before and after a word. A line can be several megabytes long.
+/// The number of bytes that are examined before and after a word in a line. A line can be several megabytes long.
 const FAR: usize = 1024;
 
 /// Words that are followed by a secret after a space.

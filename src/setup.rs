@@ -9,8 +9,8 @@
 //!
 //! - Every file is replaced atomically, and the environment file is replaced last. If `setup` is killed, the kubelet
 //!   starts with kubeadm's own arguments, and its next start runs `setup` again.
-//! - If there is no bootstrap credential to copy, the environment file does not exist, and the kubelet starts as
-//!   kubeadm configured it.
+//! - If no bootstrap credential exists to copy, the environment file does not exist, and the kubelet starts as kubeadm
+//!   configured it.
 //! - A kubelet with its own credential keeps it until the plugin has a credential.
 //! - A kubelet that uses the plugin continues to use it, even if `setup` fails. If the kubeconfig is lost, `setup`
 //!   restores it from the store, except after `kubeadm reset`.

@@ -30,8 +30,8 @@ pub(crate) type KeyFile = (Zeroizing<String>, Option<String>);
 
 /// A file of the store.
 ///
-/// Files are quarantined in this order: keys first, and the origin last. Therefore, a process that is killed in between
-/// never leaves a key without its origin.
+/// Files are quarantined in this order: keys first, and the origin last. Therefore, a process that is killed during the
+/// quarantine never leaves a key without its origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StoreFile {
     /// The key and the request whose certificate is pending.

@@ -3,7 +3,7 @@
 //! Packages do not install the documentation, and nodes do not have the source. Therefore, texts contain the URL of a
 //! page for the program's release.
 
-/// The URL of a page of `docs` in this release. The argument is the file name, and optionally an anchor.
+/// The URL of a page in `docs` of this release. The argument is the file name, and optionally an anchor.
 ///
 /// This is a macro, because `concat!` accepts only literals. All packages of the workspace have the same repository and
 /// version.

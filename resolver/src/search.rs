@@ -25,7 +25,7 @@ pub(super) fn names_of(host: &str) -> Vec<String> {
     names(host, &resolv_conf(), &host_name)
 }
 
-/// Returns `found`. If the host is unknown, returns the addresses of the first of `names` that has an address.
+/// Returns `found`. If the host is unknown, returns the addresses of the first name in `names` that has an address.
 pub(super) fn searched(
     found: Addresses,
     names: impl FnOnce() -> Vec<String>,
@@ -80,7 +80,7 @@ fn domains<'a>(resolv_conf: &'a str, host_name: &'a str) -> Vec<&'a str> {
             _ => {}
         }
     }
-    // systemd-resolved writes `search .` if there are no domains.
+    // systemd-resolved writes `search .` if no domains are configured.
     domains.retain(|domain| *domain != ".");
     if domains.is_empty() {
         domains.extend(host_name.split_once('.').map(|(_, domain)| domain));

@@ -170,7 +170,7 @@ impl Attempt {
         let audience = match (&self.settings.audience, self.attester.renewal()) {
             (Some(audience), _) => audience.clone(),
             (None, Renewal::Attested) => self.endpoint(stored, None)?.audience(),
-            // The request has no evidence and does not name a cluster, so any audience is sufficient.
+            // The request has no evidence and does not contain a cluster, so any audience is sufficient.
             (None, Renewal::Impossible) => Audience::of_ca(&[]),
         };
         let subject = self.subject(names, audience);

@@ -136,7 +136,7 @@ pub(super) enum Command {
     /// Configure the kubelet to use this plugin, and enroll the node. For `ExecStartPre=` of its unit.
     ///
     /// Uses the bootstrap credential of `kubeadm join`, and takes effect when the kubelet starts.
-    /// Does not change anything if there is no bootstrap credential.
+    /// Does not change anything if no bootstrap credential exists.
     Setup(Setup),
     /// Print configuration for the kubelet, kubeadm or Cluster API.
     Render {
@@ -230,7 +230,7 @@ pub(super) struct Input {
 /// The options of a `ClusterClass`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ClusterClassOptions {
-    /// API version of the `KubeadmConfigTemplate`s of the class, and of its `KubeadmControlPlaneTemplate`.
+    /// API version of the `KubeadmConfigTemplate`s and the `KubeadmControlPlaneTemplate` in the class.
     #[arg(long, value_enum, default_value_t)]
     pub(super) api_version: BootstrapApi,
     /// Fields that the templates do not set, separated by commas. The patch creates these fields, and appends to all

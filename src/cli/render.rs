@@ -225,7 +225,7 @@ fn settings(provider_id: &str) -> String {
 const BOOTSTRAP: &str = "bootstrap.cluster.x-k8s.io";
 const CONTROL_PLANE: &str = "controlplane.cluster.x-k8s.io";
 
-/// The kind of the template of a control plane.
+/// The kind of a control plane's template.
 const CONTROL_PLANE_TEMPLATE: &str = "KubeadmControlPlaneTemplate";
 
 fn api(group: &str, version: BootstrapApi) -> String {

@@ -116,8 +116,7 @@ impl Session {
         .into()
     }
 
-    /// Registers the keys in the store, and the secret parts of the evidence of the pending request, as secrets to
-    /// remove.
+    /// Registers the keys in the store, and the secret parts of the pending request's evidence, as secrets to remove.
     fn know_store(&self, dir: &Path, redactor: &mut Redactor) {
         let Ok(Some(store)) = Store::look(dir) else {
             return;

@@ -24,7 +24,8 @@ const DIGITAL_SIGNATURE: &[u8] = &[0x03, 0x02, 0x07, 0x80];
 const CLIENT_AUTH: &[u8] = &[0x30, 10, 0x06, 8, 0x2b, 6, 1, 5, 5, 7, 3, 2];
 
 const UNREADABLE: &str = "cannot parse a certificate of the issued chain";
-const NOT_A_CHAIN: &str = "the issued certificate is not 1 to 8 CERTIFICATE blocks in PEM";
+const NOT_A_CHAIN: &str =
+    "the issued certificate does not consist of 1 to 8 CERTIFICATE blocks in PEM";
 
 impl Credential {
     /// Checks that `issued` is the certificate that was requested for `subject`, and joins it with

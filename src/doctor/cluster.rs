@@ -130,7 +130,7 @@ impl Doctor {
         needs_root(path)?;
         let stored = self.stored();
         let stored = stored.map_or_else(|_| StoreContents::default(), |(_, contents)| contents);
-        // A bootstrap kubeconfig is not needed while there is a valid certificate.
+        // A bootstrap kubeconfig is not needed while a valid certificate exists.
         let rate = by_need(&stored);
         let wrong = |failure: Failure| rate(failure.what().into(), failure.remedy().into());
         let bootstrap = Kubeconfig::read(path);

@@ -73,7 +73,7 @@ fn chain(text: &str) -> Result<Vec<Vec<u8>>, Invalid> {
     Ok(chain)
 }
 
-/// The private key in the text, if there is one.
+/// The private key in the text, if it contains one.
 fn key(text: &str) -> Option<Result<PrivateKey, Invalid>> {
     let is_key = |block: &&str| {
         let label = block.split("-----").next();

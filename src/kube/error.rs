@@ -23,7 +23,7 @@ pub struct ApiError {
     pub(super) retry_after: Option<Duration>,
 }
 
-/// The kind of failure of a call to the API server.
+/// The reason why a call to the API server failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ApiErrorKind {
     /// The server cannot be reached, does not answer in time, or is overloaded or not available. Another attempt can

@@ -24,7 +24,7 @@ struct Quote {
 #[derive(Clone, Copy)]
 enum End {
     Space,
-    /// The end of a member of a map in braces.
+    /// The end of a member in a map with braces.
     Member,
     Line,
     /// The end of a YAML scalar. Lines with a deeper indentation belong to the scalar.

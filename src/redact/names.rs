@@ -62,7 +62,7 @@ const KEYS: [&str; 52] = [
 /// Suffixes as in [`KEYS`], but for these names, only a long value is a secret.
 const KEYS_OF_LONG: [&str; 3] = ["key", "sig", "signature"];
 
-/// Words that end with `pass` but do not name a password.
+/// Words that end with `pass` but do not refer to a password.
 const NO_PASSWORDS: [&str; 8] = [
     "bypass",
     "compass",
@@ -175,7 +175,8 @@ fn last_part(name: &str) -> &str {
     last.get(start..).unwrap_or(last)
 }
 
-/// Whether the value is an absolute path in lower case. Settings refer to files with secrets by these paths.
+/// Whether the value is an absolute path in lower case. Settings use these paths to refer to files that contain
+/// secrets.
 fn is_plain_path(value: &str) -> bool {
     let is_plain = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || b"/._-".contains(&it);
     value.starts_with('/') && value.len() < LONG * 3 && value.bytes().all(is_plain)

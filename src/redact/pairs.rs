@@ -28,7 +28,7 @@ const OPTIONS: [(&str, &str); 10] = [
     ("ldap", "-w"),
 ];
 
-/// Names of passwords in files without punctuation between words.
+/// Names of passwords in files that separate words only with spaces.
 const WORDS: [&str; 8] = [
     "bindpw",
     "masterauth",

@@ -191,7 +191,7 @@ impl<'de> DeserializeSeed<'de> for Checked {
     }
 }
 
-/// Fails at the value with this error text, so that the error has the path of the key.
+/// Fails at the value with this error text, so that the error contains the path of the key.
 struct Refused(String);
 
 impl<'de> DeserializeSeed<'de> for Refused {

@@ -1,4 +1,4 @@
-//! The settings file and its drop-ins, with YAML errors that name the line.
+//! The settings file and its drop-ins, with YAML errors that contain the line.
 
 use std::fmt::Display;
 use std::fs::{self, File, Metadata};
@@ -79,7 +79,7 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// Reads a document. Its valid settings apply, even if there is a fault. A missing document is a fault if it is
+/// Reads a document. Its valid settings apply, even if it contains a fault. A missing document is a fault if it is
 /// `required`.
 fn load(
     source: Source<'_>,
@@ -150,7 +150,7 @@ fn text_of(path: &Path) -> Result<Option<String>, Failure> {
     Ok(Some(text))
 }
 
-/// Rejects a file that another user could change, because the settings decide where root reads and writes, and which
+/// Rejects a file that another user could change, because the settings determine where root reads and writes, and which
 /// cluster a node trusts. Also rejects a file in a directory in which others can replace files.
 fn trust(path: &Path, metadata: &Metadata) -> Result<(), Failure> {
     let refuse = |untrusted: Option<Untrusted>| match untrusted {

@@ -1,7 +1,7 @@
 //! The copy of the bootstrap kubeconfig that the plugin uses.
 //!
 //! The first line of the copy contains a digest of the original, so an administrator can replace either file. The
-//! plugin uses the copy until the bootstrap kubeconfig itself changes, regardless of the dates of the files.
+//! plugin uses the copy until the bootstrap kubeconfig itself changes, regardless of the file dates.
 
 use std::path::Path;
 use std::time::Duration;

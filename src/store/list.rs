@@ -22,7 +22,7 @@ pub(crate) struct Listed {
 }
 
 impl Store {
-    /// Every file of the directory, by name.
+    /// Lists every file of the directory, sorted by name.
     pub(crate) fn list(&self) -> Result<Vec<Listed>, Failure> {
         let failed = |error| unreadable(&self.dir, error);
         let mut files = Vec::new();

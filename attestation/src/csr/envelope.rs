@@ -1,8 +1,8 @@
 //! `spec.request`: the certification request, followed by the attestation blocks.
 //!
 //! The API server parses only the first PEM block, and stores all bytes unchanged. Two parsers of the same bytes must
-//! not see different requests. So only one encoding is accepted: the strict form of RFC 7468 (64 columns, line feeds),
-//! with the blocks in order.
+//! not see different requests. Therefore only one encoding is accepted: the strict form of RFC 7468 (64 columns, line
+//! feeds), with the blocks in order.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use pem::{EncodeConfig, LineEnding, Pem};
@@ -37,13 +37,13 @@ pub enum InvalidEnvelope {
     /// More than [`MAX_REQUEST_LEN`] bytes.
     #[error("the request is larger than {MAX_REQUEST_LEN} bytes")]
     TooLarge,
-    /// There is no PEM block.
+    /// The request does not contain a PEM block.
     #[error("the request has no PEM block")]
     NoPem,
     /// The first block has a different label, or text precedes it.
     #[error("the request does not begin with a {CSR} block")]
     NotFirst,
-    /// There is a second certification request.
+    /// The request contains a second certification request.
     #[error("the request contains two {CSR} blocks")]
     SecondRequest,
     /// A block occurs twice.

@@ -23,7 +23,7 @@ pub enum InvalidRequest {
     /// The request can be decoded, but it is not in canonical DER encoding.
     #[error("the request is not in canonical DER encoding")]
     NotCanonical,
-    /// There is an attribute other than the requested extensions.
+    /// The request contains an attribute other than the requested extensions.
     #[error("the request contains an unsupported attribute")]
     UnknownAttribute,
     /// There are two lists of requested extensions.

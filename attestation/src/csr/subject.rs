@@ -25,7 +25,7 @@ pub enum InvalidSubject {
     /// The subject has an unexpected attribute order or string type, or a part of the subject has several values.
     #[error("the subject is not in the required form")]
     NotCanonical,
-    /// There is an attribute other than organization and common name.
+    /// The subject contains an attribute other than organization and common name.
     #[error("the subject contains an attribute other than organization and common name")]
     ExtraAttribute,
 }

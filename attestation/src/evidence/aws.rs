@@ -20,7 +20,7 @@ pub const STS_ACCEPT: &str = "application/json";
 pub const STS_CONTENT_TYPE: &str = "application/x-www-form-urlencoded; charset=utf-8";
 /// The header with the key binding, in lower-case hexadecimal.
 pub const BINDING_HEADER: &str = "x-kubelet-attestation";
-/// The signed headers, as the signature lists them.
+/// The list of signed headers in the signature.
 pub const SIGNED_HEADERS: &str =
     "accept;content-type;host;x-amz-date;x-amz-security-token;x-kubelet-attestation";
 /// The service in the signature's scope.

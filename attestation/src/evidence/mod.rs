@@ -43,7 +43,7 @@ impl InvalidField {
     }
 }
 
-/// Parses only the version, so that the error for an unknown version names the version instead of an unknown field.
+/// Parses only the version, so that the error for an unknown version contains the version instead of an unknown field.
 pub fn version_of(evidence: &[u8]) -> Result<EvidenceVersion, InvalidEvidence> {
     #[derive(Deserialize)]
     struct Versioned<'a> {

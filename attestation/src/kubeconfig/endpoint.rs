@@ -177,7 +177,7 @@ fn check_server_name(name: &str) -> Result<(), Refused> {
     }
 }
 
-/// Parses the URL of a proxy of this machine.
+/// Parses the URL of a proxy that this machine uses.
 pub fn proxy_url(text: &str) -> Result<Url, Refused> {
     let url = Url::parse(text).map_err(|_| Refused::NotAProxy)?;
     if !matches!(url.scheme(), "http" | "https" | "socks5" | "socks5h") {

@@ -31,7 +31,7 @@ pub enum Login {
 /// The client certificate and key for TLS.
 pub type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// Parses the client certificate and key for TLS. The error names the invalid part.
+/// Parses the client certificate and key for TLS. The error contains the invalid part.
 pub fn identity(
     chain_pem: &str,
     key_pem: &Secret<String>,

@@ -32,7 +32,7 @@ pub struct Bounded<K, V> {
     limits: NamespaceLimits,
     entries: BTreeMap<K, Kept<V>>,
     namespaces: Swept<String, Weak<Used>>,
-    /// By namespace, the digests of the keys of omitted objects.
+    /// The key digests of omitted objects, grouped by namespace.
     omitted: BTreeMap<String, BTreeSet<u64>>,
     digest: RandomState,
 }

@@ -92,7 +92,7 @@ pub trait CredentialsSource: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns an error if there are no credentials. This is an outage, and never a reason to deny a node.
+    /// Returns an error if no credentials exist. This is an outage, and never a reason to deny a node.
     async fn credentials(&self, tenant: &Tenant, region: &str) -> Result<Credentials, Unavailable>;
 
     /// Drops the session that AWS rejected for a call with these credentials. The call started at `since`. Returns

@@ -120,8 +120,8 @@ pub(crate) fn key_of(object: &impl ResourceExt) -> ObjectKey {
 ///
 /// # Errors
 ///
-/// Returns an error if the object cannot be parsed. The store keeps it as unreadable, so that its cluster's condition
-/// reports it.
+/// Returns an error if the object cannot be parsed. The store keeps the object as unreadable, and its cluster's
+/// condition reports it.
 pub(crate) fn put_custom(
     store: &IdentityStore,
     source: &Source,

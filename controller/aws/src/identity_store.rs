@@ -36,7 +36,7 @@ const BROKEN_WATCH: Duration = Duration::from_mins(2);
 /// The time that a resumed watch needs to report the changes that it missed.
 const CATCHES_UP: Duration = Duration::from_secs(10);
 
-/// The maximum number of watched Secrets. Each Secret has a separate watch, and an operator rarely has more than a few
+/// The maximum number of watched Secrets. Each Secret has a separate watch, and operators rarely use more than a few
 /// dozen of these Secrets.
 pub const MAX_SECRETS: usize = 1024;
 

@@ -226,7 +226,7 @@ impl IdentityWatch {
 
     async fn follow_secret(&self, name: String, stopped: oneshot::Receiver<()>, changed: &Notify) {
         tokio::select! {
-            // Biased, so that no further events are handled after a stop.
+            // The selection is biased, so that no further events are handled after a stop.
             biased;
             _ = stopped => {}
             () = self.follow(Source::Secret(name), changed) => {}

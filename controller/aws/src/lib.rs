@@ -16,7 +16,7 @@
 //! - `bounded`: objects of tenants, within the limits of each namespace
 //! - `tenancy`: the AWS identity of a workload cluster
 //! - `sessions`: role sessions, each shared by all tenants with the same calls
-//! - `identity_store`: the objects that name the identities of clusters
+//! - `identity_store`: the objects that specify the identities of clusters
 //! - `identity_objects`: the stored fields of objects in the management cluster
 //! - `identity_watch`: the watches that fill the store
 //! - `identity_read`: the identity of one cluster, for `tenancy explain`

@@ -38,10 +38,10 @@ pub struct Proxy {
 #[error("HTTPS_PROXY is not a plain HTTP proxy of the form http://[user:password@]host[:port]")]
 pub struct InvalidProxy;
 
-/// The limits of concurrent lookups of one group of hosts. The system's resolver cannot be interrupted, and each lookup
-/// occupies one of tokio's 512 blocking threads. All groups together occupy fewer than 128. The lookups of one host
-/// occupy at most half of the turns of its group, even if no other host has a lookup. A name server might not respond
-/// for the hosts of one region.
+/// The limits on concurrent lookups for one group of hosts. The system's resolver cannot be interrupted, and each
+/// lookup occupies one of tokio's 512 blocking threads. All groups together occupy fewer than 128. The lookups of one
+/// host occupy at most half of the turns of its group, even if no other host has a lookup. A name server might not
+/// respond for the hosts of one region.
 const LOOKUPS: TurnLimits = TurnLimits {
     all: 8,
     of_cluster: 4,

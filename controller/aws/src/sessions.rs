@@ -8,7 +8,7 @@
 //!
 //! Each module imports only modules above it.
 //!
-//! - `error`: why there are no credentials
+//! - `error`: the reasons why credentials are missing
 //! - `budget`: the rate of STS calls
 //! - `assume`: the STS calls
 //! - `state`: the credentials of one link, their last failure, and their account

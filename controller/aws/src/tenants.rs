@@ -107,7 +107,7 @@ impl TenantCredentials {
         identities: Arc<IdentityStore>,
         digest_key: DigestKey,
     ) -> (Self, mpsc::UnboundedReceiver<(ObjectKey, String)>) {
-        // The channel has at most one entry for each cluster, until the account is stored in the API server.
+        // The channel contains at most one entry for each cluster, until the account is stored in the API server.
         let (first_accounts, to_write) = mpsc::unbounded_channel();
         let credentials = Self {
             clients,
@@ -402,7 +402,7 @@ impl TenantCredentials {
         last.and_then(|(of, account)| (of == key).then_some(account))
     }
 
-    /// The condition about a failure of a tenant's credentials. `None` if there is no failure. This function does not
+    /// The condition about a failure of a tenant's credentials. `None` if no failure exists. This function does not
     /// make a call.
     pub fn credentials_report(&self, cluster: &ObjectKey) -> Option<ConditionReport> {
         let failure = self

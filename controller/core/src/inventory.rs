@@ -43,8 +43,9 @@ pub trait Inventory: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Whether the inventory observed the deletion of the machine with this name ([`Machine::name`]), so that the
-    /// removal was intended. `false` if the inventory does not observe deletions, or has already dropped this deletion.
+    /// Whether the inventory observed the deletion of the machine with this name ([`Machine::name`]), which means that
+    /// the removal was intended. `false` if the inventory does not observe deletions, or has already dropped this
+    /// deletion.
     fn was_deleted(&self, _name: &str) -> bool {
         false
     }
@@ -93,7 +94,7 @@ pub struct Machine {
     pub addresses: Vec<IpAddr>,
     /// The DNS names that the infrastructure reports, in lower case.
     pub dns_names: Vec<String>,
-    /// Whether the infrastructure is still being provisioned, so that it can report more addresses and names later.
+    /// Whether the infrastructure is still being provisioned, and can therefore report more addresses and names later.
     pub provisioning: bool,
     /// The bootstrap token that belongs only to this machine. `None` if the machine shares a token, or has no token.
     pub token_id: Option<TokenId>,

@@ -28,7 +28,7 @@
 //! - `nodes`: the trait that reads and deletes Nodes
 //! - `serving`: the names and addresses of serving certificates
 //! - `verifier`: the trait that appraises evidence, and the provider `insecure`
-//! - `ledger`: the records of the holders of node names: rules, sweep, and the trait that stores them
+//! - `ledger`: the holders' records for node names: rules, sweep, and the trait that stores them
 //! - `policy`: the checks, each of which is one function
 //! - `request`: the chain of types
 //! - `decide`: one request through the chain

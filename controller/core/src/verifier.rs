@@ -71,7 +71,7 @@ pub trait Verifier: Debug + Send + Sync {
 
     /// Returns the names and addresses that the platform reports for the machine with this provider ID. These names and
     /// addresses are used for serving certificates if the inventory does not report any. Returns `None` if the platform
-    /// does not report names, so that the names from the node's own report can be used.
+    /// does not report names. The names from the node's own report can then be used.
     ///
     /// In the proposal, this is `VerifyServingAttestationData`.
     ///

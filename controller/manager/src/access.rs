@@ -39,7 +39,7 @@ pub(crate) async fn for_person(
 ///
 /// # Errors
 ///
-/// Returns an error if the kubeconfig cannot be used, or if there is no kubeconfig and this process does not run in a
+/// Returns an error if the kubeconfig cannot be used, or if no kubeconfig exists and this process does not run in a
 /// cluster.
 pub(crate) async fn for_controller(
     kubeconfig: Option<PathBuf>,

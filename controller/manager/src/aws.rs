@@ -72,7 +72,7 @@ pub(crate) struct AwsParts {
     sts: Sts,
     ec2: Ec2Settings,
     own: Arc<DefaultChain>,
-    /// The STS URLs, by region.
+    /// The STS URLs, keyed by region.
     sts_urls: BTreeMap<String, String>,
     /// The client for these URLs, if they have a separate CA.
     sts_client: Option<SharedHttpClient>,
@@ -95,7 +95,7 @@ pub(crate) struct Aws {
 #[error(transparent)]
 pub(crate) struct AwsUnavailable(pub(crate) Arc<InvalidStsSettings>);
 
-/// The reason why there are no clients for AWS.
+/// The reason why the AWS clients are missing.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AwsError {
     /// An option or its file is invalid.

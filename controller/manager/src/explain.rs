@@ -19,7 +19,8 @@ use crate::file;
 use crate::providers::Providers;
 use crate::query::{QueryOptions, wrapped};
 
-/// The maximum size of a file with requests, in bytes. This is enough for hundreds of requests of a few kilobytes each.
+/// The maximum size of a file with requests, in bytes. This size is enough for hundreds of requests, each of which is a
+/// few kilobytes long.
 const MAX_FILE_LEN: usize = 4 * 1024 * 1024;
 
 /// The maximum size of a CA file, in bytes. This is enough for hundreds of certificates.

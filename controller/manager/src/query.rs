@@ -49,7 +49,7 @@ impl Confirmation {
     ///
     /// # Errors
     ///
-    /// Returns an error if it has neither option, and there is no terminal.
+    /// Returns an error if the command has neither option, and no terminal is available.
     pub(crate) fn check(&self) -> Result<(), BoxError> {
         let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
         let unconfirmed = || {

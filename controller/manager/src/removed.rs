@@ -58,7 +58,7 @@ pub(crate) const REMOVED: &[(&[&str], &str, Instead)] = &[
 const ACK_CARM: Instead = Hint("use --ack=carm, which reads the maps of teams and of accounts");
 
 const BREAK_GLASS: Instead = Hint(concat!(
-    "run the ordinary controller: run --kubeconfig FILE --namespace NAMESPACE; see ",
+    "run the regular controller: run --kubeconfig FILE --namespace NAMESPACE; see ",
     page_url!("break-glass.md#what-to-do")
 ));
 

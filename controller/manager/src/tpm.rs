@@ -85,7 +85,7 @@ pub(crate) fn platform(
     }
 }
 
-/// Keys in files. They are read for each request, so that a new key does not require a restart.
+/// Keys in files. The keys are read for each request, so a new key does not require a restart.
 #[derive(Debug)]
 struct KeyFiles(PathBuf);
 

@@ -190,7 +190,7 @@ impl Pipeline {
                 None => return Ok(deleted(csr)),
                 // The queue reserves more memory for the next try, or delays the try until enough memory is available.
                 Some(found) if memory(&found) > work.max_len => {
-                    tracing::debug!(csr, "the request is larger than its watched version");
+                    tracing::debug!(csr, "the request is now larger than in the watch");
                     return Ok(Next::Retry);
                 }
                 Some(found) => found,

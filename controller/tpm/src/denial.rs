@@ -89,7 +89,7 @@ reasons! {
         #[cure("Add the CA that the log names to `requireCA`.")]
         EndorsementCertificateUntrusted(String) => "no accepted CA issued the endorsement key certificate",
         /// The certificate, its chain and the CAs with the same names in `requireCA` need too many signature checks.
-        #[error("the endorsement key certificates need more than {0} signature checks")]
+        #[error("the endorsement key certificates require more than {0} signature checks")]
         #[cure("Remove CAs with the same name and different keys from `requireCA`.")]
         EndorsementCertificateTooManyChecks(usize) => "the endorsement key certificates need too many signature checks",
         /// The quote's signature is not a single `TPMT_SIGNATURE`, or its value is out of range.

@@ -33,7 +33,7 @@ const MAX_MACHINES: usize = 4096;
 /// even after its Machine was deleted.
 const MAX_OF_NAMESPACE: usize = 16_384;
 
-/// The number of machines that a cluster can have beyond the limit of its namespace, so that its conditions are
+/// The number of machines that a cluster can have beyond the limit of its namespace, which keeps its conditions
 /// correct.
 const OWN: usize = 8;
 

@@ -6,9 +6,9 @@
 //!
 //! - A program ignores unknown fields. Each new field has a default.
 //! - If the TPM helper cannot parse a question, it answers with [`DeviceError::Question`].
-//! - The plugin fails after this answer, and after an answer that it cannot parse. The error names the package. Only
-//!   `doctor` continues: it warns if the TPM helper does not support [`Ask::Examine`], because joins and renewals do
-//!   not need this question.
+//! - The plugin fails after this answer, and after an answer that it cannot parse. The error contains the name of the
+//!   package. Only `doctor` continues: it warns if the TPM helper does not support [`Ask::Examine`], because joins and
+//!   renewals do not need this question.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kubelet_attestation::evidence::tpm::Registers;

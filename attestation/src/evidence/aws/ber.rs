@@ -49,8 +49,8 @@ pub fn decode(text: &str) -> Result<Vec<u8>, InvalidBer> {
 ///
 /// # Errors
 ///
-/// Returns an error if `ber` has more than one element, more than `MAX_SIZE` bytes, or more than `MAX_DEPTH` levels.
-/// Also rejects encodings of lengths and tags that AWS does not send.
+/// Returns an error if `ber` contains more than one element, is larger than `MAX_SIZE` bytes, or is nested more than
+/// `MAX_DEPTH` levels deep. Also rejects encodings of lengths and tags that AWS does not send.
 pub fn to_der(ber: &[u8]) -> Result<Vec<u8>, InvalidBer> {
     ensure!(ber.len() <= MAX_SIZE, InvalidBer("it is too large"));
     let mut input = Input(ber);
@@ -175,7 +175,7 @@ fn at_least(least: usize, length: usize) -> Result<usize, InvalidBer> {
     Ok(length)
 }
 
-/// Appends an element. The length fits into two bytes, because the input has at most [`MAX_SIZE`] bytes.
+/// Appends an element. The length fits into two bytes, because the input is at most [`MAX_SIZE`] bytes long.
 fn append(der: &mut Vec<u8>, tag: u8, content: &[u8]) -> Result<(), InvalidBer> {
     let length = u16::try_from(content.len()).map_err(|_| InvalidBer("it is too large"))?;
     let [high, low] = length.to_be_bytes();

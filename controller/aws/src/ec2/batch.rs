@@ -86,7 +86,7 @@ struct BatchedEc2 {
 /// The requests with the same credentials in one region.
 #[derive(Debug, Default)]
 struct Batches {
-    /// The batches that wait for their call, by number.
+    /// The batches that wait for their call, keyed by batch number.
     gathering: BTreeMap<u64, Batch>,
     last: u64,
     /// The number of waiting requests from each namespace.

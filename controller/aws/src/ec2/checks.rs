@@ -31,7 +31,7 @@ const LAUNCH_LEEWAY: Duration = Duration::from_mins(1);
 /// usually a few seconds.
 const ATTACHED_TOGETHER: Duration = Duration::from_mins(1);
 
-/// The prefix of the key of Cluster API's ownership tag, before the Cluster's name.
+/// The key prefix of Cluster API's ownership tag, which precedes the Cluster's name.
 const OWNERSHIP_TAG: &str = "sigs.k8s.io/cluster-api-provider-aws/cluster/";
 
 /// The value of the ownership tag.

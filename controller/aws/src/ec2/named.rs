@@ -108,7 +108,7 @@ impl Instances {
     }
 
     /// The identity of an existing machine without its document, and whether EC2 has more facts about it. `None` if its
-    /// provider ID is not an AWS ID, so that it cannot have evidence.
+    /// provider ID is not an AWS ID, because such a machine cannot have evidence.
     ///
     /// # Errors
     ///

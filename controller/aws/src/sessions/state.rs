@@ -149,7 +149,7 @@ impl State {
         self.renewal.as_ref()
     }
 
-    /// Whether the credentials in use must be renewed now, while requests still get them.
+    /// Whether the credentials in use must be renewed now, while requests still receive them.
     pub(super) fn is_due(&self) -> bool {
         let Credentials::InUse(held) = &self.credentials else {
             return false;

@@ -1,7 +1,8 @@
 //! STS responses, and their meaning.
 //!
 //! A response is a denial only if it contradicts the evidence, and only with one of the listed codes. Every other
-//! response, from STS or from a server in between, is an outage. A request recovers from an outage without action.
+//! response, from STS or from a server between the controller and STS, is an outage. A request recovers from an outage
+//! without action.
 
 use hyper::StatusCode;
 use node_attestation_core::refusal::{Failure, Refusal};

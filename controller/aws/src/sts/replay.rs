@@ -10,7 +10,8 @@
 //! The cache is limited for each instance, for each cluster, for each namespace and in total. The last quarter is
 //! reserved for namespaces that use less than half of the cache. Even if the cache is full, each namespace has a small
 //! reserved share, in which each cluster has a smaller share. All reserved shares together are at most as large as the
-//! cache. A request for which the cache has no space waits, because no signature is removed before it expires.
+//! cache. If the cache has no space for a request's signature, the request waits, because no signature is removed
+//! before it expires.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;

@@ -118,7 +118,7 @@ pub enum ResolutionError {
         /// The key.
         key: String,
     },
-    /// A value of a `ConfigMap` of AWS Controllers for Kubernetes is not a role.
+    /// A value in a `ConfigMap` of AWS Controllers for Kubernetes is not a role.
     #[error("the key {key:?} of the ConfigMap {map}: {detail}")]
     CarmInvalidValue {
         /// Its name.
@@ -175,7 +175,7 @@ pub enum ResolutionError {
         /// The error.
         detail: String,
     },
-    /// The object that names the identity does not exist.
+    /// The object that refers to the identity does not exist.
     #[error("{kind} {name} does not exist in namespace {namespace}")]
     InfrastructureNotFound {
         /// Its kind.

@@ -53,7 +53,7 @@ impl IdentityKind {
     }
 }
 
-/// An identity, by kind and name.
+/// An identity, identified by its kind and its name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IdentityRef {
     /// Its kind.

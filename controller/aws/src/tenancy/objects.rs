@@ -35,8 +35,8 @@ pub const ACCOUNT_MAP: &str = "ack-role-account-map";
 pub const TEAM_MAP: &str = "ack-role-team-map";
 
 /// The limits on the `AWSServiceAccountIdentity` objects in one namespace, which its tenant can create. An object can
-/// be 40 KB large, but is usually only a few hundred bytes. A namespace rarely has more than one object for each of its
-/// Clusters.
+/// be 40 KB large, but is usually only a few hundred bytes. A namespace rarely contains more than one object for each
+/// of its Clusters.
 pub const MAX_SERVICE_ACCOUNTS: NamespaceLimits = NamespaceLimits {
     objects: 1000,
     bytes: 8 * 1024 * 1024,
@@ -247,7 +247,7 @@ pub enum Identity {
 }
 
 impl Identity {
-    /// Creates an identity that is only dropped, so that its size is not needed.
+    /// Creates an identity that is only dropped, and whose size is therefore not needed.
     fn not_kept(found: Readable<AWSServiceAccountIdentitySpec>) -> Self {
         Self::ServiceAccount { found, bytes: 0 }
     }

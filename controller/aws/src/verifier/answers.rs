@@ -63,7 +63,7 @@ impl Answers {
         vec![resolved, self.credentials(cluster, regions, false)]
     }
 
-    /// Whether EC2 accepts the credentials of `cluster` in these regions. If EC2 was not called yet, whether STS has
+    /// Whether EC2 accepts the credentials of `cluster` in these regions. Before the first EC2 call, whether STS has
     /// accepted them.
     pub(super) fn credentials(
         &self,

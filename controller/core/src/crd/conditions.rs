@@ -125,7 +125,7 @@ pub mod reason {
     pub const CONTROLLER_IDENTITY: &str = "ControllerIdentity";
     /// AWS accepted the credentials.
     pub const CREDENTIALS_ACCEPTED: &str = "CredentialsAccepted";
-    /// There are no credentials, AWS does not accept them, or they do not have the required permissions.
+    /// The credentials are missing, AWS does not accept them, or they do not have the required permissions.
     pub const CREDENTIALS_UNUSABLE: &str = "CredentialsUnusable";
     /// No other Cluster with this name has the same AWS account.
     pub const NAME_UNIQUE: &str = "NameUnique";

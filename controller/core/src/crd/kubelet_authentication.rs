@@ -290,7 +290,7 @@ choice! {
 choice! {
     /// The treatment of bootstrap tokens.
     BootstrapTokens {
-        /// While attestation is enforced, the token of a Machine stays valid as long as the Machine exists.
+        /// While attestation is enforced, the token of a Machine remains valid as long as the Machine exists.
         Manage,
         /// The controller does not change tokens.
         Ignore,

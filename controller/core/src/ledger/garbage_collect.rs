@@ -358,7 +358,7 @@ impl RecordLedger {
     }
 }
 
-/// Returns the written value. `None` if the record changed since it was read, so that the next sweep must retry.
+/// Returns the written value. `None` if the record changed since it was read. The next sweep then retries.
 fn written<T>(written: Result<T, WriteError>) -> Result<Option<T>, Unavailable> {
     match written {
         Ok(written) => Ok(Some(written)),

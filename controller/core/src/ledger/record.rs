@@ -289,7 +289,7 @@ impl Record {
         }
     }
 
-    /// Creates a refusal that names the node and the holder.
+    /// Creates a refusal that contains the node and the holder.
     pub(super) fn refused<T>(&self, as_one: impl FnOnce(NodeName, ProviderId) -> T) -> T {
         as_one(self.node_name.clone(), self.holder.provider_id.clone())
     }

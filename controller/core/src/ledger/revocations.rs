@@ -30,7 +30,7 @@ const MAX_RELEASED: usize = 300;
 /// `clusterctl move` keeps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RevocationDecisions {
-    /// The lowest valid generation for all records. 0 if there is no lowest valid generation.
+    /// The lowest valid generation for all records. 0 if no lowest valid generation is set.
     pub floor: u64,
     /// The released machines, with the time of release. Earlier revocations do not affect these machines.
     pub released: BTreeMap<ProviderId, SystemTime>,
@@ -165,7 +165,7 @@ impl KnownRevocations {
 pub struct RecordRevocations {
     /// The list.
     pub list: RevokedNodeCredentialsSpec,
-    /// The earliest expiry time of an entry. `None` if there is no entry.
+    /// The earliest expiry time of an entry. `None` if the list is empty.
     pub first_end: Option<SystemTime>,
 }
 
@@ -219,7 +219,7 @@ impl Revocations {
     }
 
     /// Merges the list from the workload cluster with the previously known list and with the list from the records. An
-    /// entry is removed only when it expires. `bounded` limits the size of the merge of the first two lists, because a
+    /// entry is removed only when it expires. `bounded` limits the size of the merged first two lists, because a
     /// workload cluster's API server can return different entries in each response.
     pub fn merged(
         &self,

@@ -39,7 +39,8 @@ pub(crate) fn alternative_names(csr: &CertificationRequest) -> Result<&[u8], Den
     names.ok_or(Denial::ServingNamesMissing)
 }
 
-/// Checks that there are no extensions, as in a client certificate request from a kubelet without the plugin.
+/// Checks that the request contains no extensions, as in a client certificate request from a kubelet without the
+/// plugin.
 pub(crate) fn none(csr: &CertificationRequest) -> Result<(), Denial> {
     match csr.extensions() {
         [] => Ok(()),

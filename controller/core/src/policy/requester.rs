@@ -28,7 +28,7 @@ pub enum Requester {
     Unmarked,
 }
 
-/// Accepts a bootstrap token, or the node's own certificate. The ledger decides whether to accept a certificate that
+/// Accepts a bootstrap token, or the node's own certificate. The ledger determines whether to accept a certificate that
 /// does not identify a node identity.
 ///
 /// The proposal requires `CN == spec.username`. A machine that joins has no certificate yet, so this check applies only

@@ -10,7 +10,7 @@ use crate::identifiers::ServingName;
 use crate::time::text;
 
 crate::reasons! {
-    /// The reasons why a request stays pending.
+    /// The reasons why a request remains pending.
     pub Deferral {
         /// No machine has this provider ID or bootstrap token. A machine can send its request before its infrastructure
         /// reports it.
@@ -139,7 +139,7 @@ pub enum WaitEnd {
     /// The expiry of the certificate, because the claimant has no evidence that it is the same machine.
     Expiry(SystemTime),
     /// The machine is the same, and waits until its Node is down, or until its certificate has expired. `None` if the
-    /// known certificate has expired, but the kubelet has renewed its Lease since then, so that it must have a later
+    /// known certificate has expired, but the kubelet has renewed its Lease since then, and must therefore have a later
     /// certificate.
     NodeDown(Option<SystemTime>),
 }

@@ -11,8 +11,8 @@ crate::reasons! {
                  needed.")]
         AnotherSigner(String) => "another signer answers this request",
         /// Attestation is not enforced in this cluster yet (`autoApproveBindings`), and the request is for a built-in
-        /// signer. Its own approver, or an operator, decides.
-        #[error("attestation is not enforced in this cluster, and the request names a built-in signer")]
+        /// signer. The signer's own approver, or an operator, answers the request.
+        #[error("attestation is not enforced in this cluster, and the request is for a built-in signer")]
         #[cure("No action is needed. To enforce attestation, set `autoApproveBindings: Remove`.")]
         NotEnforced => "attestation is not enforced in this cluster",
         /// The request is already denied.

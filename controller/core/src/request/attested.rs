@@ -63,7 +63,7 @@ impl LocatedCsr {
             (Requester::First { .. }, assurance) => {
                 ClaimOrRenewal::Claiming(assurance, Claimant::Token)
             }
-            // The policy of the ledger decides whether such a claim is allowed without evidence.
+            // The ledger's policy determines whether such a claim is allowed without evidence.
             (Requester::Unmarked, assurance) => ClaimOrRenewal::Claiming(assurance, Claimant::Node),
             (Requester::Renewal { uid }, Assurance::Attested(identity)) => {
                 ClaimOrRenewal::Renewing(identity, *uid)

@@ -1,7 +1,7 @@
 //! Private keys that tenants write.
 //!
 //! A library that parses a key also checks the key's numbers. This check takes seconds if the numbers are long, so any
-//! user who can write a Secret could keep the controller busy. Therefore the controller first checks the kind of a key
+//! user who can write a Secret could keep the controller busy. Therefore the controller first checks the type of a key
 //! and the lengths of its numbers, and a library parses only a [`PrivateKey`].
 
 use kubelet_attestation::ensure;
@@ -123,7 +123,7 @@ impl PrivateKeyForm {
 }
 
 impl PrivateKey {
-    /// Checks the kind of the key and the lengths of its numbers, without arithmetic.
+    /// Checks the type of the key and the lengths of its numbers, without arithmetic.
     ///
     /// # Errors
     ///

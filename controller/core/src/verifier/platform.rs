@@ -44,7 +44,7 @@ pub trait Platform: Debug + Send + Sync {
     }
 
     /// Returns the Node name for the machine with this provider ID, as set by its infrastructure. `None` if the
-    /// platform does not report a name, so that the inventory determines the name.
+    /// platform does not report a name. The inventory then determines the name.
     ///
     /// # Errors
     ///

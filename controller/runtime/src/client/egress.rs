@@ -199,7 +199,7 @@ impl Dialler {
             .await
             .map_err(|error| format!("cannot resolve the host name of the API server: {error}"))?;
         let addresses = screened(addresses, self.egress)?;
-        let mut last = "the host name of the API server has no address".to_owned();
+        let mut last = "the host name of the API server does not resolve to an address".to_owned();
         for address in addresses {
             match connect(address).await {
                 Ok(stream) => return Ok(TokioIo::new(stream)),

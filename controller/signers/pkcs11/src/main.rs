@@ -102,7 +102,7 @@ const MAX_REQUEST_LEN: usize = 64 * 1024;
 /// The exit codes, for the end of `--help`.
 const EXIT_CODES: &str = "Exit codes:
   0   Stopped by a signal.
-  1   The signer cannot use a file, the token or the socket. Standard error names it and the cause.
+  1   The signer cannot use a file, the token or the socket. Standard error contains its name and the cause.
   2   The arguments are invalid.";
 
 /// Signs node certificates with keys in a PKCS #11 token, for node-attestation-controller.
@@ -160,7 +160,7 @@ fn main() -> anyhow::Result<()> {
     })
 }
 
-/// The arguments. An error about an option of an earlier build names its replacement.
+/// The arguments. An error about an option of an earlier build contains the replacement of the option.
 fn arguments() -> Arguments {
     let matches = Arguments::command().try_get_matches();
     let arguments = matches.and_then(|matches| Arguments::from_arg_matches(&matches));

@@ -1,4 +1,4 @@
-//! Options of earlier builds. If one of these options is used, the error names its replacement.
+//! Options of earlier builds. If an operator uses one of these options, the error contains its replacement.
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};

@@ -82,8 +82,8 @@ impl Authority {
         self.subject == certificate.issuer().as_raw()
     }
 
-    /// Checks that this authority, which has the name of the issuer of `certificate`, signed the certificate and was
-    /// allowed to sign it. `below` is the number of authorities between this authority and the endorsement key.
+    /// Checks that this authority, which has the issuer's name in `certificate`, signed the certificate and was allowed
+    /// to sign it. `below` is the number of authorities between this authority and the endorsement key.
     ///
     /// # Errors
     ///

@@ -193,7 +193,7 @@ static P521: Algorithms = Algorithms {
 /// Selects the algorithm that uses one digest.
 type Digest = fn(&'static Algorithms) -> &'static dyn VerificationAlgorithm;
 
-/// The accepted signature algorithms. Each entry states whether it is for RSA keys, and the digest. SHA-1 is not
+/// The accepted signature algorithms. Each entry contains whether it is for RSA keys, and the digest. SHA-1 is not
 /// accepted.
 static ACCEPTED: [(Oid<'static>, bool, Digest); 6] = [
     (OID_PKCS1_SHA256WITHRSA, true, |of| of.sha256),

@@ -7,7 +7,7 @@ use x509_cert::der::{Decode, Encode};
 
 use super::{Signer, Signers};
 
-/// The maximum size of the file, in bytes. AWS's certificates have 60 KiB in total.
+/// The maximum size of the file, in bytes. AWS's certificates are 60 KiB long in total.
 const MAX_FILE_SIZE: usize = 1024 * 1024;
 const REGION: &str = "Region:";
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";

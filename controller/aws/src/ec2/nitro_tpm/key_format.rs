@@ -25,7 +25,7 @@ pub(in crate::ec2) fn key_type(kind: KeyKind) -> Option<EkPubKeyType> {
     }
 }
 
-/// Returns the digest of a key of this type. The key is encoded again, so that each key has one digest.
+/// Returns the digest of a key of this type. The key is encoded again, so that each key has exactly one digest.
 pub(in crate::ec2) fn read(key_type: &EkPubKeyType, value: &str) -> Result<KeyDigest, NoKey> {
     ensure!(value.len() <= MAX_LEN, "it is too long for a key");
     let spki = STANDARD.decode(value).map_err(|_| "it is not base64")?;

@@ -1,4 +1,4 @@
-//! Lookups of the holder of a name.
+//! Looks up the holder of a name.
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 

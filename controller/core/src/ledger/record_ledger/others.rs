@@ -13,7 +13,7 @@ use crate::refusal::{Refusal, Unavailable};
 use crate::verifier::Assurance;
 
 /// The maximum number of other live records for one machine, TPM or key. Each step of a claim reads the stored version
-/// of each of these records. A renamed machine has one such record.
+/// of every such record. A renamed machine has one such record.
 pub(super) const MAX_LIVE: usize = 64;
 
 impl RecordLedger {

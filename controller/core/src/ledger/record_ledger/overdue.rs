@@ -10,8 +10,8 @@ const MAX_READ: usize = 100;
 
 /// The Nodes that previous sweeps read.
 ///
-/// Most overdue Nodes belong to machines that are switched off. If there are more of them than one sweep reads, reading
-/// the same Nodes in each sweep would hide all other Nodes.
+/// Most overdue Nodes belong to machines that are switched off. If one sweep cannot read all of them, reading the same
+/// Nodes in each sweep would hide all other Nodes.
 #[derive(Debug, Default)]
 pub(super) struct OverdueNodes {
     /// The Nodes that were Ready. At most [`MAX_READ`] Nodes.

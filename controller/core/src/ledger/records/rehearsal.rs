@@ -10,7 +10,7 @@ use crate::identifiers::{KeyDigest, RecordUid};
 use crate::refusal::Unavailable;
 use crate::verifier::Identity;
 
-/// The prefix of the versions of records in memory. Versions of stored records do not have this prefix.
+/// The version prefix of records in memory. Versions of stored records do not have this prefix.
 const REHEARSED: &str = "rehearsed-";
 
 /// An overlay over the records of a cluster, for [explanations](crate::decide::explain). Writes remain in memory.

@@ -1,8 +1,8 @@
 //! The rules for certificates whose records were lost, or come from a backup.
 //!
 //! The API server authenticated the certificate, so this controller issued it for the node name, and its UID contains
-//! the lost record and generation. The list of revoked certificates decides whether it is revoked, because the record
-//! that revoked it might also be lost.
+//! the lost record and generation. The list of revoked certificates determines whether it is revoked, because the
+//! record that revoked it might also be lost.
 
 use std::time::{Duration, SystemTime};
 

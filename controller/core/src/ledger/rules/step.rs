@@ -43,8 +43,8 @@ pub(in crate::ledger) struct Others {
     pub(in crate::ledger) tpm_of: Vec<(Stored, HolderState)>,
     /// Live records of other machines with the key of the claim.
     pub(in crate::ledger) key_of: Vec<Stored>,
-    /// Whether another name has a live or retired record for the claimant's identity, so that the claim renames the
-    /// machine. This field can only prevent a denial, so cached data is sufficient.
+    /// Whether another name has a live or retired record for the claimant's identity, which means that the claim
+    /// renames the machine. This field can only prevent a denial, so cached data is sufficient.
     pub(in crate::ledger) was_known: bool,
     /// Whether another name has a record with the UID of the certificate that recovers a record.
     pub(in crate::ledger) has_uid: bool,

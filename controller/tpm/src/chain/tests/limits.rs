@@ -86,7 +86,7 @@ fn a_request_causes_at_most_16_signature_checks() {
     assert_eq!(not_accepted.denial, too_many);
     assert_eq!(
         not_accepted.denial.to_string(),
-        "the endorsement key certificates need more than 16 signature checks"
+        "the endorsement key certificates require more than 16 signature checks"
     );
     assert!(not_accepted.expired.is_none());
     // Without the other authorities with the same name as one authority, the number of checks is sufficient.

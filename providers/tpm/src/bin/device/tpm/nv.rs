@@ -21,7 +21,7 @@ const CHAIN: std::ops::RangeInclusive<u32> = 0x01c0_0100..=0x01c0_01ff;
 /// The maximum number of these indices that are read. Vendors put several certificates into one index.
 const MAX_CHAIN_INDICES: u32 = 16;
 
-/// The maximum length of the content of these indices. It exceeds the limit for evidence, because the content includes
+/// The maximum content length of these indices. It exceeds the limit for evidence, because the content includes
 /// padding.
 const MAX_CHAIN_LEN: usize = 16 * 1024;
 
