@@ -81,7 +81,7 @@ impl Authenticator<'_> {
             let until = humantime::format_rfc3339_seconds(until);
             return Some(format!(
                 "the API server also refused a new certificate; the plugin does not send another request for this \
-                    reason before {until}"
+                 reason before {until}"
             ));
         }
         let is_revoked = error_chain(refused).contains(REVOKED);

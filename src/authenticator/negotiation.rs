@@ -159,7 +159,7 @@ impl Negotiation<'_> {
                     Code::Pending,
                     format!("request {name} is still pending"),
                     "find out why node-attestation-controller has not answered it; the next run waits for the same \
-                        request",
+                     request",
                 ));
             }
             Some(CsrState::Denied { reason, message }) => {

@@ -31,7 +31,7 @@ pub(crate) fn check_length(endpoint: &ClusterEndpoint, path: &Path) -> Result<()
         Code::Configuration,
         format!(
             "the CA certificates in {} are {} bytes long; with them, {EXEC_INFO} is {length} bytes long, and Linux \
-                allows at most {MAX_VARIABLE_LEN}",
+             allows at most {MAX_VARIABLE_LEN}",
             path.display(),
             endpoint.ca_pem().len()
         ),

@@ -82,7 +82,7 @@ pub enum Refused {
     /// The proxy's URL is invalid.
     #[error(
         "invalid proxy URL (want http://[USER:PASSWORD@]HOST:PORT, with percent-encoded special characters in USER and \
-            PASSWORD)"
+         PASSWORD)"
     )]
     NotAProxy,
     /// The kubeconfig refers to a file, and the policy does not accept files.

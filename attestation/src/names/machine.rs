@@ -27,13 +27,13 @@ pub enum InvalidName {
     /// The text is not a node name.
     #[error(
         "a node name must have at most {MAX_NODE_NAME_LEN} characters: lower-case letters, digits, '-' and '.'; each \
-            part must begin and end with a letter or digit"
+         part must begin and end with a letter or digit"
     )]
     NodeName,
     /// The text is not a provider ID.
     #[error(
         "a provider ID must have the form <provider>://<path>, with at most {MAX_PROVIDER_ID_LEN} printable ASCII \
-            characters and without spaces"
+         characters and without spaces"
     )]
     ProviderId,
     /// The text is not an audience.

@@ -122,7 +122,7 @@ impl From<IpAddr> for AddressRange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "an address range must have the form <network>/<prefix length>, without host bits and without IPv4-mapped IPv6, \
-        such as 10.0.0.0/8 or 2001:db8::/32"
+     such as 10.0.0.0/8 or 2001:db8::/32"
 )]
 pub struct InvalidAddressRange;
 

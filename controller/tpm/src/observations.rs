@@ -230,7 +230,7 @@ impl Seen {
             });
             let message = format!(
                 "the firmware of these machines does not extend the PCR bank that they quote, so any system can write \
-                    the registers of this bank: {}. Choose SHA-256 in the firmware setup, or update the firmware",
+                 the registers of this bank: {}. Choose SHA-256 in the firmware setup, or update the firmware",
                 listed(named.collect(), self.unmeasured.len())
             );
             (False, reason::NOT_MEASURED, message)

@@ -184,7 +184,7 @@ fn read_value(register: u8, digits: &str) -> Result<Value, String> {
     if is_unmeasured(register, &value) {
         return Err(format!(
             "contains the value that register {register} has before the firmware measures anything: any system can \
-                write a register with this value"
+             write a register with this value"
         ));
     }
     Ok(value)

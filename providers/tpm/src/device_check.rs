@@ -85,7 +85,7 @@ fn unusable(path: &Path, facts: &Path, error: Errno) -> Failure {
         Errno::ACCESS | Errno::PERM => (
             format!("no permission to open {place}"),
             "run the plugin as root, like the kubelet, or as a member of the file's group; check that no sandbox \
-                (DeviceAllow=, a container) blocks devices",
+             (DeviceAllow=, a container) blocks devices",
         ),
         Errno::BUSY => (
             format!("{place} is in use by another program"),

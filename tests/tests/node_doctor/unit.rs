@@ -151,7 +151,7 @@ fn doctor_reports_a_drop_in_without_effect() {
     );
     bed.first_failing(
         "kubelet-unit",
-        "systemd has not read",
+        "systemd has not reloaded",
         "systemctl daemon-reload",
     );
 

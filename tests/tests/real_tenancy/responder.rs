@@ -182,7 +182,7 @@ fn responders_revoke_and_reset_with_the_command_under_their_own_name() {
             "MachineReleased",
             "machine aws:///eu-west-1a/i-0123456789abcdef0",
         ),
-        ("FloorRaised", "the certificates of all nodes"),
+        ("FloorRaised", "all node certificates"),
     ] {
         let field = format!("reason={reason}");
         let events = ["events", "-n", NAME, "--field-selector", &field];

@@ -111,7 +111,7 @@ fn advice(code: &str) -> &'static str {
         }
         "PackedPolicyTooLarge" => {
             ": inlinePolicy, policyARNs and the session tags together are too large; EKS Pod Identity adds tags, \
-                unless disableSessionTags is set in its association"
+             unless disableSessionTags is set in its association"
         }
         _ => "",
     }

@@ -55,7 +55,7 @@ const COMBINATIONS: &[(&str, &str, &str)] = &[
         ".guestReportedAddresses",
         "self.guestReportedAddresses != 'Allow' || size(self.servingAddressRanges) > 0",
         "without ranges, a node can get a certificate for any address: set servingAddressRanges to the node networks, \
-            or use Refuse",
+         or use Refuse",
     ),
     (
         ".certificate.expirationSeconds",

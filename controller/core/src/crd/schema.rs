@@ -111,7 +111,7 @@ pub(super) fn address_ranges(_: &mut SchemaGenerator) -> Schema {
                 // The CEL functions require Kubernetes 1.31. The project requires 1.33.
                 "isCIDR(self) && cidr(self) == cidr(self).masked()",
                 "an address range must have the form <network>/<prefix length>, without host bits, such as \
-                    10.0.0.0/8 or 2001:db8::/32",
+                 10.0.0.0/8 or 2001:db8::/32",
             )],
         },
     })

@@ -54,13 +54,13 @@ pub enum InvalidPrivateKey {
     /// The content of the PEM block does not have the format in the block's label.
     #[error(
         "the content of the PEM block is not a key in the format of its label: export the key again, for example with \
-            \"openssl pkey\""
+         \"openssl pkey\""
     )]
     Malformed,
     /// The key type or the curve is not supported.
     #[error(
         "the key type or the curve is not supported: create an RSA key of 2048 to 4096 bits, or an ECDSA key on P-256, \
-            P-384 or P-521"
+         P-384 or P-521"
     )]
     Kind,
     /// The modulus of an RSA key is too short or too long. The number is its length in bits.

@@ -75,7 +75,7 @@ pub(super) async fn run(
     ensure!(
         !providers.allow_insecure || is_authorized(spec, &Provider::INSECURE),
         "--allow-insecure has no effect, because spec.authorizedAttestors in the --settings file does not contain \
-            insecure: remove the option"
+         insecure: remove the option"
             .into()
     );
     let file = arguments.inventory.unwrap_or_default();

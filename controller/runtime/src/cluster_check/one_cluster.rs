@@ -271,7 +271,7 @@ async fn templates(
         Ok(without) => Finding::warn(
             format!("without the plugin: {}", some(&without)),
             "add the plugin to these bootstrap templates. Until then, autoApproveBindings: Remove waits; if you \
-                enforce attestation anyway, new machines from these templates cannot join",
+             enforce attestation anyway, new machines from these templates cannot join",
         ),
     }
 }

@@ -62,7 +62,7 @@ metrics! {
         "Exempt names with two valid certificates of the built-in signer";
     OTHER_APPROVALS = Gauge "node_attestation_other_serving_approvals" &["namespace", "cluster", "approver"],
         "Requests for serving certificates that another approver approved in the last hour, grouped by the reason that \
-            it wrote";
+         it wrote";
     VENDOR_EXPIRY = Gauge "node_attestation_endorsement_certificate_expiry_timestamp_seconds" CLUSTER,
         "The earliest expiry of an endorsement key certificate or its issuers, reported from 90 days before the expiry";
     UNMEASURED = Gauge "node_attestation_unmeasured_machines" CLUSTER,

@@ -48,7 +48,7 @@ pub(super) enum NotSigned {
     TwoAlgorithms { outer: String, inner: String },
     #[error(
         "the signature algorithm {0} is not accepted; RSA PKCS #1 and ECDSA with SHA-256, SHA-384 or SHA-512 are \
-            accepted"
+         accepted"
     )]
     Algorithm(String),
     #[error("its key ({key}) does not match the signature algorithm ({algorithm})")]

@@ -56,7 +56,7 @@ impl RecordLedger {
         let too_many = || {
             Unavailable::new(format!(
                 "more than {MAX_LIVE} node identities that are not retired contain the machine, TPM or key of this \
-                    request"
+                 request"
             ))
         };
         ensure!(live.len() <= MAX_LIVE, unavailable(too_many()).into());

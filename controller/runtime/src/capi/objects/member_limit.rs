@@ -32,11 +32,11 @@ impl MemberLimit {
             }
             Self::ReportedOfNamespace => {
                 "the long lists of addresses and names in the statuses of its namespace's Machines use 1/32 of the \
-                    controller's memory limit; the addresses and names of this Machine are unknown"
+                 controller's memory limit; the addresses and names of this Machine are unknown"
             }
             Self::Reported => {
                 "the long lists of addresses and names in the statuses of all Machines use 1/16 of the controller's \
-                    memory limit; the addresses and names of this Machine are unknown"
+                 memory limit; the addresses and names of this Machine are unknown"
             }
         }
     }

@@ -40,7 +40,7 @@ fn without_plugin(found: Result<Vec<String>, String>) -> Option<String> {
     let text = || {
         format!(
             "enforcement waits until these bootstrap templates contain the plugin, because new machines from them \
-                could not join: {}{more} (add the plugin, or set autoApproveBindings: RemoveNow)",
+             could not join: {}{more} (add the plugin, or set autoApproveBindings: RemoveNow)",
             named.join(", ")
         )
     };
