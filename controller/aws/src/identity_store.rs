@@ -465,8 +465,7 @@ impl State {
         self.infrastructure.get(&(decider.kind.clone(), key))
     }
 
-    /// Returns the region of a cluster, and the kind of the object that specifies it. `None` if the object does not
-    /// specify a region.
+    /// Returns a cluster's region and the kind of object that specifies it. `None` if the object has no region.
     fn region(&self, cluster: &ObjectKey) -> Option<(&str, &str)> {
         let cluster = self.clusters.get(cluster)?.as_ref().ok()?;
         let decider = cluster.decider()?;
