@@ -58,7 +58,7 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
         vec![EvidenceVersion::V1]
     }
 
-    /// The machine's provider ID.
+    /// Returns the machine's provider ID.
     ///
     /// Called at the start of each run that needs a new credential, even if the run only fetches a certificate that is
     /// already issued. If [`known`](ProviderIdSources::known) is set, the provider can skip a slow query.
@@ -222,7 +222,7 @@ pub struct ProviderIdSources<'a> {
 }
 
 impl ProviderIdSources<'_> {
-    /// The configured provider ID: from the settings, otherwise from the kubelet's arguments and its
+    /// Returns the configured provider ID: from the settings, otherwise from the kubelet's arguments and its
     /// configuration.
     ///
     /// # Errors

@@ -266,7 +266,7 @@ impl Authenticator<'_> {
         Ok(store.map(|store| store.removable()).unwrap_or_default())
     }
 
-    /// The contents of the store. Does not change them.
+    /// Reads the contents of the store. Does not change them.
     pub(crate) fn stored(&self) -> Result<(Option<Store>, StoreContents), Failure> {
         let Some(store) = Store::open(&self.settings.state_directory)? else {
             return Ok((None, StoreContents::default()));

@@ -131,7 +131,7 @@ impl Doctor {
         &self.authenticator.settings
     }
 
-    /// The store and its contents.
+    /// Returns the store and its contents.
     fn stored(&self) -> Result<(Option<Store>, StoreContents), Finding> {
         let dir = &self.settings().state_directory;
         needs_root(dir)?;

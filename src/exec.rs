@@ -200,8 +200,8 @@ struct WireStatus<'a> {
     client_key_data: &'a str,
 }
 
-/// The output for client-go, as one line of JSON. It contains a client certificate with its chain, leaf first, its key,
-/// and the time at which client-go must run the plugin again.
+/// Returns the output for client-go, as one line of JSON. It contains a client certificate with its chain, leaf first,
+/// its key, and the time at which client-go must run the plugin again.
 pub(crate) fn exec_credential(
     version: ApiVersion,
     expiration: SystemTime,

@@ -17,7 +17,7 @@ pub(crate) fn is_fips() -> bool {
     rustls::crypto::aws_lc_rs::default_provider().fips()
 }
 
-/// The TLS configuration with this program's cryptography and TLS versions, without trust anchors.
+/// Returns the TLS configuration with this program's cryptography and TLS versions, without trust anchors.
 pub(crate) fn tls() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, rustls::Error> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()

@@ -71,7 +71,7 @@ impl PrivateKey {
         &self.pem
     }
 
-    /// The key pair with which rcgen signs.
+    /// Returns the key pair with which rcgen signs.
     pub fn pair(&self) -> Result<KeyPair, Invalid> {
         KeyPair::from_pem(self.pem.expose()).map_err(|error| unreadable(&error))
     }

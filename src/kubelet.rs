@@ -68,8 +68,8 @@ impl KubeletArguments {
         Some(Self::collect(arguments))
     }
 
-    /// The arguments of the kubelet that started this process, or otherwise the arguments in its unit; `None` without a
-    /// source of arguments.
+    /// Returns the arguments of the kubelet that started this process, or otherwise the arguments in its unit; `None`
+    /// without a source of arguments.
     ///
     /// # Errors
     ///
@@ -97,7 +97,7 @@ impl KubeletArguments {
         self.provider_id.as_deref()
     }
 
-    /// The provider ID of the node: from the flag, otherwise from the configuration file and its drop-ins.
+    /// Returns the provider ID of the node: from the flag, otherwise from the configuration file and its drop-ins.
     ///
     /// # Errors
     ///
@@ -174,7 +174,7 @@ fn unreadable(path: &Path, error: &io::Error) -> Failure {
     Failure::new(Code::Configuration, what, cure).because(error)
 }
 
-/// The paths in a directory, sorted; none if the directory does not exist.
+/// Reads the paths in a directory, sorted; none if the directory does not exist.
 fn folder_contents(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),

@@ -64,7 +64,7 @@ impl Origin {
         Self::parse(&store.read(StoreFile::Origin).ok().flatten()?).ok()
     }
 
-    /// The cluster.
+    /// Returns the cluster.
     pub(crate) fn cluster(&self) -> Result<ClusterEndpoint, InvalidKubeconfig> {
         ClusterEndpoint::from_fields(self.endpoint.clone(), StoreFile::Origin.name())
     }

@@ -29,7 +29,7 @@ pub(crate) fn program() -> String {
         .unwrap_or_default()
 }
 
-/// The path with which this program was started, if it is absolute. It can be a link that an upgrade changes.
+/// Returns the path with which this program was started, if it is absolute. It can be a link that an upgrade changes.
 pub(crate) fn path() -> io::Result<PathBuf> {
     let started = env::args_os().next().map(PathBuf::from);
     match started.filter(|path| path.is_absolute()) {
@@ -61,8 +61,8 @@ pub(crate) struct Output {
     pub(crate) is_cut: bool,
 }
 
-/// The standard output of a program, or the reason why there is none. A program that does not exit within `patience` is
-/// killed. Returns an error if a different program keeps the output open for longer.
+/// Returns the standard output of a program, or the reason why there is none. A program that does not exit within
+/// `patience` is killed. Returns an error if a different program keeps the output open for longer.
 pub(crate) fn output(
     program: &str,
     arguments: &[&str],

@@ -222,7 +222,7 @@ fn read(
     worst
 }
 
-/// The existing settings files: the specified or default file, and its drop-ins.
+/// Returns the existing settings files: the specified or default file, and its drop-ins.
 pub(crate) fn files(sources: &Sources<'_>) -> Result<Vec<PathBuf>, Failure> {
     let path = sources.config.unwrap_or(Path::new(CONFIG_FILE));
     let drop_ins = file::drop_ins(&path.with_extension("d"))?;

@@ -29,7 +29,7 @@ pub(crate) enum Cluster<'a> {
 }
 
 impl Cluster<'_> {
-    /// The endpoint, checked.
+    /// Checks and returns the endpoint.
     pub(super) fn endpoint(&self) -> Result<Arc<ClusterEndpoint>, InvalidKubeconfig> {
         match self {
             Self::Exec(cluster) => cluster.endpoint().map(Arc::new),
@@ -90,7 +90,7 @@ fn decoded_len(base64: &str) -> usize {
 }
 
 impl Attempt {
-    /// The login. If the login comes from the bootstrap kubeconfig, also its endpoint.
+    /// Returns the login. If the login comes from the bootstrap kubeconfig, also returns its endpoint.
     pub(super) fn login(
         &self,
         stored: &StoreContents,
@@ -106,8 +106,8 @@ impl Attempt {
         Ok((bootstrap.login, Some(bootstrap.endpoint)))
     }
 
-    /// The API server, from the first available source: the exec info or, in a manual run, the kubelet's kubeconfig;
-    /// the store; the bootstrap kubeconfig.
+    /// Returns the API server, from the first available source: the exec info or, in a manual run, the kubelet's
+    /// kubeconfig; the store; the bootstrap kubeconfig.
     pub(super) fn endpoint(
         &self,
         stored: &StoreContents,

@@ -34,7 +34,7 @@ impl Local {
         self.kubelet.as_ref().ok()?.as_ref()
     }
 
-    /// The sources of the node's name.
+    /// Returns the sources of the node's name.
     ///
     /// # Errors
     ///

@@ -94,8 +94,8 @@ impl Authenticator<'_> {
 }
 
 impl Attempt {
-    /// The names of this node and machine. `known` is the provider ID of the open request, if the machine's identity
-    /// does not have to be queried again.
+    /// Returns the names of this node and machine. `known` is the provider ID of the open request, if the machine's
+    /// identity does not have to be queried again.
     pub(super) fn names(
         &self,
         bound: Option<&Bound>,
@@ -104,7 +104,7 @@ impl Attempt {
         self.named(bound, known, |sources| self.attester.provider_id(sources))
     }
 
-    /// The node name, and the result of `ask`, which queries the sources of the provider ID.
+    /// Returns the node name, and the result of `ask`, which queries the sources of the provider ID.
     pub(super) fn named<T>(
         &self,
         bound: Option<&Bound>,
@@ -135,9 +135,9 @@ impl Attempt {
         Ok(node_name)
     }
 
-    /// The subject of the open request, if that request is approved and its name does not match `subject`. The approved
-    /// name takes precedence, because the cluster already uses it for this machine. If the request is not approved, the
-    /// run abandons it.
+    /// Returns the subject of the open request, if that request is approved and its name does not match `subject`. The
+    /// approved name takes precedence, because the cluster already uses it for this machine. If the request is not
+    /// approved, the run abandons it.
     pub(super) fn approved_under_another_name(
         &self,
         open: Option<&OpenRequest>,

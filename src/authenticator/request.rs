@@ -63,8 +63,8 @@ impl Attempt {
         (is_unknown && self.attester.renewal() == Renewal::Impossible).then_some(valid)
     }
 
-    /// The key and the request of an earlier run. Otherwise, the key of the stored certificate if the next request
-    /// [must use it](Self::refiled), or a new key, which is saved.
+    /// Returns the key and the request of an earlier run. Otherwise, returns the key of the stored certificate if the
+    /// next request [must use it](Self::refiled), or saves and returns a new key.
     pub(super) fn pending(
         &self,
         store: &StoreLock,

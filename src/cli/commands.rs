@@ -93,8 +93,8 @@ impl Session {
         self.authenticator(Self::sources(arguments), Caller::Person)
     }
 
-    /// The inputs of a command, with the cluster in the kubelet's kubeconfig if that kubeconfig runs a plugin. If the
-    /// API server has moved, the kubeconfig is more current than the stored cluster.
+    /// Returns the inputs of a command, with the cluster in the kubelet's kubeconfig if that kubeconfig runs a plugin.
+    /// If the API server has moved, the kubeconfig is more current than the stored cluster.
     fn in_cluster_of<'a>(
         &self,
         kubelet: &Kubelet,

@@ -28,7 +28,7 @@ impl Session {
         }
     }
 
-    /// The effective settings, and the settings files that were read.
+    /// Returns the effective settings, and the settings files that were read.
     pub(super) fn effective(&self, sources: Sources<'_>) -> Result<Sheet, Failure> {
         let files = settings::files(&sources)?;
         let files: Vec<_> = files

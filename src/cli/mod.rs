@@ -145,7 +145,7 @@ impl Session {
         }
     }
 
-    /// The inputs of a command, with valid settings.
+    /// Returns the inputs of a command, with valid settings.
     fn authenticator<'a>(
         &self,
         sources: Sources<'_>,

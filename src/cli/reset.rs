@@ -46,7 +46,7 @@ fn confirm(authenticator: &Authenticator<'_>) -> Result<(), Failure> {
     }
 }
 
-/// The files that `reset` deletes, and the effects on the node.
+/// Returns the files that `reset` deletes, and the effects on the node.
 fn plan(authenticator: &Authenticator<'_>) -> Result<String, Failure> {
     let files = authenticator.resettable()?;
     let lines = files

@@ -60,7 +60,7 @@ pub(super) fn plain(flag: &str, path: &Path) -> Result<(), Failure> {
     Err(Failure::new(Code::Usage, what, remedy))
 }
 
-/// The path of this program.
+/// Returns the path of this program.
 fn this_program() -> Result<PathBuf, Failure> {
     process::path().map_err(|error| {
         let what = format!("cannot determine the path of this program: {error}");

@@ -74,7 +74,7 @@ impl Credential {
     }
 }
 
-/// The certificates of the chain. Drops the text around the blocks, which the API server allows.
+/// Returns the certificates of the chain. Drops the text around the blocks, which the API server allows.
 fn chain(issued: &[u8]) -> Result<Vec<Vec<u8>>, Invalid> {
     let chain = <(SectionKind, Vec<u8>)>::pem_slice_iter(issued)
         .take(MAX_CERTIFICATES + 1)

@@ -70,7 +70,7 @@ impl Doctor {
         report("api-server", server);
     }
 
-    /// The API server, from the first available source: the kubelet's kubeconfig, the store, or the bootstrap
+    /// Returns the API server, from the first available source: the kubelet's kubeconfig, the store, or the bootstrap
     /// kubeconfig.
     fn endpoint(&self) -> Result<Arc<ClusterEndpoint>, Finding> {
         if let Some(Cluster::Checked(endpoint)) = &self.authenticator.cluster {

@@ -187,7 +187,7 @@ fn why_not_executable(program: &Path) -> String {
     )
 }
 
-/// The architecture of an ELF program, `e_machine`; `None` for a file in another format, such as a script.
+/// Returns the architecture of an ELF program, `e_machine`; `None` for a file in another format, such as a script.
 ///
 /// All architectures of Kubernetes nodes are little-endian, except s390x, whose number is read with swapped bytes.
 fn architecture(program: &Path) -> io::Result<Option<u16>> {

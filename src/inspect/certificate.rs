@@ -25,7 +25,7 @@ use crate::sheet::Sheet;
 
 const BEGIN: &str = "-----BEGIN ";
 
-/// The certificates of a text, leaf first, and its key.
+/// Returns the certificates of a text, leaf first, and its key.
 pub(super) fn sheet(text: &str, now: SystemTime) -> Result<Sheet, Invalid> {
     let chain = chain(text)?;
     let [leaf, issuers @ ..] = chain.as_slice() else {
@@ -58,7 +58,7 @@ pub(super) fn sheet(text: &str, now: SystemTime) -> Result<Sheet, Invalid> {
     Ok(sheet)
 }
 
-/// The DER of each certificate.
+/// Returns the DER of each certificate.
 fn chain(text: &str) -> Result<Vec<Vec<u8>>, Invalid> {
     let mut chain = Vec::new();
     for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(text.as_bytes()) {
@@ -73,7 +73,7 @@ fn chain(text: &str) -> Result<Vec<Vec<u8>>, Invalid> {
     Ok(chain)
 }
 
-/// The private key in the text, if it contains one.
+/// Returns the private key in the text, if it contains one.
 fn key(text: &str) -> Option<Result<PrivateKey, Invalid>> {
     let is_key = |block: &&str| {
         let label = block.split("-----").next();
@@ -84,7 +84,7 @@ fn key(text: &str) -> Option<Result<PrivateKey, Invalid>> {
     Some(PrivateKey::from_pem(pem))
 }
 
-/// The facts about one certificate.
+/// Returns the facts about one certificate.
 pub(super) fn facts(
     certificate: &X509Certificate<'_>,
     now: SystemTime,
@@ -208,7 +208,7 @@ pub(super) fn algorithm_name(id: &str) -> String {
     }
 }
 
-/// The subject, the issuer and the key's digest of a certificate in DER.
+/// Returns the subject, the issuer and the key's digest of a certificate in DER.
 pub(super) fn brief(der: &[u8]) -> Result<Sheet, String> {
     let certificate = parse(der).map_err(|error| error_chain(&error))?;
     let mut sheet = Sheet::default();

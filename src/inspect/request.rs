@@ -116,7 +116,7 @@ fn condition(condition: &Condition) -> Sheet {
     sheet
 }
 
-/// The facts in the bytes of `spec.request`.
+/// Returns the facts in the bytes of `spec.request`.
 pub(super) fn of_bytes(request: &[u8]) -> Result<Sheet, String> {
     let envelope = Envelope::parse(request).map_err(|error| error_chain(&error))?;
     let csr = CertificationRequest::from_der(&envelope.csr);

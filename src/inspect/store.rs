@@ -80,7 +80,7 @@ pub(crate) fn store(dir: &Path, machine: &Machine, now: SystemTime) -> Result<Sh
     Ok(sheet)
 }
 
-/// The name, mode, size and time of each file, including quarantined files.
+/// Returns the name, mode, size and time of each file, including quarantined files.
 fn files(store: &Store) -> Result<Vec<String>, Failure> {
     let files = store.list()?.into_iter();
     let files = files.map(|file| {

@@ -152,7 +152,7 @@ impl ApiClient {
         self.object_unless(&question, (StatusCode::NOT_FOUND, "NotFound"), deadline)
     }
 
-    /// The object in the answer; `None` for an error with this status and reason.
+    /// Returns the object in the answer; `None` for an error with this status and reason.
     fn object_unless(
         &self,
         question: &Question,
@@ -262,7 +262,7 @@ impl ApiClient {
     }
 }
 
-/// The TLS identity or the header of a login. An error contains the invalid field.
+/// Returns the TLS identity or the header of a login. An error contains the invalid field.
 fn present(
     login: Option<&Login>,
 ) -> Result<(Option<Identity>, HeaderMap), (&'static str, Refused)> {
@@ -297,7 +297,7 @@ struct Route {
 }
 
 impl Route {
-    /// The connection parameters for this endpoint. An error contains the invalid field.
+    /// Returns the connection parameters for this endpoint. An error contains the invalid field.
     fn to(
         endpoint: &ClusterEndpoint,
         proxy: Option<&ProxyServer>,

@@ -80,7 +80,7 @@ impl Kubeconfig {
         document.endpoint(beside(path)).ok()
     }
 
-    /// The text with `program` as the command of the exec plugin of the current context's user, and otherwise
+    /// Returns the text with `program` as the command of the exec plugin of the current context's user, and otherwise
     /// unchanged; `None` if the text does not contain `command` literally.
     pub(crate) fn with_exec_command(
         path: &Path,
@@ -102,7 +102,7 @@ impl Kubeconfig {
         Ok(changed.find(runs_program))
     }
 
-    /// The command of the exec plugin of the current context's user; `None` if the user has no plugin.
+    /// Returns the command of the exec plugin of the current context's user; `None` if the user has no plugin.
     pub fn read_exec_command(path: &Path) -> Result<Option<String>, KubeconfigError> {
         let exec = ExecUser::read(path)?.exec;
         Ok(exec.map(|exec| exec.command.unwrap_or_default()))
@@ -184,7 +184,7 @@ pub(crate) fn changed_at(path: &Path) -> Option<(i64, i64)> {
 }
 
 impl ExecCluster<'_> {
-    /// The endpoint of the cluster.
+    /// Returns the endpoint of the cluster.
     pub fn endpoint(&self) -> Result<ClusterEndpoint, InvalidKubeconfig> {
         let owned = |text: &Cow<'_, str>| text.clone().into_owned();
         let cluster = Cluster {

@@ -39,8 +39,8 @@ impl fmt::Display for ProxyServer {
 }
 
 impl ProxyServer {
-    /// The proxy for this endpoint: the proxy in its fields, or otherwise the proxy in the environment. An error
-    /// contains the field or the variable.
+    /// Returns the proxy for this endpoint: the proxy in its fields, or otherwise the proxy in the environment. An
+    /// error contains the field or the variable.
     pub(super) fn of(
         endpoint: &ClusterEndpoint,
         environment: Environment<'_>,

@@ -14,8 +14,8 @@ use crate::http;
 pub(super) use verifier::{InsteadOf, Verifier};
 pub(super) use words::fault;
 
-/// The TLS configuration that presents `identity`. Without `is_named`, the handshake does not send the host of the URL
-/// (SNI).
+/// Returns the TLS configuration that presents `identity`. Without `is_named`, the handshake does not send the host of
+/// the URL (SNI).
 pub(super) fn config(
     verifier: Verifier,
     identity: Option<Identity>,

@@ -345,7 +345,7 @@ impl Transport {
 }
 
 impl Stream<'_> {
-    /// The next line; `None` at the end of the answer.
+    /// Reads the next line; `None` at the end of the answer.
     pub(super) fn line(&mut self) -> Result<Option<Vec<u8>>, ApiError> {
         let mut line = Vec::new();
         (&mut self.body)
@@ -358,7 +358,7 @@ impl Stream<'_> {
         Ok((!line.is_empty()).then_some(line))
     }
 
-    /// The whole answer.
+    /// Reads the whole answer.
     pub(super) fn whole(self) -> Result<Answer, ApiError> {
         let body = http::read(self.body, MAX_ANSWER_LEN, Zeroizing::default())
             .map_err(|error| self.transport.explain(&error, self.what))?

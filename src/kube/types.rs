@@ -201,8 +201,8 @@ fn find<'a>(conditions: Option<&'a [WireCondition]>, kind: &str) -> Option<&'a W
 }
 
 impl WireStatus {
-    /// The state. A denial or failure is final, regardless of other fields. A certificate without an approval is
-    /// ignored.
+    /// Returns the state. A denial or failure is final, regardless of other fields. A certificate without an approval
+    /// is ignored.
     fn understand(self, mut annotations: Annotations) -> Result<CsrState, Malformed> {
         let find = |kind| find(self.conditions.as_deref(), kind);
         if let Some(denied) = find("Denied") {

@@ -24,8 +24,8 @@ struct Configuration {
     rotate_certificates: Option<bool>,
 }
 
-/// The provider ID from the last file in `folder` that sets it, or otherwise from the configuration file `config`;
-/// `None` if it is empty, as in the kubelet.
+/// Returns the provider ID from the last file in `folder` that sets it, or otherwise from the configuration file
+/// `config`; `None` if it is empty, as in the kubelet.
 pub(super) fn provider_id(
     machine: &Machine,
     config: Option<&str>,
@@ -45,7 +45,7 @@ pub(super) fn rotates_certificates(
     Ok(found == Some(true))
 }
 
-/// The value from the last of these files that sets the field.
+/// Returns the value from the last of these files that sets the field.
 ///
 /// The kubelet merges the files of the directory into the configuration in the order of their names, including the
 /// files in subdirectories.

@@ -1,4 +1,5 @@
-//! Patterns in the paths of environment files (`EnvironmentFile=`, systemd.exec(5)), which systemd expands with glob(3).
+//! Patterns in the paths of environment files (`EnvironmentFile=`, systemd.exec(5)), which systemd expands with
+//! glob(3).
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -11,8 +12,8 @@ use crate::machine::Machine;
 /// The characters that make a component of a path a pattern. A backslash makes the next character literal.
 const SPECIAL: [char; 4] = ['*', '?', '[', '\\'];
 
-/// The files that a path in the unit matches, in the order in which systemd reads them. A path without a pattern
-/// matches one file, which can be missing.
+/// Returns the files that a path in the unit matches, in the order in which systemd reads them. A path without a
+/// pattern matches one file, which can be missing.
 pub(crate) fn environment_files(machine: &Machine, path: &str) -> Result<Vec<PathBuf>, Failure> {
     let mut found = vec![machine.path("/")];
     for part in path.split('/').filter(|part| !part.is_empty()) {
@@ -31,7 +32,7 @@ pub(crate) fn environment_files(machine: &Machine, path: &str) -> Result<Vec<Pat
     Ok(found)
 }
 
-/// The paths in a directory whose names match the pattern.
+/// Returns the paths in a directory whose names match the pattern.
 fn entries(folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, Failure> {
     let mut paths = match folder_contents(folder) {
         // A component in the middle of the path can also match a file, which is skipped.

@@ -52,8 +52,8 @@ const COMMAND: [&str; 5] = [
 /// The variable of kubeadm's unit that specifies the configuration file.
 const CONFIG_ARGUMENTS: &str = "KUBELET_CONFIG_ARGS";
 
-/// The arguments in the kubelet's unit. If the machine does not have this unit or systemd, the arguments in kubeadm's
-/// unit; `None` if no variable of that unit is set.
+/// Returns the arguments in the kubelet's unit. If the machine does not have this unit or systemd, returns the
+/// arguments in kubeadm's unit; `None` if no variable of that unit is set.
 pub(super) fn arguments(machine: &Machine) -> Result<Option<Vec<String>>, Failure> {
     if machine.path(SYSTEMD).exists() {
         let shown = output("systemctl", &["show", UNIT, PROPERTIES], PATIENCE);
@@ -107,7 +107,7 @@ impl<'a> Properties<'a> {
         lines.filter_map(move |(known, value)| (known == key).then_some(value))
     }
 
-    /// The arguments in the unit's command. `inherited` are the variables of this process.
+    /// Returns the arguments in the unit's command. `inherited` are the variables of this process.
     fn arguments(
         &self,
         machine: &Machine,
@@ -141,7 +141,7 @@ impl<'a> Properties<'a> {
         Ok(expanded(&argv, value).into_iter().skip(1).collect())
     }
 
-    /// The variables in the unit and in its environment files.
+    /// Returns the variables in the unit and in its environment files.
     fn variables(&self, machine: &Machine) -> Result<BTreeMap<String, String>, Failure> {
         let mut variables = BTreeMap::new();
         for list in self.all("Environment") {

@@ -18,7 +18,7 @@ pub(crate) struct Effective {
     pub(crate) source: String,
 }
 
-/// Every setting, in the order of the table.
+/// Returns every setting, in the order of the table.
 ///
 /// # Errors
 ///

@@ -122,7 +122,7 @@ fn load(
     }
 }
 
-/// The text of a document; `None` if the document does not exist.
+/// Reads the text of a document; `None` if the document does not exist.
 fn text_of(path: &Path) -> Result<Option<String>, Failure> {
     let document = path.display();
     // Open without blocking, because no deadline applies yet, and a named pipe might never get a writer.

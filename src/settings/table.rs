@@ -11,8 +11,8 @@ use crate::failure::Invalid;
 type Expiration = Number<600, 2_147_483_647>;
 
 /// Declares settings, and their table. Each setting has a type, a key in a file, a flag, a name of the value, and a
-/// line of `--help`. It also has a default, or a description of the behavior without a value. The table can end with the
-/// settings of another table.
+/// line of `--help`. It also has a default, or a description of the behavior without a value. The table can end with
+/// the settings of another table.
 #[macro_export]
 macro_rules! settings {
     ($vis:vis $table:ident $([.., $other:ident])? {
@@ -206,7 +206,7 @@ impl<const LEAST: u32, const MOST: u32> Value for Number<LEAST, MOST> {
     }
 }
 
-/// The value with this name.
+/// Returns the value with this name.
 ///
 /// # Errors
 ///

@@ -109,7 +109,7 @@ impl Store {
         })
     }
 
-    /// The holder of the lock; `None` if it is free, or was never taken. Does not write anything.
+    /// Reads the holder of the lock; `None` if it is free, or was never taken. Does not write anything.
     pub(crate) fn holder(&self) -> Result<Option<Holder>, Failure> {
         let path = self.dir.join(LOCK_FILE);
         let Some(mut file) = look(&path)? else {

@@ -95,7 +95,7 @@ impl<K: Ord + Hash, V> Bounded<K, V> {
         &self.entries
     }
 
-    /// All objects, for removing some of them.
+    /// Returns all objects, so that the caller can remove some of them.
     pub fn entries_mut(&mut self) -> &mut BTreeMap<K, Kept<V>> {
         &mut self.entries
     }

@@ -86,7 +86,7 @@ impl ClusterTenant {
 /// by [`CredentialsKey`], so that a decision never depends on the view of a different tenant.
 #[async_trait::async_trait]
 pub trait CredentialsSource: fmt::Debug + Send + Sync {
-    /// The credentials for the instances of `tenant` in `region`.
+    /// Returns the credentials for the instances of `tenant` in `region`.
     ///
     /// Every request calls this function, so an implementation should respond from memory.
     ///

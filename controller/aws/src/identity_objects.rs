@@ -190,7 +190,8 @@ pub(crate) fn put_custom(
     Ok(())
 }
 
-/// The stored fields of an object that refers to an identity. Names that are too long for an object are rejected.
+/// Returns the stored fields of an object that refers to an identity. Names that are too long for an object are
+/// rejected.
 fn infrastructure(spec: &str) -> Result<Infrastructure, Unreadable> {
     let found: Option<Infrastructure> = serde_json::from_str(spec)?;
     let found = found.unwrap_or_default();
@@ -203,7 +204,7 @@ fn infrastructure(spec: &str) -> Result<Infrastructure, Unreadable> {
     Ok(found)
 }
 
-/// The stored fields of a Cluster, with its references to its infrastructure and its control plane.
+/// Returns the stored fields of a Cluster, with its references to its infrastructure and its control plane.
 fn cluster(
     store: &IdentityStore,
     key: &ObjectKey,

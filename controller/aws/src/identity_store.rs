@@ -328,7 +328,7 @@ impl IdentityStore {
         self.state.read(own)
     }
 
-    /// The path to a cluster's credentials, based on the current objects.
+    /// Returns the path to a cluster's credentials, based on the current objects.
     ///
     /// # Errors
     ///
@@ -338,8 +338,8 @@ impl IdentityStore {
             .read(|state| state.resolve(tenant, self.settings, &self.sources()))
     }
 
-    /// The resolution with its steps, based on the stored objects. It is for an operator, and must not be used for a
-    /// decision.
+    /// Returns the resolution with its steps, based on the stored objects. It is for an operator, and must not be used
+    /// for a decision.
     ///
     /// # Errors
     ///

@@ -179,7 +179,7 @@ impl ResolveDns for Names {
 }
 
 impl Proxy {
-    /// The proxy for the STS client. `None` if no proxy is configured.
+    /// Returns the proxy for the STS client. `None` if no proxy is configured.
     pub(crate) fn for_sts(&self) -> Result<Option<reqwest::Proxy>, InvalidProxy> {
         let Some(https) = self.url()? else {
             return Ok(None);
@@ -189,13 +189,13 @@ impl Proxy {
         Ok(Some(proxy.no_proxy(no)))
     }
 
-    /// The SDK's HTTP client, which uses the same proxy. By default, the SDK would read more environment variables, in
-    /// a different order. It would also send calls without TLS to a proxy.
+    /// Returns the SDK's HTTP client, which uses the same proxy. By default, the SDK would read more environment
+    /// variables, in a different order. It would also send calls without TLS to a proxy.
     pub(crate) fn http_client(&self) -> Result<SharedHttpClient, InvalidProxy> {
         self.client(None)
     }
 
-    /// The SDK's HTTP client, which also trusts these CA certificates (PEM), in addition to the system's CA
+    /// Returns the SDK's HTTP client, which also trusts these CA certificates (PEM), in addition to the system's CA
     /// certificates.
     ///
     /// # Errors

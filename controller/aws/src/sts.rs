@@ -123,7 +123,7 @@ impl Sts {
         }
     }
 
-    /// The STS endpoint of the document's region, which must match the region of the proof.
+    /// Returns the STS endpoint of the document's region, which must match the region of the proof.
     fn endpoint(&self, proof: &Proof, document: &VerifiedDocument) -> Result<Endpoint, AwsDenial> {
         let region = document.region.clone();
         if proof.region != region {

@@ -299,7 +299,7 @@ fn is_of_account(expected: &Reservation, document: &VerifiedDocument) -> bool {
         .is_none_or(|account| account == document.account)
 }
 
-/// The provider ID of the instance, in the format of Cluster API Provider AWS.
+/// Returns the provider ID of the instance, in the format of Cluster API Provider AWS.
 fn provider_id(document: &VerifiedDocument) -> Result<ProviderId, AwsDenial> {
     let id = format!(
         "aws:///{}/{}",

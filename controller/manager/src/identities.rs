@@ -254,8 +254,8 @@ const RELEASED: &str =
 
 const UNCHANGED: &str = "Nothing was changed.\n";
 
-/// The output of a command that did not change any record. It contains the unchanged records, in the same format as
-/// after a change, or a text.
+/// Returns the output of a command that did not change any record. It contains the unchanged records, in the same
+/// format as after a change, or a text.
 fn unchanged(output: Format, found: &impl Serialize) -> Result<String, BoxError> {
     output.print(found, || UNCHANGED.to_owned())
 }

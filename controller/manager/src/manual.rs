@@ -80,7 +80,7 @@ pub(crate) fn exit_codes_of_help() -> String {
     exit_codes(EXIT_CODES)
 }
 
-/// The manual page of the program or of one of its commands. The section is 8, for administration commands.
+/// Returns the manual page of the program or of one of its commands. The section is 8, for administration commands.
 pub(crate) fn page(program: clap::Command, command: &[String]) -> Result<String, BoxError> {
     let mut page = program.after_long_help(Resettable::Reset);
     page.build();

@@ -65,8 +65,8 @@ impl TpmArguments {
     }
 }
 
-/// The platform that provides the TPMs of a cluster, according to its settings. EC2 is queried only for instances that
-/// `policy` accepts.
+/// Returns the platform that provides the TPMs of a cluster, according to its settings. EC2 is queried only for
+/// instances that `policy` accepts.
 pub(crate) fn platform(
     settings: &TpmSettings,
     aws: Result<&Aws, &AwsUnavailable>,

@@ -79,7 +79,7 @@ fn on_curve(curve: &'static Algorithm, point: &[u8], len: usize) -> Option<Vec<u
     (point.len() == len).then(|| point.to_vec())
 }
 
-/// The modulus in a public area.
+/// Returns the modulus in a public area.
 fn modulus(unique: &TpmuPublicId) -> Result<Key, NoKey> {
     let TpmuPublicId::Rsa(modulus) = unique else {
         return Err("it has no modulus");
@@ -87,8 +87,8 @@ fn modulus(unique: &TpmuPublicId) -> Result<Key, NoKey> {
     Key::rsa(modulus)
 }
 
-/// The point in a public area, in uncompressed form. Each coordinate is at most `len` bytes long, because a TPM can
-/// omit leading zeros.
+/// Returns the point in a public area, in uncompressed form. Each coordinate is at most `len` bytes long, because a TPM
+/// can omit leading zeros.
 fn point(unique: &TpmuPublicId, len: usize) -> Result<Vec<u8>, NoKey> {
     let TpmuPublicId::Ecc(TpmsEccPoint { x, y }) = unique else {
         return Err("it has no point");

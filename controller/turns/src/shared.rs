@@ -224,7 +224,7 @@ impl<K: Ord + Clone, V> Swept<K, V> {
         &self.entries
     }
 
-    /// All entries, sorted and mutable.
+    /// Returns all entries, sorted and mutable.
     pub fn entries_mut(&mut self) -> &mut BTreeMap<K, V> {
         &mut self.entries
     }

@@ -117,7 +117,7 @@ fn is_resolved(host: &str) -> bool {
     started.is_ok() && receiver.recv_timeout(RESOLUTION).unwrap_or_default()
 }
 
-/// The instance's identity.
+/// Returns the instance's identity.
 pub(crate) fn identify(session: &Session, deadline: Deadline) -> Result<Identity, Failure> {
     let identity = &session.identity;
     let names = session.local_hostname(deadline)?;

@@ -61,13 +61,13 @@ impl Session {
         })
     }
 
-    /// The instance's names in the metadata.
+    /// Returns the instance's names in the metadata.
     pub(crate) fn local_hostname(&self, deadline: Deadline) -> Result<Option<Text>, Failure> {
         let local_hostname = self.imds.find(LOCAL_HOSTNAME, deadline);
         local_hostname.map_err(|error| error.within("cannot read the instance's name"))
     }
 
-    /// The STS host, from the settings or otherwise from the region.
+    /// Returns the STS host, from the settings or otherwise from the region.
     pub(crate) fn sts_host(
         &self,
         settings: &Settings,

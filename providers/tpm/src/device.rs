@@ -96,7 +96,7 @@ pub(crate) fn ask<T: DeserializeOwned>(
     program::ask(&program, &question, deadline)
 }
 
-/// The path of the TPM helper, and the input for this request.
+/// Returns the path of the TPM helper, and the input for this request.
 fn prepare(settings: &TpmSettings, ask: Ask) -> Result<(PathBuf, Question), Failure> {
     let tcti = if let Some(tcti) = &settings.tcti {
         tcti.to_string()

@@ -11,7 +11,7 @@ const VENDOR: &str = "Amazon EC2";
 const ZONE: &str = "meta-data/placement/availability-zone";
 const ID: &str = "meta-data/instance-id";
 
-/// The instance's provider ID; `None` if the machine is not an instance.
+/// Returns the instance's provider ID; `None` if the machine is not an instance.
 ///
 /// The vendor name in the firmware identifies instances, so other machines do not wait for a metadata service. If the
 /// metadata service of an instance is unavailable, this function returns an error, because an outage must not change

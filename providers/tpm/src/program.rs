@@ -39,8 +39,8 @@ fn unanswered(what: String, remedy: &str) -> Failure {
     Failure::new(Code::DeviceUnavailable, what, remedy).within("cannot use the TPM")
 }
 
-/// The path of the program: in the directory of this program, or otherwise in the directory into which packages install
-/// it.
+/// Returns the path of the program: in the directory of this program, or otherwise in the directory into which packages
+/// install it.
 pub(crate) fn find() -> Result<PathBuf, Failure> {
     let beside = std::env::current_exe().map(|this| this.with_file_name(NAME));
     let packaged = Path::new(FOLDER).join(NAME);
@@ -87,7 +87,8 @@ pub(crate) fn failure(question: &Question, error: &DeviceError) -> Failure {
     device_error::failure(tpm.unwrap_or(&question.tcti), error)
 }
 
-/// The program's answer to a question. An answer that the plugin cannot read counts as [`DeviceError::Question`].
+/// Returns the program's answer to a question. An answer that the plugin cannot read counts as
+/// [`DeviceError::Question`].
 ///
 /// This function returns at the deadline, even if the program hangs, because libtss2 waits for a TPM indefinitely. It
 /// kills the program, but does not wait until the program exits: a process that has sent a command exits only after the
@@ -159,8 +160,8 @@ fn start(program: &Path) -> Result<Child, Failure> {
     })
 }
 
-/// The standard output and the standard error of the program, read until the program has closed both. `None` at the
-/// deadline.
+/// Reads the standard output and the standard error of the program until the program has closed both. `None` at
+/// the deadline.
 fn hear(child: &mut Child, deadline: Deadline) -> io::Result<Option<(String, String)>> {
     let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) else {
         return Ok(None);
@@ -175,7 +176,7 @@ fn hear(child: &mut Child, deadline: Deadline) -> io::Result<Option<(String, Str
     Ok(heard())
 }
 
-/// The first `limit` bytes of a stream, returned after its end.
+/// Reads a stream to its end, and returns its first `limit` bytes.
 ///
 /// A separate thread reads the stream to its end, because a program blocks if its output is not read.
 fn text(mut from: impl Read + Send + 'static, limit: u64) -> io::Result<mpsc::Receiver<String>> {

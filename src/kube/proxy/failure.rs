@@ -125,7 +125,7 @@ fn request(proxy: &Url, target: &str) -> Zeroizing<String> {
     lines
 }
 
-/// The status in the first line of the answer.
+/// Reads the status in the first line of the answer.
 fn status(answer: impl Read) -> io::Result<Option<u16>> {
     let mut line = String::new();
     BufReader::new(answer.take(MAX_LINE_LEN)).read_line(&mut line)?;

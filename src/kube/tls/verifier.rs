@@ -225,7 +225,7 @@ fn short_key(der: &CertificateDer<'_>) -> Option<usize> {
     None
 }
 
-/// The checks of a listed certificate, which does not need a signature.
+/// Performs the checks of a listed certificate, which does not need a signature.
 fn verify_listed(der: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
     let unreadable = || Error::from(CertificateError::BadEncoding);
     let (_, certificate) = parse_x509_certificate(der).map_err(|_| unreadable())?;

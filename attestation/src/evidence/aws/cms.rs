@@ -38,7 +38,7 @@ fn signed_content(der: &[u8]) -> der::Result<Vec<u8>> {
     Ok(<&OctetStringRef>::decode(&mut content)?.as_bytes().to_vec())
 }
 
-/// The content of the next element, which must have this tag.
+/// Returns the content of the next element, which must have this tag.
 fn within<'a>(elements: &mut SliceReader<'a>, tag: Tag) -> der::Result<SliceReader<'a>> {
     let element = AnyRef::decode(elements)?;
     element.tag().assert_eq(tag)?;

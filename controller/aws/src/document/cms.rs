@@ -267,7 +267,7 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// The next attribute: its type, and its one value.
+/// Returns the next attribute: its type, and its one value.
 fn attribute<'a>(rest: &mut SliceReader<'a>) -> Result<(ObjectIdentifier, AnyRef<'a>), Error> {
     rest.sequence(|attribute| {
         let kind = attribute.decode()?;

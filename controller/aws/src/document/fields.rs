@@ -29,7 +29,7 @@ pub(super) fn within<'a>(fields: &mut SliceReader<'a>, tag: Tag) -> Result<Slice
     SliceReader::new(element.value())
 }
 
-/// The DER of a SET with the content of `element`.
+/// Returns the DER of a SET with the content of `element`.
 pub(super) fn as_set(element: AnyRef<'_>) -> Result<Vec<u8>, Error> {
     AnyRef::new(Tag::Set, element.value())?.to_der()
 }

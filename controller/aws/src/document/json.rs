@@ -23,7 +23,7 @@ fn malformed(detail: impl Into<String>) -> AwsDenial {
     AwsDenial::DocumentMalformed(detail.into())
 }
 
-/// The region in a document whose signature has not been verified yet.
+/// Returns the region in a document whose signature has not been verified yet.
 pub(super) fn claimed_region(content: &[u8]) -> Result<String, AwsDenial> {
     Object::parse(content)?.region()
 }

@@ -194,7 +194,7 @@ impl Instances {
         })
     }
 
-    /// All instances with these tags.
+    /// Returns all instances with these tags.
     ///
     /// # Errors
     ///

@@ -289,7 +289,7 @@ impl<'a> Subject<'a> {
         Ok((apart > ATTACHED_TOGETHER).then(moved))
     }
 
-    /// The denial for a first claim, or a deferral if the instance is young.
+    /// Returns the denial for a first claim, or a deferral if the instance is young.
     fn not_shown(&self, what: &'static str) -> Result<Option<AwsDenial>, Refusal> {
         if is_young(self.expected, self.now) {
             return Err(self.lacks(self.incomplete(what)));

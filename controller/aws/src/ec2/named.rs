@@ -16,7 +16,7 @@ use crate::credentials::CredentialsSource;
 use crate::policy::AwsPolicy;
 
 impl Instances {
-    /// The name of the machine's Node. `None` if EC2 does not determine the name.
+    /// Returns the name of the machine's Node. `None` if EC2 does not determine the name.
     ///
     /// # Errors
     ///
@@ -35,8 +35,8 @@ impl Instances {
         Ok(Some(name.ok_or_else(unnamed)?))
     }
 
-    /// The addresses and the DNS names of all interfaces of the machine. Empty if the machine is not running. `None` if
-    /// EC2 does not determine them.
+    /// Returns the addresses and the DNS names of all interfaces of the machine. Empty if the machine is not running.
+    /// `None` if EC2 does not determine them.
     ///
     /// # Errors
     ///
@@ -107,8 +107,8 @@ impl Instances {
         judge(&facts, expected)
     }
 
-    /// The identity of an existing machine without its document, and whether EC2 has more facts about it. `None` if its
-    /// provider ID is not an AWS ID, because such a machine cannot have evidence.
+    /// Returns the identity of an existing machine without its document, and whether EC2 has more facts about it.
+    /// `None` if its provider ID is not an AWS ID, because such a machine cannot have evidence.
     ///
     /// # Errors
     ///

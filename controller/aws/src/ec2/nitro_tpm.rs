@@ -102,7 +102,7 @@ impl NitroTpms {
         }
     }
 
-    /// The key of an instance's TPM. `None` if the instance has no TPM.
+    /// Returns the key of an instance's TPM. `None` if the instance has no TPM.
     async fn key(
         &self,
         tenant: &Tenant,

@@ -71,8 +71,8 @@ pub enum InvalidSelector {
 }
 
 impl AllowedNamespaces {
-    /// The rule that allows the clusters in a namespace to use the identity. `None` if they are not allowed to use it.
-    /// `labels` are the labels of the namespace, or `None` if the namespace does not exist.
+    /// Returns the rule that allows the clusters in a namespace to use the identity. `None` if they are not allowed to
+    /// use it. `labels` are the labels of the namespace, or `None` if the namespace does not exist.
     ///
     /// # Errors
     ///

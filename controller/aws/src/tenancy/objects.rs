@@ -118,7 +118,7 @@ impl ServiceAccounts {
         self.0.has_omitted(namespace, &key)
     }
 
-    /// All identities, for removing some of them.
+    /// Returns all identities, so that the caller can remove some of them.
     pub(crate) fn entries_mut(&mut self) -> &mut KeptAccounts {
         self.0.entries_mut()
     }

@@ -74,7 +74,8 @@ impl ClusterSessions {
         });
     }
 
-    /// The credentials for this session, which are created if necessary. `None` if the session is no longer in use.
+    /// Returns the credentials for this session, which are created if necessary. `None` if the session is no longer in
+    /// use.
     pub(super) fn credentials(
         &mut self,
         session: &PlanCredentials,

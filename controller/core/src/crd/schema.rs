@@ -161,7 +161,7 @@ pub(super) fn tags(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// The schema of the revoked generations, keyed by the UID of the node identity.
+/// Returns the schema of the revoked generations, keyed by the UID of the node identity.
 pub(super) fn revoked(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -191,7 +191,7 @@ pub(super) fn revoked(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// The schema of the revoked keys, keyed by digest.
+/// Returns the schema of the revoked keys, keyed by digest.
 pub(super) fn revoked_keys(_: &mut SchemaGenerator) -> Schema {
     let time = |description: &str| {
         json!({

@@ -124,7 +124,7 @@ impl Foreseen {
     }
 }
 
-/// The provider ID of the machine whose Node has this name.
+/// Returns the provider ID of the machine whose Node has this name.
 async fn provider_id_of(node_name: &NodeName, context: &Context) -> Result<ProviderId, Deferral> {
     let machines = context.inventory.by_name(node_name.as_str()).await;
     let machines = machines.map_err(Deferral::InventoryUnavailable)?;

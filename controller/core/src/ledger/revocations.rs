@@ -260,7 +260,7 @@ impl Revocations {
         self.0.lock().list.is_some()
     }
 
-    /// The list. Returns an error until the list has been read.
+    /// Returns the list, or an error until the list has been read.
     pub(super) fn known(&self) -> Result<Arc<KnownRevocations>, Unavailable> {
         let list = self.0.lock().list.clone();
         let unread = "the list of revoked certificates has not been read yet";

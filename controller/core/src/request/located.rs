@@ -93,9 +93,9 @@ impl ConformantClientCsr {
 }
 
 impl ConformantClientCsr {
-    /// The reason why a request waits if its token has no owner. If the bootstrap configuration of the claimed machine
-    /// cannot be read, the token could belong to this machine. In this case, the request must not fail after a time
-    /// limit.
+    /// Returns the reason why a request waits if its token has no owner. If the bootstrap configuration of the claimed
+    /// machine cannot be read, the token could belong to this machine. In this case, the request must not fail after a
+    /// time limit.
     async fn without_owner(&self, inventory: &dyn Inventory) -> Deferral {
         // With evidence, the caller has already looked up the claimed machine.
         if self.request().evidence.is_some() {

@@ -260,7 +260,7 @@ fn bits(number: &[u8]) -> usize {
     (digits * 8).saturating_sub(first)
 }
 
-/// The curve of an ECDSA key in SEC1 (RFC 5915). `None` if the key does not contain the curve.
+/// Returns the curve of an ECDSA key in SEC1 (RFC 5915). `None` if the key does not contain the curve.
 fn curve_of_sec1(der: &[u8]) -> der::Result<Option<AnyRef<'_>>> {
     AnyRef::from_der(der)?.sequence(|elements| {
         number(elements)?;

@@ -107,7 +107,7 @@ fn is_authorized(spec: &KubeletAuthenticationSpec, provider: &Provider) -> bool 
     attestors.into_iter().any(|name| name == provider.as_str())
 }
 
-/// The inventory of the instances that `spec.aws` selects.
+/// Returns the inventory of the instances that `spec.aws` selects.
 fn instances(
     spec: &KubeletAuthenticationSpec,
     providers: &Providers,

@@ -4,8 +4,8 @@
 //!
 //! - An invalid file affects only its own CA.
 //! - A CA that is in use keeps its Cluster, even if its file changes: the signer does not use another file for the same
-//!   Cluster, with the same certificate, or with the same key. If one read finds several such new files, the signer uses
-//!   the first file by name.
+//!   Cluster, with the same certificate, or with the same key. If one read finds several such new files, the signer
+//!   uses the first file by name.
 //! - The signer replaces the CA if its file changes, and drops the CA if its file is removed.
 //! - Each version of an invalid file results in one event.
 
@@ -82,7 +82,7 @@ pub(crate) fn read(folder: &Path) -> io::Result<Files> {
     Ok(files)
 }
 
-/// The bytes of a file. `None` for other entries, such as a directory or a pipe.
+/// Reads the bytes of a file. `None` for other entries, such as a directory or a pipe.
 fn content(path: &Path) -> io::Result<Option<Vec<u8>>> {
     if !fs::metadata(path)?.is_file() {
         return Ok(None);

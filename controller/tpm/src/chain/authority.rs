@@ -130,7 +130,7 @@ pub(super) async fn issued(
         .and_then(|()| not_ended(authority.validity(), now)))
 }
 
-/// The key and the path length constraint of an authority in the evidence. The error describes the rule that is
+/// Returns the key and the path length constraint of an authority in the evidence. The error describes the rule that is
 /// violated.
 fn usable(authority: &X509Certificate<'_>) -> Result<(AuthorityKey, Option<u32>), String> {
     authority

@@ -119,7 +119,8 @@ impl AuthorityKey {
         Ok(verified.map_err(|_| NotSigned::Invalid(algorithm)))
     }
 
-    /// The algorithm of the certificate's signature, with its name, if this key could have created the signature.
+    /// Returns the algorithm of the certificate's signature, with its name, if this key could have created the
+    /// signature.
     fn algorithm(
         &self,
         certificate: &X509Certificate<'_>,

@@ -14,7 +14,8 @@ use crate::denial::TpmDenial;
 use crate::key_lists::{are_well_formed, listed_in};
 
 impl TpmVerifier {
-    /// The identity of an existing machine that has not sent evidence yet, with its endorsement key from all sources.
+    /// Returns the identity of an existing machine that has not sent evidence yet, with its endorsement key from all
+    /// sources.
     pub(super) async fn foreseen(
         &self,
         machine: &Machine,
@@ -60,8 +61,8 @@ impl TpmVerifier {
         Ok(foresight)
     }
 
-    /// The endorsement key that the platform reports for a machine that has not sent evidence. A TPM has one key of
-    /// each type. It is unknown which type the machine will use, so the first reported key is returned.
+    /// Returns the endorsement key that the platform reports for a machine that has not sent evidence. A TPM has one
+    /// key of each type. It is unknown which type the machine will use, so the first reported key is returned.
     async fn key_of_platform(
         &self,
         machine: &Machine,

@@ -78,8 +78,8 @@ impl RecordLedger {
         Ok(Some(OwnedNode { node, owner, read }))
     }
 
-    /// The number of Ready Nodes among the Nodes whose certificates are overdue for renewal. One call reads at most 100
-    /// Nodes, and the next call continues with the others. `None` if no Node could be read.
+    /// Returns the number of Ready Nodes among the Nodes whose certificates are overdue for renewal. One call reads at
+    /// most 100 Nodes, and the next call continues with the others. `None` if no Node could be read.
     pub(in crate::ledger) async fn count_overdue(
         &self,
         overdue: &BTreeSet<&NodeName>,

@@ -272,7 +272,7 @@ impl Device {
         Registers::of_bank(bank, values).ok_or(DeviceError::NoBank)
     }
 
-    /// The persistent key, if it matches its template.
+    /// Returns the persistent key, if it matches its template.
     fn persistent(
         &mut self,
         kind: EndorsementKey,

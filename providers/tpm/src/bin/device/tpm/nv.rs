@@ -44,7 +44,8 @@ impl Device {
         Ok(handles.into_inner().into_iter().map(u32::from).collect())
     }
 
-    /// The content of the certificate index a key of this type, if the index is readable without authorization.
+    /// Reads the content of the certificate index for a key of this type, if the index is readable without
+    /// authorization.
     pub(super) fn certificate(
         &mut self,
         kind: EndorsementKey,
@@ -52,8 +53,8 @@ impl Device {
         self.content(kind.certificate_index())
     }
 
-    /// The template from which the TPM creates a key of this type: the template in the profile, or a TPM-specific
-    /// template.
+    /// Returns the template from which the TPM creates a key of this type: the template in the profile, or a
+    /// TPM-specific template.
     pub(super) fn template(&mut self, kind: EndorsementKey) -> Result<Vec<u8>, DeviceError> {
         let Some([template, nonce]) = kind.template_indices() else {
             return Ok(kind.template());
@@ -63,7 +64,7 @@ impl Device {
         Ok(kind.own_template(own.as_deref(), nonce.as_deref()))
     }
 
-    /// The content of an index, if it is defined and readable without authorization.
+    /// Reads the content of an index, if it is defined and readable without authorization.
     fn content(&mut self, index: u32) -> Result<Option<Vec<u8>>, DeviceError> {
         if !self.defined(index)? {
             return Ok(None);
@@ -71,8 +72,8 @@ impl Device {
         self.stored(index)
     }
 
-    /// The content of the CA certificate indices, concatenated: a certificate that is too large for one index continues
-    /// in the next one.
+    /// Reads the content of the CA certificate indices, concatenated: a certificate that is too large for one index
+    /// continues in the next one.
     pub(super) fn chain(&mut self) -> Result<Vec<u8>, DeviceError> {
         let mut chain = Vec::new();
         for index in self.handles(*CHAIN.start(), MAX_CHAIN_INDICES)? {
@@ -85,7 +86,7 @@ impl Device {
         Ok(chain)
     }
 
-    /// The content of a defined index, if it is readable without authorization.
+    /// Reads the content of a defined index, if it is readable without authorization.
     fn stored(&mut self, index: u32) -> Result<Option<Vec<u8>>, DeviceError> {
         let step = at("TPM2_NV_Read");
         let index = NvIndexTpmHandle::new(index).map_err(&step)?;
