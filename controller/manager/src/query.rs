@@ -22,7 +22,7 @@ pub(crate) struct QueryOptions {
     /// Kubeconfig of the management cluster. Default: KUBECONFIG, then ~/.kube/config, then the cluster of the Pod
     #[arg(long, value_name = "FILE", global = true)]
     kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig, instead of the current one
+    /// Context in the kubeconfig, instead of the current context
     #[arg(long, value_name = "NAME", global = true)]
     context: Option<String>,
     /// Namespace of the Cluster, instead of the namespace in the context. Without it, lists contain all namespaces

@@ -94,23 +94,23 @@ reasons! {
         EndorsementCertificateTooManyChecks(usize) => "the endorsement key certificates need too many signature checks",
         /// The quote's signature is not a single `TPMT_SIGNATURE`, or its value is out of range.
         #[error("the quote's signature is malformed: {0}")]
-        #[cure("Identify the client from `spec.username` of the request. The plugin never changes the quote of a TPM.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never changes a TPM quote.")]
         QuoteSignatureMalformed(&'static str) => "the quote's signature is malformed",
         /// The signature does not use the attestation key's algorithm with SHA-256.
         #[error("the signature algorithm of the quote does not match the attestation key")]
-        #[cure("Identify the client from `spec.username` of the request. The plugin never changes the quote of a TPM.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never changes a TPM quote.")]
         QuoteSignatureAlgorithm => "the signature algorithm of the quote does not match the attestation key",
         /// The signature does not match the attestation key.
         #[error("the quote's signature does not match the attestation key")]
-        #[cure("Identify the client from `spec.username` of the request. The plugin never changes the quote of a TPM.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never changes a TPM quote.")]
         QuoteSignatureInvalid => "the quote is not signed with the attestation key",
         /// The signed statement does not begin with `TPM_GENERATED_VALUE`.
         #[error("the signed structure does not begin with TPM_GENERATED_VALUE")]
-        #[cure("Identify the client from `spec.username` of the request. The plugin never changes the quote of a TPM.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never changes a TPM quote.")]
         QuoteNotMadeByTpm => "the signed structure was not created by a TPM",
         /// The signed statement is not exactly one `TPMS_ATTEST`.
         #[error("the quote is malformed: {0}")]
-        #[cure("Identify the client from `spec.username` of the request. The plugin never changes the quote of a TPM.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never changes a TPM quote.")]
         QuoteMalformed(&'static str) => "the quote is malformed",
         /// The signed statement is not a quote. A TPM also signs other statements.
         #[error("the signed structure has the type {0:#x} instead of 0x8018, a quote")]

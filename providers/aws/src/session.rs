@@ -84,7 +84,7 @@ impl Session {
         // The domain becomes part of the signed host name.
         if NodeName::parse(domain).is_err() || !domain.contains('.') {
             let what =
-                "the instance metadata service returned an invalid domain of the AWS services";
+                "the instance metadata service returned an invalid domain for the AWS services";
             return Err(Failure::new(Code::EvidenceInvalid, what, NOT_AWS));
         }
         Ok(format!("sts.{}.{domain}", self.identity.region))

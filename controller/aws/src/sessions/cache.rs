@@ -30,9 +30,9 @@ pub struct Sessions {
     calls: Arc<Calls>,
     digest_key: DigestKey,
     shared: InUse<CredentialsKey, Session>,
-    /// The roles, by a digest that does not depend on the region.
+    /// The roles, keyed by a digest that does not depend on the region.
     roles: InUse<CredentialsKey, Role>,
-    /// The service accounts, by a digest that does not depend on the region.
+    /// The service accounts, keyed by a digest that does not depend on the region.
     accounts: InUse<CredentialsKey, ServiceAccount>,
 }
 

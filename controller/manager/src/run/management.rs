@@ -28,7 +28,7 @@ pub(super) struct ManagementArguments {
     /// Kubeconfig of the management cluster, if the controller does not run in it
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig, instead of the current one
+    /// Context in the kubeconfig, instead of the current context
     #[arg(long, value_name = "NAME", requires = "kubeconfig")]
     context: Option<String>,
     /// Serve only the Clusters in this namespace
