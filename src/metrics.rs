@@ -106,7 +106,7 @@ impl NodeState {
         };
         add(
             "certificate_not_before_timestamp_seconds",
-            "The start of the validity of the stored client certificate.",
+            "The start of the stored client certificate's validity.",
             self.certificate.map(|(start, ..)| start),
         );
         add(

@@ -245,7 +245,7 @@ impl Setup {
                     "cannot replace the command {command:?} in {}",
                     path.display()
                 ),
-                format!("set the command of the plugin in this file to {program}"),
+                format!("set the plugin command in this file to {program}"),
             )
         })?;
         replace_file(path, text.as_bytes(), lock)

@@ -23,7 +23,7 @@ const DIGITAL_SIGNATURE: &[u8] = &[0x03, 0x02, 0x07, 0x80];
 /// The DER of an extended key usage with only `id-kp-clientAuth` (RFC 5280 section 4.2.1.12).
 const CLIENT_AUTH: &[u8] = &[0x30, 10, 0x06, 8, 0x2b, 6, 1, 5, 5, 7, 3, 2];
 
-const UNREADABLE: &str = "cannot parse a certificate of the issued chain";
+const UNREADABLE: &str = "cannot parse a certificate in the issued chain";
 const NOT_A_CHAIN: &str =
     "the issued certificate does not consist of 1 to 8 CERTIFICATE blocks in PEM";
 

@@ -111,7 +111,7 @@ impl Doctor {
         refuse_other_cluster(endpoint, &origin, self.settings())
             .map_err(|failure| Finding::fail(&failure))?;
         if origin.endpoint.ca_pem != endpoint.ca_pem() {
-            let what = "the CA certificates of the cluster have changed since the node enrolled";
+            let what = "the cluster's CA certificates have changed since the node enrolled";
             let cure = match self.authenticator.attester.renewal() {
                 Renewal::Attested => "no action is needed: the next run renews the certificate",
                 Renewal::Impossible => "no action is needed: the kubelet's next run stores them",

@@ -53,7 +53,7 @@ pub enum Refused {
     )]
     SkipsVerification,
     /// The CA is missing.
-    #[error("the cluster's CA is missing; the CA certificates of the system are not used")]
+    #[error("the cluster's CA is missing; the system's CA certificates are not used")]
     NoCa,
     /// The CA is not a list of certificates.
     #[error("it is not a list of PEM certificates")]

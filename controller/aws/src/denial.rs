@@ -10,28 +10,28 @@ reasons! {
         /// The signed identity document is not a base64-encoded CMS message in the encoding that AWS uses, or exceeds
         /// the limits.
         #[error("the signed identity document cannot be decoded: {0}")]
-        #[cure("Check that no other service answers at the address of the metadata service.")]
+        #[cure("Check that no other service answers at the metadata service's address.")]
         DocumentUndecodable(&'static str) => "the signed identity document cannot be decoded",
         /// The CMS message is not signed data that contains the document itself.
         #[error("the signed identity document has an unexpected structure: {0}")]
-        #[cure("Check that no other service answers at the address of the metadata service.")]
+        #[cure("Check that no other service answers at the metadata service's address.")]
         DocumentStructure(&'static str) => "the signed identity document has an unexpected structure",
         /// The CMS message has no signer, or more than one.
         #[error("the identity document has {0} signers; exactly one is accepted")]
-        #[cure("Check that no other service answers at the address of the metadata service.")]
+        #[cure("Check that no other service answers at the metadata service's address.")]
         DocumentSigners(usize) => "the identity document must have exactly one signer",
         /// The CMS message contains certificates or revocation lists. The controller accepts only the signers in its
         /// list.
         #[error("the signed identity document contains certificates")]
-        #[cure("Check that no other service answers at the address of the metadata service.")]
+        #[cure("Check that no other service answers at the metadata service's address.")]
         DocumentCertificates => "the signed identity document contains certificates",
         /// The document is not signed with RSA-2048 and SHA-256.
         #[error("the identity document is not signed with RSA-2048 and SHA-256: {0}")]
-        #[cure("Check that no other service answers at the address of the metadata service.")]
+        #[cure("Check that no other service answers at the metadata service's address.")]
         DocumentAlgorithm(&'static str) => "the identity document is not signed with RSA-2048 and SHA-256",
         /// The signed attributes are missing, repeated, or do not describe the document.
         #[error("the signed attributes of the identity document are invalid: {0}")]
-        #[cure("Check that no other service answers at the address of the metadata service.")]
+        #[cure("Check that no other service answers at the metadata service's address.")]
         DocumentAttributes(&'static str) => "the signed attributes do not match the identity document",
         /// The document is not the JSON object that AWS sends: a field is missing, repeated or of the wrong type, the
         /// version is different, or there are trailing bytes.
@@ -53,11 +53,11 @@ reasons! {
         /// The account of the instance is not allowed for the machines of this cluster.
         #[error("the instance is in account {0}, which is not allowed")]
         #[cure("Add the account to `spec.aws.accounts`, or correct the identity of the Cluster.")]
-        AccountNotAllowed(String) => "the account of the instance is not allowed",
+        AccountNotAllowed(String) => "the instance's account is not allowed",
         /// The region of the instance is not allowed for the machines of this cluster.
         #[error("the instance is in region {0}, which is not allowed")]
         #[cure("Add the region to `spec.aws.regions`, or correct the region of the `AWSCluster`.")]
-        RegionNotAllowed(String) => "the region of the instance is not allowed",
+        RegionNotAllowed(String) => "the instance's region is not allowed",
         /// The STS call was signed for a different endpoint, or for a region that does not match the document.
         #[error("the signed STS call is for {claimed}, but the instance is in {region}")]
         #[cure("Set the same STS endpoint in `aws.stsEndpoint` on the node and in `--aws-sts-endpoint`.")]
@@ -126,7 +126,7 @@ reasons! {
         } => "the signed STS call comes from another instance",
         /// EC2 does not report the instance in the account and region, although the instance is not new.
         #[error("instance {0} does not exist in EC2")]
-        #[cure("Give the controller credentials for the account of the instances.")]
+        #[cure("Give the controller credentials for the instances' account.")]
         InstanceNotFound(String) => "the instance does not exist",
         /// The instance is not running.
         #[error("instance {instance} is {state}")]

@@ -300,14 +300,14 @@ async fn examine(client: &kube::Client, signers: &[String]) {
         if refused {
             tracing::warn!(
                 error,
-                "the API server does not report the permissions of the controller"
+                "the API server does not report the controller's permissions"
             );
             return;
         }
         // The watches log an outage of the API server.
         tracing::debug!(
             error,
-            "cannot read the permissions of the controller from the API server"
+            "cannot read the controller's permissions from the API server"
         );
         tokio::time::sleep(EXAMINE_RETRY).await;
     }

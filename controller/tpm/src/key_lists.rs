@@ -145,7 +145,7 @@ fn of_read(lists: &[Arc<KeyList>]) -> (ConditionStatus, &'static str, String) {
     }
 }
 
-const WELL_FORMED: &str = "the key of an entry must be 64 lower-case hexadecimal digits, and its value \
+const WELL_FORMED: &str = "an entry's key must have 64 lower-case hexadecimal digits, and its value \
                            must be a provider ID, or a prefix of one that ends in '/'";
 
 /// The condition if no lists exist. It is true if the settings do not list a `ConfigMap`.

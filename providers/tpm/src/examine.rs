@@ -93,7 +93,7 @@ fn certificate_of(keys: &Keys, index: u32, has_index: Option<bool>, now: SystemT
             }
         } else {
             let withheld =
-                "the TPM does not allow every user to read the certificate of its endorsement key";
+                "the TPM does not allow every user to read its endorsement key certificate";
             match has_index {
                 Some(true) => warn(withheld, &redefine(index)),
                 Some(false) => {
@@ -240,8 +240,7 @@ mod tests {
             certificate_of(&keys(certificate), 0x01c0_000a, has_index, now())
         };
         let none = "the TPM has no certificate for its endorsement key";
-        let withheld =
-            "the TPM does not allow every user to read the certificate of its endorsement key";
+        let withheld = "the TPM does not allow every user to read its endorsement key certificate";
         let unreadable = [&[0x30, 0x82, 1, 0][..], &[0; 256]].concat();
         assert!(
             LIST.ends_with("), and do not require a certificate"),

@@ -343,8 +343,7 @@ fn a_withheld_certificate_is_read_after_the_hint_is_followed() {
         let write = "tpm2_nvwrite 0x1c0000a -C o -i ek.der".to_owned();
         follow(&[define, write], &machine, ("ek.der", &certificate));
         let examined = bed.doctor();
-        let withheld =
-            "the TPM does not allow every user to read the certificate of its endorsement key";
+        let withheld = "the TPM does not allow every user to read its endorsement key certificate";
         examined.says("endorsement-certificate", "warn", withheld);
 
         let commands = commands_of(&examined.check("endorsement-certificate").cure);

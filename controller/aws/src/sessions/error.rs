@@ -107,7 +107,7 @@ fn advice(code: &str) -> &'static str {
             ": the access key is not valid, or its account has not enabled the STS region (--aws-sts-region)"
         }
         "RegionDisabledException" => {
-            ": the account of the role has not activated STS in this region (--aws-sts-region)"
+            ": the role's account has not activated STS in this region (--aws-sts-region)"
         }
         "PackedPolicyTooLarge" => {
             ": inlinePolicy, policyARNs and the session tags together are too large; EKS Pod Identity adds tags, \

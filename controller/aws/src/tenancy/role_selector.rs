@@ -110,7 +110,7 @@ impl RoleSelector {
             .into_iter()
             .flat_map(|selector| selector.match_labels.iter().flatten());
         if keys.any(|(key, _)| key.is_empty()) {
-            return Err("the key of a label is empty");
+            return Err("a label key is empty");
         }
         Ok(())
     }

@@ -124,7 +124,7 @@ crate::reasons! {
         /// The external signer refused to sign. It does not have this CA key for this cluster, or its policy forbids
         /// the certificate.
         #[error("the external signer refuses to sign")]
-        #[cure("Correct the options of the external signer. Its log shows the cause.")]
+        #[cure("Correct the external signer's options. Its log shows the cause.")]
         SignerRefused(#[source] Unavailable) => "the certificate could not be signed yet",
         /// The external signer's response is not a signature with the CA key. The controller issued no certificate.
         #[error("the external signer's response is not a signature with the CA key")]

@@ -238,7 +238,7 @@ crate::reasons! {
         ServingNameRepeated(ServingName) => "the request contains a duplicate name or address",
         /// The request has more than 1,024 names and addresses.
         #[error("the request contains {0} names and addresses")]
-        #[cure("Set the kubelet's `--node-ip` to reduce the number of addresses of the Node.")]
+        #[cure("Set the kubelet's `--node-ip` to reduce the number of Node addresses.")]
         TooManyServingNames(usize) => "the request contains too many names and addresses",
         /// The name or address cannot belong to a single machine: it is the control-plane endpoint, `kubernetes`, a
         /// Service, the local host, or not a single host.
@@ -327,9 +327,9 @@ crate::reasons! {
         /// the controller writes this annotation.
         #[error("the annotation tpm-endorsement-key of the request does not match endorsement key {0}")]
         #[cure("Identify the client from `spec.username` of the request. The plugin never sets this annotation.")]
-        EndorsementKeyAnnotation(KeyDigest) => "the annotation tpm-endorsement-key does not match the endorsement key of the machine",
+        EndorsementKeyAnnotation(KeyDigest) => "the annotation tpm-endorsement-key does not match the machine's endorsement key",
         /// The machine cannot have the node name in the request.
-        #[error("the request is for node {0}, but the node name of the machine is {1}")]
+        #[error("the request is for node {0}, but the machine's node name is {1}")]
         #[cure("Start the kubelet with the node name that the Machine's objects report. The log shows the name.")]
         NodeNameMismatch(NodeName, NodeNames) => "the node name does not match the machine",
         /// Another machine holds the node name, and its certificate might still be valid.

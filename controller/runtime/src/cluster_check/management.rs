@@ -114,7 +114,7 @@ async fn rights(management: &ClusterAccess) -> Finding {
             let missing: Vec<_> = missing.iter().map(ToString::to_string).collect();
             Finding::warn(
                 format!("this user is not allowed to: {}", some(&missing)),
-                "if this is the user of the controller: kubectl apply -k packaging/rbac",
+                "if this is the controller's user: kubectl apply -k packaging/rbac",
             )
         }
     }

@@ -59,7 +59,7 @@ metrics! {
     EXEMPT = Gauge "node_attestation_exempt_nodes" CLUSTER,
         "Exempt Nodes without a node identity, which can renew without evidence";
     OVERLAPS = Gauge "node_attestation_exempt_overlaps" CLUSTER,
-        "Exempt names with two valid certificates of the built-in signer";
+        "Exempt names with two valid certificates from the built-in signer";
     OTHER_APPROVALS = Gauge "node_attestation_other_serving_approvals" &["namespace", "cluster", "approver"],
         "Requests for serving certificates that another approver approved in the last hour, grouped by the reason that \
          it wrote";
