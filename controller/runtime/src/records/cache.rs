@@ -71,8 +71,7 @@ struct Snapshot {
 #[error(
     "namespace {namespace} has more than {RECORDS} node identities, or node identities of more than {CLUSTERS} \
      clusters, or the node identities of all namespaces use all memory that is reserved for them. Delete the node \
-     identities \
-     that do not belong to a node"
+     identities that do not belong to a node"
 )]
 struct TooManyRecords {
     namespace: String,

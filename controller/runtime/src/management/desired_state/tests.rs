@@ -326,9 +326,8 @@ fn an_invalid_address_range_is_reported_at_every_position() {
                 why.to_string(),
                 format!(
                     "spec.servingAddressRanges: {text:?} is invalid: an address range must have the form \
-                     <network>/<prefix length>, \
-                     without host bits and without IPv4-mapped IPv6, such as 10.0.0.0/8 or 2001:db8::/32. \
-                     Until it is corrected, the controller does not answer requests from the Cluster"
+                     <network>/<prefix length>, without host bits and without IPv4-mapped IPv6, such as \
+                     10.0.0.0/8 or 2001:db8::/32. Until it is corrected, the controller does not answer requests from the Cluster"
                 )
             );
         }
