@@ -15,7 +15,7 @@
 //! - `error`: the reasons why the credentials of a cluster are unknown
 //! - `chain`: the chain of identities
 //! - `selected_role`: the role of the only `IAMRoleSelector` that matches
-//! - `carm`: annotations and ConfigMaps of AWS Controllers for Kubernetes
+//! - `carm`: annotations and `ConfigMap`s of AWS Controllers for Kubernetes
 //! - `cluster`: the object that specifies a cluster's identity, and the order of precedence
 
 mod allowed_namespaces;

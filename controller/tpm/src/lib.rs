@@ -28,7 +28,7 @@
 //! - `pcr_policy`: the accepted PCR values
 //! - `challenge`: the challenge of a request
 //! - `hosts`: endorsement keys, keyed by host name
-//! - `key_lists`: lists of hosts and their endorsement keys in ConfigMaps
+//! - `key_lists`: lists of hosts and their endorsement keys in `ConfigMap`s
 //! - `trusted_ek`: the endorsement key of a machine
 //! - `policy`: the policy of a cluster on TPMs
 //! - `observations`: facts from evidence that do not affect a decision
