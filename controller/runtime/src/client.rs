@@ -3,6 +3,7 @@
 //! # Guarantees
 //!
 //! - No response from an API server takes more than a few megabytes, or more than a few minutes.
+//! - An error from a server that a tenant chooses contains only the text of a Kubernetes `Status`.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use kube::{Client, Config};
 use tower::buffer::BufferLayer;
 use tower::layer::layer_fn;
 use tower::retry::RetryLayer;
-use tower::util::{BoxCloneService, MapErr, MapResponse};
+use tower::util::{AndThenLayer, BoxCloneService, MapErr, MapResponse};
 use tower::{BoxError, Service, ServiceBuilder, service_fn};
 
 mod call;
@@ -21,6 +22,7 @@ mod connections;
 mod decoding;
 mod egress;
 mod flow;
+mod foreign_errors;
 mod kubeconfig;
 mod lookup;
 mod on_behalf;
@@ -47,6 +49,8 @@ pub(crate) use response_limits::{Bounded, Excess, MANAGEMENT_PAGE_SIZE, NamedBy,
 
 use connections::{Answer, Connections, Dial};
 use egress::Dialler;
+use foreign_errors::without_foreign_text;
+use response_limits::BoundedBody;
 pub(crate) use retry::RetryLists;
 pub use server_time::ServerTime;
 
@@ -131,8 +135,20 @@ fn of_tenant(
     let dial = Dial::new(service_fn(dial));
     let namespace = &*cluster.namespace;
     let builder = direct(prepared(config), dial, (NamedBy::Tenant, namespace))?;
+    Ok(limited_for_tenant(builder, namespace))
+}
+
+/// Creates a client with the limits for a tenant's API server in this namespace.
+fn limited_for_tenant<S, B>(builder: ClientBuilder<S>, namespace: &str) -> Client
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = BoxError, Future: Send>
+        + Send
+        + 'static,
+    B: hyper::body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
+{
     let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Tenant, namespace));
-    Ok(builder.with_layer(&bounded).build())
+    let filtered = AndThenLayer::new(without_foreign_text::<BoundedBody<B>>);
+    builder.with_layer(&bounded).with_layer(&filtered).build()
 }
 
 /// Whether cryptography uses AWS-LC's FIPS 140-3 module, which has passed its self-test.

@@ -299,6 +299,18 @@ async fn expiry_uses_the_earlier_of_the_local_and_the_server_clock() {
 }
 
 #[test]
+fn a_value_in_an_invalid_response_is_not_in_the_condition() {
+    let error = serde_json::from_str::<bool>("\"a value\"").unwrap_err();
+    assert!(error.to_string().contains("a value"), "{error}");
+
+    let ApiReachability::No(reason) = refusal(&kube::Error::SerdeError(error)) else {
+        panic!("the API server did not answer");
+    };
+
+    assert_eq!(reason, "the response is invalid");
+}
+
+#[test]
 fn a_cluster_without_memory_for_its_connection_is_unreachable_for_this_reason() {
     let error = kube::Error::Service(Excess::Connections.into());
 
