@@ -9,8 +9,8 @@
 //!   it without a timely response. If a call to an operator's API server is dropped early, other calls are not
 //!   affected.
 //! - The number of received bytes that have not been read is limited for each call and each connection. Memory for
-//!   these bytes is reserved while the connection is open. The connections of one namespace use at most half of this
-//!   memory.
+//!   these bytes, and for the server's certificates, is reserved from the handshake until the connection closes. The
+//!   connections of one namespace use at most half of this memory.
 //! - The processor time for connections to tenants' API servers is limited for each namespace.
 
 use std::future::poll_fn;
@@ -74,6 +74,10 @@ const MAX_ATTEMPTS: usize = 3;
 /// would then wait for a new connection.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// The length of a server's certificates that is not reserved separately. An API server has a few kilobytes. TLS allows
+/// 64 KiB, and the library keeps them as long as the connection is open.
+const NORMAL_CERTIFICATES: usize = 16 * 1024;
+
 /// The limits on received bytes that have not been read.
 #[derive(Debug, Clone, Copy)]
 struct Windows {
@@ -105,6 +109,17 @@ impl Windows {
     /// The memory share for connections to an API server in this namespace.
     fn share(self, namespace: &str) -> Share {
         Share::of_connections(namespace, self.own)
+    }
+
+    /// The memory of a connection to a server whose certificates have this length.
+    fn memory(self, is_http2: bool, certificates: usize) -> usize {
+        let window = if is_http2 {
+            self.connection
+        } else {
+            self.answer
+        };
+        let window = usize::try_from(window).unwrap_or(usize::MAX);
+        window.saturating_add(certificates.saturating_sub(NORMAL_CERTIFICATES))
     }
 }
 
@@ -229,9 +244,15 @@ impl Connections {
             .await?
             .into_inner();
         probe_while_idle(&tcp)?;
+        // During a handshake, the library keeps at most 64 KiB from the server, which is less than any window.
+        let mut memory = self.reserve(self.windows.memory(false, 0))?;
         let tls = limited(self.processor.as_ref(), self.tls.connect(name, tcp)).await?;
-        let is_http2 = tls.get_ref().1.alpn_protocol() == Some(HTTP_2);
-        let holding = self.reserve(is_http2)?;
+        let session = tls.get_ref().1;
+        let is_http2 = session.alpn_protocol() == Some(HTTP_2);
+        let certificates = session.peer_certificates().unwrap_or_default();
+        let certificates: usize = certificates.iter().map(|one| one.len()).sum();
+        let needed = self.windows.memory(is_http2, certificates);
+        ensure!(memory.resize(needed), Excess::Connections.into());
         let sender = if is_http2 {
             http2(tls, self.windows, self.processor.as_ref())
                 .boxed()
@@ -241,22 +262,16 @@ impl Connections {
         };
         Ok(Connection {
             sender,
-            memory: Lent::new(holding),
+            memory: Lent::new(memory),
             is_silent: Arc::default(),
             patience: self.patience,
         })
     }
 
-    /// Reserves memory for a connection's received bytes that have not been read.
-    fn reserve(&self, is_http2: bool) -> Result<Holding, Excess> {
-        let window = if is_http2 {
-            self.windows.connection
-        } else {
-            self.windows.answer
-        };
+    /// Reserves memory for a connection.
+    fn reserve(&self, bytes: usize) -> Result<Holding, Excess> {
         let mut holding = self.share.holding();
-        let has_memory = usize::try_from(window).is_ok_and(|window| holding.resize(window));
-        ensure!(has_memory, Excess::Connections);
+        ensure!(holding.resize(bytes), Excess::Connections);
         Ok(holding)
     }
 }

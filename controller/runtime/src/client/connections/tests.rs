@@ -1,6 +1,9 @@
-use rustls::RootCertStore;
-use tokio::io::AsyncWriteExt as _;
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use rustls::{RootCertStore, ServerConfig};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
 use super::*;
 use crate::client::response_limits::MANAGEMENT_CALLS_AT_ONCE;
@@ -9,28 +12,16 @@ use crate::shared::testing::most_visited;
 #[tokio::test]
 async fn a_handshake_consumes_the_processor_time_of_its_namespace() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
+    let processor = Processor::slow();
+    let share = Windows::of(NamedBy::Tenant).share("a");
+    let connections = Connections {
+        processor: Some(processor.clone()),
+        ..connections_to(&listener, no_trust(), share)
+    };
     tokio::spawn(async move {
         let (mut tcp, _) = listener.accept().await.unwrap();
         tcp.write_all(b"no TLS").await.unwrap();
     });
-    let dial = service_fn(move |_| async move {
-        let tcp = TcpStream::connect(address).await?;
-        Ok::<_, BoxError>(TokioIo::new(tcp))
-    });
-    let processor = Processor::slow();
-    let windows = Windows::of(NamedBy::Tenant);
-    let connections = Connections {
-        dial: Dial::new(dial),
-        tls: TlsConnector::from(Arc::new(no_trust())),
-        server_name: Some("a.example".to_owned()),
-        windows,
-        share: windows.share("a"),
-        processor: Some(processor.clone()),
-        patience: Duration::ZERO,
-        open: Shared::new(Lock::Connections, Vec::new()),
-        dialling: Turnstile::default(),
-    };
 
     let server = Uri::from_static("https://a.example");
     assert!(connections.connect(&server).await.is_err());
@@ -68,12 +59,27 @@ fn without_connections(windows: Windows, share: Share) -> Connections {
     }
 }
 
+/// Connections to the server that listens there, with this trust and this memory.
+fn connections_to(listener: &TcpListener, tls: ClientConfig, share: Share) -> Connections {
+    let address = listener.local_addr().unwrap();
+    let dial = service_fn(move |_| async move {
+        let tcp = TcpStream::connect(address).await?;
+        Ok::<_, BoxError>(TokioIo::new(tcp))
+    });
+    Connections {
+        dial: Dial::new(dial),
+        tls: TlsConnector::from(Arc::new(tls)),
+        server_name: Some("a.example".to_owned()),
+        ..without_connections(Windows::of(NamedBy::Tenant), share)
+    }
+}
+
 /// The memory of one HTTP/2 connection to each of this many API servers in this namespace, if enough memory is left.
 fn connected(namespace: &str, servers: usize) -> Vec<Holding> {
     let windows = Windows::of(NamedBy::Tenant);
     let connection = |_| {
         let connections = without_connections(windows, windows.share(namespace));
-        connections.reserve(true).ok()
+        connections.reserve(windows.memory(true, 0)).ok()
     };
     (0..servers).filter_map(connection).collect()
 }
@@ -103,17 +109,80 @@ fn other_memory_of_a_namespace_does_not_prevent_its_connections() {
 #[test]
 fn a_connection_without_memory_is_refused_with_this_reason() {
     let windows = Windows::of(NamedBy::Tenant);
-    for (is_http2, window) in [(true, windows.connection), (false, windows.answer)] {
-        let share = Share::alone(usize::try_from(window).unwrap());
-        let connections = without_connections(windows, share);
+    for is_http2 in [true, false] {
+        let needed = windows.memory(is_http2, 0);
+        let connections = without_connections(windows, Share::alone(needed));
 
-        let open = connections.reserve(is_http2).unwrap();
+        let open = connections.reserve(needed).unwrap();
 
-        let refused = connections.reserve(is_http2).unwrap_err();
+        let refused = connections.reserve(needed).unwrap_err();
         assert_eq!(refused, Excess::Connections);
         drop(open);
-        assert!(connections.reserve(is_http2).is_ok());
+        assert!(connections.reserve(needed).is_ok());
     }
+}
+
+#[tokio::test]
+async fn a_handshake_without_memory_does_not_begin() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let connections = connections_to(&listener, no_trust(), Share::alone(0));
+
+    let server = Uri::from_static("https://a.example");
+    let refused = connections.connect(&server).await.err().unwrap();
+
+    let excess = refused.downcast_ref::<Excess>();
+    assert_eq!(excess, Some(&Excess::Connections), "{refused}");
+    let (mut tcp, _) = listener.accept().await.unwrap();
+    let mut received = Vec::new();
+    tcp.read_to_end(&mut received).await.unwrap();
+    assert_eq!(received, [0; 0]);
+}
+
+/// A server whose certificates have this length together, and the trust in it.
+fn server_with(certificates: usize) -> (TlsAcceptor, ClientConfig) {
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
+    let own = params.self_signed(&key).unwrap().der().clone();
+    let mut trusted = RootCertStore::empty();
+    trusted.add(own.clone()).unwrap();
+    let rest = CertificateDer::from(vec![0; certificates - own.len()]);
+    let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![own, rest], key.into())
+        .unwrap();
+    (TlsAcceptor::from(Arc::new(config)), trust(trusted))
+}
+
+/// Connects to a server whose certificates have this length together, with this many bytes of memory.
+async fn connect_to(certificates: usize, memory: usize) -> Result<(), Excess> {
+    let (acceptor, tls) = server_with(certificates);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let connections = connections_to(&listener, tls, Share::alone(memory));
+    tokio::spawn(async move {
+        let (tcp, _) = listener.accept().await.unwrap();
+        acceptor.accept(tcp).await
+    });
+    let server = Uri::from_static("https://a.example");
+    let connected = connections.connect(&server).await.map(drop);
+    connected.map_err(|error| {
+        let excess = error.downcast_ref::<Excess>().copied();
+        excess.unwrap_or_else(|| panic!("{error}"))
+    })
+}
+
+#[tokio::test]
+async fn long_certificates_of_a_server_count_as_memory_of_its_connection() {
+    let memory = Windows::of(NamedBy::Tenant).memory(false, 0);
+    let more = 32 * 1024;
+    let long = NORMAL_CERTIFICATES + more;
+
+    assert_eq!(connect_to(NORMAL_CERTIFICATES, memory).await, Ok(()));
+    assert_eq!(connect_to(long, memory).await, Err(Excess::Connections));
+    assert_eq!(connect_to(long, memory + more).await, Ok(()));
 }
 
 #[tokio::test]
@@ -174,9 +243,14 @@ async fn only_an_unanswered_call_past_its_deadline_closes_its_connection() {
 }
 
 fn no_trust() -> ClientConfig {
+    trust(RootCertStore::empty())
+}
+
+fn trust(trusted: RootCertStore) -> ClientConfig {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider);
     let builder = builder.with_safe_default_protocol_versions().unwrap();
-    let none = RootCertStore::empty();
-    builder.with_root_certificates(none).with_no_client_auth()
+    builder
+        .with_root_certificates(trusted)
+        .with_no_client_auth()
 }
