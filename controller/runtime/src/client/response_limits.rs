@@ -126,6 +126,8 @@ pub(crate) enum Excess {
     Items(usize),
     #[error("the API server's list has more than {0} pages")]
     Pages(usize),
+    #[error("the API server's page token is longer than {0} bytes")]
+    Token(usize),
     #[error("the answers from API servers exceed the available memory")]
     Memory,
     #[error("the connections to the API servers of the namespace exceed its share of the memory")]

@@ -8,7 +8,11 @@ use kube::core::ObjectList;
 use serde::Deserialize;
 
 use super::{Lenient, ReadAlone};
-use crate::client::{CallError, Decoding, each_object, pages};
+use crate::client::{CallError, Decoding, Excess, each_object, pages};
+
+/// The maximum length of the token for the next page. Tokens have about 1 KiB. The token is kept during the call for the
+/// next page, and a tenant's API server can send a long one and delay the next response.
+const MAX_TOKEN_LEN: usize = 16 * 1024;
 
 /// An object of which only the metadata is decoded.
 pub type MetadataOf<R> = Lenient<NoFields, R>;
@@ -21,7 +25,7 @@ pub struct NoFields {}
 ///
 /// # Errors
 ///
-/// Like [`Api::list`], except that an invalid object is not an error.
+/// Like [`Api::list`], except that an invalid object is not an error, and a long token for the next page is one.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub async fn page_of<K, R>(
     api: &Api<Lenient<K, R>>,
@@ -31,7 +35,8 @@ where
     K: ReadAlone,
     R: Resource + Clone + Debug,
 {
-    Decoding::new(Box::pin(api.list(page))).await
+    let page = Decoding::new(Box::pin(api.list(page))).await?;
+    with_short_token(page)
 }
 
 /// Returns one page of a metadata list.
@@ -47,7 +52,15 @@ pub(crate) async fn metadata_page_of<R: Resource + Clone + Debug>(
     let request = Request::new(api.resource_url()).list_metadata(page);
     let request = request.map_err(kube::Error::BuildRequest)?;
     let client = api.clone().into_client();
-    Decoding::new(Box::pin(client.request(request))).await
+    let page: ObjectList<MetadataOf<R>> = Decoding::new(Box::pin(client.request(request))).await?;
+    with_short_token(page)
+}
+
+fn with_short_token<T: Clone>(page: ObjectList<T>) -> kube::Result<ObjectList<T>> {
+    let token = page.metadata.continue_.as_ref();
+    let is_short = token.is_none_or(|token| token.len() <= MAX_TOKEN_LEN);
+    let excess = || kube::Error::Service(Excess::Token(MAX_TOKEN_LEN).into());
+    is_short.then_some(page).ok_or_else(excess)
 }
 
 /// All pages of a list.
@@ -123,7 +136,30 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::client::ClusterAccess;
+    use crate::client::{ClusterAccess, cause};
+
+    #[tokio::test]
+    async fn a_list_with_a_long_page_token_fails() {
+        for (len, is_read) in [(MAX_TOKEN_LEN, true), (MAX_TOKEN_LEN + 1, false)] {
+            let access = ClusterAccess::in_memory(move |_| {
+                let list = json!({"metadata": {"continue": "t".repeat(len)}, "items": []});
+                let answer = Full::new(Bytes::from(list.to_string()));
+                async move { Response::new(answer) }
+            });
+            let api: Api<MetadataOf<Node>> = Api::all(access.client().clone());
+            let wanted = ListParams::default();
+            let listed = [
+                page_of(&api, &wanted).await,
+                metadata_page_of(&api, &wanted).await,
+            ];
+            for page in listed {
+                let error = page.as_ref().err();
+                let excess = error.and_then(|error| cause::<Excess>(error).copied());
+                let expected = (!is_read).then_some(Excess::Token(MAX_TOKEN_LEN));
+                assert_eq!(excess, expected, "{len}");
+            }
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn an_oversized_page_is_listed_in_smaller_pages() {

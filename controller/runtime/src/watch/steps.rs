@@ -24,9 +24,9 @@ use crate::metrics::WatchMetrics;
 /// dead.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// The maximum length of a version or of a page token. Versions are numbers, and tokens have about 1 KiB. A watch keeps
-/// the version as long as it is open, and a tenant's API server can send megabytes.
-const MAX_TOKEN_LEN: usize = 16 * 1024;
+/// The maximum length of a version. Versions are numbers. A watch keeps the version as long as it is open, and a tenant's
+/// API server can send megabytes.
+const MAX_VERSION_LEN: usize = 16 * 1024;
 
 /// The timeout for a watch without a configured timeout, as in kube.
 const DEFAULT_TIMEOUT: u32 = 290;
@@ -189,9 +189,9 @@ where
         let is_given = |text: &String| !text.is_empty();
         let version = page.metadata.resource_version.filter(is_given);
         let next = page.metadata.continue_.filter(is_given);
-        let mut texts = version.iter().chain(&next);
-        let is_any_too_long = texts.any(|text| text.len() > MAX_TOKEN_LEN);
-        if version.is_none() && next.is_none() || is_any_too_long {
+        let is_too_long = |text: &String| text.len() > MAX_VERSION_LEN;
+        let has_none = version.is_none() && next.is_none();
+        if has_none || version.as_ref().is_some_and(is_too_long) {
             return failed(watcher::Error::NoResourceVersion);
         }
         self.state = State::Page {
@@ -248,7 +248,7 @@ where
                 (version_of(&object), Some(Event::Delete(object)))
             }
         };
-        if version.is_empty() || version.len() > MAX_TOKEN_LEN {
+        if version.is_empty() || version.len() > MAX_VERSION_LEN {
             return failed(watcher::Error::NoResourceVersion);
         }
         let is_first = watch.is_continued && !watch.is_heard;
