@@ -6,6 +6,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use data_encoding::{BASE64, BASE64URL_NOPAD, HEXLOWER};
+use kubelet_attestation::names::is_dns_subdomain;
 use node_attestation_core::time::until;
 use serde::Deserialize;
 use serde_json::Value;
@@ -72,7 +73,8 @@ impl TokenClaims {
         let payload = BASE64URL_NOPAD.decode(payload.as_bytes()).ok()?;
         let claims: RawClaims = serde_json::from_slice(&payload).ok()?;
         let (namespace, account) = claims.sub.strip_prefix(SERVICE_ACCOUNT)?.split_once(':')?;
-        if !is_name(namespace) || !is_name(account) {
+        // Both become segments of a URL path.
+        if !is_dns_subdomain(namespace) || !is_dns_subdomain(account) {
             return None;
         }
         let time = |seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
@@ -116,12 +118,6 @@ impl TokenClaims {
         let [own, other] = accounts;
         own == other && later.expires > self.expires
     }
-}
-
-/// Whether the text can be a name in a URL path.
-fn is_name(text: &str) -> bool {
-    let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
-    !text.is_empty() && text.len() <= MAX_NAME && text.chars().all(is_allowed)
 }
 
 /// A kubeconfig for this API server, as text that is wiped when it is dropped. `ca` contains certificates as DER.
@@ -221,6 +217,9 @@ mod tests {
             ("sub", json!("system:serviceaccount:a")),
             ("sub", json!("system:serviceaccount:a/b:c")),
             ("sub", json!("system:serviceaccount::c")),
+            ("sub", json!("system:serviceaccount:..:c")),
+            ("sub", json!("system:serviceaccount:a:..")),
+            ("sub", json!("system:serviceaccount:a:c?d=e")),
             ("exp", Value::Null),
             ("exp", json!(-1)),
             ("exp", json!(u64::MAX)),
