@@ -36,7 +36,7 @@ pub mod testing;
 pub use call::CallError;
 pub(crate) use call::{
     CALL_DEADLINE, CONTROLLER, PageSize, Pages, call, cause, each_object, in_time, merge, pages,
-    post,
+    post, without_value,
 };
 pub(crate) use decoding::Decoding;
 pub use egress::{EgressPolicy, LocalRange};

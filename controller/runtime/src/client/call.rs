@@ -9,6 +9,7 @@ use kube::api::{ListParams, PatchParams, PostParams};
 use kube::core::{ObjectList, Status};
 use kubelet_attestation::errors::shortened;
 use node_attestation_core::refusal::Unavailable;
+use serde::de::Error as _;
 use tokio::time::timeout;
 
 use super::decoding::Decoding;
@@ -91,14 +92,38 @@ pub(crate) fn in_time<T>(
     async move {
         let answer = timeout(deadline, call).await;
         let answer = answer.map_err(|_| CallError::Deadline(deadline))?;
-        answer.map_err(|error| {
-            if let kube::Error::Api(mut status) = error {
-                reduce(&mut status);
-                CallError::Refused(status)
-            } else {
-                CallError::Failed(Box::new(error))
-            }
-        })
+        answer.map_err(reduced)
+    }
+}
+
+/// The error of a call, without the parts of the response that are not used.
+fn reduced(error: kube::Error) -> CallError {
+    let error = match error {
+        kube::Error::Api(mut status) => {
+            reduce(&mut status);
+            return CallError::Refused(status);
+        }
+        // The error contains the whole response.
+        kube::Error::FromUtf8(error) => kube::Error::Service(error.utf8_error().into()),
+        kube::Error::SerdeError(error) => {
+            kube::Error::SerdeError(serde_json::Error::custom(without_value(&error)))
+        }
+        error => error,
+    };
+    CallError::Failed(Box::new(error))
+}
+
+/// The text of a parser's error without the value in it, which can be a secret, and can have megabytes.
+pub(crate) fn without_value(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let quotes = ['"', '`'];
+    match (text.find(quotes), text.rfind(quotes)) {
+        (Some(first), Some(last)) if first < last => {
+            let before = text.get(..=first).unwrap_or_default();
+            let after = text.get(last..).unwrap_or_default();
+            format!("{before}...{after}")
+        }
+        _ => text,
     }
 }
 
@@ -265,9 +290,32 @@ pub(crate) fn merge(manager: &str) -> PatchParams {
 
 #[cfg(test)]
 mod tests {
+    use kubelet_attestation::errors::error_chain;
     use serde_json::json;
 
     use super::*;
+
+    #[tokio::test]
+    async fn the_error_of_an_invalid_response_does_not_contain_the_response() {
+        let long = "v".repeat(1 << 20);
+        let unparsed = serde_json::from_value::<bool>(json!(long)).unwrap_err();
+        let bytes = [long.as_bytes(), &[0xff]].concat();
+        let not_utf8 = String::from_utf8(bytes).unwrap_err();
+        for (error, expected) in [
+            (
+                kube::Error::SerdeError(unparsed),
+                "string \"...\", expected",
+            ),
+            (kube::Error::FromUtf8(not_utf8), "from index 1048576"),
+        ] {
+            let failed = call(async move { Err::<(), _>(error) }).await.unwrap_err();
+
+            let kept = format!("{failed:?}");
+            assert!(kept.len() < MAX_REFUSAL_LEN, "{} bytes", kept.len());
+            let text = error_chain(&failed);
+            assert!(text.contains(expected), "{text}");
+        }
+    }
 
     #[tokio::test]
     async fn only_the_used_parts_of_a_refusal_are_kept() {

@@ -31,6 +31,7 @@ use serde::de::{DeserializeOwned, Deserializer, Error as _, IgnoredAny, MapAcces
 use serde_json::value::{RawValue, Value, to_raw_value};
 use tokio::time::Instant;
 
+use crate::client::without_value;
 use crate::log_lines::ClusterLines;
 
 /// The rate at which undecodable objects in one namespace are logged. It is limited because a hostile tenant can have
@@ -82,17 +83,7 @@ impl Unreadable {
 
 impl From<serde_json::Error> for Unreadable {
     fn from(error: serde_json::Error) -> Self {
-        let text = error.to_string();
-        let quotes = ['"', '`'];
-        let text = match (text.find(quotes), text.rfind(quotes)) {
-            (Some(first), Some(last)) if first < last => {
-                let before = text.get(..=first).unwrap_or_default();
-                let after = text.get(last..).unwrap_or_default();
-                format!("{before}...{after}")
-            }
-            _ => text,
-        };
-        Self(text)
+        Self(without_value(&error))
     }
 }
 
