@@ -55,7 +55,7 @@ pub(crate) struct TenancyArguments {
 enum AckOption {
     /// ACK does not specify a role
     Off,
-    /// Namespace annotations and ConfigMaps (CARM)
+    /// Annotations of Namespaces, and the ConfigMap `ack-role-account-map` (CARM)
     Carm,
     /// The only ACK role selector that matches the instances
     RoleSelectors,

@@ -98,17 +98,17 @@ pub(crate) fn in_time<T>(
 
 /// The error of a call, without the parts of the response that are not used.
 fn reduced(error: kube::Error) -> CallError {
-    let error = match error {
-        kube::Error::Api(mut status) => {
-            reduce(&mut status);
-            return CallError::Refused(status);
-        }
+    if let kube::Error::Api(mut status) = error {
+        reduce(&mut status);
+        return CallError::Refused(status);
+    }
+    let error = if let kube::Error::FromUtf8(error) = error {
         // The error contains the whole response.
-        kube::Error::FromUtf8(error) => kube::Error::Service(error.utf8_error().into()),
-        kube::Error::SerdeError(error) => {
-            kube::Error::SerdeError(serde_json::Error::custom(without_value(&error)))
-        }
-        error => error,
+        kube::Error::Service(error.utf8_error().into())
+    } else if let kube::Error::SerdeError(error) = error {
+        kube::Error::SerdeError(serde_json::Error::custom(without_value(&error)))
+    } else {
+        error
     };
     CallError::Failed(Box::new(error))
 }

@@ -26,10 +26,13 @@ struct Identity {
     api_version: String,
 }
 
+/// A response whose body can be replaced.
+type Replaceable<B> = Response<Either<B, Full<Bytes>>>;
+
 /// Replaces the body of an error that is not a Kubernetes `Status`. Other responses are not changed.
 pub(super) fn without_foreign_text<B>(
     response: Response<B>,
-) -> BoxFuture<'static, Result<Response<Either<B, Full<Bytes>>>, BoxError>>
+) -> BoxFuture<'static, Result<Replaceable<B>, BoxError>>
 where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,

@@ -76,10 +76,11 @@ pub(super) fn count(number: usize) -> u32 {
 
 /// The state of an API server that did not answer the first calls of an inspection successfully.
 pub(super) fn refusal(error: &kube::Error) -> ApiReachability {
-    let text = match error {
+    let text = if let kube::Error::SerdeError(_) = error {
         // The parser's error contains the invalid value, and the server can be one that only the controller can reach.
-        kube::Error::SerdeError(_) => "the response is invalid".to_owned(),
-        error => cut(error_chain(error)),
+        "the response is invalid".to_owned()
+    } else {
+        cut(error_chain(error))
     };
     if let kube::Error::Api(status) = error
         && REFUSED.contains(&status.code)
