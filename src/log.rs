@@ -173,7 +173,7 @@ mod tests {
             .collect();
         doors.sort();
 
-        // `rescue` prints the credential, as JSON for client-go.
+        // `rescue` prints the credential as JSON for client-go.
         assert_eq!(
             doors,
             ["cli/answer.rs", "log.rs", "rescue.rs"].map(PathBuf::from)

@@ -328,7 +328,7 @@ mod tests {
     const SWAPPED: &str = "44454c4c-4200-1035-8052-b3c04f4b4e32";
     const OTHER: &str = "4c4c4544-0042-3510-8052-b3c04f4b4e33";
 
-    /// The digest as stored by releases that did not recognize placeholders and different spellings.
+    /// The digest as it was stored by releases that did not recognize placeholders and different spellings.
     fn stored_before(uuid: Option<&str>, tag: Option<&str>) -> MachineDigest {
         MachineDigest {
             product_uuid: uuid.map(|uuid| hex_digest(PRODUCT_UUID, uuid)),
@@ -357,7 +357,7 @@ mod tests {
                 (Some(OTHER), Some("tag-1")),
                 false,
             ),
-            // The asset tag, which is the instance ID on EC2, decides only if a UUID is missing.
+            // The asset tag, which is the instance ID on EC2, is only used if a UUID is missing.
             ((None, Some("i-1")), (Some(UUID), Some("i-2")), false),
             ((Some(UUID), Some("i-1")), (None, Some("i-2")), false),
             ((Some(UUID), Some("i-1")), (None, Some("i-1")), true),

@@ -357,7 +357,7 @@ mod tests {
         let requests_in_a_day = |lifetime| {
             let mut made = vec![open()];
             let mut most = 0;
-            // Simulates six of the seven days for which a certificate is valid.
+            // The loop simulates six of the seven days for which a certificate is valid.
             for minute in 0..6 * 24 * 60 {
                 let now = now() + Duration::from_mins(minute);
                 let last = made.last().unwrap();

@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(error, "sleep did not answer in time");
     }
 
-    /// A program in an uninterruptible sleep.
+    /// A program that is in an uninterruptible sleep.
     #[derive(Default)]
     struct Hanging {
         kills: u32,

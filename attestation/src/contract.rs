@@ -51,8 +51,8 @@ pub const FAILURES: [&str; 3] = [
     EVIDENCE_EXPIRED,
 ];
 
-/// The controller backdates certificates by this time. A node then accepts a new certificateeven if its clock is up to
-/// this time slow. kube-controller-manager backdates certificates by the same time.
+/// The controller backdates certificates by this time. A node then accepts a new certificate even if its clock is up
+/// to this time slow. kube-controller-manager backdates certificates by the same time.
 ///
 /// A node adds this time to the start of its certificate's validity. For a renewal, the node measures the certificate's
 /// age from the result.

@@ -144,7 +144,7 @@ mod tests {
         for host in ["api.prod.", "10.0.0.1", "fd00::1"] {
             assert!(names(host, resolv_conf, "n1").is_empty(), "{host}");
         }
-        // With the dots and the domain, the names have 254 and 255 bytes.
+        // With the dots and the domain, the names are 254 and 255 bytes long.
         for (len, count) in [(246, 1), (247, 0)] {
             let host = "a".repeat(len);
             assert_eq!(names(&host, "search a.test", "n1").len(), count, "{len}");

@@ -165,7 +165,7 @@ mod tests {
         assert!(!was_tried_lately(&store, now), "never checked");
         assert!(ago(0));
         assert!(ago(60));
-        // 120 seconds minus one interval of the kubelet's heartbeats.
+        // The limit is 120 seconds minus one interval of the kubelet's heartbeats.
         assert!(!ago(110));
         lock.note_check(now + Duration::from_mins(1)).unwrap();
         assert!(!was_tried_lately(&store, now), "a clock that was ahead");

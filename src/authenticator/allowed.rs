@@ -133,7 +133,7 @@ mod tests {
         assert!(whole <= Duration::from_secs(5), "{whole:?}");
         assert!(whole > Duration::from_secs(4), "{whole:?}");
 
-        // Two seconds passed in a check of the credential.
+        // Checking the credential took two seconds.
         let later = Start {
             briefly: Deadline::after(Duration::from_secs(3)),
             ..start

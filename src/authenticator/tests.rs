@@ -1,4 +1,4 @@
-//! Runs against an API server that behaves as if the cluster's CA was replaced.
+//! Tests with runs against an API server that behaves as if the cluster's CA had been replaced.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::store::StoreFile;
 
 const BOOTSTRAP_USER: &str = "system:bootstrap:abcdef";
 
-/// A provider whose evidence is only a header, or that has no evidence.
+/// A provider that has no evidence, or whose evidence is only a header.
 #[derive(Debug)]
 struct Machines(Renewal);
 
@@ -51,7 +51,7 @@ impl Attester for Machines {
     }
 }
 
-/// A node, and the API server of its cluster.
+/// A node, and its cluster's API server.
 struct Bed {
     server: ApiServer,
     folder: TempDir,
@@ -142,15 +142,15 @@ impl Bed {
         })
     }
 
-    /// The result of a run after two minutes, if the API server returns this status for requests with the stored
+    /// The result of a run after two minutes, if the API server returns this status to requests with the stored
     /// certificate.
     fn refused(&self, status: u16) -> Credential {
         self.refuse(status);
         self.again()
     }
 
-    /// From now on, the API server returns this status for requests with the stored certificate. With the status 403,
-    /// it returns the message for revoked certificates.
+    /// Makes the API server return this status to requests with the stored certificate from now on. If the status is
+    /// 403, it returns the message for revoked certificates.
     fn refuse(&self, status: u16) {
         self.refuse_because(status, "the credential 1 of system:node:n1 is revoked");
     }
@@ -190,7 +190,7 @@ impl Bed {
         self.run().unwrap()
     }
 
-    /// From now on, the controller does not decide on requests, and runs have a short time limit.
+    /// Makes the controller leave requests undecided from now on, and gives runs a short time limit.
     fn nobody_decides(&mut self) {
         self.server.set_signer(Signer::Off);
         self.limit = Duration::from_secs(5);
@@ -251,7 +251,7 @@ fn a_machine_without_evidence_creates_a_new_key_after_a_403() {
     assert_eq!(bed.requesters(), [BOOTSTRAP_USER]);
 }
 
-/// A message as from an admission policy that an administrator created.
+/// A message from an admission policy that an administrator has created.
 const NO_LEASES: &str = "this field manager is not allowed";
 
 #[test]
@@ -340,7 +340,7 @@ fn a_revoked_stored_key_is_replaced() {
         bed.nobody_decides();
         bed.refuse(401);
         bed.deny_next(reason);
-        // The API server has the request with the new key, and the controller does not decide.
+        // The API server has received the request with the new key, and the controller does not decide on it.
         let waits = bed.again();
         let requests = bed.server.created_bodies().len();
         let still_waits = bed.again();
@@ -402,7 +402,7 @@ fn a_request_with_the_stored_key_is_created_once_across_runs() {
 fn the_stored_key_replaces_a_waiting_key_after_a_401() {
     let (mut bed, old) = Bed::joined(Renewal::Impossible);
     bed.nobody_decides();
-    // A request with a new key, which the controller does not approve before the certificate expires.
+    // The request has a new key, and the controller does not approve it before the certificate expires.
     let waits = bed.refused(403);
     let other = pending_name(&bed);
     assert_eq!(waits.certificate_pem(), old.certificate_pem());

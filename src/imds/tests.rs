@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use super::*;
 use crate::settings::Value as _;
 
-/// Longer than any wait in these tests.
+/// A deadline that is longer than any wait in these tests.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A deadline for operations that take until their deadline. It is long enough to connect on a busy machine.
@@ -71,7 +71,7 @@ impl Service {
     }
 }
 
-/// Ignores errors, because the client can have disconnected.
+/// Writes the response. Ignores errors, because the client might have disconnected.
 fn write(stream: &mut TcpStream, text: &str) {
     drop(stream.write_all(text.as_bytes()));
 }

@@ -1,4 +1,4 @@
-//! The parsers of API server responses, for use without an API server.
+//! Test access to the parsers of API server responses, without an API server.
 
 use reqwest::StatusCode;
 
@@ -9,12 +9,12 @@ use super::types::CsrObject;
 use super::watch::{Ended, Watch};
 use crate::clock::Deadline;
 
-/// Parses a request of the API server.
+/// Parses a request from the API server.
 pub fn object(client: &ApiClient, json: &[u8]) -> Result<CsrObject, ApiError> {
     client.object(json)
 }
 
-/// The error for an answer with this status, which is not a success.
+/// The error for a response with this status, which is not a success.
 pub fn refusal(client: &ApiClient, status: u16, body: &[u8]) -> ApiError {
     client.transport.refusal(&Answer {
         status: StatusCode::from_u16(status).unwrap_or_default(),

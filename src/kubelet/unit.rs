@@ -186,7 +186,7 @@ mod tests {
         found_in(&[], shown, files)
     }
 
-    /// The arguments as a process with these variables finds them.
+    /// Returns the kubelet's arguments, read with these environment variables.
     fn found_in(
         variables: &[(&str, &str)],
         shown: &str,
@@ -251,7 +251,7 @@ mod tests {
                 "{shown} {in_files:?}"
             );
         }
-        // The unit does not name this file.
+        // The unit does not refer to this file.
         let unread = found(&in_line.replace(flag, ""), &[("/a", &assigned)]).unwrap();
         assert_eq!(unread.hostname_override(), None);
     }
@@ -270,7 +270,7 @@ mod tests {
             (&hidden, Some("4f"), Some(&*right), Some("n1")),
             // Removed with `UnsetEnvironment=`.
             (&hidden, Some("4f"), None, None),
-            // A process of a different unit, or of a shell.
+            // The process belongs to a different unit, or is a shell.
             (&hidden, Some("4e"), Some(&right), Some("n2")),
             (&hidden, None, Some(&right), Some("n2")),
             (&stopped, Some(""), Some(&right), Some("n2")),

@@ -1,4 +1,4 @@
-//! Secrets that are removed, and texts that do not change.
+//! Tests of secrets that are removed, and of texts that do not change.
 
 mod corpus;
 
@@ -127,7 +127,7 @@ const FORMS: &[(&str, &str)] = &[
         "x --token=(redacted) \\\n  --v=2",
     ),
     ("--token=a --v=2", "--token=(redacted) --v=2"),
-    // Variables in systemd units and in environment files.
+    // The variables are in systemd units and in environment files.
     (
         "Environment=DB_PASSWORD=x A=b",
         "Environment=DB_PASSWORD=(redacted) A=b",

@@ -216,7 +216,7 @@ fn the_more_specific_source_takes_precedence() {
     assert_eq!(found(&world, flags("nodeName", "flag")), "flag");
 }
 
-/// An operator must need to search only three sources. Adding a source must be a deliberate decision.
+/// An operator must have to search only three sources. Adding a source must be a deliberate decision.
 #[test]
 fn a_value_can_be_set_in_a_file_a_drop_in_and_an_option() {
     let world = World::new()

@@ -10,7 +10,7 @@ use crate::authenticator::allowed::FOR_SETUP;
 use crate::kube::kubeconfig::{EndpointFields, Login};
 use crate::secret::Secret;
 
-/// A token with characters that have a special meaning in YAML.
+/// A token that contains characters that have a special meaning in YAML.
 const TOKEN: &str = "abcdef.'\"#{}[]:&*!|>%@`\\";
 
 fn endpoint(ca: &CertificateAuthority) -> EndpointFields {

@@ -21,14 +21,14 @@ impl Later {
         Self(())
     }
 
-    /// The controller's decision on the request itself, from its log.
+    /// The controller's decision on the request, from the controller's log.
     #[track_caller]
     pub fn decision(line: &Value) -> Self {
         assert!(line["outcome"].is_string(), "not a decision: {line:#}");
         Self(())
     }
 
-    /// The controller's Event about the request itself, or about its machine.
+    /// The controller's Event about the request, or about its machine.
     #[track_caller]
     pub fn event(event: &Value) -> Self {
         assert!(event["reason"].is_string(), "not an Event: {event:#}");
@@ -63,7 +63,7 @@ pub fn assert_unanswered(_later: Later, read: impl FnOnce() -> Value) {
     assert!(!is_answered(&csr), "{csr:#}");
 }
 
-/// Asserts the same for all requests of a machine. There must be at least one request.
+/// Asserts that no request from a machine has an answer. There must be at least one request.
 #[track_caller]
 pub fn assert_all_unanswered(later: Later, read: impl FnOnce() -> Vec<Value>) {
     let requests = read();

@@ -1,5 +1,5 @@
-//! A cloud whose instances can prove their identity: EC2 is simulated by moto server, and STS and the metadata services
-//! by the project's simulators.
+//! A cloud whose instances can prove their identity: moto server simulates EC2, and the project's simulators simulate
+//! STS and the metadata services.
 
 use std::ffi::OsString;
 use std::fs;
@@ -21,19 +21,19 @@ use kubelet_authenticator_test_support::process::Scratch;
 use kubelet_authenticator_test_support::sts::{Credentials, Principal, Signing, Sts, sign};
 use sha2::{Digest as _, Sha256};
 
-/// The account of all instances, except instances of other accounts.
+/// The account of all instances, except instances in other accounts.
 pub const ACCOUNT: &str = "111122223333";
 
 /// The region of all instances.
 pub const REGION: &str = "eu-west-1";
 
-/// The tag by which Cluster API Provider AWS marks an instance of [`CLUSTER`](crate::controller::CLUSTER).
+/// The tag with which Cluster API Provider AWS marks an instance of [`CLUSTER`](crate::controller::CLUSTER).
 pub const OWNED: (&str, &str) = (
     "sigs.k8s.io/cluster-api-provider-aws/cluster/prod-1",
     "owned",
 );
 
-/// The user of the manager's access key.
+/// The name of the user that owns the manager's access key.
 pub const CONTROLLER: &str = "node-attestation-controller";
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -62,7 +62,7 @@ pub struct Instance {
     pub rsa2048: String,
 }
 
-/// The data that a launch of an instance creates.
+/// The data that is created when an instance is launched.
 struct Launched {
     document: String,
     rsa2048: String,
@@ -101,7 +101,7 @@ impl Cloud {
         &self.sts
     }
 
-    /// Adds an access key of an account to STS, for this user.
+    /// Adds an account's access key for this user to STS.
     pub fn learn(&self, account: &str, user: &str) {
         let (id, secret) = moto::access_key(account);
         self.sts
@@ -120,7 +120,7 @@ impl Cloud {
         self.boot(self.moto.ec2(ACCOUNT, REGION).run(tags))
     }
 
-    /// Creates an instance with these tags that was launched an hour ago, so that its data in EC2 are complete.
+    /// Creates an instance with these tags that was launched an hour ago, so that EC2 has all of its data.
     #[track_caller]
     pub fn launched_an_hour_ago(&self, tags: &[(&str, &str)]) -> Instance {
         let mut ec2 = self.moto.ec2(ACCOUNT, REGION).run(tags);
@@ -157,7 +157,7 @@ impl Cloud {
         launched.into_iter().map(|ec2| self.boot(ec2)).collect()
     }
 
-    /// Starts the metadata service of an instance, with new metadata as after a launch.
+    /// Starts the metadata service for an instance, with new metadata, as after a launch.
     pub fn boot(&self, ec2: moto::Instance) -> Instance {
         let Launched {
             document,
@@ -217,7 +217,7 @@ impl Cloud {
     }
 
     /// The manager's command-line options for this cloud. The manager uses its own credentials for Clusters without an
-    /// identity, because most Clusters in the tests do not name an identity.
+    /// identity, because most Clusters in the tests do not refer to an identity.
     pub fn manager_arguments(&self) -> Vec<OsString> {
         let fallback = OsString::from("--allow-controller-identity-fallback");
         self.arguments_without_fallback()
@@ -226,7 +226,7 @@ impl Cloud {
             .collect()
     }
 
-    /// The same options for tests in which every Cluster needs an identity.
+    /// The manager's options for tests in which every Cluster needs an identity.
     pub fn arguments_without_fallback(&self) -> Vec<OsString> {
         let pairs = [
             ("--aws-extra-signers", self.signers().into()),
@@ -254,7 +254,7 @@ impl Cloud {
         ]
     }
 
-    /// Evidence with these parts, created by hand, for a request with this key.
+    /// Creates evidence with these parts by hand, for a request with this key.
     pub fn evidence(&self, parts: &Parts<'_>, spki: &[u8]) -> Vec<u8> {
         let binding = KeyBinding::new(
             &Provider::AWS,
@@ -313,7 +313,7 @@ impl Cloud {
     }
 }
 
-/// The first interface of an instance without IPv4, as EC2 describes it.
+/// The first interface of an instance without IPv4, as reported by EC2.
 fn ipv6_interface(attached: &str) -> String {
     format!(
         "<item><networkInterfaceId>eni-1</networkInterfaceId><status>in-use</status><attachment><deviceIndex>0\
@@ -338,7 +338,7 @@ pub struct Parts<'a> {
     pub rsa2048: &'a str,
     /// The credentials for the STS call.
     pub credentials: &'a Credentials,
-    /// The time of the call's signature.
+    /// The time at which the call was signed.
     pub signed_at: SystemTime,
 }
 
@@ -348,12 +348,12 @@ impl Instance {
         format!("aws:///{}/{}", self.ec2.zone, self.ec2.id)
     }
 
-    /// The node name of an instance whose node is named by its private DNS name.
+    /// The node name of an instance whose node has its private DNS name as its name.
     pub fn node_name(&self) -> &str {
         &self.ec2.private_dns_name
     }
 
-    /// The parts of valid evidence, for a request that claims the instance's own identity.
+    /// The parts of valid evidence for a request that claims the instance's own identity.
     pub fn parts<'a>(
         &'a self,
         audience: &'a Audience,
@@ -371,7 +371,7 @@ impl Instance {
         }
     }
 
-    /// The plugin's settings, by key.
+    /// The plugin's settings, each with its key.
     pub fn plugin_settings(&self, cloud: &Cloud) -> [(&'static str, String); 3] {
         let [metadata, sts] = self.services(cloud);
         let node_name = self.node_name().to_owned();

@@ -19,8 +19,8 @@ pub const TOKEN_TTL: Duration = Duration::from_secs(900);
 /// The deadline for operations that take Cluster API a minute. The deadline is long enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
-/// The KubeadmConfigSpec of workers whose image contains the plugin, as printed by `render` with these options, with
-/// the fields that all machines of the tests need.
+/// The KubeadmConfigSpec for workers whose image contains the plugin, as printed by `render` with these options, with
+/// the fields that all test machines need.
 #[track_caller]
 pub fn worker_config(attestor: &Attestor, options: &[&str]) -> Value {
     let rendered = image::render(attestor, &[&["kubeadm-config"], options].concat());
@@ -36,18 +36,18 @@ pub fn worker_config(attestor: &Attestor, options: &[&str]) -> Value {
     config
 }
 
-/// The same spec for control-plane machines.
+/// The KubeadmConfigSpec for control-plane machines.
 #[track_caller]
 pub fn control_plane_config(attestor: &Attestor, options: &[&str]) -> Value {
     let mut config = worker_config(attestor, &[&["--control-plane"], options].concat());
     let mut init = config["joinConfiguration"].clone();
-    // Skip these add-ons, because their images do not name a program of the machines.
+    // Skip these add-ons, because their images do not refer to a program on the machines.
     init["skipPhases"] = json!(["addon/coredns", "addon/kube-proxy"]);
     config["initConfiguration"] = init;
     config
 }
 
-/// The NodeIdentities of a Cluster, by node name.
+/// The NodeIdentities of a Cluster, keyed by node name.
 #[track_caller]
 pub fn records(management: &Management, cluster: &WorkloadCluster) -> BTreeMap<String, Value> {
     let words = ["get", "nodeidentities", "-n", cluster.namespace()];
@@ -74,7 +74,7 @@ pub fn wait_for_records(management: &Management, cluster: &WorkloadCluster, expe
     assert!(found.is_some(), "{:?} and not {expected:?}", live());
 }
 
-/// The users of the requests for the built-in signer. Only nodes without a record can have such requests.
+/// The users that created requests for the built-in signer. Only nodes without a record can have such requests.
 #[track_caller]
 pub fn users_of_built_in_signer(kubectl: &Kubectl) -> Vec<String> {
     let requests = kubectl.json(["get", "certificatesigningrequests"]);

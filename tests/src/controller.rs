@@ -1,4 +1,4 @@
-//! A controller under test: its files, its process, requests to it, and the clusters of the requests.
+//! A controller under test: its files, its process, the requests to it, and the clusters to which the requests belong.
 
 mod application;
 mod bed;
@@ -28,7 +28,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A machine in a test's inventory.
 ///
-/// If suites share a cluster, each test has separate machines, and a controller that lists only these machines.
+/// If suites share a cluster, each test has its own machines, and a controller that lists only these machines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Machine {
     /// The name of the machine and of its Node.
@@ -49,7 +49,7 @@ impl Machine {
     }
 }
 
-/// The inventory for these machines.
+/// The inventory that contains these machines.
 pub fn inventory(machines: &[Machine]) -> String {
     let machines: Vec<Value> = machines
         .iter()
@@ -69,11 +69,11 @@ pub fn inventory(machines: &[Machine]) -> String {
     .to_string()
 }
 
-/// The name of the cluster of a controller without a management cluster.
+/// The name of the cluster that a controller without a management cluster serves.
 pub const CLUSTER: &str = "prod-1";
 
-/// The settings of a controller without a management cluster: a `KubeletAuthentication` with this spec, in addition to
-/// its cluster's name.
+/// The settings for a controller without a management cluster: a `KubeletAuthentication` with this spec, in addition to
+/// the name of its cluster.
 pub fn settings(spec: &Value) -> String {
     let mut object = json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
@@ -85,7 +85,7 @@ pub fn settings(spec: &Value) -> String {
     object.to_string()
 }
 
-/// A program that answers requests, with its files.
+/// A program that answers requests, and its files.
 #[derive(Debug)]
 pub struct Setup {
     launch: Launch,
@@ -94,7 +94,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// `node-attestation-controller run`, or a program with the same options, for these machines.
+    /// Sets up `node-attestation-controller run`, or a program with the same options, for these machines.
     pub fn new(
         program: &Path,
         kubeconfig: &Path,
@@ -105,7 +105,8 @@ impl Setup {
         setup.args(&[OsStr::new("--ca-key"), ca_key.as_os_str()])
     }
 
-    /// `node-attestation-controller run` for these machines, without evidence. The CA key is in an external signer.
+    /// Sets up `node-attestation-controller run` for these machines, which do not need evidence. The CA key is in an
+    /// external signer.
     pub fn with_signer(
         kubeconfig: &Path,
         ca_cert: &Path,
@@ -120,14 +121,14 @@ impl Setup {
             .allowing_insecure()
     }
 
-    /// The same controller, with which machines without evidence can join.
+    /// Also lets machines without evidence join.
     #[must_use]
     pub fn allowing_insecure(self) -> Self {
         self.args(&["--allow-insecure"])
             .spec(&json!({"authorizedAttestors": ["insecure"]}))
     }
 
-    /// The same controller, with these fields in the spec of its settings.
+    /// Adds these fields to the spec of the controller's settings.
     #[must_use]
     pub fn spec(mut self, fields: &Value) -> Self {
         for (field, value) in fields.as_object().unwrap() {
@@ -228,7 +229,7 @@ impl Controller {
         })
     }
 
-    /// Waits for the decision of the request, and returns its log line.
+    /// Waits for the decision on the request, and returns its log line.
     #[track_caller]
     pub fn wait_for_decision(&mut self, csr: &str) -> Value {
         self.wait_for_line("decided", |fields| fields["csr"] == csr)

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::program;
 
-/// The required output of the demo for a provider, or for Cluster API.
+/// The output that the demo must print for a provider, or for Cluster API.
 const TOLD: [(&str, &[&str]); 5] = [
     (
         "aws",
@@ -77,8 +77,8 @@ const TOLD: [(&str, &[&str]); 5] = [
 ///
 /// # Panics
 ///
-/// If an outcome is unexpected. For example, the intended check did not refuse an attack, or the killed machine has
-/// more requests than a join needs.
+/// Panics if an outcome is unexpected. For example, the intended check did not refuse an attack, or the killed machine
+/// has more requests than a join needs.
 #[track_caller]
 pub fn tell(provider: &str, control_plane: &str) -> String {
     let arguments = ["--provider", provider, "--control-plane", control_plane];
@@ -94,7 +94,7 @@ pub fn tell(provider: &str, control_plane: &str) -> String {
     let (_, told) = TOLD
         .iter()
         .find(|(of, _)| *of == kind)
-        .expect("a provider of the demo");
+        .expect("the demo has this provider");
     for words in *told {
         assert!(story.contains(words), "no {words}: {story}");
     }

@@ -1,4 +1,4 @@
-//! The manifests in packaging/deploy, and controllers with the permissions and arguments in these manifests.
+//! The manifests in packaging/deploy, and controllers that use the permissions and arguments in these manifests.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,7 +40,7 @@ pub fn kustomize(options: &[&str], folder: &Path) -> String {
     String::from_utf8(output.stdout).expect("manifests are text")
 }
 
-/// Applies manifests as an operator does. The API server must not report an error or a warning.
+/// Applies manifests like an operator. The API server must not report an error or a warning.
 #[track_caller]
 pub fn apply(management: &Management, manifests: &str) {
     let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
@@ -54,21 +54,21 @@ pub fn apply(management: &Management, manifests: &str) {
     assert_eq!(applied.lines().count(), objects, "{applied}");
 }
 
-/// The Deployment, as stored by the API server.
+/// The Deployment, as the API server stores it.
 #[track_caller]
 pub fn deployment(management: &Management, namespace: &str) -> Value {
     let kubectl = management.kubectl();
     kubectl.json(["get", "deployment", NAME, "-n", namespace])
 }
 
-/// A token of the ServiceAccount.
+/// A token for the ServiceAccount.
 #[track_caller]
 pub fn token(management: &Management, namespace: &str) -> String {
     let token = ["create", "token", NAME, "-n", namespace, "--duration=1h"];
     management.kubectl().ok(token).trim().to_owned()
 }
 
-/// The arguments of the Deployment, with other ports.
+/// The arguments in the Deployment, with different ports.
 #[track_caller]
 pub fn arguments(deployment: &Value, diagnostics: Diagnostics) -> Vec<String> {
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
@@ -85,7 +85,7 @@ pub fn arguments(deployment: &Value, diagnostics: Diagnostics) -> Vec<String> {
     arguments.collect()
 }
 
-/// Starts a controller with the permissions of the ServiceAccount, and the arguments of the Deployment with other
+/// Starts a controller with the permissions of the ServiceAccount, and the arguments in the Deployment with different
 /// ports.
 #[track_caller]
 pub fn start(
@@ -97,7 +97,7 @@ pub fn start(
     start_version(&Version::CURRENT, management, namespace, files, name)
 }
 
-/// Starts a controller of this version like [`start`].
+/// Starts this version of the controller, like [`start`].
 #[track_caller]
 pub fn start_version(
     version: &Version,
@@ -108,7 +108,7 @@ pub fn start_version(
 ) -> (Process, Diagnostics) {
     let plane = management.control_plane();
     let kubeconfig = plane.kubeconfig(User::Token(token(management, namespace)));
-    // The option that a Pod gets with its own namespace.
+    // The option that passes a Pod's own namespace.
     let current = format!("--namespace={namespace}");
     plane
         .kubectl_with(&kubeconfig)
@@ -119,7 +119,7 @@ pub fn start_version(
         .args(arguments(&deployment, diagnostics))
         .arg("--kubeconfig")
         .arg(kubeconfig)
-        // The API server of the tests is on loopback, and a cluster in the tests is not Ready without evidence.
+        // The API servers in the tests listen on loopback, and a cluster in the tests is not Ready without evidence.
         .args(["--insecure-allow-loopback", "--allow-insecure"])
         .args(["--sync-period=10s"]);
     let process = launch.spawn(&files.join(&format!("{name}.log")));

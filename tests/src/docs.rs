@@ -1,4 +1,4 @@
-//! The pages of the documentation, and the tests that they name.
+//! The pages of the documentation, and the tests to which they refer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use crate::page::repository;
 
-/// The page of `docs` with this file name.
+/// The page in `docs` with this file name.
 ///
 /// # Panics
 ///
-/// If the value does not exist.
+/// Panics if the value does not exist.
 #[track_caller]
 pub fn page(name: &str) -> String {
     let path = repository().join("docs").join(name);
@@ -31,7 +31,7 @@ pub struct Source {
 ///
 /// # Panics
 ///
-/// If a source file cannot be read.
+/// Panics if a source file cannot be read.
 pub fn sources() -> Vec<Source> {
     let root = repository();
     let mut sources = Vec::new();
@@ -60,11 +60,12 @@ pub fn sources() -> Vec<Source> {
     sources
 }
 
-/// The names of all tests in the repository. A name occurs once for each test with this name.
+/// The names of all tests in the repository. If several tests have the same name, the name occurs once for each of
+/// them.
 ///
 /// # Panics
 ///
-/// If a source file cannot be read.
+/// Panics if a source file cannot be read.
 pub fn tests() -> Vec<String> {
     let sources = sources();
     let names = sources.iter().flat_map(|source| tests_in(&source.text));
@@ -95,7 +96,7 @@ pub fn quoted(document: &str) -> impl Iterator<Item = &str> {
     document.split('`').skip(1).step_by(2)
 }
 
-/// The quoted texts that have the form of a test's name.
+/// The quoted texts that have the form of a test name.
 pub fn named(document: &str) -> Vec<&str> {
     quoted(document)
         .filter(|text| {
@@ -119,7 +120,7 @@ pub fn ambiguous(page: &str) -> BTreeMap<&str, usize> {
 ///
 /// # Panics
 ///
-/// If the page has no such section.
+/// Panics if the page does not contain such a section.
 #[track_caller]
 pub fn numbered<'a>(page: &'a str, heading: &str) -> Vec<(usize, Vec<&'a str>)> {
     let (_, section) = page
@@ -134,10 +135,10 @@ pub fn numbered<'a>(page: &'a str, heading: &str) -> Vec<(usize, Vec<&'a str>)> 
     rows.collect()
 }
 
-/// The functions and constants of the tests, by name.
+/// The functions and constants in the tests, keyed by name.
 ///
-/// A test contains the words in its own body, in each function that it calls, and in each constant that it names. The
-/// same rule applies to these functions and constants. Functions and constants are found by name, first in the same
+/// A test contains the words in its own body, in each function that it calls, and in each constant to which it refers.
+/// The same rule applies to these functions and constants. Functions and constants are found by name, first in the same
 /// file, and otherwise in all test files of the package. A word in a comment does not count. The check does not verify
 /// that a word is compared with an outcome.
 pub struct TestItems<'a>(BTreeMap<&'a str, Vec<Item<'a>>>);
@@ -149,7 +150,7 @@ struct Item<'a> {
 }
 
 impl<'a> TestItems<'a> {
-    /// The tests in these source files.
+    /// Finds the tests in these source files.
     pub fn of(sources: &'a [Source]) -> Self {
         let mut items: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for source in sources {
@@ -191,8 +192,8 @@ impl<'a> TestItems<'a> {
             .collect()
     }
 
-    /// The code of this test, and of each function and constant that it uses in its own file and in the file of
-    /// [`crate::page`], without comments.
+    /// The code of this test, without comments, including each function and constant that it uses in its own file and
+    /// in the file of [`crate::page`].
     ///
     /// Functions in other files are found only by name, and a common name would match many functions.
     pub fn code(&self, test: &str) -> String {
@@ -207,7 +208,7 @@ impl<'a> TestItems<'a> {
         code.fold(String::new(), |code, line| code + line + "\n")
     }
 
-    /// The items of these tests, and the items of the source files that they use and that satisfy `counts`.
+    /// The items that these tests use in the source files, if the items satisfy `counts`, and the tests themselves.
     fn reached(&self, tests: &[&str], counts: impl Fn(&Source) -> bool) -> Vec<&Item<'a>> {
         let mut reached = Vec::new();
         let mut seen = BTreeSet::new();
@@ -245,8 +246,8 @@ pub fn is_reason(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphabetic())
 }
 
-/// The complete text of a source file in a directory `tests` or `testing`, or with such a name. In other source files,
-/// the text after `mod tests {`.
+/// The complete text of a source file that is in a directory `tests` or `testing`, or has such a name. For other source
+/// files, the text after `mod tests {`.
 fn part_of_tests(source: &Source) -> &str {
     let names = ["tests", "testing", "tests.rs", "testing.rs"];
     let mut parts = source.path.iter();
@@ -268,7 +269,7 @@ fn declared(line: &str) -> Option<&str> {
     words_of(declared).first().map(|(name, _)| *name)
 }
 
-/// The lines of the item that begins in the first line, up to the line with the same indentation that ends the item.
+/// The lines of the item that starts in the first line, up to the line with the same indentation that ends the item.
 fn item<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     let indentation = |line: &str| line.len() - line.trim_start().len();
     let own = indentation(lines[0]);
@@ -280,7 +281,7 @@ fn item<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     lines[..=last.unwrap_or(0)].to_vec()
 }
 
-/// The words in a line of code, each with the text after it. A comment line has no words.
+/// The words in a line of code, each with the text after it. A comment line does not contain any words.
 fn words_of(line: &str) -> Vec<(&str, &str)> {
     let mut words = Vec::new();
     let mut rest = line;

@@ -18,10 +18,10 @@ use serde_json::{Value, json};
 /// The controller's user name in the management cluster.
 const USER: &str = "node-attestation-controller";
 
-/// The manifest of the controller's permissions in the cluster.
+/// The manifest with the controller's permissions in the cluster.
 const RBAC: &str = "rbac/management-cluster.yaml";
 
-/// A management cluster with the controller's permissions.
+/// Starts a management cluster in which the controller has its permissions.
 pub fn management() -> Management {
     let management = Management::start();
     grant(&management);
@@ -39,7 +39,7 @@ pub fn grant(management: &Management) {
 /// The definition of the kind that sets the lifetime of certificates.
 const DEFINITION: &str = "kubeletauthentications.attestation.cluster.x-k8s.io";
 
-/// Lets a KubeletAuthentication grant less than Kubernetes' minimum of ten minutes.
+/// Allows a KubeletAuthentication to grant a shorter lifetime than Kubernetes' minimum of ten minutes.
 pub fn allow_short_certificates(management: &Management) {
     let target = ["customresourcedefinitions", DEFINITION];
     let kubectl = management.kubectl();
@@ -57,7 +57,7 @@ pub fn allow_short_certificates(management: &Management) {
 #[track_caller]
 pub fn assert_first_generation(record: &Value) {
     assert!(record["spec"]["generation"].is_u64(), "{record:#}");
-    // The expiry of all earlier generations.
+    // The expiry times of all earlier generations.
     assert!(record["spec"]["formerUntil"].is_null(), "{record:#}");
 }
 
@@ -76,13 +76,13 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// `node-attestation-controller run`, which admits machines without evidence.
+    /// Starts `node-attestation-controller run`, which admits machines without evidence.
     pub fn insecure(management: &Management, arguments: &[&str]) -> Self {
         let arguments = [&["--allow-insecure"], arguments].concat();
         Self::start(management, "node-attestation-controller", &arguments)
     }
 
-    /// The same controller, whose user is also in this group.
+    /// Starts the same controller as a user that is also in this group.
     pub fn insecure_in_group(management: &Management, group: &str, arguments: &[&str]) -> Self {
         let arguments = [&["--allow-insecure"], arguments].concat();
         let program = program("node-attestation-controller");
@@ -91,7 +91,7 @@ impl Manager {
         })
     }
 
-    /// The same controller, with the rubber stamp for every cluster.
+    /// Starts the same controller, which accepts the rubber stamp in every cluster.
     pub fn null(management: &Management, arguments: &[&str]) -> Self {
         Self::start(management, "null-attestation-controller", arguments)
     }
@@ -102,13 +102,13 @@ impl Manager {
         Self::spawned(management, None, program, |launch| launch)
     }
 
-    /// `node-attestation-controller run`, with instances in this cloud.
+    /// Starts `node-attestation-controller run` with instances in this cloud.
     pub fn aws(management: &Management, cloud: &Cloud, arguments: &[&str]) -> Self {
         let program = program("node-attestation-controller");
         Self::aws_of(program, management, cloud, arguments)
     }
 
-    /// The same with this program, which can belong to another version.
+    /// Like [`aws`](Self::aws), with this program, which can belong to another version.
     pub fn aws_of(
         program: PathBuf,
         management: &Management,
@@ -119,7 +119,7 @@ impl Manager {
         Self::in_cloud(program, management, (cloud, of_cloud), arguments)
     }
 
-    /// The same fleet, in which every Cluster needs an identity.
+    /// Like [`aws`](Self::aws), but every Cluster needs an identity.
     pub fn aws_without_fallback(
         management: &Management,
         cloud: &Cloud,
@@ -143,7 +143,7 @@ impl Manager {
         })
     }
 
-    /// A program in the management cluster.
+    /// Starts a program in the management cluster.
     pub fn start(management: &Management, name: &str, arguments: &[&str]) -> Self {
         Self::told(management, None, program(name), |launch| {
             launch.args(arguments)
@@ -156,7 +156,7 @@ impl Manager {
         program: PathBuf,
         told: impl FnOnce(Launch) -> Launch,
     ) -> Self {
-        // Tests wait for two rounds, so a short period makes the tests faster.
+        // Tests wait for two rounds, so a short period makes them faster.
         let often = |launch: Launch| launch.args(["--sync-period=10s"]);
         Self::spawned(management, group, program, |launch| told(often(launch)))
     }
@@ -183,7 +183,7 @@ impl Manager {
         }
     }
 
-    /// Stops the manager as Kubernetes does, so that it releases its Lease.
+    /// Stops the manager like Kubernetes, so that it releases its Lease.
     #[track_caller]
     pub fn stop(mut self) {
         self.process.signal(Signal::TERM);
@@ -205,7 +205,7 @@ pub fn authorize(
     authorize_with_defaults(management, cluster, attestors, settings)
 }
 
-/// The same, where each setting that `spec` does not contain has its default.
+/// Like [`authorize`](Self::authorize), but each setting that `spec` does not contain has its default value.
 #[track_caller]
 pub fn authorize_with_defaults(
     management: &Management,
@@ -264,9 +264,9 @@ impl Authentication {
         })
     }
 
-    /// Changes a setting that does not affect nodes, and waits until this condition belongs to the change. Returns the
-    /// object. At that time, the controller has made all writes about earlier events. Tests that assert an absence use
-    /// this condition as the later event.
+    /// Changes a setting that does not affect nodes, and waits until this condition describes the changed object.
+    /// Returns the object. At that time, the controller has completed all writes about earlier events. Tests that
+    /// assert an absence use this condition as the later event.
     #[track_caller]
     pub fn touch(&self, kubectl: &Kubectl, condition: &str) -> Value {
         let Self { namespace, name } = self;
@@ -281,7 +281,7 @@ impl Authentication {
             let observed = condition_of(&object, condition)["observedGeneration"].as_i64();
             (observed > Some(generation)).then_some(object)
         });
-        seen.unwrap_or_else(|| panic!("the change is not seen: {:#}", get()))
+        seen.unwrap_or_else(|| panic!("the controller has not observed the change: {:#}", get()))
     }
 
     /// Waits until the cluster is Ready.
@@ -301,13 +301,13 @@ pub fn condition_of(object: &Value, condition: &str) -> Value {
     found.cloned().unwrap_or_default()
 }
 
-/// A kubelet with this plugin for this machine, which has never joined.
+/// Creates a kubelet that runs this plugin for this machine, and has never joined.
 pub fn kubelet(cluster: &WorkloadCluster, machine: &Machine, plugin: &str) -> KubeletBuilder {
     let exec = exec(machine, plugin).setting("providerID", machine.provider_id());
     kubelet_with(cluster, machine, exec)
 }
 
-/// A kubelet with this bootstrap token for this instance, which has never joined.
+/// Creates a kubelet that uses this bootstrap token for this instance, and has never joined.
 pub fn kubelet_of_instance(
     plane: &ControlPlane,
     token: &str,
@@ -322,7 +322,7 @@ pub fn kubelet_of_instance(
     plane.kubelet(instance.node_name()).kubeconfig(kubeconfig)
 }
 
-/// A kubelet for this machine, which has never joined, and whose TPM has this address in libtss2.
+/// Creates a kubelet for this machine that has never joined. libtss2 reaches its TPM at this address.
 pub fn kubelet_of_tpm(cluster: &WorkloadCluster, machine: &Machine, tcti: &str) -> KubeletBuilder {
     let exec = exec(machine, "kubelet-authenticator-tpm");
     kubelet_with(cluster, machine, exec.setting("tpm.tcti", tcti))
@@ -333,7 +333,7 @@ pub fn exec(machine: &Machine, plugin: &str) -> Exec {
     first_exec(&machine.bootstrap_kubeconfig(), plugin)
 }
 
-/// The plugin as an exec credential plugin, for a machine that has never joined, with this bootstrap kubeconfig.
+/// The plugin as an exec credential plugin with this bootstrap kubeconfig, for a machine that has never joined.
 pub fn first_exec(bootstrap: &Path, plugin: &str) -> Exec {
     let bootstrap = bootstrap.display().to_string();
     Exec::new(program(plugin))
@@ -341,8 +341,8 @@ pub fn first_exec(bootstrap: &Path, plugin: &str) -> Exec {
         .setting("bootstrapKubeconfig", bootstrap)
 }
 
-/// Makes a machine join as in a cluster of kubeadm. The node then uses the returned kubeconfig: kubeadm's
-/// `kubelet.conf`, which refers to the file that the kubelet rotates.
+/// Makes a machine join as in a kubeadm cluster. The node then uses the returned kubeconfig: kubeadm's `kubelet.conf`,
+/// which refers to the file that the kubelet rotates.
 #[track_caller]
 pub fn join_stock(cluster: &WorkloadCluster, machine: &Machine) -> (Kubelet, PathBuf) {
     let plane = cluster.control_plane();
@@ -367,7 +367,7 @@ pub fn join_stock(cluster: &WorkloadCluster, machine: &Machine) -> (Kubelet, Pat
     )
 }
 
-/// A kubelet for this machine with this plugin.
+/// Creates a kubelet for this machine that runs this plugin.
 pub fn kubelet_with(cluster: &WorkloadCluster, machine: &Machine, exec: Exec) -> KubeletBuilder {
     let plane = cluster.control_plane();
     let kubeconfig = plane.kubeconfig(User::Exec(exec));

@@ -1,4 +1,4 @@
-//! The image of machines with systemd, cloud-init, kubeadm and the plugin, and its settings in Cluster API objects.
+//! The machine image with systemd, cloud-init, kubeadm and the plugin, and its settings in Cluster API objects.
 
 mod secrets;
 
@@ -26,13 +26,13 @@ use crate::tpm::endorsement_key;
 /// The directory of the plugins in the image.
 const PROGRAMS: &str = "/usr/bin";
 
-/// The ConfigMap with the endorsement keys of the hosts.
+/// The name of the ConfigMap with the hosts' endorsement keys.
 pub const HOSTS: &str = "hosts";
 
-/// Hosts with TPMs: their provider IDs, and the digests of their endorsement keys.
+/// Hosts with TPMs, keyed by provider ID, with the digests of their endorsement keys.
 pub type Hosts = BTreeMap<String, (String, Arc<Swtpm>)>;
 
-/// Creates hosts with these provider IDs, or prefixes of them, which no other test uses.
+/// Creates hosts with these provider IDs, or with these prefixes of provider IDs, which no other test uses.
 ///
 /// Each cluster needs different hosts and host names, because Cluster API searches for the Machine of a Node in all
 /// clusters, by provider ID and by name.
@@ -46,7 +46,7 @@ pub fn hosts_with_tpms(provider_ids: impl IntoIterator<Item = String>) -> Hosts 
     hosts.collect()
 }
 
-/// Lists the endorsement keys of hosts in the ConfigMap [`HOSTS`] of the Cluster's namespace.
+/// Lists the hosts' endorsement keys in the ConfigMap [`HOSTS`] in the Cluster's namespace.
 pub fn list(kubectl: &Kubectl, namespace: &str, hosts: &Hosts) {
     let listed: Map<_, _> = hosts
         .iter()
@@ -73,8 +73,8 @@ pub fn plugin(attestor: &Attestor) -> String {
     format!("{PROGRAMS}/{}", name_of_plugin(attestor))
 }
 
-/// A machine with the plugin in its image. cloud-init runs its bootstrap data. If `tpms` is not empty, the machine has
-/// the TPM for its provider ID.
+/// Creates a machine whose image contains the plugin, and in which cloud-init runs the bootstrap data. If `tpms` is not
+/// empty, the machine has the TPM for its provider ID.
 pub fn machine(
     cluster: &WorkloadCluster,
     attestor: Attestor,
@@ -88,7 +88,7 @@ pub fn machine(
         let tpms = tpms.lock().unwrap();
         let mut hosts = tpms.iter();
         if let Some((_, tpm)) = hosts.find(|(host, _)| is_of(&boot.provider_id, host)) {
-            // The host is switched on, and resets its TPM. A different machine might have used the host before.
+            // The host is switched on, which resets its TPM. A different machine might have used the host before.
             tpm.reset(Reset::Orderly);
             builder = on_host(builder, tpm);
         }
@@ -97,8 +97,8 @@ pub fn machine(
     }
 }
 
-/// An instance with the plugin in its image, whose user data cloud-init runs. The instance has a NitroTPM if the
-/// plugin's evidence requires it.
+/// Creates an instance whose image contains the plugin. cloud-init runs its user data. The instance has a NitroTPM if
+/// the plugin's evidence requires it.
 pub fn instance(
     cluster: &WorkloadCluster,
     attestor: Attestor,
@@ -107,7 +107,7 @@ pub fn instance(
     instance_of(cluster, attestor, cloud, None)
 }
 
-/// Like [`instance`], for an image with these layers that was created outside the tests.
+/// Like [`instance`], with an image of these layers that was created outside the tests.
 pub fn instance_of(
     cluster: &WorkloadCluster,
     attestor: Attestor,
@@ -181,7 +181,7 @@ fn prepared_instance(
     }
 }
 
-/// Adds this TPM to a machine whose image has the plugin.
+/// Adds this TPM to a machine whose image contains the plugin.
 pub fn on_host(builder: MachineBuilder, tpm: &Swtpm) -> MachineBuilder {
     with_settings(with_tpm(builder, tpm), [tpm_setting(tpm)])
 }
@@ -201,8 +201,8 @@ fn tpm_setting(tpm: &Swtpm) -> (&'static str, String) {
     ("tpm.tcti", tpm.tcti())
 }
 
-/// The drop-in of a plugin on a machine without a TPM device, or of a machine whose metadata service has a different
-/// address.
+/// Writes the drop-in for a plugin on a machine without a TPM device, or on a machine whose metadata service has a
+/// different address.
 fn with_settings(
     builder: MachineBuilder,
     settings: impl IntoIterator<Item = (&'static str, String)>,
@@ -228,8 +228,7 @@ pub fn render(attestor: &Attestor, words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The KubeadmConfigSpec that the plugin renders with these options, with the fields that all machines of the tests
-/// need.
+/// The KubeadmConfigSpec that the plugin renders with these options, with the fields that all test machines need.
 pub fn rendered(attestor: &Attestor, options: &[&str]) -> Value {
     let rendered = render(attestor, &[&["kubeadm-config"], options].concat());
     let template: Value = serde_saphyr::from_str(&rendered).unwrap();
@@ -240,7 +239,7 @@ pub fn rendered(attestor: &Attestor, options: &[&str]) -> Value {
     config
 }
 
-/// The settings that kubeadm needs on the machines of the tests.
+/// The settings that kubeadm needs on the test machines.
 pub fn needed() -> [(&'static str, Value); 2] {
     [
         ("criSocket", json!("unix:///run/fakecri.sock")),

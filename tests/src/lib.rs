@@ -28,27 +28,28 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// Compiles the code on the page for authors of providers.
+/// Compiles the code on the page for provider authors.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/new-provider.md")]
 pub struct NewProviderPage;
 
-/// The variable that names a directory with programs to run instead of the built programs. This directory contains the
-/// programs of a different version, and the manifests of that version in the subdirectory `packaging`.
+/// The variable with the path of a directory whose programs run instead of the built programs. This directory contains
+/// the programs of a different version, and the manifests of that version in the subdirectory `packaging`.
 const OTHERS: &str = "KUBELET_AUTHENTICATOR_PROGRAMS";
 
-/// The variable that states that the programs are built: `tests/suites` builds them before the suites, and the source
+/// The variable that shows that the programs are built: `tests/suites` builds them before the suites, and the source
 /// might change while the suites run.
 const BUILT: &str = "KUBELET_AUTHENTICATOR_BUILT";
 
-/// The programs that this process uses, each with a source file that had changed before the first use.
+/// The programs that this process uses and that are outdated, each with a source file that had changed before the first
+/// use.
 static STALE: Mutex<BTreeMap<PathBuf, Option<PathBuf>>> = Mutex::new(BTreeMap::new());
 
-/// One of the project's programs, built with the profile of the running program.
+/// The path of one of the project's programs, built with the profile of the running program.
 ///
 /// # Panics
 ///
-/// If the program has not been built, or if a test uses the program and its source changed after the build.
+/// Panics if the program has not been built, or if a test uses the program and its source changed after the build.
 /// `tests/suites` builds the programs before it runs a suite.
 #[track_caller]
 pub fn program(name: &str) -> PathBuf {
@@ -57,11 +58,13 @@ pub fn program(name: &str) -> PathBuf {
         return other;
     }
     let this = std::env::current_exe().expect("the running program has a path");
-    let mut folder = this.parent().expect("it is in a folder");
-    // The demo and the benchmarks are programs, too. The Makefile builds them together with the other programs.
+    let mut folder = this.parent().expect("the program is in a directory");
+    // The demo and the benchmarks are programs too. The Makefile builds them together with the other programs.
     let is_test = folder.ends_with("deps");
     if is_test {
-        folder = folder.parent().expect("cargo puts it below another");
+        folder = folder
+            .parent()
+            .expect("cargo places this directory below another one");
     }
     let program = folder.join(name);
     assert!(
@@ -93,7 +96,7 @@ fn assert_current(program: &Path) {
     }
 }
 
-/// Whether the tests run programs other than the built programs.
+/// Whether the tests run other programs instead of the built programs.
 pub fn runs_others() -> bool {
     std::env::var_os(OTHERS).is_some()
 }

@@ -1,4 +1,4 @@
-//! A management cluster with Cluster API and the controller, clusters in it, and their machines.
+//! A management cluster with Cluster API and the controller, the clusters in it, and their machines.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -86,7 +86,7 @@ impl Site {
 /// The site of all tests. Each test has a separate namespace.
 pub static SITE: LazyLock<Site> = LazyLock::new(Site::start);
 
-/// A builder for a Cluster that machines can join with `kubeadm join`.
+/// Creates a builder for a Cluster that machines can join with `kubeadm join`.
 pub fn joinable(namespace: &str) -> ClusterBuilder {
     let cluster = SITE.management.cluster("prod-1").namespace(namespace);
     cluster.apiserver_arg("--anonymous-auth=true")
@@ -100,7 +100,7 @@ pub enum Machines {
     Insecure(Order),
     /// Machines with TPMs, on this number of hosts. A host's name consists of the namespace and a number.
     Tpm(usize),
-    /// The same machines, with a provider ID that is set after the Node is created, as with Metal3.
+    /// Like `Tpm`, but the provider ID is set after the Node is created, as with Metal3.
     TpmNodeFirst(usize),
     /// EC2 instances with evidence for this attestor.
     Ec2(Attestor),
@@ -112,7 +112,7 @@ pub enum Machines {
     Ec2WithoutMetadata(Attestor),
 }
 
-/// The infrastructure provider, and its running machines.
+/// The infrastructure provider and its running machines.
 #[derive(Debug)]
 pub enum Infrastructure {
     /// The provider that the tests implement.
@@ -121,8 +121,8 @@ pub enum Infrastructure {
     Ec2(Instances),
 }
 
-/// Creates hosts with these provider IDs, or prefixes of provider IDs, whose endorsement keys are listed in the
-/// namespace.
+/// Creates hosts with these provider IDs, or with these prefixes of provider IDs, whose endorsement keys are listed in
+/// the namespace.
 fn listed(
     namespace: &str,
     ids: impl Iterator<Item = String>,
@@ -161,14 +161,14 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// A Cluster that the controller manages.
+    /// Creates a Cluster that the controller manages.
     pub fn attended(namespace: &str, machines: Machines) -> Self {
         let scene = Self::unattended(joinable(namespace), machines);
         scene.attend(&json!({}));
         scene
     }
 
-    /// A Cluster without a KubeletAuthentication.
+    /// Creates a Cluster without a KubeletAuthentication.
     pub fn unattended(cluster: ClusterBuilder, machines: Machines) -> Self {
         let cluster = match &machines {
             Machines::Ec2(_)
@@ -265,7 +265,7 @@ impl Scene {
         self.attend_by(spec, authorize);
     }
 
-    /// The same with only the settings that its machines need.
+    /// Like [`attend`](Self::attend), with only the settings that the Cluster's machines need.
     pub fn attend_with_defaults(&self) {
         self.attend_by(&json!({}), authorize_with_defaults);
     }
@@ -350,13 +350,13 @@ impl Scene {
         self.cluster.control_plane()
     }
 
-    /// The record of this node's name.
+    /// The record for this node name.
     pub fn record(&self, node_name: &str) -> Value {
         record(&SITE, &self.cluster, node_name)
     }
 
-    /// Waits until the Machine's Node is ready and, with evidence, serves with a certificate, and until its record
-    /// belongs to the Machine. Returns the Node's name.
+    /// Waits until the Machine's Node is ready, until it serves with a certificate if it has evidence, and until its
+    /// record belongs to the Machine. Returns the Node's name.
     #[track_caller]
     pub fn wait_for_node_of(&self, machine: &Value) -> String {
         let name = machine["status"]["nodeRef"]["name"].as_str().unwrap();
@@ -379,17 +379,17 @@ impl Scene {
         name.to_owned()
     }
 
-    /// Whether the nodes get serving certificates. Without evidence, they do not get serving certificates.
+    /// Whether the nodes get serving certificates. Nodes without evidence do not get them.
     pub fn serves(&self) -> bool {
         self.attestor != Attestor::INSECURE
     }
 
-    /// The signer of client certificates for the cluster's attestor.
+    /// The signer for client certificates that belongs to the cluster's attestor.
     pub fn signer(&self) -> String {
         self.attestor.client_signer()
     }
 
-    /// The number of client certificates that this signer has issued to the node itself.
+    /// The number of client certificates from this signer that the node requested with its own certificate.
     pub fn renewals(&self, signer: &str, node_name: &str) -> usize {
         renewals(self.plane(), signer, node_name)
     }
@@ -419,7 +419,7 @@ impl Scene {
         assert!(retired.is_some(), "{:#}", self.record(node_name));
     }
 
-    /// A kubeconfig with the node's certificate, as if an attacker had copied it from the machine.
+    /// A kubeconfig that contains the node's certificate, as if an attacker had copied it from the machine.
     pub fn stolen(&self, node_name: &str) -> PathBuf {
         let pem = self.on(node_name, |machine| machine.read(CREDENTIAL));
         let pem = String::from_utf8(pem.unwrap()).unwrap();
@@ -433,7 +433,7 @@ impl Scene {
         self.plane().kubeconfig(User::Certificate(pair))
     }
 
-    /// Labels the Node with this certificate. Returns kubectl's output.
+    /// Uses this certificate to label the Node. Returns kubectl's output.
     pub fn label(&self, kubeconfig: &PathBuf, node_name: &str, value: &str) -> String {
         let label = format!("a.example/written={value}");
         let kubectl = self.plane().kubectl_with(kubeconfig);
@@ -449,7 +449,7 @@ impl Scene {
         reads_well(&SITE, &self.cluster, nodes);
     }
 
-    /// Asserts that an operator sees the reason why no node has this name any longer.
+    /// Asserts that an operator can see why no node has this name any longer.
     #[track_caller]
     pub fn reads_as_gone(&self, node_name: &str) {
         let records = ["get", "nodeidentities", "-n", self.cluster.namespace()];

@@ -1,4 +1,4 @@
-//! A management cluster with Cluster API's resources in it, and the workload clusters that they describe. All API
+//! A management cluster that contains Cluster API's resources, and the workload clusters that they describe. All API
 //! servers are real. If Cluster API's managers are not running, the test writes their data.
 //!
 //! ```no_run
@@ -73,7 +73,7 @@ impl Management {
         Self::on(ControlPlane::start(), contract)
     }
 
-    /// Starts a management cluster with the project's definitions in these manifests, which can belong to another
+    /// Starts a management cluster with the project's definitions from these manifests, which can belong to another
     /// version.
     #[track_caller]
     pub fn start_with_manifests(manifests: &Path) -> Self {
@@ -131,12 +131,12 @@ impl Management {
         &self.control_plane
     }
 
-    /// kubectl as a member of `system:masters`.
+    /// kubectl with the permissions of `system:masters`.
     pub fn kubectl(&self) -> &Kubectl {
         self.control_plane.kubectl()
     }
 
-    /// A kubeconfig of a member of `system:masters`.
+    /// A kubeconfig for a member of `system:masters`.
     pub fn admin_kubeconfig(&self) -> &Path {
         self.control_plane.admin_kubeconfig()
     }
@@ -146,7 +146,7 @@ impl Management {
         self.contract
     }
 
-    /// A builder for a Cluster with this name.
+    /// Creates a builder for a Cluster with this name.
     pub fn cluster(&self, name: &str) -> ClusterBuilder {
         let management = self.control_plane.clone();
         let builder = ClusterBuilder::new(management, self.contract, name);

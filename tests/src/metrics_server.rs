@@ -29,7 +29,8 @@ pub struct MetricsServer {
 }
 
 impl Drop for MetricsServer {
-    /// Delete the APIService, because an APIService without a server would stop the garbage collection of the cluster.
+    /// The APIService is deleted, because an APIService without a server would stop the garbage collection in the
+    /// cluster.
     fn drop(&mut self) {
         let words = ["delete", "apiservice", &self.service, "--wait=false"];
         self.kubectl.run(words);
@@ -99,7 +100,7 @@ impl MetricsServer {
         }
     }
 
-    /// The output of `kubectl top` without its heading, as soon as it reports the usage of `count` objects.
+    /// The output of `kubectl top` without its header, as soon as it reports the usage of `count` objects.
     #[track_caller]
     pub fn top(&self, kubectl: &Kubectl, resource: &str, count: usize) -> Vec<String> {
         let mut said = String::new();
@@ -114,7 +115,7 @@ impl MetricsServer {
         printed.unwrap_or_else(|| panic!("{said}{}", self.process.log()))
     }
 
-    /// Waits until its log has a line with `needle`.
+    /// Waits until its log contains a line with `needle`.
     #[track_caller]
     pub fn wait_until_it_logs(&mut self, needle: &str) {
         let what = format!("log {needle:?}");

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::{program, runs_others};
 
-/// The plugin for machines without evidence. The plugin's certificates are never renewed.
+/// The plugin for machines without evidence. The certificates for this plugin are never renewed.
 pub const INSECURE: &str = "kubelet-authenticator-insecure";
 
 /// The plugin with the rubber stamp. Its certificates are renewed.
@@ -33,7 +33,7 @@ pub const BOOTSTRAP_USER: &str = "system:bootstrap:abcdef";
 /// A deadline longer than any wait of a suite.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Sets the host name `$0`, and runs the remaining arguments.
+/// A shell script that sets the host name `$0`, and runs the remaining arguments.
 const NAMED: &str = r#"echo "$0" > /proc/sys/kernel/hostname; exec "$@""#;
 
 /// The maximum time to start a process on a busy machine, in addition to the run time of the process.
@@ -70,12 +70,12 @@ pub fn requesters(server: &ApiServer) -> Vec<String> {
 }
 
 impl Node {
-    /// A node with this plugin, a bootstrap token, and an empty store.
+    /// Creates a node with this plugin, a bootstrap token, and an empty store.
     pub fn new(plugin: &str, server: &ApiServer) -> Self {
         Self::of(program(plugin), server)
     }
 
-    /// The same node, with the plugin in this file.
+    /// Creates the same node with the plugin at this path.
     pub fn of(program: PathBuf, server: &ApiServer) -> Self {
         let scratch = Scratch::new("node");
         let bootstrap = server.write_bootstrap_kubeconfig(scratch.path(), TOKEN);
@@ -132,8 +132,8 @@ impl Node {
     ///
     /// # Panics
     ///
-    /// If the variable is the key of a setting. The plugin does not read settings from its environment. Therefore, a
-    /// test would run with the defaults, which are the addresses of real clouds.
+    /// Panics if the variable is the key of a setting. The plugin does not read settings from its environment.
+    /// Therefore, a test would run with the defaults, which are the addresses of real clouds.
     #[track_caller]
     pub fn set_env(&mut self, name: &str, value: impl AsRef<OsStr>) {
         let variable = name.contains('_') || !name.contains(|c: char| c.is_ascii_lowercase());
@@ -148,12 +148,12 @@ impl Node {
         self.environment.retain(|(key, _)| key != OsStr::new(name));
     }
 
-    /// Runs the plugin with this command, which finally executes its last arguments.
+    /// Runs the plugin with this command, whose last arguments are the plugin and its arguments.
     pub fn wrap(&mut self, wrapper: &[&str]) {
         self.wrapper = wrapper.iter().map(OsString::from).collect();
     }
 
-    /// Runs the plugin on a machine with this host name from now on, without another command.
+    /// Runs the plugin on a machine with this host name from now on, without any other command.
     pub fn call(&mut self, host_name: &str) {
         self.wrap(&["unshare", "--uts", "bash", "-c", NAMED, host_name]);
     }
@@ -168,18 +168,18 @@ impl Node {
         self.scratch.join("state")
     }
 
-    /// A file of the state directory.
+    /// The path of a file in the state directory.
     pub fn file(&self, name: &str) -> PathBuf {
         self.state().join(name)
     }
 
-    /// An existing file of the state directory, as JSON.
+    /// Reads an existing file in the state directory as JSON.
     #[track_caller]
     pub fn json(&self, name: &str) -> Value {
         serde_json::from_str(&fs::read_to_string(self.file(name)).unwrap()).unwrap()
     }
 
-    /// Changes a JSON file of the state directory.
+    /// Changes a JSON file in the state directory.
     #[track_caller]
     pub fn change(&self, name: &str, change: impl FnOnce(&mut Value)) {
         let mut value = self.json(name);
@@ -187,7 +187,7 @@ impl Node {
         fs::write(self.file(name), value.to_string()).unwrap();
     }
 
-    /// The names in the state directory, sorted.
+    /// The names of the files in the state directory, sorted.
     pub fn files(&self) -> Vec<String> {
         let entries = fs::read_dir(self.state()).unwrap();
         let mut names: Vec<_> = entries
@@ -197,7 +197,7 @@ impl Node {
         names
     }
 
-    /// Runs the plugin as client-go does.
+    /// Runs the plugin like client-go.
     #[track_caller]
     pub fn run(&self) -> Run {
         self.run_with(&[])
@@ -209,14 +209,14 @@ impl Node {
         self.start(arguments).finish()
     }
 
-    /// Runs a command as an administrator does, without exec info.
+    /// Runs a command like an administrator, without exec info.
     #[track_caller]
     pub fn command(&self, arguments: &[&str]) -> Run {
         self.start_without(arguments, Some("KUBERNETES_EXEC_INFO"))
             .finish()
     }
 
-    /// Runs another program of the project instead of the plugin, as client-go does.
+    /// Runs another program of the project instead of the plugin, like client-go.
     #[track_caller]
     pub fn run_as(&self, name: &str, environment: &[(&str, &str)]) -> Run {
         let program = program(name);
@@ -245,7 +245,7 @@ impl Node {
         line.push(program.into());
         // An option can be given only once.
         let settings = self.settings.iter();
-        // A plugin from an earlier commit has no time limit option, and takes longer.
+        // A plugin from an earlier commit does not have the time limit option, and takes longer.
         let settings = settings.filter(|(key, _)| key != "timeLimit" || !runs_others());
         let settings = settings.filter(|(key, _)| {
             let flag = settings::flag(key);
@@ -311,7 +311,7 @@ impl Started {
         rustix::process::kill_process(pid, rustix::process::Signal::ABORT).unwrap();
     }
 
-    /// The maximum size of its core file in bytes, from the kernel: the soft limit.
+    /// The soft limit on the size of its core file, in bytes, as reported by the kernel.
     #[track_caller]
     pub fn core_limit(&self) -> String {
         let pid = self.child.as_ref().unwrap().id();
@@ -321,7 +321,7 @@ impl Started {
         limit.unwrap().split_whitespace().next().unwrap().to_owned()
     }
 
-    /// Waits for the end of the run.
+    /// Waits until the run ends.
     #[track_caller]
     pub fn finish(mut self) -> Run {
         let mut child = self.child.take().unwrap();
@@ -365,8 +365,8 @@ impl Run {
         self
     }
 
-    /// Asserts that this run exited with this status, reported it on standard error, and printed nothing on standard
-    /// output.
+    /// Asserts that this run exited with this status, printed this text on standard error, and printed nothing on
+    /// standard output.
     #[track_caller]
     pub fn failed(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{self:#?}");
@@ -396,7 +396,7 @@ impl Run {
         assert!(status.success(), "{command}: {status}");
     }
 
-    /// Asserts that this run took at most `limit` from its start, and at most twice as long on a machine under load.
+    /// Asserts that this run took at most `limit` from its start, or at most twice as long on a machine under load.
     /// With a larger tolerance, the test would not detect a doubled limit in the program.
     #[track_caller]
     pub fn within(self, limit: Duration) -> Self {

@@ -1,4 +1,4 @@
-//! The commands on the pages of docs, and an operator who copies them.
+//! The commands on the pages in docs, and an operator who copies them.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -12,12 +12,12 @@ use kubelet_authenticator_test_support::process::{Launch, Scratch};
 use crate::machines::PATIENCE;
 use crate::program;
 
-/// The commands on a page of docs, from this heading on, each with its prompt: `$` on an operator's machine, `#` on a
-/// node.
+/// The commands on a page in docs, starting at this heading, each with its prompt: `$` for an operator's machine, `#`
+/// for a node.
 ///
 /// # Panics
 ///
-/// If the value does not exist.
+/// Panics if the value does not exist.
 #[track_caller]
 pub fn steps(page: &str, heading: &str) -> Vec<(char, String)> {
     let text = text(page);
@@ -26,11 +26,11 @@ pub fn steps(page: &str, heading: &str) -> Vec<(char, String)> {
     steps
 }
 
-/// The commands of the page's section with this heading, without its subsections.
+/// The commands in the page's section with this heading, without its subsections.
 ///
 /// # Panics
 ///
-/// If the value does not exist.
+/// Panics if the value does not exist.
 #[track_caller]
 pub fn section(page: &str, heading: &str) -> Vec<(char, String)> {
     let text = text(page);
@@ -42,11 +42,11 @@ pub fn section(page: &str, heading: &str) -> Vec<(char, String)> {
     steps
 }
 
-/// The line of the page that begins with these words, without a prompt.
+/// The line on the page that begins with these words, without a prompt.
 ///
 /// # Panics
 ///
-/// If the page does not have exactly one such line.
+/// Panics if the page does not contain exactly one such line.
 #[track_caller]
 pub fn command(page: &str, start: &str) -> String {
     let text = text(page);
@@ -72,7 +72,7 @@ fn steps_in(text: &str) -> Vec<(char, String)> {
     let mut blocks = text.split("```console\n");
     let mut before = blocks.next().unwrap();
     for after in blocks {
-        // A block in a list is indented.
+        // A code block in a list is indented.
         let indent = before.rsplit('\n').next().unwrap();
         let block = after.split("```").next().unwrap();
         let block = block.strip_suffix(indent).unwrap_or(block);
@@ -107,7 +107,7 @@ pub fn repository() -> PathBuf {
     root.unwrap().to_owned()
 }
 
-/// Runs the commands of enable-cluster.md that adopt an existing Node, with this attestor's plugin.
+/// Runs the commands in enable-cluster.md that adopt an existing Node, with this attestor's plugin.
 #[track_caller]
 pub fn take_over(machine: &Machine, attestor: &Attestor) {
     let script = commands("enable-cluster.md", '#').join("\n");
@@ -116,12 +116,12 @@ pub fn take_over(machine: &Machine, attestor: &Attestor) {
     machine.ok(&["sh", "-euc", &script]);
 }
 
-/// An operator's home and working directory, with the repository's files and the programs.
+/// An operator's home and working directory, which contains the repository's files and the programs.
 #[derive(Debug)]
 pub struct Desk(Scratch);
 
 impl Desk {
-    /// Uses this file as kubectl's kubeconfig.
+    /// Creates a directory in which kubectl uses this file as its kubeconfig.
     pub fn new(kubeconfig: &Path) -> Self {
         let files = Scratch::new("desk");
         symlink(kubeconfig, files.directory(".kube").join("config")).unwrap();
@@ -131,8 +131,8 @@ impl Desk {
         for name in ["kubelet-authenticator-aws", "kubelet-authenticator-tpm"] {
             symlink(program(name), programs.join(name)).unwrap();
         }
-        // The API servers of the tests are on loopback, and a shorter sync period makes the tests faster. These options
-        // need a management cluster.
+        // The API servers in the tests listen on loopback, and a shorter sync period makes the tests faster. These
+        // options need a management cluster.
         let controller = program("node-attestation-controller");
         let wrapper = format!(
             "#!/bin/sh\ncase \"$*\" in\n\
@@ -149,12 +149,12 @@ impl Desk {
         Self(files)
     }
 
-    /// The files of the operator.
+    /// The operator's files.
     pub fn files(&self) -> &Scratch {
         &self.0
     }
 
-    /// The operator's shell, for a script. `node-attestation-controller run` gets the words in the variable
+    /// The operator's shell, which runs a script. `node-attestation-controller run` gets the words in the variable
     /// `RUN_OPTIONS`, which a caller can set, as additional options.
     pub fn shell(&self, script: &str) -> Launch {
         let path = std::env::var("PATH").unwrap();
@@ -171,7 +171,7 @@ impl Desk {
     ///
     /// # Panics
     ///
-    /// If the script fails. The message contains its output.
+    /// Panics if the script fails. The message contains its output.
     #[track_caller]
     pub fn follow(&self, script: &str) {
         let mut shell = self.shell(script).spawn(&self.0.join("log"));

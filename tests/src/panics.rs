@@ -13,7 +13,7 @@ use crate::steps;
 ///
 /// # Panics
 ///
-/// If the node loses its credential because of a panic.
+/// Panics if the node loses its credential because of a panic.
 #[track_caller]
 pub fn check(program: &Path) {
     for step in steps::RUN {
@@ -23,7 +23,7 @@ pub fn check(program: &Path) {
         assert_rescued(&node.run(), &old);
     }
     let mut panics = 0;
-    // Skip the first call, which decides that a renewal is due, because the plugin has no output before this call.
+    // Skips the first call, which decides whether a renewal is due, because the plugin has no output before this call.
     for call in 2.. {
         let (_server, mut node, old) = due(program);
         node.set_env("PANIC_ON_CALL", call.to_string());
@@ -37,7 +37,7 @@ pub fn check(program: &Path) {
     assert!(panics >= 3, "{panics} calls");
 }
 
-/// A node whose certificate is due for renewal, and its output.
+/// A node whose certificate is due for renewal, and the output of the plugin.
 fn due(program: &Path) -> (ApiServer, Node, (String, String)) {
     let server = ApiServer::start();
     server.set_signer(Signer::Issue(Issuance {

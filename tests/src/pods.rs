@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Runs a pod on this node, which prints the node's name, computes for a moment and continues to run.
+/// Runs a pod on this node, which prints the node's name, computes for a moment and then continues to run.
 #[track_caller]
 pub fn run(kubectl: &Kubectl, name: &str, node_name: &str) {
     let pod = json!({
@@ -22,7 +22,7 @@ pub fn run(kubectl: &Kubectl, name: &str, node_name: &str) {
             "tolerations": [{ "operator": "Exists" }],
             "containers": [{
                 "name": "main", "image": "every-image-is-there",
-                // metrics-server omits containers that have used no processor time.
+                // metrics-server omits containers that have not used any processor time.
                 "command": ["sh", "-c", "echo it runs on $(uname -n); i=0; \
                     while [ $i -lt 100000 ]; do i=$((i + 1)); done; exec sleep 3600"],
             }],
@@ -45,8 +45,8 @@ pub fn logs(kubectl: &Kubectl, name: &str) -> String {
     logs.unwrap_or_else(|| panic!("{}", text(&kubectl.run(["logs", name]).stderr)))
 }
 
-/// Sends a line to a command in the pod with `kubectl exec`, and asserts that the command returns the line and the
-/// exit status.
+/// Sends a line to a command in the pod with `kubectl exec`, and asserts that the command returns the line and the exit
+/// status.
 #[track_caller]
 pub fn exec(kubectl: &Kubectl, name: &str) {
     let words = ["exec", "-i", name, "--", "sh", "-c", "cat; exit 7"];
@@ -56,7 +56,7 @@ pub fn exec(kubectl: &Kubectl, name: &str) {
     assert_eq!(executed.status.code(), Some(7), "{stderr}");
 }
 
-/// The text of a program's output.
+/// The text that a program printed.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

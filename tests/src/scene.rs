@@ -1,4 +1,4 @@
-//! A cluster whose machines prove their identity with a rubber stamp, and requests to this cluster.
+//! A cluster whose machines prove their identity with a rubber stamp, and the requests to this cluster.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::controller::{Application, certificate_of, is_answered};
 use crate::fleet::{Authentication, Manager, authorize, condition_of, management};
 use crate::management::{Machine, Management, WorkloadCluster};
 
-/// The deadline for the results of a round for a cluster, on a busy machine.
+/// The deadline for the results of a cluster's round on a busy machine.
 pub const SWEPT: Duration = Duration::from_secs(180);
 
 /// A management cluster and the controller in it.
@@ -68,14 +68,14 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// A Cluster in a separate namespace, which the controller manages with these settings.
+    /// Creates a Cluster in a separate namespace, which the controller manages with these settings.
     #[track_caller]
     pub fn start(site: &Arc<Site>, namespace: &str, settings: Value) -> Self {
         let cluster = Self::unattended(site, namespace);
         Self::attend(site, cluster, settings)
     }
 
-    /// A Cluster in a separate namespace, which the controller does not manage yet.
+    /// Creates a Cluster in a separate namespace, which the controller does not manage yet.
     #[track_caller]
     pub fn unattended(site: &Arc<Site>, namespace: &str) -> WorkloadCluster {
         let builder = site.management.cluster("prod-1").namespace(namespace);
@@ -88,7 +88,7 @@ impl Scene {
         Self::attend_by(site, cluster, "aws", settings)
     }
 
-    /// The same Cluster with this attestor.
+    /// Like [`attend`](Self::attend), with this attestor.
     #[track_caller]
     pub fn attend_by(
         site: &Arc<Site>,
@@ -154,13 +154,13 @@ impl Scene {
         self.cluster.control_plane().kubectl()
     }
 
-    /// A request with a rubber stamp for this cluster, for any node and machine.
+    /// Creates a request with a rubber stamp for this cluster, for any node and machine.
     pub fn stamped(&self, node_name: &str, provider_id: &str) -> Application {
         let ca = self.cluster.control_plane().ca();
         Application::stamped(node_name, provider_id, ca.certificate_pem())
     }
 
-    /// The request from the machine itself.
+    /// Creates the request of the machine itself.
     pub fn rightful(&self, machine: &Machine) -> Application {
         self.stamped(machine.node_name(), machine.provider_id())
     }
@@ -197,7 +197,7 @@ impl Scene {
     }
 
     /// Waits until this request is deferred for this reason. After the decision, an Event on the object of its Machine
-    /// or pool names the request. The request remains open. Returns the Event.
+    /// or pool contains the name of the request. The request remains open. Returns the Event.
     #[track_caller]
     pub fn assert_waits(&self, object: &str, name: &str, reason: &str) -> Value {
         let fields = format!("involvedObject.name={object},reason={reason}");
@@ -241,7 +241,7 @@ impl Scene {
         self.join_by(&machine.bootstrap_kubeconfig(), &self.rightful(machine))
     }
 
-    /// The same as above, with this kubeconfig, for any request.
+    /// Like [`join`](Self::join), with this kubeconfig, for any request.
     #[track_caller]
     pub fn join_by(&self, kubeconfig: &Path, application: &Application) -> PathBuf {
         let name = self.file(kubeconfig, application);
@@ -255,7 +255,7 @@ impl Scene {
         plane.kubeconfig(User::Certificate(pair))
     }
 
-    /// The record of this node's name.
+    /// The record for this node name.
     pub fn record(&self, node_name: &str) -> Value {
         let name = format!("{}.{node_name}", self.cluster.name());
         let namespace = self.cluster.namespace();
@@ -280,7 +280,7 @@ impl Scene {
         let mut written = 0;
         let refused = poll(SWEPT, || {
             written += 1;
-            // Use a new value each time, because kubectl does not send a patch without changes.
+            // A new value is used each time, because kubectl does not send a patch without changes.
             let label = format!("a.example/written={written}");
             let output = kubectl.run(["label", "node", node_name, "--overwrite", &label]);
             let said = String::from_utf8_lossy(&output.stderr).into_owned();

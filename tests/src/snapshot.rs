@@ -4,11 +4,11 @@ use std::fs;
 
 use crate::page::repository;
 
-/// Asserts that the file with this path in the repository contains this text. With `UPDATE=1`, writes it first.
+/// Asserts that the file with this path in the repository contains this text. With `UPDATE=1`, writes the file first.
 ///
 /// # Panics
 ///
-/// If the file contains a different text. The message contains the first line that differs.
+/// Panics if the file contains a different text. The message contains the first line that differs.
 #[track_caller]
 pub fn assert_file(path: &str, text: &str) {
     let file = repository().join(path);

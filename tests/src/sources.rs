@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// A source that changed after the build of the program, or no longer exists. Cargo lists the sources next to the
-/// program, including the sources of the libraries in the workspace. `None` if the list does not exist.
+/// Returns a source that changed after the program was built, or that no longer exists. Cargo lists the sources next to
+/// the program, including the sources of the libraries in the workspace. `None` if the list does not exist.
 pub(crate) fn changed(program: &Path) -> Option<PathBuf> {
     let list = fs::read_to_string(program.with_extension("d")).ok()?;
     let built = modified(program)?;
@@ -47,7 +47,8 @@ mod tests {
             .unwrap();
     }
 
-    /// The changed source of a program with two sources, the second modified at this time, or deleted.
+    /// Returns the changed source of a program with two sources, the second of which was modified at this time, or
+    /// deleted.
     fn changed_with(second: Option<Duration>) -> Option<String> {
         let files = tempfile::tempdir().unwrap();
         let [program, first, other] =

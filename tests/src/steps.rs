@@ -1,4 +1,4 @@
-//! The steps of runs, for tests that end a run after each step.
+//! The steps of a run, for tests that interrupt a run after each step.
 
 use kubelet_authenticator::testing::Step;
 
@@ -25,7 +25,7 @@ pub const CHALLENGE: [Step; 4] = [
     Step::AnswerAcknowledged,
 ];
 
-/// The steps of `setup`, in the order of a join. The enrolment follows them.
+/// The steps of `setup`, in the order of a join. The enrollment follows them.
 pub const SETUP: [Step; 3] = [
     Step::BootstrapKubeconfigWritten,
     Step::KubeletKubeconfigWritten,

@@ -1,5 +1,5 @@
-//! Machines that prove their identity with their TPMs: a manager's configuration for these machines, and requests on
-//! their behalf. The requests are created by hand, from parts that can belong to different machines.
+//! Machines that prove their identity with their TPMs: a manager's configuration for these machines, and the requests
+//! on their behalf. The requests are created by hand, from parts that can belong to different machines.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -39,7 +39,7 @@ pub const REGISTERS: [u8; 14] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14];
 
 /// The keys of a manager that challenges TPMs, and its requirements.
 ///
-/// Managers with the same keys are replicas.
+/// Managers that have the same keys are replicas.
 #[derive(Debug)]
 pub struct Challenger {
     scratch: Scratch,
@@ -47,7 +47,7 @@ pub struct Challenger {
 }
 
 impl Challenger {
-    /// Creates the files with one key, for the settings of `spec.tpm` of a `KubeletAuthentication`.
+    /// Creates the files with one key, for the settings in the `spec.tpm` of a `KubeletAuthentication`.
     pub fn new(settings: &TpmSettings) -> Self {
         let challenger = Self {
             scratch: Scratch::new("challenger"),
@@ -63,7 +63,7 @@ impl Challenger {
         vec!["--tpm-challenge-keys".into(), self.keys().into()]
     }
 
-    /// The fields of the spec of a controller without a management cluster.
+    /// The fields in the spec for a controller without a management cluster.
     pub fn spec(&self) -> Value {
         json!({"authorizedAttestors": ["tpm"], "tpm": self.settings})
     }
@@ -91,17 +91,17 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// SHA-256 of the machine's endorsement key (SPKI), in hexadecimal.
+/// The SHA-256 digest of the machine's endorsement key (SPKI), in hexadecimal.
 pub fn endorsement_key(machine: &TpmMachine) -> String {
     hex(&Sha256::digest(machine.ek_spki()))
 }
 
-/// The provider ID of a machine whose only identifier is its TPM.
+/// The provider ID for a machine whose only identifier is its TPM.
 pub fn provider_id(machine: &TpmMachine) -> String {
     format!("tpm://{}", endorsement_key(machine))
 }
 
-/// The machine with the real plugin, whose bootstrap token no controller lists.
+/// The machine with the real plugin, using a bootstrap token that no controller lists.
 pub fn node(machine: &TpmMachine, server: &ApiServer) -> Node {
     let mut node = Node::new(PLUGIN, server);
     node.unset("providerID");
@@ -133,7 +133,7 @@ impl Requester {
         }
     }
 
-    /// The enrollment of this machine: an honest first request.
+    /// The enrollment of this machine: a valid first request.
     #[track_caller]
     pub fn enrolment(&self, machine: &TpmMachine) -> Enrolment {
         Enrolment {
@@ -158,11 +158,11 @@ impl Requester {
         *binding.as_bytes()
     }
 
-    /// The response of this machine: an honest second request.
+    /// The response of this machine: a valid second request.
     ///
     /// # Panics
     ///
-    /// If the TPM cannot open the challenge.
+    /// Panics if the TPM cannot open the challenge.
     #[track_caller]
     pub fn response(&self, machine: &TpmMachine, challenge: &Challenge) -> Response {
         let opened = machine.activate(&challenge.credential_blob, &challenge.encrypted_secret);
@@ -187,7 +187,7 @@ impl Requester {
         }
     }
 
-    /// The request with this evidence.
+    /// The request that contains this evidence.
     pub fn carrying(&self, evidence: &TpmEvidence) -> Application {
         Application::of_key(
             &self.key_pem,
@@ -214,7 +214,7 @@ pub fn keys_of(machine: &TpmMachine) -> PublicAreas {
     }
 }
 
-/// A quote in the format of evidence.
+/// A quote in the format that evidence uses.
 pub fn quote_of(quote: tpm_machine::Quote) -> Quote {
     Quote {
         attest: quote.attest,
@@ -230,7 +230,7 @@ pub struct Sent {
     pub name: String,
     /// The evidence.
     pub evidence: TpmEvidence,
-    /// The received bytes of the evidence.
+    /// The bytes of the evidence, as received.
     pub raw: Vec<u8>,
     /// The claimed provider ID.
     pub provider_id: ProviderId,

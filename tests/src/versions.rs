@@ -22,7 +22,7 @@ impl Version {
     ///
     /// # Panics
     ///
-    /// If the build fails.
+    /// Panics if the build fails.
     #[track_caller]
     pub fn previous() -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("previous/build");
@@ -31,7 +31,7 @@ impl Version {
         }
     }
 
-    /// A plugin, or a controller.
+    /// The path of a plugin, or of a controller.
     #[track_caller]
     pub fn program(&self, name: &str) -> PathBuf {
         let Some(built) = &self.built else {
@@ -42,7 +42,7 @@ impl Version {
         found.unwrap_or_else(|| panic!("no {name} in {}", built.display()))
     }
 
-    /// The directory of its manifests.
+    /// The directory of the version's manifests.
     pub fn manifests(&self) -> PathBuf {
         match &self.built {
             Some(built) => built.join("controllers/packaging"),
@@ -50,8 +50,8 @@ impl Version {
         }
     }
 
-    /// Applies its custom resource definitions as docs/upgrade.md describes, and the controller's permissions in a
-    /// management cluster.
+    /// Applies the version's custom resource definitions as described in docs/upgrade.md, and the controller's
+    /// permissions in a management cluster.
     #[track_caller]
     pub fn apply(&self, kubectl: &Kubectl) {
         let definitions = self.manifests().join("crds");

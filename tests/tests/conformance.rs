@@ -1,4 +1,5 @@
-//! The tests that the pages on conformance, attacks and tenancy name exist, and the reasons of attacks occur in them.
+//! Checks that the tests on the pages about conformance, attacks and tenancy exist, and that they contain the reasons
+//! for attacks.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +37,7 @@ fn every_test_named_on_a_page_exists_once() {
         let ambiguous = ambiguous(&page);
         assert!(
             ambiguous.is_empty(),
-            "{name}: tests of that name: {ambiguous:#?}"
+            "{name}: tests with this name: {ambiguous:#?}"
         );
     }
 }

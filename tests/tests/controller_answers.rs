@@ -1,4 +1,4 @@
-//! The controller's answers to requests, with an API server in this process.
+//! Tests of the controller's answers to requests, with an API server in this process.
 
 use kubelet_authenticator_tests::absence::{Later, assert_unanswered};
 use kubelet_authenticator_tests::controller::{Application, Bed, Machine, is_issued, reason_of};

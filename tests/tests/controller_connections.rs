@@ -1,4 +1,4 @@
-//! The connections to an API server: their number is small, and dead connections are detected and replaced.
+//! Tests of the connections to an API server: their number is small, and dead connections are detected and replaced.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,7 +23,7 @@ use node_attestation_runtime::client::{ClusterAccess, EgressPolicy};
 const ONE: Machine = Machine::new("worker-1", "token1");
 const TWO: Machine = Machine::new("worker-2", "token2");
 
-/// The API server's limit for calls on one connection, which is the same as in kube-apiserver.
+/// The API server's limit on calls on one connection, which is the same as in kube-apiserver.
 const STREAMS: usize = 100;
 
 fn admin(server: &ApiServer) -> Kubeconfig {
@@ -171,7 +171,7 @@ async fn a_name_that_resolves_to_loopback_is_refused_before_any_connection() {
     assert_eq!(server.connections(), 0);
 }
 
-/// Forwards connections, and can stop forwarding without closing them.
+/// A relay that forwards connections, and can stop forwarding without closing them.
 struct Relay {
     address: SocketAddr,
     stopped: Arc<AtomicBool>,
@@ -218,7 +218,7 @@ async fn a_dead_connection_is_detected_by_pings() {
     assert_eq!(list(&client).await, Ok(0));
     let watching = client.clone();
     let watched = tokio::spawn(async move { watch(&watching).await });
-    // Only the time of this runtime is paused, not the time of the server.
+    // Only this runtime's clock is paused, and not the server's clock.
     tokio::task::yield_now().await;
     // The server runs in a different runtime, in real time, so this runtime can only poll it.
     let both = async {

@@ -1,4 +1,5 @@
-//! The controller with faults: concurrent writes, lost responses, a crash of the controller, an unavailable API server.
+//! Tests of the controller with faults: concurrent writes, lost responses, a controller crash, an unavailable API
+//! server.
 
 use kubelet_authenticator_test_support::api_server::{Fault, Route, Step, Times};
 use kubelet_authenticator_tests::absence::{Later, assert_unanswered};

@@ -1,4 +1,4 @@
-//! The controller with a hostile API server, or with a server that is not an API server.
+//! Tests of the controller with a hostile API server, or with a server that is not an API server.
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 const ONE: Machine = Machine::new("worker-1", "token1");
 const TWO: Machine = Machine::new("worker-2", "token2");
 
-/// The log message for a failed watch or list.
+/// The log message about a failed watch or list.
 const WATCH_FAILED: &str = "the watch failed; the controller retries it";
 
-/// The log message for a failed write.
+/// The log message about a failed write.
 const UNANSWERED: &str = "the request was not answered";
 
-/// Every response that the controller reads, with the log message for an invalid response.
+/// Every response that the controller reads, with the log message about an invalid response.
 fn answers() -> [(Route, &'static str); 4] {
     [
         (Route::list(), WATCH_FAILED),
@@ -27,7 +27,7 @@ fn answers() -> [(Route, &'static str); 4] {
     ]
 }
 
-/// A response with this object.
+/// A response that contains this object.
 fn json_of(object: &Value) -> Fault {
     Fault::Answer {
         code: 200,
@@ -66,7 +66,7 @@ fn an_api_server_that_does_not_forward_uids_causes_a_warning() {
             "compiler": "", "platform": "",
         });
         let bed = Bed::null(&[ONE]);
-        // This path does not belong to a resource. The controller reads no other path of this kind.
+        // This path does not belong to a resource. The controller does not read any other path of this kind.
         bed.server.inject(
             Route::new(Verb::Get, ""),
             Times::always(),

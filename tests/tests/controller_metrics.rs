@@ -1,4 +1,4 @@
-//! The metrics and probes of a controller of one cluster, with an API server in this process.
+//! Tests of the metrics and probes of a controller for one cluster, with an API server in this process.
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -159,7 +159,7 @@ fn a_thousand_silent_connections_do_not_block_the_probes() {
     assert_eq!(diagnostics.probe("/healthz").unwrap().status, 200);
     let text = diagnostics.scrape();
     assert!(text.ends_with("# EOF\n"), "{text}");
-    // The limit of both servers, plus the file descriptors of the controller without connections.
+    // The limit for both servers, and the file descriptors of the controller without connections.
     let few = || (value(&diagnostics.scrape(), "process_open_fds") < Some(192.0)).then_some(());
     poll(PATIENCE, few).unwrap_or_else(|| panic!("{}", diagnostics.scrape()));
     let joined = Application::insecure(ONE).put(&bed.server);

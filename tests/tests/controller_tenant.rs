@@ -1,4 +1,4 @@
-//! A tenant's hostile API server, to which the controller connects with the tenant's kubeconfig.
+//! Tests of a tenant's hostile API server, to which the controller connects with the tenant's kubeconfig.
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -95,10 +95,10 @@ async fn the_server_is_trusted_only_with_the_expected_ca_and_name() {
     );
 }
 
-/// The memory limit of a process with twenty such API servers, in KiB.
+/// The memory limit of a process that connects to twenty such API servers, in KiB.
 const MAX_RESIDENT_KIB: u64 = 400 * 1024;
 
-/// The environment variable of the measured process with the path of the kubeconfig.
+/// The environment variable that contains the path of the kubeconfig for the measured process.
 const KUBECONFIG: &str = "HOSTILE_API_SERVER";
 
 #[test]
@@ -129,7 +129,7 @@ fn huge_lists_from_20_api_servers_do_not_exhaust_memory() {
     assert!(told.contains("1 passed"), "{told}");
 }
 
-/// Lists the requests in twenty clusters, for six signers of each cluster at the same time, and checks the peak memory.
+/// Lists the requests in twenty clusters, for six signers in each cluster at the same time, and checks the peak memory.
 fn read_of_twenty(kubeconfig: &str) {
     let text = std::fs::read_to_string(kubeconfig).unwrap();
     let mut egress = EgressPolicy::STRICT;

@@ -1,5 +1,5 @@
-//! The TPM options and settings of a controller without a management cluster, and the errors for invalid options and
-//! settings.
+//! Tests of the TPM options and settings of a controller without a management cluster, and of the errors about invalid
+//! options and settings.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
 
 /// The options that `run` requires for any cluster. The CA key does not exist: if the controller tries to read it, it
-/// found no earlier error.
+/// has not found an earlier error.
 const CLUSTER: [&str; 6] = [
     "run",
     "--workload-kubeconfig=no.kubeconfig",

@@ -1,4 +1,4 @@
-//! The demo prints all its steps.
+//! Tests that the demo prints all its steps.
 
 use kubelet_authenticator_tests::demo;
 

@@ -1,5 +1,5 @@
-//! The manager of Cluster API Provider AWS creates instances, and they join. The build of its dependencies takes ten
-//! minutes, so this test runs only in `make test-long`.
+//! Tests in which the manager of Cluster API Provider AWS creates instances, and they join. The build of its
+//! dependencies takes ten minutes, so this test runs only in `make test-long`.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
@@ -57,7 +57,7 @@ static SITE: LazyLock<Site> = LazyLock::new(|| {
     }
 });
 
-/// A Cluster of a tenant whose machines are instances with the plugin.
+/// A tenant's Cluster whose machines are instances with the plugin.
 struct Tenant {
     cluster: WorkloadCluster,
     deployment: MachineDeployment,
@@ -96,8 +96,8 @@ impl Tenant {
         let mut config = image::rendered(&Provider::AWS, &image::TOLD_BY_EC2);
         let arguments = &mut config["joinConfiguration"]["nodeRegistration"]["kubeletExtraArgs"];
         let arguments = arguments.as_array_mut().unwrap();
-        // The same arguments as in the templates of Cluster API Provider AWS. With these arguments, a cloud provider in
-        // the cluster reports the node's addresses.
+        // These are the same arguments as in the templates of Cluster API Provider AWS. They make a cloud provider in
+        // the cluster report the node's addresses.
         for (name, value) in [
             ("cloud-provider", "external"),
             ("node-ip", "{{ ds.meta_data.local_ipv4 }}"),
@@ -121,7 +121,7 @@ impl Tenant {
         self.cluster.control_plane()
     }
 
-    /// The record of this node's name.
+    /// The record for this node name.
     fn record(&self, node_name: &str) -> Value {
         let name = format!("{CLUSTER}.{node_name}");
         let words = [
@@ -179,7 +179,7 @@ impl Tenant {
         reason.to_owned()
     }
 
-    /// The only Machine, after it is running.
+    /// The only Machine, after it has reached the phase Running.
     fn joined(&self) -> Joined {
         let machine = self.deployment.wait_until_running(1).remove(0);
         let ec2 = SITE.cloud.moto().ec2(ACCOUNT, REGION);
@@ -190,7 +190,7 @@ impl Tenant {
     }
 }
 
-/// A Machine with a Node.
+/// A Machine that has a Node.
 struct Joined {
     /// Its bootstrap token.
     token: String,

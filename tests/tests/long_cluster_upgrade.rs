@@ -1,5 +1,5 @@
-//! Cluster API upgrades a cluster whose machines have TPMs while attestation is enforced: its KubeadmControlPlane, then
-//! its MachineDeployment. Finally, a MachineHealthCheck replaces a control-plane Machine.
+//! Tests in which Cluster API upgrades a cluster whose machines have TPMs while attestation is enforced: first its
+//! KubeadmControlPlane, and then its MachineDeployment. Finally, a MachineHealthCheck replaces a control-plane Machine.
 
 use std::collections::BTreeMap;
 
@@ -30,12 +30,12 @@ const OLDER: &str = "1.35";
 
 const NAMESPACE: &str = "upgrades";
 
-/// The test starts 9 machines. Each machine needs a new host.
+/// The number of hosts. The test starts 9 machines, each of which needs a new host.
 const MACHINES: usize = 12;
 
 const PATHS_CLOSED: &str = "AutoApprovePathsClosed";
 
-/// A Cluster under enforcement, with a management cluster.
+/// A Cluster in which attestation is enforced, with a management cluster.
 struct Scene {
     // The first field, so that the machines stop before their management cluster.
     provider: Provider,
@@ -51,8 +51,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// Waits until each of these Machines has a Node with a kubelet of its version, and a live record. No other Node and
-    /// no other live record exist then.
+    /// Waits until each of these Machines has a Node with a kubelet of its version, and a live record. There must be no
+    /// other Node and no other live record.
     #[track_caller]
     fn are_attested(&self, groups: &[(&[Value], &str)]) {
         let mut machines = BTreeMap::new();
@@ -80,7 +80,7 @@ impl Scene {
         }
     }
 
-    /// The versions of the kubelets, by node name. `None` if the API server does not respond.
+    /// The versions of the kubelets, keyed by node name. `None` if the API server does not respond.
     fn kubelets(&self) -> Option<BTreeMap<String, String>> {
         let list = self.kubectl.raw("/api/v1/nodes").ok()?;
         let list: Value = serde_json::from_str(&list).unwrap();
@@ -93,7 +93,7 @@ impl Scene {
         Some(kubelets.collect())
     }
 
-    /// Waits until the records of these Machines are retired. The first node had none.
+    /// Waits until the records of these Machines are retired. The first node did not have a record.
     #[track_caller]
     fn are_retired(&self, machines: &[Value]) {
         let nodes = machines.iter().map(node);
@@ -111,8 +111,8 @@ impl Scene {
         assert!(found.is_some(), "{nodes:?}: {:#}", json!(records));
     }
 
-    /// The binding of the policy that rejects requests without evidence: its UID and generation. If enforcement ended,
-    /// the binding would be deleted, or would get another generation.
+    /// The UID and the generation of the binding for the policy that rejects requests without evidence. If enforcement
+    /// had ended, the binding would have been deleted, or would have another generation.
     #[track_caller]
     fn enforcement(&self) -> [Value; 2] {
         let words = ["get", "validatingadmissionpolicybindings", POLICY_NAME];
@@ -123,7 +123,7 @@ impl Scene {
         ["uid", "generation"].map(|field| metadata[field].clone())
     }
 
-    /// Renews the certificate of this node.
+    /// Renews this node's certificate.
     #[track_caller]
     fn renews(&self, node: &str) {
         let plugin = plugin(&Attestor::TPM);
@@ -140,7 +140,8 @@ fn node(machine: &Value) -> String {
     name.unwrap_or_else(|| panic!("{machine:#}")).to_owned()
 }
 
-/// Boots machines with the Kubernetes version of their Machines, as an infrastructure with an image for each version.
+/// Boots machines with the Kubernetes version of their Machines, like an infrastructure that has an image for each
+/// version.
 fn infrastructure(hosts: Hosts, endpoint: Endpoint) -> impl Fn(&Boot) -> Machine + Send + 'static {
     let older = older_kubernetes(OLDER);
     move |boot| {

@@ -1,5 +1,5 @@
-//! `clusterctl upgrade apply`: of Cluster API, while nodes have joined with this project, and of the controller, which is
-//! an AddonProvider.
+//! Tests of `clusterctl upgrade apply`: it upgrades Cluster API, while nodes have joined with this project, and the
+//! controller, which is an AddonProvider.
 
 use std::fs;
 
@@ -24,7 +24,7 @@ const PATHS_CLOSED: &str = "AutoApprovePathsClosed";
 /// The number of hosts with TPMs.
 const MACHINES: usize = 3;
 
-/// The UIDs and generations of the records, by node name.
+/// The UIDs and generations of the records, keyed by node name.
 fn generations(management: &Management, cluster: &WorkloadCluster) -> Vec<[Value; 3]> {
     let records = records(management, cluster).into_values();
     let fields = ["nodeName", "uid", "generation"];
@@ -91,14 +91,14 @@ fn nodes_renew_and_join_after_clusterctl_upgrades_cluster_api() {
     authentication.wait_for(management.kubectl(), PATHS_CLOSED, "True", "Closed");
 }
 
-/// The versions in clusterctl's repository. The source of both has the same version.
+/// The versions in clusterctl's repository. The source of both is the same version.
 const FIRST: &str = "v0.1.0";
 const SECOND: &str = "v0.1.1";
 
 /// The name of the AddonProvider.
 const ADDON: &str = "kubelet-authenticator";
 
-/// The components of this version for clusterctl.
+/// The components of this version, in the form for clusterctl.
 #[track_caller]
 fn components(version: &Version) -> String {
     let manifests = version.manifests();
@@ -135,7 +135,7 @@ fn write_repositories(home: &Scratch, versions: [(&str, &Version); 2]) {
     home.write("clusterctl.yaml", configuration.to_string());
 }
 
-/// Whether the definition of KubeletAuthentication has a field of this version.
+/// Whether the definition of KubeletAuthentication contains a field from this version.
 fn has_new_field(management: &Management) -> bool {
     let name = "kubeletauthentications.attestation.cluster.x-k8s.io";
     let definition = management.kubectl().json(["get", "crd", name]);
@@ -150,7 +150,8 @@ fn clusterctl_upgrades_and_rolls_back_the_controller_with_its_records() {
     let kubectl = management.kubectl();
     let home = Scratch::new("clusterctl");
     write_repositories(&home, [(FIRST, &previous), (SECOND, &current)]);
-    // As in docs/install.md. `clusterctl init` also installs cert-manager, and then adds the provider to the inventory.
+    // These are the commands in docs/install.md. `clusterctl init` also installs cert-manager, and then adds the
+    // provider to the inventory.
     let addon = format!("{ADDON}:{FIRST}");
     let manifests = clusterctl(home.path(), &["generate", "provider", "--addon", &addon]);
     let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
@@ -182,7 +183,7 @@ fn clusterctl_upgrades_and_rolls_back_the_controller_with_its_records() {
         kubelet.wait_until_ready();
         kubelet
     };
-    // The controller has observed these settings with these definitions. No object was created again.
+    // The controller has observed these settings with these definitions. No object was recreated.
     let serves = || {
         let object = authentication.touch(kubectl, "Ready");
         assert_eq!(object["metadata"]["uid"], uid, "{object:#}");

@@ -1,5 +1,5 @@
-//! The controller's image, in the container of the Deployment. The build of its content takes long, so this test runs
-//! only in `make test-long`.
+//! Tests of the controller's image in the Deployment's container. It takes a long time to build its content, so this
+//! test runs only in `make test-long`.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use kubelet_authenticator_tests::scrape::Diagnostics;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
-/// The directory of a Pod's service account.
+/// The directory with a Pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 #[track_caller]
@@ -29,7 +29,7 @@ fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The image as a bundle for runc.
+/// The image, converted to a bundle for runc.
 fn bundle(files: &Scratch) -> PathBuf {
     let image = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/controller/image");
     let archive = build_part(&image, files.path().to_str().unwrap());
@@ -48,8 +48,8 @@ fn bundle(files: &Scratch) -> PathBuf {
     bundle
 }
 
-/// The container of the Deployment, as the kubelet would start it, but in the network of the machine, because the API
-/// server of the tests is in this network. Therefore, the container uses different ports.
+/// Specifies the container of the Deployment as the kubelet would start it, but in the network of the machine, because
+/// the API server of the tests is in this network. Therefore, the container uses different ports.
 fn specify(bundle: &Path, container: &Value, arguments: &[String], account: &Path, server: &str) {
     let path = bundle.join("config.json");
     let mut spec: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();

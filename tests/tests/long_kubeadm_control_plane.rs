@@ -1,5 +1,5 @@
-//! Cluster API's own KubeadmControlPlane creates control planes on machines, scales them and replaces their machines,
-//! and their nodes join with the plugin.
+//! Tests in which Cluster API's own KubeadmControlPlane creates control planes on machines, scales them and replaces
+//! their machines, and their nodes join with the plugin.
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::machine::{Endpoint, Machine};
@@ -60,7 +60,7 @@ fn control_plane_machines_join_when_scaled_replaced_and_remediated() {
     let by_kubeadm = users_of_built_in_signer(&kubectl);
     let workers = cluster.machine_deployment_of("pool-a", 1, worker_config(&insecure, &[]));
     let worker = names(&workers.wait_until_running(1));
-    // The first node has kubeadm's certificate, and no record.
+    // The first node has a certificate from kubeadm, and no record.
     wait_for_records(&management, &cluster, &worker);
     let paths = "AutoApprovePathsClosed";
     authentication.wait_for(management.kubectl(), paths, "True", "Closed");
@@ -76,7 +76,7 @@ fn control_plane_machines_join_when_scaled_replaced_and_remediated() {
     assert_eq!(joined.len(), 2, "{grown:?}");
     wait_for_records(&management, &cluster, &[joined, worker.clone()].concat());
 
-    // The first node has a record after its adoption.
+    // The first node has a record after it is adopted.
     let name = [
         "kubeletauthentication",
         cluster.name(),

@@ -1,4 +1,4 @@
-//! An hour without the management cluster.
+//! Tests an outage of the management cluster that lasts an hour.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ const AWAY: Duration = Duration::from_secs(60 * 60);
 /// outage.
 const SECONDS: u32 = 75 * 60;
 
-/// A Cluster with two nodes.
+/// A Cluster that has two nodes.
 struct Nodes {
     scene: Scene,
     deployment: MachineDeployment,

@@ -1,4 +1,4 @@
-//! A MachinePool that grows to fifty nodes, and MachinePools that keep their first bootstrap token.
+//! Tests of a MachinePool that grows to fifty nodes, and of MachinePools that keep their first bootstrap token.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -40,7 +40,7 @@ fn an_empty_pool_grows_to_50_nodes_after_three_token_rotations() {
 
 const ENFORCED: &str = "Remove";
 
-/// The token of the pool, after it differs from these tokens.
+/// The token of the pool, as soon as it differs from these tokens.
 #[track_caller]
 fn token_after(pool: &MachinePool, former: &[String]) -> String {
     let found = poll(PATIENCE, || {
@@ -49,7 +49,7 @@ fn token_after(pool: &MachinePool, former: &[String]) -> String {
     found.unwrap_or_else(|| panic!("no token after {former:?}: {:#}", pool.get()))
 }
 
-/// The Secret of this token in the workload cluster.
+/// The Secret for this token in the workload cluster.
 fn secret(scene: &Scene, token: &str) -> Option<Value> {
     let name = format!("bootstrap-token-{token}");
     let words = ["get", "secret", &name, "-n", "kube-system", "-o", "json"];
@@ -69,7 +69,7 @@ fn end(scene: &Scene, token: &str) -> Timestamp {
     String::from_utf8(text).unwrap().parse().unwrap()
 }
 
-/// Waits until the controller has extended this token, which expires within a day at first.
+/// Waits until the controller has extended this token, which initially expires within a day.
 #[track_caller]
 fn wait_until_extended(scene: &Scene, token: &str) {
     let extended = poll(PATIENCE, || {
@@ -78,7 +78,7 @@ fn wait_until_extended(scene: &Scene, token: &str) {
     assert!(extended.is_some(), "{:#?}", secret(scene, token));
 }
 
-/// The tokens of Cluster API in the workload cluster.
+/// The tokens that Cluster API has created in the workload cluster.
 fn tokens_of_provider(scene: &Scene) -> Vec<String> {
     let kubectl = scene.plane().kubectl();
     let secrets = kubectl.json(["get", "secrets", "-n", "kube-system"]);
@@ -102,7 +102,7 @@ fn a_pool_with_evidence_keeps_its_first_token_for_three_lifetimes() {
     let first = token_after(&pool, &[]);
     wait_until_extended(&scene, &first);
 
-    // The token of a pool without evidence is replaced in each lifetime.
+    // If evidence is not required, the token of a pool is replaced in each lifetime.
     let witness = Scene::attended("witness", Machines::Insecure(Order::ProviderIdFirst));
     let config = witness.config();
     let witness = witness.cluster.machine_pool_of("pool-w", 0, config);

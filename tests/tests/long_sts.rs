@@ -1,4 +1,4 @@
-//! A rollout during an outage of STS.
+//! Tests a rollout during an STS outage.
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::process::poll;
@@ -19,7 +19,7 @@ fn a_rollout_during_an_sts_outage_replaces_no_waiting_machine() {
     let rolled = pool("pool-a");
     let before = rolled.wait_until_running(1);
     check_attestation(&scene, "pool-a", "False");
-    // This pool shows that time has passed: its Machines are replaced while they wait.
+    // This pool shows that enough time has passed: its Machines are replaced while they wait.
     check_attestation(&scene, "pool-b", "Unknown");
 
     CLOUD

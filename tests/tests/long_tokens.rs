@@ -1,5 +1,5 @@
-//! A Machine whose bootstrap token was deleted, from the condition that reports the deletion until the Machine has a
-//! Node.
+//! Tests a Machine whose bootstrap token was deleted, from the condition that reports the deletion until the Machine
+//! has a Node.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use kubelet_authenticator_tests::fleet::{Manager, authorize, condition_of, kubel
 use kubelet_authenticator_tests::{page, program};
 use serde_json::{Value, json};
 
-/// The controller reports a token as deleted if the token was missing four times within seven minutes.
+/// The deadline for a condition about a deleted token: the controller reports this if the token was missing four times
+/// within seven minutes.
 const PATIENCE: Duration = Duration::from_secs(12 * 60);
 
 #[test]
@@ -55,7 +56,7 @@ fn a_machine_without_a_token_is_reported_until_the_token_is_recreated() {
     );
     assert!(!message.contains(kept.name()), "{message}");
 
-    // Attestation is enforced, so the command needs no other option.
+    // Attestation is enforced, so the command does not need any other option.
     let start = "node-attestation-controller tokens recreate ";
     let command = page::command("operate.md", start);
     let command = command.replace("worker-7", "lost");

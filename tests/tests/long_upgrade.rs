@@ -1,5 +1,5 @@
-//! `kubeadm upgrade` from the previous minor version to the current version, in a cluster whose nodes join with the
-//! plugin.
+//! Tests of `kubeadm upgrade` from the previous minor version to the current version, in a cluster whose nodes join
+//! with the plugin.
 
 use std::path::Path;
 use std::process::Command;
@@ -36,13 +36,13 @@ const UPGRADED: [&str; 5] = [
 const FIRST: Member = Member::new("upgraded-first", "first1");
 const WORKER: Member = Member::new("upgraded-worker", "worker");
 
-/// The directory of this version's programs on the machines.
+/// The directory that contains this version's programs on the machines.
 fn directory(version: &str) -> String {
     format!("/opt/kubernetes/{version}")
 }
 
-/// A machine without a cluster. The machine has the programs of both versions, runs the previous version, and has the
-/// plugin and its drop-in.
+/// Boots a machine that does not belong to a cluster. The machine has the programs of both versions, runs the previous
+/// version, and has the plugin and its drop-in.
 fn boot(member: Member, former: &Path) -> Machine {
     let rendered = Command::new(program(NULL))
         .args(["render", "--command", PLUGIN, "kubelet-drop-in"])
@@ -62,7 +62,7 @@ fn boot(member: Member, former: &Path) -> Machine {
     builder.boot()
 }
 
-/// Installs the current version of these programs, as a package manager does.
+/// Installs the current version of these programs, like a package manager.
 fn install(machine: &Machine, programs: &[&str]) {
     for name in programs {
         let source = format!("{}/{name}", directory("today"));
@@ -142,7 +142,7 @@ fn a_joined_node_renews_after_an_upgrade_to_the_next_minor_version() {
     assert!(before.starts_with(&format!("v{FORMER}.")), "{before}");
     wait_for_kubelet(kubectl, WORKER, &before);
 
-    // In the order of Kubernetes' documentation: the control plane, then its kubelet, then the worker.
+    // The order is as in Kubernetes' documentation: first the control plane, then its kubelet, and then the worker.
     install(&first, &UPGRADED[..4]);
     let after = version(&first);
     first.kubeadm_upgrade(&["apply", &after, "--yes"]);
@@ -154,7 +154,7 @@ fn a_joined_node_renews_after_an_upgrade_to_the_next_minor_version() {
     install(&worker, &UPGRADED[4..]);
     worker.ok(&["systemctl", "restart", "kubelet"]);
     wait_for_kubelet(kubectl, WORKER, &after);
-    // `kubeadm upgrade` created its bindings again.
+    // `kubeadm upgrade` recreated its bindings.
     for binding in [
         KubeadmBinding::NodeAutoapproveBootstrap,
         KubeadmBinding::NodeAutoapproveCertificateRotation,

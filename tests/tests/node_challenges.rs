@@ -1,5 +1,5 @@
-//! A controller that challenges the machine: it sends two requests with the same key, regardless of events between
-//! them.
+//! Tests of a controller that challenges the machine: the plugin sends two requests with the same key, regardless of
+//! events between them.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,7 +76,7 @@ impl Bed {
         let mut decided: BTreeSet<String> = decided.map(|csr| name(&csr)).collect();
         let mut verdicts = verdicts.iter();
         let ended = poll(PATIENCE, || {
-            // Check again after the plugin ends, because it might have sent another request.
+            // The number is checked again after the plugin ends, because the plugin might have sent another request.
             let last = over.load(Ordering::Relaxed);
             for csr in self.server.csrs() {
                 if decided.insert(name(&csr)) {

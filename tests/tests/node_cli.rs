@@ -228,7 +228,7 @@ fn reset_on_a_terminal_needs_a_confirmation() {
         node.run().succeeded();
         let before = node.files();
         let answers = node.scratch().write("answer", answer);
-        // `script` gives the plugin a terminal, and types the answer.
+        // `script` provides a terminal to the plugin, and types the answer.
         let typed =
             r#"exec /usr/bin/script --quiet --return --command "$*" /dev/null < "$ANSWERS""#;
         node.set_env("ANSWERS", &answers);
@@ -309,7 +309,7 @@ fn each_command_of_the_plugin_has_a_separate_manual_page() {
     let check = node.command(&["man", "config", "check"]).succeeded().stdout;
     let renew = node.command(&["man", "renew"]).succeeded().stdout;
 
-    // If a page refers to another page, the words of that command print the other page.
+    // If a page refers to the page of another command, the words of that command print the other page.
     assert!(
         config.contains(&format!("\n{name}\\-config\\-check(8)\n")),
         "{config}"

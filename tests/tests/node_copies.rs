@@ -1,4 +1,4 @@
-//! A store that was copied to another machine, completely or in part.
+//! Tests of a store that was copied to another machine, completely or in part.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -20,7 +20,7 @@ const FILES: [&str; 4] = [
     "failure.json",
 ];
 
-/// A node on a machine with this identity, in its first boot.
+/// A node on a machine with this identity, during the machine's first boot.
 fn node(server: &ApiServer, name: &str, identity: &[(&str, &str)]) -> Node {
     let mut node = Node::new(UNDER_TEST, server);
     let root = node.scratch().join("machine");
@@ -43,7 +43,7 @@ fn write(root: &Path, file: &str, value: &str) {
     fs::write(path, format!("{value}\n")).unwrap();
 }
 
-/// A node with a certificate that is due for renewal, and a key for the renewal.
+/// A node that has a certificate that is due for renewal, and a key for the renewal.
 fn renewing(server: &ApiServer) -> (Node, [String; 2]) {
     server.set_signer(Signer::Issue(Issuance {
         lifetime: Some(Duration::from_secs(3600)),
@@ -68,7 +68,7 @@ fn copy(file: &str, from: &Node, to: &Node) {
     }
 }
 
-/// A run that was killed can have quarantined any of the files. The remaining files are one of these subsets.
+/// A run that was killed might have quarantined any of the files. The remaining files are one of these subsets.
 #[test]
 fn a_copied_store_does_not_reveal_its_key_to_another_machine() {
     let server = ApiServer::start();

@@ -1,4 +1,4 @@
-//! The plugin ends in time, regardless of the API server.
+//! Tests that the plugin ends in time, regardless of the API server.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use kubelet_authenticator_test_support::api_server::{
 use kubelet_authenticator_test_support::clock::now;
 use kubelet_authenticator_tests::node::{NULL, Node, Run, UNDER_TEST};
 
-/// The time limit for a join of these nodes. With a shorter limit, a busy machine would not have enough time to report
+/// The time limit for a join on these nodes. With a shorter limit, a busy machine would not have enough time to report
 /// the reason for the wait.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -27,7 +27,7 @@ const SETTINGS: &str = "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alp
 
 const EVERY_SECOND: Duration = Duration::from_secs(1);
 
-/// Faults in responses to requests, each with the exit code of a node without a credential.
+/// Faults in responses to requests, each with the exit code on a node without a credential.
 fn faults() -> Vec<(Route, Fault, i32)> {
     let every = EVERY_SECOND;
     let to = "https://127.0.0.1:1".to_owned();
@@ -60,7 +60,7 @@ const CONNECTIONS: [ConnectionFault; 3] = [
     ConnectionFault::Close,
 ];
 
-/// Injects `fault` into every request of the server.
+/// Injects `fault` into every request to the server.
 fn inject(server: &ApiServer, route: &Route, fault: &Fault) {
     server.set_signer(Signer::Off);
     server.inject(route.clone(), Times::always(), fault.clone());
@@ -78,7 +78,7 @@ fn without_a_credential_a_hanging_request_times_out() {
             (route, fault, code, server, node)
         })
         .collect();
-    // Run in parallel, because most runs use their full time limit.
+    // The runs are parallel, because most of them use their full time limit.
     let runs: Vec<_> = nodes
         .iter()
         .map(|(route, fault, code, _, node)| (route, fault, code, node.start(&[])))
@@ -99,7 +99,7 @@ fn without_a_credential_a_hanging_connection_times_out() {
         node.set("timeLimit", TIMEOUT.as_secs().to_string());
         (server, node)
     });
-    // Run in parallel, because each run uses its full time limit.
+    // The runs are parallel, because each of them uses its full time limit.
     let runs = nodes.each_ref().map(|(_, node)| node.start(&[]));
     for run in runs {
         run.finish().failed(8).within(TIMEOUT);
@@ -125,7 +125,7 @@ fn a_stored_credential_is_printed_in_5_seconds_despite_hangs() {
         .into_iter()
         .map(|fault| (fault, node_with_credential()))
         .collect();
-    // Run in parallel, because most runs use the full five seconds.
+    // The runs are parallel, because most of them use the full five seconds.
     let started: Vec<_> = joined
         .iter()
         .map(|((route, fault, _), (server, node, pair))| {
@@ -247,7 +247,7 @@ fn near_expiry_a_slow_device_gets_25_seconds_once_an_hour() {
     end_backoff(&node);
     let briefly = node.run().succeeded().within(LIMIT);
     pass_an_hour(&node);
-    // The controller is unavailable. Even a long run waits at most five seconds for the controller.
+    // The controller is unavailable. Even a long run waits for the controller for at most five seconds.
     server.set_signer(Signer::Off);
     node.set_env("SLOW_FOR", "6");
     let undecided = node.run().succeeded();
@@ -258,7 +258,7 @@ fn near_expiry_a_slow_device_gets_25_seconds_once_an_hour() {
         assert_eq!(run.pair(), old, "{run:#?}");
     }
     assert!(in_full.took > Duration::from_secs(5), "{in_full:#?}");
-    // The grace period of a Node is 50 seconds.
+    // The grace period for a Node is 50 seconds.
     assert!(in_full.took < Duration::from_secs(30), "{in_full:#?}");
     assert!(undecided.took > Duration::from_secs(10), "{undecided:#?}");
     assert!(undecided.took < Duration::from_secs(20), "{undecided:#?}");
@@ -289,7 +289,7 @@ fn near_expiry_only_a_device_gets_more_than_five_seconds() {
     }
 }
 
-/// The same node, with a different plugin configuration.
+/// The same node with a different plugin configuration.
 fn node_of_same_store(node: &Node, server: &ApiServer) -> Node {
     let mut same = Node::new(UNDER_TEST, server);
     same.set("stateDirectory", node.state());

@@ -1,4 +1,4 @@
-//! Each failure has its own exit status and message, and leaves standard output empty.
+//! Tests that each failure has its own exit status and message, and leaves standard output empty.
 //!
 //! Exit codes 1 (a bug), 5, 6 and 7 cannot occur with providers without evidence.
 
@@ -11,7 +11,7 @@ use kubelet_authenticator_test_support::api_server::{
 use kubelet_authenticator_tests::node::{INSECURE, NULL, Node};
 use serde_json::json;
 
-/// A time limit longer than any step of a successful run.
+/// A time limit that is longer than any step of a successful run.
 const SOON: Duration = Duration::from_secs(20);
 
 fn node(signer: Signer) -> (ApiServer, Node) {
@@ -260,7 +260,7 @@ fn a_certificate_that_is_not_valid_yet_is_fetched_again() {
     let (server, node) = node(Signer::flawed(Flaw::NotYetValid));
 
     node.run().failed(13).saying("not valid before");
-    // The kubelet's next run is within the back-off, and does not send requests.
+    // The kubelet's next run is during the back-off, and does not send requests.
     node.change("failure.json", |failure| {
         let in_an_hour = failure["at"].as_u64().unwrap() + 3600;
         failure["notBefore"] = in_an_hour.into();
@@ -325,7 +325,7 @@ fn a_lost_response_causes_no_second_request() {
 
     node.run().succeeded();
 
-    // The same run creates the request again, gets a conflict, and finds its own request.
+    // The same run recreates the request, gets a conflict, and finds its own request.
     assert_eq!((server.creates(), server.csrs().len()), (2, 1));
 }
 

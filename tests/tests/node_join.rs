@@ -1,4 +1,4 @@
-//! A node joins and renews: its requests, their number, and its output.
+//! Tests in which a node joins and renews: its requests, their number, and its output.
 
 use std::fs;
 use std::time::Duration;
@@ -366,7 +366,7 @@ fn a_different_cluster_gets_no_request_and_the_credential_is_kept() {
     assert_eq!((server.creates(), other.connections()), (1, 0));
 }
 
-/// Makes the store name an API server that does not exist.
+/// Changes the stored address to an API server that does not exist.
 fn store_another_address(node: &Node) {
     node.change("origin.json", |origin| {
         origin["endpoint"]["server"] = "https://127.0.0.1:1".into();

@@ -1,4 +1,4 @@
-//! `kill -9` at every step: the next run finishes, with the same request if a request exists.
+//! Tests of `kill -9` at every step: the next run finishes, with the same request if a request exists.
 
 use std::fs;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The plugin uses the arguments of the kubelet that runs it.
+//! Tests that the plugin uses the arguments of the kubelet that runs it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

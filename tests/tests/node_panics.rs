@@ -1,4 +1,4 @@
-//! A panic in the plugin: its output, and the files that it leaves.
+//! Tests of a panic in the plugin: its output, and the files that it leaves.
 
 use std::fs;
 use std::time::Duration;
@@ -45,7 +45,7 @@ fn a_plugin_that_is_aborted_leaves_no_core_file() {
     run.abort();
 
     assert_eq!((limit.as_str(), run.finish().code), ("0", None));
-    // On a machine that pipes core dumps to a program, this file never exists.
+    // If a machine pipes core dumps to a program, this file never exists.
     let cores: Vec<_> = fs::read_dir(folder).unwrap().flatten().collect();
     assert!(cores.is_empty(), "{cores:?}");
 }

@@ -1,5 +1,5 @@
-//! A node whose valid certificate is refused, because it was revoked, belongs to an earlier generation, or has no node
-//! identity. The node sends one request with its bootstrap credential.
+//! Tests of a node whose valid certificate is refused, because it was revoked, belongs to an earlier generation, or has
+//! no node identity. The node sends one request with its bootstrap credential.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -44,7 +44,7 @@ fn fresh(plugin: &str) -> (ApiServer, Node, (String, String)) {
     (server, node, pair)
 }
 
-/// Changes the time of the last check.
+/// Moves the time of the last check two minutes into the past.
 fn two_minutes_pass(node: &Node) {
     let link = node.file("last-check");
     let before = since_epoch(now() - TWO_MINUTES).as_secs();
@@ -69,7 +69,7 @@ fn lease() -> Route {
     Route::new(Verb::Patch, "leases")
 }
 
-/// The response for a revoked certificate, or for an unknown certificate.
+/// The response to a revoked certificate, or to an unknown certificate.
 fn refused(code: u16) -> Fault {
     let message = format!("the credential 1 of {} is revoked", node_user());
     let body = json!({"kind": "Status", "code": code, "message": message}).to_string();
@@ -242,7 +242,7 @@ fn the_check_of_a_fresh_certificate_runs_once_in_two_minutes() {
     }
 }
 
-/// The run also writes the boot ID to the store, and takes the lock to do this.
+/// The run also writes the boot ID to the store, for which it takes the lock.
 #[test]
 fn a_fresh_certificate_is_tried_in_the_first_run_after_a_reboot() {
     let server = ApiServer::start();

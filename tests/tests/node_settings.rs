@@ -1,5 +1,5 @@
-//! Removed settings, unknown keys and invalid values: the commands of an administrator fail, and each node keeps its
-//! valid certificate.
+//! Tests of removed settings, unknown keys and invalid values: an administrator's commands fail, and each node keeps
+//! its valid certificate.
 
 use std::fs;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use kubelet_authenticator_test_support::settings;
 use kubelet_authenticator_tests::node::{NULL, Node};
 use kubelet_authenticator_tests::tpm;
 
-/// The removed settings, each with a previous value and a part of its replacement.
+/// The removed settings, each with a previous value and a part of the text about its replacement.
 const REMOVED: [(&str, &str, &str); 4] = [
     (
         "kubeconfig",
@@ -33,10 +33,10 @@ const REMOVED: [(&str, &str, &str); 4] = [
     ),
 ];
 
-/// The sources of settings, and the exit code of a fault in each.
+/// The sources of settings, and the exit code for a fault in each source.
 const PLACES: [(Place, i32); 3] = [(Place::File, 3), (Place::DropIn, 3), (Place::Option, 2)];
 
-/// `setup` without the files of a machine. This command fails before it reads a file.
+/// `setup` on a machine that does not have the required files. This command fails before it reads a file.
 const SETUP: [&str; 7] = [
     "setup",
     "--from",
@@ -54,7 +54,7 @@ enum Place {
     Option,
 }
 
-/// Sets this setting of the node.
+/// Sets the value of `key` on the node, in this place.
 fn give(node: &mut Node, place: Place, key: &str, value: &str) {
     let text = settings::file([(key, value.to_owned())]);
     let (file, drop_in) = match place {
@@ -83,7 +83,7 @@ fn due_at_once() -> Signer {
     })
 }
 
-/// A node with the store of `joined` and the plugin for TPMs, which has its own settings in addition to the common
+/// A node that has the store of `joined` and the plugin for TPMs, which has its own settings in addition to the common
 /// settings.
 fn with_store_of(joined: &Node, server: &ApiServer) -> Node {
     let mut node = Node::new(tpm::PLUGIN, server);

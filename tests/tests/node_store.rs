@@ -1,4 +1,5 @@
-//! The state directory: rejected contents, files that are set aside, and the effect of a full or read-only disk.
+//! Tests of the state directory: rejected contents, files that are set aside, and the effect of a full or read-only
+//! disk.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -15,10 +16,10 @@ use kubelet_authenticator_tests::node::{NULL, Node, is_pair};
 /// A change to a stored credential.
 type Change<'a> = &'a dyn Fn(&str) -> Vec<u8>;
 
-/// A user ID that differs from the user of the test.
+/// A user ID that differs from the ID of the user that runs the test.
 const NOBODY: u32 = 65534;
 
-/// A script for a separate mount namespace: mounts `$DIR`, and executes the plugin.
+/// A script that mounts `$DIR` and executes the plugin, in a separate mount namespace.
 const READ_ONLY: &str =
     r#"mount --bind "$DIR" "$DIR" && mount -o remount,ro,bind "$DIR" && exec "$@""#;
 const FULL: &str = r#"mount -t tmpfs -o size=64k,mode=700 tmpfs "$DIR" &&
@@ -310,7 +311,8 @@ fn a_corrupt_key_is_found_at_the_next_boot_and_replaced() {
             .collect::<String>(),
     );
     let mut der = der.unwrap();
-    // Corrupt the middle of the private half (RFC 5915, in PKCS #8), which consists of the 32 bytes from byte 36 on.
+    // The change corrupts the middle of the private half (RFC 5915, in PKCS #8), which consists of the 32 bytes
+    // starting at byte 36.
     der[50] ^= 1;
     let rotten = format!(
         "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",

@@ -1,4 +1,4 @@
-//! A plugin that is newer than its controller.
+//! Tests of a plugin that is newer than its controller.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Runs a plugin that creates `ours` against a controller that accepts `theirs`, and signs the second request.
+/// Runs a plugin that creates the versions `ours` against a controller that accepts the versions `theirs`, and signs
+/// the second request.
 fn run(ours: &str, theirs: &str) -> (ApiServer, Run) {
     let server = ApiServer::start();
     let mut node = Node::new(UNDER_TEST, &server);

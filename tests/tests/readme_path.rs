@@ -1,5 +1,5 @@
-//! The commands of the README, with the packages and the controller that its commands build. `make readme` runs
-//! this suite.
+//! Tests of the commands in the README, with the packages and the controller that its commands build. `make readme`
+//! runs this suite.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,10 +12,10 @@ use kubelet_authenticator_tests::fleet::Authentication;
 use kubelet_authenticator_tests::management::{Management, WorkloadCluster};
 use kubelet_authenticator_tests::page::{self, Desk};
 
-/// The variable that names the directory of the packages.
+/// The variable with the directory of the packages.
 const PACKAGES: &str = "KUBELET_AUTHENTICATOR_PACKAGES";
 
-/// The package of the plugin for EC2.
+/// The path of the package with the plugin for EC2.
 #[track_caller]
 fn package() -> PathBuf {
     let directory = std::env::var(PACKAGES).expect("the directory of the packages");
@@ -33,7 +33,7 @@ fn package() -> PathBuf {
     package.clone()
 }
 
-/// An instance whose image does not contain the plugin, to which an operator copied the package.
+/// An instance whose image does not contain the plugin, and to which an operator has copied the package.
 fn boot(cluster: &WorkloadCluster, cloud: &Cloud, instance: &Instance) -> Machine {
     let package = package();
     let name = package.file_name().unwrap().to_string_lossy();

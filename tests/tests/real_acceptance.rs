@@ -1,4 +1,4 @@
-//! Scenarios that operators try first, and that no other suite contains completely.
+//! Tests of scenarios that operators try first, and that no other suite covers completely.
 
 use std::process::Command;
 use std::sync::{Arc, LazyLock};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 /// The number of pool members that join at the same time.
 const MEMBERS: usize = 50;
 
-/// The node whose evidence no verifier accepts.
+/// The node whose evidence every verifier rejects.
 const DENIED: &str = "denied";
 
 static DIAGNOSTICS: LazyLock<Diagnostics> = LazyLock::new(Diagnostics::default);
@@ -127,7 +127,7 @@ fn a_machine_condition_shows_whether_its_node_is_attested() {
     let message = told["message"].as_str().unwrap();
     assert!(message.contains(DENIED), "{told:#}");
 
-    // Requests with the certificate of a different node, and with a token that is no longer needed.
+    // Requests that use the certificate of a different node, and a token that is no longer needed.
     let credential = scene.join(&other);
     let claim = scene.file(&credential, &scene.stamped("other", joined.provider_id()));
     let again = scene.file(
@@ -136,8 +136,8 @@ fn a_machine_condition_shows_whether_its_node_is_attested() {
     );
     scene.assert_denied(&claim, "NodeNameMismatch");
     scene.assert_denied(&again, "NodeNameMismatch");
-    // The controller writes grants before refusals. After it has written the grant for the second machine, all earlier
-    // answers were written.
+    // The controller writes grants before refusals. After it has written the grant for the second machine, it has
+    // written all earlier answers.
     for name in ["later", "last"] {
         let machine = machine(name);
         scene.join(&machine);

@@ -1,4 +1,4 @@
-//! The inventory of Cluster API objects on a real API server, while they are created, changed and deleted.
+//! Tests of the inventory of Cluster API objects on a real API server, while they are created, changed and deleted.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ use tokio::time::timeout;
 
 const BOTH: [Contract; 2] = [Contract::V1Beta1, Contract::V1Beta2];
 
-/// A watch reports a change within milliseconds, but a busy machine needs more time.
+/// The deadline for a change. A watch reports a change within milliseconds, but a busy machine needs more time.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// Shared by tests that use separate namespaces.
+/// Shared by tests, each of which uses a separate namespace.
 static SHARED: LazyLock<Management> = LazyLock::new(Management::start);
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
@@ -50,7 +50,7 @@ impl Watcher {
         Self::start(management, selection)
     }
 
-    /// The result of `look`, as soon as it returns a result.
+    /// Waits until `look` returns a result, and returns it.
     #[track_caller]
     fn wait<T>(&self, what: &str, look: impl Fn() -> Option<T>) -> T {
         let until = Instant::now() + DEADLINE;

@@ -1,4 +1,4 @@
-//! Control planes that real kubeadm creates on machines, with the plugin and the controller in these clusters.
+//! Tests of control planes that real kubeadm creates on machines, with the plugin and the controller in these clusters.
 
 use std::fmt::Write as _;
 use std::process::{Command, Output};
@@ -27,7 +27,7 @@ const FIRST: Member = Member::new("first", "first1");
 const SECOND: Member = Member::new("second", "second");
 const WORKER: Member = Member::new("worker", "worker");
 
-/// A machine without a cluster, whose image has the plugin and its drop-in.
+/// Boots a machine that does not belong to a cluster, and whose image contains the plugin and its drop-in.
 fn boot(member: Member) -> Machine {
     let rendered = Command::new(program(NULL))
         .args(["render", "--command", PLUGIN, "kubelet-drop-in"])
@@ -40,7 +40,7 @@ fn boot(member: Member) -> Machine {
         .boot()
 }
 
-/// The inventory of all machines.
+/// The inventory that contains all machines.
 fn inventory() -> String {
     let machine = |member: Member, control_plane: bool| {
         json!({
@@ -118,11 +118,11 @@ fn close(cluster: &KubeadmCluster) {
     }
 }
 
-/// The time that a control plane waits for its certificate. By default, kubeadm would stop after one minute, without
-/// setting the label and the taint.
+/// The time for which a control plane waits for its certificate. By default, kubeadm would stop after one minute,
+/// without setting the label and the taint.
 const LATE: Duration = Duration::from_secs(120);
 
-/// Continues the stopped controller long after the machine has sent a request with its token.
+/// Resumes the stopped controller long after the machine has sent a request with its token.
 #[track_caller]
 fn answer_late(cluster: &KubeadmCluster, controller: &Controller, member: Member) {
     let user = format!("system:bootstrap:{}", member.token);

@@ -1,5 +1,5 @@
-//! The controller on real Kubernetes, next to kube-controller-manager with all controllers of kubeadm's clusters, and
-//! with only the required permissions.
+//! Tests of the controller on real Kubernetes, next to kube-controller-manager with all controllers of kubeadm's
+//! clusters, and with only the required permissions.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,7 +15,7 @@ use kubelet_authenticator_tests::controller::{
 use kubelet_authenticator_tests::page::{Desk, repository, steps};
 use serde_json::json;
 
-/// Shared, because every test has its own machines.
+/// Shared by all tests, because every test has its own machines.
 static BED: LazyLock<RealBed> = LazyLock::new(|| RealBed::start(Controllers::Default));
 
 /// The errors about permissions in the controller's log.
@@ -137,7 +137,7 @@ fn kube_controller_manager_does_not_answer_a_denied_request() {
 
     let name = BED.file(&Application::insecure(MINE).with_token_of(OTHER));
     BED.wait_for_answer(&name);
-    // When both controllers have answered a later request, both have received the denial.
+    // When both controllers have answered a later request, both of them have received the denial.
     let later = BED.file(&Application::insecure(OTHER));
     assert!(is_issued(&BED.wait_for_answer(&later)));
 
@@ -221,12 +221,12 @@ fn requests_are_answered_after_etcd_was_restored_from_a_backup() {
     const AFTER: Machine = Machine::new("after-restore", "back02");
     let bed = RealBed::start(Controllers::None);
     let setup = bed.null(&[BEFORE, AFTER]);
-    // The token for a request after the restore must be in the backup.
+    // The backup must contain the token for a request after the restore.
     let (before, after) = (bed.stamped(BEFORE), bed.stamped(AFTER));
     let mut controller = setup.start();
     controller.wait_until_it_watches();
     let backup = bed.cluster.backup();
-    // Advance the resource version of the watch far beyond the version in the backup.
+    // The resource version of the watch advances far beyond the version in the backup.
     let objects: Vec<_> = (0..500)
         .map(|number| {
             json!({
@@ -263,7 +263,7 @@ fn a_missing_permission_is_named_and_work_continues_once_granted() {
     controller.wait_for_line(missing, |line| line["right"] == sign[3]);
     assert_eq!(complaints(&controller), sign);
     let name = bed.file(&bed.stamped(MACHINE));
-    // The requests of the other tests are also processed.
+    // The controller also processes the requests from the other tests.
     let line = controller.wait_for_line("the request was not answered", |line| line["csr"] == name);
     assert!(
         line["error"]

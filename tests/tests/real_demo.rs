@@ -1,4 +1,4 @@
-//! The demo has the same steps on real Kubernetes.
+//! Tests that the demo has the same steps on real Kubernetes.
 
 use kubelet_authenticator_tests::demo;
 

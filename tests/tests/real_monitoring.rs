@@ -1,4 +1,4 @@
-//! Metrics, rules and dashboard, checked with promtool.
+//! Tests of metrics, rules and the dashboard, which promtool checks.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -53,7 +53,7 @@ fn prometheus_accepts_both_metric_formats() {
 
     let complaints = promtool(&["check", "metrics"], &diagnostics.scrape_older());
     assert_eq!(complaints, "");
-    // promtool reads OpenMetrics only with timestamps.
+    // promtool reads OpenMetrics only if it contains timestamps.
     let timed: String = open
         .lines()
         .map(|line| {
@@ -114,7 +114,7 @@ fn each_alert_fires_and_resolves_and_stays_silent_after_one_change() {
             let firing = |time: &serde_json::Value| time["exp_alerts"].as_array().unwrap().len();
             (first["alertname"] == alert).then(|| [firing(first), firing(last)])
         });
-        // The alert fires and ends, and does not fire in the case with one change.
+        // The alert fires and then stops, and does not fire in the case with one change.
         assert_eq!(expected.collect::<Vec<_>>(), [[1, 0], [0, 0]], "{alert}");
         assert!(page.contains(&format!("</a>`{alert}` |")), "{alert}");
     }

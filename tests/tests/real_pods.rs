@@ -1,5 +1,5 @@
-//! `kubectl logs`, `exec` and `top` for pods on a node that joined with the plugin: the API server and metrics-server
-//! reach its kubelet only with the serving certificate that the controller approved.
+//! Tests of `kubectl logs`, `exec` and `top` for pods on a node that joined with the plugin: the API server and
+//! metrics-server can connect to its kubelet only with the serving certificate that the controller approved.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -81,7 +81,7 @@ fn kubectl_logs_exec_and_top_use_the_approved_certificate() {
 
     let refused = kubectl.run(["logs", "stays"]);
 
-    // The kubelet has no serving certificate yet.
+    // The kubelet does not have a serving certificate yet.
     let stderr = text(&refused.stderr);
     assert!(stderr.contains("tls: internal error"), "{stderr}");
     let mut metrics_server = MetricsServer::start(&plane);

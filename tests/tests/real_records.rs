@@ -1,4 +1,4 @@
-//! Records as `NodeIdentity` objects on a real API server.
+//! Tests of records as `NodeIdentity` objects on a real API server.
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,5 +1,5 @@
-//! Requests that kube-controller-manager signs, on real Kubernetes: kubelets' serving certificates, and the built-in
-//! client signer, either closed or with evidence.
+//! Tests of requests that kube-controller-manager signs, on real Kubernetes: kubelets' serving certificates, and
+//! requests to the built-in client signer, either closed or with evidence.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -18,13 +18,13 @@ use kubelet_authenticator_tests::controller::{
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::{Value, json};
 
-/// Each test has its own cluster, because controllers with different tasks or node identities would answer each other's
-/// requests.
+/// Starts a separate cluster for each test, because controllers with different tasks or node identities would answer
+/// each other's requests.
 fn start() -> RealBed {
     RealBed::start(Controllers::Certificates)
 }
 
-/// Writes the inventory with one machine that has these addresses.
+/// Writes an inventory with one machine that has these addresses.
 fn write_inventory(setup: &Setup, machine: Machine, addresses: &[IpAddr]) {
     let text = json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
@@ -95,7 +95,7 @@ fn file(
     }));
 }
 
-/// Waits until the request is denied, failed, or approved and issued.
+/// Waits until the request is denied, failed, or both approved and issued.
 fn wait_until_decided(bed: &RealBed, name: &str) -> Value {
     let what = format!("{name} with an answer");
     bed.cluster.wait_for_csr(&what, |csr| {
@@ -263,7 +263,7 @@ fn a_denied_built_in_request_stays_denied_when_the_bindings_return() {
 
     bed.cluster
         .install_bindings(&[KubeadmBinding::NodeAutoapproveBootstrap]);
-    // The controller that is faster answers a request that is created after the bindings.
+    // The faster controller answers a request that is created after the bindings.
     file("after");
     bed.wait_for_answer("after");
 

@@ -1,4 +1,4 @@
-//! The plugin with a valid credential in its store: the run that every kubelet starts once an hour.
+//! Measures the plugin with a valid credential in its store: the run that every kubelet starts once an hour.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,17 @@ use crate::controller;
 use crate::measure::{Cost, Program, interleaved, percentile};
 use crate::report::{Suite, print_table};
 
-/// The number of runs of each program for its wall time.
+/// The number of runs for the wall time of each program.
 const RUNS: usize = 300;
 
-/// The controller's reasons, the page URLs and the texts of the manual pages account for 74 KB.
+/// The maximum size of the program in bytes. The controller's reasons, the page URLs and the texts of the manual pages
+/// account for 74 KB.
 const MAX_SIZE: f64 = 7.35e6;
 const MAX_INSTRUCTIONS: f64 = 152_000.0;
 const MAX_SYSTEM_CALLS: f64 = 45.0;
 const MAX_OPENS: f64 = 6.0;
-/// The kernel maps up to 64 KiB around each page that a program reads, depending on the state of its page cache.
-/// Therefore, the same program uses 1,968 to 2,088 KiB.
+/// The maximum peak memory in KiB. The kernel maps up to 64 KiB around each page that a program reads, depending on the
+/// state of its page cache. Therefore, the peak memory of the same program is between 1,968 and 2,088 KiB.
 const MAX_PEAK_KIB: f64 = 2.25 * 1024.0;
 
 /// Typical settings for this provider.
@@ -41,14 +42,14 @@ pub const PLUGINS: [&str; 3] = [
     "kubelet-authenticator-tpm",
 ];
 
-/// A node whose plugin runs as client-go starts it.
+/// A node whose plugin runs as if client-go had started it.
 pub struct Node {
     exec_info: String,
     settings: Vec<OsString>,
 }
 
 impl Node {
-    /// A machine with an empty store.
+    /// Creates a machine with an empty store.
     pub fn new(server: &ApiServer, folder: &Path, name: &str, token: &str) -> Self {
         std::fs::create_dir_all(folder).unwrap();
         let bootstrap = server.write_bootstrap_kubeconfig(folder, token);
@@ -64,7 +65,7 @@ impl Node {
         }
     }
 
-    /// This program with the node's settings.
+    /// This program, with the node's settings.
     pub fn program(&self, name: &'static str, programs: &Path) -> Program {
         Program::new(name, programs.join(name))
             .with_args(&self.settings)
@@ -72,7 +73,7 @@ impl Node {
     }
 }
 
-/// Measures, prints the table, and returns the values.
+/// Measures the values, prints the table, and returns the values.
 pub fn run(programs: &Path, limits_only: bool) -> Suite {
     let folder = tempfile::tempdir().unwrap();
     let programs = &in_memory(programs, folder.path());
@@ -96,7 +97,7 @@ pub fn run(programs: &Path, limits_only: bool) -> Suite {
     };
     let with_settings = with_settings.with_args([option("config", &settings)]);
 
-    // Run these plugins with the same store, and without a source of evidence: without a metadata service or a TPM.
+    // These plugins run with the same store, and without a source of evidence: without a metadata service or a TPM.
     let others = PLUGINS.into_iter().filter(|name| *name != PLUGIN);
     let others: Vec<Program> = others
         .map(|name| Program {
@@ -207,7 +208,7 @@ fn print(programs: &[Program], costs: &[Cost], times: &[Vec<Duration>]) {
     print_table(&header, &rows);
 }
 
-/// Copies of the programs in a file system in memory, if there is one.
+/// Copies the programs to an in-memory file system, if there is one.
 ///
 /// A page fault maps a part of the program. The size of this part depends on how the file got into the page cache: for
 /// the same binary on a disk, the measured memory is 1.8 to 4.3 MiB.

@@ -1,4 +1,4 @@
-//! Cluster API objects, in the state that they have after its managers have processed them.
+//! Cluster API objects, in the state in which its managers leave them.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ pub const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
 pub const BOOTSTRAP_GROUP: &str = "bootstrap.cluster.x-k8s.io";
 pub const BOOTSTRAP: &str = "bootstrap.cluster.x-k8s.io/v1beta2";
 
-/// An object of a Cluster; `fields` are added to its metadata.
+/// An object of a Cluster. `fields` are added to its metadata.
 pub fn object(
     (api_version, kind): (&str, &str),
     (namespace, cluster, name): (&str, &str, &str),
@@ -70,7 +70,7 @@ impl NewMachine<'_> {
         let objects = [
             infra_machine(json!({"spec": {"providerID": self.provider_id}})),
             config(json!({"spec": {"joinConfiguration": {"discovery": discovery}}})),
-            // The Machine has bootstrap data, so create it after its config.
+            // The Machine has bootstrap data, so it is created after its config.
             machine(json!({"spec": {
                 "clusterName": cluster,
                 "bootstrap": {

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use kubelet_authenticator_tests::controller;
 use serde_json::json;
 
-/// The files that the controller is started with, in addition to its machines.
+/// The files with which the controller is started, in addition to its machines.
 pub struct Files {
     /// A kubeconfig with all permissions.
     pub kubeconfig: PathBuf,

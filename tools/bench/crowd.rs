@@ -1,5 +1,5 @@
-//! A tenant with many Machines and MachinePools. For requests from its cluster, the controller looks up the tokens
-//! among all of these objects.
+//! A tenant with many Machines and MachinePools. For each request from the tenant's cluster, the controller looks up
+//! the token among all of these objects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl<T: Send + 'static> Background<T> {
     }
 }
 
-/// Creates the objects. From then on, sends requests in the background, and returns their number at the end.
+/// Creates the objects. After that, sends requests in the background, and returns their number at the end.
 pub fn turn(simulation: &Simulation, tenant: Tenant) -> Background<usize> {
     for number in 0..OBJECTS {
         simulation.management.put(machine(&tenant.name, number));
@@ -57,7 +57,7 @@ pub fn turn(simulation: &Simulation, tenant: Tenant) -> Background<usize> {
     request(tenant)
 }
 
-/// Sends requests with unknown tokens in the background. Returns their number at the end.
+/// Sends requests with unknown tokens in the background. Returns the number of requests at the end.
 pub fn request(tenant: Tenant) -> Background<usize> {
     Background::start(move |is_over| {
         let mut filed = 0;
@@ -91,7 +91,7 @@ pub fn probe(diagnostics: Diagnostics) -> Background<Duration> {
     })
 }
 
-/// The longest times in milliseconds for which the controller held locks that tenants share, by lock.
+/// For each lock that tenants share, the longest time in milliseconds for which the controller held it.
 pub fn lock_times(file: &std::path::Path) -> BTreeMap<String, f64> {
     let text = std::fs::read_to_string(file).expect("the controller's measurements");
     serde_json::from_str(&text).expect("times by lock")

@@ -1,4 +1,4 @@
-//! The instructions of one decision of the controller, and of one answered request, measured with callgrind. They do
+//! Measures the instructions for one decision of the controller, and for one answered request, with callgrind. They do
 //! not depend on the machine's speed.
 
 use std::time::Duration;
@@ -14,19 +14,20 @@ use node_attestation_runtime::csr_writer::{Answered, RequestStore, answer};
 use crate::measure::Program;
 use crate::report::{Suite, print_table};
 
-/// The option of this program that only works, and the option with the amount of work.
+/// The option of this program that only does the work, and the option with the amount of work.
 pub const WORK: &str = "work";
 pub const COUNT: &str = "count";
 
-/// The numbers of requests in two runs. The difference of the runs does not contain the start of the program.
+/// The number of requests in each of two runs. The difference between the runs does not contain the start of the
+/// program.
 const FEW: u32 = 5;
 const MORE: u32 = 25;
 
-/// The limits for one request, in a debug build.
+/// The limits on instructions for one request, in a debug build.
 const MAX_DECISION: f64 = 3_000_000.0;
 const MAX_ANSWER: f64 = 6_000_000.0;
 
-/// The work for a request from a machine with evidence that joins.
+/// The work for a request from a joining machine with evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Work {
     /// Only the decision
@@ -35,7 +36,7 @@ pub enum Work {
     Answer,
 }
 
-/// An API server that encodes and decodes each object, as a client does.
+/// An API server that encodes and decodes each object, like a client.
 #[derive(Debug)]
 struct Echo;
 
@@ -89,7 +90,7 @@ fn instructions(work: &str) -> f64 {
     of(MORE).saturating_sub(of(FEW)) as f64 / f64::from(MORE - FEW)
 }
 
-/// Measures, prints the table, and returns the values.
+/// Measures the values, prints the table, and returns the values.
 pub fn run() -> Suite {
     let mut suite = Suite::new("decision");
     let mut rows = Vec::new();

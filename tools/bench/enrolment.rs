@@ -1,4 +1,4 @@
-//! One enrolment: the plugin with an empty store, an API server in memory, and the real controller.
+//! Measures one enrollment: the plugin with an empty store, an API server in memory, and the real controller.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const PLUGIN: &str = "kubelet-authenticator-insecure";
 const SECRET: &str = "0123456789abcdef";
 const START: Duration = Duration::from_secs(20);
 
-/// Measures, prints the table, and returns the values.
+/// Measures the values, prints the table, and returns the values.
 pub fn run(programs: &Path, program: &Path) -> Suite {
     let folder = tempfile::tempdir().unwrap();
     let server = ApiServer::start();
@@ -36,8 +36,8 @@ pub fn run(programs: &Path, program: &Path) -> Suite {
             );
             node.program(PLUGIN, programs)
         };
-        // Alternate between two measurements: wall time, and CPU time, which needs a separate parent process and a
-        // different machine.
+        // The runs alternate between two measurements: wall time, and CPU time, which needs a separate parent process
+        // and a different machine.
         if index % 2 == 0 {
             wall.push(node("wall").time());
         } else {

@@ -1,5 +1,4 @@
-//! One bootstrap token that creates requests constantly, and other machines that join at the same time, on a real API
-//! server.
+//! One bootstrap token that creates requests constantly, while other machines join, on a real API server.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,19 +19,19 @@ use crate::report::{Suite, print_table};
 /// The number of requests that one token creates.
 const REQUESTS: usize = 60_000;
 
-/// The number of simultaneous requests.
+/// The number of concurrent requests.
 const AT_ONCE: usize = 16;
 
-/// The time limit of one join. The measurement ends if a join takes longer.
+/// The time limit for one join. The measurement ends if a join takes longer.
 const DEADLINE: Duration = Duration::from_mins(10);
 
-/// The maximum wait of another machine, in seconds.
+/// The maximum time that another machine waits, in seconds.
 const PATIENCE: f64 = 5.0;
 
 const SECRET: &str = "0123456789abcdef";
 const FLOODER: &str = "floods";
 
-/// Measures, prints the table, and returns the values.
+/// Measures the values, prints the table, and returns the values.
 pub fn run(program: &Path) -> Suite {
     let plane = ControlPlane::start();
     plane.install_kubeadm_bindings();
@@ -133,7 +132,7 @@ async fn flood(kubeconfig: &Path, filed: &AtomicUsize) {
     futures::future::join_all((0..AT_ONCE).map(|_| file())).await;
 }
 
-/// The time from the request's creation to its certificate.
+/// The time from the creation of the request to its certificate.
 fn join(plane: &ControlPlane, name: &str, token: &str) -> Duration {
     let token = plane.add_bootstrap_token(token, SECRET);
     let provider_id = controller::provider_id(name);
@@ -146,7 +145,7 @@ fn join(plane: &ControlPlane, name: &str, token: &str) -> Duration {
     loop {
         let event = watch
             .next(DEADLINE)
-            .expect("it is issued before the deadline");
+            .expect("the certificate is issued before the deadline");
         if is_issued(&event.object) {
             return filed.elapsed();
         }

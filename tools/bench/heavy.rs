@@ -1,6 +1,6 @@
-//! A tenant whose objects are expensive to read: nested, of the wrong type, with many labels, or long. The tenant
-//! rewrites these objects repeatedly. Requests from its cluster cause token lookups, for which the controller reads the
-//! `KubeadmConfig`s.
+//! A tenant whose objects are expensive to read: deeply nested, of the wrong type, with many labels, or long. The
+//! tenant rewrites these objects repeatedly. Requests from its cluster cause token lookups, for which the controller
+//! reads the `KubeadmConfig`s.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::cluster_api::{BOOTSTRAP, BOOTSTRAP_GROUP, CLUSTER_API, object, refere
 use crate::crowd::Background;
 use crate::simulation::{KUBELET_AUTHENTICATION, NODE_IDENTITY, Simulation};
 
-/// The levels of nested lists. `serde_json` reads 128 by default.
+/// The number of levels of nested lists. `serde_json` reads 128 by default.
 const LEVELS: usize = 200;
 
 /// The length of the longest text. etcd stores objects of up to 1.5 MiB.
@@ -37,7 +37,7 @@ pub const WATCHED: [(&str, &str); 5] = [
 /// The kinds that the controller watches for one Cluster, or reads for one Machine.
 const OTHERS: [(&str, &str); 2] = [("v1", "Secret"), (BOOTSTRAP, "KubeadmConfig")];
 
-/// The reason why an object is expensive to read.
+/// The property that makes an object expensive to read.
 #[derive(Debug, Clone, Copy)]
 enum Shape {
     /// A field that the controller does not use has many levels.
@@ -55,7 +55,7 @@ const SHAPES: [(Shape, &str); 4] = [
     (Shape::Long, "long"),
 ];
 
-/// Creates the objects of this tenant, and updates them from now on. Returns the number of writes at the end.
+/// Creates the objects of this tenant, and updates them from then on. Returns the number of writes at the end.
 pub fn turn(simulation: &Simulation, cluster: &str) -> Background<usize> {
     let kinds = WATCHED.into_iter().chain(OTHERS);
     let all = kinds.flat_map(|kind| SHAPES.map(|(shape, name)| (kind, shape, name)));
@@ -93,10 +93,10 @@ pub fn reported(log: &Path, namespace: &str) -> BTreeSet<String> {
     skipped.collect()
 }
 
-/// An object of this kind, which is different for each write.
+/// An object of this kind that is different in each write.
 fn shaped(kind: (&str, &str), (cluster, name): (&str, &str), shape: Shape, write: usize) -> Value {
     let is_secret = kind.1 == "Secret";
-    // The Secret of the Cluster with this shape.
+    // The Cluster's Secret, with this shape.
     let full_name = format!("{name}-kubeconfig");
     let (part, own_name) = if is_secret {
         ("data", full_name.as_str())

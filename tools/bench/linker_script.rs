@@ -1,4 +1,4 @@
-//! A linker script that puts the functions of a cached run next to each other.
+//! A linker script that places the functions of a cached run next to each other.
 //!
 //! A page fault maps the surrounding 64 KiB. In the default order, the functions of a cached run are spread over the
 //! whole program, so half of the program becomes resident.
@@ -11,7 +11,7 @@ use kubelet_authenticator_test_support::api_server::{ApiServer, Signer, TOKEN};
 
 use crate::cached_path::{Node, PLUGINS};
 
-/// The script for the plugins in this directory, which must have their symbols.
+/// The script for the plugins in this directory, which must contain their symbols.
 pub fn of(programs: &Path) -> String {
     let folder = tempfile::tempdir().unwrap();
     let server = ApiServer::start();

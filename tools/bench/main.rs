@@ -86,7 +86,7 @@ fn main() -> ExitCode {
         let controller = || program("node-attestation-controller");
         let suite = match name {
             Name::CachedPath => {
-                // Run this check first. It is the shortest check that does not depend on the machine's speed.
+                // This check runs first. It is the shortest check that does not depend on the machine's speed.
                 panics::check(&node_programs().join("plugin-that-panics"));
                 println!("a panic behind the cached path prints the stored credential");
                 cached_path::run(&node_programs(), limits_only)
@@ -115,7 +115,7 @@ fn root() -> &'static Path {
         .expect("the package is in the workspace")
 }
 
-/// The directory in which `make musl` puts the static programs.
+/// The directory to which `make musl` writes the static programs.
 fn node_programs() -> PathBuf {
     root().join("target/x86_64-unknown-linux-musl/node")
 }

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 /// The number of runs for the median peak memory.
 const PEAK_RUNS: usize = 21;
 
-/// A program with its arguments and environment, without any other variables of the tests.
+/// A program with its arguments and environment, which does not contain any other variables of the tests.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// The program's name in the tables.
+    /// The name of the program in the tables.
     pub name: &'static str,
     /// The file.
     pub path: PathBuf,
@@ -22,23 +22,23 @@ pub struct Program {
     pub env: Vec<(OsString, OsString)>,
 }
 
-/// The cost of one run, except the time, which needs many runs.
+/// The cost of one run, except the time, which requires many runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Cost {
     /// The size of the file in bytes.
     pub size: u64,
-    /// User-space instructions, measured with callgrind.
+    /// The number of user-space instructions, measured with callgrind.
     pub instructions: u64,
-    /// System calls, measured with strace.
+    /// The number of system calls, measured with strace.
     pub system_calls: u64,
-    /// The system calls that open a file, including files that do not exist.
+    /// The number of system calls that open a file, including files that do not exist.
     pub opens: u64,
-    /// Peak resident memory in KiB.
+    /// The peak resident memory in KiB.
     pub peak_kib: u64,
 }
 
 impl Program {
-    /// A program without arguments or environment.
+    /// Creates a program without arguments or environment.
     pub fn new(name: &'static str, path: impl Into<PathBuf>) -> Self {
         Self {
             name,
@@ -99,10 +99,10 @@ impl Program {
         elapsed
     }
 
-    /// Measures everything except the time; `peak_memory` is the path of the program `peak-memory`.
+    /// Measures everything except the time. `peak_memory` is the path of the program `peak-memory`.
     pub fn cost(&self, peak_memory: &Path) -> Cost {
         let (system_calls, opens) = self.system_calls();
-        // The part of a program that a page fault maps depends on its load address in this run.
+        // The part of a program that a page fault maps depends on the program's load address in this run.
         let mut peaks: Vec<u64> = (0..PEAK_RUNS)
             .map(|_| self.peak_memory(peak_memory).0)
             .collect();
@@ -116,7 +116,7 @@ impl Program {
         }
     }
 
-    /// The user-space instructions of a run, measured with callgrind.
+    /// The number of user-space instructions in a run, measured with callgrind.
     pub fn instructions(&self) -> u64 {
         let args = ["--tool=callgrind", "--callgrind-out-file=/dev/null"];
         let output = self
@@ -132,7 +132,7 @@ impl Program {
         count.trim().parse().unwrap()
     }
 
-    /// The names of the functions that a run executes, in the linker's form. The program must have its symbols.
+    /// The names of the functions that a run executes, in the linker's form. The program must contain its symbols.
     pub fn functions(&self) -> BTreeSet<String> {
         let calls = tempfile::NamedTempFile::new().unwrap();
         let mut file = OsString::from("--callgrind-out-file=");
@@ -167,7 +167,7 @@ impl Program {
             String::from_utf8_lossy(&output.stderr)
         );
         let trace = std::fs::read_to_string(trace.path()).unwrap();
-        // A line is a process ID and a call; "+++" and "---" lines are exits and signals.
+        // A line consists of a process ID and a call; lines with "+++" and "---" are exits and signals.
         let calls = trace
             .lines()
             .filter_map(|line| line.split_once(char::is_whitespace))
@@ -179,7 +179,7 @@ impl Program {
         (calls.len().try_into().unwrap(), opens.try_into().unwrap())
     }
 
-    /// Peak memory in KiB and the CPU time of one run.
+    /// The peak memory in KiB and the CPU time of one run.
     pub fn peak_memory(&self, peak_memory: &Path) -> (u64, Duration) {
         let output = self.under::<&str>(Some(peak_memory), &[]).output().unwrap();
         let report = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -197,8 +197,8 @@ impl Program {
     }
 }
 
-/// The wall times of programs run in turn, so that noise affects all programs equally. Returns a sorted list for each
-/// program.
+/// The wall times of programs that run alternately, so that noise affects all programs equally. Returns a sorted list
+/// for each program.
 pub fn interleaved(programs: &[Program], runs: usize) -> Vec<Vec<Duration>> {
     let mut times = vec![Vec::with_capacity(runs); programs.len()];
     for _ in 0..runs {
@@ -212,7 +212,7 @@ pub fn interleaved(programs: &[Program], runs: usize) -> Vec<Vec<Duration>> {
     times
 }
 
-/// The value below which this percentage of the sorted times lies.
+/// The value below which this percentage of the sorted times lie.
 pub fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
 }
@@ -242,13 +242,13 @@ fn status(pid: u32, name: &str) -> f64 {
         .unwrap()
 }
 
-/// The processor time of a process and all its threads, in user space and in the kernel.
+/// The processor time of a process with all its threads, in user space and in the kernel.
 pub fn processor_time(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     // The second field is the name, which can contain any character.
     let (_, fields) = stat.rsplit_once(')').unwrap();
     let fields: Vec<&str> = fields.split_whitespace().collect();
     let ticks = |field: &str| field.parse::<u32>().unwrap();
-    // The times are in hundredths of a second on every Linux system.
+    // On every Linux system, the times are in hundredths of a second.
     Duration::from_millis(10) * (ticks(fields[11]) + ticks(fields[12]))
 }

@@ -1,5 +1,5 @@
-//! The controller's memory and connections for each cluster and for each node. Everything except the controller runs
-//! in this process.
+//! The memory and the connections that the controller uses for each cluster and for each node. Everything except the
+//! controller runs in this process.
 
 use std::time::Duration;
 
@@ -9,21 +9,22 @@ use crate::measure::{peak_memory, resident_memory};
 use crate::report::{Suite, print_table};
 use crate::simulation::{Simulation, Tenant};
 
-/// The numbers of clusters without Machines, and of Machines in all clusters.
+/// The numbers of clusters without Machines, and the numbers of Machines in all clusters.
 const CLUSTERS: [usize; 3] = [100, 300, 1000];
 const MACHINES: [usize; 2] = [30_000, 100_000];
 
-/// The memory limits of a controller, in bytes: the base, and the additional memory for each cluster and for each node.
+/// The limits on a controller's memory, in bytes: the base, and the additional memory for each cluster and for each
+/// node.
 const OWN: usize = 60_000_000;
 const A_CLUSTER: usize = 150_000;
 const A_NODE: usize = 3_000;
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// The time after which the controller has completed its work after the start.
+/// The time after which the controller has completed the work at its start.
 const SETTLED: Duration = Duration::from_secs(20);
 
-/// Measures, prints the table, and returns the values.
+/// Measures the values, prints the table, and returns the values.
 pub fn run() -> Suite {
     let simulation = Simulation::new();
     let mut measured = vec![measure(&simulation, &[], 0)];
@@ -85,7 +86,7 @@ pub fn run() -> Suite {
     suite
 }
 
-/// The resources of a controller in a steady state.
+/// The resources that a controller uses in a steady state.
 struct Measured {
     clusters: usize,
     nodes: usize,
@@ -93,7 +94,7 @@ struct Measured {
     resident: f64,
     /// Peak memory in MiB.
     peak: f64,
-    /// The connections to each cluster.
+    /// The number of connections to each cluster.
     connections: f64,
     to_management: f64,
 }

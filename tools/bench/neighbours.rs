@@ -1,6 +1,6 @@
-//! Clusters of one controller, a quarter of whose API servers turn hostile, and the effect on the other clusters. Three
-//! more tenants have many Machines, objects that are expensive to read, and many Clusters in the management cluster.
-//! Everything except the controller runs in this process.
+//! The clusters of one controller. A quarter of their API servers turn hostile, and the effect on the other clusters is
+//! measured. Three more tenants have many Machines, objects that are expensive to read, and many Clusters in the
+//! management cluster. Everything except the controller runs in this process.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -25,16 +25,16 @@ const GOOD: usize = 150;
 /// The number of clusters that turn hostile, ten in each way.
 const HOSTILE: usize = 50;
 
-/// The number of simultaneous joins, each in a separate cluster.
+/// The number of concurrent joins, each in a separate cluster.
 const AT_ONCE: usize = 20;
 
-/// The number of rounds of joins before, and also after, the other clusters become hostile.
+/// The number of rounds of joins before the other clusters become hostile, and the number of rounds after that.
 const ROUNDS: usize = 15;
 
-/// The pause between two rounds, so that they cover more than one state of the hostile clusters.
+/// The pause between two rounds, so that the rounds cover more than one state of the hostile clusters.
 const BETWEEN: Duration = Duration::from_secs(4);
 
-/// The time limit of one join. The measurement ends if a join takes longer.
+/// The time limit for one join. The measurement ends if a join takes longer.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// The maximum factor by which the duration of joins can increase.
@@ -46,7 +46,7 @@ const MAX_JOIN: f64 = 1000.0;
 /// The maximum response time of `/healthz`, in milliseconds.
 const MAX_PROBE: f64 = 100.0;
 
-/// The maximum processor time under a lock that tenants share, in milliseconds.
+/// The maximum processor time for which a lock that tenants share is held, in milliseconds.
 const MAX_HELD: f64 = 1.0;
 
 /// Locks that this benchmark must measure. The program reports the names of all locks.
@@ -66,8 +66,8 @@ const MEASURED: [&str; 10] = [
 /// The limit for the controller's memory next to hostile clusters, in MiB.
 const MAX_MEMORY: f64 = 400.0;
 
-/// The number of hostile clusters with requests that the controller stores, and that use much more memory than their
-/// length.
+/// The number of hostile clusters whose requests the controller stores, and whose requests use much more memory than
+/// their length.
 const KEEPING: usize = 4;
 
 /// The number of these requests in each cluster.
@@ -76,19 +76,19 @@ const KEPT: usize = 1000;
 /// The number of values in each request, which is near the limit.
 const VALUES: usize = 4000;
 
-/// The maximum number of threads of the controller: the threads of tokio, and of hanging lookups.
+/// The maximum number of threads in the controller: tokio's threads, and the threads of hanging lookups.
 const MAX_THREADS: f64 = 64.0;
 
-/// The number of elements in a response. Each element has three bytes.
+/// The number of elements in a response. Each element is three bytes long.
 const ELEMENTS: usize = 640_000;
 
 /// The address of a name server that never responds.
 const NAME_SERVER: &str = "127.0.0.2";
 
-/// Starts a program in a mount namespace in which the program uses this name server.
+/// A script that starts a program in a mount namespace in which the program uses this name server.
 const WITH_NAME_SERVER: &str = r#"mount --bind "$0" /etc/resolv.conf && exec "$@""#;
 
-/// Measures, prints the table, and returns the values.
+/// Measures the values, prints the table, and returns the values.
 pub fn run() -> Suite {
     let simulation = Simulation::new();
     let tenants: Vec<Tenant> = (0..GOOD + HOSTILE).map(Tenant::new).collect();
@@ -129,7 +129,7 @@ pub fn run() -> Suite {
     simulation.wait_until_watched(&tenants, &vec![0; tenants.len()]);
     simulation.wait_until_watched(std::slice::from_ref(&crowded), &[0]);
     simulation.wait_until_watched(std::slice::from_ref(&expensive), &[0]);
-    // Make the first requests before the measurement.
+    // The first requests are made before the measurement.
     joins(good, 0);
 
     let used = processor_time(controller.pid());
@@ -162,7 +162,8 @@ pub fn run() -> Suite {
     let asked_since = hostile.iter().zip(asked_before);
     let calls: usize = asked_since.map(|(it, before)| asked(it) - before).sum();
     let reported = heavy::reported(&simulation.log(), &namespace);
-    // The hostile work, each kind with its minimum. With less work, the limits would not prove anything.
+    // The hostile work: each kind, with its minimum amount. If there were less work, the limits would not prove
+    // anything.
     let work = [
         ("calls of hostile API servers", calls, 200),
         (
@@ -274,9 +275,9 @@ pub fn run() -> Suite {
     suite
 }
 
-/// A name server that never responds, and the number of queries that it received.
+/// A name server that never responds, and the number of queries that it has received.
 fn name_server() -> Arc<AtomicUsize> {
-    let socket = UdpSocket::bind((NAME_SERVER, 53)).expect("the right to bind port 53");
+    let socket = UdpSocket::bind((NAME_SERVER, 53)).expect("the permission to bind port 53");
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
     std::thread::spawn(move || {
@@ -288,7 +289,7 @@ fn name_server() -> Arc<AtomicUsize> {
     asked
 }
 
-/// An address that accepts no connections and sends no errors.
+/// An address that does not accept connections, and does not send errors.
 struct Hole {
     address: SocketAddr,
     _listener: TcpListener,
@@ -306,7 +307,7 @@ impl Hole {
             socket.listen(0).unwrap().into_std().unwrap()
         });
         let address = listener.local_addr().unwrap();
-        // Fill the accept queue. The kernel does not answer further connection attempts.
+        // The accept queue is filled. The kernel then does not answer further connection attempts.
         let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok();
         let waiting = std::iter::from_fn(connect).collect();
         Self {
@@ -317,7 +318,7 @@ impl Hole {
     }
 }
 
-/// From now on, makes an API server hostile, in the way with this number.
+/// Makes an API server hostile from then on, in the way with this number.
 fn turn(simulation: &Simulation, tenant: &Tenant, number: usize, hole: SocketAddr) {
     let Tenant { name, server } = tenant;
     let connections = |fault| server.inject_connection(Times::always(), fault);
@@ -348,8 +349,8 @@ fn turn(simulation: &Simulation, tenant: &Tenant, number: usize, hole: SocketAdd
             1 => connections(ConnectionFault::NotHttp),
             _ => calls(Route::any(), Fault::not_json()),
         },
-        // Requests that the controller lists, watches and stores. The API server never reads the controller's answers
-        // to them.
+        // Sends requests that the controller lists, watches and stores. The API server never reads the controller's
+        // answers to them.
         4 if variant < KEEPING => {
             let fault = Fault::Answer {
                 code: 200,
@@ -388,7 +389,7 @@ fn much_of_little(number: usize) -> (Verb, String) {
     }
 }
 
-/// Watch events with requests for the controller whose metadata or groups consist of many small values.
+/// Watch events with requests to the controller whose metadata or groups consist of many small values.
 fn kept_requests() -> String {
     let owners = "{},".repeat(VALUES) + "{}";
     let groups = r#""","#.repeat(VALUES) + r#""""#;
@@ -422,7 +423,7 @@ fn rounds(tenants: &[Tenant], rounds: impl Iterator<Item = usize>) -> Vec<Durati
     rounds.flat_map(round).collect()
 }
 
-/// The clusters in a round, with their numbers.
+/// The clusters in a round, each with its number.
 fn of_round(tenants: &[Tenant], round: usize) -> impl Iterator<Item = (usize, &Tenant)> {
     let all = tenants.iter().enumerate().cycle();
     all.skip(round * AT_ONCE % tenants.len()).take(AT_ONCE)
@@ -436,7 +437,7 @@ fn token(number: usize, round: usize) -> String {
     format!("{number:03}{round:03}")
 }
 
-/// One machine joins in each cluster of this round, all at the same time. Returns the duration of each join.
+/// Makes one machine join in each cluster of this round, all at the same time. Returns the duration of each join.
 fn joins(tenants: &[Tenant], round: usize) -> Vec<Duration> {
     let applications = of_round(tenants, round).map(|(number, tenant)| {
         let name = machine(number, round);
@@ -465,7 +466,7 @@ fn joins(tenants: &[Tenant], round: usize) -> Vec<Duration> {
             .map(|(tenant, _)| tenant.name.as_str())
             .collect();
         assert!(filed.elapsed() < DEADLINE, "no answer: {waiting:?}");
-        // Sleep, because the benchmark measures real time and must not occupy a processor.
+        // The benchmark sleeps, because it measures real time and must not occupy a processor.
         std::thread::sleep(Duration::from_millis(1));
     }
     times

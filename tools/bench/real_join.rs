@@ -1,4 +1,4 @@
-//! A join on real Kubernetes: alternately, a kubelet with TLS bootstrapping, and a kubelet with the plugin.
+//! Measures joins on real Kubernetes: alternately, a kubelet with TLS bootstrapping, and a kubelet with the plugin.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -19,13 +19,13 @@ const JOINS: usize = 10;
 const SECRET: &str = "0123456789abcdef";
 const PLUGIN: &str = "kubelet-authenticator-insecure";
 
-/// The times of observed events since the kubelet's start.
+/// The times at which events were observed, relative to the kubelet's start.
 struct Join {
     created_to_issued: Duration,
     registered: Duration,
 }
 
-/// Measures, prints the table, and returns the values.
+/// Measures the values, prints the table, and returns the values.
 pub fn run(programs: &Path, program: &Path) -> Suite {
     let plane = ControlPlane::builder()
         .controllers(Controllers::Certificates)
@@ -99,7 +99,7 @@ fn plugin_join(plane: &ControlPlane, plugin: &Path, name: &str, token: &str) -> 
     observed(plane, name, token.id(), || kubelet.start())
 }
 
-/// The same watches observe both kinds of joins, so that both include the cost of the watches.
+/// Watches a join. The same watches observe both kinds of joins, so both kinds include the cost of the watches.
 fn observed(
     plane: &ControlPlane,
     name: &str,
@@ -125,14 +125,16 @@ fn observed(
 
 fn seen(watch: &mut Watch, begin: Instant, wanted: impl Fn(&Value) -> bool) -> Duration {
     loop {
-        let event = watch.next(DEADLINE).expect("it comes before the deadline");
+        let event = watch
+            .next(DEADLINE)
+            .expect("the event occurs before the deadline");
         if wanted(&event.object) {
             return begin.elapsed();
         }
     }
 }
 
-/// Minimum, median and maximum, in milliseconds.
+/// The minimum, the median and the maximum, in milliseconds.
 fn spread(times: &mut [Duration]) -> [f64; 3] {
     times.sort_unstable();
     [0, 50, 100].map(|percent| percentile(times, percent).as_secs_f64() * 1e3)

@@ -1,4 +1,4 @@
-//! Results, as a table for readers and as JSON for programs.
+//! The results, as a table for readers and as JSON for programs.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Many clusters of one controller: the management cluster and the API servers of the workload clusters run in this
-//! process, with real connections. The controller runs in another process, so that its measurements are separate.
+//! Many clusters of one controller: the API servers of the management cluster and of the workload clusters run in this
+//! process, with real connections. The controller runs in another process, so its measurements are separate.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::cluster_api::{self, CLUSTER_API, INFRASTRUCTURE, NewMachine, reference};
 
-/// Definitions of the project's own kinds.
+/// The definitions of the project's own kinds.
 const CRDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/crds");
 
 /// The API version and the name of the project's own kinds.
@@ -27,7 +27,7 @@ pub const KUBELET_AUTHENTICATION: (&str, &str) = (
 );
 pub const NODE_IDENTITY: (&str, &str) = ("attestation.cluster.x-k8s.io/v1alpha1", "NodeIdentity");
 
-/// Deadline of the first watch of one cluster.
+/// The deadline for the first watch in one cluster.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 /// The total size of the managed fields, conditions and owner references of a Machine, in bytes.
@@ -120,7 +120,7 @@ impl Simulation {
             .put(cluster_api::object(kind, (cluster, cluster, name), fields));
     }
 
-    /// Creates a Cluster and its KubeletAuthentication; both are in a namespace with the name of the Cluster.
+    /// Creates a Cluster and its KubeletAuthentication, both in a namespace with the name of the Cluster.
     pub fn put_cluster(&self, cluster: &Tenant, attestor: &str) {
         let Tenant { name, server } = cluster;
         let address = server.address();
@@ -205,7 +205,7 @@ impl Simulation {
     }
 }
 
-/// The provider ID of a machine.
+/// The provider ID of the machine with this number.
 pub fn provider_id(machine: &str) -> String {
     format!("generic:///{machine}")
 }
@@ -217,7 +217,7 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// Starts a cluster with this number.
+    /// Starts the cluster with this number.
     pub fn new(number: usize) -> Self {
         let server = ApiServer::start();
         let namespaces = json!({"spec": {
@@ -226,7 +226,7 @@ impl Tenant {
         }});
         let definitions = Definition::of_crd(&namespaces);
         definitions.into_iter().for_each(|kind| server.define(kind));
-        // The identity of the cluster.
+        // This object contains the identity of the cluster.
         server.put(json!({
             "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"},
         }));
@@ -236,7 +236,7 @@ impl Tenant {
         }
     }
 
-    /// A kubeconfig of its administrator.
+    /// A kubeconfig for the cluster's administrator.
     pub fn kubeconfig(&self) -> Kubeconfig {
         let admin = self.server.admin_certificate();
         self.server.kubeconfig().client_certificate(&admin)

@@ -1,5 +1,5 @@
-//! A namespace with more Clusters than the controller serves in one namespace. Its Clusters are constantly created and
-//! deleted.
+//! A namespace that contains more Clusters than the controller serves in one namespace. Its Clusters are constantly
+//! created and deleted.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use crate::cluster_api::{CLUSTER_API, object};
 use crate::crowd::Background;
 use crate::simulation::{KUBELET_AUTHENTICATION, Simulation};
 
-/// The number of Clusters, and of KubeletAuthentications: twice the limit of served clusters in a namespace
+/// The number of Clusters, and the number of KubeletAuthentications: twice the limit on served clusters in a namespace
 /// (`--max-clusters-per-namespace`).
 const CLUSTERS: usize = 2000;
 
-/// The number of Clusters that must have the condition of a Cluster beyond the limit. Some Clusters are served at
-/// first, and get the condition later, when an older Cluster replaces them.
+/// The number of Clusters that must have the condition about the limit. Some Clusters are served at first, and get the
+/// condition later, when an older Cluster replaces them.
 const BEYOND: usize = 900;
 
 const NAMESPACE: &str = "swarm";
@@ -24,11 +24,11 @@ const NAMESPACE: &str = "swarm";
 /// The pause between two deletions.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Deadline of the conditions of all Clusters.
+/// The deadline for the conditions of all Clusters.
 const DEADLINE: Duration = Duration::from_secs(90);
 
-/// Creates the Clusters, waits until the controller has reported their limit, and replaces the oldest Clusters from
-/// now on. Returns the number of replaced Clusters at the end.
+/// Creates the Clusters, waits until the controller has reported the limit, and replaces the oldest Clusters from then
+/// on. Returns the number of replaced Clusters at the end.
 pub fn turn(simulation: &Simulation) -> Background<usize> {
     let management = simulation.management.clone();
     let create = move |number: usize| {
@@ -63,7 +63,7 @@ pub fn turn(simulation: &Simulation) -> Background<usize> {
     })
 }
 
-/// The number of Clusters with the condition of a Cluster beyond the limit.
+/// The number of Clusters that have the condition about the limit.
 fn beyond(simulation: &Simulation) -> usize {
     let all = simulation.management.all("kubeletauthentications");
     let is_beyond = |object: &&serde_json::Value| {

@@ -1,6 +1,6 @@
-//! Certificates per second on real API servers: the controller, kube-controller-manager's approver and signer, and a
-//! client that makes only the controller's writes. Finally, measures the controller with lost connections and a leader
-//! that stops.
+//! Measures certificates per second on real API servers: the controller, kube-controller-manager's approver and signer,
+//! and a client that makes only the controller's writes. Finally, measures the controller with lost connections, and
+//! with a leader that stops.
 
 mod breaking_proxy;
 mod ideal_client;
@@ -31,7 +31,8 @@ use crate::report::{Suite, print_table};
 /// The number of machines that join in each measurement.
 const MACHINES: usize = 2_000;
 
-/// The number of requests to kube-controller-manager with its default limits, which processes ten per second.
+/// The number of requests to kube-controller-manager with its default limits, with which it processes ten requests per
+/// second.
 const FEW: usize = 300;
 
 /// The number of times that all connections to both API servers are closed.
@@ -40,13 +41,13 @@ const BREAKS: u32 = 35;
 /// The pause between two of these interruptions.
 const BETWEEN: Duration = Duration::from_millis(500);
 
-/// The time in which a controller completes its remaining work after the last certificate.
+/// The time after the last certificate in which a controller completes its remaining work.
 const AFTERWARDS: Duration = Duration::from_secs(3);
 
-/// The minimum share of the ideal client's requests per second.
+/// The minimum share of the ideal client's rate, in requests per second.
 const LEAST_OF_IDEAL: f64 = 0.9;
 
-/// The minimum multiple of the requests per second of kube-controller-manager with its default limits.
+/// The minimum multiple of the rate of kube-controller-manager with its default limits, in requests per second.
 const LEAST_OF_DEFAULT: f64 = 15.0;
 
 const CLUSTER: &str = "throughput";
@@ -65,7 +66,7 @@ struct Row {
     peak: f64,
 }
 
-/// Measures, prints the table, and returns the values.
+/// Measures the values, prints the table, and returns the values.
 pub fn run() -> Suite {
     let runtime = Runtime::new().unwrap();
     let management = management();
@@ -230,7 +231,7 @@ impl World {
         self.runtime.block_on(load::create(kubeconfig, &objects));
     }
 
-    /// Requests from these machines, each with its own token.
+    /// Requests from these machines, each of which has its own token.
     fn requests(&self, machines: Range<usize>) -> Vec<Request> {
         let ca = self.workload().ca().certificate_pem();
         let requests = machines.map(|number| {
@@ -250,7 +251,7 @@ impl World {
         )
     }
 
-    /// The controller's writes, made by a client without decisions.
+    /// Measures the controller's writes, made by a client that makes no decisions.
     fn ideal(&self, calls: &[(String, f64)]) -> Row {
         let kubectl = self.management.kubectl();
         let is_ours = |event: &&Value| event["reportingController"] == USER;
@@ -302,7 +303,7 @@ impl World {
         path
     }
 
-    /// The number of requests that are lost or answered twice while all connections to both API servers repeatedly
+    /// The number of requests that are lost or answered twice while the connections to both API servers repeatedly
     /// break, and the leader stops.
     fn disturbed(&self) -> usize {
         self.create_machines(2 * MACHINES..3 * MACHINES);
@@ -349,7 +350,7 @@ impl World {
     }
 }
 
-/// The measurement of kube-controller-manager with `count` requests of its own signer.
+/// Measures kube-controller-manager with `count` requests for its own signer.
 fn stock(runtime: &Runtime, name: &str, count: usize, arguments: &[&str]) -> Row {
     let builder = ControlPlane::builder().controllers(Controllers::Certificates);
     let arguments = arguments.iter().copied();
@@ -418,7 +419,7 @@ fn difference(after: &[(String, f64)], before: &[(String, f64)]) -> Vec<(String,
     grown.filter(|(_, count)| *count > 0.0).collect()
 }
 
-/// The controller with the rubber stamp.
+/// The controller that accepts the rubber stamp.
 struct Controller {
     process: Process,
     _files: Scratch,

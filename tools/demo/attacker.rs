@@ -11,13 +11,14 @@ use serde_json::{Value, json};
 use crate::cluster::{self, Cluster};
 use crate::controller::Decision;
 
-/// The deadline for a response: long enough for a refusal, and short enough to observe that no decision arrives.
+/// The deadline for a response, which is long enough for a refusal, and short enough to observe that no decision
+/// arrives.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The time for which an undecided request is watched.
 const UNDECIDED: Duration = Duration::from_secs(2);
 
-/// The number of the next request: each request has a different name.
+/// The number of the next request, so that each request has a different name.
 static FILED: AtomicU32 = AtomicU32::new(1);
 
 const CSRS: &str = "apis/certificates.k8s.io/v1/certificatesigningrequests";
@@ -33,7 +34,7 @@ pub const BUILT_IN: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 pub enum Verdict {
     /// A certificate, PEM.
     Issued(String),
-    /// A condition of this type, with its reason and message.
+    /// The request has a condition of this type, with this reason and message.
     Refused {
         kind: String,
         reason: String,
@@ -87,7 +88,7 @@ pub struct Wish {
     pub node: &'static str,
     /// The claimed provider ID.
     pub provider_id: String,
-    /// An address hidden in the request as a subject alternative name.
+    /// An address that is hidden in the request as a subject alternative name.
     pub address: Option<Ipv4Addr>,
     /// The name of the signer.
     pub signer: &'static str,
@@ -136,7 +137,7 @@ impl Wish {
     }
 }
 
-/// A client of the API server with a bootstrap token.
+/// A client of the API server that uses a bootstrap token.
 pub struct Attacker {
     client: reqwest::blocking::Client,
     server: String,
@@ -144,7 +145,7 @@ pub struct Attacker {
 }
 
 impl Attacker {
-    /// Creates a client of the cluster with the bootstrap token of this machine.
+    /// Creates a client of the cluster that uses the bootstrap token of this machine.
     pub fn holding(cluster: &Cluster, machine: &str) -> Self {
         Self::new(
             &cluster.server(),
@@ -153,7 +154,7 @@ impl Attacker {
         )
     }
 
-    /// Creates a client of the API server with this CA, with a bootstrap token.
+    /// Creates a client of the API server with this CA, which uses a bootstrap token.
     pub fn new(server: &str, ca_pem: &str, token: &str) -> Self {
         let ca = reqwest::Certificate::from_pem(ca_pem.as_bytes()).unwrap();
         let client = reqwest::blocking::Client::builder()
@@ -185,7 +186,7 @@ impl Attacker {
     ///
     /// # Errors
     ///
-    /// The API server rejects the request.
+    /// Returns an error if the API server rejects the request.
     pub fn send(&self, signer: &str, request: &str) -> Result<String, Verdict> {
         let number = FILED.fetch_add(1, Ordering::Relaxed);
         let name = format!("kubelet-authenticator-attack-{number}");
@@ -222,7 +223,7 @@ impl Attacker {
         Ok(name)
     }
 
-    /// The bytes of another client's request: anyone with a bootstrap token can read them.
+    /// The bytes of another client's request, which anyone with a bootstrap token can read.
     pub fn read_request(&self, name: &str) -> String {
         let csr = self.get(&format!("{CSRS}/{name}"));
         let request = csr["spec"]["request"]
@@ -231,7 +232,7 @@ impl Attacker {
         String::from_utf8(unbase64(request)).unwrap()
     }
 
-    /// An annotation of another client's request, which is also readable.
+    /// An annotation on another client's request, which is also readable.
     pub fn read_annotation(&self, name: &str, annotation: &str) -> Option<String> {
         let csr = self.get(&format!("{CSRS}/{name}"));
         let value = csr["metadata"]["annotations"][annotation].as_str();

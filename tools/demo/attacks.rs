@@ -1,4 +1,4 @@
-//! The attacks of a token holder, and their outcomes.
+//! The attacks with a bootstrap token, and their outcomes.
 
 use crate::attacker::{Attacker, BUILT_IN, INSECURE, Verdict, Wish};
 
@@ -19,7 +19,7 @@ pub enum Expected {
     NotStopped,
 }
 
-/// An attack by the holder of a leaked token.
+/// An attack with a leaked token.
 pub struct Attack {
     /// The machine to which the token belongs.
     pub token: &'static str,
@@ -100,7 +100,7 @@ pub const ATTACKS: [Attack; 7] = [
 ];
 
 impl Attack {
-    /// Runs the attack on the project's signer; `victim` is the name of worker-1's request.
+    /// Runs the attack on the project's signer. `victim` is the name of worker-1's request.
     pub fn on_us(&self, attacker: &Attacker, victim: &str) -> Verdict {
         match self.kind {
             Kind::Wish(wish) => attacker.ask(&wish(INSECURE)),
@@ -111,7 +111,7 @@ impl Attack {
         }
     }
 
-    /// Runs the attack on Kubernetes' own signer; `victim` is another client's `spec.request`.
+    /// Runs the attack on Kubernetes' own signer. `victim` is another client's `spec.request`.
     pub fn on_stock(&self, attacker: &Attacker, victim: &str) -> Verdict {
         match self.kind {
             Kind::Wish(wish) => attacker.ask(&wish(BUILT_IN)),
@@ -119,7 +119,7 @@ impl Attack {
         }
     }
 
-    /// Whether the outcome with the project's signer is the expected outcome.
+    /// Whether the outcome with the project's signer is as expected.
     pub fn as_expected(&self, verdict: &Verdict) -> bool {
         match (self.expected, verdict) {
             (Expected::Denied(expected), Verdict::Refused { kind, reason, .. }) => {

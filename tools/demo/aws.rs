@@ -1,4 +1,4 @@
-//! The demo of instances that prove their identity.
+//! The demo with instances that prove their identity.
 
 mod attacks;
 
@@ -29,11 +29,11 @@ const KILLED: &str = "worker-3";
 /// The machine on which a real kubelet runs.
 const KUBELET: &str = "control-plane-1";
 
-/// The cluster, its cloud, and its attacker.
+/// The cluster, its cloud, and the attacker.
 pub struct World {
     cluster: Cluster,
     cloud: Cloud,
-    /// The instances by machine name. The API server has a bootstrap token for each machine.
+    /// The instances, each with its machine name. The API server has a bootstrap token for each machine.
     instances: Vec<(&'static str, Instance)>,
     /// The attacker's instance in the same account, which is not a machine of the cluster.
     own: Instance,
@@ -81,7 +81,7 @@ impl World {
         })
     }
 
-    /// The current numbers of calls to STS and EC2.
+    /// The numbers of calls to STS and EC2 so far.
     fn asked(&self) -> (usize, usize) {
         let sts = self.cloud.sts().calls().len();
         (sts, self.cloud.moto().count("DescribeInstances"))
@@ -97,7 +97,7 @@ impl World {
     }
 }
 
-/// The demo on an API server in this process. Returns `false` if a step has an unexpected result.
+/// Runs the demo on an API server in this process. Returns `false` if a step has an unexpected result.
 pub fn embedded() -> bool {
     let folder = tempfile::tempdir().unwrap();
     println!("An API server, STS and instance metadata in this process, EC2 by moto server;");
@@ -111,7 +111,7 @@ pub fn embedded() -> bool {
     tell(&world, &controller, folder.path())
 }
 
-/// The demo on real Kubernetes. Returns `false` if a step has an unexpected result.
+/// Runs the demo on real Kubernetes. Returns `false` if a step has an unexpected result.
 pub fn real() -> bool {
     let folder = tempfile::tempdir().unwrap();
     println!("Real etcd, kube-apiserver, kube-controller-manager and kubelet; STS and instance");
@@ -154,7 +154,7 @@ fn tell(world: &World, controller: &Controller, folder: &Path) -> bool {
     first.0 && victim.0 && resumed && refused
 }
 
-/// Whether each attack is refused by the intended check.
+/// Runs the attacks. Returns whether the intended check refused each attack.
 fn attacks(world: &World, controller: &Controller, victim: &str) -> bool {
     println!("\n== Attacks ==");
     println!(

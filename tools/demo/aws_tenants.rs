@@ -1,5 +1,5 @@
-//! The demo of five tenants with separate AWS accounts: four tenants use identities that permit them, and one tenant
-//! names the identity of a different tenant.
+//! The demo with five tenants that have separate AWS accounts: four tenants use identities that permit them, and one
+//! tenant refers to the identity of a different tenant.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -22,10 +22,10 @@ use serde_json::json;
 /// The deadline for machines to boot and join.
 const PATIENCE: Duration = Duration::from_secs(480);
 
-/// A lifetime longer than the demo.
+/// A lifetime that is longer than the demo.
 const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 
-/// The permissions in addition to the permissions for every management cluster.
+/// The permissions that the controller needs in addition to those in every management cluster.
 const RBAC: [&str; 2] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/rbac/ack.yaml"),
     concat!(
@@ -37,7 +37,7 @@ const RBAC: [&str; 2] = [
 /// The controller options for identities.
 const OPTIONS: [&str; 2] = ["--ack", "carm"];
 
-/// The tenants, with their accounts. Cluster, namespace and tenant have the same name.
+/// The tenants, with their accounts. The cluster, the namespace and the tenant have the same name.
 const TENANTS: [(&str, &str); 5] = [
     ("by-key", "200000000001"),
     ("by-role", "200000000002"),
@@ -48,10 +48,10 @@ const TENANTS: [(&str, &str); 5] = [
 
 const BY_TEAM: usize = 3;
 
-/// The tenant that is refused.
+/// The tenant whose requests are refused.
 const STRANGER: &str = "stranger";
 
-/// The demo. Returns `false` if a step has an unexpected result.
+/// Runs the demo. Returns `false` if a step has an unexpected result.
 pub fn story() -> bool {
     println!(
         "Real Cluster API, the definitions of Cluster API Provider AWS, kubeadm, cloud-init, systemd and kubelets; EC2 \
@@ -99,11 +99,11 @@ struct Tenant {
     _machines: Machines,
 }
 
-/// The machines of a cluster, by their creator.
+/// The machines of a cluster, depending on the component that creates them.
 enum Machines {
-    /// Like Cluster API Provider AWS.
+    /// A provider that works like Cluster API Provider AWS.
     Provider { _instances: Instances },
-    /// A different creator: the instances exist before the Machines.
+    /// A provider that creates the instances before the Machines.
     Others { _provider: Provider },
 }
 
@@ -260,7 +260,7 @@ impl Story<'_> {
         self.name(STRANGER, "AWSClusterRoleIdentity", "by-role");
     }
 
-    /// Names an identity in an AWSCluster.
+    /// Makes an AWSCluster refer to an identity.
     fn name(&self, tenant: &str, kind: &str, identity: &str) {
         let patch = json!({"spec": {"identityRef": {"kind": kind, "name": identity}}}).to_string();
         let target = ["patch", "awscluster", tenant, "-n", tenant];
@@ -353,7 +353,7 @@ impl Story<'_> {
             };
             has("Account", account) && has("Result", "Resolved")
         });
-        // Explain all requests, even after an unexpected result.
+        // All requests are explained, even after an unexpected result.
         explained.filter(|one| !one).count() == 0
     }
 

@@ -17,10 +17,10 @@ pub const MACHINES: [(&str, &str); 4] = [
     ("control-plane-1", "contr1"),
 ];
 
-/// The secret half of every token of the demo.
+/// The secret half of every token in the demo.
 const TOKEN_SECRET: &str = "0123456789abcdef";
 
-/// The deadline for a request to arrive.
+/// The deadline for the arrival of a request.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The provider ID of the machine with this name in an infrastructure without instances.
@@ -28,7 +28,7 @@ pub fn provider_id(machine: &str) -> String {
     format!("demo:///{machine}")
 }
 
-/// The bootstrap token of this machine.
+/// The bootstrap token for this machine.
 pub fn token(machine: &str) -> String {
     let (_, id) = MACHINES
         .iter()
@@ -37,7 +37,7 @@ pub fn token(machine: &str) -> String {
     format!("{id}.{TOKEN_SECRET}")
 }
 
-/// The inventory file of the controller, with the provider ID of each machine.
+/// The controller's inventory file, with the provider ID of each machine.
 pub fn inventory(provider_id: impl Fn(&str) -> String) -> String {
     let mut text = String::from(
         "apiVersion: attestation.cluster.x-k8s.io/v1alpha1\nkind: MachineInventory\nmachines:\n",
@@ -55,7 +55,7 @@ pub fn inventory(provider_id: impl Fn(&str) -> String) -> String {
 
 /// A cluster with a bootstrap token for each machine.
 pub enum Cluster {
-    /// An API server in this process.
+    /// The cluster is an API server in this process.
     Embedded(ApiServer),
     /// Real Kubernetes.
     Real(Box<ControlPlane>),
@@ -90,7 +90,7 @@ impl Cluster {
         }
     }
 
-    /// The files of the cluster's CA: certificate and key.
+    /// The files with the certificate and the key of the cluster's CA.
     pub fn ca_files(&self, folder: &Path) -> (PathBuf, PathBuf) {
         match self {
             Self::Embedded(server) => server.write_ca(folder),
@@ -106,7 +106,7 @@ impl Cluster {
         }
     }
 
-    /// The kubeconfig with which a machine boots.
+    /// The kubeconfig that a machine uses at boot.
     pub fn bootstrap_kubeconfig(&self, folder: &Path, machine: &str) -> PathBuf {
         match self {
             Self::Embedded(server) => server.write_bootstrap_kubeconfig(folder, &token(machine)),
@@ -114,7 +114,7 @@ impl Cluster {
         }
     }
 
-    /// client-go's input to the plugin.
+    /// The input that client-go passes to the plugin.
     pub fn exec_info(&self) -> String {
         const V1: &str = "v1";
         match self {
@@ -150,7 +150,7 @@ impl Cluster {
         csrs
     }
 
-    /// Waits for a request for this signer with this machine's token, while `going_on` returns true.
+    /// Waits for a request for this signer that was sent with this machine's token, while `going_on` returns true.
     pub fn wait_for_request_of(
         &self,
         machine: &str,
@@ -158,7 +158,8 @@ impl Cluster {
         mut going_on: impl FnMut() -> bool,
     ) -> Option<Value> {
         let found = poll(PATIENCE, || {
-            // Call this before reading the requests: if the process has already ended, it has already sent its request.
+            // This is called before the requests are read: if the process has already ended, it has already sent its
+            // request.
             let last = !going_on();
             let csr = self.requests_of(machine, signer).into_iter().next();
             (csr.is_some() || last).then_some(csr)

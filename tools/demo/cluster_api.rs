@@ -1,4 +1,4 @@
-//! The demo of a Cluster API cluster: kubectl applies the objects, and machines with TPMs start.
+//! The demo with a Cluster API cluster: kubectl applies the objects, and machines with TPMs start.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
@@ -25,15 +25,15 @@ use crate::attacker::{Attacker, BUILT_IN, Verdict, Wish};
 /// The deadline for machines to boot and join.
 const PATIENCE: Duration = Duration::from_secs(480);
 
-/// A lifetime longer than the demo.
+/// A lifetime that is longer than the demo.
 const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 
 const NAMESPACE: &str = "tenant-a";
 
-/// The length of a request's name that distinguishes it from others.
+/// The length of the part of a request's name that distinguishes it from others.
 const NAME: usize = 30;
 
-/// The hosts. A rollout needs one host more than the number of Machines.
+/// The hosts. A rollout requires one host more than the number of Machines.
 const HOSTS: [&str; 3] = ["worker-1", "worker-2", "worker-3"];
 
 const AUTHENTICATION: &str = "\
@@ -62,7 +62,7 @@ spec:
       infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: GenericMachineTemplate, name: workers}
 ";
 
-/// The demo. Returns `false` if a step has an unexpected result.
+/// Runs the demo. Returns `false` if a step has an unexpected result.
 pub fn story() -> bool {
     println!(
         "Real Cluster API, kubeadm, cloud-init, systemd and kubelets; each machine is a set of namespaces with a TPM."
@@ -198,7 +198,7 @@ impl Story<'_> {
         items(self.management, &["get", "machines", "-n", NAMESPACE])
     }
 
-    /// Whether two Machines with names that differ from these names are running.
+    /// Whether two Machines whose names differ from these names are running.
     fn two_run_besides(&self, former: &[String]) -> bool {
         let machines = self.machines();
         machines.len() == 2
@@ -208,7 +208,7 @@ impl Story<'_> {
             })
     }
 
-    /// The names of the Nodes of the Machines.
+    /// The names of the Machines' Nodes.
     fn nodes(&self) -> Vec<String> {
         let of = |machine: &Value| {
             machine["status"]["nodeRef"]["name"]
@@ -275,7 +275,7 @@ impl Story<'_> {
         joined
     }
 
-    /// The tables that an operator views.
+    /// Prints the tables that an operator views.
     fn tables(&self) {
         let kinds = "kubeletauthentications,machines,nodeidentities";
         self.show(self.management, &["get", kinds, "-n", NAMESPACE]);
@@ -351,7 +351,7 @@ impl Story<'_> {
         forbidden && code == Some(12)
     }
 
-    /// A run of the plugin outside the machines of the cluster.
+    /// Runs the plugin outside the machines of the cluster.
     fn plugin(&self, node_name: &str, token: &str, tcti: &str) -> Output {
         let state = Scratch::new("attacker");
         let plane = self.plane();

@@ -27,7 +27,7 @@ pub struct Check {
 
 /// The decision on a request.
 pub struct Decision {
-    /// The checks in their order.
+    /// The checks, in order.
     pub checks: Vec<Check>,
     /// The outcome.
     pub outcome: String,
@@ -38,7 +38,7 @@ pub struct Decision {
 }
 
 impl Controller {
-    /// Starts the controller for this cluster and these machines, with this spec in its settings; `told` adds the
+    /// Starts the controller for this cluster and these machines, with this spec in its settings. `told` adds the
     /// provider's options.
     pub fn start(
         cluster: &Cluster,

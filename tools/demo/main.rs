@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     rustls::crypto::aws_lc_rs::default_provider()
         .install_default()
-        .expect("nobody has chosen another");
+        .expect("no other provider is installed");
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let as_told = match chosen(&arguments) {
         Some(("aws", "embedded")) => aws::embedded(),
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The provider and the control plane; `None` if the arguments include an unknown option.
+/// The provider and the control plane. `None` if the arguments include an unknown option.
 fn chosen<'a>(arguments: &[&'a str]) -> Option<(&'a str, &'a str)> {
     let mut chosen = ("aws", "embedded");
     for pair in arguments.chunks(2) {

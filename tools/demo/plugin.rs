@@ -1,4 +1,4 @@
-//! The real plugin, which runs as client-go runs it.
+//! Runs the real plugin like client-go.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -17,7 +17,7 @@ pub struct Plugin {
     exec_info: String,
 }
 
-/// A run that can still be in progress.
+/// A run that might still be in progress.
 pub struct Running {
     start: Instant,
     child: Child,
@@ -35,7 +35,7 @@ impl Running {
         self.child.wait().unwrap();
     }
 
-    /// Waits for the end of the run.
+    /// Waits until the run ends.
     pub fn finish(self) -> Run {
         let output = self.child.wait_with_output().unwrap();
         Run {
@@ -54,7 +54,7 @@ pub struct Run {
 }
 
 impl Plugin {
-    /// A machine that has never joined. `own` contains additional settings for the provider's plugin.
+    /// Creates a machine that has never joined. `own` contains additional settings for the provider's plugin.
     pub fn new(
         cluster: &Cluster,
         folder: &Path,
@@ -115,7 +115,7 @@ impl Plugin {
         command
     }
 
-    /// Runs the plugin, and waits for its end.
+    /// Runs the plugin, and waits until it ends.
     pub fn run(&self) -> Run {
         self.start().finish()
     }
@@ -138,7 +138,7 @@ impl Run {
             .map(str::to_owned)
     }
 
-    /// The run's messages to the operator.
+    /// The messages that the run printed for the operator.
     pub fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.output.stderr)
             .trim()

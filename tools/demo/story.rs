@@ -1,4 +1,4 @@
-//! The demo, printed step by step.
+//! Prints the demo step by step.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -18,7 +18,7 @@ use crate::plugin::{Plugin, Run};
 
 const START: Duration = Duration::from_secs(20);
 
-/// The demo on an API server in this process. Returns `false` if a step has an unexpected result.
+/// Runs the demo on an API server in this process. Returns `false` if a step has an unexpected result.
 pub fn embedded() -> bool {
     let folder = tempfile::tempdir().unwrap();
     let server = ApiServer::start();
@@ -41,7 +41,7 @@ pub fn embedded() -> bool {
     joined.0 && resumed && refused
 }
 
-/// The demo on real Kubernetes. Returns `false` if a step has an unexpected result.
+/// Runs the demo on real Kubernetes. Returns `false` if a step has an unexpected result.
 pub fn real() -> bool {
     let folder = tempfile::tempdir().unwrap();
     println!("Real etcd, kube-apiserver, kube-controller-manager and kubelet.");
@@ -71,8 +71,8 @@ pub fn real() -> bool {
     closed && joined.0 && resumed && refused
 }
 
-/// Whether the attacks have their documented outcomes in a cluster as kubeadm creates it, and fail without kubeadm's
-/// bindings.
+/// Whether the attacks have their documented outcomes in a cluster in the state that kubeadm creates, and fail without
+/// kubeadm's bindings.
 pub fn stock_and_closed(cluster: &Cluster, plane: &ControlPlane) -> bool {
     let stock = stock_bindings(cluster);
     closed(cluster, plane) && stock
@@ -97,7 +97,7 @@ fn controller(cluster: &Cluster, folder: &Path) -> Controller {
     })
 }
 
-/// Whether the attacks have their documented outcomes in a cluster as kubeadm creates it.
+/// Whether the attacks have their documented outcomes in a cluster in the state that kubeadm creates.
 fn stock_bindings(cluster: &Cluster) -> bool {
     println!("\n== Stock: kubeadm's bindings, Kubernetes' own signer ==");
     println!("  an attacker holds bootstrap tokens, and requests from {BUILT_IN}:");
@@ -116,7 +116,7 @@ fn stock_bindings(cluster: &Cluster) -> bool {
     as_said
 }
 
-/// Lets a machine join. Returns whether the machine joined, and the name of its request.
+/// Makes a machine join. Returns whether the machine joined, and the name of its request.
 pub fn join(
     cluster: &Cluster,
     controller: &Controller,
@@ -165,7 +165,7 @@ pub fn told_twice(run: &Run, plugin: &Plugin) -> bool {
     joined && again.certificate() == run.certificate()
 }
 
-/// SIGKILL while the request is open: the next run finishes the same request.
+/// Kills the plugin while the request is open. The next run finishes the same request.
 pub fn killed_in_the_middle(
     cluster: &Cluster,
     controller: &Controller,
@@ -269,7 +269,7 @@ fn attacks(
     as_expected
 }
 
-/// A real kubelet joins with the plugin in its kubeconfig.
+/// Starts a real kubelet, which joins with the plugin in its kubeconfig.
 pub fn kubelet(plane: &ControlPlane, node: &str, plugin: &Plugin) {
     println!("\n== A real kubelet ==");
     let kubelet = plane

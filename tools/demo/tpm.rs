@@ -1,4 +1,4 @@
-//! The demo of machines that prove their identity with their TPMs.
+//! The demo with machines that prove their identity with their TPMs.
 
 mod attacks;
 mod machine;
@@ -26,7 +26,7 @@ use crate::controller::Controller;
 use crate::plugin::Plugin;
 use crate::story;
 
-/// The deadline for operations that take a second or less.
+/// The deadline for operations that take at most a second.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The signer for machines with TPMs.
@@ -41,14 +41,14 @@ const KILLED: &str = "worker-3";
 /// The machine on which a real kubelet runs.
 const KUBELET: &str = "control-plane-1";
 
-/// The cluster, its machines, and its attacker.
+/// The cluster, its machines, and the attacker.
 struct World {
     cluster: Cluster,
     /// The machines. The API server has a bootstrap token for each machine.
     machines: Vec<Machine>,
     /// The attacker's machine, which is not a machine of the cluster.
     own: Machine,
-    /// The controller's files for TPMs: all machines must have the same boot state.
+    /// The controller's files for TPMs, which require that all machines have the same boot state.
     challenger: Challenger,
     folder: tempfile::TempDir,
 }
@@ -89,7 +89,7 @@ impl World {
         found.expect("a machine of the demo")
     }
 
-    /// The plugin of a machine that has never joined, configured to use this TPM.
+    /// The plugin of a machine that has never joined, which is configured to use this TPM.
     fn plugin_with(&self, name: &str, tcti: String) -> Plugin {
         let machine = self.machine(name);
         let own = machine.plugin_settings(tcti);
@@ -146,7 +146,7 @@ impl World {
     }
 }
 
-/// The evidence of a request.
+/// The evidence in a request.
 fn evidence(csr: &Value) -> Option<TpmEvidence> {
     use base64::prelude::*;
     let request = BASE64_STANDARD.decode(csr["spec"]["request"].as_str()?);
@@ -154,7 +154,7 @@ fn evidence(csr: &Value) -> Option<TpmEvidence> {
     TpmEvidence::parse(&envelope.evidence?).ok()
 }
 
-/// The demo on an API server in this process. Returns `false` if a step has an unexpected result.
+/// Runs the demo on an API server in this process. Returns `false` if a step has an unexpected result.
 pub fn embedded() -> bool {
     println!("An API server in this process, a TPM in software (swtpm) for each machine;");
     println!("the real controller, the real plugin.");
@@ -171,7 +171,7 @@ pub fn embedded() -> bool {
     as_told
 }
 
-/// The demo on real Kubernetes. Returns `false` if a step has an unexpected result.
+/// Runs the demo on real Kubernetes. Returns `false` if a step has an unexpected result.
 pub fn real() -> bool {
     println!("Real etcd, kube-apiserver, kube-controller-manager and kubelet; a TPM in software");
     println!("(swtpm) for each machine.");
@@ -217,7 +217,7 @@ fn tell(world: &World, controller: &Controller) -> bool {
     first && victim && resumed && refused
 }
 
-/// Whether a machine joins with two requests and one challenge.
+/// Makes a machine join. Returns whether it joins with two requests and one challenge.
 fn join(world: &World, controller: &Controller, machine: &str) -> bool {
     println!("\n== {machine} joins: two requests with one key, one challenge ==");
     let plugin = world.plugin(machine);
@@ -259,7 +259,7 @@ fn decided(controller: &Controller, name: &str) -> String {
     outcome
 }
 
-/// SIGKILL while the TPM opens the challenge: the next run answers the same challenge.
+/// Kills the plugin while the TPM opens the challenge. The next run answers the same challenge.
 fn killed_in_the_middle(world: &World) -> bool {
     println!("\n== {KILLED} is killed between the challenge and the answer ==");
     let tpm = world.machine(KILLED).tpm();
@@ -298,7 +298,7 @@ fn killed_in_the_middle(world: &World) -> bool {
     story::told(&run) && (enrolments.len(), responses.len()) == (1, 1)
 }
 
-/// Whether each attack is refused by the intended check.
+/// Runs the attacks. Returns whether the intended check refused each attack.
 fn attacks(world: &World, controller: &Controller) -> bool {
     println!("\n== Attacks ==");
     println!(

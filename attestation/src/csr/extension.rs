@@ -40,7 +40,7 @@ mod tests {
         for value in [
             b"".as_slice(),
             b"a",
-            // A `PrintableString`, a length that is not minimal, a missing byte, and an additional byte.
+            // The cases are a `PrintableString`, a length that is not minimal, a missing byte, and an additional byte.
             b"\x13\x01a",
             b"\x0c\x81\x01a",
             b"\x0c\x02a",

@@ -33,7 +33,7 @@ fn base64(content: impl AsRef<[u8]>) -> Value {
     BASE64_STANDARD.encode(content).into()
 }
 
-/// A kubeconfig that is valid under both policies. Also has entries that the current context does not name.
+/// A kubeconfig that is valid under both policies. It also has entries to which the current context does not refer.
 fn valid() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Config", "preferences": {}, "current-context": "here",
@@ -52,7 +52,7 @@ fn valid() -> Value {
     })
 }
 
-/// The valid kubeconfig with `value` at `pointer`. The last part of the pointer can be new.
+/// The valid kubeconfig with `value` at `pointer`. The last part of the pointer can be missing in the kubeconfig.
 fn with(pointer: &str, value: Value) -> Value {
     let mut kubeconfig = valid();
     let (parent, field) = pointer.rsplit_once('/').unwrap();
@@ -79,7 +79,7 @@ fn read(file: &str) -> Result<Zeroizing<Vec<u8>>, InvalidKubeconfig> {
     Ok(Zeroizing::new(content))
 }
 
-/// The text, after a comment in ISO 8859-2, which is not UTF-8.
+/// The text after a comment in ISO 8859-2, which is not UTF-8.
 fn latin2(text: &str) -> Vec<u8> {
     [b"# wa\xbfny\n", text.as_bytes()].concat()
 }

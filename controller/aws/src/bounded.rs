@@ -188,7 +188,7 @@ mod tests {
         bytes: 10,
     };
 
-    /// Puts an object of this size, and returns what is kept of it.
+    /// Adds an object of this size, and returns the part that is kept.
     fn put(all: &mut Bounded<String, usize>, key: &str, bytes: usize) -> Option<usize> {
         let (namespace, _) = key.split_once('/').unwrap();
         all.put(namespace, key.to_owned(), (bytes, bytes), || 0);

@@ -326,7 +326,7 @@ mod tests {
 
         assert_eq!(first.len(), LOOKUPS.all / 2);
         assert!(other.try_turn().is_some());
-        // A published region has turns for each host, so that a slow one does not delay the others.
+        // In a published region, each host has its own turns, so a slow host does not delay the others.
         let published = ["ec2.eu-west-1.amazonaws.com", "ec2.us-east-1.amazonaws.com"];
         for host in published {
             let hosts = vec![host.to_owned(); 100];

@@ -22,12 +22,12 @@ pub(crate) const REGION: &str = "eu-west-1";
 pub(crate) const INSTANCE: &str = "i-0123456789abcdef0";
 pub(crate) const MINUTE: Duration = Duration::from_mins(1);
 
-/// The launch time of the instance.
+/// The time at which the instance was launched.
 pub(crate) fn launch() -> SystemTime {
     UNIX_EPOCH + Duration::from_hours(500_000)
 }
 
-/// The document of an instance with this launch time.
+/// The document for an instance that was launched at this time.
 pub(crate) fn document() -> VerifiedDocument {
     VerifiedDocument {
         account: ACCOUNT.to_owned(),
@@ -69,7 +69,7 @@ pub(crate) fn named(id: &str) -> InstanceFacts {
     }
 }
 
-/// Credentials of an access key, and the values that distinguish them from other credentials.
+/// The credentials in an access key, and the values that distinguish them from other credentials.
 pub(crate) fn credentials(key: u8, access_key: &str) -> Credentials {
     let provider = aws_credential_types::Credentials::new(access_key, "secret", None, None, "test");
     Credentials {
@@ -110,7 +110,7 @@ impl CredentialsSource for PerAccount {
     }
 }
 
-/// The Cluster `one` of `tenant-a` in `store`, with this `spec` of its `AWSCluster`, after everything was read.
+/// Adds the Cluster `one` in `tenant-a` to `store`, with this `spec` in its `AWSCluster`, after everything was read.
 pub(crate) fn one_cluster(store: &IdentityStore, spec: &Value) -> ClusterTenant {
     let key = ObjectKey::new("tenant-a", "one");
     let cluster = Cluster {
@@ -153,13 +153,13 @@ impl Called {
 #[derive(Debug, Clone)]
 pub(crate) enum Fares {
     Well,
-    /// EC2 answers after this time.
+    /// EC2 responds after this time.
     Slowly(Duration),
     Hangs,
     Fails(OutageKind),
 }
 
-/// An EC2 that contains these instances, which are the same in every region and account.
+/// A simulated EC2 that contains these instances, which are the same in every region and account.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct FakeEc2 {
     state: Arc<Mutex<FakeState>>,
@@ -234,7 +234,7 @@ impl Describe for FakeEc2 {
             };
             (page, fares)
         };
-        // The credentials are read as the SDK reads them for a signature.
+        // The credentials are read in the same way as in the SDK before it signs.
         let provider = credentials.config.credentials_provider().unwrap();
         if provider.provide_credentials().await.is_err() {
             return Err(OutageKind::Credentials("none could be found".to_owned()));

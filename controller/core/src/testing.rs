@@ -1,4 +1,4 @@
-//! Requests from an attacker: the valid request, of which every part can be changed.
+//! Requests that an attacker can write: the valid request, in which every part can be changed.
 
 #![expect(
     missing_docs,
@@ -36,7 +36,7 @@ pub use ledger::Uids;
 pub const EVIDENCE: &[u8] = br#"{"version":"v1","audience":"test"}"#;
 pub const UID: &str = "000102030405060708090a0b0c0d0e0f.1";
 
-/// Runs a future that waits only for other tasks. Returns its output, and the number of its pauses.
+/// Runs a future that waits only for other tasks. Returns its output, and the number of times that it paused.
 pub fn pauses<T>(future: impl Future<Output = T>) -> (T, usize) {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
@@ -49,7 +49,7 @@ pub fn pauses<T>(future: impl Future<Output = T>) -> (T, usize) {
     }
 }
 
-/// `spec.request` of the valid request around this certification request.
+/// The `spec.request` of the valid request, with this certification request in it.
 pub fn envelope(csr_der: &[u8]) -> String {
     [
         block("CERTIFICATE REQUEST", csr_der),
@@ -101,7 +101,7 @@ pub fn valid() -> CertificateSigningRequest {
     object(envelope(&Csr::valid().der()))
 }
 
-/// The PKCS #10 request of a machine for a node's name.
+/// The PKCS #10 request of a machine for a node name.
 pub fn for_machine(provider_id: &str, node: &str) -> Vec<u8> {
     let mut csr = Csr::valid();
     csr.subject[1] = Csr::part("2.5.4.3", der::utf8(&format!("system:node:{node}")));
@@ -109,14 +109,14 @@ pub fn for_machine(provider_id: &str, node: &str) -> Vec<u8> {
     csr.der()
 }
 
-/// The request of machine `m2` with its own token, for a node's name.
+/// The request of machine `m2` with its own token, for a node name.
 pub fn of_m2(node: &str) -> CertificateSigningRequest {
     let mut request = object(envelope(&for_machine("metal:///rack/m2", node)));
     request.spec.username = Some("system:bootstrap:ghijkl".to_owned());
     request
 }
 
-/// The valid request of the node itself, with the certificate with this UID.
+/// The valid request of the node itself, which uses the certificate with this UID.
 pub fn renewal(uid: &str) -> CertificateSigningRequest {
     let mut object = valid();
     object.spec.username = Some("system:node:n1".to_owned());

@@ -1,7 +1,8 @@
-//! The chain of checks, with the attempts of an embedder to bypass it.
+//! Tests of the chain of checks: an embedder tries to bypass it.
 //!
-//! Each case is one bypass, tried at every link. `as_meant.rs` is the valid counterpart of all cases, and compiles. It
-//! is a module here instead of a case, because every dependency would be compiled again for a case that runs.
+//! Each case is one bypass, which is tried at every link. `as_meant.rs` is the valid counterpart of all cases, and
+//! compiles. It is a module here instead of a case, because every dependency would be compiled again for a case that
+//! runs.
 
 #[path = "chain/as_meant.rs"]
 mod as_meant;

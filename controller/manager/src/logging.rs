@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// The lines that a test writes.
+    /// The lines that a test has logged.
     #[derive(Clone, Default)]
     struct Written(Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! Clients for API servers, with limited responses and without redirects.
+//! Clients for API servers, which limit responses and do not follow redirects.
 //!
 //! # Guarantees
 //!
@@ -85,7 +85,7 @@ pub(crate) fn taken_processor_time(namespace: &str) -> Duration {
 fn of_operator(config: Config, time: &ServerTime) -> Result<Client, kube::Error> {
     let config = prepared(config);
     if config.proxy_url.is_some() {
-        // Here kube's service, with HTTP/1.1, sends the calls. The buffer makes it cloneable, which retries require.
+        // Here, kube's service sends the calls with HTTP/1.1. The buffer makes it cloneable, which retries require.
         let shared = BufferLayer::new(CALLS_WAITING);
         let builder = ClientBuilder::try_from(config)?.with_layer(&shared);
         return Ok(repeated(builder, time));

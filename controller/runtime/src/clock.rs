@@ -17,7 +17,7 @@ pub fn now() -> SystemTime {
 /// The period plus a random addition of up to 10 %, so that tasks that start together run at different times.
 pub fn jittered(period: Duration) -> Duration {
     let mut random = [0];
-    // Without random bytes, there is no jitter.
+    // If no random bytes are available, there is no jitter.
     let _ = aws_lc_rs::rand::fill(&mut random);
     period + period / 10 * u32::from(random[0]) / 256
 }

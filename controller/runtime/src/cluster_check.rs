@@ -151,7 +151,7 @@ fn within<'a>(check: impl Future<Output = Finding> + 'a) -> LocalBoxFuture<'a, F
     checked.boxed_local()
 }
 
-/// The first names in a list, and the number of remaining names.
+/// The first names in a list, and the number of other names.
 fn some(names: &[String]) -> String {
     const MAX: usize = 5;
     let first: Vec<_> = names.iter().take(MAX).map(String::as_str).collect();
@@ -162,8 +162,8 @@ fn some(names: &[String]) -> String {
 }
 
 /// Checks the management cluster, and either this Cluster or all Clusters, with the permissions of the user in
-/// `management`. If the namespace of the controller has the controller's own kubeconfig for a Cluster, the checks use it
-/// instead of Cluster API's kubeconfig.
+/// `management`. If the controller's namespace contains the controller's own kubeconfig for a Cluster, the checks use
+/// it instead of Cluster API's kubeconfig.
 pub async fn check(
     management: &ClusterAccess,
     only: Option<&ObjectKey>,

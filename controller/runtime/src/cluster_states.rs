@@ -1,4 +1,4 @@
-//! The Clusters of a management cluster and their `KubeletAuthentication`s, for users.
+//! The Clusters in a management cluster and their `KubeletAuthentication`s, for users.
 
 use std::collections::{BTreeMap, BTreeSet};
 

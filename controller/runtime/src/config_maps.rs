@@ -4,7 +4,7 @@
 //!
 //! - Concurrent callers share one read. The result, which can be an error, is valid for five seconds.
 //! - A `ConfigMap` is fetched completely only after a change.
-//! - All clusters together run only a few fetches at a time, and take turns by namespace. Each cluster runs one fetch
+//! - The clusters together run only a few fetches at a time, and take turns by namespace. Each cluster runs one fetch
 //!   at a time. The memory of each cluster is limited, and other clusters cannot use its share.
 
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ const FETCHES: TurnLimits = TurnLimits {
 
 static PROCESS: LazyLock<FairTurns> = LazyLock::new(|| FairTurns::new(FETCHES));
 
-/// The bytes of an entry in addition to its texts: two pointers with their lengths, and an allocation.
+/// The number of bytes for an entry in addition to its texts: two pointers with their lengths, and an allocation.
 const ENTRY_LEN: usize = 64;
 
 /// Parses the entries of a `ConfigMap`. The text of a binary entry is empty. The API server limits keys to 253
@@ -59,7 +59,7 @@ pub struct ConfigMaps<T> {
     line: Line,
     /// The lock is held during a read. Only the clusters of one namespace use the lock.
     kept: Turnstile<BTreeMap<ObjectKey, Kept<T>>>,
-    /// Not shared: only the clusters in one namespace use this lock.
+    /// Only the clusters in one namespace use this lock.
     last: Unshared<Option<(Instant, Outcome<T>)>>,
 }
 

@@ -1,4 +1,4 @@
-//! Writes a decision into its request, as a condition or a certificate. No other code writes requests.
+//! Writes a decision into its request, either as a condition or as a certificate. No other code writes requests.
 //!
 //! | Decision | Write |
 //! | --- | --- |
@@ -77,7 +77,7 @@ impl RequestStore for KubeStore {
         let Lenient {
             metadata, object, ..
         } = call(answer).await?;
-        // The write is complete. Only the new version is necessary for the next one.
+        // The write is complete. The next write needs only the new version.
         Ok(object.unwrap_or_else(|_| CertificateSigningRequest {
             metadata,
             ..request.clone()
@@ -99,7 +99,7 @@ pub(crate) const FAILED: &str = "Failed";
 #[must_use]
 #[non_exhaustive]
 pub enum Answered {
-    /// The answer was written, or requires no write.
+    /// The answer was written, or did not require a write.
     Written,
     /// The API server rejected the answer as invalid, and would reject it again.
     Rejected {
@@ -123,7 +123,7 @@ pub async fn answer(
 ) -> Result<Answered, CallError> {
     match decision {
         Decision::Ignore(_) | Decision::Retry(_) => Ok(Answered::Written),
-        // An approval cannot be removed, and a denial is not allowed after it.
+        // An approval cannot be removed, and an approved request cannot be denied.
         Decision::Deny(denial) if is_approved(&request) => {
             let (reason, message) = (denial.reason(), denial.message());
             let fail = |request: &mut _| add_condition(request, FAILED, reason, message);

@@ -25,8 +25,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::metrics::{Format, Metrics, NotWell};
 
-/// The limit on connections, which is more than probes and Prometheus need. A new connection replaces the oldest
-/// connection, so idle connections do not block others.
+/// The limit on connections, which exceeds the number that probes and Prometheus need. A new connection replaces the
+/// oldest connection, so idle connections do not block others.
 const MAX_CONNECTIONS: usize = 64;
 
 /// The deadline for reading a request's header.
@@ -44,7 +44,7 @@ const MAX_FIELDS: usize = 64;
 /// The time for which encoded metrics are reused.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The wait after a connection could not be accepted, for example because of too many open files.
+/// The time to wait after a connection could not be accepted, for example because of too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -98,7 +98,7 @@ async fn connection(stream: TcpStream, site: Arc<Site>) {
         .max_buf_size(MAX_HEAD)
         .max_headers(MAX_FIELDS)
         .serve_connection(TokioIo::new(stream), service);
-    // A client can disconnect or send an invalid request. Both are ignored.
+    // A client can disconnect or send an invalid request. Both cases are ignored.
     drop(timeout(DEADLINE, connection).await);
 }
 

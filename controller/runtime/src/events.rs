@@ -1,9 +1,9 @@
 //! Events about requests and machines.
 //!
-//! An answer creates an Event on the machine's object if the inventory has one, or on the request otherwise. A refusal
-//! also creates an Event on the request. Therefore a join creates one Event, which includes the history of the name's
-//! record ([`GrantReason`]). Renewals and serving certificates do not create Events. A challenge fails its request, but
-//! it is a part of a join or a renewal, so it does not create an Event either.
+//! An answer creates an Event on the machine's object if the inventory contains one, and otherwise on the request. A
+//! refusal also creates an Event on the request. Therefore a join creates one Event, which includes the history of the
+//! name's record ([`GrantReason`]). Renewals and serving certificates do not create Events. A challenge fails its
+//! request, but does not create an Event either, because it is part of a join or a renewal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,7 +51,7 @@ const WRITES_AT_ONCE: usize = 4;
 /// The limit on waiting Events: the Events for a few thousand machines that join together, at 1 kB each.
 const MAX_WAITING: usize = 2048;
 
-/// The shared rate of Events on the machines and records of all clusters: enough for 1,000 machines that join at the
+/// The shared rate of Events on the machines and records in all clusters: enough for 1,000 machines that join at the
 /// same time. Kubernetes keeps Events for one hour, so at most 73,000 Events of 1 kB each exist.
 pub(crate) const RATE: Rate = Rate {
     burst: 1000,
@@ -69,12 +69,12 @@ const MAX_NOTE_LEN: usize = 1000;
 const NAMESPACE: &str = "default";
 
 /// Accepts Events for an [`EventWriter`]. The sink never waits and never fails: if too many Events are waiting, it
-/// drops the Event.
+/// drops the new Event.
 ///
-/// Each Event is stored as an object. The number of Events is limited for each machine, and for all machines of one
-/// cluster. Without these limits, any user who can create requests could fill the management cluster. A later Event on
-/// the machine contains the number of dropped Events. Events on machines take turns across all clusters: first by
-/// namespace, then by cluster.
+/// Each Event is stored as an object in the API server. The number of Events is limited for each machine, and for all
+/// machines of one cluster. Without these limits, any user who can create requests could fill the management cluster. A
+/// later Event on the machine contains the number of dropped Events. Events on machines take turns across all clusters:
+/// first by namespace, then by cluster.
 #[derive(Debug, Clone)]
 pub struct Events {
     // Boxed, because each cluster's channel allocates space for 32 entries immediately.
@@ -88,7 +88,7 @@ pub struct Events {
 /// The limits on the Events of one cluster. The cluster shares some of these limits with other clusters.
 #[derive(Debug)]
 pub(crate) struct EventLimits {
-    /// The shared rate of Events on the machines and records of all clusters.
+    /// The shared rate of Events on the machines and records in all clusters.
     pub(crate) rate: Arc<FairRate>,
     pub(crate) cluster: ObjectKey,
     pub(crate) lines: ClusterLines,
@@ -245,15 +245,15 @@ impl EventWriter {
     }
 }
 
-/// A cancelled task of a cluster drops the writer without [`EventWriter::finish`], at the end of a term. Otherwise, the
-/// writer would continue after the Lease was released, without `DRAIN_DEADLINE`.
+/// At the end of a term, the cancelled task of a cluster drops the writer without [`EventWriter::finish`]. Without this
+/// implementation, the writer would continue after the Lease was released, without `DRAIN_DEADLINE`.
 impl Drop for EventWriter {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-/// Writes all Events. Not an `async fn`, which would reserve space for its arguments twice.
+/// Writes all Events. This is not an `async fn`, because that would reserve space for its arguments twice.
 fn write_all(
     workload: Client,
     management: Option<Client>,
@@ -266,8 +266,7 @@ fn write_all(
             Cluster::Workload => &workload,
             Cluster::Management => &management,
         };
-        // Boxed, because each cluster's writer reserves space for one more write than the number of writes that it
-        // runs.
+        // Boxed, because each cluster's writer reserves space for one write more than it runs at the same time.
         write(client.clone(), event).map(drop).boxed()
     })
 }
@@ -357,7 +356,7 @@ pub(crate) fn reason(decision: &Decision) -> &'static str {
     }
 }
 
-/// The history of the name's record, preceded by `separator`.
+/// The history of the record for the name, preceded by `separator`.
 pub(crate) fn grant_history(grant_reason: Option<&GrantReason>, separator: &str) -> String {
     grant_reason.map_or_else(String::new, |grant_reason| {
         format!("{separator}{grant_reason}")

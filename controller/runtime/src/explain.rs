@@ -109,7 +109,7 @@ pub enum ExplainError {
     File(BoxError),
 }
 
-/// The result of the checks of one request.
+/// The result of the checks for one request.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -119,7 +119,7 @@ pub struct Explanation {
     /// The Cluster. `None` without a management cluster.
     pub cluster: Option<String>,
     /// The reason why the Cluster is not Ready. If the controller does not serve the Cluster, it does not answer the
-    /// request until the cause is corrected.
+    /// request until an operator corrects the cause.
     pub not_ready: Option<String>,
     /// The requested signer.
     pub signer_name: String,
@@ -145,7 +145,7 @@ pub struct Explanation {
     pub message: String,
     /// The fix, for operators. `None` if no check refuses the request, or if the decision is unknown.
     pub cure: Option<&'static str>,
-    /// The conditions of the request, from the controller or other clients.
+    /// The conditions of the request, which the controller or other clients set.
     pub conditions: Vec<Condition>,
     /// Whether the request has a certificate.
     pub issued: bool,

@@ -2,7 +2,7 @@
 //!
 //! # Guarantees
 //!
-//! - A signer that is unavailable, slow, overloaded or broken only delays certificates. Each call has a deadline, and
+//! - A signer that is unavailable, slow, overloaded or faulty only delays certificates. Each call has a deadline, and
 //!   each response has a size limit.
 //! - The number of concurrent calls is limited for each cluster. The calls of all clusters take turns by namespace, so
 //!   that slow keys do not block other clusters' keys.

@@ -313,7 +313,7 @@ fn parse(path: &Path, text: &str) -> Result<Read, MachineListError> {
     })
 }
 
-/// The fields in the document other than the machines. Otherwise, the invalid field.
+/// The fields in the document, except the machines. Returns an error if a field is invalid.
 fn fixed(document: &Document) -> Result<Fixed, (String, BoxError)> {
     let hosts = document.endpoint_hosts.iter().enumerate();
     let hosts = hosts.map(|(index, host)| {

@@ -1,7 +1,7 @@
 //! Sizes of futures that exist for each cluster, for tests.
 //!
 //! A future reserves space for all of its states, and most clusters are idle. With 1,000 clusters, each kilobyte costs
-//! 1 MB. The benchmark of the memory is not part of the tests, so that these limits show an increase early.
+//! 1 MB. The memory benchmark does not run with the tests, so these limits detect an increase early.
 
 /// The size of the future or stream that this function returns. The function is not called.
 pub(crate) fn size<F>(_: impl FnOnce() -> F) -> usize {
@@ -13,7 +13,7 @@ pub(crate) fn any<T>() -> T {
     panic!("the function is not called")
 }
 
-/// Compares sizes in bytes with their limits.
+/// Asserts that sizes in bytes do not exceed their limits.
 #[track_caller]
 pub(crate) fn assert_limits(sizes: &[(&str, usize, usize)]) {
     let over = sizes.iter().filter(|(_, size, limit)| size > limit);

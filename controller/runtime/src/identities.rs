@@ -2,7 +2,7 @@
 //!
 //! Each command writes to the record or to the `KubeletAuthentication`, and the controller reacts to the change. The
 //! write contains the operator's name, as the API server reports it, so that an admission policy can check it. The
-//! command also creates an Event with this name. If the Event cannot be created, the write is kept.
+//! command also creates an Event that contains this name. If the Event cannot be created, the write is kept.
 
 use std::time::SystemTime;
 
@@ -61,7 +61,7 @@ pub enum IdentitiesError {
     /// The Cluster does not have a `KubeletAuthentication`.
     #[error("Cluster {0} has no KubeletAuthentication")]
     NoAuthentication(ObjectKey),
-    /// A node without a record has no Machine that an operator could have meant.
+    /// A node without a record has no Machine that the operator could have meant.
     #[error("node {0} has neither a node identity nor a Machine with its name and a provider ID")]
     NoMachine(String),
     /// Several Machines have the Node of a lost record.
@@ -72,7 +72,7 @@ pub enum IdentitiesError {
         "the nodes of Cluster {0} have evidence: to recover missing node identities, set adoption: Recover"
     )]
     HasEvidence(ObjectKey),
-    /// Labels do not show which nodes have evidence.
+    /// The labels do not show which nodes have evidence.
     #[error(
         "some nodes of Cluster {0} have evidence: specify the nodes without evidence by name, not with a selector"
     )]
@@ -265,7 +265,7 @@ impl Identities {
         let generation = *generation;
         let revoked = Revoked {
             generation,
-            // The expiry time of the entry depends on this time. With this machine's clock, which can be slow, the
+            // The expiry time of the entry depends on this time. If this machine's clock were used and were slow, the
             // entry could expire too early.
             at: whole_seconds(self.management.server_time().later(now)),
         };
@@ -393,10 +393,10 @@ mod tests {
         }
     }
 
-    /// The user name in each write: in the patches, and at the end of the Events' notes.
+    /// The user name in each write: in the patches, and at the end of each Event's note.
     type Names = Arc<Mutex<Vec<Value>>>;
 
-    /// A management cluster that knows the user, and one `KubeletAuthentication`.
+    /// A management cluster that reports this user, and contains one `KubeletAuthentication`.
     fn with_user(name: &'static str) -> (Identities, Names) {
         let names = Names::default();
         let written = names.clone();

@@ -35,7 +35,7 @@ impl KeylessSigning {
         if ready.reason == reason::CA_KEY_NOT_FOUND {
             return Self::Absent;
         }
-        // If the Cluster is not served, the status can name an outdated signer.
+        // If the Cluster is not served, the status might contain an outdated signer.
         if ready.status != "True" {
             return Self::Unknown;
         }

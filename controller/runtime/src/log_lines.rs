@@ -28,7 +28,7 @@ pub struct ClusterLines {
 }
 
 impl ClusterLines {
-    /// The lines about this Cluster. Without a management cluster, its namespace and name are empty.
+    /// The lines about this Cluster. If there is no management cluster, the namespace and the name are empty.
     pub fn of(cluster: &ObjectKey) -> Self {
         Self::within(&PROCESS, cluster)
     }
@@ -48,7 +48,7 @@ impl ClusterLines {
         }
     }
 
-    /// The lines about the Cluster's requests that get no answer.
+    /// The lines about the Cluster's requests that are not answered.
     pub(crate) fn of_refusals(&self) -> Self {
         let kind = LineKind::Refusal;
         Self {

@@ -32,14 +32,14 @@ pub(crate) struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    /// The provider to which the request's signer belongs, if the signer is in `signers`.
+    /// The provider that the request's signer belongs to, if the signer is in `signers`.
     pub(crate) fn provider_of(&self, signers: &[String]) -> Option<&str> {
         let provider = self.provider.as_ref()?;
         let signer = provider.client_signer();
         signers.contains(&signer).then(|| provider.as_str())
     }
 
-    /// Creates the fields. Includes the node name in the request if it is valid.
+    /// Creates the fields. Includes the requested node name if it is valid.
     pub(crate) fn of(request: &'a CertificateSigningRequest) -> Self {
         Self {
             name: shown(request.metadata.name.as_ref()),

@@ -6,12 +6,12 @@
 //! - The condition is `True` after the machine gets its certificate. The reason shows whether the machine was attested.
 //!   After that, the condition becomes `False` only if the node's own renewal is denied, or if its certificates are
 //!   revoked. A request with a bootstrap token does not change the condition: otherwise, an attacker with the token
-//!   could cause the replacement of the Machine. A node that claims another node's machine does not change the
-//!   condition either.
+//!   could cause the Machine to be replaced. A node that claims another node's machine does not change the condition
+//!   either.
 //! - Before that, the condition is `False` after a denial, and `Unknown` while a request is pending or after a request
 //!   failed. Therefore an outage of a service that the controller calls never makes the condition `False`.
 //! - If a restart prevents writing an outcome, the next round determines the outcome from the record and the Machine's
-//!   Node. If that is not possible, the next renewal writes the outcome. The next request reports a refusal again.
+//!   Node. If that is not possible, the next renewal writes the outcome. The next request also reports a refusal again.
 //! - A refusal that the condition already contains is not written again. A different refusal for the same machine is
 //!   written after at least one minute.
 
@@ -49,8 +49,8 @@ pub use crate::capi::NODE_ATTESTED;
 /// The deadline for one write, including the lookup of the kind.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
 
-/// The shared rate of writes for all clusters: if 1,000 machines join together, all of them have the condition within
-/// 30 seconds.
+/// The shared rate of writes for all clusters: if 1,000 machines join together, all of them get the condition within 30
+/// seconds.
 pub(crate) const RATE: Rate = Rate {
     burst: 200,
     every: Duration::from_millis(25),
@@ -67,7 +67,7 @@ const MAX_MESSAGE_LEN: usize = 512;
 pub(crate) enum Outcome {
     /// The machine has its certificate.
     Granted {
-        /// Whether the machine was attested. `false` with `insecure`.
+        /// Whether the machine was attested. `false` if the provider is `insecure`.
         evidence: bool,
     },
     /// The certificates of the machine were revoked.
@@ -124,7 +124,7 @@ impl Outcome {
 
     /// The outcome according to a live record and the Machine. `None` if the condition already contains this outcome.
     ///
-    /// This covers a machine that has joined with the record's node name, and a machine whose certificates were
+    /// This includes a machine that has joined with the record's node name, and a machine whose certificates were
     /// revoked.
     pub(crate) fn of_record(record: &Record, machine: KnownMachine<'_>) -> Option<Self> {
         if !record.is_live() || record.holder.provider_id != *machine.provider_id {
@@ -193,8 +193,8 @@ impl Outcome {
         })
     }
 
-    /// Whether this outcome must not replace `other`, which is already waiting. A request with a token must not hide an
-    /// issued certificate or a denied renewal.
+    /// Whether this outcome must not replace `other`, which is already waiting to be written. A request with a token
+    /// must not hide an issued certificate or a denied renewal.
     fn yields_to(&self, other: &Self) -> bool {
         let is_by_token = |one: &Self| matches!(one, Self::Refused { node: None, .. });
         is_by_token(self) && !is_by_token(other)
@@ -226,9 +226,9 @@ fn cut(mut message: String) -> String {
     message
 }
 
-/// The outcomes in one cluster that have not been written yet: the last outcome for each machine, by UID.
+/// For each machine UID in one cluster, the last outcome that has not been written yet.
 ///
-/// Only Machines in the inventory are added. Therefore all clusters together have at most one outcome for each Machine,
+/// Only Machines in the inventory are added. Therefore, there is at most one outcome for each Machine in all clusters,
 /// which takes less memory than the Machine object.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes(Unshared<BTreeMap<String, (ObjectReference, Outcome)>>);

@@ -1,6 +1,6 @@
 //! The command `tokens recreate`: recreates the bootstrap tokens of Machines whose nodes need them to rejoin.
 //!
-//! A node has only the token in its Machine's `KubeadmConfig`. Kubernetes deletes an expired token, and no component
+//! A node has only the token from its Machine's `KubeadmConfig`. Kubernetes deletes an expired token, and no component
 //! creates it again. Therefore a node whose certificate has expired, or whose record was reset, might not be able to
 //! rejoin.
 
@@ -68,7 +68,7 @@ pub enum MachineTokensError {
         /// The reason.
         source: CallError,
     },
-    /// The API server of the Cluster failed.
+    /// The Cluster's API server returned an error or did not respond.
     #[error("in the workload cluster of Cluster {cluster}")]
     Workload {
         /// The Cluster.
@@ -115,16 +115,16 @@ impl MachineTokens {
         })
     }
 
-    /// Recreates the own tokens of these Machines, or of all Machines, or extends their expiry times.
+    /// Recreates the own tokens of these Machines, or of all Machines. Extends the expiry times of existing tokens.
     ///
     /// Each token is valid for at least `life` from `now`. The command can be repeated. If a Machine's token cannot be
     /// read or written, its result has an [error](MachineToken::error), and other Machines are not affected.
     ///
     /// # Errors
     ///
-    /// Returns an error if attestation is not enforced and this is not `permitted`, if a Machine does not exist, if a
-    /// cluster does not respond, or if a permission for all Machines or for all tokens is missing. The tokens before
-    /// the failure are recreated.
+    /// Returns an error if attestation is not enforced and `permitted` is not set, if a Machine does not exist, if a
+    /// cluster does not respond, or if a permission for all Machines or all tokens is missing. The tokens that were
+    /// processed before the failure are recreated.
     pub async fn recreate(
         &self,
         machines: &BTreeSet<String>,

@@ -18,7 +18,7 @@
 //! # Guarantees
 //!
 //! - Each cluster has separate tasks, a separate queue and separate budgets. Therefore an unavailable, hostile or
-//!   misconfigured cluster does not delay other clusters. A panic does not delay them either.
+//!   misconfigured cluster does not delay other clusters. A panic in one cluster does not delay other clusters either.
 //! - If a cluster is not served, a condition states the reason, without secrets.
 //! - A replaced kubeconfig or CA takes effect immediately, and no request is lost.
 
@@ -79,8 +79,8 @@ use leader::{Candidate, TermEnd};
 use places::Places;
 use single_object::Observed;
 
-/// The kinds in the management cluster that a replica must list before it is ready. Kinds that only the leader needs
-/// are listed after the replica becomes the leader.
+/// The kinds in the management cluster that a replica must list before it is ready. The leader lists the other kinds
+/// after it becomes the leader.
 const LISTS: [&str; 4] = ["Cluster", "Machine", "MachinePool", "NodeIdentity"];
 
 /// The default of [`Settings::sync_period`].
@@ -124,26 +124,26 @@ pub struct Settings {
 
 /// The kubeconfigs that the controller uses for workload clusters.
 ///
-/// An own kubeconfig is in the Secret [`access_secret_name`](crate::capi::access_secret_name) in the namespace of the
-/// controller.
+/// The controller's own kubeconfig is in the Secret [`access_secret_name`](crate::capi::access_secret_name) in the
+/// controller's namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WorkloadAccess {
-    /// `<cluster>-kubeconfig` of Cluster API, which is an administrator's credential.
+    /// Cluster API's `<cluster>-kubeconfig`, which contains an administrator's credential.
     #[default]
     ClusterApi,
-    /// The controller's own kubeconfig, if it exists. Otherwise `<cluster>-kubeconfig`.
+    /// The controller's own kubeconfig, if it exists. Otherwise, `<cluster>-kubeconfig`.
     PreferOwn,
     /// Only the controller's own kubeconfig. The controller does not read `<cluster>-kubeconfig`.
     Own,
 }
 
 impl WorkloadAccess {
-    /// Whether the controller watches the Secrets with its own kubeconfigs.
+    /// Whether the controller watches the Secrets that contain its own kubeconfigs.
     fn has_own(self) -> bool {
         self != Self::ClusterApi
     }
 
-    /// Whether the controller uses its own kubeconfig, if the Secret with it is in this state.
+    /// Whether the controller uses its own kubeconfig if the Secret that contains it is in this state.
     fn is_own<K>(self, own: &Observed<K>) -> bool {
         match self {
             Self::ClusterApi => false,
@@ -153,8 +153,8 @@ impl WorkloadAccess {
     }
 }
 
-/// The Secrets with the controller's own kubeconfigs, in the namespace of the controller. The calls count against the
-/// turns of `namespace`, which is the namespace of the Cluster. Otherwise, all tenants would share one queue.
+/// The Secrets that contain the controller's own kubeconfigs, in the controller's namespace. The calls count against
+/// the turns of `namespace`, which is the namespace of the Cluster. If they did not, all tenants would share one queue.
 fn own_secrets<K>(management: &Client, namespace: &str) -> Api<K>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType: Default>,
@@ -179,7 +179,7 @@ pub struct Controller {
     connect: Option<Connect>,
 }
 
-/// Returns access to the API server of a workload cluster, instead of its kubeconfig.
+/// Returns access to the API server of a workload cluster. Replaces the kubeconfig.
 pub type Connect = Arc<dyn Fn(&ObjectKey) -> ClusterAccess + Send + Sync>;
 
 /// The state that all clusters share.
@@ -236,8 +236,8 @@ impl Controller {
         let (shared, mut watching) = self.watching();
         tokio::select! {
             () = self.lead(&shared, stop) => {}
-            // A watch ends only with a panic. Without the watch, this replica would miss all changes but keep the
-            // Lease. Therefore the process stops, and another replica becomes the leader.
+            // A watch ends only if it panics. Without the watch, this replica would miss all changes but keep the
+            // Lease. Therefore the process stops, so that another replica becomes the leader.
             Some(ended) = watching.join_next() => resume_panic(ended),
         }
     }

@@ -4,8 +4,8 @@
 //!
 //! # Guarantees
 //!
-//! - Label values are names of this program, well-known reasons, and the names and namespaces of Clusters. With other
-//!   data, a tenant could create any number of series in the course of time. Labels never contain secrets.
+//! - Label values are identifiers in this program, well-known reasons, and the names and namespaces of Clusters. With
+//!   other data, a tenant could create any number of series over time. Labels never contain secrets.
 //! - When a cluster, a watch or a Lease ends, its series end.
 
 mod catalogue;
@@ -101,7 +101,7 @@ pub(crate) const DENIED: &str = "denied";
 pub(crate) enum Written {
     /// The object was written.
     Ok,
-    /// Another client had changed or created the object.
+    /// Another client has changed or created the object.
     Conflict,
     /// The API server did not respond, or rejected the write.
     Failed,
@@ -176,7 +176,7 @@ impl Metrics {
             .map_or_else(String::new, |inner| encode::text(inner, format))
     }
 
-    /// Initializes the denial counters for these providers to 0. Prometheus does not detect an increase in a series
+    /// Initializes the denial counters for these providers with 0. Prometheus does not detect an increase in a series
     /// that starts at 1, so the first denial would not trigger an alert.
     pub(crate) fn serves(&self, verifiers: &Verifiers) {
         let Some(inner) = &self.0 else { return };
@@ -305,7 +305,7 @@ impl Metrics {
         }))
     }
 
-    /// A loop's heartbeat, which the loop must send at least once per `limit`. It ends when the result is dropped.
+    /// A loop's heartbeat, which the loop must send at least once within `limit`. It ends when the result is dropped.
     pub(crate) fn heartbeat(&self, of: &'static str, limit: Duration) -> Heartbeat {
         Heartbeat(self.0.as_ref().map(|inner| {
             let beat = health::Beat::new(of, limit, Instant::now());

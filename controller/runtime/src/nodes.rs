@@ -21,10 +21,10 @@ use tokio::time::sleep;
 use crate::client::{CallError, ServerTime, call};
 use crate::watch::{Lenient, each_of, one_of, read_alone};
 
-/// The maximum number of addresses of a Node. A normal Node has only a few addresses.
+/// The maximum number of addresses for a Node. A normal Node has only a few addresses.
 const MAX_ADDRESSES: usize = 1024;
 
-/// The maximum length of an address of a Node (RFC 1123).
+/// The maximum length of a Node address (RFC 1123).
 const MAX_ADDRESS_LEN: usize = 253;
 
 /// The maximum total length of these addresses, which is the limit for the names in a request. They stay in memory
@@ -41,7 +41,8 @@ pub(crate) const MAX_NODES: usize = 20_000;
 /// The maximum number of a cluster's Nodes that are read or deleted at the same time.
 const NODES_AT_ONCE: usize = 8;
 
-/// The deadline for reading or deleting many Nodes. The cluster's rounds, including its revocations, wait for it.
+/// The deadline for reading or deleting many Nodes. The cluster's rounds, including its revocations, wait until the
+/// reads or deletions are complete.
 const ALL_WITHIN: Duration = Duration::from_secs(10);
 
 /// A field of a Node is too long. The length is limited because the Node is kept in memory while a request is checked.
@@ -54,7 +55,7 @@ const LEASE_NAMESPACE: &str = "kube-node-lease";
 
 /// The Nodes of one Kubernetes API server.
 ///
-/// The client's user needs the permissions to get and delete Nodes, and to get Leases in `kube-node-lease`.
+/// The client's user needs permission to get and delete Nodes, and to get Leases in `kube-node-lease`.
 #[derive(Debug, Clone)]
 pub struct KubeNodes {
     nodes: Api<Lenient<ReadNode, KubeNode>>,
@@ -122,8 +123,8 @@ impl KubeNodes {
         Self { time, ..self }
     }
 
-    /// The names of the first [`MAX_NODES`] Nodes, with their provider IDs if they have one, and whether these are all
-    /// Nodes. Long texts are truncated.
+    /// The names of the first [`MAX_NODES`] Nodes, with their provider IDs if they have them, and whether the list is
+    /// complete. Long texts are truncated.
     ///
     /// # Errors
     ///
@@ -274,7 +275,7 @@ mod tests {
     use super::*;
     use crate::client::ClusterAccess;
 
-    /// The Nodes of an API server that returns this Node.
+    /// Access to an API server that returns this Node.
     fn nodes(node: &Value) -> KubeNodes {
         let text = node.to_string();
         let access = ClusterAccess::in_memory(move |_| {

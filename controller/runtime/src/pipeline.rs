@@ -51,7 +51,7 @@ pub struct Pipeline {
     store: Arc<dyn RequestStore>,
     events: Events,
     clock: fn() -> SystemTime,
-    /// The time source for the ages of requests.
+    /// The time source for computing the ages of requests.
     server_time: ServerTime,
     metrics: ClusterMetrics,
     /// The outcomes for the conditions of Machines. `None` if there are no Machines.
@@ -97,7 +97,7 @@ impl Pipeline {
         }
     }
 
-    /// Sets the time source for the ages of requests. By default, it is this machine's clock.
+    /// Sets the time source for computing the ages of requests. The default is this machine's clock.
     #[must_use]
     pub(crate) fn with_server_time(self, server_time: ServerTime) -> Self {
         Self {
@@ -243,8 +243,8 @@ impl Pipeline {
         Ok(next)
     }
 
-    /// Writes an Event on the Machine if its request still waits for Cluster API or for a verifier, because an operator
-    /// might need to act. If a request's provider ID is unknown, its token identifies the Machine.
+    /// Writes an Event on the Machine if its request is still waiting for Cluster API or for a verifier, because an
+    /// operator might need to act. If a request's provider ID is unknown, its token identifies the Machine.
     async fn tell_of_wait(
         &self,
         request: &CertificateSigningRequest,

@@ -12,8 +12,8 @@ use kubelet_attestation::errors::shortened;
 /// (`AllowParsingUserUIDFromCertAuth`, enabled by default since this version).
 const FIRST_WITH_UIDS: (u32, u32) = (1, 33);
 
-/// The maximum length of a version name, because it is stored, also in a condition. A vendor appends a few characters
-/// to `v1.36.0`.
+/// The maximum length of a version name, which is limited because the name is stored, for example in a condition. A
+/// vendor appends a few characters to `v1.36.0`.
 const MAX_NAME_LEN: usize = 128;
 
 const GROUP: &str = "certificates.k8s.io";
@@ -50,10 +50,11 @@ impl From<Info> for ServerVersion {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Right(ResourceAttributes);
 
-/// The verb, group, resource and namespace of a permission. Without a namespace, the permission is for all namespaces.
+/// The verb, group, resource and namespace of a permission. If there is no namespace, the permission is for all
+/// namespaces.
 type Rule<'a> = [&'a str; 4];
 
-/// The permissions for answering requests, not including permissions for signers.
+/// The permissions for answering requests, excluding permissions for signers.
 const RULES: [Rule<'static>; 8] = [
     ["get", GROUP, "certificatesigningrequests", ""],
     ["list", GROUP, "certificatesigningrequests", ""],
@@ -71,7 +72,7 @@ const OURS: &str = "attestation.cluster.x-k8s.io";
 /// The group of Cluster API.
 const CLUSTER_API: &str = "cluster.x-k8s.io";
 
-/// The permissions in the management cluster: verbs, group and resources. Does not include permissions for Leases, and
+/// The permissions in the management cluster: verbs, group and resources. Excludes permissions for Leases, and
 /// permissions that only some providers need.
 const MANAGEMENT_RULES: [(&[&str], &str, &[&str]); 11] = [
     (

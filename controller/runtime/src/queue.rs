@@ -1,4 +1,4 @@
-//! The order of the requests of one cluster, without input or output.
+//! The order in which the requests of one cluster are processed, without input or output.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ const SHARE: usize = 4 * 1024 * 1024;
 /// The known requests of one cluster, with their states.
 ///
 /// An entry represents one object, which its UID identifies. A different object with the same name has a separate
-/// entry. Two workers never process the same object. Answers are final, so an answered request is not processed again.
+/// entry. Two workers never process the same object. An answer is final, so an answered request is not processed again.
 ///
 /// # Guarantees
 ///
@@ -67,7 +67,7 @@ const SHARE: usize = 4 * 1024 * 1024;
 /// request from the requester that has the most requests.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    /// A `BTreeMap`, like all maps here, because it releases memory when it shrinks, unlike a `HashMap`.
+    /// A `BTreeMap`, like all maps in this type, because it releases memory when it shrinks, unlike a `HashMap`.
     entries: BTreeMap<Arc<str>, Entry>,
     /// The UIDs of the waiting requests, in order.
     turns: BTreeMap<Turn, Arc<str>>,
@@ -77,13 +77,13 @@ pub(crate) struct Queue {
     room: Room,
     requesters: Requesters,
     last_arrival: Arrival,
-    /// The memory that the entries use, not including the budgets.
+    /// The memory that the entries use, excluding the budgets.
     entry_bytes: usize,
     memory: Holding,
     left_out: Option<LeftOut>,
-    /// Whether dropped requests have been logged. Reset after a list that drops no request.
+    /// Whether dropped requests have been logged. Reset after a list from which no request was dropped.
     is_logged: bool,
-    /// The arrival number at which answered requests are next removed.
+    /// The arrival number at which answered requests are removed next.
     purged_at: Arrival,
     /// Whether a list is in progress.
     is_listing: bool,
@@ -128,7 +128,7 @@ struct Entry {
     version: Option<String>,
     /// The size in memory.
     bytes: usize,
-    /// Whether the current list has returned the object so far.
+    /// Whether the current list has already returned the object.
     listed: bool,
     attempts: u32,
     state: State,
@@ -380,7 +380,7 @@ impl Queue {
         turn.into_iter().chain(self.relistable()).min()
     }
 
-    /// Ends processing a request that was answered, or that does not belong to this controller.
+    /// Ends the processing of a request that was answered, or that does not belong to this controller.
     pub(crate) fn settled(&mut self, uid: &str) {
         if let Some((entry, _)) = self.worked_on(uid) {
             entry.state = State::Settled;
@@ -391,12 +391,12 @@ impl Queue {
         }
     }
 
-    /// Ends processing a request whose answer was rejected, until the request changes.
+    /// Ends the processing of a request whose answer was rejected, until the request changes.
     pub(crate) fn given_up(&mut self, uid: &str) {
         self.unanswered(uid, |_| None);
     }
 
-    /// Ends processing a request that must be retried.
+    /// Ends the processing of a request that must be retried.
     pub(crate) fn retry(&mut self, uid: &str, now: Instant) {
         self.unanswered(uid, |attempts| Some(now + RETRY.after(attempts)));
         if let Some(entry) = self.entries.get(uid) {
@@ -404,8 +404,8 @@ impl Queue {
         }
     }
 
-    /// Ends processing a request that belongs to another controller until attestation is enforced. The request is
-    /// retried, but does not count as pending.
+    /// Ends the processing of a request that belongs to another controller until attestation is enforced. The request
+    /// is retried, but does not count as pending.
     pub(crate) fn not_ours_yet(&mut self, uid: &str, now: Instant) {
         self.retry(uid, now);
         if let Some(entry) = self.entries.get(uid) {
@@ -413,8 +413,8 @@ impl Queue {
         }
     }
 
-    /// Ends processing a request without an answer. If the request has changed, it is processed next. Otherwise, it
-    /// waits until the time that `until` returns for its number of attempts.
+    /// Ends the processing of a request without an answer. If the request has changed, it is processed next. Otherwise,
+    /// it waits until the time that `until` returns for its number of attempts.
     fn unanswered(&mut self, uid: &str, until: impl FnOnce(u32) -> Option<Instant>) {
         let Some((entry, meanwhile)) = self.worked_on(uid) else {
             return;

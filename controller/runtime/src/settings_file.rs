@@ -7,7 +7,7 @@
 //! - An unknown field is an error. An API server drops an unknown field with a warning, but in a file, a misspelled
 //!   policy would silently have no effect.
 //! - A field that requires a management cluster is an error ([`read`]).
-//! - Enforcement begins only if the file sets it ([`read`]): without a management cluster, it does not wait for Nodes.
+//! - Enforcement starts only if the file sets it ([`read`]): without a management cluster, it does not wait for Nodes.
 //!   Adoption and exempt Nodes are also off by default.
 
 use std::fs::File;
@@ -44,7 +44,7 @@ const MAX_FILE_LEN: u64 = 1536 * 1024;
 pub struct Fault {
     /// The path of the field, such as `spec.tpm.endorsementKeys.allowList[0].ekSha256`.
     pub field: String,
-    /// A description of the error, and the value to use instead.
+    /// The description of the error, and the value to use instead.
     pub message: String,
 }
 
@@ -121,7 +121,7 @@ fn text(path: &Path) -> Result<String, io::Error> {
     let mut text = String::new();
     let mut file = File::open(path)?.take(MAX_FILE_LEN);
     file.read_to_string(&mut text)?;
-    // Reads one more byte, to detect a file that is too long.
+    // Reads one byte more than the limit, to detect a file that is too long.
     file.set_limit(1);
     if file.read(&mut [0])? > 0 {
         let what = format!("longer than {MAX_FILE_LEN} bytes");
@@ -165,8 +165,8 @@ pub fn parse(text: &str) -> Result<KubeletAuthentication, InvalidSettings> {
 #[error("{0}. Until it is corrected, the controller does not answer requests from the Cluster")]
 pub(crate) struct Contradiction(Fault);
 
-/// Checks the rules about combinations of settings for a stored object, because it could have been accepted with an
-/// earlier schema.
+/// Checks the rules about combinations of settings for a stored object, because an earlier schema might have accepted
+/// the object.
 ///
 /// # Errors
 ///

@@ -121,7 +121,7 @@ pub enum StandaloneError {
     /// The CA certificate cannot be used with the external signer.
     #[error("the CA in {} cannot sign with the external signer", cert.display())]
     ExternalCa {
-        /// The file of the certificate.
+        /// The path of the certificate file.
         cert: PathBuf,
         /// The reason.
         source: InvalidCa,
@@ -265,7 +265,7 @@ impl Standalone {
 }
 
 impl CaKey {
-    /// Creates the signer with this key. `certificate` is the content of the file `cert`.
+    /// Creates the signer that uses this key. `certificate` is the content of the file `cert`.
     fn signer(&self, certificate: &[u8], cert: &Path) -> Result<Arc<Signer>, StandaloneError> {
         let signer = match self {
             Self::File(path) => {
@@ -375,7 +375,7 @@ fn read_pem(what: &'static str, path: &Path) -> Result<Zeroizing<Vec<u8>>, Stand
     let mut file = File::open(path).map_err(failed)?.take(MAX_PEM_LEN);
     let mut bytes = Zeroizing::new(Vec::new());
     file.read_to_end(&mut bytes).map_err(failed)?;
-    // Reads one more byte, to detect a file that is too long.
+    // Reads one byte more than the limit, to detect a file that is too long.
     file.set_limit(1);
     if file.read(&mut [0]).map_err(failed)? > 0 {
         let too_long = format!("longer than {MAX_PEM_LEN} bytes");

@@ -1,10 +1,10 @@
 //! A table of objects by name, with an index of their values. The cost of a lookup does not grow with the number of
 //! objects.
 //!
-//! kube's `reflector::Store` is not used, for three reasons. It finds an object only by name or with a scan, so that
-//! the cost of a request would grow with the number of Machines. It replaces each kind separately, so that an answer
-//! would not be a consistent snapshot. It also drops an object that can no longer be decoded, although the last known
-//! state must be kept.
+//! kube's `reflector::Store` is not used, for three reasons. It finds an object only by name or with a scan, so the
+//! cost of a request would grow with the number of Machines. It replaces each kind separately, so an answer would not
+//! be a consistent snapshot. It also drops an object that can no longer be decoded, although the last known state must
+//! be kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, Hash, RandomState};
@@ -22,8 +22,8 @@ pub(crate) trait Indexed {
 /// Objects by name and by index values.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
-    /// The objects are boxed, because a map node has space for 11 objects, but contains only six if objects arrive in
-    /// order.
+    /// The objects are boxed, because a map node has space for 11 objects, but contains only six objects if they arrive
+    /// in order.
     objects: BTreeMap<Arc<str>, Box<T>>,
     /// The digest of each value, with the object's name. A digest of 8 bytes is sufficient, because callers compare the
     /// values themselves.
@@ -58,7 +58,7 @@ impl<T: Indexed> Table<T> {
         Some((name, object))
     }
 
-    /// The objects after this name, sorted by name. Without a name, all objects.
+    /// The objects after this name, sorted by name. If no name is given, all objects.
     pub(crate) fn after(&self, name: Option<&str>) -> impl Iterator<Item = (&str, &T)> {
         let begin = name.map_or(Unbounded, Excluded);
         let next = self.objects.range::<str, _>((begin, Unbounded));
@@ -117,7 +117,7 @@ impl<T: Indexed> Table<T> {
         digests
     }
 
-    /// All objects with this value, by name. The result can contain other objects.
+    /// All objects with this value, sorted by name. The result can contain other objects.
     pub(crate) fn with(&self, value: impl Hash) -> impl Iterator<Item = (&str, &T)> {
         let digest = self.digest.hash_one(value);
         // The empty string sorts first.

@@ -1,4 +1,4 @@
-//! Objects that a tenant can write, and the log lines of a thread, for tests.
+//! Test objects that a tenant can write, and the log lines of a thread.
 
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ pub fn long_text() -> Value {
     json!("a".repeat(3 * 1024 * 1024))
 }
 
-/// The objects in which each value is replaced by each of `values`, with the location as a JSON pointer.
+/// The objects in which one value is replaced with one of `values`, each with the location as a JSON pointer.
 pub fn with_each_value(object: &Value, values: &[Value]) -> Vec<(String, Value)> {
     let mut places = vec![String::new()];
     places_in(object, "", &mut places);

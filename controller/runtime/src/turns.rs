@@ -1,4 +1,4 @@
-//! Turns and rates that the Clusters of all namespaces share: calls, lookups, requests, Events.
+//! Turns and rates that the Clusters in all namespaces share: calls, lookups, requests, Events.
 
 use std::convert::Infallible;
 

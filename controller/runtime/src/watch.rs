@@ -66,9 +66,9 @@ const WATCH_RETRY: Backoff = Backoff {
 /// The time without a failure after which the delay is reset.
 const WATCH_HELD: Duration = Duration::from_mins(1);
 
-/// A watch that reads a part of its list in smaller pages if a page is too long, down to one object. This is necessary
-/// because an API server can store requests that are far larger than normal requests. `relist` restarts the watch.
-/// `heard` receives each event and each bookmark.
+/// A watch that reads a part of its list in smaller pages if a page is too long, with a minimum of one object. This is
+/// necessary because an API server can store requests that are far larger than normal requests. `relist` restarts the
+/// watch. `heard` receives each event and each bookmark.
 ///
 /// A watch also lists again after it has failed or was silent (see [`steps()`]), because etcd could have been restored
 /// from a backup during an outage.
@@ -150,8 +150,8 @@ impl<K> Watching<K> {
     }
 }
 
-/// A random part of `whole`. If no random bytes are available, the result is 0, so that watches end and start
-/// together.
+/// A random part of `whole`. If no random bytes are available, the result is 0, and watches end and start at the same
+/// time.
 fn random_part(whole: Duration) -> Duration {
     let mut random = [0];
     let _ = aws_lc_rs::rand::fill(&mut random);
@@ -199,7 +199,7 @@ where
 
 /// Delays that double up to a limit, and start again after a watch has worked for some time.
 ///
-/// Up to half of each delay is random, so that watches that failed together do not restart together.
+/// Up to half of each delay is random, so watches that failed together do not restart together.
 #[derive(Debug, Default)]
 pub struct ExponentialBackoff {
     failures: u32,

@@ -35,7 +35,7 @@ use crate::turns::{Line, Turn};
 use crate::watch::{Lenient, Skipped, WatchLog, in_smaller_pages, watch_config};
 
 /// The deadline for completing the answers in progress when the worker stops. It is shorter than the 30 s that a Pod
-/// has.
+/// has to stop.
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
 
 /// The interval between heartbeats.
@@ -49,8 +49,8 @@ const IDLE: Duration = Duration::from_hours(1);
 
 /// Serves the requests in `client`'s API server until `stop` is ready. Sets `watches` when a watch fails or recovers.
 ///
-/// Not an `async fn`, and the worker is boxed, because a future reserves space for each place to which it moves a
-/// value.
+/// This is not an `async fn`, and the worker is boxed, because a future reserves space for each place to which it moves
+/// a value.
 pub fn run(
     client: Client,
     pipeline: Pipeline,
@@ -115,7 +115,7 @@ struct Worker {
     /// The cluster's queue for the turns that all clusters share. A request holds its turn from its start until its
     /// answer.
     line: Line,
-    /// The wait for a turn. Set if a request is ready but has no turn.
+    /// The wait for a turn. Set if a request is ready but has not got a turn yet.
     waiting: Option<BoxFuture<'static, Turn>>,
     /// The requests in progress, with their UIDs. The result is `None` if the request's task panicked.
     tasks: JoinSet<(String, Option<Next>)>,
@@ -138,7 +138,8 @@ impl Worker {
         }
     }
 
-    /// The time at which a request is ready, or a list is due. It has no effect while the worker waits for a turn.
+    /// The time at which a request is ready, or a list is due. This time is irrelevant while the worker waits for a
+    /// turn.
     fn due(&self) -> Instant {
         let turn = self.queue.next_turn().filter(|_| self.waiting.is_none());
         turn.unwrap_or_else(|| Instant::now() + IDLE)
@@ -157,7 +158,7 @@ impl Worker {
                 let processed = pipeline.process(work).boxed();
                 let next = AssertUnwindSafe(processed).catch_unwind().await;
                 if next.is_err() {
-                    // The payload of a panic is not logged, because it can contain secrets.
+                    // A panic payload can contain secrets, so it is not logged.
                     cluster_line!(
                         &lines,
                         ERROR,
@@ -231,7 +232,7 @@ type ReadRequest = Lenient<CertificateSigningRequest>;
 /// Watches all requests. Never ends. One watch is cheaper than a separate watch for each signer, and there are few
 /// requests for other signers.
 ///
-/// An error is `None`. A stream that skips it would reserve space for an event while the watch is idle.
+/// An error is returned as `None`. A stream that skips it would reserve space for an event while the watch is idle.
 fn watch(
     client: Client,
     signers: &[String],
@@ -276,7 +277,7 @@ mod tests {
     use crate::object_key::ObjectKey;
     use crate::turns::{FairTurns, TurnLimits};
 
-    /// A worker for this cluster, with requests from this number of requesters.
+    /// A worker for this cluster, which contains requests from this number of requesters.
     fn worker(turns: &FairTurns, namespace: &str, name: &str, requests: usize) -> Worker {
         let store = Arc::new(MemoryStore::new(valid()));
         let pipeline = Pipeline::new(cluster(), store, Events::none(), now);
@@ -350,8 +351,8 @@ mod tests {
         assert_eq!(victim.tasks.len(), 1);
     }
 
-    /// A tenant's API server with this number of requests of this length. Each page contains as many requests as the
-    /// controller requests.
+    /// A tenant's API server that contains this number of requests of this length. Each page contains as many requests
+    /// as the controller requested.
     fn client(requests: usize, len: usize) -> Client {
         client_with(requests, move |_| json!({"a": "x".repeat(len)}))
     }

@@ -1,5 +1,5 @@
-//! The command `render`: manifests for the controller's own access to a workload cluster, with only the permissions that
-//! it needs.
+//! The command `render`: renders manifests for the controller's own access to a workload cluster, with only the
+//! permissions that it needs.
 //!
 //! | Manifest | Cluster | Content |
 //! | --- | --- | --- |
@@ -20,7 +20,7 @@ use crate::capi::{
 };
 use crate::client::EgressPolicy;
 
-/// The permissions in a workload cluster, for a user.
+/// The permissions that a user needs in a workload cluster.
 const RIGHTS: &str = include_str!("../../../packaging/rbac/workload-cluster.yaml");
 
 /// The subject in [`RIGHTS`].
@@ -96,11 +96,11 @@ pub enum InvalidAccess {
 }
 
 /// The service account of the controller in a workload cluster, and its permissions, as YAML documents. If
-/// `with_tokens` is not set, the permission for Secrets in `kube-system`, which `bootstrapTokens: Manage` needs, is
-/// missing.
+/// `with_tokens` is not set, the result does not contain the permission for Secrets in `kube-system`, which
+/// `bootstrapTokens: Manage` needs.
 pub fn rights(with_tokens: bool) -> String {
     let mut documents = format!("{OWN}{ACCOUNT}");
-    // The first comment is about the user.
+    // The first comment refers to a user.
     let (_, rules) = RIGHTS.split_once("\napiVersion:").unwrap_or_default();
     let rules = format!("apiVersion:{rules}").replace(USER, ACCOUNT);
     for document in rules.split("\n---\n") {
@@ -113,8 +113,8 @@ pub fn rights(with_tokens: bool) -> String {
     documents
 }
 
-/// The Secret with the controller's own kubeconfig for this Cluster, in this namespace, as YAML. The API server has this
-/// URL and these CA certificates, as DER.
+/// The Secret in this namespace that contains the controller's own kubeconfig for this Cluster, as YAML. The kubeconfig
+/// contains this URL and these CA certificates (as DER) for the API server.
 ///
 /// # Errors
 ///
@@ -139,7 +139,7 @@ pub fn secret(
     Ok(yaml(&secret)?)
 }
 
-/// The permissions for the Secrets of these Clusters, as YAML documents: the CA in the namespace of the Cluster, and the
+/// The permissions for the Secrets of these Clusters, as YAML documents: the CA in the Cluster's namespace, and the
 /// controller's own kubeconfig in `namespace`. `controller` is `user:NAME` or `group:NAME`.
 ///
 /// # Errors
@@ -202,7 +202,7 @@ fn yaml(object: &impl Serialize) -> Result<String, YamlError> {
     Ok(format!("---\n{}", serde_saphyr::to_string(object)?))
 }
 
-/// The subject that this text names. A text without a kind is a user.
+/// The subject that this text refers to. A text without a kind is a user.
 fn subject(text: &str) -> Subject {
     let (kind, name) = match text.split_once(':') {
         Some(("group", name)) => ("Group", name),

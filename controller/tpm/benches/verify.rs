@@ -42,7 +42,7 @@ use node_attestation_tpm::verifier::TpmVerifier;
 /// The minimum number of requests of each kind, per second and per core.
 const LIMIT: f64 = 1_000.0;
 
-/// The duration of each measurement. It is long enough that other processes do not affect the result.
+/// The duration of each measurement. It is so long that other processes do not affect the result.
 const DURATION: Duration = Duration::from_secs(2);
 
 const SPKI: &[u8] = b"the key of the request";
@@ -95,7 +95,7 @@ impl Bed {
             asked: self.now,
         };
         let decided = self.verifier.verify(appraisal, self.now).now_or_never();
-        decided.expect("nobody is waited for")
+        decided.expect("the verifier does not wait")
     }
 
     fn enrolment(&self) -> Enrolment {
@@ -193,7 +193,7 @@ fn report(rates: &[(String, f64)]) -> ExitCode {
     for (name, rate) in rates {
         println!("{name:<40} {rate:>8.0} a second (at least {LIMIT:.0})");
         let separator = if json.is_empty() { "[" } else { ",\n " };
-        // A write to a string cannot fail, and names do not contain characters that JSON escapes.
+        // Writing to a string cannot fail, and the names do not contain characters that JSON escapes.
         let _ = write!(
             json,
             r#"{separator}{{"name": "{name}", "value": {rate:.0}, "unit": "/s", "least": {LIMIT:.0}}}"#

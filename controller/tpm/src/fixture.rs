@@ -1,4 +1,4 @@
-//! A machine with a real TPM (in software), and a cluster that lists it.
+//! A machine with a real TPM (in software), and a cluster that lists the TPM.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -29,12 +29,12 @@ use crate::key_lists::KeyLists;
 use crate::policy::TpmPolicy;
 use crate::verifier::TpmVerifier;
 
-/// The TPM of the machine `m1`, for tests that leave no objects behind.
+/// The TPM of the machine `m1`, for tests that do not leave any objects behind.
 pub(crate) static TPM: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::start()));
 /// Another TPM from the same manufacturer.
 pub(crate) static ANOTHER: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::start()));
 
-/// The machine's default response, and its challenge.
+/// The machine's default response, and the challenge to which it responds.
 pub(crate) static GOOD: LazyLock<Good> = LazyLock::new(|| Good::of(&machine(), &Case::valid()));
 
 /// The quoted registers.
@@ -53,7 +53,7 @@ pub(crate) struct Good {
 }
 
 impl Good {
-    /// The evidence that the machine creates for the cluster and the request of `case`.
+    /// Creates the evidence that the machine sends to the cluster for the request in `case`.
     #[track_caller]
     pub(crate) fn of(machine: &TpmMachine, case: &Case) -> Self {
         let enrolment = enrolment(machine);
@@ -87,7 +87,7 @@ pub(crate) fn enrolment(machine: &TpmMachine) -> Enrolment {
     }
 }
 
-/// Responds to the challenge as the node does.
+/// Responds to the challenge like the node.
 #[track_caller]
 pub(crate) fn respond(
     machine: &TpmMachine,
@@ -102,7 +102,7 @@ pub(crate) fn respond(
     answer(enrolment, challenge, quote)
 }
 
-/// A response with this quote.
+/// A response that contains this quote.
 pub(crate) fn answer(
     enrolment: &Enrolment,
     challenge: &Challenge,
@@ -126,7 +126,7 @@ pub(crate) fn answer(
 pub(crate) enum FakePlatform {
     Knows(KeyDigest),
     Names(KeyDigest, &'static str),
-    /// The platform returns the key, but then becomes unavailable.
+    /// The platform returns the key, but is unavailable after that.
     ForgotTheName(KeyDigest),
     /// The platform denies the machine.
     Denies(KeyDigest),
@@ -175,7 +175,7 @@ impl Platform for FakePlatform {
     }
 }
 
-/// A request and its cluster.
+/// A request, and the cluster that receives it.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub(crate) cluster_uid: &'static str,
@@ -281,7 +281,7 @@ impl Case {
         self.decide_by(&self.verifier(), evidence)
     }
 
-    /// The decision of this verifier.
+    /// The decision by this verifier.
     pub(crate) fn decide_by(
         &self,
         verifier: &TpmVerifier,
@@ -312,7 +312,7 @@ impl Case {
         self.decide(&TpmEvidence::Respond(response.clone()))
     }
 
-    /// The challenge that an enrollment gets.
+    /// The challenge that the enrollment receives.
     #[track_caller]
     pub(crate) fn challenge(&self, enrolment: &Enrolment) -> Challenge {
         match self.enrol(enrolment) {
@@ -330,7 +330,7 @@ impl Case {
         }
     }
 
-    /// The qualifying data for a secret, as defined in wire-format.
+    /// The qualifying data for a secret, as defined in docs/wire-format.md.
     pub(crate) fn qualifying(&self, challenge: &Challenge, secret: &[u8]) -> [u8; 32] {
         let binding = KeyBinding::new(
             &Provider::TPM,
@@ -351,7 +351,7 @@ pub(crate) fn challenge_of(failure: &Failure) -> Challenge {
     Challenge::parse(&annotations[CHALLENGE_ANNOTATION]).unwrap()
 }
 
-/// SHA-256 of the endorsement key's SPKI, according to tpm2-tools.
+/// The SHA-256 digest of the endorsement key's SPKI, as reported by tpm2-tools.
 #[track_caller]
 pub(crate) fn digest(machine: &TpmMachine) -> KeyDigest {
     KeyDigest::of(&machine.ek_spki())

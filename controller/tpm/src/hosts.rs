@@ -62,7 +62,7 @@ mod tests {
         hosts.keys_of(&provider_id).collect()
     }
 
-    /// Asserts that each machine has this key, or none, given these entries.
+    /// Asserts that each machine has this key, or no key, if the list contains these entries.
     #[track_caller]
     fn assert_keys(entries: &[(&str, u8)], machines: &[(&str, Option<u8>)]) {
         let hosts = hosts(entries);

@@ -75,7 +75,7 @@ mod tests {
         value.try_into().unwrap()
     }
 
-    /// The values come from a machine with systemd 261.3 whose firmware extended only its own separator.
+    /// The values are from a machine with systemd 261.3 whose firmware extended only its own separator.
     #[test]
     fn the_systemd_261_separator_gives_the_value_of_a_real_machine() {
         let firmware = value("3d458cfe55cc03ea1f443f1562beec8df51c75e14a9fcf9a7234a13f198e7969");

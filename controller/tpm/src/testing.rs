@@ -1,4 +1,4 @@
-//! The separate parsers of a TPM's structures.
+//! Test access to the separate parsers of a TPM's structures.
 
 use std::time::SystemTime;
 
@@ -16,7 +16,7 @@ use crate::invalid_settings::InvalidTpmSettings;
 use crate::public::{AttestationKey, EndorsementKey};
 use crate::structure::{encode, exactly};
 
-/// A public key of a TPM.
+/// The public key of a TPM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicKey {
     /// The Name of the object.
@@ -25,7 +25,7 @@ pub struct PublicKey {
     pub spki: Vec<u8>,
 }
 
-/// Reads a `TPMT_PUBLIC` of an attestation key.
+/// Reads the `TPMT_PUBLIC` of an attestation key.
 pub fn attestation_key(public_area: &[u8]) -> Result<PublicKey, TpmDenial> {
     let key = AttestationKey::parse(public_area)?;
     Ok(PublicKey {
@@ -34,7 +34,7 @@ pub fn attestation_key(public_area: &[u8]) -> Result<PublicKey, TpmDenial> {
     })
 }
 
-/// Reads a `TPMT_PUBLIC` of an endorsement key.
+/// Reads the `TPMT_PUBLIC` of an endorsement key.
 pub fn endorsement_key(public_area: &[u8]) -> Result<PublicKey, TpmDenial> {
     let key = EndorsementKey::parse(public_area)?;
     Ok(PublicKey {
@@ -43,7 +43,7 @@ pub fn endorsement_key(public_area: &[u8]) -> Result<PublicKey, TpmDenial> {
     })
 }
 
-/// Verifies a quote by the attestation key with this `TPMT_PUBLIC`. Returns its registers.
+/// Verifies a quote that the attestation key with this `TPMT_PUBLIC` has signed. Returns its registers.
 pub fn quote(
     attestation_key: &[u8],
     quote: Quote,
@@ -54,12 +54,12 @@ pub fn quote(
     Ok(quote.registers)
 }
 
-/// Parses a `TPMS_ATTEST`, and encodes it again. `None` if it is refused.
+/// Parses a `TPMS_ATTEST`, and encodes it again. Returns `None` if it is rejected.
 pub fn attest_again(bytes: &[u8]) -> Option<Vec<u8>> {
     encode(&exactly::<TpmsAttest>(bytes)?)
 }
 
-/// Parses a `TPMT_SIGNATURE`, and encodes it again. `None` if it is refused.
+/// Parses a `TPMT_SIGNATURE`, and encodes it again. Returns `None` if it is rejected.
 pub fn signature_again(bytes: &[u8]) -> Option<Vec<u8>> {
     encode(&exactly::<TpmtSignature>(bytes)?)
 }

@@ -81,7 +81,7 @@ impl Callers {
         settle().await;
     }
 
-    /// Ends turns, the oldest first, until none is left. Returns the order of all turns.
+    /// Ends turns, oldest first, until none is left. Returns the order of all turns.
     async fn finish(&self) -> Vec<String> {
         loop {
             let turn = {
@@ -126,7 +126,8 @@ async fn turns_alternate_by_namespace_and_then_by_cluster() {
 
 #[tokio::test]
 async fn a_cluster_waits_for_at_most_one_turn_of_each_other_cluster() {
-    // In another namespace, the caller gets the next turn. In the same namespace, each Cluster gets one turn before it.
+    // In another namespace, the caller gets the next turn. In the same namespace, each Cluster gets one turn before the
+    // caller.
     for (namespace, expected) in [("b", 1), ("a", 200)] {
         let callers = Callers::new(turns(1, 1));
         for number in 0..200 {
@@ -211,7 +212,7 @@ async fn the_hung_turns_of_two_namespaces_leave_a_turn_to_each_of_two_more() {
 
 #[tokio::test]
 async fn hung_turns_of_two_namespaces_leave_one_of_few_turns_to_a_third() {
-    // With three turns or fewer, the half of one namespace and a turn of another are all turns.
+    // With at most three turns, half of the turns for one namespace and one turn for another namespace are all turns.
     for (all, of_two, of_third) in [(3, 3, 0), (4, 3, 1), (8, 7, 1), (15, 14, 1)] {
         let turns = turns(all, all);
         let hung = ["a", "b"].map(|namespace| turns.line(&key(namespace, "1")));
@@ -295,7 +296,7 @@ fn a_line_keeps_only_a_hash_of_a_long_name() {
     assert_eq!(turns.line(&key("a", &longest)).owner.name, longest);
 }
 
-/// Lines of 1,000 Clusters in each of two namespaces, with one waiting caller each.
+/// The lines of 1,000 Clusters in each of two namespaces, each with one waiting caller.
 fn crowd(turns: &FairTurns) -> Vec<(Turn, oneshot::Receiver<()>)> {
     let namespaces = ["a", "b"].into_iter();
     let keys = namespaces.flat_map(|of| (0..1000).map(move |number| key(of, &number.to_string())));

@@ -105,16 +105,16 @@ mod tests {
     const NETWORKS: [(&str, &str); 11] = [
         (PRIVATE, PRIVATE),
         ("IP-10-0-0-1.EU-WEST-1.compute.internal", PRIVATE),
-        // The DHCP options of the VPC have another domain, several domains, or a domain that ends with a dot.
+        // The DHCP options of the VPC contain another domain, several domains, or a domain that ends with a dot.
         ("ip-10-0-0-1.corp.test", PRIVATE),
         ("ip-10-0-0-1.corp.test.", PRIVATE),
         ("ip-10-0-0-1.corp.test ip-10-0-0-1.other.test", PRIVATE),
         ("ip-10-0-0-1.corp.test. other.test.", PRIVATE),
         ("ip-10-0-0-1.eu-west-1.compute.internal.", PRIVATE),
-        // The DHCP options have an empty domain.
+        // The DHCP options contain an empty domain.
         ("ip-10-0-0-1", PRIVATE),
         ("ip-10-0-0-1.", PRIVATE),
-        // A subnet with resource names, or without IPv4.
+        // The subnet has resource names, or does not have IPv4.
         (RESOURCE, RESOURCE),
         ("i-0123456789abcdef0.corp.test", RESOURCE),
     ];

@@ -85,7 +85,7 @@ mod tests {
         prove("eu-west-1", host, &credentials(), &binding(spki), now).unwrap()
     }
 
-    /// RFC 2104, step by step.
+    /// HMAC, computed step by step as in RFC 2104.
     fn hmac(key: &[u8], text: &str) -> Vec<u8> {
         let mut block = [0; 64];
         block[..key.len()].copy_from_slice(key);

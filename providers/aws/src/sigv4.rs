@@ -84,7 +84,7 @@ mod tests {
     const EXAMPLE_HOST: (&str, &str) = ("host", "example.amazonaws.com");
     const EXAMPLE_DATE: (&str, &str) = ("x-amz-date", "20150830T123600Z");
 
-    /// The session token in the STS cases of the test suite.
+    /// The session token in the STS cases in the test suite.
     const EXAMPLE_TOKEN: &str = "AQoDYXdzEPT//////////wEXAMPLEtc764bNrC9SAPBSM22wDOk4x4HIZ8j4FZTwdQWLWsKWHGBuFqwAeMicRXmxfpSPfIeoIYRqTflfKD8YUuwthAx7mSEI/qkPpKPi/kMcGdQrmGdeehM4IC1NtBmUpp2wUE8phUZampKsburEDy0KPkyQDYwT7WZ0wq5VSXDvp75YU9HFvlRd8Tx6q6fE8YQcHNVXAkiY9q6d+xo0rKwT38xVqr7ZD0u0iPPkUL64lIZbqBAz+scqKmlzm8FDrypNC9Yjc8fPOLn9FX9KSYvKTr4rvx3iSIlTJabIQwj2ICCR/oLxBA==";
 
     fn signed(method: &str, headers: &[(&str, &str)], body: &str) -> String {
@@ -101,7 +101,7 @@ mod tests {
         ))
     }
 
-    /// Cases of the AWS signing test suite, with their names in the suite.
+    /// The cases are from the AWS signing test suite, with the names that they have there.
     #[test]
     fn created_signatures_match_the_aws_test_suite() {
         let digest = "9095672bbd1f56dfc5b65f3e153adc8731a4a654192329106275f4c7b24d0b6e";

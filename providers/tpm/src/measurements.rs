@@ -63,7 +63,7 @@ fn extended(bank: Bank, value: &[u8], event: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Registers 0 to 8 after these events, computed with the bank's hash algorithm.
+    /// The values of registers 0 to 8 after these events, computed with the bank's hash algorithm.
     fn after(bank: Bank, events: impl Fn(u8) -> Vec<&'static [u8]>) -> Registers {
         let digests = (0..=8).map(|number| {
             let zero = vec![0; bank.digest_len()];

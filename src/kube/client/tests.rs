@@ -18,7 +18,7 @@ use crate::secret::Secret;
 const NAME: &str = "kubelet-authenticator-test";
 const SIGNER: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-null";
 
-/// A deadline that is long enough for a server that answers.
+/// A deadline that is long enough for a server that responds.
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(20))
 }
@@ -84,7 +84,7 @@ fn answering(answer: &'static str) -> SocketAddr {
     address
 }
 
-/// The error of a read with this fault.
+/// The error of a read in which this fault occurs.
 fn read_with(fault: Fault, deadline: Deadline) -> ApiError {
     let server = ApiServer::start();
     server.inject(Route::get(), Times::always(), fault);
@@ -102,7 +102,7 @@ fn a_created_request_is_read_back_unchanged() {
     let request = request();
 
     let Some(created) = client.create(csr(&request), soon()).unwrap() else {
-        panic!("it was there before");
+        panic!("the request existed before");
     };
     let read = client.get(NAME, soon()).unwrap().unwrap();
 
@@ -258,7 +258,7 @@ fn attempts_end_before_a_pause_that_is_longer_than_the_deadline() {
     let server = ApiServer::start();
     server.inject(Route::get(), Times::always(), Fault::status(502));
     let error = client(&server).get(NAME, short()).unwrap_err();
-    // Attempts start 0, 0.1, 0.3, 0.7 and 1.5 seconds after the beginning of the 2 seconds.
+    // The attempts start 0, 0.1, 0.3, 0.7 and 1.5 seconds after the start of the 2 seconds.
     assert!(is(&error, "has an internal error (502)"), "{error:?}");
     assert!((2..=5).contains(&server.gets()), "{}", server.gets());
 }

@@ -23,7 +23,7 @@ fn a_while() -> Deadline {
     Deadline::after(Duration::from_secs(2))
 }
 
-/// A server with a pending request.
+/// A server that contains a pending request.
 fn pending() -> (ApiServer, ApiClient, CsrObject) {
     let server = ApiServer::start();
     let fields = EndpointFields {
@@ -44,7 +44,7 @@ fn pending() -> (ApiServer, ApiClient, CsrObject) {
         request: request.as_bytes(),
     };
     let Some(created) = client.create(csr, soon()).unwrap() else {
-        panic!("it was there before");
+        panic!("the request existed before");
     };
     (server, client, created)
 }

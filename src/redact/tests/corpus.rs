@@ -1,5 +1,5 @@
-//! Secrets as they occur in kubelet journals, units, kubeconfigs and environments, and ordinary lines around the
-//! secrets.
+//! Tests with secrets as they occur in kubelet journals, units, kubeconfigs and environments, and with ordinary lines
+//! around the secrets.
 
 use super::redact;
 

@@ -15,7 +15,7 @@ use crate::{Outcome, SECRET, assert_keeps_secret};
 /// A length that exceeds the length of any error with a message from the server.
 const MAX_ERROR_LEN: usize = 16 * 1024;
 
-/// A client that never sends data.
+/// A client that does not send data.
 static CLIENT: LazyLock<ApiClient> = LazyLock::new(|| {
     let fields = EndpointFields {
         server: "https://10.0.0.1:6443".to_owned(),
@@ -29,8 +29,8 @@ static CLIENT: LazyLock<ApiClient> = LazyLock::new(|| {
     ApiClient::connect(&endpoint, &login, &|_| None).unwrap()
 });
 
-/// A request in the format of the API server. If the parser accepts a request, it also accepts the request's canonical
-/// form.
+/// Parses a request in the format of the API server. If the parser accepts a request, it also accepts the request's
+/// canonical form.
 pub fn csr_object(input: &[u8]) -> Outcome {
     let csr = match object(&CLIENT, input) {
         Ok(csr) => csr,
@@ -74,7 +74,7 @@ pub fn csr_object_seeds() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The lines of a watch. The decision that the parser returns is final, and belongs to the awaited request.
+/// Parses the lines of a watch. The decision that the parser returns is final, and belongs to the awaited request.
 pub fn watch_lines(input: &[u8]) -> Outcome {
     match watch(&CLIENT, &WAITING, input) {
         Ok(Some(csr)) if csr.state == CsrState::Pending => Outcome::Refused,
@@ -145,7 +145,7 @@ fn stored(status: &Value) -> Value {
     })
 }
 
-/// A `Status` instead of an object. Its message is safe for a journal.
+/// Parses a `Status` that is returned instead of an object. Its message is safe for a journal.
 pub fn status(input: &[u8]) -> Outcome {
     for status in [302, 400, 401, 404, 409, 422, 429, 500, 503, 999] {
         let text = refusal(&CLIENT, status, input).to_string();

@@ -25,7 +25,7 @@ use crate::Outcome;
 /// length.
 const LONGER_THAN_A_REGION: usize = 33;
 
-/// An envelope has one encoding.
+/// Checks that an envelope has exactly one encoding.
 pub fn envelope(input: &[u8]) -> Outcome {
     let Ok(envelope) = Envelope::parse(input) else {
         return Outcome::Refused;
@@ -57,7 +57,7 @@ pub fn envelope_seeds() -> Vec<Vec<u8>> {
     encoded.into()
 }
 
-/// The signed bytes and the key occur in the input, and a different parser returns the same values.
+/// Checks that the signed bytes and the key occur in the input, and that a different parser returns the same values.
 pub fn certification_request(input: &[u8]) -> Outcome {
     let Ok(request) = CertificationRequest::from_der(input) else {
         return Outcome::Refused;
@@ -91,8 +91,8 @@ pub fn certification_request_seeds() -> Vec<Vec<u8>> {
     vec![Csr::valid().der(), extended.der()]
 }
 
-/// An instance's evidence is unchanged after a round trip, and the debug output of its proof does not contain a
-/// credential.
+/// Checks that an instance's evidence is unchanged after a round trip, and that the debug output of its proof does not
+/// contain a credential.
 pub fn aws_evidence(input: &[u8]) -> Outcome {
     let Ok(evidence) = AwsEvidence::parse(input) else {
         return Outcome::Refused;
@@ -127,7 +127,7 @@ pub fn aws_evidence_seeds() -> Vec<Vec<u8>> {
     vec![evidence.to_json()]
 }
 
-/// A TPM's evidence is unchanged after a round trip, and each of its parts is within its limit.
+/// Checks that a TPM's evidence is unchanged after a round trip, and that none of its parts exceeds its limit.
 pub fn tpm_evidence(input: &[u8]) -> Outcome {
     let Ok(evidence) = TpmEvidence::parse(input) else {
         return Outcome::Refused;
@@ -206,7 +206,7 @@ pub fn tpm_evidence_seeds() -> Vec<Vec<u8>> {
     evidence.iter().map(TpmEvidence::to_json).collect()
 }
 
-/// A header is unchanged after a round trip, and its version is the separately parsed version.
+/// Checks that a header is unchanged after a round trip, and that its version equals the separately parsed version.
 pub fn evidence_header(input: &[u8]) -> Outcome {
     let Ok(header) = Header::parse(input) else {
         // Evidence with any other version still has a version.
@@ -229,7 +229,7 @@ fn assert_header(evidence: &[u8], header: &Header) {
     assert_eq!(version_of(evidence).unwrap(), header.version);
 }
 
-/// A challenge is unchanged after a round trip, as base64 and decoded.
+/// Checks that a challenge is unchanged after a round trip, as base64 and decoded.
 pub fn challenge(input: &[u8]) -> Outcome {
     let texts = [
         Some(BASE64_STANDARD.encode(input)),
@@ -261,7 +261,7 @@ pub fn challenge_seeds() -> Vec<Vec<u8>> {
     vec![json, annotation.into_bytes()]
 }
 
-/// The text of every accepted name equals the input.
+/// Checks that the text of every accepted name equals the input.
 pub fn names(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;
@@ -310,8 +310,8 @@ pub fn names_seeds() -> Vec<Vec<u8>> {
     names.map(|name| name.as_bytes().to_vec()).into()
 }
 
-/// A key binding is the digest that docs/wire-format.md defines. Moving bytes from one part to the next changes the
-/// digest.
+/// Checks that a key binding is the digest that docs/wire-format.md defines. Moving bytes from one part to the next
+/// changes the digest.
 pub fn key_binding(input: &[u8]) -> Outcome {
     let fields: Vec<&[u8]> = input.split(|byte| *byte == 0).collect();
     let binding = binding(&fields);
@@ -337,7 +337,9 @@ pub fn key_binding_seeds() -> Vec<Vec<u8>> {
 }
 
 fn binding(fields: &[&[u8]]) -> KeyBinding {
-    let (spki, parts) = fields.split_first().expect("a split gives one at least");
+    let (spki, parts) = fields
+        .split_first()
+        .expect("a split returns at least one part");
     KeyBinding::new(
         &Provider::AWS,
         &Audience::parse("prod").unwrap(),

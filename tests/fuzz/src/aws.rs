@@ -38,7 +38,7 @@ const PUBLISHED: [&str; 2] = [
 
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([0xb6; 8]));
 
-/// The document signing certificates of AWS, and a test signer.
+/// The certificates with which AWS signs documents, and a test signer.
 static SIGNERS: LazyLock<Signers> = LazyLock::new(|| {
     let file = SIGNER.signers_file(&[REGION]);
     Signers::embedded().with_file(&file).unwrap()
@@ -56,7 +56,7 @@ static SIGNED: LazyLock<Vec<VerifiedDocument>> = LazyLock::new(|| {
     texts.map(|text| SIGNERS.verify(text).unwrap()).collect()
 });
 
-/// A message, as base64 and decoded: only signed documents are accepted.
+/// Parses a message, as base64 and decoded: only signed documents are accepted.
 pub fn document_message(input: &[u8]) -> Outcome {
     let texts = [
         Some(to_lines(input)),
@@ -72,7 +72,7 @@ pub fn document_message(input: &[u8]) -> Outcome {
     outcome
 }
 
-/// Messages of AWS and of the test signer, in BER, in DER and in base64.
+/// Messages from AWS and from the test signer, in BER, in DER and in base64.
 pub fn document_message_seeds() -> Vec<Vec<u8>> {
     let ours = message();
     let mut in_pieces = message();
@@ -87,7 +87,7 @@ pub fn document_message_seeds() -> Vec<Vec<u8>> {
     [messages, published.into()].concat()
 }
 
-/// The DER of a BER input is stable, and not longer.
+/// Checks that the DER of a BER input is stable, and not longer than the input.
 pub fn ber(input: &[u8]) -> Outcome {
     let Ok(der) = to_der(input) else {
         return Outcome::Refused;
@@ -97,14 +97,14 @@ pub fn ber(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// A message with lengths, without them, and with its content in pieces.
+/// A message with lengths, a message without lengths, and a message whose content is in pieces.
 pub fn ber_seeds() -> Vec<Vec<u8>> {
     let mut in_pieces = message();
     in_pieces.piece = 100;
     vec![message().to_ber(), message().to_der(), in_pieces.to_ber()]
 }
 
-/// The contents of a signed document. Each part has the correct format, and occurs in the document.
+/// Parses the contents of a signed document. Each part has the correct format, and occurs in the document.
 pub fn document_contents(input: &[u8]) -> Outcome {
     let Ok(document) = SIGNERS.verify(&SIGNER.message(input).to_base64()) else {
         return Outcome::Refused;
@@ -137,9 +137,9 @@ pub fn document_contents_seeds() -> Vec<Vec<u8>> {
         .into()
 }
 
-/// A response from STS. It contains the document's instance or no instance, and an outage is never a denial.
+/// Parses a response from STS. It contains the document's instance or no instance, and an outage is never a denial.
 pub fn sts_answer(input: &[u8]) -> Outcome {
-    let document = SIGNED.last().expect("ours is the last one");
+    let document = SIGNED.last().expect("our certificate is the last one");
     let partition = of_region(REGION).unwrap();
     let roles: [ProfileRole; 1] = ["nodes".parse().unwrap()];
     let mut outcome = Outcome::Refused;
@@ -164,7 +164,7 @@ pub fn sts_answer(input: &[u8]) -> Outcome {
     outcome
 }
 
-/// Answers that name an instance in both kinds of roles, and refusals in JSON and in XML.
+/// Responses that contain an instance in both kinds of roles, and refusals in JSON and in XML.
 pub fn sts_answer_seeds() -> Vec<Vec<u8>> {
     let identity = |role: &str, user_id: &str| {
         let arn = format!("arn:aws:sts::{ACCOUNT}:assumed-role/{role}/{INSTANCE}");
@@ -194,7 +194,7 @@ pub fn sts_answer_seeds() -> Vec<Vec<u8>> {
     answers.map(String::into_bytes).collect()
 }
 
-/// The text of accepted hosts, roles and regions equals the input.
+/// Checks that the text of accepted hosts, roles and regions equals the input.
 pub fn aws_names(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;
@@ -228,7 +228,8 @@ pub fn aws_names_seeds() -> Vec<Vec<u8>> {
     names.map(|name| name.as_bytes().to_vec()).into()
 }
 
-/// An endorsement key in a response from EC2 has one encoding, and its digest does not depend on its source.
+/// Checks that an endorsement key in a response from EC2 has exactly one encoding, and that its digest does not depend
+/// on its source.
 pub fn ec2_endorsement_key(input: &[u8]) -> Outcome {
     let texts = [
         Some(BASE64_STANDARD.encode(input)),
@@ -263,7 +264,7 @@ pub fn ec2_endorsement_key_seeds() -> Vec<Vec<u8>> {
     vec![p384, rsa, text.into_bytes()]
 }
 
-/// A file with additional signers. It does not remove any signer.
+/// Parses a file with additional signers. It does not remove any signer.
 pub fn signers_file(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;

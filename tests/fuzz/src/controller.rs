@@ -19,8 +19,8 @@ use crate::Outcome;
 /// One more than the maximum number of names in a serving certificate.
 const TOO_MANY_NAMES: usize = 33;
 
-/// `spec.request` of a machine that joins. If the decision issues a certificate, the certificate has the requested key
-/// and name.
+/// Decides on the `spec.request` of a joining machine. If the decision issues a certificate, the certificate has the
+/// requested key and name.
 pub fn decision(input: &[u8]) -> Outcome {
     let Decision::Issue(issued) = decided(&object(input), &cluster()) else {
         return Outcome::Refused;
@@ -43,7 +43,7 @@ pub fn decision_seeds() -> Vec<Vec<u8>> {
     vec![valid().spec.request.0]
 }
 
-/// The names of a serving certificate have one encoding.
+/// Checks that the names in a serving certificate have exactly one encoding.
 pub fn serving_names(input: &[u8]) -> Outcome {
     let Ok(names) = parse_serving_names(input) else {
         return Outcome::Refused;
@@ -68,7 +68,7 @@ pub fn serving_names_seeds() -> Vec<Vec<u8>> {
     vec![der::sequence(&[dns("n1")]), der::sequence(&mixed)]
 }
 
-/// The text of every accepted identifier equals the input.
+/// Checks that the text of every accepted identifier equals the input.
 pub fn identifiers(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;

@@ -1,4 +1,4 @@
-//! Targets of the node library: client-go's exec info, kubeconfigs, settings, the kubelet's arguments.
+//! Targets in the node library: client-go's exec info, kubeconfigs, settings, and the kubelet's arguments.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -25,7 +25,7 @@ use crate::{Outcome, SECRET, assert_keeps_secret};
 /// A length that exceeds the length of any error about exec info. Errors truncate the texts from client-go.
 const MAX_ERROR_LEN: usize = 2 * 1024;
 
-/// client-go's exec info. An error does not contain data of the cluster.
+/// Parses client-go's exec info. An error does not contain cluster data.
 pub fn exec_info(input: &[u8]) -> Outcome {
     let info = match ExecInfo::parse(OsStr::from_bytes(input)) {
         Ok(info) => info,
@@ -103,10 +103,10 @@ fn assert_endpoint(endpoint: &ClusterEndpoint) {
     }
 }
 
-/// The directory of the kubeconfigs to read.
+/// The directory that contains the kubeconfigs to read.
 static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
 
-/// A kubeconfig. Errors do not contain credentials.
+/// Parses a kubeconfig. Errors do not contain credentials.
 pub fn kubeconfig(input: &[u8]) -> Outcome {
     // Skip paths to files that never end, or that a parser must not read.
     if ["/dev", "/proc", "/sys"]
@@ -153,7 +153,7 @@ fn assert_parts(path: &Path) {
     }
 }
 
-/// Asserts that an error contains no credential; names and paths in it are not credentials.
+/// Asserts that an error does not contain a credential; names and paths in it are not credentials.
 fn assert_no_credential(error: &KubeconfigError) {
     if let KubeconfigError::Invalid(InvalidKubeconfig { place, why }) = error {
         assert_keeps_secret(&why.to_string());
@@ -263,7 +263,7 @@ pub fn settings_file_seeds() -> Vec<Vec<u8>> {
     files.map(String::into_bytes).into()
 }
 
-/// The kubelet's arguments. Each value occurs in the input, and the last value of a repeated flag is used.
+/// Parses the kubelet's arguments. Each value occurs in the input, and the last value of a repeated flag is used.
 pub fn kubelet_arguments(input: &[u8]) -> Outcome {
     let text = String::from_utf8_lossy(input);
     let of_process = KubeletArguments::from_cmdline(input);

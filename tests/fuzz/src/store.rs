@@ -1,4 +1,4 @@
-//! Targets of the node library's store: the files of the state directory, and their contents.
+//! Targets in the node library's store: the files in the state directory, and their contents.
 
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
@@ -33,7 +33,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3601);
 /// The minimum length of a relevant part of a key in base64.
 const KEY_PART_LEN: usize = 24;
 
-/// A node's key and certificate, and its cluster's CA.
+/// A node's key and certificate, and the CA of its cluster.
 struct Node {
     ca: CertificateAuthority,
     pair: KeyAndCertificate,
@@ -50,7 +50,7 @@ static NODE: LazyLock<Node> = LazyLock::new(|| {
     }
 });
 
-/// An accepted credential is written to the file unchanged, byte for byte.
+/// Checks that an accepted credential is written to the file unchanged, byte for byte.
 pub fn credential_file(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;
@@ -96,7 +96,7 @@ fn subject() -> Asked {
     }
 }
 
-/// An issued chain: a credential that is created from it can be stored, and belongs to this key and node.
+/// Checks that a credential that is created from an issued chain can be stored, and belongs to this key and node.
 pub fn issued_chain(input: &[u8]) -> Outcome {
     let key = || PrivateKey::from_pem(Secret::new(NODE.pair.key_pem.clone())).unwrap();
     let subject = subject();
@@ -182,7 +182,7 @@ fn machine() -> MachineDigest {
     serde_json::from_str(r#"{"productUuid":"00ff","boardAssetTag":"i-1"}"#).unwrap()
 }
 
-/// `pending.json` is unchanged after a round trip. Errors do not contain any part of its key.
+/// Checks that `pending.json` is unchanged after a round trip. Errors do not contain any part of its key.
 pub fn pending_file(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;
@@ -226,7 +226,8 @@ pub fn pending_file_seeds() -> Vec<Vec<u8>> {
     [vec![unused.to_json().to_vec()], files].concat()
 }
 
-/// The record of a failure is unchanged after a round trip, and never applies for longer than the longest pause.
+/// Checks that the record of a failure is unchanged after a round trip, and never applies for longer than the longest
+/// pause.
 pub fn failure_record(input: &[u8]) -> Outcome {
     let text = str::from_utf8(input).ok();
     let Some(record) = text.and_then(FailureRecord::parse) else {
@@ -267,7 +268,7 @@ fn scope() -> FailureScope {
     }
 }
 
-/// The output of `inspect` for a text: tables of printable lines, without any part of a private key.
+/// Checks the output of `inspect` for a text: it contains tables of printable lines, and no part of a private key.
 pub fn inspected_text(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;
@@ -309,7 +310,7 @@ pub fn inspected_text_seeds() -> Vec<Vec<u8>> {
     .concat()
 }
 
-/// Asserts that an error contains no long part of the base64 in the parsed text.
+/// Asserts that an error does not contain a long part of the base64 in the parsed text.
 fn assert_keeps_keys(error: &str, text: &str) {
     let is_base64 = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
     let mut parts = text.split(|c: char| !is_base64(c));

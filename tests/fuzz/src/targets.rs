@@ -12,7 +12,7 @@ macro_rules! targets {
     };
 }
 
-/// Every target, by module.
+/// The targets of every module.
 pub const TARGETS: &[Target] = targets! {
     attestation:
         envelope envelope_seeds,

@@ -1,4 +1,4 @@
-//! Targets of `node-attestation-runtime`: a tenant's files, and the responses from its API server.
+//! Targets in `node-attestation-runtime`: a tenant's files, and the responses from its API server.
 
 use std::sync::LazyLock;
 
@@ -25,7 +25,7 @@ const TOO_MANY_CERTIFICATES: usize = 17;
 /// The runtime of clients.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
-/// A tenant's kubeconfig: errors do not contain its data, and no client connects to this host.
+/// Checks that errors about a tenant's kubeconfig do not contain its data, and that no client connects to this host.
 pub fn tenant_kubeconfig(input: &[u8]) -> Outcome {
     let kubeconfig = match TenantKubeconfig::parse(input, EgressPolicy::STRICT) {
         Ok(kubeconfig) => kubeconfig,
@@ -72,7 +72,7 @@ pub fn tenant_kubeconfig_seeds() -> Vec<Vec<u8>> {
     users.map(|user| kubeconfig(user).into_bytes()).into()
 }
 
-/// The CA of a cluster: certificates before a zero byte, and the key after it.
+/// Parses the CA of a cluster: the certificates before a zero byte, and the key after it.
 pub fn cluster_ca(input: &[u8]) -> Outcome {
     let mut values = input.splitn(2, |byte| *byte == 0);
     let fields = ["tls.crt", "tls.key"].map(|field| {
@@ -86,7 +86,7 @@ pub fn cluster_ca(input: &[u8]) -> Outcome {
     let Ok(ca) = ClusterCa::from_secret(&secret) else {
         return Outcome::Refused;
     };
-    let first = ca.certificates().first().expect("there is one at least");
+    let first = ca.certificates().first().expect("there is at least one");
     assert_eq!(ca.audiences().count(), ca.certificates().len());
     if let Some(signer) = ca.signer() {
         assert_eq!(signer.ca_der(), first);
@@ -95,7 +95,7 @@ pub fn cluster_ca(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// A CA with its key, without it, and during its replacement.
+/// A CA with its key, a CA without its key, and a CA during its replacement.
 pub fn cluster_ca_seeds() -> Vec<Vec<u8>> {
     let (ca, former) = (ca(), CertificateAuthority::new("kubernetes"));
     let certificate = &ca.pair().certificate_pem;
@@ -112,7 +112,7 @@ fn ca() -> CertificateAuthority {
     CertificateAuthority::new("kubernetes")
 }
 
-/// The Secret of a bootstrap token: its expiry is extended, and a parse returns the new time.
+/// Extends the expiry time in the Secret of a bootstrap token. A parse then returns the new time.
 pub fn bootstrap_token(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;
@@ -129,7 +129,7 @@ pub fn bootstrap_token(input: &[u8]) -> Outcome {
         assert!(end <= longest);
         let mut secret: Value = serde_json::from_str(text).unwrap();
         secret["data"]["expiration"] = patch["data"]["expiration"].clone();
-        // The token does not need another extension.
+        // The token does not need to be extended again.
         assert_eq!(extension(&secret.to_string(), now), Ok(None));
     }
     Outcome::Accepted
@@ -201,7 +201,7 @@ pub fn managed_fields_seeds() -> Vec<Vec<u8>> {
     vec![object.to_string().into(), list.to_string().into(), pretty]
 }
 
-/// An object in a watch. The parser accepts every JSON value, and errors do not contain the contents.
+/// Decodes an object in a watch. The parser accepts every JSON value, and errors do not contain the contents.
 pub fn watched_object(input: &[u8]) -> Outcome {
     let is_json = serde_json::from_slice::<Value>(input).is_ok();
     let request = lenient::<CertificateSigningRequest>(input);

@@ -37,7 +37,7 @@ fn registers(bank: Bank) -> Registers {
     Registers::of_bank(bank, digests.into()).unwrap()
 }
 
-/// `TPMT_PUBLIC` of an attestation key: its Name covers every byte of it.
+/// Parses the `TPMT_PUBLIC` of an attestation key: its Name covers every byte of it.
 pub fn attestation_public(input: &[u8]) -> Outcome {
     let Ok(key) = attestation_key(input) else {
         return Outcome::Refused;
@@ -60,7 +60,7 @@ pub fn attestation_public_seeds() -> Vec<Vec<u8>> {
     vec![FORGER.public(ATTRIBUTES), rsa.concat()]
 }
 
-/// `TPMT_PUBLIC` of an endorsement key: its Name covers every byte of it.
+/// Parses the `TPMT_PUBLIC` of an endorsement key: its Name covers every byte of it.
 pub fn endorsement_public(input: &[u8]) -> Outcome {
     let Ok(key) = endorsement_key(input) else {
         return Outcome::Refused;
@@ -87,8 +87,8 @@ fn assert_named(key: &PublicKey, public_area: &[u8]) {
     assert!(rest.is_empty() && spki.parsed().is_ok());
 }
 
-/// `TPMS_ATTEST`, with a valid signature over any content. An accepted structure has one encoding, and covers these
-/// registers.
+/// Parses a `TPMS_ATTEST` with a valid signature over any content. An accepted structure has one encoding, and covers
+/// these registers.
 pub fn attest(input: &[u8]) -> Outcome {
     let again = attest_again(input);
     if let Some(again) = &again {
@@ -113,7 +113,7 @@ pub fn attest_seeds() -> Vec<Vec<u8>> {
     BANKS.map(forged).into()
 }
 
-/// `TPMT_SIGNATURE` over a quote: it has one encoding.
+/// Checks that a `TPMT_SIGNATURE` over a quote has exactly one encoding.
 pub fn signature(input: &[u8]) -> Outcome {
     if let Some(again) = signature_again(input) {
         assert_eq!(again, input);
@@ -121,7 +121,7 @@ pub fn signature(input: &[u8]) -> Outcome {
     Outcome::of(verified(forged(Bank::Sha256), input.to_vec(), Bank::Sha256).is_some())
 }
 
-/// Two signatures of the quote.
+/// Two signatures over the quote.
 pub fn signature_seeds() -> Vec<Vec<u8>> {
     let forged = forged(Bank::Sha256);
     vec![FORGER.sign(&forged), FORGER.sign(&forged)]
@@ -173,7 +173,8 @@ impl Maker {
     }
 }
 
-/// The certificate of an endorsement key: the vendor's signature covers the signed part of an accepted certificate.
+/// Parses the certificate of an endorsement key: the vendor's signature covers the signed part of an accepted
+/// certificate.
 pub fn endorsement_certificate(input: &[u8]) -> Outcome {
     if !MAKER.accepts(input, MAKER.ca.intermediates()) {
         return Outcome::Refused;
@@ -182,13 +183,13 @@ pub fn endorsement_certificate(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// The certificate, and the same certificate with the padding of a TPM's memory.
+/// The certificate, and the same certificate with the padding from a TPM's memory.
 pub fn endorsement_certificate_seeds() -> Vec<Vec<u8>> {
     let padded = [&MAKER.certificate[..], &[0xff; 16]].concat();
     vec![MAKER.certificate.clone(), padded]
 }
 
-/// The certificate of an intermediate CA between a TPM and its manufacturer's root CA.
+/// Parses the certificate of an intermediate CA between a TPM and its manufacturer's root CA.
 pub fn intermediate_certificate(input: &[u8]) -> Outcome {
     let mut outcome = Outcome::Refused;
     for place in 0..MAKER.ca.intermediates().len() {
@@ -252,7 +253,7 @@ const POLICY_B: [u8; 48] = [
     0xcb, 0x47, 0xba, 0x09, 0x69, 0x96, 0x46, 0x15, 0x0f, 0x9f, 0xc0, 0x00, 0xf3, 0xf8, 0x0e, 0x12,
 ];
 
-/// An odd modulus of 2048 bits, which does not belong to a real key.
+/// An odd 2048-bit modulus, which does not belong to a real key.
 fn modulus() -> Vec<u8> {
     let mut modulus: Vec<u8> = (0..8_u8)
         .flat_map(|block| Sha256::digest([block]))
@@ -262,13 +263,13 @@ fn modulus() -> Vec<u8> {
     modulus
 }
 
-/// `TPMS_ECC_POINT` of an uncompressed point.
+/// The `TPMS_ECC_POINT` for an uncompressed point.
 fn coordinates(point: &[u8]) -> Vec<u8> {
     let (x, y) = point[1..].split_at(point.len() / 2);
     [sized(x), sized(y)].concat()
 }
 
-/// A `TPM2B` of these bytes.
+/// A `TPM2B` that contains these bytes.
 fn sized(bytes: &[u8]) -> Vec<u8> {
     let length = u16::try_from(bytes.len()).unwrap();
     [&length.to_be_bytes(), bytes].concat()

@@ -1,4 +1,4 @@
-//! Every target accepts its seeds, and keeps its guarantees for mutated seeds.
+//! Runs every target with its seeds, which it must accept, and with mutated seeds, for which its guarantees must hold.
 
 #[path = "smoke/mutation.rs"]
 mod mutation;
@@ -17,7 +17,7 @@ const MUTATIONS: usize = 4_000;
 /// The number of mutated inputs for a target that signs or writes files.
 const FEW_MUTATIONS: usize = 1_000;
 
-/// Prints the input with which a target panics.
+/// Prints the input that made a target panic.
 struct Culprit<'a>(&'a Target, &'a [u8]);
 
 impl Drop for Culprit<'_> {
@@ -40,8 +40,8 @@ fn target(name: &str) -> &'static Target {
     named.next().expect("a target has this name")
 }
 
-/// Runs the target with its seeds and this number of mutations. The target must accept and refuse at least these
-/// numbers of mutations, which are half of the measured numbers. A target that refuses every input does not check the
+/// Runs the target with its seeds and this number of mutations. The target must accept and reject at least these
+/// numbers of mutations, which are half of the measured numbers. A target that rejects every input does not check the
 /// guarantees about accepted input.
 #[track_caller]
 fn survive(name: &str, mutations: usize, accepted: usize, refused: usize) {
@@ -74,7 +74,7 @@ macro_rules! survive {
     };
 }
 
-// Each target, with the minimum numbers of mutations that it accepts and refuses.
+// Each target, with the minimum numbers of mutations that it accepts and rejects.
 survive! {
     the_parser_of_envelopes_survives_mutations: "envelope" MUTATIONS 62 1936,
     the_parser_of_certification_requests_survives_mutations: "certification_request" MUTATIONS 242 1755,

@@ -1,13 +1,13 @@
 //! A plugin like `kubelet-authenticator-null` that tests can kill at a step, move to a different machine, or make newer
 //! than its controller.
 //!
-//! `KILL_AT` names the step after which the plugin gets SIGKILL, as when the kubelet's unit restarts. `MACHINE_ROOT` is
-//! the root directory of the kernel and firmware files that describe the machine. `PANIC_AT` names the step after which
-//! the run panics. `PANIC_ON_CALL` is the number of the call to the provider's `renewal` that panics, on any thread.
-//! `HANG_FOR` is the number of seconds for which the evidence is unavailable, regardless of the deadline. `SLOW_FOR` is
-//! the number of seconds that the device needs for evidence; the device stops at the deadline. `VERSIONS` lists the
-//! evidence versions that the plugin supports. `ANSWERS` makes the plugin answer challenges, with an audience that
-//! consists of this prefix and the challenge's ID.
+//! `KILL_AT` is the name of the step after which the plugin gets SIGKILL, as when the kubelet's unit restarts.
+//! `MACHINE_ROOT` is the root directory of the kernel and firmware files that describe the machine. `PANIC_AT` is the
+//! name of the step after which the run panics. `PANIC_ON_CALL` is the number of the call to the provider's `renewal`
+//! that panics, on any thread. `HANG_FOR` is the number of seconds for which the evidence is unavailable, regardless of
+//! the deadline. `SLOW_FOR` is the number of seconds that the device needs for evidence; the device stops at the
+//! deadline. `VERSIONS` lists the evidence versions that the plugin supports. `ANSWERS` makes the plugin answer
+//! challenges, with an audience that consists of this prefix and the challenge's ID.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -104,7 +104,7 @@ fn main() -> ExitCode {
     let observer = move |done: kubelet_authenticator::testing::Step| {
         assert!(format!("{done:?}") != panics, "{SECRET}");
         if format!("{done:?}") == step {
-            kill_process(getpid(), Signal::KILL).expect("a process may end itself");
+            kill_process(getpid(), Signal::KILL).expect("a process can end itself");
         }
     };
     let machine = std::env::var_os("MACHINE_ROOT").map(|root| Machine::rooted(Path::new(&root)));

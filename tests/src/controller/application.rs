@@ -18,7 +18,7 @@ use x509_parser::pem::parse_x509_pem;
 
 use super::{Machine, PATIENCE};
 
-/// A kubelet's request under construction. It is valid at first.
+/// A kubelet's request under construction. It is initially valid.
 #[derive(Debug, Clone)]
 pub struct Application {
     provider: Provider,
@@ -28,17 +28,17 @@ pub struct Application {
 }
 
 impl Application {
-    /// A request from a machine without evidence.
+    /// Creates a request from a machine without evidence.
     pub fn insecure(machine: Machine) -> Self {
         Self::new(machine, Provider::INSECURE, None)
     }
 
-    /// A request from a machine with a rubber stamp for the cluster with this CA.
+    /// Creates a request from a machine with a rubber stamp for the cluster that has this CA.
     pub fn null(machine: Machine, ca_pem: &str) -> Self {
         Self::new(machine, Provider::NULL, Some(stamp(ca_pem)))
     }
 
-    /// A request with this provider and evidence.
+    /// Creates a request with this provider and evidence.
     pub fn new(machine: Machine, provider: Provider, evidence: Option<Vec<u8>>) -> Self {
         let mut application =
             Self::claiming(machine.name, &machine.provider_id(), provider, evidence);
@@ -46,12 +46,12 @@ impl Application {
         application
     }
 
-    /// A request with a rubber stamp for the cluster with this CA, for any node and machine.
+    /// Creates a request with a rubber stamp for the cluster that has this CA, for any node and machine.
     pub fn stamped(node_name: &str, provider_id: &str, ca_pem: &str) -> Self {
         Self::claiming(node_name, provider_id, Provider::NULL, Some(stamp(ca_pem)))
     }
 
-    /// A request for any node and machine, without a token.
+    /// Creates a request for any node and machine, without a token.
     pub fn claiming(
         node_name: &str,
         provider_id: &str,
@@ -61,7 +61,8 @@ impl Application {
         Self::proving(node_name, provider_id, provider, |_| evidence)
     }
 
-    /// A request for any node and machine. `evidence` gets the DER of the `SubjectPublicKeyInfo` of the request's key.
+    /// Creates a request for any node and machine. `evidence` receives the DER of the `SubjectPublicKeyInfo` of the
+    /// request's key.
     pub fn proving(
         node_name: &str,
         provider_id: &str,
@@ -78,7 +79,7 @@ impl Application {
         )
     }
 
-    /// A request for any node and machine, with an existing key (PKCS#8 PEM).
+    /// Creates a request for any node and machine, with an existing key (PKCS#8 PEM).
     pub fn of_key(
         key_pem: &str,
         (node_name, provider_id): (&str, &str),
@@ -134,7 +135,7 @@ impl Application {
         &self.token
     }
 
-    /// The request's key, PKCS#8 PEM.
+    /// The request's key, as PKCS#8 PEM.
     pub fn key_pem(&self) -> &str {
         &self.key_pem
     }
@@ -153,7 +154,7 @@ impl Application {
         })
     }
 
-    /// The object that the API server stores if the token's holder sent it.
+    /// The object that the API server stores if the token's holder sends the request.
     fn to_stored(&self) -> Value {
         let mut object = self.to_json();
         object["spec"]["username"] = format!("system:bootstrap:{}", self.token).into();
@@ -172,7 +173,7 @@ impl Application {
     }
 }
 
-/// A rubber stamp for the cluster with this CA.
+/// A rubber stamp for the cluster that has this CA.
 fn stamp(ca_pem: &str) -> Vec<u8> {
     let ca = CertificateDer::from_pem_slice(ca_pem.as_bytes()).unwrap();
     let evidence = Header {
@@ -208,8 +209,12 @@ pub fn is_signed_by(certificate: &str, ca: &str) -> bool {
 /// Waits until the request in the in-memory API server satisfies `wanted`.
 #[track_caller]
 pub fn wait_for_csr(server: &ApiServer, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-    poll(PATIENCE, || server.csr(name).filter(&wanted))
-        .unwrap_or_else(|| panic!("it never came to that: {:#?}", server.csr(name)))
+    poll(PATIENCE, || server.csr(name).filter(&wanted)).unwrap_or_else(|| {
+        panic!(
+            "the request never reached this state: {:#?}",
+            server.csr(name)
+        )
+    })
 }
 
 /// Whether the request is issued, denied or failed.

@@ -1,4 +1,4 @@
-//! A cluster in this process.
+//! A test cluster in this process.
 
 use std::path::Path;
 
@@ -10,12 +10,12 @@ use super::{Application, Machine, PATIENCE, Setup, is_answered, wait_for_csr};
 use crate::cloud::{Cloud, Instance};
 use crate::program;
 
-/// The ID of the bootstrap token of the machine at this position of [`Bed::instances`].
+/// The bootstrap token ID for the machine at this index in [`Bed::instances`].
 pub fn token_of_instance(number: usize) -> String {
     format!("to{number:04}")
 }
 
-/// An API server, and a controller's files for it.
+/// An API server, and the files for a controller of it.
 #[derive(Debug)]
 pub struct Bed {
     /// The API server.
@@ -33,13 +33,13 @@ impl Bed {
         bed
     }
 
-    /// A cluster with the rubber stamp.
+    /// Creates a cluster whose controller accepts the rubber stamp.
     pub fn null(machines: &[Machine]) -> Self {
         Self::new("null-attestation-controller", machines)
     }
 
-    /// A cluster with `node-attestation-controller`, for these instances. The first instance has the bootstrap token
-    /// [`token_of_instance`]`(0)`.
+    /// Creates a cluster with `node-attestation-controller`, for these instances. The first instance has the bootstrap
+    /// token [`token_of_instance`]`(0)`.
     pub fn instances(cloud: &Cloud, instances: &[Instance]) -> Self {
         let bed = Self::new("node-attestation-controller", &[]);
         let machines = instances.iter().enumerate().map(|(number, instance)| {
@@ -53,7 +53,7 @@ impl Bed {
         bed.asking(cloud)
     }
 
-    /// A cluster with `node-attestation-controller`, for the instances that it finds in this cloud with these
+    /// Creates a cluster with `node-attestation-controller`, for the instances that it finds in this cloud with these
     /// settings.
     pub fn found(cloud: &Cloud, aws: &Value) -> Self {
         let mut bed = Self::new("node-attestation-controller", &[]);
@@ -102,7 +102,7 @@ impl Bed {
         }
     }
 
-    /// Stores an approved request of this machine in the API server. Returns its name.
+    /// Stores an approved request from this machine in the API server. Returns its name.
     pub fn stamped(&self, machine: Machine) -> String {
         Application::null(machine, self.server.ca_pem()).put(&self.server)
     }

@@ -1,4 +1,4 @@
-//! Real Kubernetes, and a controller in it with only the required permissions.
+//! A real Kubernetes cluster, and a controller in it that has only the required permissions.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ pub struct RealBed {
 }
 
 impl RealBed {
-    /// Starts a cluster with these controllers, in which the project's controller has its permissions.
+    /// Starts a cluster with these Kubernetes controllers, in which the project's controller has its permissions.
     pub fn start(controllers: Controllers) -> Self {
         let cluster = ControlPlane::builder().controllers(controllers).start();
         cluster.install_bindings(&[KubeadmBinding::KubeletBootstrap]);
@@ -35,7 +35,7 @@ impl RealBed {
         bed
     }
 
-    /// Grants the controller's permissions to `user`, with these verbs for its signers.
+    /// Grants `user` the controller's permissions, with these verbs for its signers.
     pub fn grant(&self, user: &str, verbs: &[&str]) {
         let rbac = "rbac.authorization.k8s.io";
         let requests = "certificates.k8s.io";
@@ -115,18 +115,18 @@ impl RealBed {
             .allowing_insecure()
     }
 
-    /// `node-attestation-controller` for these machines, whose CA has its key in an external signer.
+    /// Sets up `node-attestation-controller` for these machines, with a CA whose key is in an external signer.
     pub fn signed_by(&self, socket: &Path, ca_cert: &Path, machines: &[Machine]) -> Setup {
         let kubeconfig = self.cluster.client_cert_kubeconfig(CONTROLLER, None);
         Setup::with_signer(&kubeconfig, ca_cert, socket, machines)
     }
 
-    /// The rubber stamp for these machines.
+    /// Sets up a controller that accepts the rubber stamp of these machines.
     pub fn null(&self, machines: &[Machine]) -> Setup {
         self.null_as(CONTROLLER, machines)
     }
 
-    /// The rubber stamp, run by a different user.
+    /// Sets up a controller that accepts the rubber stamp, and uses a different user.
     pub fn null_as(&self, user: &str, machines: &[Machine]) -> Setup {
         self.setup(user, &program("null-attestation-controller"), machines)
     }
@@ -137,12 +137,12 @@ impl RealBed {
         Setup::new(program, &kubeconfig, (&ca.0, &ca.1), machines)
     }
 
-    /// A request with a rubber stamp for this cluster.
+    /// Creates a request with a rubber stamp for this cluster.
     pub fn stamped(&self, machine: Machine) -> Application {
         Application::null(machine, self.cluster.ca().certificate_pem())
     }
 
-    /// Creates the request's token, and then the request with this token. Returns its name.
+    /// Creates the request's token, and then creates the request with this token. Returns its name.
     pub fn file(&self, application: &Application) -> String {
         let token = self
             .cluster
@@ -173,7 +173,7 @@ impl RealBed {
         })
     }
 
-    /// A kubeconfig with the issued certificate.
+    /// A kubeconfig that contains the issued certificate.
     pub fn kubeconfig_of(&self, application: &Application, csr: &Value) -> PathBuf {
         let pair = KeyAndCertificate {
             certificate_pem: certificate_of(csr).expect("a certificate"),
@@ -182,7 +182,7 @@ impl RealBed {
         self.cluster.kubeconfig(User::Certificate(pair))
     }
 
-    /// The API server's identity of the user of this kubeconfig.
+    /// The API server's view of the user of this kubeconfig.
     pub fn who_is(&self, kubeconfig: &Path) -> Value {
         let mut who = self
             .cluster

@@ -25,7 +25,7 @@ pub fn check_attestation(scene: &Scene, pool: &str, status: &str) {
     let condition = &mut spec["checks"]["unhealthyMachineConditions"][0];
     condition["status"] = json!(status);
     condition["timeoutSeconds"] = json!(1);
-    // The pool has only one Machine, so a limit on remediation must not apply.
+    // The pool contains only one Machine, so a limit on remediation must not apply.
     spec.remove("remediation").unwrap();
     SITE.management.kubectl().create_object(&check);
 }
@@ -39,7 +39,7 @@ pub fn wait_for_machine(deployment: &MachineDeployment) -> Vec<Value> {
     found.expect("the deployment has a Machine")
 }
 
-/// Waits until a Machine of the deployment exists, and none of the previous Machines exists.
+/// Waits until the deployment has a Machine, and none of the previous Machines exists.
 #[track_caller]
 pub fn wait_for_others(deployment: &MachineDeployment, former: &[Value]) {
     let gone = poll(PATIENCE, || {

@@ -1,4 +1,4 @@
-//! Objects in the test clusters, and the tables in which kubectl prints them.
+//! Objects in the test clusters, and the tables that kubectl prints for them.
 
 use crate::management::WorkloadCluster;
 use kubelet_attestation::names::Provider as Attestor;
@@ -11,7 +11,7 @@ use super::{PATIENCE, Site};
 
 const GROUP: &str = "attestation.cluster.x-k8s.io";
 
-/// The rows of kubectl's output, and their columns.
+/// The rows of kubectl's output, split into columns.
 pub fn rows(table: &str) -> Vec<Vec<&str>> {
     let lines = table.lines().filter(|line| !line.is_empty());
     lines
@@ -19,8 +19,8 @@ pub fn rows(table: &str) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// Asserts an operator's view: the cluster is Ready, and each of these nodes has a running Machine, a record and a
-/// Ready Node.
+/// Asserts that an operator sees the expected state: the cluster is Ready, and each of these nodes has a running
+/// Machine, a record and a Ready Node.
 #[track_caller]
 pub fn reads_well(site: &Site, cluster: &WorkloadCluster, nodes: &[String]) {
     let kinds = "kubeletauthentications,machines.cluster.x-k8s.io,nodeidentities";
@@ -47,7 +47,7 @@ pub fn reads_well(site: &Site, cluster: &WorkloadCluster, nodes: &[String]) {
     }
 }
 
-/// Waits for the condition of this Machine that reports its node as attested, next to the conditions from Cluster API.
+/// Waits for the condition that reports this Machine's node as attested, next to the conditions from Cluster API.
 #[track_caller]
 fn is_attested(site: &Site, cluster: &WorkloadCluster, machine: &str) {
     let words = ["get", machine, "-n", cluster.namespace()];
@@ -73,7 +73,7 @@ pub fn client_requests(cluster: &WorkloadCluster, attestor: &Attestor) -> Vec<Va
     requests
 }
 
-/// The number of client certificates that this signer has issued to the node itself.
+/// The number of client certificates from this signer that the node requested with its own certificate.
 pub fn renewals(plane: &ControlPlane, signer: &str, node_name: &str) -> usize {
     let user = format!("system:node:{node_name}");
     let requests = plane.csrs();
@@ -85,7 +85,7 @@ pub fn renewals(plane: &ControlPlane, signer: &str, node_name: &str) -> usize {
     requests.iter().filter(is_one).count()
 }
 
-/// The record of this node's name.
+/// The record for this node name.
 pub fn record(site: &Site, cluster: &WorkloadCluster, node_name: &str) -> Value {
     let name = format!("{}.{node_name}", cluster.name());
     let words = ["get", "nodeidentities", &name, "-n", cluster.namespace()];

@@ -1,5 +1,5 @@
-//! The objects of Cluster API Provider AWS. Its definitions follow Cluster API's contract v1beta1, under a version
-//! with the name v1beta2.
+//! The objects of Cluster API Provider AWS. Its definitions follow Cluster API's contract v1beta1, although their
+//! version is named v1beta2.
 
 mod instances;
 
@@ -15,20 +15,20 @@ use crate::cloud::{ACCOUNT, Cloud, REGION};
 /// The security groups that the provider requires for an AWSCluster that it manages itself.
 const SECURITY_GROUPS: [&str; 5] = ["apiserver-lb", "bastion", "controlplane", "lb", "node"];
 
-/// The control planes of EKS and ROSA, which also name an identity.
+/// The control planes of EKS and ROSA, which also refer to an identity.
 const MANAGED_CONTROL_PLANES: [&str; 2] = [
     "awsmanagedcontrolplanes.controlplane.cluster.x-k8s.io",
     "rosacontrolplanes.controlplane.cluster.x-k8s.io",
 ];
 
-/// The identities, by plural.
+/// The plural names of the identities.
 const IDENTITIES: [&str; 3] = [
     "awsclustercontrolleridentities",
     "awsclusterroleidentities",
     "awsclusterstaticidentities",
 ];
 
-/// The annotation of an AWSCluster that the provider ignores, while it manages its AWSMachines.
+/// The annotation on an AWSCluster that makes the provider ignore the AWSCluster, while it manages the AWSMachines.
 const MANAGED_BY: &str = "cluster.x-k8s.io/managed-by";
 
 impl Management {
@@ -57,19 +57,19 @@ impl Management {
     }
 }
 
-/// Creates the only network for AWSClusters. Machines of this process can have addresses in this network.
+/// Creates the only network for AWSClusters. Machines in this process can have addresses in this network.
 #[track_caller]
 pub fn network(cloud: &Cloud) -> Network {
     let ec2 = cloud.moto().ec2(ACCOUNT, REGION);
     ec2.create_network(&Machine::network(), &SECURITY_GROUPS)
 }
 
-/// Creates networks for the AWSClusters of these accounts, instead of [`network`]. Machines of this process can have
+/// Creates networks for the AWSClusters of these accounts, instead of [`network`]. Machines in this process can have
 /// addresses in these networks.
 ///
 /// # Panics
 ///
-/// If there are more accounts than networks.
+/// Panics if there are more accounts than networks.
 #[track_caller]
 pub fn networks(cloud: &Cloud, accounts: &[&str]) -> Vec<Network> {
     let ranges = Machine::networks();
@@ -112,7 +112,7 @@ pub(super) fn machine_template(network: &Network) -> Value {
         "ami": { "id": "ami-12345678" },
         "subnet": { "id": network.subnet },
         "sshKeyName": "",
-        // As with most providers, the user data are only stored in the instance.
+        // As with most providers, the user data are stored only in the instance.
         "cloudInit": { "insecureSkipSecretsManager": true },
     } } })
 }

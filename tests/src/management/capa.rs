@@ -38,7 +38,7 @@ impl Capa {
 }
 
 impl Management {
-    /// Starts the manager, with the credentials of the cloud's account. The first build takes ten minutes.
+    /// Starts the manager with the credentials of the cloud's account. The first build takes ten minutes.
     #[track_caller]
     pub fn start_capa(&self, cloud: &Cloud) -> Capa {
         let built = binaries::build(&script());
@@ -63,7 +63,7 @@ impl Management {
     }
 }
 
-/// The manager's objects in the management cluster, which are available without the manager.
+/// The manager's objects in the management cluster, which exist even without the manager.
 #[track_caller]
 pub(super) fn manifests() -> Vec<Value> {
     let built = binaries::build_part(&script(), "manifests");

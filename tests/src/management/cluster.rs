@@ -51,13 +51,13 @@ impl ClusterBuilder {
         }
     }
 
-    /// Leaves the fields of Cluster API's managers unchanged.
+    /// Does not change the fields that Cluster API's managers write.
     pub(super) fn managed(mut self) -> Self {
         self.managed = true;
         self
     }
 
-    /// Stores its objects in this namespace, which is created if necessary.
+    /// Stores the Cluster's objects in this namespace, which is created if necessary.
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.place.namespace = namespace.to_owned();
         self
@@ -150,7 +150,8 @@ impl ClusterBuilder {
             for part in &mut parts {
                 part.owner = Some(&cluster.object);
             }
-            // Create the parts first, because Cluster API searches for a missing object again only after 30 seconds.
+            // The parts are created first, because Cluster API searches for a missing object again only after 30
+            // seconds.
             let parts: Vec<_> = parts.iter().collect();
             self.place.create_without_statuses(&parts);
             self.place.write_statuses(&parts);
@@ -283,7 +284,7 @@ impl AwaitedCluster {
         &self.workload
     }
 
-    /// Waits until the Cluster's objects exist, and writes the data of its providers.
+    /// Waits until the Cluster's objects exist, and writes the data that their providers would write.
     #[track_caller]
     pub fn wait(self) -> WorkloadCluster {
         let Self { builder, workload } = self;
@@ -296,7 +297,7 @@ impl AwaitedCluster {
     }
 }
 
-/// The API server's address in the format of Cluster API objects.
+/// The API server's address in the format that Cluster API objects use.
 fn endpoint(workload: &ControlPlane) -> Value {
     let authority = workload.server().trim_start_matches("https://");
     let (host, port) = authority.split_once(':').expect("it has a port");
@@ -352,7 +353,7 @@ fn namespace(place: &Place) -> Value {
     })
 }
 
-/// A workload cluster, and the Cluster that represents it on the management cluster.
+/// A workload cluster, and the Cluster that represents it in the management cluster.
 #[derive(Debug)]
 pub struct WorkloadCluster {
     pub(super) place: Place,
@@ -369,7 +370,7 @@ impl WorkloadCluster {
         &self.place.cluster
     }
 
-    /// The namespace of its objects on the management cluster.
+    /// The namespace of the Cluster's objects in the management cluster.
     pub fn namespace(&self) -> &str {
         &self.place.namespace
     }
@@ -378,7 +379,7 @@ impl WorkloadCluster {
     ///
     /// # Panics
     ///
-    /// If its control plane runs on machines.
+    /// Panics if the cluster's control plane runs on machines.
     #[track_caller]
     pub fn control_plane(&self) -> &Arc<ControlPlane> {
         let workload = self.workload.as_ref();
@@ -397,7 +398,7 @@ impl WorkloadCluster {
         self.place.get(self.infrastructure.kind(), self.name())
     }
 
-    /// A builder for a Machine with this name.
+    /// Creates a builder for a Machine with this name.
     pub fn machine(&self, name: &str) -> MachineBuilder {
         MachineBuilder::new(
             self.place.clone(),
@@ -407,7 +408,7 @@ impl WorkloadCluster {
         )
     }
 
-    /// A builder for a MachinePool with this name.
+    /// Creates a builder for a MachinePool with this name.
     pub fn pool(&self, name: &str) -> PoolBuilder {
         PoolBuilder::new(
             self.place.clone(),
@@ -431,7 +432,7 @@ impl WorkloadCluster {
         self.place.write_secret("kubeconfig", &self.object, &data);
     }
 
-    /// Writes `<cluster>-ca`: PEM, with or without its key.
+    /// Writes `<cluster>-ca` as PEM, with or without its key.
     #[track_caller]
     pub fn write_ca(&self, certificate: &str, key: Option<&String>) {
         let data = ca_data(certificate, key.map(String::as_str));

@@ -13,16 +13,16 @@ use super::contract::{CLUSTER, GENERIC_CONTROL_PLANE};
 use super::managers::BUILT;
 use super::{Management, WorkloadCluster};
 
-/// The label of the definitions and the providers of clusterctl.
+/// The label on clusterctl's definitions and providers.
 const CLUSTERCTL: &str = "clusterctl.cluster.x-k8s.io";
 
-/// The label of clusterctl's inventory.
+/// The label on clusterctl's inventory.
 const INVENTORY: &str = "clusterctl.cluster.x-k8s.io/core";
 
 /// The resource of Clusters.
 const CLUSTERS: &str = "clusters.cluster.x-k8s.io";
 
-/// The label of a provider's name.
+/// The label with a provider's name.
 const PROVIDER: &str = "cluster.x-k8s.io/provider";
 
 /// The providers in this management cluster, each with its name, type and label.
@@ -40,12 +40,13 @@ const PROVIDERS: [[&str; 3]; 4] = [
 /// The version of the providers.
 pub const CLUSTER_API_VERSION: &str = "v1.14.2";
 
-/// Cluster API Provider AWS, whose namespace has the Secrets that `clusterctl move` moves with their identities.
+/// Cluster API Provider AWS, whose namespace contains the Secrets that `clusterctl move` moves together with their
+/// identities.
 const AWS: [&str; 3] = ["aws", "InfrastructureProvider", "infrastructure-aws"];
 
 impl Management {
     /// Writes the inventory of `clusterctl init` with Cluster API Provider AWS, for a cluster without managers; the
-    /// definitions of the provider exist.
+    /// provider's definitions must exist.
     #[track_caller]
     pub fn take_inventory_with_aws(&self) {
         for namespace in ["capi-system", "capa-system"] {
@@ -115,7 +116,7 @@ pub(super) fn register(
         "metadata": { "name": label, "namespace": namespace, "labels": labels },
         "providerName": name, "type": kind, "version": version,
     });
-    // The API server can begin to serve a definition some time after it is established.
+    // The API server can start to serve a definition some time after it is established.
     let created = poll(DEADLINE, || kubectl.try_create(&provider).ok());
     assert!(created.is_some(), "{provider:#} cannot be created");
 }
@@ -148,7 +149,7 @@ pub fn clusterctl(home: &Path, arguments: &[&str]) -> String {
 }
 
 impl WorkloadCluster {
-    /// Moves everything in its namespace with `clusterctl move`, and writes the statuses that no manager writes,
+    /// Moves all objects in its namespace with `clusterctl move`, and writes the statuses that no manager writes,
     /// because clusterctl does not move statuses.
     #[track_caller]
     pub fn clusterctl_move(self, target: &Management) -> Self {
@@ -159,7 +160,7 @@ impl WorkloadCluster {
         self.clusterctl_move_with(target, &kubeconfigs)
     }
 
-    /// Starts `clusterctl move`, and kills it when the target has this Cluster.
+    /// Starts `clusterctl move`, and kills it when this Cluster exists in the target.
     #[track_caller]
     pub fn interrupt_clusterctl_move(&self, target: &Management) {
         let kubeconfigs = [
@@ -195,7 +196,7 @@ impl WorkloadCluster {
         launch.spawn(&files.join("clusterctl.log"))
     }
 
-    /// The same as [`Self::clusterctl_move`] with these kubeconfigs, for this management cluster and the target.
+    /// Like [`Self::clusterctl_move`], with these kubeconfigs for this management cluster and the target.
     #[track_caller]
     pub fn clusterctl_move_with(mut self, target: &Management, kubeconfigs: &[PathBuf; 2]) -> Self {
         let files = Scratch::new("clusterctl");
@@ -223,7 +224,7 @@ impl WorkloadCluster {
     }
 }
 
-/// The status of an existing control plane with an external manager.
+/// The status of an existing control plane that has an external manager.
 pub(super) fn control_plane_status() -> Value {
     json!({
         "initialization": { "controlPlaneInitialized": true },

@@ -6,9 +6,9 @@ use super::aws;
 /// Cluster API's contracts with its providers: object versions and formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contract {
-    /// Up to Cluster API 1.10: only v1beta1.
+    /// Cluster API 1.10 and earlier: only v1beta1.
     V1Beta1,
-    /// Since Cluster API 1.11: v1beta2 is stored, and v1beta1 is also served.
+    /// Cluster API 1.11 and later: v1beta2 is stored, and v1beta1 is also served.
     V1Beta2,
 }
 
@@ -55,7 +55,7 @@ impl InfraCluster {
         }
     }
 
-    /// The kind of its machine templates, and the spec of a template.
+    /// The kind of the provider's machine templates, and the spec of a template.
     pub(super) fn machine_template(&self) -> (Kind, Value) {
         match self {
             Self::WithSigners | Self::WithoutSigners => (
@@ -128,7 +128,7 @@ impl Kind {
         }
     }
 
-    /// Its name for kubectl, with the group: another group can have the same kind.
+    /// The resource name for kubectl, with the group, because another group can contain the same kind.
     pub(super) fn resource(self) -> String {
         format!("{}.{}", self.plural, self.group)
     }
@@ -147,7 +147,7 @@ impl Contract {
         format!("{}/{}", kind.group, self.version())
     }
 
-    /// A reference in a spec.
+    /// A reference to an object, as in a spec.
     pub(super) fn reference(self, kind: Kind, namespace: &str, name: &str) -> Value {
         match self {
             Self::V1Beta1 => json!({

@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 use super::Contract;
 use crate::packaging;
 
-/// Cluster API's resources, reduced to the fields that the project reads; both versions in each file.
+/// The directory of Cluster API's resources, reduced to the fields that the project reads. Each file contains both
+/// versions.
 const CLUSTER_API: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/cluster-api");
 
-/// Defines the resources of Cluster API, of its providers and of the project, which has these manifests.
+/// Defines the resources of Cluster API, of its providers and of the project, whose definitions are in these manifests.
 #[track_caller]
 pub(super) fn install(kubectl: &Kubectl, contract: Contract, manifests: &Path) {
     let theirs = read(CLUSTER_API).into_iter().map(|mut definition| {
@@ -66,13 +67,13 @@ pub(super) fn wait_until_established(kubectl: &Kubectl, definitions: &[Value]) {
     kubectl.ok(wait.into_iter().chain(names.iter().map(String::as_str)));
 }
 
-/// The project's own resources, as released with these manifests.
+/// The project's own resources, as they are released with these manifests.
 #[track_caller]
 fn ours(manifests: &Path) -> Vec<Value> {
     read(manifests.join("crds"))
 }
 
-/// Every definition in the YAML files of a directory.
+/// Reads every definition in the YAML files in a directory.
 #[track_caller]
 fn read(folder: impl AsRef<Path>) -> Vec<Value> {
     let folder = folder.as_ref();
@@ -94,7 +95,7 @@ fn read(folder: impl AsRef<Path>) -> Vec<Value> {
     files.iter().map(parse).collect()
 }
 
-/// Reduces a definition to its state before v1beta2.
+/// Reduces a definition to its form before v1beta2.
 fn keep_v1beta1(definition: &mut Value) {
     let labels = definition["metadata"]["labels"].as_object_mut().unwrap();
     labels.remove("cluster.x-k8s.io/v1beta2");

@@ -15,16 +15,16 @@ use node_attestation_runtime::machine_conditions::NODE_ATTESTED;
 
 use super::place::{CLUSTER_NAME, Metadata, New, Place};
 
-/// The label of the objects of a MachineDeployment.
+/// The label on the objects of a MachineDeployment.
 const DEPLOYMENT_NAME: &str = "cluster.x-k8s.io/deployment-name";
 
-/// The label of a MachineDeployment with its name in the Cluster's topology.
+/// The label on a MachineDeployment that contains its name in the Cluster's topology.
 const TOPOLOGY_NAME: &str = "topology.cluster.x-k8s.io/deployment-name";
 
-/// The label of the objects of a control plane.
+/// The label on the objects of a control plane.
 const CONTROL_PLANE: &str = "cluster.x-k8s.io/control-plane";
 
-/// The deadline for Machines to be Running.
+/// The deadline for Machines to reach the phase Running.
 pub(super) const RUNNING: Duration = Duration::from_secs(900);
 
 /// A MachineDeployment, or a KubeadmControlPlane, which supports the same operations.
@@ -35,10 +35,10 @@ pub struct MachineDeployment {
     name: String,
 }
 
-/// The label of the Machines and the InfraMachines of a MachinePool.
+/// The label on the Machines and the InfraMachines of a MachinePool.
 pub(super) const POOL_NAME: &str = "cluster.x-k8s.io/pool-name";
 
-/// The field of a GenericMachinePool's spec that makes its provider create InfraMachines.
+/// The field in a GenericMachinePool's spec that makes its provider create InfraMachines.
 pub(super) const HAS_MACHINES: &str = "hasMachines";
 
 /// A MachinePool.
@@ -133,7 +133,7 @@ impl WorkloadCluster {
         self.pool_of(name, replicas, config, json!({}))
     }
 
-    /// The same pool with Machines, which Cluster API creates for the InfraMachines of the pool.
+    /// Creates the same pool with Machines, which Cluster API creates for the pool's InfraMachines.
     #[track_caller]
     pub fn machine_pool_with_machines_of(
         &self,
@@ -218,7 +218,7 @@ impl MachineDeployment {
             .patch(self.kind, &self.name, &json!({ "spec": spec }));
     }
 
-    /// Uses the bootstrap configuration of another MachineDeployment for its Machines from now on.
+    /// Uses another MachineDeployment's bootstrap configuration for its Machines from now on.
     #[track_caller]
     pub fn bootstrap_as(&self, other: &Self) {
         let config = json!({ "configRef": { "name": other.name } });
@@ -227,7 +227,7 @@ impl MachineDeployment {
         self.place.patch(self.kind, &self.name, &patch);
     }
 
-    /// The same object in the Cluster's current management cluster.
+    /// Returns the same object in the Cluster's current management cluster.
     pub fn moved_with(self, cluster: &WorkloadCluster) -> Self {
         Self {
             place: cluster.place.clone(),
@@ -241,8 +241,8 @@ impl MachineDeployment {
         self.wait_until_replaced(count, &[])
     }
 
-    /// Waits until the object has this number of Machines, all of them are running, and their names differ from these
-    /// names. Returns them.
+    /// Waits until the object has this number of Machines, all of them are running, and their names differ from the
+    /// given names. Returns them.
     #[track_caller]
     pub fn wait_until_replaced(&self, count: usize, former: &[&str]) -> Vec<Value> {
         let is_as_wanted = |machine: &Value| {
@@ -256,7 +256,7 @@ impl MachineDeployment {
     ///
     /// # Panics
     ///
-    /// If the Machine has no bootstrap data yet.
+    /// Panics if the Machine does not have bootstrap data yet.
     #[track_caller]
     pub fn bootstrap_token(&self, machine: &str) -> String {
         let token = self.place.bootstrap_token(machine);
@@ -291,7 +291,7 @@ fn wait_for_machines(
 }
 
 impl Place {
-    /// The Machines of the Cluster with this label.
+    /// The Machines in the Cluster that have this label.
     #[track_caller]
     fn machines(&self, label: &str) -> Vec<Value> {
         let labels = format!("{CLUSTER_NAME}={},{label}", self.cluster);
@@ -339,7 +339,7 @@ impl MachinePool {
         wait_for_machines(|| self.place.machines(&label), count, is_running)
     }
 
-    /// The ID of the bootstrap token in the pool's current bootstrap data, if they exist.
+    /// The ID of the bootstrap token in the pool's current bootstrap data, if the data exists.
     #[track_caller]
     pub fn token_id(&self) -> Option<String> {
         let token = self.place.bootstrap_token(&self.name)?;

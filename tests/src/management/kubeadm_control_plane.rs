@@ -15,8 +15,8 @@ use super::place::{Metadata, New};
 use super::{ClusterBuilder, WorkloadCluster, crds};
 
 impl ClusterBuilder {
-    /// Creates the Cluster, its InfraCluster with this endpoint, and a KubeadmControlPlane of one Machine with this
-    /// KubeadmConfigSpec, which Cluster API's managers create.
+    /// Creates the Cluster, its InfraCluster with this endpoint, and a KubeadmControlPlane with one Machine that has
+    /// this KubeadmConfigSpec. Cluster API's managers create the Machine.
     #[track_caller]
     pub fn create_with_kubeadm(
         self,
@@ -107,8 +107,8 @@ impl WorkloadCluster {
         self.place.patch(CLUSTER, self.name(), &patch);
     }
 
-    /// kubectl with the kubeconfig that Cluster API stores for the cluster, as soon as it exists and the API server
-    /// responds. Then the definitions that the controller needs in the cluster are installed.
+    /// Returns kubectl with the kubeconfig that Cluster API stores for the cluster, as soon as it exists and the API
+    /// server responds. Before it returns, installs the definitions that the controller needs in the cluster.
     #[track_caller]
     pub fn wait_for_kubectl(&self) -> Kubectl {
         let place = &self.place;

@@ -15,13 +15,13 @@ const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 /// The secret half of every bootstrap token.
 const SECRET: &str = "0123456789abcdef";
 
-/// The number of the next token: every token of a test process has a different ID.
+/// The number of the next token, so that every token in a test process has a different ID.
 static TOKENS: AtomicU32 = AtomicU32::new(0);
 
 /// A builder for a Machine with its KubeadmConfig, its bootstrap token and its InfraMachine.
 ///
-/// By default, the Machine is provisioned, its bootstrap data exist, and its Node has not joined. The Node has the name
-/// of the Machine.
+/// By default, the Machine is provisioned, its bootstrap data exists, and its Node has not joined. The Node has the
+/// name of the Machine.
 #[derive(Debug)]
 #[must_use = "nothing is created before `create`"]
 pub struct MachineBuilder {
@@ -75,7 +75,7 @@ impl MachineBuilder {
         }
     }
 
-    /// Sets the provider ID; `generic:<cluster>/<name>` by default.
+    /// Sets the provider ID. The default is `generic:<cluster>/<name>`.
     pub fn provider_id(mut self, id: &str) -> Self {
         id.clone_into(&mut self.provider_id);
         self
@@ -155,8 +155,8 @@ impl MachineBuilder {
                 );
                 let place = &self.place;
                 place.create_without_statuses(&[&infra_machine, &config]);
-                // Set the reference only now, as Cluster API does. If the config were missing, the controller would not
-                // read it again immediately.
+                // The reference is set only now, as in Cluster API. If the config were missing, the controller would
+                // not read it again immediately.
                 let spec = json!({ "spec": { "bootstrap": data } });
                 place.patch(MACHINE, &self.name, &spec);
                 place.write_statuses(&[&infra_machine, &config, &machine]);
@@ -187,7 +187,7 @@ impl MachineBuilder {
     }
 }
 
-/// A token that the workload cluster accepts.
+/// Creates a token that the workload cluster accepts.
 #[track_caller]
 pub(super) fn new_token(workload: &ControlPlane) -> BootstrapToken {
     let id = format!("t{:05}", TOKENS.fetch_add(1, Ordering::Relaxed));
@@ -253,7 +253,7 @@ impl Machine {
         &self.provider_id
     }
 
-    /// The bootstrap token of the Machine, or of its pool.
+    /// The bootstrap token for the Machine, or for its pool.
     pub fn token(&self) -> &BootstrapToken {
         &self.token
     }
@@ -269,7 +269,7 @@ impl Machine {
         self.place.get(MACHINE, &self.name)
     }
 
-    /// Provisions the Machine: sets the provider ID of the InfraMachine, then of the Machine.
+    /// Provisions the Machine: sets the provider ID of the InfraMachine, and then the provider ID of the Machine.
     #[track_caller]
     pub fn provision(&mut self, provider_id: &str) {
         let contract = self.place.contract;
@@ -286,7 +286,7 @@ impl Machine {
         provider_id.clone_into(&mut self.provider_id);
     }
 
-    /// Replaces the addresses that the infrastructure reports: types and addresses.
+    /// Replaces the addresses that the infrastructure reports, each with its type.
     #[track_caller]
     pub fn set_addresses(&self, addresses: &[(&str, &str)]) {
         let addresses: Vec<_> = addresses

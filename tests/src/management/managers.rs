@@ -39,16 +39,17 @@ pub(super) const ALL: [&str; 3] = [CORE, KUBEADM_BOOTSTRAP, KUBEADM_CONTROL_PLAN
 /// but its manifest permits only reads of KubeadmControlPlanes.
 const READS_CONTROL_PLANES: &str = "reads-control-planes";
 
-/// Cluster API's providers, each with the ServiceAccount and the permissions in its manifest, and with its webhooks.
+/// The managers of Cluster API's providers. Each has the ServiceAccount and the permissions from its manifest, and its
+/// webhooks.
 ///
-/// The webhooks listen on all addresses, because no flag selects an address.
+/// The webhooks listen on all addresses, because the managers do not have a flag for the address.
 #[derive(Debug)]
 pub(super) struct Managers {
     processes: Vec<Process>,
     webhooks: Webhooks,
 }
 
-/// The certificate and the key of webhooks, in a directory.
+/// The directory with the certificate and the key for webhooks.
 #[derive(Debug)]
 pub(super) struct Webhooks {
     files: Scratch,
@@ -87,7 +88,7 @@ impl Manager {
 }
 
 impl Managers {
-    /// Starts the managers, and waits until all managers are ready. Bootstrap tokens have this lifetime.
+    /// Starts the managers, and waits until all of them are ready. Bootstrap tokens have this lifetime.
     #[track_caller]
     pub(super) fn start(cluster: &ControlPlane, names: &[&str], token_ttl: Duration) -> Self {
         let webhooks = Webhooks::new();
@@ -101,7 +102,7 @@ impl Managers {
             let program = Launch::new(name, BUILT.join(name)).args(flags(name, token_ttl));
             start(cluster, program, &account, port, &webhooks)
         });
-        // Start all managers before the first wait.
+        // Start all managers before waiting for the first one.
         let started: Vec<_> = started.collect();
         let processes = started.into_iter().map(Manager::wait_until_ready);
         Self {
@@ -111,7 +112,7 @@ impl Managers {
     }
 }
 
-/// The options of this manager.
+/// The options for this manager.
 fn flags(name: &str, token_ttl: Duration) -> Vec<String> {
     // Both feature gates are off by default. Without these gates, the managers reject Ignition configurations and
     // ClusterClasses.
@@ -126,7 +127,7 @@ fn flags(name: &str, token_ttl: Duration) -> Vec<String> {
     }
 }
 
-/// Applies a manager's manifests, with its webhooks on that port. Returns its ServiceAccount.
+/// Applies a manager's manifests, with its webhooks on this port. Returns its ServiceAccount.
 #[track_caller]
 pub(super) fn install(
     kubectl: &Kubectl,
@@ -148,14 +149,14 @@ fn wait_until_established(kubectl: &Kubectl) {
     kubectl.ok(wait.into_iter().chain(["crd", "--all"]));
 }
 
-/// The metadata of the manager's ServiceAccount in its manifests.
+/// The metadata of the manager's ServiceAccount, from its manifests.
 fn account_of(objects: &[Value]) -> Value {
     let mut objects = objects.iter();
     let account = objects.rfind(|object| object["kind"] == "ServiceAccount");
     account.map_or(Value::Null, |account| account["metadata"].clone())
 }
 
-/// The objects of a manager's manifests, with its webhooks on that port.
+/// The objects in a manager's manifests, with its webhooks on this port.
 #[track_caller]
 fn with_webhooks_on(port: u16, manifests: &Path, webhooks: &Webhooks) -> Vec<Value> {
     let ca = &webhooks.ca;
@@ -172,7 +173,7 @@ fn with_webhooks_on(port: u16, manifests: &Path, webhooks: &Webhooks) -> Vec<Val
     objects
 }
 
-/// The objects of a manager's manifests.
+/// The objects in a manager's manifests.
 #[track_caller]
 pub(crate) fn read(manifests: &Path) -> Vec<Value> {
     let list = fs::read(manifests);
@@ -221,7 +222,7 @@ fn call_on(client: &mut Value, port: u16, ca: &str) {
     });
 }
 
-/// Starts a manager as this ServiceAccount, with its webhooks on that port.
+/// Starts a manager as this ServiceAccount, with its webhooks on this port.
 #[track_caller]
 pub(super) fn start(
     cluster: &ControlPlane,
@@ -248,7 +249,7 @@ pub(super) fn start(
     }
 }
 
-/// A kubeconfig with a token of the ServiceAccount with this metadata.
+/// A kubeconfig that contains a token for the ServiceAccount with this metadata.
 #[track_caller]
 pub(crate) fn service_account_kubeconfig(cluster: &ControlPlane, account: &Value) -> PathBuf {
     let [account, namespace] = ["name", "namespace"].map(|field| account[field].as_str().unwrap());
@@ -264,7 +265,7 @@ pub(crate) fn service_account_kubeconfig(cluster: &ControlPlane, account: &Value
     cluster.kubeconfig(User::Token(token))
 }
 
-/// Whether the readiness probe succeeds, which waits for the webhooks.
+/// Whether the readiness probe succeeds, which happens only after the webhooks are ready.
 fn is_ready(port: u16) -> bool {
     let ask = || {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;

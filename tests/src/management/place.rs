@@ -10,7 +10,7 @@ use super::contract::Kind;
 
 pub(super) const CLUSTER_NAME: &str = "cluster.x-k8s.io/cluster-name";
 
-/// The place of a Cluster's objects.
+/// The namespace and the management cluster of a Cluster's objects.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) control_plane: Arc<ControlPlane>,
@@ -28,7 +28,7 @@ pub(super) struct New<'a> {
     pub(super) name: &'a str,
     /// The stored object that owns the new object.
     pub(super) owner: Option<&'a Value>,
-    /// Labels, annotations and finalizers, in addition to the labels, annotations and finalizers of every object.
+    /// The labels, annotations and finalizers that are added to those that every object has.
     pub(super) metadata: Metadata,
     pub(super) spec: Value,
     pub(super) status: Value,
@@ -47,7 +47,7 @@ impl Place {
         self.control_plane.kubectl()
     }
 
-    /// Creates the object with its status, and returns the object as it was stored before the status was written.
+    /// Creates the object with its status, and returns it as it was stored before the status was written.
     #[track_caller]
     pub(super) fn create(&self, new: &New<'_>) -> Value {
         let stored = self.create_without_statuses(&[new]).remove(0);
@@ -101,7 +101,7 @@ impl Place {
             .json(["get", &resource, name, "-n", &self.namespace])
     }
 
-    /// The bootstrap data of a Machine, from this Secret.
+    /// The bootstrap data for a Machine, from this Secret.
     #[track_caller]
     pub(super) fn bootstrap_data(&self, secret: &str) -> String {
         let words = ["get", "secret", secret, "-n", &self.namespace];
@@ -129,7 +129,7 @@ impl Place {
         self.kubectl().patch(&target, &json!({ "status": status }));
     }
 
-    /// Deletes the object. If it has finalizers, it remains.
+    /// Deletes the object. If the object has finalizers, it remains.
     #[track_caller]
     pub(super) fn delete(&self, kind: Kind, name: &str) {
         let resource = kind.resource();

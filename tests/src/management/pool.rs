@@ -9,7 +9,7 @@ use super::contract::{GENERIC_MACHINE_POOL, KUBEADM_CONFIG, MACHINE_POOL};
 use super::machine::{kubeadm_config, new_token};
 use super::place::{Metadata, New, Place};
 
-/// A builder for a MachinePool with its KubeadmConfig, its one token and its InfraMachinePool.
+/// A builder for a MachinePool with its KubeadmConfig, its only token and its InfraMachinePool.
 #[derive(Debug)]
 #[must_use = "nothing is created before `create`"]
 pub struct PoolBuilder {
@@ -101,8 +101,8 @@ impl PoolBuilder {
         );
         let place = &self.place;
         place.create_without_statuses(&[&infra_pool, &config]);
-        // Set the reference only now, as Cluster API does. If the config were missing, the controller would not read it
-        // again immediately.
+        // The reference is set only now, as in Cluster API. If the config were missing, the controller would not read
+        // it again immediately.
         let data = json!({ "bootstrap": { "dataSecretName": self.name } });
         let spec = json!({ "spec": { "template": { "spec": data } } });
         place.patch(MACHINE_POOL, &self.name, &spec);
@@ -156,7 +156,8 @@ impl Pool {
         self.place.patch(MACHINE_POOL, &self.name, &patch);
     }
 
-    /// A builder for a MachinePool Machine: labeled with the pool, without a separate bootstrap configuration.
+    /// Creates a builder for a MachinePool Machine, which has the label of the pool, but no bootstrap configuration of
+    /// its own.
     pub fn machine(&self, name: &str) -> MachineBuilder {
         let place = self.place.clone();
         MachineBuilder::new(place, self.workload.clone(), &self.object, name)

@@ -1,4 +1,4 @@
-//! An infrastructure provider that runs the test's machines, with systemd, cloud-init, kubeadm and a kubelet.
+//! An infrastructure provider that runs the test's machines, each with systemd, cloud-init, kubeadm and a kubelet.
 
 mod instances;
 mod pools;
@@ -33,13 +33,13 @@ pub enum Order {
 /// The parameters of a machine's start.
 #[derive(Debug)]
 pub struct Boot {
-    /// The host name of the machine: the name of the InfraMachine, of the instance in its pool, or of the host.
+    /// The machine's host name: the name of the InfraMachine, of the instance in its pool, or of the host.
     pub name: String,
-    /// The provider ID, which the infrastructure publishes immediately or later.
+    /// The provider ID, which the infrastructure publishes either immediately or later.
     pub provider_id: String,
     /// Its bootstrap data.
     pub data: String,
-    /// The Kubernetes version of its Machine or pool, by which an infrastructure chooses the image. The Machines of a
+    /// The Kubernetes version of its Machine or pool, with which an infrastructure chooses the image. Machines in a
     /// pool do not have a version.
     pub version: Option<String>,
 }
@@ -47,7 +47,7 @@ pub struct Boot {
 /// A provider for the GenericMachines and GenericMachinePools of one Cluster. It runs until it is dropped. The
 /// provider's machines stop when it is dropped.
 ///
-/// A machine is provisioned when it runs and has a provider ID.
+/// A machine counts as provisioned when it runs and has a provider ID.
 #[derive(Debug)]
 pub struct Provider {
     rounds: Rounds<Infrastructure>,
@@ -55,7 +55,7 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// Starts the provider; `boot` starts a machine.
+    /// Starts the provider. `boot` starts a machine.
     pub fn start(
         cluster: &WorkloadCluster,
         order: Order,
@@ -85,7 +85,7 @@ impl Provider {
         (self, cluster)
     }
 
-    /// Pauses until the result is dropped, like a provider while the management cluster does not respond. Its machines
+    /// Pauses until the result is dropped, like a provider whose management cluster does not respond. Its machines
     /// continue to run.
     pub fn paused(&self) -> MutexGuard<'_, ()> {
         self.rounds.pause()
@@ -95,7 +95,7 @@ impl Provider {
     ///
     /// # Panics
     ///
-    /// If there is no such machine.
+    /// Panics if there is no such machine.
     #[track_caller]
     pub fn on<R>(&self, name: &str, act: impl FnOnce(&Machine) -> R) -> R {
         let running = lock(&self.running);
@@ -115,7 +115,7 @@ impl Drop for Provider {
     }
 }
 
-/// The machines, even after a panic on another thread: they must stop in any case.
+/// Locks the machines, even after a panic on another thread: they must stop in any case.
 fn lock(running: &Mutex<Instances>) -> MutexGuard<'_, Instances> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }

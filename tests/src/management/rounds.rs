@@ -7,7 +7,7 @@ use std::time::Duration;
 /// The time between two rounds.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// A controller in the test. It repeats its rounds on a separate thread until it is stopped or dropped.
+/// A controller that runs in the test. It repeats its rounds on a separate thread until it is stopped or dropped.
 pub(super) struct Rounds<T> {
     /// Dropping this sender stops the controller.
     end: Option<mpsc::Sender<()>>,
@@ -50,7 +50,7 @@ impl<T> Rounds<T> {
     ///
     /// # Panics
     ///
-    /// If a round panicked.
+    /// Panics if a round panicked.
     pub(super) fn end(&mut self) -> Option<T> {
         self.end = None;
         match self.thread.take()?.join() {

@@ -1,4 +1,4 @@
-//! The Secrets with the kubeconfig and the CA of a workload cluster.
+//! The Secrets that contain the kubeconfig and the CA of a workload cluster.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::place::{CLUSTER_NAME, Place, owner_reference};
 
 /// The kubeconfig that Cluster API writes for a cluster: all content is inline, the user is a member of
-/// `system:masters`, and the key is in SEC1 or PKCS#1.
+/// `system:masters`, and the key is in SEC1 or PKCS#1 format.
 pub fn workload_kubeconfig(name: &str, workload: &ControlPlane) -> String {
     workload_kubeconfig_of_ca(name, workload, workload.ca())
 }
@@ -57,7 +57,7 @@ users:
     )
 }
 
-/// The data of `<cluster>-ca`, without a key if the control plane is external.
+/// The data in `<cluster>-ca`, without a key if the control plane is external.
 pub(super) fn ca_data(certificate: &str, key: Option<&str>) -> Value {
     let mut data = json!({ "tls.crt": BASE64_STANDARD.encode(certificate) });
     if let Some(key) = key {

@@ -1,30 +1,31 @@
-//! The locations of the programs that are built once for all tests.
+//! The paths of the programs that are built once for all tests.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
-/// The variable that names the directory of the programs. The Makefile sets it.
+/// The variable with the directory of the programs. The Makefile sets it.
 pub const DIRECTORY_VARIABLE: &str = "KUBELET_AUTHENTICATOR_CONTROL_PLANE";
 
-/// The variable with the allowed builds, separated by colons. Each build is named after the folder of its script.
-/// Without the variable, all builds are allowed.
+/// The variable with the allowed builds, separated by colons. Each build has the name of the directory that contains
+/// its script. If the variable is not set, all builds are allowed.
 const BUILDS_VARIABLE: &str = "KUBELET_AUTHENTICATOR_BUILDS";
 
 static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
     std::env::var_os(DIRECTORY_VARIABLE).map_or_else(control_plane, PathBuf::from)
 });
 
-/// One of the programs: `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`,
-/// `kubelet`, `kubectl`, `kubeadm` or `fakecri`.
+/// The path of one of the programs: `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`, `kubelet`,
+/// `kubectl`, `kubeadm` or `fakecri`.
 ///
-/// The variable `KUBELET_AUTHENTICATOR_CONTROL_PLANE` names the directory of the programs. Without this variable,
+/// The variable `KUBELET_AUTHENTICATOR_CONTROL_PLANE` contains the directory of the programs. If it is not set,
 /// `tests/control-plane/build` prints the directory, and first builds the programs if necessary.
 ///
 /// # Panics
 ///
-/// If the programs cannot be built, or do not include this program, because a test that needs the program cannot pass.
+/// Panics if the programs cannot be built, or do not include this program, because a test that needs the program cannot
+/// pass.
 #[track_caller]
 pub fn control_plane_binary(name: &str) -> PathBuf {
     let path = DIRECTORY.join(name);
@@ -44,7 +45,7 @@ pub static KUBERNETES_VERSION: LazyLock<String> =
 ///
 /// # Panics
 ///
-/// If kubeadm fails.
+/// Panics if kubeadm fails.
 #[track_caller]
 pub fn kubernetes_version(kubeadm: &Path) -> String {
     let mut kubeadm = Command::new(kubeadm);
@@ -55,12 +56,12 @@ pub fn kubernetes_version(kubeadm: &Path) -> String {
     version.trim_end().to_owned()
 }
 
-/// The directory of the same programs with an older minor version of Kubernetes, such as `1.35`. If necessary,
+/// The directory with the same programs in an older minor version of Kubernetes, such as `1.35`. If necessary,
 /// `tests/older-kubernetes/build` first builds the directory.
 ///
 /// # Panics
 ///
-/// If the programs cannot be built.
+/// Panics if the programs cannot be built.
 #[track_caller]
 pub fn older_kubernetes(minor: &str) -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../older-kubernetes/build");
@@ -71,17 +72,17 @@ fn control_plane() -> PathBuf {
     build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../control-plane/build"))
 }
 
-/// The directory that this script prints. If necessary, the script first builds the directory.
+/// Returns the directory that this script prints. If necessary, the script first builds the directory.
 ///
 /// # Panics
 ///
-/// If the build fails, because a test that needs the directory cannot pass.
+/// Panics if the build fails, because a test that needs the directory cannot pass.
 #[track_caller]
 pub fn build(script: &Path) -> PathBuf {
     built(&mut Command::new(script), script)
 }
 
-/// Like [`build`], for a single part, whose name is the argument of the script.
+/// Like [`build`], for a single part. The argument of the script is the name of the part.
 ///
 /// # Panics
 ///
@@ -101,7 +102,7 @@ fn built(command: &mut Command, script: &Path) -> PathBuf {
         may_be_used,
         "{folder} is not in {BUILDS_VARIABLE}: the suite belongs to those of `make test-all`; see tests/suites"
     );
-    // Inherit standard error, because a first build takes minutes and prints a message about this.
+    // Standard error is inherited, because a first build takes minutes and prints a message about this.
     let output = command
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())

@@ -1,4 +1,4 @@
-//! The source of the simulators' time.
+//! The source of the time in the simulators.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! Debian's cloud-init, run outside a machine.
+//! Runs Debian's cloud-init outside a machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,8 @@ use std::process::Command;
 use crate::binaries::build;
 use crate::process::Scratch;
 
-/// Reads the metadata service with cloud-init's EC2 datasource, and renders the template as an instance's user data.
+/// A script that reads the metadata service with cloud-init's EC2 datasource, and renders the template as an instance's
+/// user data.
 ///
 /// The script replaces only the function that searches for EC2 in the firmware tables of this machine.
 const RENDER: &str = r#"
@@ -26,22 +27,22 @@ template = os.path.join(directory, "template")
 print(render_jinja_payload_from_file(open(template).read(), template, data))
 "#;
 
-/// The directory tree of cloud-init and its libraries, which is a layer for a root directory.
+/// The directory tree of cloud-init and its libraries, which is a layer of a root directory.
 #[track_caller]
 pub(crate) fn tree() -> PathBuf {
     build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../cloud-init/build"))
 }
 
-/// The output of cloud-init for this template, which is in the user data of the instance with this metadata service.
+/// The output of cloud-init for this template in the user data of the instance that has this metadata service.
 ///
 /// # Panics
 ///
-/// If cloud-init is neither installed nor available for download, or fails.
+/// Panics if cloud-init is neither installed nor available for download, or if it fails.
 #[track_caller]
 pub fn render_on_ec2(metadata_service: &str, template: &str) -> String {
     let scratch = Scratch::new("cloud-init");
     scratch.write("template", format!("## template: jinja\n{template}"));
-    // Use the system's Python, because the packages are for this version.
+    // The system's Python is used, because the packages are for this version.
     let output = Command::new("/usr/bin/python3")
         .args(["-c", RENDER, metadata_service])
         .arg(scratch.path())

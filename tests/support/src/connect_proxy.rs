@@ -85,7 +85,7 @@ impl ConnectProxy {
             .clone()
     }
 
-    /// The number of requests so far without the required authorization.
+    /// The number of requests so far that did not have the required authorization.
     pub fn refusals(&self) -> usize {
         self.refused.load(Ordering::SeqCst)
     }
@@ -148,7 +148,7 @@ fn serve(
     client.set_read_timeout(None)?;
     let (from_server, to_client) = (server.try_clone()?, client.try_clone()?);
     std::thread::spawn(move || pipe(from_server, to_client));
-    // Forward the data with the reader, because it can have read ahead.
+    // The reader forwards the data, because it might have read ahead.
     pipe(reader, server);
     Ok(())
 }

@@ -19,7 +19,7 @@
 //!
 //! # Panics
 //!
-//! If an expected event does not occur, with a description of the event and the end of the relevant log.
+//! Panics if an expected event does not occur, with a description of the event and the end of the relevant log.
 
 mod bootstrap;
 mod builder;
@@ -54,7 +54,7 @@ use crate::process::{Process, Scratch};
 /// The deadline for operations that take a second. The deadline is long, because the machines that run tests are busy.
 pub const DEADLINE: Duration = Duration::from_secs(180);
 
-/// A running control plane. When it is dropped, it stops and leaves nothing behind.
+/// A running control plane. When it is dropped, it stops and does not leave any files or processes.
 #[derive(Debug)]
 pub struct ControlPlane {
     // The processes are the first fields, because fields are dropped in order, and the processes write to the
@@ -77,7 +77,7 @@ impl ControlPlane {
         Self::builder().start()
     }
 
-    /// A builder for a control plane.
+    /// Creates a builder for a control plane.
     pub fn builder() -> ControlPlaneBuilder {
         ControlPlaneBuilder::default()
     }
@@ -87,17 +87,17 @@ impl ControlPlane {
         &self.server
     }
 
-    /// The cluster's certificate authority, which the API server and kubelets also trust for clients.
+    /// The cluster's certificate authority, which the API server and the kubelets also trust for clients.
     pub fn ca(&self) -> &CertificateAuthority {
         &self.ca
     }
 
-    /// The path of the authority's certificate, a PEM file.
+    /// The path of the authority's certificate, which is a PEM file.
     pub fn ca_cert_path(&self) -> PathBuf {
         self.scratch.join("ca.crt")
     }
 
-    /// The path of the authority's private key, a PKCS#8 PEM file.
+    /// The path of the authority's private key, which is a PKCS#8 PEM file.
     pub fn ca_key_path(&self) -> PathBuf {
         self.scratch.join("ca.key")
     }
@@ -107,7 +107,7 @@ impl ControlPlane {
         self.admin.kubeconfig()
     }
 
-    /// kubectl as a member of `system:masters`.
+    /// kubectl with the permissions of `system:masters`.
     pub fn kubectl(&self) -> &Kubectl {
         &self.admin
     }
@@ -122,7 +122,7 @@ impl ControlPlane {
         self.describe(user).write(&self.new_file("kubeconfig"))
     }
 
-    /// Writes a kubeconfig for this API server that refers to files for all data.
+    /// Writes a kubeconfig for this API server that refers to files for all of its data.
     pub fn kubeconfig_with_files(&self, user: User) -> PathBuf {
         self.describe(user)
             .with_files()
@@ -134,21 +134,21 @@ impl ControlPlane {
         self.kubeconfig(User::Exec(exec))
     }
 
-    /// Writes a kubeconfig with a client certificate from the cluster's authority, valid for a day.
+    /// Writes a kubeconfig with a client certificate from the cluster's authority, which is valid for one day.
     pub fn client_cert_kubeconfig(&self, common_name: &str, group: Option<&str>) -> PathBuf {
         self.kubeconfig(User::Certificate(
             self.client_certificate(common_name, group),
         ))
     }
 
-    /// Issues a client certificate, valid for a day, for a user and at most one group.
+    /// Issues a client certificate for a user and at most one group, which is valid for one day.
     pub fn client_certificate(&self, common_name: &str, group: Option<&str>) -> KeyAndCertificate {
         let mut subject = Subject::user(common_name);
         subject.organization = group.map(str::to_owned);
         self.ca.issue(&Contents::client(subject))
     }
 
-    /// A builder for a real kubelet in this cluster.
+    /// Creates a builder for a real kubelet in this cluster.
     pub fn kubelet(&self, name: &str) -> KubeletBuilder {
         KubeletBuilder::new(self, name)
     }
@@ -181,7 +181,7 @@ impl ControlPlane {
         )
     }
 
-    /// Waits for a certificate signing request that satisfies `condition`; `what` describes it.
+    /// Waits for a certificate signing request that satisfies `condition`. `what` describes it.
     #[track_caller]
     pub fn wait_for_csr(&self, what: &str, condition: impl FnMut(&Value) -> bool) -> Value {
         self.admin
@@ -195,7 +195,7 @@ impl ControlPlane {
         list["items"].as_array().cloned().unwrap_or_default()
     }
 
-    /// Restarts kube-apiserver on the same port. The connections and watches of its clients break.
+    /// Restarts kube-apiserver on the same port. The connections and watches of its clients fail.
     #[track_caller]
     pub fn restart_apiserver(&self) {
         {
@@ -260,7 +260,7 @@ impl ControlPlane {
     }
 }
 
-/// The lock of a process, which a failed test can leave poisoned.
+/// Locks a process. A failed test can leave the lock poisoned.
 fn write(process: &RwLock<Process>) -> RwLockWriteGuard<'_, Process> {
     process.write().unwrap_or_else(PoisonError::into_inner)
 }
@@ -280,7 +280,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Whether an object's status has this condition with status True.
+/// Whether an object's status contains this condition with the status True.
 pub fn has_condition(object: &Value, condition: &str) -> bool {
     let conditions = object["status"]["conditions"].as_array();
     conditions.is_some_and(|conditions| {

@@ -30,7 +30,7 @@ use crate::process::Scratch;
 /// The intermediate CAs between the root CA and the endorsement keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intermediates {
-    /// This number of CAs. Each CA is certified by the previous CA.
+    /// This number of CAs. Each CA is certified by the previous one.
     Good(usize),
     /// The certificate of one authority has expired.
     Expired,
@@ -38,9 +38,9 @@ pub enum Intermediates {
     NotAnAuthority,
 }
 
-/// The CAs of a TPM manufacturer. Keys are ECDSA P-256.
+/// The CAs of a TPM manufacturer. Their keys are ECDSA P-256.
 ///
-/// `swtpm_setup` signs with the last authority, like vendors.
+/// Like vendors, `swtpm_setup` signs with the last authority.
 pub struct EkCa {
     root_pem: String,
     intermediates_pem: String,
@@ -116,7 +116,7 @@ impl EkCa {
         let local_ca = Scratch::new("local-ca");
         local_ca.write("signkey.pem", issuer.key().serialize_pem());
         local_ca.write("issuercert.pem", &issuer_pem);
-        // The configuration must name a file, because an empty value is refused.
+        // The configuration must contain a path, because an empty value is rejected.
         local_ca.write("options", "");
         Self {
             root_pem,
@@ -133,7 +133,7 @@ impl EkCa {
         &self.root_pem
     }
 
-    /// A certificate for the root CA that the last CA of `other` signed, as PEM.
+    /// A certificate for the root CA that the last CA of `other` has signed, as PEM.
     pub fn root_cross_signed_by(&self, other: &Self) -> String {
         let (name, public_key) = &self.root;
         let key = SubjectPublicKeyInfo::from_der(public_key).unwrap();
@@ -141,8 +141,8 @@ impl EkCa {
         certificate.unwrap().pem()
     }
 
-    /// The certificates of the intermediate CAs as PEM, each before the certificate of its signer. Empty without
-    /// intermediate CAs.
+    /// The certificates of the intermediate CAs as PEM, each before the certificate of its signer. Empty if there are
+    /// no intermediate CAs.
     pub fn intermediates_pem(&self) -> &str {
         &self.intermediates_pem
     }
@@ -152,19 +152,22 @@ impl EkCa {
         &self.intermediates
     }
 
-    /// Certifies an endorsement key (DER of its `SubjectPublicKeyInfo`). Returns the certificate as DER.
+    /// Certifies an endorsement key (the DER of its `SubjectPublicKeyInfo`). Returns the certificate as DER.
     ///
     /// # Panics
     ///
-    /// If `public_key` is neither an RSA nor an ECDSA key.
+    /// Panics if `public_key` is neither an RSA nor an ECDSA key.
     #[track_caller]
     pub fn certify(&self, public_key: &[u8], contents: &EkContents) -> Vec<u8> {
         let key = SubjectPublicKeyInfo::from_der(public_key).expect("an RSA or ECDSA key");
         let certificate = contents.to_params(&key).signed_by(&key, &self.issuer);
-        certificate.expect("it can be signed").der().to_vec()
+        certificate
+            .expect("the certificate can be signed")
+            .der()
+            .to_vec()
     }
 
-    /// Like [`EkCa::certify`]. The certificate restricts an RSA key to RSAES-OAEP, like the certificates of some
+    /// Like [`EkCa::certify`]. The certificate restricts an RSA key to RSAES-OAEP, as in the certificates of some
     /// vendors.
     #[track_caller]
     pub fn certify_oaep(&self, public_key: &[u8], contents: &EkContents) -> Vec<u8> {

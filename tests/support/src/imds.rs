@@ -1,11 +1,11 @@
 //! An instance metadata service (version 2) for one instance, with faults.
 //!
-//! It responds as EC2's metadata service does, within its scope: session tokens and their lifetimes, the identity
-//! document and its signature, the placement, the services' partition and the credentials of the instance, and lists of
-//! the values in a directory. The service does not create data itself: a test sets an [`Instance`], and can replace it
-//! at run time. Faults are set at run time ([`Imds::inject`], [`Imds::go_down`]), and all requests are recorded.
+//! It responds like EC2's metadata service, within its scope: session tokens and their lifetimes, the identity document
+//! and its signature, the placement, the services' partition and the credentials of the instance, and lists of the
+//! values in a directory. The service does not create data itself: a test sets an [`Instance`], and can replace it at
+//! run time. Faults are set at run time ([`Imds::inject`], [`Imds::go_down`]), and all requests are recorded.
 //!
-//! Each service has a separate port. All services of a process share one thread, so that 200 services are possible. A
+//! Each service has a separate port. All services in a process share one thread, so a process can run 200 services. A
 //! service stops when it is dropped.
 //!
 //! ```
@@ -20,7 +20,7 @@
 //! assert_eq!(imds.requests().len(), 0);
 //! ```
 //!
-//! Not implemented: version 1 (every read without a token is 401), tags, user data, network interfaces, spot notices.
+//! Not implemented: version 1 (every read without a token gets 401), tags, user data, network interfaces, spot notices.
 
 mod faults;
 mod instance;
@@ -46,7 +46,7 @@ use self::faults::Faults;
 use self::session::Sessions;
 use crate::process::{free_port, poll};
 
-/// The longest wait for a port that another process has just used.
+/// The maximum time to wait for a port that another process has just used.
 const PORT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The metadata service of one instance.
@@ -60,17 +60,17 @@ pub struct Imds {
 /// A request that reached the service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// The number of the request's connection, from 0.
+    /// The number of the request's connection, starting from 0.
     pub connection: usize,
     /// HTTP method.
     pub method: String,
-    /// The path and query as received.
+    /// The path and the query, as received.
     pub path: String,
-    /// Whether the request had a token that was valid at that time.
+    /// Whether the request contained a token that was valid at that time.
     pub authorized: bool,
     /// The requested token lifetime, if the request was for a token.
     pub ttl: Option<u32>,
-    /// The status of the response; `None` while the request has no response.
+    /// The status of the response. `None` while the request has no response.
     pub code: Option<u16>,
 }
 
@@ -117,7 +117,7 @@ impl Imds {
             requests: Mutex::default(),
             connections: Mutex::default(),
         });
-        // Use a port below the range that the kernel assigns, so that the port is available again later.
+        // The port is below the range from which the kernel assigns ports, so it is available again later.
         let bound = poll(PORT_PATIENCE, || {
             std::net::TcpListener::bind((ip, free_port())).ok()
         });
@@ -141,7 +141,7 @@ impl Imds {
         format!("http://{}", self.address)
     }
 
-    /// Replaces the instance, for example after a stop and a start, or after a rotation of its credentials.
+    /// Replaces the instance, for example after a stop and a start, or after its credentials were rotated.
     pub fn set(&self, instance: Instance) {
         *lock(&self.shared.instance) = instance;
     }
@@ -151,7 +151,7 @@ impl Imds {
         change(&mut lock(&self.shared.instance));
     }
 
-    /// Adds a fault. If several faults match, they apply in the order in which they were added.
+    /// Adds a fault. If several faults match, they occur in the order in which they were added.
     pub fn inject(&self, route: Route, times: Times, fault: Fault) {
         lock(&self.shared.faults).add(route, times, fault);
     }
@@ -161,17 +161,17 @@ impl Imds {
         lock(&self.shared.faults).clear();
     }
 
-    /// Deletes every token. Requests fail with 401 until a new token is requested.
+    /// Deletes every token. Requests fail with 401 until the client requests a new token.
     pub fn expire_tokens(&self) {
         lock(&self.shared.sessions).clear();
     }
 
-    /// From now on, refuses new connections. Closes the open connections.
+    /// Refuses new connections after this call. Closes the open connections.
     pub fn go_down(&self) {
         let listening = lock(&self.listening).take();
         if let Some(Listening { stop, task }) = listening {
             drop(stop);
-            // Wait for the end of the task, which closes the port.
+            // Waits for the end of the task, which closes the port.
             poll(PORT_PATIENCE, || task.is_finished().then_some(()));
         }
     }
@@ -190,7 +190,7 @@ impl Imds {
         *listening = Some(Listening::start(listener, self.shared.clone()));
     }
 
-    /// Every request so far, oldest first.
+    /// All requests so far, oldest first.
     pub fn requests(&self) -> Vec<Request> {
         lock(&self.shared.requests).clone()
     }

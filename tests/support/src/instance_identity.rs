@@ -1,8 +1,8 @@
-//! Signed instance identity documents in the format of the AWS instance metadata service
-//! (`dynamic/instance-identity/document` and `rsa2048`), signed by a test signer.
+//! Instance identity documents in the format of the AWS instance metadata service (`dynamic/instance-identity/document`
+//! and `rsa2048`), signed by a test signer.
 //!
-//! The messages have the structure of messages published in 2021, byte for byte except for the signed content. A test
-//! can change a part of a message ([`message`]).
+//! The messages have the same structure as messages published in 2021, byte for byte except for the signed content. A
+//! test can change a part of a message ([`message`]).
 
 pub mod message;
 
@@ -21,7 +21,7 @@ pub use message::Message;
 
 use crate::tlv;
 
-/// The issuer name in AWS document signing certificates, starting with the country.
+/// The issuer name in the certificates with which AWS signs documents, starting with the country.
 const ISSUER: [(DnType, &[u64], &str); 4] = [
     (DnType::CountryName, &[2, 5, 4, 6], "US"),
     (
@@ -39,12 +39,12 @@ const ISSUER: [(DnType, &[u64], &str); 4] = [
 
 /// The contents of a document.
 ///
-/// Fields that are `None` are `null`.
+/// A field that is `None` becomes `null`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
     /// Twelve digits.
     pub account: String,
-    /// The region of the zone.
+    /// The region that contains the zone.
     pub region: String,
     /// The availability zone.
     pub zone: String,
@@ -54,7 +54,7 @@ pub struct Document {
     pub image: String,
     /// Its type.
     pub instance_type: String,
-    /// The instance's IPv4 address; `None` on networks without IPv4.
+    /// The instance's IPv4 address. `None` in networks without IPv4.
     pub private_ip: Option<String>,
     /// The start time of the instance (RFC 3339).
     pub pending_time: String,
@@ -65,7 +65,7 @@ pub struct Document {
 }
 
 impl Document {
-    /// The document for an instance in a zone (`eu-west-1a`) of a region.
+    /// Creates the document for an instance in this zone (such as `eu-west-1a`) of a region.
     pub fn new(account: &str, region: &str, zone: &str, instance: &str) -> Self {
         Self {
             account: account.into(),
@@ -116,7 +116,7 @@ fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// A document signer, whose certificate is like the certificates that AWS publishes for each region.
+/// A document signer whose certificate resembles the certificates that AWS publishes for each region.
 pub struct TestSigner {
     key: RsaKeyPair,
     serial: Vec<u8>,
@@ -134,7 +134,7 @@ impl std::fmt::Debug for TestSigner {
 impl TestSigner {
     /// Creates a signer with a new 2048-bit RSA key, whose certificate has this serial number.
     ///
-    /// AWS's serial numbers have eight random bytes, and the first bit is usually set.
+    /// AWS's serial numbers consist of eight random bytes, and their first bit is usually set.
     pub fn new(serial: [u8; 8]) -> Self {
         Self::with_size(KeySize::Rsa2048, serial)
     }
@@ -167,7 +167,7 @@ impl TestSigner {
         &self.certificate_pem
     }
 
-    /// The file of extra signers with which a controller accepts this signer for `regions`.
+    /// The file with additional signers that makes a controller accept this signer for `regions`.
     pub fn signers_file(&self, regions: &[&str]) -> String {
         let entry = |region: &&str| format!("Region: {region}\n{}\n", self.certificate_pem);
         regions.iter().map(entry).collect()
@@ -178,7 +178,7 @@ impl TestSigner {
         self.message(document.to_json().as_bytes()).to_base64()
     }
 
-    /// A valid message about these bytes, in parts.
+    /// Creates a valid message about these bytes, in parts.
     pub fn message(&self, document: &[u8]) -> Message {
         let mut message = Message::unsigned(document, issuer(), &self.serial);
         message.sign(self);
@@ -200,7 +200,7 @@ impl TestSigner {
     }
 }
 
-/// [`ISSUER`] in the encoding of a message.
+/// The name [`ISSUER`], as encoded in a message.
 fn issuer() -> Vec<u8> {
     let attribute = |(_, oid, value): &(DnType, &[u64], &str)| {
         let value = tlv::tlv(tlv::PRINTABLE_STRING, value.as_bytes());

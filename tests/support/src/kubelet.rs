@@ -1,13 +1,13 @@
-//! A real kubelet, with a container runtime that runs no containers.
+//! A real kubelet, with a container runtime that does not run containers.
 //!
-//! It registers its Node, renews its Lease, reports readiness, and serves its own API. It gets its credentials as every
-//! kubelet does: from the kubeconfig's exec plugin, or with TLS bootstrapping.
+//! It registers its Node, renews its Lease, reports readiness, and serves its own API. It gets its credentials like
+//! every kubelet: from the exec plugin in the kubeconfig, or with TLS bootstrapping.
 //!
 //! # Guarantees
 //!
-//! A kubelet that runs as root changes the machine: sysctls, `/var/lib/kubelet`, `/var/log`, a mount. This kubelet has
-//! a separate mount namespace, in which these files belong to the test. The files survive restarts and are removed when
-//! the [`Kubelet`] is dropped, and the machine itself does not change.
+//! A kubelet that runs as root changes the machine: sysctls, `/var/lib/kubelet`, `/var/log`, and a mount. This kubelet
+//! has a separate mount namespace, in which these files belong to the test. The files survive restarts, and are removed
+//! when the [`Kubelet`] is dropped. The machine itself does not change.
 //!
 //! # Assumptions
 //!
@@ -35,10 +35,10 @@ use crate::process::{HeldAddress, Process, Scratch, poll};
 /// The time in which a kubelet must terminate before it is killed.
 const TERMINATION: Duration = Duration::from_secs(10);
 
-/// The namespace of the nodes' Leases; kubectl ignores it for Nodes.
+/// The namespace of node Leases. kubectl ignores it for Nodes.
 const LEASES: &str = "kube-node-lease";
 
-/// A kubelet. When this value is dropped, the kubelet is killed, and all its state is removed.
+/// A kubelet. When this value is dropped, the kubelet is killed, and all of its state is removed.
 #[derive(Debug)]
 pub struct Kubelet {
     // The processes are the first fields, because fields are dropped in order, and the processes write to the
@@ -70,8 +70,8 @@ impl Kubelet {
         &mut self.process
     }
 
-    /// The path of the kubelet's kubeconfig. With TLS bootstrapping, the path of the kubeconfig that the kubelet
-    /// writes.
+    /// The path of the kubelet's kubeconfig. With TLS bootstrapping, this is the path of the kubeconfig that the
+    /// kubelet writes.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
@@ -82,7 +82,7 @@ impl Kubelet {
         namespace::var_lib(&self.scratch)
     }
 
-    /// Terminates the kubelet as an init system does, and starts it again in the same place.
+    /// Terminates the kubelet like an init system, and starts it again in the same place.
     #[track_caller]
     pub fn restart(&mut self) {
         self.process.terminate(TERMINATION);
@@ -122,7 +122,7 @@ impl Kubelet {
         self.wait_for("nodes", "ready", |node| has_condition(node, "Ready"))
     }
 
-    /// Waits until the Node's Lease is renewed after the first observation, and returns the Lease.
+    /// Waits until the Node's Lease is renewed after it was first observed, and returns the Lease.
     #[track_caller]
     pub fn wait_for_lease_renewal(&self) -> Value {
         let mut first = None;
@@ -132,7 +132,7 @@ impl Kubelet {
         })
     }
 
-    /// Watches its Lease. The watch has an event every quarter of the lease duration.
+    /// Watches its Lease. The watch receives an event every quarter of the lease duration.
     pub fn watch_lease(&self) -> Watch {
         let selector = format!("metadata.name={}", self.name);
         self.admin
@@ -150,7 +150,7 @@ impl Kubelet {
         self.process.wait_for_log(needle, DEADLINE)
     }
 
-    /// The address of the kubelet's own API: on loopback, unless the API server can reach the kubelet.
+    /// The address of the kubelet's own API, which is on loopback unless the API server can reach the kubelet.
     pub fn address(&self) -> SocketAddrV4 {
         self.address
     }
@@ -163,8 +163,8 @@ impl Kubelet {
         self.admin.run(["get", "--raw", &path])
     }
 
-    /// The response of the kubelet's own API to a `GET` request for this path from a member of `system:masters`, with a
-    /// certificate from the cluster's first CA. The error comes from the kubelet.
+    /// Returns the response of the kubelet's own API to a `GET` request for this path. The request comes from a member
+    /// of `system:masters`, with a certificate from the cluster's first CA. The error is from the kubelet.
     pub fn raw(&self, path: &str) -> Result<String, String> {
         self.api.raw(path)
     }
@@ -173,7 +173,7 @@ impl Kubelet {
     ///
     /// # Panics
     ///
-    /// If the kubelet does not serve a certificate within [`DEADLINE`].
+    /// Panics if the kubelet does not serve a certificate within [`DEADLINE`].
     #[track_caller]
     pub fn metrics(&self) -> Metrics {
         let metrics = poll(DEADLINE, || {

@@ -1,4 +1,4 @@
-//! Machines: real systemd, real `kubeadm join`, a real kubelet.
+//! Machines that run the real systemd, the real `kubeadm join` and a real kubelet.
 //!
 //! ```no_run
 //! use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controllers};
@@ -18,23 +18,23 @@
 //! A machine is a set of namespaces (mount, network, process, host name, IPC, control group) in which systemd is
 //! process 1. Its root directory is the root directory of the host or of an image, under a separate writable layer. Its
 //! units are the kubelet with kubeadm's drop-in, journald, and a container runtime whose containers are processes of
-//! the machine. The machine can connect to the API server at the same address as the host, to other servers of the host
-//! if configured, and to the other machines of the test process. The host can connect to its address. A boot takes half
-//! a second, and a join one or two seconds.
+//! the machine. The machine can connect to the API server at the same address as the host, to other servers on the host
+//! if configured, and to the other machines of the test process. The host can connect to the machine's address. A boot
+//! takes half a second, and a join one or two seconds.
 //!
 //! # Guarantees
 //!
-//! A machine leaves the host unchanged: the machine's files, sysctls, control groups and processes are removed when the
-//! [`Machine`] is dropped, and when the test process ends in any other way.
+//! A machine does not change the host: the machine's files, sysctls, control groups and processes are removed when the
+//! [`Machine`] is dropped, and also when the test process ends in any other way.
 //!
-//! The machine starts without files of a node. The machine has separate directories `/etc/kubernetes`,
+//! The machine starts without any node files. The machine has separate directories `/etc/kubernetes`,
 //! `/var/lib/kubelet`, `/etc/default`, `/etc/systemd` and `/var/log`, and no `/var/lib/kubelet-authenticator`.
 //!
 //! # Assumptions
 //!
-//! A machine needs root, Linux with overlayfs and the devices `veth` and `bridge`, Debian's layout
-//! (`/usr/lib/systemd`), systemd 252 or similar. The control groups can have version 1, as systemd mounts them, or only
-//! version 2.
+//! A machine needs root, Linux with overlayfs and the devices `veth` and `bridge`, Debian's directory layout
+//! (`/usr/lib/systemd`), and systemd 252 or similar. The control groups can have version 1, as mounted by systemd, or
+//! only version 2.
 
 mod builder;
 mod cgroups;
@@ -69,20 +69,21 @@ const SYSTEMD: &str = "/usr/lib/systemd";
 /// The container runtime's socket.
 const RUNTIME: &str = "/run/fakecri.sock";
 
-/// The environment of a test's commands.
+/// The environment of the commands that a test runs.
 const ENVIRONMENT: [&str; 2] = [
     "HOME=/root",
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 ];
 
-/// Creates the directories of the file `$2`, and then the file, with the permissions `$1` from the start.
+/// A shell script that creates the directories of the file `$2`, and then the file, with the permissions `$1` from the
+/// start.
 const WRITE: &str = r#"mkdir -p "$(dirname "$2")"
 umask 077
 cat >"$2.new"
 chmod "$1" "$2.new"
 mv -fT "$2.new" "$2""#;
 
-/// A running machine. When it is dropped, it stops and leaves nothing behind.
+/// A running machine. When it is dropped, it stops and does not leave any files or processes.
 #[derive(Debug)]
 pub struct Machine {
     // The processes are the first fields, because fields are dropped in order, and the control group must be empty.
@@ -97,12 +98,12 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A builder for a machine whose node joins this cluster; `name` is the host name.
+    /// Creates a builder for a machine whose node joins this cluster. `name` is the host name.
     pub fn builder(cluster: &ControlPlane, name: &str) -> MachineBuilder {
         MachineBuilder::new(Some(cluster), name)
     }
 
-    /// A builder for a machine in a cluster that consists only of machines; `name` is the host name.
+    /// Creates a builder for a machine in a cluster that consists only of machines. `name` is the host name.
     pub fn of_no_cluster(name: &str) -> MachineBuilder {
         MachineBuilder::new(None, name)
     }
@@ -112,7 +113,7 @@ impl Machine {
     ///
     /// # Panics
     ///
-    /// If no network for machines is available.
+    /// Panics if no network for machines is available.
     #[track_caller]
     pub fn network() -> String {
         Network::of_this_process().assigned()
@@ -123,7 +124,7 @@ impl Machine {
     ///
     /// # Panics
     ///
-    /// If no network for machines is available.
+    /// Panics if no network for machines is available.
     #[track_caller]
     pub fn networks() -> Vec<String> {
         Network::of_this_process().assigned_parts()
@@ -134,7 +135,7 @@ impl Machine {
         &self.name
     }
 
-    /// The address at which the host and other machines reach the machine.
+    /// The address at which the host and other machines can reach the machine.
     pub fn address(&self) -> Ipv4Addr {
         self.address
     }
@@ -144,7 +145,7 @@ impl Machine {
         self.pid
     }
 
-    /// Runs a command in the machine as root, and waits for its end.
+    /// Runs a command in the machine as root, and waits until it ends.
     #[track_caller]
     pub fn run(&self, words: &[&str]) -> Output {
         self.command(words)
@@ -156,7 +157,7 @@ impl Machine {
     ///
     /// # Panics
     ///
-    /// If it fails. The message includes the command's output and the machine's journal.
+    /// Panics if the command fails. The message includes the command's output and the machine's journal.
     #[track_caller]
     pub fn ok(&self, words: &[&str]) -> String {
         self.succeeded(words, self.run(words))
@@ -172,7 +173,7 @@ impl Machine {
         output.status.success().then_some(output.stdout)
     }
 
-    /// Writes a file in the machine, and creates its directories. Readers see the old file or the new one.
+    /// Writes a file in the machine, and creates its directories. Readers see either the old file or the new file.
     #[track_caller]
     pub fn write(&self, path: &str, mode: u32, content: impl AsRef<[u8]>) {
         let mode = format!("{mode:o}");
@@ -185,7 +186,7 @@ impl Machine {
             .spawn()
             .expect("setpriv can be started");
         let mut stdin = child.stdin.take().expect("it is piped");
-        // The command can exit without reading, and then reports the reason.
+        // The command can exit without reading its input, and then reports the reason.
         stdin.write_all(content.as_ref()).ok();
         drop(stdin);
         let output = child.wait_with_output().expect("a child can be waited for");
@@ -227,13 +228,13 @@ impl Machine {
         String::from_utf8_lossy(&text.concat()).into_owned()
     }
 
-    /// Stops the machine as a power failure does.
+    /// Stops the machine like a power failure.
     pub fn power_off(&mut self) {
         if !self.process.is_running() {
             return;
         }
         // Process 1 ends only after all other processes in its namespace (pid_namespaces(7)), and then `unshare`, which
-        // waits for process 1. If `unshare` were killed, the end of the processes could not be observed.
+        // waits for process 1. If `unshare` were killed, the test could not observe the end of the processes.
         if let Some(first) = Pid::from_raw(self.pid) {
             kill_process(first, Signal::KILL).ok();
             poll(DEADLINE, || self.process.exit_status());
@@ -248,7 +249,7 @@ impl Machine {
         ];
         let mut all = vec!["nsenter", "--target", &pid];
         all.extend(namespaces);
-        // Use the absolute path, because the machine does not have all directories on the PATH of the tests.
+        // The path is absolute, because the machine does not have all directories that are on the PATH of the tests.
         all.extend(["/usr/bin/env", "-i"]);
         all.extend(ENVIRONMENT);
         all.extend(words);

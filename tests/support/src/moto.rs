@@ -17,17 +17,17 @@
 //! which are not verified. Operations that a test makes as the owner of an account ([`Moto::ec2`]) are neither counted
 //! nor failed.
 //!
-//! The front itself answers `GetInstanceTpmEkPub`, which moto does not implement ([`Moto::give_tpm`]).
+//! The front server itself answers `GetInstanceTpmEkPub`, which moto does not implement ([`Moto::give_tpm`]).
 //!
 //! The front also forwards the JSON calls of other services, for example of Secrets Manager. Commands of the AWS CLI, for
 //! any service that moto implements, run in [`Moto::shell`].
 //!
-//! `tests/moto/build` installs moto server once, outside the tree. A start takes two seconds. Tests that can share a
-//! server use a `static`, and separate accounts.
+//! `tests/moto/build` installs moto server once, outside the repository. A start takes two seconds. Tests that can
+//! share a server use a `static`, and separate accounts.
 //!
 //! # Panics
 //!
-//! If an expected event does not occur, with a description of the event.
+//! Panics if an expected event does not occur, with a description of the event.
 
 mod calls;
 mod cli;
@@ -60,10 +60,10 @@ const DEADLINE: Duration = Duration::from_secs(180);
 /// The maximum number of attempts to start it, if another process has taken its port each time.
 const ATTEMPTS: usize = 5;
 
-/// The beginning of an access key from [`access_key`], and the part after the account.
+/// The text before and after the account in an access key from [`access_key`].
 const ACCESS_KEY: (&str, &str) = ("AKIA", "MOTO");
 
-/// A running moto server and its front. Both stop when this value is dropped.
+/// A running moto server and its front server. Both stop when this value is dropped.
 #[derive(Debug)]
 pub struct Moto {
     front: Front,
@@ -107,7 +107,7 @@ impl Moto {
                 Some(false) | None => panic!("moto does not start{}", process.log()),
             }
         }
-        panic!("moto found none of {ATTEMPTS} ports free");
+        panic!("moto did not find a free port in {ATTEMPTS} attempts");
     }
 
     /// The endpoint of EC2 for every region: `http://127.0.0.1:PORT`.
@@ -115,17 +115,17 @@ impl Moto {
         format!("http://{}", self.front.address())
     }
 
-    /// EC2 in one region, in the role of an account's owner.
+    /// Access to EC2 in one region, as the owner of an account.
     pub fn ec2(&self, account: &str, region: &str) -> Ec2 {
         Ec2::new(self.server, account, region)
     }
 
-    /// Every call so far, oldest first, including calls with an injected failure.
+    /// All calls so far, oldest first, including calls with an injected failure.
     pub fn calls(&self) -> Vec<Call> {
         self.front.calls()
     }
 
-    /// The number of calls of an action.
+    /// The number of calls with this action.
     pub fn count(&self, action: &str) -> usize {
         let calls = self.calls();
         calls.iter().filter(|call| call.action == action).count()
@@ -141,12 +141,12 @@ impl Moto {
         self.front.amend(instance, field, value);
     }
 
-    /// Sets an instance's NitroTPM, which is the response of GetInstanceTpmEkPub for the instance.
+    /// Sets an instance's NitroTPM, which GetInstanceTpmEkPub returns for the instance.
     pub fn give_tpm(&self, instance: &str, tpm: NitroTpm) {
         self.front.give_tpm(instance, tpm);
     }
 
-    /// Omits an instance from every response, as EC2 does for an instance that is not visible yet.
+    /// Omits an instance from every response, like EC2 for an instance that is not visible yet.
     pub fn hide(&self, instance: &str) {
         self.front.hide(instance);
     }
@@ -164,7 +164,7 @@ pub fn access_key(account: &str) -> (String, String) {
     (format!("{prefix}{account}{suffix}"), secret)
 }
 
-/// The account of an access key ID from [`access_key`], or of a session that [`crate::sts`] issued.
+/// The account of an access key ID from [`access_key`], or from a session that [`crate::sts`] issued.
 fn account_of(access_key: &str) -> Option<&str> {
     let (prefix, suffix) = ACCESS_KEY;
     let own = access_key.strip_prefix(prefix);
@@ -175,7 +175,7 @@ fn account_of(access_key: &str) -> Option<&str> {
 
 fn install() -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../moto/build");
-    // Inherit standard error, because a first installation takes 30 seconds and prints a message about this.
+    // Standard error is inherited, because a first installation takes 30 seconds and prints a message about this.
     let output = Command::new(&script)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())

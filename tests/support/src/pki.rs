@@ -1,6 +1,6 @@
-//! A certificate authority for tests: server, client and requested certificates.
+//! A test certificate authority for server, client and requested certificates.
 //!
-//! Keys are ECDSA P-256, and key files PKCS#8. The code under test does not use this code.
+//! Keys are ECDSA P-256, and key files are PKCS#8. The code under test does not use this code.
 
 use std::fs;
 use std::io::Write;
@@ -16,16 +16,16 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 
 use crate::clock::now;
 
-/// Kubernetes' certificate UID, a subject attribute (`AllowParsingUserUIDFromCertAuth`).
+/// The subject attribute that contains Kubernetes' certificate UID (`AllowParsingUserUIDFromCertAuth`).
 pub const SUBJECT_UID: &[u64] = &[1, 3, 6, 1, 4, 1, 57683, 2];
 
-/// The provider identifier of the kubelet authentication proposal, an extension.
+/// The extension with the provider identifier from the kubelet authentication proposal.
 pub const PROVIDER_ID: &[u64] = &[1, 3, 6, 1, 4, 1, 11129, 2, 1, 21];
 
-/// The default lifetime of a test's certificates.
+/// The default lifetime of the certificates in tests.
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// The time by which signers of Kubernetes backdate a certificate.
+/// The time by which Kubernetes signers backdate a certificate.
 pub const BACKDATED: Duration = Duration::from_secs(5 * 60);
 
 /// A certificate and its private key, both as PEM.
@@ -49,7 +49,7 @@ impl KeyAndCertificate {
         CertificateDer::from_pem_slice(self.certificate_pem.as_bytes()).unwrap()
     }
 
-    /// The key as the type that rustls uses.
+    /// Returns the key as the type that rustls uses.
     pub fn key_der(&self) -> PrivateKeyDer<'static> {
         PrivateKeyDer::from_pem_slice(self.key_pem.as_bytes()).unwrap()
     }
@@ -67,16 +67,16 @@ impl KeyAndCertificate {
 /// The subject of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
-    /// The organization, Kubernetes' group, if any.
+    /// The organization, which is the group in Kubernetes, if any.
     pub organization: Option<String>,
-    /// The common name, Kubernetes' user name.
+    /// The common name, which is the user name in Kubernetes.
     pub common_name: String,
     /// The certificate UID, if any.
     pub uid: Option<String>,
 }
 
 impl Subject {
-    /// A subject with only a common name.
+    /// Creates a subject with only a common name.
     pub fn user(common_name: &str) -> Self {
         Self {
             organization: None,
@@ -85,7 +85,7 @@ impl Subject {
         }
     }
 
-    /// The subject of a node's client certificate.
+    /// Creates the subject of a node's client certificate.
     pub fn node(name: &str) -> Self {
         Self {
             organization: Some("system:nodes".into()),
@@ -94,7 +94,7 @@ impl Subject {
         }
     }
 
-    /// The same subject with a certificate UID.
+    /// Adds a certificate UID to the subject.
     pub fn with_uid(mut self, uid: &str) -> Self {
         self.uid = Some(uid.into());
         self
@@ -129,25 +129,25 @@ pub struct Contents {
     pub subject: Subject,
     /// Its extended key usage.
     pub purpose: Purpose,
-    /// The first moment of its validity.
+    /// The start of the validity.
     pub not_before: SystemTime,
-    /// The last moment of its validity.
+    /// The end of the validity.
     pub not_after: SystemTime,
-    /// DNS names and IP addresses.
+    /// The DNS names and IP addresses.
     pub alternative_names: Vec<String>,
-    /// The value of the provider identifier extension as DER, if any.
+    /// The value of the extension with the provider identifier, as DER, if any.
     pub provider_id: Option<Vec<u8>>,
     /// Whether this extension is marked as critical.
     pub provider_id_critical: bool,
 }
 
 impl Contents {
-    /// The contents of a client certificate, which is valid from five minutes ago, for a day.
+    /// The contents of a client certificate that became valid five minutes ago, and is valid for one day.
     pub fn client(subject: Subject) -> Self {
         Self::new(subject, Purpose::Client)
     }
 
-    /// The contents of a server certificate for these DNS names and IP addresses, with the validity of
+    /// The contents of a server certificate for these DNS names and IP addresses, with the same validity as
     /// [`Contents::client`].
     pub fn server(alternative_names: &[&str]) -> Self {
         let mut contents = Self::new(Subject::user("kube-apiserver"), Purpose::Server);
@@ -155,14 +155,14 @@ impl Contents {
         contents
     }
 
-    /// The same contents, expired an hour ago.
+    /// The same contents, which expired an hour ago.
     pub fn expired(mut self) -> Self {
         self.not_before = now() - 2 * DAY;
         self.not_after = now() - DAY / 24;
         self
     }
 
-    /// The same contents, valid from an hour in the future.
+    /// The same contents, which become valid in an hour.
     pub fn not_yet_valid(mut self) -> Self {
         self.not_before = now() + DAY / 24;
         self
@@ -215,12 +215,12 @@ impl std::fmt::Debug for CertificateAuthority {
 }
 
 impl CertificateAuthority {
-    /// Creates an authority with this common name, valid for a year.
+    /// Creates an authority with this common name that is valid for one year.
     pub fn new(common_name: &str) -> Self {
         Self::with_key(common_name, KeyPair::generate().unwrap())
     }
 
-    /// Like [`CertificateAuthority::new`], with a key of the caller's choice.
+    /// Like [`CertificateAuthority::new`], with a key that the caller chooses.
     pub fn with_key(common_name: &str, key: KeyPair) -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name = Subject::user(common_name).to_name();
@@ -242,7 +242,7 @@ impl CertificateAuthority {
         }
     }
 
-    /// Returns the authority with this common name, this certificate and this key.
+    /// Creates the authority with this common name, this certificate and this key.
     pub fn of_pair(common_name: &str, pair: &KeyAndCertificate) -> Self {
         let key = KeyPair::from_pem(&pair.key_pem).unwrap();
         Self {
@@ -275,7 +275,7 @@ impl CertificateAuthority {
         }
     }
 
-    /// Issues a PEM certificate with these contents for a public key (DER of its SubjectPublicKeyInfo).
+    /// Issues a certificate (PEM) with these contents for a public key (the DER of its SubjectPublicKeyInfo).
     pub fn issue_for(
         &self,
         contents: &Contents,
@@ -294,16 +294,16 @@ impl CertificateAuthority {
     }
 }
 
-/// A certificate request in PEM for a new key, and this key (PKCS#8 PEM).
+/// Creates a certificate request (PEM) for a new key, and also returns the key (PKCS#8 PEM).
 ///
-/// The provider identifier, if given, is requested as the DER UTF8String extension.
+/// If a provider identifier is given, the request contains the extension with its DER UTF8String.
 pub fn certificate_request(subject: &Subject, provider_id: Option<&str>) -> (String, String) {
     let key_pem = KeyPair::generate().unwrap().serialize_pem();
     let request = certificate_request_with(&key_pem, subject, provider_id);
     (request, key_pem)
 }
 
-/// A certificate request in PEM for an existing key (PKCS#8 PEM).
+/// Creates a certificate request (PEM) for an existing key (PKCS#8 PEM).
 pub fn certificate_request_with(
     key_pem: &str,
     subject: &Subject,
@@ -323,7 +323,7 @@ pub fn certificate_request_with(
     request.pem().unwrap()
 }
 
-/// A private key (PEM) in the format of older Go programs: SEC1 or PKCS#1.
+/// The private key (PEM) in the format that older Go programs write: SEC1 or PKCS#1.
 pub fn traditional_key(pem: &str) -> String {
     let mut openssl = Command::new("openssl");
     openssl

@@ -2,10 +2,11 @@
 //!
 //! # Guarantees
 //!
-//! - A [`Process`] stops when it is dropped. If the test process ends in a different way, even with SIGKILL, the kernel
+//! - A [`Process`] stops when it is dropped. If the test process ends in any other way, even with SIGKILL, the kernel
 //!   kills the [`Process`] with the parent-death signal.
-//! - Its environment contains only `PATH` and the variables of the test, and no variables of the developer.
-//! - Its output is in a log file. A failed wait panics with the end of that log.
+//! - Its environment contains only `PATH` and the variables that the test sets, and no variables from the developer's
+//!   environment.
+//! - Its output is written to a log file. If a wait fails, the panic message contains the end of that log.
 
 mod address;
 mod log;
@@ -35,7 +36,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// can use the processor during a wait.
 const SELDOM: Duration = Duration::from_secs(2);
 
-/// A command: program, arguments and environment.
+/// A command: its program, arguments and environment.
 #[derive(Debug, Clone)]
 pub struct Launch {
     name: String,
@@ -46,7 +47,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Creates a command of `program`; `name` is its name in messages.
+    /// Creates a command that runs `program`. `name` is its name in messages.
     pub fn new(name: &str, program: impl AsRef<OsStr>) -> Self {
         Self {
             name: name.to_owned(),
@@ -81,13 +82,13 @@ impl Launch {
         self
     }
 
-    /// Starts the command, with its output appended to the file `log`.
+    /// Starts the command, and appends its output to the file `log`.
     #[track_caller]
     pub fn spawn(&self, log: &Path) -> Process {
         self.spawn_under(&[], log)
     }
 
-    /// Starts the command through `wrapper`, a command that finally executes its last arguments.
+    /// Starts the command through `wrapper`, a command whose last arguments are the command to execute.
     ///
     /// The innermost command sets the parent-death signal, because entering a user namespace clears it.
     #[track_caller]
@@ -136,7 +137,7 @@ impl Process {
         &self.launch.name
     }
 
-    /// Starts the same command again, with the same log. This process should have stopped.
+    /// Starts the same command again, with the same log. This process should already have stopped.
     #[track_caller]
     pub fn start_again(&self) -> Self {
         self.launch.clone().spawn_into(self.log.clone())
@@ -152,7 +153,8 @@ impl Process {
         &self.log
     }
 
-    /// The position in the log file at which this process began. The file can contain the output of earlier processes.
+    /// The position in the log file at which the output of this process starts. The file can contain the output of
+    /// earlier processes.
     pub fn log_start(&self) -> Mark {
         self.start
     }
@@ -175,7 +177,7 @@ impl Process {
         self.poll("end", deadline, Process::exit_status)
     }
 
-    /// Waits until the output of the process since its start has a line that contains `needle`.
+    /// Waits until the output of the process since its start contains a line with `needle`.
     ///
     /// Returns that line.
     #[track_caller]
@@ -183,7 +185,7 @@ impl Process {
         self.wait_for_log_after(self.start, needle, deadline)
     }
 
-    /// Like [`Process::wait_for_log`], for lines after `mark`.
+    /// Like [`Process::wait_for_log`], but only for lines after `mark`.
     #[track_caller]
     pub fn wait_for_log_after(&mut self, mark: Mark, needle: &str, deadline: Duration) -> String {
         let what = format!("say {needle:?}");
@@ -201,7 +203,7 @@ impl Process {
         mut condition: impl FnMut(&mut Self) -> Option<T>,
     ) -> T {
         self.poll(what, deadline, |process| {
-            // Check this before the condition, so that output before the end still counts.
+            // The exit status is checked before the condition, so that output before the end still counts.
             let ended = process.exit_status();
             let value = condition(process);
             if let (None, Some(status)) = (&value, ended) {
@@ -231,23 +233,23 @@ impl Process {
         })
     }
 
-    /// Sends a signal to this process only.
+    /// Sends a signal only to this process.
     pub fn signal(&self, signal: Signal) {
-        // An error means that the process has ended, which the caller detects in a different way.
+        // An error means that the process has ended, which the caller detects in another way.
         kill_process(self.group(), signal).ok();
     }
 
-    /// Terminates the process, and waits for its end. Kills the process at the deadline.
+    /// Terminates the process, and waits until it ends. Kills the process at the deadline.
     pub fn terminate(&mut self, deadline: Duration) {
         self.signal(Signal::TERM);
         poll(deadline, || self.exit_status());
         self.kill();
     }
 
-    /// Kills the process and its complete process group, and waits for the process.
+    /// Kills the process and its whole process group, and waits for the process.
     pub fn kill(&mut self) {
-        // The group can exist longer than its leader. The kernel reuses its number only after a wait for the leader,
-        // and after all members have ended.
+        // The group can exist longer than its leader. The kernel reuses the group's number only after the leader has
+        // been waited for, and after all members have ended.
         kill_process_group(self.group(), Signal::KILL).ok();
         self.child.wait().ok();
     }
@@ -263,7 +265,8 @@ impl Drop for Process {
     }
 }
 
-/// A command whose process is killed when the thread that started it ends, with only `PATH` as its environment.
+/// Creates a command whose process is killed when the thread that started it ends, and whose environment contains only
+/// `PATH`.
 pub(crate) fn guarded<W: AsRef<OsStr>>(wrapper: &[OsString], words: &[W]) -> Command {
     let guard = ["setpriv", "--pdeathsig", "KILL", "--"].map(OsStr::new);
     let mut all = wrapper
@@ -280,7 +283,7 @@ pub(crate) fn guarded<W: AsRef<OsStr>>(wrapper: &[OsString], words: &[W]) -> Com
     command
 }
 
-/// Checks `condition` until it returns a value, or the deadline has passed.
+/// Checks `condition` until it returns a value, or until the deadline has passed.
 pub fn poll<T>(deadline: Duration, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
     let started = Instant::now();
     loop {
@@ -291,8 +294,8 @@ pub fn poll<T>(deadline: Duration, mut condition: impl FnMut() -> Option<T>) -> 
         if started.elapsed() >= deadline {
             return None;
         }
-        // A long wait can take 5 % longer. An API server responds quickly, but each response uses processor time on
-        // both sides, which other tests need.
+        // A long wait can take 5 % longer. An API server responds quickly, but each response uses processor time in
+        // both processes, which other tests need.
         let late = started.elapsed() / 20;
         let cost = asked.elapsed();
         thread::sleep((cost * 4).max(late).clamp(POLL, SELDOM));

@@ -1,4 +1,4 @@
-//! The common part of the simulators: a thread that serves until it is dropped.
+//! The common part of the simulators: a thread that serves until the simulator is dropped.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread::JoinHandle;
@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-/// A port of 127.0.0.1, with a separate thread and runtime. Everything, including connections, ends when this value is
-/// dropped.
+/// A port on 127.0.0.1, with a separate thread and runtime. All of it, including the connections, ends when this value
+/// is dropped.
 #[derive(Debug)]
 pub(crate) struct Serving {
     address: SocketAddr,
@@ -37,7 +37,7 @@ impl Serving {
                     _ = stopped => {}
                 }
             });
-            // Do not wait for blocking tasks, which run in separate threads.
+            // Blocking tasks run in separate threads, so they are not awaited.
             runtime.shutdown_background();
         });
         Self {

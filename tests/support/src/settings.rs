@@ -1,5 +1,5 @@
-//! The settings of a plugin, as the tests pass them: as options, or in a file. A plugin from an earlier commit also
-//! reads both formats.
+//! The settings of a plugin in the forms in which the tests pass them: as options, or in a file. A plugin from an
+//! earlier commit also reads both formats.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -33,7 +33,7 @@ pub fn flag(key: &str) -> String {
     name
 }
 
-/// A settings file, or a drop-in, with the settings that have these keys.
+/// A settings file, or a drop-in, that contains the settings with these keys.
 pub fn file<'a>(settings: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let mut top = Map::new();
     for (key, value) in settings {

@@ -1,11 +1,11 @@
-//! A security token service that implements `GetCallerIdentity`, `AssumeRole` and `AssumeRoleWithWebIdentity`, strictly.
+//! A strict security token service that implements `GetCallerIdentity`, `AssumeRole` and `AssumeRoleWithWebIdentity`.
 //!
-//! It calculates the signature of every call itself, from the received bytes (AWS Signature Version 4). It stores the
-//! owners of the credentials. Its responses have the same text as the responses from AWS, in JSON or XML, as the header
-//! `accept` requests. One address serves all regions: a test sets that address as the endpoint, and `host` is signed as
-//! received.
+//! It calculates the signature of every call itself, from the received bytes (AWS Signature Version 4). It knows the
+//! owner of each access key. Its responses have the same text as the responses from AWS, in JSON or XML, depending on
+//! the header `accept`. One address serves all regions: a test sets that address as the endpoint, and `host` is signed
+//! as received.
 //!
-//! It runs on a separate thread and runtime. Its interface is synchronous, and any thread can use it. The service
+//! It runs on a separate thread and runtime. Its interface is synchronous, and can be used from any thread. The service
 //! stops when it is dropped.
 //!
 //! ```
@@ -44,7 +44,7 @@ use crate::clock::now;
 use crate::pki::CertificateAuthority;
 use crate::serving::Serving;
 
-/// The lifetime of credentials from [`Sts::credentials`], which is the same as for instance metadata.
+/// The lifetime of credentials from [`Sts::credentials`], which is the same as in instance metadata.
 const LIFETIME: Duration = Duration::from_secs(6 * 3600);
 
 /// A running service.
@@ -72,7 +72,7 @@ struct State {
     tagged: HashSet<String>,
     /// The ARNs of roles that also allow `sts:TagSession`.
     accept_tags: HashSet<String>,
-    /// Accounts, and regions that they have not enabled.
+    /// For each account, the regions that it has not enabled.
     not_enabled: HashSet<(String, String)>,
 }
 
@@ -92,14 +92,14 @@ impl Clock {
     }
 }
 
-/// A call as received, and its outcome.
+/// A call as it was received, and its outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
     /// The method.
     pub method: String,
     /// Path and query.
     pub target: String,
-    /// The headers in the order of their arrival, names in lower case.
+    /// The headers in the order of their arrival, with their names in lower case.
     pub headers: Vec<(String, String)>,
     /// The body.
     pub body: String,
@@ -133,7 +133,7 @@ impl Default for Sts {
 }
 
 impl Sts {
-    /// Starts a service on a free port of 127.0.0.1 without known credentials.
+    /// Starts a service that listens on a free port of 127.0.0.1, and does not know any credentials.
     pub fn start() -> Self {
         let authority = CertificateAuthority::new("STS of a test");
         let acceptors = Acceptors::new(&authority);
@@ -153,7 +153,7 @@ impl Sts {
         self.serving.address()
     }
 
-    /// `127.0.0.1:PORT`, the form of an endpoint in settings, and of the signed `host`.
+    /// `127.0.0.1:PORT`, which is the form of an endpoint in the settings, and of the signed `host`.
     pub fn host(&self) -> String {
         self.address().to_string()
     }
@@ -163,18 +163,18 @@ impl Sts {
         format!("https://{}", self.address())
     }
 
-    /// The certificate of the authority that signed the certificate of the service, as PEM.
+    /// The certificate (PEM) of the authority that signed the certificate of the service.
     pub fn ca_pem(&self) -> &str {
         self.shared.authority.certificate_pem()
     }
 
-    /// New credentials for `principal`, which are valid for six hours on the service's clock.
+    /// Issues new credentials for `principal`, which are valid for six hours according to the service's clock.
     pub fn credentials(&self, principal: Principal) -> Credentials {
         let expiration = self.now() + LIFETIME;
         self.credentials_until(principal, expiration)
     }
 
-    /// New credentials for `principal` with this expiry time.
+    /// Issues new credentials for `principal` with this expiry time.
     pub fn credentials_until(&self, principal: Principal, expiration: SystemTime) -> Credentials {
         self.state().issued.issue(principal, expiration)
     }
@@ -183,7 +183,7 @@ impl Sts {
     ///
     /// # Panics
     ///
-    /// If a key of another principal has this ID.
+    /// Panics if a key with this ID belongs to another principal.
     #[track_caller]
     pub fn learn(&self, principal: Principal, access_key: (&str, &str)) {
         self.state()
@@ -191,25 +191,25 @@ impl Sts {
             .learn(principal, access_key.0, access_key.1);
     }
 
-    /// The owner of an access key that the service issued.
+    /// The owner of an access key that the service has issued.
     pub fn owner(&self, access_key_id: &str) -> Option<Principal> {
         let state = self.state();
         let (_, owner) = state.issued.find(access_key_id)?;
         Some(owner.clone())
     }
 
-    /// Creates a role, or changes the principals that can assume it.
+    /// Creates a role, or changes the principals that are allowed to assume it.
     pub fn role(&self, arn: &str, trust: Trust) {
         self.state().roles.0.insert(arn.to_owned(), trust);
     }
 
-    /// Adds transitive tags to the sessions of this caller, as EKS Pod Identity does. A role that the caller assumes
-    /// must also allow `sts:TagSession`, and the sessions of this role have the same tags.
+    /// Adds transitive tags to the sessions of this caller, like EKS Pod Identity. A role that the caller assumes must
+    /// also allow `sts:TagSession`, and its sessions have the same tags.
     pub fn tag_sessions_of(&self, arn: &str) {
         self.state().tagged.insert(arn.to_owned());
     }
 
-    /// Makes the trust policy of this role, and the policies of its callers, also allow `sts:TagSession`.
+    /// Changes the trust policy of this role and the policies of its callers so that they also allow `sts:TagSession`.
     pub fn allow_tag_session(&self, role: &str) {
         self.state().accept_tags.insert(role.to_owned());
     }
@@ -225,7 +225,7 @@ impl Sts {
         self.state().calls.clone()
     }
 
-    /// The calls after this number of them, oldest first.
+    /// The calls after the first `count` calls, oldest first.
     pub fn calls_after(&self, count: usize) -> Vec<Call> {
         self.state().calls[count..].to_vec()
     }
@@ -235,12 +235,12 @@ impl Sts {
         self.state().connections
     }
 
-    /// Injects a fault into this number of the next calls.
+    /// Injects a fault into this number of subsequent calls.
     pub fn inject(&self, times: Times, fault: Fault) {
         self.state().faults.add(times, fault);
     }
 
-    /// Injects a fault into this number of the next connections.
+    /// Injects a fault into this number of subsequent connections.
     pub fn inject_connection(&self, times: Times, fault: ConnectionFault) {
         self.state().faults.add_connection(times, fault);
     }

@@ -1,4 +1,4 @@
-//! Software TPMs 2.0, each with an endorsement key that its manufacturer has certified.
+//! Software TPMs 2.0, each of which has an endorsement key that its manufacturer has certified.
 //!
 //! ```no_run
 //! use kubelet_authenticator_test_support::swtpm::{Reset, Swtpm};
@@ -17,14 +17,14 @@
 //!
 //! # One client at a time
 //!
-//! No resource manager runs. A TPM serves one connection at a time, and other connections wait until this connection
-//! ends. The functions in this module also connect, so they wait until a connected client disconnects, and fail after a
-//! minute. A killed client leaves its objects in the TPM, which has space for three objects, until [`Swtpm::flush`] or
-//! a reset.
+//! There is no resource manager. A TPM serves one connection at a time, and other connections wait until this
+//! connection is closed. The functions in this module also connect. They wait until a connected client disconnects, and
+//! fail after one minute. If a client is killed, its objects remain in the TPM, which has space for three objects,
+//! until [`Swtpm::flush`] or a reset.
 //!
 //! # Panics
 //!
-//! If an expected event does not occur, with a description of the event.
+//! Panics if an expected event does not occur, with a description of the event.
 
 mod provision;
 mod tools;
@@ -51,7 +51,7 @@ const DEADLINE: Duration = Duration::from_secs(180);
 /// The maximum number of attempts to start it, if another process has taken a port each time.
 const ATTEMPTS: usize = 10;
 
-/// The way in which a machine is stopped and started again.
+/// The way in which a machine stops and starts again.
 ///
 /// | | resetCount | restartCount | PCRs | clockInfo.safe |
 /// | --- | --- | --- | --- | --- |
@@ -71,7 +71,7 @@ pub enum Reset {
     Restart,
 }
 
-/// A running TPM. The TPM stops when it is dropped, and at the latest when the test process exits.
+/// A running TPM. The TPM stops when this value is dropped, and at the latest when the test process exits.
 #[derive(Debug)]
 pub struct Swtpm {
     port: u16,
@@ -105,19 +105,19 @@ impl Default for Swtpm {
 }
 
 impl Swtpm {
-    /// Creates and starts a TPM with the SHA-256 bank. All TPMs of one process have the same vendor.
+    /// Creates and starts a TPM with the SHA-256 bank. All TPMs in a process have the same vendor.
     #[track_caller]
     pub fn start() -> Self {
         Self::made_by(&MAKER)
     }
 
-    /// Creates and starts a TPM from this manufacturer.
+    /// Creates and starts a TPM that this manufacturer has certified.
     #[track_caller]
     pub fn made_by(maker: &Arc<EkCa>) -> Self {
         Self::make(maker, "sha256", Firmware::Measures)
     }
 
-    /// Creates and starts a TPM with only these banks of PCRs: `sha1`, or `sha1,sha256`.
+    /// Creates and starts a TPM with only these PCR banks: `sha1`, or `sha1,sha256`.
     #[track_caller]
     pub fn with_banks(banks: &str) -> Self {
         Self::make(&MAKER, banks, Firmware::Measures)
@@ -135,11 +135,11 @@ impl Swtpm {
         Self::make(&MAKER, banks, Firmware::MeasuresNothing)
     }
 
-    /// Starts a TPM with a copy of the state of another TPM: a cloned virtual machine, or a virtual machine that is
-    /// reset to a snapshot.
+    /// Starts a TPM with a copy of another TPM's state, as in a cloned virtual machine, or in one that was reset to a
+    /// snapshot.
     ///
-    /// This TPM has the same seeds, keys, certificates and counters. The other TPM continues to run. This TPM has been
-    /// switched on once more.
+    /// This TPM has the same seeds, keys, certificates and counters. The other TPM continues to run. The new TPM has
+    /// been switched on once more than the other TPM.
     #[track_caller]
     pub fn copy_of(other: &Self) -> Self {
         let scratch = Scratch::new("swtpm");
@@ -163,8 +163,8 @@ impl Swtpm {
         for _ in 0..ATTEMPTS {
             let port = free_port();
             let mut process = launch(port, &state, &written).spawn(&log);
-            // swtpm writes its process ID when it listens. A connection would not prove that this process listens.
-            // While this process is about to end, the ports can belong to a different process.
+            // swtpm writes its process ID when it starts to listen. A connection would not prove that this process
+            // listens. While this process is ending, the ports might belong to a different process.
             let own = process.pid().to_string();
             let listening = poll(DEADLINE, || {
                 let ended = !process.is_running();
@@ -193,7 +193,7 @@ impl Swtpm {
                 }
             }
         }
-        panic!("swtpm found none of {ATTEMPTS} pairs of ports free");
+        panic!("swtpm did not find two free ports in {ATTEMPTS} attempts");
     }
 
     /// The TPM's address in the format of libtss2 and tpm2-tools: `swtpm:host=127.0.0.1,port=PORT`.
@@ -236,7 +236,7 @@ impl Swtpm {
         }
     }
 
-    /// Measures as the firmware of a machine does: extends at least a separator into each of its PCRs.
+    /// Measures like the firmware of a machine: extends at least a separator into each of its PCRs.
     #[track_caller]
     fn boot(&self, sequence: &Sequence<'_>) {
         if self.firmware == Firmware::MeasuresNothing {
@@ -256,7 +256,7 @@ impl Swtpm {
         self.tools.once(&["tpm2_clear", "-c", "p"]);
     }
 
-    /// Extends a PCR in the SHA-256 bank, as a changed boot chain does.
+    /// Extends a PCR in the SHA-256 bank, like a changed boot chain.
     #[track_caller]
     pub fn extend(&self, pcr: u8, digest: &[u8; 32]) {
         let extension = format!("{pcr}:sha256={}", hex(digest));
@@ -275,7 +275,7 @@ impl Swtpm {
     #[track_caller]
     pub fn evict(&self, handle: u32) {
         let handle = format!("{handle:#010x}");
-        // The keys from `swtpm_setup` belong to the platform hierarchy.
+        // The keys that `swtpm_setup` creates belong to the platform hierarchy.
         self.tools
             .once(&["tpm2_evictcontrol", "-C", "p", "-c", &handle]);
     }

@@ -1,4 +1,4 @@
-//! An encoder of BER and DER, with the features that the simulators need.
+//! An encoder for BER and DER, with the features that the simulators need.
 
 pub(crate) const INTEGER: u8 = 0x02;
 pub(crate) const OCTET_STRING: u8 = 0x04;
@@ -12,7 +12,7 @@ pub(crate) const SET: u8 = 0x31;
 pub(crate) const CONTEXT_0: u8 = 0xa0;
 pub(crate) const CONTEXT_1: u8 = 0xa1;
 
-/// An element: tag, shortest form of the length, content.
+/// An element: the tag, the shortest form of the length, and the content.
 pub(crate) fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
     let length = content.len();
     let bytes = length.to_be_bytes();
@@ -30,7 +30,7 @@ pub(crate) fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
     encoded
 }
 
-/// An element of indefinite length: tag, content, end of contents.
+/// An element with an indefinite length: the tag, the content, and the end-of-contents marker.
 pub(crate) fn indefinite(tag: u8, content: &[u8]) -> Vec<u8> {
     [&[tag, 0x80], content, &[0, 0]].concat()
 }
@@ -39,7 +39,7 @@ pub(crate) fn sequence(parts: &[Vec<u8>]) -> Vec<u8> {
     tlv(SEQUENCE, &parts.concat())
 }
 
-/// A SET with its members in DER order.
+/// A SET whose members are in DER order.
 pub(crate) fn set(mut parts: Vec<Vec<u8>>) -> Vec<u8> {
     parts.sort();
     tlv(SET, &parts.concat())
@@ -61,7 +61,7 @@ pub(crate) fn oid(arcs: &[u64]) -> Vec<u8> {
     tlv(OID, &content)
 }
 
-/// A non-negative integer with these big-endian bytes.
+/// A non-negative integer that consists of these big-endian bytes.
 pub(crate) fn integer(magnitude: &[u8]) -> Vec<u8> {
     let zeros = magnitude.iter().take_while(|byte| **byte == 0).count();
     let mut content = magnitude[zeros..].to_vec();
@@ -71,7 +71,7 @@ pub(crate) fn integer(magnitude: &[u8]) -> Vec<u8> {
     tlv(INTEGER, &content)
 }
 
-/// An algorithm whose parameters are NULL.
+/// An algorithm identifier whose parameters are NULL.
 pub(crate) fn algorithm(arcs: &[u64]) -> Vec<u8> {
     sequence(&[oid(arcs), tlv(NULL, &[])])
 }

@@ -1,6 +1,6 @@
-//! The attestation operations of a machine with its TPM, and possible attacks, implemented with tpm2-tools.
+//! The attestation operations of a machine with a TPM, and possible attacks, implemented with tpm2-tools.
 //!
-//! It does not share code with the code under test, so that it can replace the plugin and verify its results.
+//! It does not share code with the code under test, so it can replace the plugin and verify its results.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -23,8 +23,8 @@
 //!
 //! # Panics
 //!
-//! If a TPM rejects a valid operation. Operations that a TPM can reject return a `Result` with the message of the
-//! tools.
+//! Panics if a TPM rejects a valid operation. Operations that a TPM can reject return a `Result` with the message of
+//! the tools.
 
 mod keys;
 mod software;
@@ -38,7 +38,7 @@ pub use self::software::{SoftwareKey, forged_quote};
 use crate::hex::hex;
 use crate::swtpm::{Sequence, Swtpm};
 
-/// The beginning of tpm2-tools' credential files, and their version.
+/// The beginning of tpm2-tools' credential files, and the version of their format.
 const CREDENTIAL: [u8; 8] = [0xba, 0xdc, 0xc0, 0xde, 0, 0, 0, 1];
 
 /// A signed statement from a TPM.
@@ -57,11 +57,11 @@ pub struct Quote {
     pub attest: Vec<u8>,
     /// `TPMT_SIGNATURE` over it.
     pub signature: Vec<u8>,
-    /// The PCRs and their values.
+    /// The PCRs with their values.
     pub registers: BTreeMap<u8, [u8; 32]>,
 }
 
-/// A TPM, with the keys in use.
+/// A TPM, with the keys that a machine uses.
 #[derive(Debug, Clone)]
 pub struct TpmMachine {
     tpm: Arc<Swtpm>,
@@ -79,7 +79,7 @@ impl TpmMachine {
         }
     }
 
-    /// The same machine with a different attestation key.
+    /// Uses a different attestation key.
     pub fn with_attestation_key(&self, attestation: AttestationKey) -> Self {
         Self {
             attestation,
@@ -87,7 +87,7 @@ impl TpmMachine {
         }
     }
 
-    /// The same machine with a different endorsement key.
+    /// Uses a different endorsement key.
     pub fn with_endorsement_key(&self, endorsement: EndorsementKey) -> Self {
         Self {
             endorsement,
@@ -100,7 +100,7 @@ impl TpmMachine {
         &self.tpm
     }
 
-    /// `TPMT_PUBLIC` of the endorsement key.
+    /// The `TPMT_PUBLIC` of the endorsement key.
     #[track_caller]
     pub fn ek_public(&self) -> Vec<u8> {
         let sequence = self.tpm.tools().sequence();
@@ -108,7 +108,7 @@ impl TpmMachine {
         without_length(sequence.read("ek.pub"))
     }
 
-    /// `SubjectPublicKeyInfo` of the endorsement key as DER.
+    /// The `SubjectPublicKeyInfo` of the endorsement key as DER.
     #[track_caller]
     pub fn ek_spki(&self) -> Vec<u8> {
         let sequence = self.tpm.tools().sequence();
@@ -116,14 +116,14 @@ impl TpmMachine {
         sequence.read("ek.pub")
     }
 
-    /// The certificate of the endorsement key as DER, if the TPM has a certificate.
+    /// The certificate of the endorsement key as DER, if the TPM contains it.
     #[track_caller]
     pub fn ek_certificate(&self) -> Option<Vec<u8>> {
         self.tpm
             .read_certificate(self.endorsement.certificate_index())
     }
 
-    /// `TPMT_PUBLIC` of the attestation key.
+    /// The `TPMT_PUBLIC` of the attestation key.
     #[track_caller]
     pub fn ak_public(&self) -> Vec<u8> {
         let sequence = self.loaded();
@@ -131,7 +131,7 @@ impl TpmMachine {
         without_length(sequence.read("ak.pub"))
     }
 
-    /// The name of the attestation key: the algorithm, and the digest of the public area.
+    /// The Name of the attestation key: the algorithm, and the digest of the public area.
     #[track_caller]
     pub fn ak_name(&self) -> Vec<u8> {
         let sequence = self.loaded();
@@ -143,7 +143,7 @@ impl TpmMachine {
     ///
     /// # Errors
     ///
-    /// If the TPM refuses the command, or the credential does not match both keys.
+    /// Panics if the TPM rejects the command, or if the credential does not match both keys.
     #[track_caller]
     pub fn activate(
         &self,
@@ -177,7 +177,7 @@ impl TpmMachine {
         activated.map(|_| sequence.read("secret"))
     }
 
-    /// Creates a credential with a TPM, as a verifier does: the blob and the encrypted secret.
+    /// Creates a credential with a TPM, like a verifier. Returns the blob and the encrypted secret.
     #[track_caller]
     pub fn make_credential(
         &self,
@@ -207,7 +207,7 @@ impl TpmMachine {
         (blob.to_vec(), encrypted_secret.to_vec())
     }
 
-    /// The command sequence of one call, with the attestation key in the context file `ak`.
+    /// The command sequence for one call, with the attestation key in the context file `ak`.
     #[track_caller]
     fn loaded(&self) -> Sequence<'_> {
         let sequence = self.tpm.tools().sequence();
@@ -221,7 +221,7 @@ fn with_length(contents: &[u8]) -> Vec<u8> {
     [&length.to_be_bytes()[..], contents].concat()
 }
 
-/// The contents of a `TPM2B` without any data after this structure.
+/// The contents of a `TPM2B`, without any data after it.
 #[track_caller]
 fn without_length(structure: Vec<u8>) -> Vec<u8> {
     let (contents, rest) = part(&structure);

@@ -29,7 +29,7 @@ use crate::api_server::Times;
 use crate::process::{free_port, poll};
 use crate::swtpm::Swtpm;
 
-/// The maximum time to search for a pair of free ports.
+/// The maximum time to search for two adjacent free ports.
 const PORT_PATIENCE: Duration = Duration::from_secs(60);
 
 /// `TPM_CC`: the codes of commands ("TPM 2.0 Library, Part 2: Structures", 6.5.2).
@@ -72,14 +72,14 @@ impl Commands {
     }
 }
 
-/// A fault of a command.
+/// A fault in a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The proxy answers with this response code, without the TPM.
     Answer(u32),
     /// The TPM gets the command after this time.
     Slow(Duration),
-    /// The command is not answered until the faults are cleared. Then the connection is closed.
+    /// The command is not answered until the faults are cleared. After that, the connection is closed.
     Hang,
     /// The connection is closed.
     Cut,
@@ -92,7 +92,7 @@ pub struct Exchange {
     pub code: u32,
     /// The whole command.
     pub request: Vec<u8>,
-    /// The complete response. Empty if the command has no answer, or no answer yet.
+    /// The complete response. Empty if the command has no answer, or has not been answered yet.
     pub response: Vec<u8>,
 }
 
@@ -116,7 +116,7 @@ struct State {
     exchanges: Vec<Exchange>,
     connections: HashMap<u64, [TcpStream; 2]>,
     next: u64,
-    /// The number of times that the faults were cleared.
+    /// The number of times that the faults have been cleared.
     clearings: usize,
     stopped: bool,
 }
@@ -202,7 +202,7 @@ impl Drop for TpmProxy {
             stream.shutdown(Shutdown::Both).ok();
         }
         for (thread, port) in self.threads.drain(..).zip(self.port..) {
-            // Wakes the thread, which waits for a client.
+            // Wakes the thread, which is waiting for a client.
             if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
                 thread.join().ok();
             }
@@ -215,7 +215,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a command. Returns the number of the command, and its fault.
+    /// Records a command. Returns its number and its fault.
     fn arrived(&self, request: &[u8]) -> (usize, Option<Fault>) {
         let code = u32::from_be_bytes(request[6..10].try_into().expect("four bytes"));
         let mut state = self.lock();

@@ -1,4 +1,4 @@
-//! Real kubelets and control planes leave nothing behind on the machine that runs the tests.
+//! Tests that real kubelets and control planes do not leave anything behind on the machine that runs the tests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,10 +10,10 @@ use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controller
 use kubelet_authenticator_test_support::kubelet::Kubelet;
 use kubelet_authenticator_test_support::process::poll;
 
-/// The environment variable of the test process that is killed.
+/// The environment variable for the test process that is killed.
 const HOLD: &str = "CONTROL_PLANE_HOLD";
 
-/// A cluster as kubeadm creates it.
+/// A cluster in the state in which kubeadm creates it.
 static STOCK: LazyLock<ControlPlane> = LazyLock::new(|| {
     let cluster = ControlPlane::builder()
         .controllers(Controllers::Certificates)
@@ -99,7 +99,7 @@ fn program(pid: u32) -> String {
         .to_owned()
 }
 
-/// The state of the machine that a less isolated kubelet would change.
+/// The state of the machine, which a less isolated kubelet would change.
 fn machine() -> BTreeMap<String, String> {
     let files = [
         "/proc/sys/vm/overcommit_memory",

@@ -1,4 +1,4 @@
-//! A machine leaves nothing behind, regardless of the way in which its test ends.
+//! Tests that a machine does not leave anything behind, regardless of the way in which its test ends.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,10 +10,10 @@ use kubelet_authenticator_test_support::control_plane::{ControlPlane, DEADLINE};
 use kubelet_authenticator_test_support::machine::Machine;
 use kubelet_authenticator_test_support::process::poll;
 
-/// The beginning of the names of machines' control groups.
+/// The beginning of the names of machine control groups.
 const GROUP: &str = "kubelet-authenticator-";
 
-/// The environment variable of the test process that is killed.
+/// The environment variable for the test process that is killed.
 const HOLD: &str = "MACHINE_HOLD";
 
 static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(ControlPlane::start);
@@ -25,7 +25,7 @@ fn a_dropped_machine_leaves_nothing_behind() {
     let groups = control_groups(machine.pid());
     let processes = processes_beside(machine.pid());
     assert!(!groups.is_empty());
-    // Systemd, journald, the container runtime.
+    // The processes are systemd, journald, and the container runtime.
     assert!(processes.len() >= 3, "{processes:?}");
 
     drop(machine);
@@ -71,7 +71,7 @@ fn a_killed_test_leaves_no_parts_of_a_machine_behind() {
     assert!(gone.is_some(), "{:?}", left(&processes, &groups));
 }
 
-/// The processes and groups in these lists that still exist.
+/// The processes and groups from these lists that still exist.
 fn left(processes: &[i32], groups: &[PathBuf]) -> Vec<PathBuf> {
     let processes = processes
         .iter()
@@ -128,7 +128,7 @@ fn program(pid: i32) -> String {
         .to_owned()
 }
 
-/// The state of the host that a less isolated machine would change.
+/// The state of the host, which a less isolated machine would change.
 fn host() -> BTreeMap<String, String> {
     let files = [
         "/proc/sys/fs/file-max",

@@ -1,4 +1,4 @@
-//! The front server's additions to moto, from a client's view.
+//! Tests of the front server's additions to moto, from the view of a client.
 
 use std::sync::{Arc, LazyLock};
 
@@ -7,8 +7,7 @@ use kubelet_authenticator_test_support::swtpm::Swtpm;
 
 static MOTO: LazyLock<Moto> = LazyLock::new(Moto::start);
 
-/// Requests the public key of a NitroTPM, as a client of an account does. Returns the status and the text of the
-/// response.
+/// Requests the public key of a NitroTPM, like a client in an account. Returns the status and the text of the response.
 fn public_key(account: &str, region: &str, asked: &str) -> (u16, String) {
     let call = format!("Action=GetInstanceTpmEkPub&Version=2016-11-15{asked}");
     post(account, region, call)

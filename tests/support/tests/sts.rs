@@ -1,4 +1,4 @@
-//! The simulated STS refuses the same calls as AWS does, with the same errors.
+//! Tests that the simulated STS denies the same calls as AWS, with the same errors.
 
 use std::time::{Duration, SystemTime};
 
@@ -280,7 +280,7 @@ fn expiry_errors_have_the_messages_of_aws() {
     assert_eq!(call.send(&sts).0, 200);
 }
 
-/// A call of AssumeRole with these parameters in addition to the action.
+/// A call to AssumeRole with these parameters in addition to the action.
 fn assume(sts: &Sts, parameters: &[(&str, &str)]) -> (u16, String) {
     let mut call = Call::valid(sts);
     let mut body = form_urlencoded::Serializer::new(String::new());

@@ -1,4 +1,4 @@
-//! Valid and invalid operations of a machine with its TPM.
+//! Tests of valid and invalid operations of a machine with a TPM.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -10,7 +10,7 @@ use kubelet_authenticator_test_support::tpm_machine::{
     AttestationKey, EndorsementKey, SoftwareKey, TpmMachine, forged_quote,
 };
 
-/// The TPM for tests that leave no objects behind.
+/// The TPM for tests that do not leave any objects behind.
 static TPM: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::start()));
 
 const GOOD: u32 = 0x0005_0472;
@@ -23,7 +23,7 @@ fn with(key: AttestationKey) -> TpmMachine {
     machine().with_attestation_key(key)
 }
 
-/// The attributes of a `TPMT_PUBLIC`.
+/// The attributes in a `TPMT_PUBLIC`.
 fn attributes(public: &[u8]) -> u32 {
     u32::from_be_bytes(public[4..8].try_into().unwrap())
 }
@@ -39,7 +39,7 @@ fn verifies(public: &[u8], message: &[u8], signature: &[u8]) -> bool {
         .is_ok()
 }
 
-/// The qualifying data of a `TPMS_ATTEST` whose names use SHA-256.
+/// The qualifying data in a `TPMS_ATTEST` whose names use SHA-256.
 fn qualifying_data(attest: &[u8]) -> &[u8] {
     let length = usize::from(attest[43]);
     &attest[44..44 + length]

@@ -1,4 +1,4 @@
-//! Every block of commands is run by a test, or is an example.
+//! Checks that a test runs every block of commands, unless the block is an example.
 //!
 //! The line before a block has one of these marks, which neither GitHub nor the book shows:
 //!
@@ -8,7 +8,7 @@
 //! <!-- example: The reason for which no test runs it. -->
 //! ```
 //!
-//! A block in a different language, such as a manifest, can also have a mark.
+//! A block in another language, such as a manifest, can also have a mark.
 //!
 //! The named test or script contains the text of each command, or reads the command from a page. This suite does not
 //! check whether the test also runs the command.
@@ -49,7 +49,7 @@ impl Mark {
     }
 }
 
-/// The blocks of the page, and the lines of marks without a block.
+/// The blocks on the page, and the lines that contain a mark without a block.
 fn blocks(page: &str) -> (Vec<Block>, Vec<usize>) {
     let (mut blocks, mut stray) = (Vec::new(), Vec::new());
     let mut marks: Vec<Mark> = Vec::new();
@@ -79,7 +79,7 @@ fn blocks(page: &str) -> (Vec<Block>, Vec<usize>) {
     (blocks, stray)
 }
 
-/// The commands of a block: the lines that follow a prompt, or all of a script.
+/// The commands in a block: the lines that follow a prompt, or the whole script.
 fn commands(language: &str, body: &[&str]) -> Vec<String> {
     let mut commands: Vec<String> = Vec::new();
     let mut continues = false;
@@ -90,7 +90,7 @@ fn commands(language: &str, body: &[&str]) -> Vec<String> {
         } else {
             Some(*line).filter(|line| !line.starts_with('#'))
         };
-        // A line without a prompt belongs to the command, or is the command's output.
+        // A line without a prompt is a part of the command, or the command's output.
         if let Some(command) = command.or(Some(*line).filter(|_| continues)) {
             let part = command.trim_end_matches('\\').trim();
             if continues {

@@ -1,5 +1,5 @@
-//! The page on settings that influence each other names every setting, and every pair of settings that can be used
-//! together.
+//! Checks that the page on settings that influence each other names every setting, and every pair of settings that can
+//! be used together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::commands::Help;
 
-/// The fields below `spec` of a `KubeletAuthentication` that have no properties, with their paths.
+/// The fields below `spec` of a `KubeletAuthentication` that do not have properties, with their paths.
 fn fields() -> BTreeSet<String> {
     let path = repository().join("packaging/crds/kubeletauthentications.yaml");
     let text = fs::read_to_string(path).unwrap();
@@ -48,7 +48,7 @@ fn options() -> BTreeSet<String> {
     options.map(str::to_owned).collect()
 }
 
-/// The keys in the plugins' settings file, from the table that is generated from the plugins' help.
+/// The keys in the plugins' settings file, from the table that is generated from the help of the plugins.
 fn keys() -> BTreeSet<String> {
     let page = page("settings.md");
     let rows = table(&page, "All settings").into_iter();
@@ -66,7 +66,7 @@ struct Subject {
     reason: String,
 }
 
-/// The cells of the rows of the first table below this heading.
+/// The cells in the rows of the first table below this heading.
 fn table<'a>(page: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
     let (_, section) = page.split_once(&format!("\n## {heading}\n")).unwrap();
     let section = section.split("\n## ").next().unwrap();
@@ -98,7 +98,7 @@ fn pair(one: &str, other: &str) -> Pair {
     (first.to_owned(), second.to_owned())
 }
 
-/// A row of the table of pairs: each setting in the first cell with each setting in the second cell.
+/// A row of the table of pairs, which combines each setting in the first cell with each setting in the second cell.
 struct Together {
     pairs: BTreeSet<Pair>,
     kind: String,
@@ -121,7 +121,7 @@ fn pairs(page: &str) -> Vec<Together> {
     .collect()
 }
 
-/// The pairs that must be in the table of pairs: pairs in one subject, and pairs of two neighboring subjects.
+/// The pairs that the table of pairs must contain: pairs in one subject, and pairs from two neighboring subjects.
 fn met(subjects: &[Subject]) -> BTreeSet<Pair> {
     let mut met = BTreeSet::new();
     for one in subjects {
@@ -222,7 +222,7 @@ fn every_pair_of_related_subjects_is_tested_or_has_a_reason() {
         for pair in row.pairs {
             assert!(
                 met.contains(&pair),
-                "{pair:?} is of subjects that do not meet"
+                "{pair:?} belongs to subjects that do not influence each other"
             );
             assert!(seen.insert(pair.clone()), "{pair:?} is in two rows");
         }

@@ -1,4 +1,4 @@
-//! The commands and files that pages name.
+//! Checks the commands and files that the pages name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ use crate::{PLUGIN, PLUGINS, pages};
 
 pub const CONTROLLER: &str = "node-attestation-controller";
 
-/// The commands of console blocks, without their prompts, and the complete text of script blocks.
+/// The commands in console blocks, without their prompts, and the complete text of script blocks.
 fn commands(page: &str) -> Vec<String> {
     let scripts = blocks(page, "sh").into_iter().map(str::to_owned);
     let consoles = blocks(page, "console").into_iter().map(|block| {
@@ -31,7 +31,7 @@ fn commands(page: &str) -> Vec<String> {
     lines.into_iter().chain(inline_code(page)).collect()
 }
 
-/// The words of each simple command in the line, without the text after a redirection.
+/// The words in each simple command on the line, without the text after a redirection.
 fn words(line: &str) -> Vec<Vec<String>> {
     let line = line.replace("<provider>", "aws");
     let line = line.replace("$(", "|").replace("&&", "|").replace(';', "|");
@@ -58,7 +58,7 @@ fn started(word: &str) -> Option<String> {
     Some(format!("{PLUGIN}{provider}"))
 }
 
-/// The help of each command that pages name.
+/// The help of each command that the pages name.
 #[derive(Default)]
 pub struct Help(BTreeMap<Vec<String>, String>);
 
@@ -72,7 +72,7 @@ impl Help {
         })
     }
 
-    /// The names of the commands directly below this one.
+    /// The names of the commands directly below this command.
     pub fn commands(&mut self, command: &[String]) -> Vec<String> {
         let help = self.of(command);
         let Some((_, list)) = help.split_once("\nCommands:\n") else {
@@ -86,7 +86,7 @@ impl Help {
             .collect()
     }
 
-    /// The entry of the flag in the help of the command, or of a command above it.
+    /// The entry for the flag in the help of the command, or of a command above it.
     fn flag(&mut self, command: &[String], flag: &str) -> Option<String> {
         (1..=command.len()).rev().find_map(|length| {
             let lines = self.of(&command[..length]).lines().map(str::trim_start);

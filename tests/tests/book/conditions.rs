@@ -1,4 +1,4 @@
-//! The page of conditions and Events lists exactly the names in the code.
+//! Checks that the page of conditions and Events lists exactly the names in the code.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::fs;
 use kubelet_authenticator_tests::docs::{page, quoted};
 use kubelet_authenticator_tests::page::repository;
 
-/// The source files with the reasons of Events, except Events about decisions on requests.
+/// The source files with the reasons for Events, except Events about decisions on requests.
 const EVENTS: [&str; 4] = [
     "core/src/ledger/grant_reason.rs",
     "runtime/src/management/enablement/step.rs",
@@ -14,7 +14,7 @@ const EVENTS: [&str; 4] = [
     "runtime/src/management/sweep_events.rs",
 ];
 
-/// Words in these source files that are not the reason for an Event. A renewal does not write an Event.
+/// Words in these source files that are not a reason for an Event. A renewal does not write an Event.
 const OTHERS: [&str; 6] = [
     "Cluster", "Enable", "Normal", "Release", "Renewed", "Warning",
 ];

@@ -1,4 +1,4 @@
-//! The tables with exit codes, features and scenarios.
+//! Checks the tables with exit codes, features and scenarios.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,4 @@
-//! The links on the pages, and the book's list of pages.
+//! Checks the links on the pages, and the book's list of pages.
 
 use std::collections::BTreeSet;
 use std::path::Path;

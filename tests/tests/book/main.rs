@@ -1,4 +1,4 @@
-//! Checks the pages of docs and the README: their links, commands, files and rows.
+//! Checks the pages in docs and the README: their links, commands, files and rows.
 
 mod blocks;
 mod combinations;
@@ -21,7 +21,7 @@ use kubelet_authenticator_tests::page::repository;
 
 const PLUGIN: &str = "kubelet-authenticator-";
 
-/// The programs whose settings are described.
+/// The programs whose settings the pages describe.
 const PLUGINS: [&str; 3] = ["insecure", "aws", "tpm"];
 
 /// The paths of all pages, relative to the repository, with the contents of the pages.

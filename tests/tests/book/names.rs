@@ -1,4 +1,4 @@
-//! The page on names lists exactly the names in the code.
+//! Checks that the page on names lists exactly the names in the code.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,18 +10,18 @@ use kubelet_authenticator_tests::page::repository;
 /// The directories with the production code.
 const CODE: [&str; 5] = ["src", "attestation", "resolver", "providers", "controller"];
 
-/// Parts of file paths that are only for tests.
+/// Parts of file paths that show that a file is only for tests.
 const OF_TESTS: [&str; 5] = ["/tests", "tests.rs", "testing", "fixture", "benches"];
 
-/// Domains of names in Kubernetes and AWS.
+/// The domains of names in Kubernetes and AWS.
 const DOMAINS: [&str; 4] = [".x-k8s.io", ".k8s.aws", "kubernetes.io", "sigs.k8s.io"];
 
-/// Directories of the files on a node.
+/// The directories that contain files on a node.
 const DIRECTORIES: [&str; 3] = ["/etc/", "/var/lib/", "/usr/lib/"];
 
-/// Strings that only look like names.
+/// Strings that look like names, but are not.
 const OTHERS: [&str; 4] = [
-    // The prefix of the hash input of key bindings.
+    // The prefix of the input to the hash in key bindings.
     "cluster.x-k8s.io/kubelet-authenticator/",
     // Words that determine whether a path in a log is redacted.
     "/etc/",
@@ -30,7 +30,7 @@ const OTHERS: [&str; 4] = [
     "/etc/kubernetes",
 ];
 
-/// The production code, without its unit tests.
+/// The production code, without unit tests.
 fn code() -> String {
     let sources = sources().into_iter().filter(|source| {
         let path = source.path.to_str().unwrap();
@@ -60,7 +60,7 @@ fn texts(folder: &Path, all: &mut String) {
     }
 }
 
-/// The names in the first column of the page's tables.
+/// The names in the first column of the tables on the page.
 fn listed(page: &str) -> BTreeSet<&str> {
     let rows = page.lines().filter(|line| line.starts_with("| "));
     let first = rows.filter_map(|row| row.split(" | ").next());

@@ -1,4 +1,4 @@
-//! The page with the options of the controller and of its external signer.
+//! Checks the page with the options of the controller and of its external signer.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -120,7 +120,7 @@ impl Command {
     }
 }
 
-/// The entries of a section, without the options for help and version that every program has.
+/// The entries in a section, without the options for help and version that every program has.
 fn entries(lines: &[&str]) -> Vec<Entry> {
     let begins = |line: &&str| {
         let text = line.trim_start();
@@ -186,12 +186,12 @@ fn read(words: Vec<String>, help: &mut Help, all: &mut Vec<Command>) {
     }
 }
 
-/// The tables of the page, generated from the output of the programs.
+/// The tables on the page, which are generated from the output of the programs.
 fn options() -> String {
     let mut help = Help::default();
     let mut all = Vec::new();
     read(vec![CONTROLLER.to_owned()], &mut help, &mut all);
-    // Options that many commands share are in one common table.
+    // Options that many commands share are in a common table.
     let mut commands_of: BTreeMap<Entry, usize> = BTreeMap::new();
     for (_, entries) in all.iter().flat_map(|command| &command.sections) {
         for entry in entries.iter().filter(|entry| entry.usage.starts_with('-')) {

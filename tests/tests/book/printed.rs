@@ -1,4 +1,4 @@
-//! The page URLs that programs, manifests and pages show.
+//! Checks the page URLs that programs, manifests and pages show.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::pages;
 /// The packages that contain the programs.
 const PROGRAMS: [&str; 5] = ["attestation", "controller", "providers", "resolver", "src"];
 
-/// Files that are not pages, but show page URLs.
+/// Files that are not pages, but contain page URLs.
 const OTHERS: [&str; 5] = [
     "docs/images/doctor.svg",
     "packaging/chart/node-attestation-controller/values.yaml",
@@ -23,7 +23,7 @@ const OTHERS: [&str; 5] = [
     "packaging/monitoring/dashboard.json",
 ];
 
-/// The sources of the programs, without their tests.
+/// The source files of the programs, without their tests.
 fn programs() -> Vec<Source> {
     let is_program = |source: &Source| {
         let path = &source.path;

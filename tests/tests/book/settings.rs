@@ -1,4 +1,4 @@
-//! The page of settings, with its table of all settings.
+//! Checks the page of settings, which contains a table of all settings.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::commands::Help;
 use crate::markdown::blocks;
 use crate::{PLUGIN, PLUGINS};
 
-/// The table of settings, from the help of the plugins.
+/// The table of settings, generated from the help of the plugins.
 fn settings() -> String {
     let mut rows = BTreeMap::new();
     let mut help = Help::default();
@@ -47,7 +47,7 @@ const HEADER: &str = "\
 | --- | --- | --- | --- |
 ";
 
-/// The key, in a settings file, of the setting with this flag.
+/// The key in a settings file for the setting with this flag.
 fn key(flag: &str) -> String {
     let (section, name) = match flag.split_once('-') {
         Some((section @ ("aws" | "tpm"), name)) => (format!("{section}."), name),

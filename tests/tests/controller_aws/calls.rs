@@ -1,4 +1,4 @@
-//! The metrics about AWS calls.
+//! Tests of the metrics about AWS calls.
 
 use kubelet_authenticator_test_support::sts::{Fault, Times};
 use kubelet_authenticator_tests::scrape::Diagnostics;

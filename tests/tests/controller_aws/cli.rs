@@ -1,4 +1,4 @@
-//! The AWS options of the command line, and the errors for invalid options.
+//! Tests of the AWS options on the command line, and of the errors about invalid options.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -9,7 +9,7 @@ use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
 
 /// The options that `run` requires for any cluster. The CA files do not exist: if the controller tries to read them, it
-/// found no earlier error.
+/// has not found an earlier error.
 const CLUSTER: [&str; 5] = [
     "--workload-kubeconfig=no.kubeconfig",
     "--settings=settings.yaml",
@@ -24,7 +24,7 @@ struct Files {
 }
 
 impl Files {
-    /// The files with these AWS settings, for listed machines.
+    /// Files with these AWS settings, for listed machines.
     fn listed(aws: &Value) -> Self {
         let scratch = Scratch::new("aws-cli");
         let spec = json!({"authorizedAttestors": ["aws"], "aws": aws});
@@ -33,7 +33,7 @@ impl Files {
         Self { scratch }
     }
 
-    /// The files with these AWS settings, for the instances that the settings select.
+    /// Files with these AWS settings, for the instances that the settings select.
     fn found(aws: &Value) -> Self {
         let files = Self::listed(aws);
         let inventory = json!({

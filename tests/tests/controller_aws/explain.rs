@@ -1,4 +1,4 @@
-//! `explain` for an instance's request, with all checks that do not need AWS calls.
+//! Tests of `explain` for an instance's request, with all checks that do not need AWS calls.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Instances that count as machines because they have a cluster's tags: `awsInstances` of an inventory.
+//! Tests of instances that count as machines because they have a cluster's tags: `awsInstances` in an inventory.
 
 use std::sync::LazyLock;
 
@@ -19,7 +19,7 @@ fn bed(cloud: &Cloud, cluster: &str) -> (Bed, Controller) {
     (bed, controller)
 }
 
-/// Sends the instance's own request. Returns its name.
+/// Sends a request from the instance itself. Returns its name.
 fn ask(bed: &Bed, instance: &Instance) -> String {
     request(bed, &CLOUD, instance).put(&bed.server)
 }

@@ -1,4 +1,4 @@
-//! The script for a first run in an AWS account, with moto server and the simulator of STS.
+//! Tests of the script for a first run in an AWS account, with moto server and the STS simulator.
 
 use std::process::{Command, Output};
 
@@ -9,7 +9,7 @@ use kubelet_authenticator_tests::cloud::{ACCOUNT, Cloud, REGION};
 use kubelet_authenticator_tests::page::repository;
 use serde_json::Value;
 
-/// The output of the script on this instance, which is written to `collected`.
+/// The script's output on this instance, which is written to `collected`.
 fn probe(cloud: &Cloud, metadata: &str, files: &Scratch) -> String {
     let authorities = files.write("sts.pem", cloud.sts().ca_pem());
     let output = Command::new("python3")
@@ -97,7 +97,7 @@ fn the_live_check_of_aws_ends_the_instance_that_it_starts() {
 
     let (output, report, _) = operator(&cloud, &files, "--yes --ami ami-12345678");
 
-    // The output is that of another instance.
+    // The output is from another instance.
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let row = "| 1 | the document names the instance | FAILED |";
     assert!(report.contains(row), "{report}");

@@ -1,4 +1,4 @@
-//! Instances in each kind of network.
+//! Tests of instances in each kind of network.
 
 use kubelet_authenticator_test_support::imds::Network;
 use kubelet_authenticator_tests::cloud::{Cloud, OWNED};

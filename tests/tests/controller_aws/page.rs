@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::world::World;
 
-/// The rows of the section: the first cell, and the remaining cells.
+/// The rows in the section, each as its first cell and its remaining cells.
 fn rows() -> Vec<(String, String)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/aws.md");
     let page = fs::read_to_string(path).unwrap();
@@ -35,7 +35,7 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 
 type Case = fn() -> World;
 
-/// Each exit code, with words from the node's message and a case that produces the message.
+/// Each exit code, with words from the node's message and a case that causes the message.
 const CODES: [(i32, &str, Case); 6] = [
     (5, "hop limit", || {
         let mut world = World::start();
@@ -200,7 +200,7 @@ fn every_name_in_a_row_of_the_aws_page_exists() {
     }
 }
 
-/// The block of the page in this language that contains these words.
+/// The block on the page in this language that contains these words.
 fn block(language: &str, words: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/aws.md");
     let page = fs::read_to_string(path).unwrap();
@@ -213,7 +213,7 @@ fn block(language: &str, words: &str) -> String {
         .to_owned()
 }
 
-/// Whether a Sigma detection matches an event: each field has its value.
+/// Whether a Sigma detection matches an event: each field in the detection has the same value in the event.
 fn sigma_matches(detection: &Value, event: &Value) -> bool {
     let mut fields = detection.as_object().unwrap().iter();
     fields.all(|(field, expected)| {
@@ -227,7 +227,7 @@ fn sigma_matches(detection: &Value, event: &Value) -> bool {
     })
 }
 
-/// The results of the page's Python function for these events.
+/// The results of the Python function on the page for these events.
 fn panther_matches(events: &[Value]) -> Vec<bool> {
     let function = block("python", "def is_node_attestation(event):");
     let script = format!(

@@ -1,4 +1,4 @@
-//! The proxy in the controller's environment is used for both STS and EC2.
+//! Tests that both STS and EC2 are called through the proxy in the controller's environment.
 
 use kubelet_authenticator_test_support::connect_proxy::ConnectProxy;
 use kubelet_authenticator_test_support::process::poll;

@@ -27,14 +27,14 @@ impl World {
         Self::with(|_, _, setup| setup)
     }
 
-    /// Starts a controller with a changed setup, and a cloud with one instance launched an hour ago.
+    /// Starts a controller with a changed setup, and a cloud with one instance that was launched an hour ago.
     pub fn with(told: impl FnOnce(&Cloud, &Instance, Setup) -> Setup) -> Self {
         let cloud = Cloud::start();
         let instance = cloud.launched_an_hour_ago(&[OWNED]);
         Self::of(cloud, instance, told)
     }
 
-    /// Starts a controller with a changed setup for this instance of a cloud.
+    /// Starts a controller with a changed setup for this instance in a cloud.
     pub fn of(
         cloud: Cloud,
         instance: Instance,
@@ -112,7 +112,7 @@ impl World {
         metadata.update(|metadata| metadata.identity_credentials = Some(credentials));
     }
 
-    /// The secrets: the instance's credentials, and every signature made with them.
+    /// The secrets: the instance's credentials, and every signature that was made with them.
     pub fn secrets(&self) -> Vec<String> {
         let mut secrets = Vec::new();
         self.instance.imds.update(|metadata| {
@@ -133,7 +133,7 @@ impl World {
         secrets
     }
 
-    /// Asserts that no output and no object of the cluster contains a secret.
+    /// Asserts that no output and no object in the cluster contains a secret.
     #[track_caller]
     pub fn tells_no_secret(&self, runs: &[Run]) {
         let mut told = self.controller.process.log().text();

@@ -1,4 +1,4 @@
-//! `explain` without a cluster. The request and the machines are in files.
+//! Tests of `explain` without a cluster. The request and the machines are in files.
 
 use std::process::{Command, Output};
 
@@ -202,7 +202,7 @@ fn control_characters_in_a_request_are_not_printed() {
     assert!(text.contains("Requester: system:node:n1 [2J\n"), "{text}");
 }
 
-/// The request from node `n1` for a serving certificate for 203.0.113.7.
+/// A request from node `n1` for a serving certificate for 203.0.113.7.
 fn serving() -> Value {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -252,7 +252,7 @@ fn an_address_outside_the_configured_ranges_is_explained_as_denied() {
     assert!(outside.contains(denied), "{outside}");
 }
 
-/// With only default settings, `explain` would accept this request.
+/// With default settings, `explain` would accept this request.
 #[test]
 fn a_request_that_only_the_settings_deny_is_explained_as_denied() {
     let files = Files::new();

@@ -1,4 +1,4 @@
-//! The kubeconfigs of an operator, which follow kubectl's rules.
+//! Tests of an operator's kubeconfigs, which follow kubectl's rules.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{Files, assert_refused, stderr};
 
-/// The commands for operators that read a management cluster.
+/// The operator commands that read a management cluster.
 const COMMANDS: [&[&str]; 5] = [
     &["clusters"],
     &["identities", "list"],
@@ -53,7 +53,8 @@ fn the_kubeconfig_is_found_as_in_kubectl() {
     assert_refused(&output, &["neither --kubeconfig"]);
 }
 
-/// A kubeconfig in two files: contexts in the first, cluster and user in the second; and each file separately.
+/// A kubeconfig that is split into two files, with the contexts in the first, and the cluster and the user in the
+/// second. Each file is also available separately.
 struct Parts {
     files: Files,
     list: String,

@@ -1,4 +1,4 @@
-//! The controller's command line: its output, its errors, and its exit codes.
+//! Tests of the controller's command line: its output, its errors, and its exit codes.
 
 mod explained;
 mod kubeconfigs;
@@ -18,7 +18,7 @@ use kubelet_authenticator_tests::program;
 use rustix::process::Signal;
 use serde_json::json;
 
-/// The files that a valid start needs. Tests can change each file. The kubeconfig's address has no listener.
+/// The files that a valid start needs. Tests can change each file. The address in the kubeconfig has no listener.
 struct Files {
     scratch: Scratch,
     server: ApiServer,

@@ -1,4 +1,4 @@
-//! Output that does not need a cluster: the version, completion scripts and the manual page.
+//! Tests of output that does not need a cluster: the version, completion scripts and the manual page.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;

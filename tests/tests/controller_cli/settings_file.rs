@@ -1,4 +1,4 @@
-//! The file of `run --settings`, and the options that it replaces.
+//! Tests of the file in `run --settings`, and of the options that it replaces.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{Files, assert_refused, run, stderr};
 
-/// The error from `run` if the settings have this spec.
+/// Asserts the error from `run` if the settings have this spec.
 #[track_caller]
 fn assert_spec_refused(spec: &Value, words: &[&str]) {
     let files = Files::new();

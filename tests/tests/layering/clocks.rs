@@ -1,15 +1,15 @@
-//! Comparisons of the wall clock with a time and a duration. The wall clock can be set, so elapsed time is measured
-//! with a monotonic clock.
+//! Finds comparisons of the wall clock with a time and a duration. The wall clock can be set, so elapsed time is
+//! measured with a monotonic clock.
 
 use std::collections::BTreeMap;
 use std::fs;
 
 use crate::{Workspace, rust_files};
 
-/// The packages of the node and of the controller.
+/// The packages for the node and the controller.
 const FOLDERS: [&str; 5] = ["attestation", "controller", "providers", "resolver", "src"];
 
-/// The number of comparisons in each file, and the reason for them.
+/// For each file, the number of comparisons and the reason for them.
 const PERMITTED: [(&str, usize, &str); 12] = [
     ("controller/aws/src/sessions/state.rs", 1, "`Instant`"),
     (

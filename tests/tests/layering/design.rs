@@ -1,4 +1,4 @@
-//! The packages and directories that the design names, as docs/conformance.md lists them.
+//! Checks the packages and directories in the design, which docs/conformance.md lists.
 
 use std::fs;
 use std::path::Path;

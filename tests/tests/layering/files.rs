@@ -1,5 +1,5 @@
-//! The files of each package, and circular imports among them. Only a parent and its descendants are allowed to import
-//! each other.
+//! Checks the files of each package for circular imports. Only a parent and its descendants are allowed to import each
+//! other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,10 +8,10 @@ use std::path::Path;
 use crate::modules::{SOURCES, group, identifier, is_of_tests, production, reached};
 use crate::{Workspace, rust_files};
 
-/// The names in the path of a module or an item.
+/// The names that form the path of a module or an item.
 type Names = Vec<String>;
 
-/// The modules, and the modules that each of them imports.
+/// The modules, with the modules that each of them imports.
 type Imports = BTreeMap<Names, BTreeSet<Names>>;
 
 /// The names that a module imports, with their paths.
@@ -20,7 +20,7 @@ type Declared = BTreeMap<Names, BTreeMap<String, Names>>;
 /// The maximum number of re-exports between the use of an item and its definition.
 const MAX_IMPORTS: usize = 5;
 
-/// The module of the file.
+/// The module in the file.
 fn module(sources: &Path, file: &Path) -> Names {
     let path = file.strip_prefix(sources).unwrap().with_extension("");
     let names = path.iter().map(|name| name.to_str().unwrap().to_owned());
@@ -29,7 +29,8 @@ fn module(sources: &Path, file: &Path) -> Names {
     names
 }
 
-/// The paths in a path or a group of paths. `text` starts after `prefix::`. A `*` is the module itself.
+/// The paths that are in a path or a group of paths. `text` starts after `prefix::`. A `*` represents the module
+/// itself.
 fn paths(text: &str, prefix: &[String]) -> Vec<Names> {
     let text = text.trim_start();
     if let Some(members) = text.strip_prefix('{') {
@@ -74,7 +75,7 @@ fn declared(text: &str) -> Vec<Names> {
     paths.collect()
 }
 
-/// The path from the root of the package; `None` if the path belongs to another package.
+/// The path from the root of the package. `None` if the path belongs to another package.
 fn absolute(path: &[String], module: &[String], modules: &BTreeSet<Names>) -> Option<Names> {
     let mut names = path.iter().filter(|name| *name != "self").peekable();
     let mut absolute = module.to_vec();
@@ -114,8 +115,8 @@ fn defining(path: &[String], declared: &Declared, imports: usize) -> Option<Name
     }
 }
 
-/// The imports within the package with these sources, except imports of tests and of the root, which declares all
-/// modules.
+/// The imports within the package that has these sources, excluding imports in tests and in the root, which declares
+/// all modules.
 fn imports(sources: &Path) -> Imports {
     let files = rust_files(sources).into_iter();
     // `bin` contains other programs.
@@ -163,7 +164,7 @@ fn circles(imports: &Imports) -> BTreeSet<BTreeSet<Names>> {
     in_circles.map(circle).collect()
 }
 
-/// The modules that import each other, except a parent and its descendants.
+/// The modules that import each other, excluding a parent and its descendants.
 fn cycles(imports: &Imports) -> Vec<BTreeSet<Names>> {
     let mut cycles_found = Vec::new();
     for circle in circles(imports) {

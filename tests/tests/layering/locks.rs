@@ -1,10 +1,10 @@
-//! The locks that tenants share.
+//! Checks the locks that tenants share.
 
 use std::fs;
 
 use crate::{Workspace, rust_files};
 
-/// Whether the text contains this lock, and not only a lock whose name begins with this lock's name.
+/// Whether the text contains the name of this lock, and not only a longer name that begins with it.
 fn names(text: &str, lock: &str) -> bool {
     let mut rest = text.split(lock).skip(1);
     rest.any(|rest| !rest.starts_with(|next: char| next.is_ascii_alphanumeric()))

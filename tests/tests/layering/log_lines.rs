@@ -1,5 +1,5 @@
-//! The log lines of the controller. A tenant can repeat almost every event. Therefore, each log line that a tenant can
-//! cause must use `cluster_line!`, which counts the line toward the namespace's log-line budget.
+//! Checks the log lines of the controller. A tenant can repeat almost every event. Therefore, each log line that a
+//! tenant can cause must use `cluster_line!`, which counts the line toward the namespace's log-line budget.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -107,7 +107,7 @@ const WITHOUT_BUDGET: [(&str, usize, &str); 19] = [
     ),
 ];
 
-/// The number of lines that the text logs, except in tests.
+/// The number of lines that the text logs, excluding tests.
 fn lines(text: &str) -> usize {
     let text = text.split("#[cfg(test)]\nmod ").next().unwrap();
     let is_code = |line: &&str| !line.trim_start().starts_with("//");
@@ -146,7 +146,7 @@ fn log_lines_that_tenants_can_cause_have_a_budget() {
     assert_eq!(
         found,
         BTreeMap::from(listed),
-        "use cluster_line! of node-attestation-core, or say why no tenant repeats the line"
+        "use cluster_line! of node-attestation-core, or state why no tenant repeats the line"
     );
 }
 

@@ -1,7 +1,7 @@
 //! Checks of the source:
 //!
-//! - the permitted imports in docs/architecture.md, compared with the manifests, and with `use` lines for rules within
-//!   a package
+//! - the permitted imports in docs/architecture.md, which are compared with the manifests, and with `use` lines for the
+//!   rules within a package
 //! - names of options and settings that no suite uses
 //! - rules for assertions
 
@@ -24,7 +24,7 @@ use std::process::Command;
 use serde_json::Value;
 
 const ATTESTATION: &str = "kubelet-attestation";
-/// The lookup of hosts, for the node and the controller.
+/// The package that looks up hosts, for the node and the controller.
 const RESOLVER: &str = "kubelet-attestation-resolver";
 const NODE: &str = "kubelet-authenticator";
 const PROVIDERS: [&str; 4] = [
@@ -33,7 +33,7 @@ const PROVIDERS: [&str; 4] = [
     "kubelet-authenticator-null",
     NODE_TPM,
 ];
-/// The package that links libtss2, in one of its two programs.
+/// The package that links libtss2 into one of its two programs.
 const NODE_TPM: &str = "kubelet-authenticator-tpm";
 const CORE: &str = "node-attestation-core";
 const RUNTIME: &str = "node-attestation-runtime";
@@ -43,7 +43,7 @@ const AWS: &str = "node-attestation-aws";
 const TPM: &str = "node-attestation-tpm";
 /// The interface of programs that hold CA keys.
 const SIGNER_API: &str = "node-attestation-signer-api";
-/// Turns that tenants share, for the controller and its signers.
+/// The package with the turns that tenants share, for the controller and its signers.
 const TURNS: &str = "node-attestation-turns";
 /// Such programs.
 const SIGNERS: [&str; 1] = ["node-attestation-signer-pkcs11"];
@@ -382,8 +382,8 @@ fn the_controller_lints_include_the_lints_of_other_packages() {
     assert_eq!(missing, Vec::<String>::new());
 }
 
-/// clippy recognizes functions and types of `kube`, but not a request that is built from a URL. This request would read
-/// lists or watches without a limit.
+/// clippy recognizes functions and types of `kube`, but not a request that is built from a URL. Such a request would
+/// read lists or watches without a limit.
 #[test]
 fn only_one_module_lists_and_watches() {
     let workspace = Workspace::read();

@@ -1,4 +1,4 @@
-//! The modules of each package, without circular imports among them.
+//! Checks the modules of each package for circular imports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{Workspace, rust_files};
 
-/// The modules at the top of a package, and the modules that each of them imports.
+/// The top-level modules of a package, with the modules that each of them imports.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// The packages' sources.
@@ -25,7 +25,7 @@ pub(super) const SOURCES: [&str; 12] = [
     "providers/tpm/src",
 ];
 
-/// The imports of the package with these sources, except imports of tests.
+/// The imports of the package that has these sources, excluding imports in tests.
 fn imports(sources: &Path) -> Imports {
     let files: Vec<(String, PathBuf)> = rust_files(sources)
         .into_iter()
@@ -45,7 +45,7 @@ fn imports(sources: &Path) -> Imports {
     imports
 }
 
-/// The module at the top of the package that contains this file.
+/// The top-level module of the package that contains this file.
 fn module(sources: &Path, file: &Path) -> String {
     let first = file.strip_prefix(sources).unwrap().iter().next().unwrap();
     let first = first.to_str().unwrap();
@@ -101,7 +101,7 @@ pub(super) fn production(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The modules at the top of the package that the text names after `crate::`, except in tests and comments.
+/// The top-level modules of the package that the text names after `crate::`, excluding tests and comments.
 fn used(text: &str) -> BTreeSet<String> {
     let text = production(text);
     let mut used = BTreeSet::new();
@@ -117,7 +117,7 @@ fn used(text: &str) -> BTreeSet<String> {
     used
 }
 
-/// The members of a group of imports. `text` starts after the opening brace of the group.
+/// The members of an import group. `text` starts after the opening brace of the group.
 pub(super) fn group(text: &str) -> Vec<&str> {
     let (mut depth, mut start, mut members) = (0, 0, Vec::new());
     for (at, character) in text.char_indices() {
@@ -145,14 +145,14 @@ pub(super) fn identifier(text: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// The modules that import themselves through others.
+/// The modules that import themselves through other modules.
 fn circular(imports: &Imports) -> BTreeSet<&str> {
     let leads_back = |name: &&String| reached(imports, name).contains(*name);
     let names = imports.keys().filter(leads_back);
     names.map(String::as_str).collect()
 }
 
-/// The modules that this module imports directly or through others.
+/// The modules that this module imports directly or through other modules.
 pub(super) fn reached<'a, M: Ord>(
     imports: &'a BTreeMap<M, BTreeSet<M>>,
     module: &'a M,
@@ -195,7 +195,7 @@ fn only_the_last_links_of_the_chain_create_certificate_contents() {
     assert_eq!(named, expected.map(PathBuf::from).into());
 }
 
-/// The first or the second column of a table on a page of docs.
+/// The first or the second column of a table on a page in docs.
 pub(super) fn rows(page: &str, heading: &str, column: usize) -> Vec<String> {
     let page = Workspace::read().root.join("docs").join(page);
     let page = fs::read_to_string(page).unwrap();
@@ -207,7 +207,7 @@ pub(super) fn rows(page: &str, heading: &str, column: usize) -> Vec<String> {
     cells.skip(2).collect()
 }
 
-/// The modules of a package with their descriptions, on the first page of the package.
+/// The modules of a package with their descriptions, from the first page of the package.
 fn first_page(sources: &Path) -> Vec<(String, String)> {
     let roots = ["lib.rs", "main.rs"].map(|root| sources.join(root));
     let root = roots.iter().find(|root| root.exists()).unwrap();

@@ -1,4 +1,4 @@
-//! Wording that a native editor would change, in pages, comments, program texts and test names.
+//! Finds wording that a native editor would change, in pages, comments, program texts and test names.
 //!
 //! The patterns find about a fifth of these sentences, so a low number is necessary but not sufficient. `make
 //! lint-prose` prints all findings.
@@ -9,7 +9,7 @@ use regex_lite::Regex;
 
 use crate::{Workspace, rust_files};
 
-/// A pattern for unidiomatic wording, and better wording.
+/// A pattern for unidiomatic wording, with better wording.
 type Rule = (Regex, &'static str);
 
 /// In sentences.
@@ -87,7 +87,7 @@ fn rules(rules: &[(&str, &'static str)]) -> Vec<Rule> {
     rules.iter().map(rule).collect()
 }
 
-/// The findings in an area, and the number of its words.
+/// The findings in an area, and the number of words in the area.
 #[derive(Debug, Default)]
 struct Findings {
     found: Vec<String>,
@@ -109,7 +109,7 @@ impl Findings {
         }
     }
 
-    /// Prints the findings, and asserts that 1,000 words have at most `limit` findings.
+    /// Prints the findings, and asserts that there are at most `limit` findings in 1,000 words.
     fn are_at_most(&self, limit: f64) {
         let Self { found, words } = self;
         for finding in found {
@@ -129,7 +129,7 @@ impl Findings {
     }
 }
 
-/// The text without code and the targets of links.
+/// The text without code and link targets.
 fn without_code(line: &str) -> String {
     let text: Vec<&str> = line.split('`').step_by(2).collect();
     let mut parts = text.join(" ");

@@ -1,10 +1,10 @@
-//! The controller's reasons in the node code.
+//! Checks the node code for the controller's reasons.
 
 use std::fs;
 
 use crate::{Workspace, rust_files};
 
-/// If the code contained a reason as text, this text would no longer match after the reason is renamed.
+/// If the code contained a reason as text, the text would no longer match after the reason is renamed.
 #[test]
 fn nodes_have_no_reason_of_the_controller_as_text() {
     let root = Workspace::read().root;

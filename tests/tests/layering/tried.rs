@@ -1,6 +1,6 @@
-//! Each option of `run`, each setting of the plugins and each field of a KubeletAuthentication occurs in an integration
-//! test. An occurrence proves little. Without an occurrence, however, no test with the real programs uses the option or
-//! field.
+//! Checks that an integration test contains each option of `run`, each setting of the plugins and each field of a
+//! KubeletAuthentication. This does not prove that the option or field is tested. Without an occurrence, however, no
+//! test with the real programs uses it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -45,7 +45,7 @@ fn unused<const FORMS: usize>(
     names.iter().filter(|name| !is_used(name)).collect()
 }
 
-/// Whether the text contains the form, but not as a part of a longer word.
+/// Whether the text contains the form as a whole word.
 fn occurs(text: &str, form: &str) -> bool {
     let goes_on = |letter: Option<char>| {
         letter.is_some_and(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter))
@@ -73,7 +73,7 @@ fn options(help: &str) -> BTreeSet<String> {
     names.filter(|name| name != "help").collect()
 }
 
-/// The fields of an object by name, including the fields of nested objects and lists.
+/// The names of the fields in an object, including the fields in nested objects and lists.
 fn fields(schema: &Value, found: &mut BTreeSet<String>) {
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         found.insert(name.clone());
@@ -82,7 +82,7 @@ fn fields(schema: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// A name in quotes, and as a YAML key.
+/// A name in quotes, and the name as a YAML key.
 fn keys(name: &str) -> [String; 3] {
     [
         format!("\"{name}\""),
@@ -111,7 +111,7 @@ fn each_setting_of_a_plugin_is_used_by_a_suite() {
     }
 
     assert!(settings.contains("aws-principal"), "{settings:?}");
-    // As an option, as a variable, and as a key of a file: `aws: {stsEndpoint: HOST}`.
+    // The forms are an option, a variable, and a key in a file: `aws: {stsEndpoint: HOST}`.
     let unused = unused(&settings, |name| {
         let variable = name.to_uppercase().replace('-', "_");
         let own = name.strip_prefix("aws-").or(name.strip_prefix("tpm-"));
@@ -145,7 +145,7 @@ fn each_field_of_a_kubelet_authentication_is_used_by_a_suite() {
     assert_eq!(unused(&found, keys), Vec::<&String>::new());
 }
 
-/// The name of an option as a key: `sts-endpoint` is `stsEndpoint`.
+/// The name of an option as a key: `sts-endpoint` becomes `stsEndpoint`.
 fn camel_case(name: &str) -> String {
     let mut words = name.split('-');
     let first = words.next().unwrap_or_default().to_owned();

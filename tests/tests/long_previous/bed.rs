@@ -1,4 +1,5 @@
-//! A management cluster that changes its version, with a Cluster for each attestation provider, and nodes in them.
+//! A management cluster whose version changes, with a Cluster for each attestation provider, and nodes in these
+//! Clusters.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -27,19 +28,19 @@ use serde_json::{Value, json};
 
 const CONTROLLER: &str = "node-attestation-controller";
 
-/// The attestation providers, each with its own Cluster in a namespace of this name.
+/// The attestation providers, each of which has its own Cluster in a namespace with this name.
 pub const ATTESTORS: [&str; 3] = ["aws", "insecure", "tpm"];
 
-/// A lease duration that causes frequent requests from the kubelet.
+/// A lease duration that makes the kubelet send frequent requests.
 const LEASE: u32 = 12;
 
-/// The number of writes with certificates of nodes.
+/// The number of writes with node certificates.
 static WRITES: AtomicU32 = AtomicU32::new(0);
 
 /// The fields of a record that each renewal can update.
 const RENEWED: [&str; 2] = ["renewedUntil", "lastTpmBoot"];
 
-/// The clusters, and the programs that run now.
+/// The clusters, and the programs that currently run.
 pub struct Bed {
     manager: Option<Manager>,
     management: Management,
@@ -51,7 +52,7 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Starts this version, with a Cluster under enforcement for each attestation provider.
+    /// Starts this version, with a Cluster that enforces attestation for each attestation provider.
     #[track_caller]
     pub fn start(version: &Version) -> Self {
         let management = Management::start_with_manifests(&version.manifests());
@@ -129,7 +130,7 @@ impl Bed {
         }
     }
 
-    /// Runs `identities` of this version: `revoke` or `reset`.
+    /// Runs the command `identities` of this version: `revoke` or `reset`.
     #[track_caller]
     pub fn identities(&self, version: &Version, what: &str, node: &Node) {
         let output = Command::new(version.program(CONTROLLER))
@@ -239,7 +240,7 @@ impl Node {
         self.renew_with(&self.state(), &[])
     }
 
-    /// The same with this state directory, and with other values of these settings.
+    /// Like [`renew`](Self::renew), with this state directory, and with other values for these settings.
     fn renew_with(&self, state: &Path, others: &[(&str, String)]) -> Output {
         let settings = self.settings.iter().map(|(key, value)| {
             let other = others.iter().find(|(other, _)| other == key);
@@ -253,7 +254,7 @@ impl Node {
             .unwrap()
     }
 
-    /// Asserts that a machine with another TPM, and with everything else of this node, is denied.
+    /// Asserts that a machine is denied if it has another TPM, but is otherwise equal to this node.
     #[track_caller]
     pub fn refuses_another_tpm(&self) {
         let tpm = Swtpm::start();
@@ -262,7 +263,7 @@ impl Node {
         assert_eq!(output.status.code(), Some(12), "{output:?}");
     }
 
-    /// A kubeconfig with the certificate that the node has now.
+    /// A kubeconfig that contains the node's current certificate.
     #[track_caller]
     pub fn certificate(&self) -> PathBuf {
         let pem = fs::read_to_string(self.state().join("kubelet-client.pem")).unwrap();
@@ -274,14 +275,14 @@ impl Node {
 
     /// Writes with this certificate. Returns kubectl's output.
     fn write(&self, certificate: &Path) -> Output {
-        // Use a new value each time, because kubectl does not send a patch without changes.
+        // A new value is used each time, because kubectl does not send a patch without changes.
         let value = WRITES.fetch_add(1, Ordering::Relaxed);
         let label = format!("a.example/written={value}");
         let kubectl = self.plane.kubectl_with(certificate);
         kubectl.run(["label", "node", &self.name, "--overwrite", &label])
     }
 
-    /// Asserts that the node works as before: its record has not changed since then, it renews with evidence, and its
+    /// Asserts that the node still works: its record has not changed since then, it renews with evidence, and its
     /// kubelet is able to write.
     #[track_caller]
     pub fn holds(&self, bed: &Bed, record: &Value) {

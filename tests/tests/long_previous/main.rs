@@ -1,4 +1,4 @@
-//! Upgrades from the previous version of this project, and rollbacks to it.
+//! Tests of upgrades from the previous version of this project, and of rollbacks to it.
 
 mod bed;
 
@@ -21,7 +21,7 @@ fn join_each(bed: &Bed, name: &str) -> Vec<Kept> {
     joined.collect()
 }
 
-/// Asserts that these nodes work as before, and that the names of nodes with TPMs belong to their TPMs.
+/// Asserts that these nodes still work, and that the names of nodes with TPMs belong to their TPMs.
 #[track_caller]
 fn hold(bed: &Bed, kept: &[Kept]) {
     for (node, record) in kept {
@@ -59,7 +59,7 @@ fn records_and_revocations_hold_after_an_upgrade_and_after_a_rollback() {
     bed.run(&current);
 
     bed.is_enforced();
-    // The plugins have the previous version, then the new one.
+    // The plugins first have the previous version, and then the new version.
     hold(&bed, &kept);
     bed.install(&current);
     hold(&bed, &kept);

@@ -32,7 +32,7 @@ pub const ROLE: &str = "nodes";
 
 pub const HOUR: Duration = Duration::from_secs(3600);
 
-/// Shared by all tests, because the generation of the key takes long.
+/// Shared by all tests, because it takes a long time to generate the key.
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([0x81; 8]));
 
 pub struct Bed {
@@ -51,7 +51,7 @@ pub struct Sent {
 }
 
 impl Bed {
-    /// An instance that is ready to join. The settings of the node name the endpoint of STS.
+    /// Creates an instance that is ready to join. The node's settings contain the STS endpoint.
     pub fn new() -> Self {
         let mut bed = Self::calling_its_regions_sts();
         let host = bed.sts.host();
@@ -97,7 +97,7 @@ impl Bed {
         });
     }
 
-    /// From now on, issues certificates that are immediately due for renewal.
+    /// Issues certificates that are immediately due for renewal, from now on.
     pub fn issue_old_certificates(&self) {
         self.server.set_signer(Signer::Issue(Issuance {
             lifetime: Some(HOUR),
@@ -106,18 +106,18 @@ impl Bed {
         }));
     }
 
-    /// Runs the plugin as client-go does, with the most verbose output.
+    /// Runs the plugin like client-go, with the most verbose output.
     #[track_caller]
     pub fn run(&self) -> Run {
         self.finish(self.start())
     }
 
-    /// Starts the plugin as client-go does.
+    /// Starts the plugin like client-go.
     pub fn start(&self) -> Started {
         self.node.start(&["credential", "--verbose"])
     }
 
-    /// Waits for the end of the run, and checks that its output contains no secret.
+    /// Waits until the run ends, and checks that its output does not contain a secret.
     #[track_caller]
     pub fn finish(&self, run: Started) -> Run {
         let run = run.finish();
@@ -136,7 +136,7 @@ impl Bed {
         assert!(!text.contains("PRIVATE KEY"), "{text}");
     }
 
-    /// All secrets, which logs must not contain: the instance's credentials, and values derived from them.
+    /// All secrets that logs must not contain: the instance's credentials, and values derived from them.
     fn secrets(&self) -> Vec<String> {
         let mut secrets = Vec::new();
         self.imds.update(|instance| {
@@ -202,7 +202,7 @@ impl Bed {
     }
 }
 
-/// Credentials that STS recognizes, in the format of the metadata service.
+/// Creates credentials that STS recognizes, in the format of the metadata service.
 pub fn credentials(sts: &Sts, principal: Principal) -> Credentials {
     let known = sts.credentials(principal);
     Credentials {

@@ -1,10 +1,10 @@
-//! The first minutes of a boot, as a kubelet experiences them: repeated runs, and the elapsed time.
+//! Tests of the first minutes of a boot, from the view of a kubelet: repeated runs, and the elapsed time.
 
 use std::time::Duration;
 
 use crate::bed::Bed;
 
-/// The time between two runs, similar to the time between two requests of a kubelet.
+/// The time between two runs, which is similar to the time between two requests from a kubelet.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// The time for which the service is unavailable.
@@ -14,7 +14,8 @@ const DOWN: Duration = Duration::from_secs(120);
 /// of the service.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The life of a kubelet on a node. To simulate elapsed time, the test moves the node's stored times into the past.
+/// The requests of a kubelet on a node. To simulate elapsed time, the test moves the times that the node has stored
+/// into the past.
 struct Boot {
     bed: Bed,
     passed: Duration,
@@ -33,8 +34,7 @@ impl Boot {
         }
     }
 
-    /// A run of the plugin for the kubelet. The kubelet runs the plugin again after the pause, regardless of the
-    /// result.
+    /// Runs the plugin for the kubelet. The kubelet runs the plugin again after the pause, regardless of the result.
     fn ask(&mut self) -> i32 {
         let run = self.bed.run();
         let code = run.code.unwrap();

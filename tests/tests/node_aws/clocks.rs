@@ -1,4 +1,4 @@
-//! Node and server clocks that differ by ten minutes.
+//! Tests of node and server clocks that differ by ten minutes.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ fn a_clock_skew_of_10_minutes_exits_with_14_until_it_is_corrected() {
 
         bed.server.set_date_skew(0);
         bed.succeed_in_the_end();
-        // The request was created before the server's response showed the server's time, and the next run continues the
-        // request.
+        // The request was created before the server's response showed the server's time, and the next run continues
+        // with this request.
         assert_eq!(bed.server.csrs().len(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Every fault of the metadata service has its own exit status, message and duration.
+//! Tests that every fault in the metadata service has its own exit status, message and duration.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use crate::bed::{ACCOUNT, Bed, INSTANCE, REGION, ZONE};
 /// The time limit of a join for these nodes, in seconds.
 const TIMEOUT: &str = "5";
 
-/// The time limit for a node's run. This limit applies to every run with a credential. It also applies to a run without
-/// a credential, because the test sets `timeLimit` to [`TIMEOUT`].
+/// The time limit for a run on a node. This limit applies to every run with a credential. It also applies to a run
+/// without a credential, because the test sets `timeLimit` to [`TIMEOUT`].
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// The number of parallel runs: some use their complete time limit, and more runs would slow each other down.
+/// The number of parallel runs: some of them use their complete time limit, and more runs would slow each other down.
 const AT_A_TIME: usize = 6;
 
 /// The time limit for a run that does not wait.
@@ -27,7 +27,7 @@ fn credentials() -> Route {
     Route::identity_credentials()
 }
 
-/// A repeated fault of a request, with the node's message about it.
+/// The faults that are repeated for a request, each with the node's message about it.
 fn faults() -> Vec<(Route, Fault, &'static str)> {
     let every = Duration::from_secs(1);
     let to = "http://127.0.0.1:1".to_owned();
@@ -234,7 +234,7 @@ fn an_oversized_document_exits_with_7() {
 
 #[test]
 fn oversized_evidence_exits_with_7() {
-    // The text can have 24 KiB, and JSON escapes each of its newlines.
+    // The text can be 24 KiB long, and JSON escapes each newline in it.
     let bed = Bed::new();
     bed.imds.update(|instance| {
         let padding = 24 * 1024 - instance.rsa2048.len();

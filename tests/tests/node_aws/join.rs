@@ -1,4 +1,4 @@
-//! The requests of a join, and their evidence.
+//! Tests of the requests in a join, and of their evidence.
 
 use std::sync::Arc;
 
@@ -233,7 +233,7 @@ fn signed(bed: &Bed, sent: &Sent, host: &str, secret: &str) -> String {
     sign(&signing, secret)
 }
 
-/// Calls STS as a verifier does.
+/// Calls STS like a verifier.
 fn call(sts: &Sts, proof: &Proof, binding: &KeyBinding) -> (u16, String) {
     let mut roots = rustls::RootCertStore::empty();
     let ca = CertificateDer::from_pem_slice(sts.ca_pem().as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! The plugin for AWS instances, on an instance whose metadata service, STS and API server are simulated.
+//! Tests of the plugin for AWS instances, on an instance whose metadata service, STS and API server are simulated.
 
 mod bed;
 mod boot;

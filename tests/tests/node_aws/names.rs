@@ -1,4 +1,4 @@
-//! The node itself detects a name that the cloud did not assign to the instance.
+//! Tests that the node itself detects a name that the cloud did not assign to the instance.
 
 use kubelet_authenticator_test_support::imds::{Fault, Network, Route, Times};
 

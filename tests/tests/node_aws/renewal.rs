@@ -1,4 +1,4 @@
-//! Every request has new evidence.
+//! Tests that every request contains new evidence.
 
 use kubelet_authenticator_test_support::api_server::Signer;
 use kubelet_authenticator_test_support::sts::Principal;

@@ -77,7 +77,7 @@ fn the_bundle_contains_no_secrets() {
     node.set_env("PATH", &bin);
     node.run().succeeded();
     server.set_signer(Signer::Off);
-    // On a busy machine, this time is enough for the evidence and the request. The request must remain open.
+    // Even on a busy machine, this time is enough for the evidence and the request. The request must remain open.
     node.set("timeLimit", "10");
     node.command(&["renew", "--force"]).failed(11);
     let pem = fs::read_to_string(node.file("kubelet-client.pem")).unwrap();
@@ -240,7 +240,7 @@ fn an_incomplete_bundle_is_removed() {
     node.set_env("PATH", node.scratch().directory("bin"));
     let file = node.scratch().join("bundle.tar");
     let words = ["support-bundle", file.to_str().unwrap()];
-    // A file can have at most two blocks of 512 bytes. A larger write would kill the program with a signal.
+    // A file can be at most two blocks of 512 bytes long. A larger write would kill the program with a signal.
     node.wrap(&["/bin/sh", "-c", "ulimit -f 2; exec \"$@\"", "sh"]);
 
     for _ in 0..2 {

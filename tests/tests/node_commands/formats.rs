@@ -1,4 +1,4 @@
-//! The output formats of commands, and the last line of a failed run.
+//! Tests of the output formats of commands, and of the last line of a failed run.
 
 use kubelet_authenticator_test_support::api_server::Signer;
 use serde_json::Value;

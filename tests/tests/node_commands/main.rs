@@ -1,5 +1,5 @@
-//! The commands that show the state of a node: `inspect`, `status`, `config`, `metrics`, `support-bundle`, `explain-reason`; and
-//! their formats.
+//! Tests of the commands that show the state of a node, and of their formats: `inspect`, `status`, `config`, `metrics`,
+//! `support-bundle`, `explain-reason`.
 
 mod bundle;
 mod config;

@@ -10,7 +10,7 @@ use kubelet_authenticator_tests::node::Node;
 
 use crate::nodes::{joined, node};
 
-/// The metrics, as parsed by the collector.
+/// The metrics, as the collector parses them.
 #[track_caller]
 fn metrics(node: &Node) -> String {
     node.command(&["metrics"]).succeeded().stdout

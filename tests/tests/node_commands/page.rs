@@ -6,7 +6,7 @@ use kubelet_authenticator_tests::page::commands;
 
 use crate::nodes::{joined, piped};
 
-/// Runs the command on the page that has this name, and compares its output with the page.
+/// Runs the command with this name on the page, and compares its output with the page.
 #[track_caller]
 fn assert_shown(name: &str) {
     let mut all = commands("plugin-commands.md", '$').into_iter();

@@ -1,4 +1,4 @@
-//! A node with a kubelet's kubeconfig, and the output of `doctor` on this node.
+//! A node that has a kubelet's kubeconfig, and the output of `doctor` on this node.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,16 +11,16 @@ use kubelet_authenticator_tests::node::{NULL, Node, Run};
 use kubelet_authenticator_tests::program;
 use serde_json::Value;
 
-/// The exit code of failing checks.
+/// The exit code if a check fails.
 pub const CHECK_FAILED: i32 = 20;
 
-/// The maximum time that an operator waits for all checks.
+/// The maximum time for which an operator waits for all checks.
 pub const LIMIT: Duration = Duration::from_secs(10);
 
 pub struct Bed {
     pub server: ApiServer,
     pub node: Node,
-    /// The plugin that the kubelet's kubeconfig names.
+    /// The plugin in the kubelet's kubeconfig.
     pub plugin: PathBuf,
 }
 
@@ -31,7 +31,7 @@ pub struct Examined {
     checks: Vec<Check>,
 }
 
-/// The lines of a check, joined into one line for each part.
+/// The lines of a check, with the lines of each part joined into one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
     pub state: String,
@@ -45,7 +45,7 @@ impl Bed {
     /// A node with this plugin that is ready to join.
     pub fn of(plugin: &str, server: ApiServer, mut node: Node) -> Self {
         server.set_signer(Signer::issue());
-        // This directory does not contain systemctl, because the host of the test might have a kubelet's unit.
+        // This directory does not contain systemctl, because the host that runs the tests might have a kubelet unit.
         node.set_env("PATH", node.scratch().directory("bin"));
         let installed = node.scratch().join(plugin);
         std::os::unix::fs::symlink(program(plugin), &installed).unwrap();
@@ -72,7 +72,7 @@ impl Bed {
         bed
     }
 
-    /// Writes the kubelet's kubeconfig as an administrator does.
+    /// Writes the kubelet's kubeconfig like an administrator.
     pub fn write_kubelet_kubeconfig(&self) {
         let command = self.plugin.to_str().unwrap();
         let run = self
@@ -149,7 +149,7 @@ impl Bed {
         assert_eq!(examined.run.stderr, "");
     }
 
-    /// Asserts that the first failing check is this check, with this finding and this hint.
+    /// Asserts that this is the first failing check, with this finding and this hint.
     #[track_caller]
     pub fn first_failing(&self, name: &str, finding: &str, cure: &str) -> Examined {
         let examined = self.doctor();

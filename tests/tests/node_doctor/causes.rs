@@ -1,4 +1,4 @@
-//! The most frequent reasons for which a node does not join, except cloud and TPM reasons, which are in `clouds.rs`.
+//! Tests of the most frequent reasons why a node does not join, except cloud and TPM reasons, which are in `clouds.rs`.
 
 use std::fs;
 
@@ -196,7 +196,7 @@ fn doctor_reports_a_plugin_on_a_noexec_file_system() {
         ),
     );
 
-    // Follow the first half of the hint.
+    // The test follows the first half of the hint.
     let remounted = script.replace(
         "exec \"$@\"",
         "/bin/mount -o remount,exec \"$DIR\" && exec \"$@\"",
@@ -205,7 +205,7 @@ fn doctor_reports_a_plugin_on_a_noexec_file_system() {
     bed.node.wrap(&mounting(&remounted));
     bed.is_well();
 
-    // Follow the second half: the program is no longer on that file system.
+    // The test follows the second half: the program is no longer on that file system.
     bed.node.wrap(&[]);
     let [conf, environment, none] = [
         bed.kubelet_kubeconfig(),
@@ -259,7 +259,7 @@ fn doctor_reports_a_plugin_for_another_architecture() {
     let place = bed.plugin.display();
     let program = fs::read(fs::read_link(&bed.plugin).unwrap()).unwrap();
     let mut other = program.clone();
-    // Replace e_machine of the ELF header, which is little-endian: AArch64 instead of x86-64.
+    // The e_machine field of the ELF header, which is little-endian, is replaced: AArch64 instead of x86-64.
     assert_eq!(other[18..20], [62, 0]);
     other[18] = 183;
     fs::remove_file(&bed.plugin).unwrap();

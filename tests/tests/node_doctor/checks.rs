@@ -1,4 +1,4 @@
-//! The other checks, each with its findings.
+//! Tests of the other checks, and of their findings.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use kubelet_authenticator_tests::program;
 
 use crate::bed::{Bed, LIMIT, set_mode};
 
-/// In a separate mount namespace, runs the test on a read-only or full file system.
+/// A script that runs the test on a read-only or full file system, in a separate mount namespace.
 const READ_ONLY: &str = r#"PATH=/usr/sbin:/usr/bin:/sbin:/bin
     mount --bind "$DIR" "$DIR" && mount -o remount,ro,bind "$DIR" && exec "$@""#;
 const FULL: &str = r#"PATH=/usr/sbin:/usr/bin:/sbin:/bin

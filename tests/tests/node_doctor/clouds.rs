@@ -1,4 +1,4 @@
-//! Instances and machines with TPMs.
+//! Tests of instances, and of machines with TPMs.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -28,7 +28,7 @@ pub const INSTANCE: &str = "i-0123456789abcdef0";
 pub const NAME: &str = "ip-10-0-0-1.eu-west-1.compute.internal";
 const AWS: &str = "kubelet-authenticator-aws";
 
-/// Shared by all tests, because the generation of the key takes long.
+/// Shared by all tests, because it takes a long time to generate the key.
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([0x81; 8]));
 
 /// An instance that is ready to join.
@@ -176,7 +176,7 @@ fn doctor_reports_a_tpm_that_fails_hangs_or_has_no_certificate() {
     proxy.clear_faults();
 
     bed.is_well();
-    // That key has no certificate.
+    // That key does not have a certificate.
     bed.node.set("tpm.endorsementKey", "ecc-p256");
     let examined = bed.doctor();
     examined.says("tpm", "pass", "with an endorsement key ecc-p256");
@@ -257,7 +257,7 @@ fn a_helper_without_a_check_is_a_warning_with_its_version() {
     examined.says("boot-measurements", "skip", "the TPM does not answer");
 }
 
-/// Runs these commands in a directory with this file.
+/// Runs these commands in a directory that contains this file.
 #[track_caller]
 fn follow(commands: &[String], machine: &TpmMachine, (name, content): (&str, &[u8])) {
     let folder = Scratch::new("certificate");
@@ -295,7 +295,7 @@ fn an_endorsement_certificate_stored_as_documented_is_read() {
     let convert = convert.unwrap();
 
     assert_eq!(commands_of(&cure()), to_store);
-    // What tpm2_getekcertificate writes for an Intel TPM without --raw.
+    // The output of tpm2_getekcertificate for an Intel TPM without --raw.
     let text = vendors::pem(&certificate);
     follow(&to_store, &machine, ("ek.der", text.as_bytes()));
 
@@ -304,7 +304,7 @@ fn an_endorsement_certificate_stored_as_documented_is_read() {
     let again = commands_of(&cure());
     assert_eq!(again[0], "tpm2_nvundefine 0x1c0000a -C o");
     assert_eq!(again[1..], to_store);
-    // Intel's service answers in this format.
+    // Intel's service responds in this format.
     let encoded = URL_SAFE.encode(&certificate).replace('=', "%3D");
     let answer = format!(r#"{{"pubhash":"LrZo_-SBo%3D","certificate":"{encoded}"}}"#);
     let follows = [&[convert][..], &again[..]].concat();
@@ -336,7 +336,7 @@ fn a_withheld_certificate_is_read_after_the_hint_is_followed() {
     let machine = machine.with_endorsement_key(EndorsementKey::P256);
     let maker = machine.tpm().maker().clone();
     let certificate = maker.certify(&machine.ek_spki(), &EkContents::good());
-    // Only the owner can read the first index. A wrong password of the second index counts toward the lockout.
+    // Only the owner can read the first index. A wrong password for the second index counts toward the lockout.
     for attributes in ["ownerread|no_da", "ownerread|authread"] {
         let define = "tpm2_nvdefine 0x1c0000a -C o -s \"$(stat -c %s ek.der)\"";
         let define = format!("{define} -a 'ownerwrite|{attributes}'");

@@ -1,5 +1,5 @@
-//! The command `doctor`: the first failing check shows the fault, and the hint works. The command `identify`, and the
-//! plugin without a command.
+//! Tests of the command `doctor`: the first failing check shows the fault, and the hint works. Also tests the command
+//! `identify`, and the plugin without a command.
 
 mod bed;
 mod causes;

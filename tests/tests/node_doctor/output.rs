@@ -1,4 +1,4 @@
-//! The complete output, and the plugin without a command.
+//! Tests of the complete output, and of the plugin without a command.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ pass  last-failure: none since the last success
     let last = examined.run.stdout.lines().last();
     assert_eq!(last, Some("16 checks: 15 pass, 0 warn, 0 fail, 1 skip"));
 
-    // The output in a pipe is plain text, with and without NO_COLOR.
+    // The output to a pipe is plain text, with and without NO_COLOR.
     bed.node.set_env("NO_COLOR", "1");
     assert_eq!(bed.doctor().run.stdout, examined.run.stdout);
     assert!(!examined.run.stdout.contains('\u{1b}'));

@@ -1,4 +1,5 @@
-//! The kubelet's unit from a stand-in for systemctl, and the arguments of a process that stands in for the kubelet.
+//! Tests of the kubelet's unit, with a stand-in for systemctl, and of the arguments of a process that stands in for the
+//! kubelet.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -14,7 +15,7 @@ struct Kubelet(Child);
 
 impl Kubelet {
     fn start(arguments: &str) -> Self {
-        // The shell waits for a pipe without a writer, and its name and arguments look like a kubelet.
+        // The shell waits for a pipe that has no writer. Its name and arguments look like a kubelet.
         let script = format!("exec -a kubelet bash -c 'read -r' kubelet {arguments}");
         let child = Command::new("bash")
             .args(["-c", &script])

@@ -1,4 +1,4 @@
-//! Runs on a machine that was set up before.
+//! Tests of runs on a machine that was set up before.
 
 use std::fs;
 
@@ -82,7 +82,7 @@ fn a_configured_kubelet_stays_configured_after_any_failure() {
     host.node.set("config", &config);
     host.setup().failed(3).saying("nodeNam");
     host.is_set_up(NULL);
-    // Without a kubeconfig, old files from an earlier enrollment have no effect.
+    // If there is no kubeconfig, old files from an earlier enrollment have no effect.
     fs::remove_file(host.kubelet_conf()).unwrap();
     host.setup().failed(3);
     host.is_left_to_kubeadm();
@@ -95,7 +95,7 @@ fn setup_updates_the_path_of_a_moved_plugin() {
     host.setup().succeeded();
     let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
     let own = program(NULL).display().to_string();
-    // Settings that an administrator added do not change.
+    // Settings that an administrator has added do not change.
     let conf = conf.replace(
         "      interactiveMode",
         "      args: [\"--config=/etc/own.yaml\"]\n      # ours\n      env:\n      - name: HTTPS_PROXY\n        value: http://proxy:3128\n      interactiveMode",
@@ -139,7 +139,7 @@ fn a_machine_that_joins_again_and_was_revoked_enrolls_with_its_new_token() {
     server.inject(lease, Times::always(), Fault::status(403));
     server.inject(Route::create(), Times::once(), Fault::status(403));
 
-    // Repeat until the API server's response is in time, because the machine can be busy.
+    // The run is repeated until the API server responds in time, because the machine can be busy.
     let replaced = poll(PATIENCE, || {
         // `kubeadm reset` and `kubeadm join`, after a reboot, and with the cluster's current address.
         fs::remove_file(host.kubelet_conf()).unwrap();

@@ -1,4 +1,4 @@
-//! A machine's files, and runs of `setup` on it.
+//! A machine's files, and the runs of `setup` on the machine.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -24,8 +24,8 @@ pub const FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
 /// The kubelet's configuration file, which `kubeadm reset` removes.
 pub const CONFIGURATION: &str = "/var/lib/kubelet/config.yaml";
 
-/// Sets the host name `$0`, and runs the remaining arguments in a shell that looks like a kubelet with the argument
-/// `$1`.
+/// A shell script that sets the host name `$0`, and runs the remaining arguments in a shell that looks like a kubelet
+/// with the argument `$1`.
 const KUBELET: &str = r#"echo "$0" > /proc/sys/kernel/hostname
 exec -a kubelet bash -c '"$@"; exit $?' "$@""#;
 
@@ -66,12 +66,12 @@ impl Host {
         host
     }
 
-    /// Sets the host name of the machine. From now on, the plugin runs without a kubelet.
+    /// Sets the machine's host name. After that, the plugin runs without a kubelet.
     pub fn call(&mut self, host_name: &str) {
         self.node.call(host_name);
     }
 
-    /// Runs the plugin as a kubelet with this argument does, on a machine with this host name.
+    /// Runs the plugin like a kubelet with this argument, on a machine with this host name.
     #[track_caller]
     pub fn kubelet(&mut self, host_name: &str, argument: &str) -> Run {
         let wrapper = [
@@ -83,7 +83,7 @@ impl Host {
         run
     }
 
-    /// A file on the machine.
+    /// The path of a file on the machine.
     pub fn machine_path(&self, path: &str) -> PathBuf {
         let root = self.node.scratch().join("machine");
         root.join(path.trim_start_matches('/'))
@@ -104,7 +104,7 @@ impl Host {
         fs::remove_dir_all(self.machine_path("/var/lib/kubelet")).unwrap();
     }
 
-    /// Writes the files that `kubeadm join` writes, in the same order: the arguments last.
+    /// Writes the files that `kubeadm join` writes, in the same order, with the arguments last.
     pub fn join_by_kubeadm(&self, server: &ApiServer) {
         server.kubeconfig().write(&self.from());
         self.machine_file(CONFIGURATION, "kind: KubeletConfiguration\n");
@@ -142,7 +142,7 @@ impl Host {
         self.etc.join("pki/kubelet-client-current.pem")
     }
 
-    /// Runs `setup`, as before a start of the kubelet.
+    /// Runs `setup` in the same way as before a kubelet start.
     pub fn setup(&self) -> Run {
         self.setup_with(&["--from", self.from().to_str().unwrap()])
     }
@@ -200,7 +200,7 @@ pub fn issuing() -> ApiServer {
     server
 }
 
-/// The node in the last request.
+/// The node name in the last request.
 #[track_caller]
 pub fn asked(server: &ApiServer) -> String {
     let body: Value = serde_json::from_slice(server.created_bodies().last().unwrap()).unwrap();

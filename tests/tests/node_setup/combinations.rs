@@ -1,5 +1,5 @@
-//! `setup`, the plugin and the kubelet use the same name and provider ID. The cases combine the source of these values,
-//! the failure of the first request, and the method of joining.
+//! Tests that `setup`, the plugin and the kubelet use the same name and provider ID. The cases combine the source of
+//! these values, the failure of the first request, and the method of joining.
 
 use std::fs;
 
@@ -13,9 +13,9 @@ use crate::sources::{LATE, NAME, PLACES, Place, agree_after};
 /// A first request that fails before the name and the provider ID are set.
 struct Failed {
     fault: Fault,
-    /// A change to the certificate of the adopted node.
+    /// The change to the certificate of the adopted node.
     own: fn(Contents) -> Contents,
-    /// The exit code of an adoption.
+    /// The exit code when a node is adopted.
     code: i32,
     words: &'static str,
 }
@@ -31,7 +31,7 @@ impl Failed {
     }
 }
 
-/// Writes a kubeconfig with a certificate of a node that joined earlier.
+/// Writes a kubeconfig with a certificate for a node that joined earlier.
 fn write_own(server: &ApiServer, host: &Host, change: fn(Contents) -> Contents) {
     let contents = change(Contents::client(Subject::node("worker-1")));
     let pair = server.authority().issue(&contents);

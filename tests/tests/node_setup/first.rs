@@ -1,4 +1,4 @@
-//! The first runs on a machine.
+//! Tests of the first runs on a machine.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -176,7 +176,7 @@ fn setup_does_nothing_on_a_node_without_a_bootstrap_kubeconfig() {
         if bootstrap {
             server.kubeconfig().write(&host.from());
         }
-        // A file from an earlier enrollment of the machine.
+        // A file that remains from an earlier enrollment of the machine.
         fs::create_dir_all(host.environment().parent().unwrap()).unwrap();
         fs::write(
             host.environment(),
@@ -228,7 +228,7 @@ fn a_refused_machine_reports_the_reason_and_its_kubelet_retries() {
     let run = run.saying("the kubelet is set up, but has no credential yet");
     run.saying("MachineUnknown").saying("hint: ");
     host.is_set_up(NULL);
-    // Each start of the kubelet runs `setup` again. During the back-off, `setup` reports the recorded failure.
+    // Each kubelet start runs `setup` again. During the back-off, `setup` reports the recorded failure.
     host.setup().succeeded().saying("back-off until ");
     assert_eq!(server.creates(), 1);
     server.set_signer(Signer::issue());

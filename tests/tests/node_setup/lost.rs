@@ -1,4 +1,4 @@
-//! A kubelet's kubeconfig that is lost, empty, invalid or unreadable.
+//! Tests of a kubelet's kubeconfig that is lost, empty, invalid or unreadable.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use kubelet_authenticator_tests::program;
 
 use crate::bed::{CONFIGURATION, Host, issuing};
 
-/// A machine on which `setup` has run, without kubeadm's bootstrap kubeconfig.
+/// A machine on which `setup` has run, and on which kubeadm's bootstrap kubeconfig does not exist.
 fn set_up() -> Host {
     let server = issuing();
     let host = Host::named(&server, "worker-1");
@@ -89,7 +89,7 @@ fn an_invalid_kubeconfig_fails_and_the_environment_file_is_kept() {
             let kept = fs::read_to_string(host.environment()).unwrap();
             assert_eq!(kept, environment);
         }
-        // Follow the hint, and remove the kubeconfig.
+        // The test follows the hint, and removes the kubeconfig.
         if host.kubelet_conf().is_file() {
             fs::remove_file(host.kubelet_conf()).unwrap();
             host.setup().succeeded();

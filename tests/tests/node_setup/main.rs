@@ -1,5 +1,5 @@
-//! `setup` and `render`: the files with which a kubelet runs the plugin. `real_setup` runs the same tests with systemd,
-//! kubeadm and a kubelet.
+//! Tests of `setup` and `render`, which write the files with which a kubelet runs the plugin. `real_setup` runs the
+//! same tests with systemd, kubeadm and a kubelet.
 
 mod again;
 mod bed;

@@ -1,4 +1,4 @@
-//! The name of a node before and after its first certificate.
+//! Tests of a node's name before and after its first certificate.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use kubelet_authenticator_tests::program;
 
 use crate::bed::{Host, asked, issuing};
 
-/// Makes the first run fail.
+/// A change that makes the first run fail.
 pub type Fault = fn(&ApiServer, &mut Host);
 
 pub const EXPIRED: Fault = |server, _| server.revoke_token("abcdef");
@@ -105,7 +105,7 @@ fn a_pending_request_for_another_name_is_dropped_unless_approved() {
         if is_approved {
             let run = run.saying("the request for node first was approved");
             run.saying("the host name is second, but this node was enrolled as first");
-            // If the kubelet certainly has a different name, the plugin does not request a certificate for the name in
+            // If the kubelet definitely has a different name, the plugin does not request a certificate for the name in
             // the settings.
             let refused = host
                 .kubelet("second", "--hostname-override=second")
@@ -142,7 +142,7 @@ fn a_changed_node_name_fails_until_the_hint_is_followed() {
         .failed(15)
         .saying(words);
 
-    // Follow the first half of the hint.
+    // The test follows the first half of the hint.
     host.machine_file("/etc/default/kubelet", &file("first"));
     let run = host.setup().succeeded();
     assert_eq!(run.stderr, "", "{run:#?}");

@@ -1,4 +1,4 @@
-//! A kubelet that runs a different provider's plugin.
+//! Tests of a kubelet that runs a different provider's plugin.
 
 use std::fs;
 use std::path::Path;

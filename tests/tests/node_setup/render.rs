@@ -1,4 +1,4 @@
-//! The files that `render` prints.
+//! Tests of the files that `render` prints.
 
 use kubelet_authenticator::testing::Kubeconfig;
 use kubelet_authenticator_test_support::api_server::{ApiServer, TOKEN};

@@ -1,4 +1,4 @@
-//! `kubeadm reset`, which does not remove the store or the environment file, and the next join.
+//! Tests of `kubeadm reset`, which does not remove the store or the environment file, and of the next join.
 
 use std::fs;
 
@@ -42,7 +42,8 @@ fn a_join_under_another_name_discards_the_stored_certificate() {
                 host.call("worker-2");
             }
             if is_early {
-                // The kubelet starts after kubeadm has written the first of its files and before it writes the second.
+                // The kubelet starts after kubeadm has written the first of its files, and before it writes the second
+                // file.
                 server.kubeconfig().write(&host.from());
                 host.setup().succeeded();
                 assert_eq!(server.creates(), 1);

@@ -1,5 +1,5 @@
-//! The sources in which an administrator can set the node name and the provider ID. `setup` and the kubelet's plugin
-//! use the same value in each case.
+//! Tests of the sources in which an administrator can set the node name and the provider ID. `setup` and the kubelet's
+//! plugin use the same value in each case.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,10 +14,10 @@ const CONFIGURED: &str = "kind: KubeletConfiguration\nproviderID: test:///worker
 /// The value in a source that another source overrides.
 const OTHER: &str = "ARGS=--hostname-override=other\n";
 
-/// Sets the node name `worker-1` and its provider ID on a machine with the host name `vm`.
+/// Sets the node name `worker-1` and its provider ID, on a machine with the host name `vm`.
 pub type Place = fn(&mut Host);
 
-/// The sources except the host name.
+/// The sources, except the host name.
 pub const PLACES: [(&str, Place); 12] = [
     ("the settings", |host| {
         host.node.set("nodeName", "worker-1");
@@ -80,13 +80,13 @@ pub const PLACES: [(&str, Place); 12] = [
     }),
 ];
 
-/// Sets the name through the host name, as a service that sets it late does.
+/// Sets the name with the host name, like a service that sets it late.
 pub const LATE: Place = |host| {
     host.call("worker-1");
     host.machine_file(CONFIGURATION, CONFIGURED);
 };
 
-/// Simulates systemd on the machine, with a systemctl that runs this script.
+/// Simulates systemd on the machine, using a systemctl that runs this script.
 fn systemd(host: &mut Host, script: &str) {
     let run = host.machine_path("/run/systemd/system");
     fs::create_dir_all(run).unwrap();
@@ -211,7 +211,7 @@ fn setup_leaves_the_first_request_to_a_kubelet_with_an_unknown_unit() {
         assert_eq!(server.creates(), 0);
         host.kubelet("vm", NAME).succeeded().pair();
         assert_eq!(asked(&server), "worker-1");
-        // With a certificate, the plugin does not need the unit.
+        // If the plugin has a certificate, it does not need the unit.
         let run = host.setup().succeeded();
         assert_eq!(run.stderr, "", "{run:#?}");
     }

@@ -1,4 +1,4 @@
-//! A bootstrap kubeconfig that changes after `setup` has copied it.
+//! Tests of a bootstrap kubeconfig that changes after `setup` has copied it.
 
 use std::fs;
 use std::time::{Duration, SystemTime};

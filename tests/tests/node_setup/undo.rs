@@ -1,4 +1,4 @@
-//! The removal of the plugin.
+//! Tests of the removal of the plugin.
 
 use std::fs;
 
@@ -24,7 +24,7 @@ fn setup_undo_installs_the_stored_certificate_for_the_kubelet() {
     host.is_left_to_kubeadm();
     assert_eq!(fs::read_to_string(host.pair()).unwrap(), stored);
     assert_eq!(mode_of(&host.pair()), 0o600);
-    // Use the format that the kubelet writes, because the kubelet replaces only such links.
+    // The link has the format that the kubelet writes, because the kubelet replaces only such links.
     let target = fs::read_link(host.pair()).unwrap();
     let name = target.file_name().unwrap().to_str().unwrap();
     let stamp = name

@@ -40,27 +40,27 @@ pub struct Bed {
     pub tpm: Arc<Swtpm>,
     pub machine: TpmMachine,
     pub node: Node,
-    /// A separate TPM, which creates the credentials.
+    /// A separate TPM that creates the credentials.
     maker: TpmMachine,
-    /// The endorsement key for which credentials are created: the key of the machine.
+    /// The endorsement key for which credentials are created, which is the machine's key.
     pub trusted: Vec<u8>,
     /// Whether certificates are immediately due for renewal.
     pub old: bool,
-    /// Whether the controller leaves answers to challenges undecided.
+    /// Whether the controller does not decide on answers to challenges.
     pub idle: bool,
     /// The verifier that decides instead of the test.
     pub verifier: Option<TpmVerifier>,
-    /// The versions of evidence that the controller reads.
+    /// The evidence versions that the controller reads.
     pub versions: &'static [&'static str],
 }
 
 impl Bed {
-    /// A machine that is ready to join, whose provider ID comes from its TPM.
+    /// Creates a machine that is ready to join, and whose provider ID is derived from its TPM.
     pub fn new() -> Self {
         Self::with(Swtpm::start())
     }
 
-    /// A machine with this TPM.
+    /// Creates a machine with this TPM.
     pub fn with(tpm: Swtpm) -> Self {
         let server = ApiServer::start();
         let tpm = Arc::new(tpm);
@@ -81,7 +81,7 @@ impl Bed {
         }
     }
 
-    /// Runs the plugin as client-go does, while the controller decides on its requests.
+    /// Runs the plugin like client-go, while the controller decides on its requests.
     #[track_caller]
     pub fn run(&self) -> Run {
         let run = self.controlled(|plugin| plugin.finish());
@@ -91,8 +91,8 @@ impl Bed {
         run
     }
 
-    /// Like [`run`](Self::run), but does not decide on the answer to the challenge. Kills the plugin after the API
-    /// server has received the answer and the plugin has recorded this.
+    /// Like [`run`](Self::run), but the controller does not decide on the answer to the challenge. Kills the plugin
+    /// after the API server has received the answer and the plugin has recorded this.
     #[track_caller]
     pub fn kill_at_the_answer(&mut self) {
         self.idle = true;
@@ -110,7 +110,7 @@ impl Bed {
         self.idle = false;
     }
 
-    /// The result of a run of the plugin, while the controller decides on its requests.
+    /// The result of a plugin run, while the controller decides on the plugin's requests.
     #[track_caller]
     fn controlled<T>(&self, run: impl FnOnce(Started) -> T) -> T {
         let over = AtomicBool::new(false);
@@ -131,7 +131,7 @@ impl Bed {
             .filter(|csr| csr["status"]["conditions"].is_array());
         let mut decided: BTreeSet<String> = decided.map(known).collect();
         let ended = poll(PATIENCE, || {
-            // Check again after the plugin ends, because it might have sent another request.
+            // The number is checked again after the plugin ends, because the plugin might have sent another request.
             let last = over.load(Ordering::Relaxed);
             for csr in self.server.csrs() {
                 if decided.insert(known(&csr)) {

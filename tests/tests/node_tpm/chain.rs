@@ -1,4 +1,4 @@
-//! CA certificates in the TPM, and the evidence versions that can contain them.
+//! Tests of CA certificates in the TPM, and of the evidence versions that can contain them.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Every fault of the TPM has its own exit status, message and duration.
+//! Tests that every fault in the TPM has its own exit status, message and duration.
 
 use std::ffi::CStr;
 use std::fs::Permissions;
@@ -20,13 +20,13 @@ use kubelet_authenticator_tests::program;
 
 use crate::bed::{Bed, DEVICE};
 
-/// The time limit for a join of these nodes.
+/// The time limit for a join on these nodes.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The time limit for a run on a node with a credential.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A node with a TPM for which each of these commands has this fault.
+/// A node with a TPM in which each of these commands has this fault.
 fn faulty(commands: Commands, fault: Fault) -> (Bed, TpmProxy) {
     let mut bed = Bed::new();
     let proxy = TpmProxy::before(&bed.tpm);
@@ -73,7 +73,7 @@ fn a_hanging_tpm_exits_with_6_at_the_deadline() {
             .saying("the TPM did not answer within")
             .within(TIMEOUT);
     };
-    // Run in parallel, because each run uses its full time limit.
+    // The runs are parallel, because each of them uses its full time limit.
     thread::scope(|scope| {
         for command in [
             command::GET_CAPABILITY,
@@ -152,7 +152,7 @@ fn limited_to(tasks: u32, bed: &mut Bed) {
         let wrapper = [&["setpriv"][..], &user, &["prlimit", &limit]].concat();
         bed.node.wrap(&wrapper);
     } else {
-        // In a separate user namespace, only tasks of the plugin count.
+        // In a separate user namespace, only the plugin's tasks count.
         bed.node.wrap(&["unshare", "--user", "prlimit", &limit]);
     }
 }
@@ -206,7 +206,7 @@ fn patched(bed: &mut Bed, from: &str, to: &str) {
     bed.set_device_program(&bytes);
 }
 
-/// The path of the dynamic loader in a program: `PT_INTERP` of a 64-bit little-endian ELF file.
+/// The path of the dynamic loader in a program: the `PT_INTERP` header of a 64-bit little-endian ELF file.
 fn loader(program: &[u8]) -> String {
     let number = |start: usize, length: usize| {
         let bytes = program[start..start + length].iter().rev();
@@ -216,7 +216,7 @@ fn loader(program: &[u8]) -> String {
     let header = (0..count)
         .map(|index| table + index * size)
         .find(|header| number(*header, 4) == 3)
-        .expect("it names its loader");
+        .expect("the program names its loader");
     let (start, length) = (number(header + 8, 8), number(header + 32, 8));
     let name = CStr::from_bytes_with_nul(&program[start..start + length]).unwrap();
     name.to_str().unwrap().to_owned()
@@ -276,7 +276,7 @@ fn the_tpm_helper_ends_with_the_plugin() {
 
     plugin.kill();
 
-    // If the process still exists, it is a zombie whose exit status was not read.
+    // If the process still exists, it is a zombie whose exit status has not been read.
     let ended = poll(PATIENCE, || {
         let status = std::fs::read_to_string(process.join("status"));
         status

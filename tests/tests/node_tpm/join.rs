@@ -1,4 +1,4 @@
-//! A machine joins, and renews.
+//! Tests in which a machine joins, and renews.
 
 use std::sync::Arc;
 

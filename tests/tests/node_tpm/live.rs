@@ -1,4 +1,4 @@
-//! The script for a first run on a machine with a TPM, with swtpm.
+//! Tests of the script for a first run on a machine with a TPM, using swtpm.
 
 use std::process::{Command, Output};
 

@@ -1,4 +1,4 @@
-//! The plugin on machines with a software TPM. The test acts as the controller.
+//! Tests of the plugin on machines with a software TPM. The test acts as the controller.
 
 mod bed;
 mod chain;

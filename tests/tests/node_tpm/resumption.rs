@@ -1,4 +1,4 @@
-//! A run continues from the end of the previous run, and does not use the TPM more often than necessary.
+//! Tests that a run continues from the end of the previous run, and does not use the TPM more often than necessary.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn an_issued_certificate_is_fetched_without_the_tpm() {
     assert_eq!(bed.sent().len(), 2);
 }
 
-/// A TPM that can complete half of the work within a run, but not all of the work.
+/// The TPM can complete half of the work within a run, but not all of it.
 #[test]
 fn a_renewal_with_a_slow_tpm_completes_over_several_runs() {
     let mut bed = Bed::new();
@@ -41,7 +41,7 @@ fn a_renewal_with_a_slow_tpm_completes_over_several_runs() {
     let first = bed.run().succeeded();
     bed.old = false;
     bed.node.set("timeLimit", "3");
-    // One `CreatePrimary` command is for the keys, and another is for the answer.
+    // One `CreatePrimary` command is for the keys, and another one is for the answer.
     let create = Commands::One(command::CREATE_PRIMARY);
     let slow = Fault::Slow(Duration::from_millis(1500));
     proxy.inject(create, Times::always(), slow);
@@ -82,7 +82,7 @@ fn a_stored_provider_id_of_another_tpm_is_not_attested() {
     let right = bed.sent()[0].provider_id.clone();
     let other = format!("tpm://{}", "0".repeat(64));
     bed.node.change("pending.json", |pending| {
-        // The audience of a different cluster, so that a new request is necessary.
+        // The audience belongs to a different cluster, so a new request is necessary.
         pending["request"]["audience"] = "other".into();
         pending["request"]["providerID"] = other.clone().into();
     });

@@ -25,7 +25,7 @@ use tempfile::TempDir;
 
 pub const TOKEN: &str = "abcdef.0123456789abcdef";
 
-/// The names of the server in [`Bed`].
+/// The names of the server in a [`Bed`].
 pub const NAMES: [&str; 4] = ["127.0.0.1", "localhost", "api.test", "my_api.test"];
 
 /// The result of the comparison between the plugin and client-go.
@@ -39,11 +39,11 @@ pub enum Verdict {
     Looser,
 }
 
-/// A form of input, and the expected comparison.
+/// A form of input, and the expected result of the comparison.
 pub struct Form {
     pub name: &'static str,
     pub expected: Verdict,
-    /// A part of the plugin's error.
+    /// A part of the plugin's error message.
     pub says: &'static str,
     kubeconfig: PathBuf,
     environment: Vec<(&'static str, String)>,
@@ -132,7 +132,7 @@ impl Form {
         Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
     }
 
-    /// Whether the plugin reaches the server.
+    /// Whether the plugin can connect to the server.
     pub fn plugin(&self) -> Result<(), String> {
         let error = |error: &dyn std::error::Error| kubelet_attestation::errors::error_chain(error);
         let read = Kubeconfig::read(&self.kubeconfig).map_err(|why| error(&why))?;
@@ -155,7 +155,7 @@ impl Form {
     }
 }
 
-/// A server with the usual certificate, and a directory for kubeconfigs.
+/// A server with a normal certificate, and a directory for kubeconfigs.
 pub struct Bed {
     pub authority: CertificateAuthority,
     pub server: Arc<Server>,
@@ -178,7 +178,7 @@ impl Bed {
         format!("https://127.0.0.1:{}", self.server.port)
     }
 
-    /// The base64 of the CA.
+    /// The base64 of the CA certificate.
     pub fn ca(&self) -> String {
         STANDARD.encode(self.authority.certificate_pem())
     }
@@ -203,7 +203,7 @@ pub struct Server {
     pub port: u16,
 }
 
-/// Any certificate, including certificates that no server should have.
+/// A resolver for any certificate, including certificates that no server should have.
 #[derive(Debug)]
 struct Anything(Arc<CertifiedKey>);
 
@@ -214,7 +214,7 @@ impl ResolvesServerCert for Anything {
 }
 
 impl Server {
-    /// A server with this chain and key in PEM. The server stops with the process.
+    /// Starts a server with this chain and key (PEM). The server stops with the process.
     pub fn start(chain_pem: &str, key_pem: &str) -> Self {
         let chain: Result<Vec<_>, _> =
             CertificateDer::pem_slice_iter(chain_pem.as_bytes()).collect();
@@ -276,7 +276,7 @@ fn serve(tcp: TcpStream, config: Arc<ServerConfig>) {
     }
 }
 
-/// Starts the OpenSSL server, for TLS features that rustls servers do not support. The server sends the contents of
+/// Starts the OpenSSL server, for TLS features that rustls servers do not support. The server returns the contents of
 /// files as responses. Returns its port.
 pub fn openssl_server(
     folder: &TempDir,
@@ -316,7 +316,7 @@ pub fn openssl_server(
     let mut lines = output.lines().map_while(Result::ok);
     let accepts = lines.find(|line| line.starts_with("ACCEPT")).unwrap();
     let port = accepts.rsplit(':').next().unwrap().trim().parse().unwrap();
-    // The server stops if its output is not read.
+    // If its output is not read, the server stops.
     thread::spawn(move || lines.for_each(drop));
     (port, Alive::Process(Mutex::new(child)))
 }

@@ -19,14 +19,14 @@ pub fn forms(bed: &Bed) -> Vec<Form> {
     forms
 }
 
-/// The usual kubeconfig, in which the text `new` replaces `old`.
+/// The normal kubeconfig, in which the text `new` replaces `old`.
 fn with(bed: &Bed, name: &'static str, old: &str, new: &str) -> Form {
     let usual = bed.kubeconfig();
     assert!(usual.contains(old), "{old}");
     Form::new(name, bed, usual.replacen(old, new, 1))
 }
 
-/// The usual kubeconfig with an additional field in the cluster entry.
+/// The normal kubeconfig with an additional field in the cluster entry.
 fn with_field(bed: &Bed, name: &'static str, field: &str) -> Form {
     with(bed, name, "contexts:", &format!("    {field}\ncontexts:"))
 }

@@ -1,5 +1,5 @@
-//! Kubeconfigs, CA files, server certificates and proxies: the plugin's client accepts what client-go accepts. kubectl
-//! represents client-go, and each difference has a row in docs/support.md.
+//! Tests with kubeconfigs, CA files, server certificates and proxies: the plugin's client accepts the same input as
+//! client-go. kubectl represents client-go, and each difference has a row in docs/support.md.
 
 mod authorities;
 mod bed;
@@ -14,7 +14,7 @@ use std::thread;
 
 use bed::{Bed, Form, Verdict};
 
-/// The section of the page that lists the differences.
+/// The section on the page that lists the differences.
 fn page() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/support.md");
     fs::read_to_string(path).unwrap()
@@ -71,8 +71,8 @@ fn faults(
     faults
 }
 
-/// Compares each form, and asserts that only the expected differences occur. Two programs that cannot reach the server
-/// also agree, so both programs must accept the valid forms.
+/// Compares each form, and asserts that only the expected differences occur. Two programs that cannot connect to the
+/// server also agree, so both programs must accept the valid forms.
 fn compare(forms: Vec<Form>, least: usize, valid: &[&str]) {
     assert!(forms.len() >= least, "{}", forms.len());
     let page = page();

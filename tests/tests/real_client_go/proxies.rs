@@ -8,7 +8,7 @@ use kubelet_authenticator_test_support::connect_proxy::ConnectProxy;
 
 use super::bed::{Bed, Form, kubeconfig};
 
-/// A proxy that sends this response to every request.
+/// Starts a proxy that sends this response to every request.
 fn answering(answer: &'static str) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -21,7 +21,7 @@ fn answering(answer: &'static str) -> SocketAddr {
     address
 }
 
-/// A SOCKS5 proxy without authentication that connects to `server`.
+/// Starts a SOCKS5 proxy without authentication, which connects to `server`.
 fn socks5(server: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -65,7 +65,7 @@ pub fn forms(bed: &Bed) -> Vec<Form> {
         );
         Form::new(name, bed, text)
     };
-    // The host name has no address, so only a proxy can connect to it.
+    // The host name does not have an address, so only a proxy can connect to it.
     let elsewhere = kubeconfig(&format!("https://api.test:{}", bed.server.port), &bed.ca());
     let variable = |name, url: &str| Form::new(name, bed, &elsewhere).with("HTTPS_PROXY", url);
     vec![

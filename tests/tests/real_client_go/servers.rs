@@ -47,7 +47,7 @@ fn ca(params: CertificateParams) -> Ca {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// A server with this chain, whose kubeconfig lists these CA certificates.
+/// A server with this chain, and a kubeconfig that lists these CA certificates.
 fn served(name: &'static str, host: &str, chain: &str, key: &str, listed: &str) -> Form {
     let bed = Bed::start();
     let server = Server::start(chain, key);
@@ -55,7 +55,7 @@ fn served(name: &'static str, host: &str, chain: &str, key: &str, listed: &str) 
     Form::new(name, &bed, kubeconfig(&url, &STANDARD.encode(listed)))
 }
 
-/// A certificate of the CA `issuer` with these contents. The certificate contains the loopback name, unless `change`
+/// A certificate with these contents from the CA `issuer`. The certificate contains the loopback name, unless `change`
 /// removes it.
 fn signed(
     name: &'static str,
@@ -239,7 +239,7 @@ fn issuers() -> Vec<Form> {
     ]
 }
 
-/// The server's own certificate in the kubeconfig.
+/// The server's own certificate, which the kubeconfig lists.
 fn listed() -> Vec<Form> {
     let own = |name, change: fn(&mut CertificateParams)| {
         let mut params = leaf_params(&["127.0.0.1"]);
@@ -386,7 +386,7 @@ fn chains() -> Vec<Form> {
     ]
 }
 
-/// Formats that only OpenSSL creates.
+/// Forms that only OpenSSL creates.
 fn by_openssl() -> Vec<Form> {
     let made = |name: &'static str, key: &[&str], more: &[&str], options: &[&str]| {
         let folder = TempDir::new().unwrap();

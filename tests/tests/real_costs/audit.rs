@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use kubelet_authenticator_test_support::process::Scratch;
 use serde_json::Value;
 
-/// The audit policy: the metadata of requests, without bodies.
+/// The audit policy: the metadata of requests, but not their bodies.
 const POLICY: &str = r#"{
     "apiVersion": "audit.k8s.io/v1", "kind": "Policy",
     "rules": [{"level": "Metadata"}], "omitStages": ["RequestReceived"]
@@ -22,7 +22,7 @@ pub struct Audit {
     _files: Scratch,
 }
 
-/// The number of calls for each verb and resource, with the subresource.
+/// For each verb and resource, with its subresource, the number of calls.
 pub type Calls = BTreeMap<(String, String), usize>;
 
 /// A position in a log.
@@ -30,7 +30,7 @@ pub type Calls = BTreeMap<(String, String), usize>;
 pub struct Mark(usize);
 
 impl Audit {
-    /// The log of the requests of `user`.
+    /// Creates the log of the requests from `user`.
     pub fn of(user: &'static str) -> Self {
         let files = Scratch::new("audit");
         Self {
@@ -41,7 +41,7 @@ impl Audit {
         }
     }
 
-    /// The flags with which an API server writes the log.
+    /// The flags that make an API server write the log.
     pub fn flags(&self) -> [String; 2] {
         [
             format!("--audit-policy-file={}", self.policy.display()),
@@ -83,8 +83,8 @@ impl Audit {
     }
 }
 
-/// Whether the request does not depend on the number of joins. These are requests of periodic tasks, of leader
-/// election, watches, and the lists before a watch.
+/// Whether the request does not depend on the number of joins. This is true for the requests of periodic tasks and of
+/// leader election, for watches, and for the lists before a watch.
 fn is_upkeep(verb: &str, object: &Value) -> bool {
     let resource = object["resource"].as_str().unwrap_or_default();
     let of_a_node = object["namespace"] == "kube-node-lease";

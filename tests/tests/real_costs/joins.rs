@@ -1,4 +1,4 @@
-//! Joins and renewals, one at a time and twenty at the same time.
+//! Tests of joins and renewals, one at a time and twenty at the same time.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ use serde_json::json;
 use crate::audit::{Audit, Calls, Mark, calls};
 use crate::connections::connections;
 
-/// The user in the permissions manifest.
+/// The user in the manifest of permissions.
 const ON_MANAGEMENT: &str = "node-attestation-controller";
 
-/// The user of the kubeconfig that Cluster API writes.
+/// The user in the kubeconfig that Cluster API writes.
 const ON_WORKLOAD: &str = "kubernetes-admin";
 
 const AT_ONCE: usize = 20;
@@ -71,8 +71,8 @@ impl Bed {
         all
     }
 
-    /// Waits until the log has exactly these requests. The controller writes Events after it has answered, and the API
-    /// server writes its log after the request.
+    /// Waits until the log contains exactly these requests. The controller writes Events after it has answered, and the
+    /// API server writes its log after the request.
     #[track_caller]
     fn assert_calls(&self, marks: [Mark; 2], expected: &Calls) {
         let found = poll(PATIENCE, || {
@@ -187,7 +187,7 @@ fn a_join_costs_5_writes_and_a_renewal_2_even_in_parallel() {
     bed.join(&many);
     bed.assert_calls(begun_many, &of_joins(AT_ONCE));
 
-    // One connection is for all calls and watches. The management cluster also has a connection for the Lease.
+    // One connection is for all calls and watches. There is also a connection to the management cluster for the Lease.
     let few = poll(PATIENCE, || {
         let [management, workload] = bed.connections();
         (management <= 2 && workload == 1).then_some(())

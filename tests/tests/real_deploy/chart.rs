@@ -1,4 +1,4 @@
-//! The Helm chart, with helm and a real API server.
+//! Tests of the Helm chart, with helm and a real API server.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ fn helm(arguments: &[&str]) -> Output {
     helm.output().expect("helm can be started")
 }
 
-/// The objects that helm would apply, in this namespace and with these values.
+/// The objects that helm would apply in this namespace with these values.
 #[track_caller]
 pub fn template(namespace: &str, values: &[&str]) -> String {
     let mut arguments = vec!["template", "--include-crds", "--namespace", namespace];
@@ -46,7 +46,7 @@ pub fn template(namespace: &str, values: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The objects of manifests, by kind, namespace and name.
+/// The objects in manifests, keyed by kind, namespace and name.
 pub fn objects(manifests: &str) -> BTreeMap<[String; 3], Value> {
     let documents = manifests.split("\n---\n");
     let objects = documents.filter_map(|document| {
@@ -246,8 +246,8 @@ fn chart_values_appear_in_the_rendered_objects() {
     assert_eq!(of_kind(&found, "PrometheusRule")["spec"], alerts);
     let kinds = ["PodDisruptionBudget", "FlowSchema"];
     assert!(!found.keys().any(|[kind, ..]| kinds.contains(&&**kind)));
-    // No object is in the namespace of the manifests. Some objects are in the watched namespace and in the namespace of
-    // AWS Controllers for Kubernetes.
+    // No object is in the namespace from the manifests. Some objects are in the watched namespace and in the namespace
+    // of AWS Controllers for Kubernetes.
     for [kind, namespace, name] in found.keys() {
         assert!(
             ["", "attestation", "fleet", "ack-system"].contains(&&**namespace),
@@ -311,7 +311,7 @@ fn applying_resources(page: &str) -> String {
     command.to_owned()
 }
 
-/// Applies the custom resources of a later version with the command of the pages. Helm owns the fields of the
+/// Applies the custom resources of a later version with the command of the pages. Helm owns the fields in the
 /// definitions that the chart installed.
 #[track_caller]
 fn follow_the_pages_with_changed_resources(management: &Management, files: &Scratch) {
@@ -401,7 +401,7 @@ fn a_packed_chart_installs_a_leading_controller_in_any_namespace() {
     let upgraded = deployment(&management, namespace);
     assert_eq!(upgraded["spec"]["replicas"], 3);
     follow_the_pages_with_changed_resources(&management, &files);
-    // The objects of the clusters remain.
+    // The objects that belong to the clusters remain.
     run(&["uninstall"], &[]);
     let kubectl = management.kubectl();
     let left = kubectl.json(["get", "deployments,roles", "-n", namespace]);

@@ -1,4 +1,4 @@
-//! The floor in the chart and in the kustomize component.
+//! Tests of the floor in the chart and in the kustomize component.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! The installation methods in install.md, for an operator who copies the commands of the page.
+//! Tests of the installation methods in install.md, for an operator who copies the commands on the page.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -22,8 +22,8 @@ fn section(page: &str, heading: &str) -> Vec<String> {
     steps.map(|(_, command)| command).collect()
 }
 
-/// Installs with a method from the page, and checks the result with the page's commands. No Pod runs: a controller with
-/// the permissions and the arguments of the Deployment replaces them.
+/// Installs with a method from the page, and checks the result with the page's commands. No Pod runs. A controller that
+/// has the permissions and the arguments of the Deployment replaces the Pods.
 #[track_caller]
 fn follow(method: &str, prepare: impl FnOnce(&Desk)) {
     let management = Management::start();
@@ -46,7 +46,7 @@ fn follow(method: &str, prepare: impl FnOnce(&Desk)) {
     ));
 }
 
-/// Runs this script from packaging as `make` does, with this output directory.
+/// Runs this script from packaging like `make`, with this output directory.
 #[track_caller]
 fn make(files: &Scratch, script: &str, directory: &str) {
     let mut build = Command::new(repository().join("packaging").join(script));
@@ -54,7 +54,7 @@ fn make(files: &Scratch, script: &str, directory: &str) {
     assert!(build.status.success(), "{build:?}");
 }
 
-/// Builds the components for clusterctl, and writes clusterctl's settings, which name them, to this file.
+/// Builds the components for clusterctl, and writes clusterctl's settings, which refer to the components, to this file.
 #[track_caller]
 pub fn provide_to_clusterctl(files: &Scratch, settings: &str) {
     let release = concat!("addon-kubelet-authenticator/v", env!("CARGO_PKG_VERSION"));
@@ -152,7 +152,7 @@ fn a_viewer_reads_clusters_and_identities_and_writes_nothing() {
         let answer = viewer.run(["auth", "can-i", verb, resource, "-n", "tenant-a"]);
         String::from_utf8_lossy(&answer.stdout).trim() == "yes"
     };
-    // Wait, because the API server receives the binding with a watch.
+    // The test waits, because the API server receives the binding with a watch.
     let is_bound = poll(PATIENCE, || can("list", "nodeidentities").then_some(()));
     assert!(is_bound.is_some());
 

@@ -1,5 +1,5 @@
-//! The manifests of packaging/deploy and the Helm chart on a real API server, and a controller with their permissions
-//! and arguments.
+//! Tests of the manifests in packaging/deploy and of the Helm chart on a real API server, and of a controller with
+//! their permissions and arguments.
 
 mod chart;
 mod floor;
@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 
 use crate::install::{provide_to_clusterctl, write_overlay};
 
-/// A management cluster with the manifests.
+/// Starts a management cluster with the manifests.
 fn management() -> Management {
     let management = Management::start();
     apply(&management, &components());
@@ -144,7 +144,7 @@ fn the_pod_is_admitted_as_restricted_and_its_probes_name_its_ports() {
         assert_eq!(container[probe]["httpGet"]["path"], path);
         assert_eq!(container[probe]["httpGet"]["port"], "health");
     }
-    // All selectors for Pods select these Pods.
+    // All Pod selectors select these Pods.
     let labels = &template["metadata"]["labels"];
     for (kind, name, path) in [
         ("poddisruptionbudget", NAME, "/spec/selector/matchLabels"),
@@ -282,7 +282,7 @@ fn each_overlay_of_a_split_fleet_has_permissions_and_a_filter() {
         files.write(&format!("{part}/kustomization.yaml"), overlay);
         desk.follow(&create.replace("blue", part));
     }
-    // No Pod runs, so no controller is a leader, and the check fails.
+    // No Pod runs, so no controller is the leader, and the check fails.
     desk.follow(&format!("{delete}\n{leases}\n{check} || [ $? = 20 ]"));
     let left = ["get", "deployment,lease", "-n", NAMESPACE, "-o", "name"];
     assert_eq!(kubectl.ok(left), "");
@@ -376,7 +376,7 @@ fn a_cluster_has_metrics_until_its_authentication_is_deleted() {
     let written = r#"node_attestation_status_writes_total{result="ok"}"#;
     assert!(value(&text, written) >= Some(1.0), "{text}");
 
-    // Revoke the certificates of a known machine, and of an unknown machine.
+    // The command revokes the certificates of a known machine, and of an unknown machine.
     let identities = Command::new(program(NAME))
         .args(["identities", "revoke", "--yes", "prod-1", "node-1"])
         .arg("--kubeconfig")

@@ -1,4 +1,4 @@
-//! A controller without the permission to read all Secrets.
+//! Tests of a controller that is not allowed to read all Secrets.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! External signers in the chart.
+//! Tests of external signers in the chart.
 
 use kubelet_authenticator_tests::deploy::NAMESPACE;
 use serde_json::json;

@@ -5,7 +5,7 @@ use kubelet_authenticator_tests::snapshot::{assert_file, stable};
 
 use super::*;
 
-/// The checks of a Cluster and the management cluster.
+/// The checks for a Cluster and the management cluster.
 fn checked(scene: &Scene, options: &[&str]) -> (Option<i32>, Vec<Value>) {
     let cluster = key(scene);
     let arguments = [&["cluster", "check", &cluster, "-o", "json"], options].concat();

@@ -1,4 +1,4 @@
-//! `explain` and `cluster check` on real API servers: their output for an operator, and the absence of writes.
+//! Tests of `explain` and `cluster check` on real API servers: their output for an operator, and the absence of writes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ static SITE: LazyLock<Arc<Site>> = LazyLock::new(|| {
     })
 });
 
-/// A Cluster in a separate namespace, whose machines have no evidence.
+/// A Cluster in a separate namespace, whose machines do not need evidence.
 fn scene(namespace: &str) -> Scene {
     let cluster = Scene::unattended(&SITE, namespace);
     attend(cluster)
@@ -46,7 +46,7 @@ fn attend(cluster: WorkloadCluster) -> Scene {
     }
 }
 
-/// The name of the Cluster, with its namespace.
+/// The name and the namespace of the Cluster.
 fn key(scene: &Scene) -> String {
     let Authentication { namespace, name } = &scene.authentication;
     format!("{namespace}/{name}")
@@ -83,7 +83,7 @@ fn answered(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The explanation of a request for an administrator.
+/// The explanation of a request, as an administrator gets it.
 #[track_caller]
 fn explained(scene: &Scene, request: &str) -> Value {
     let cluster = key(scene);

@@ -1,4 +1,4 @@
-//! Requests in Clusters that the controller does not serve.
+//! Tests of requests in Clusters that the controller does not serve.
 
 use kubelet_authenticator_tests::fleet::Authentication;
 use kubelet_authenticator_tests::scene::Scene;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{SITE, admin, explained, key, of, run_as, scene};
 
-/// The reason for which the Cluster is not Ready, according to `explain` for a new request.
+/// The reason why the Cluster is not Ready, according to `explain` for a new request.
 #[track_caller]
 fn reason_of(scene: &Scene) -> String {
     let machine = scene.cluster.machine("m1").create();

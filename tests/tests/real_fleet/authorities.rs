@@ -1,4 +1,4 @@
-//! The CA that signs for a cluster: expired, replaced, or next to another CA.
+//! Tests of the CA that signs for a cluster: expired, replaced, or next to another CA.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::bed::{Authentication, Manager, authorize, condition_of, management};
 use crate::requests::{answer, file, join};
 
-/// One management cluster for all tests in this module.
+/// The management cluster for all tests in this module.
 static BED: LazyLock<(Management, Manager)> = LazyLock::new(|| {
     let management = management();
     let manager = Manager::insecure(&management, &[]);
@@ -78,7 +78,7 @@ fn a_certificate_issued_after_a_ca_replacement_is_signed_by_the_new_ca() {
     let issued = join(&cluster, &before);
     assert!(is_signed_by(&issued, &former));
 
-    // Write an unusable CA in between, so that the use of the next CA is visible.
+    // An unusable CA is written in between, so that the test can detect when the next CA is used.
     let next = CertificateAuthority::new("next");
     let another = CertificateAuthority::new("another");
     let kubectl = BED.0.kubectl();
@@ -98,7 +98,7 @@ fn a_cluster_with_the_ca_certificate_of_another_stops_only_itself() {
     let (victim, of_victim) = ready("prod-1", "has-a-ca");
     let own = CertificateAuthority::new("victim");
     let kubectl = BED.0.kubectl();
-    // This happens before the victim has the CA, because the first claim must not win.
+    // This happens before the victim has the CA, because the first claim must not take precedence.
     tenant.write_ca(own.certificate_pem(), None);
     victim.write_ca(own.certificate_pem(), Some(&own.pair().key_pem));
     of_tenant.wait_for(kubectl, "Ready", "False", "SharedCA");

@@ -1,3 +1,3 @@
-//! The fixtures of the suite.
+//! The fixtures for the suite.
 
 pub use kubelet_authenticator_tests::fleet::*;

@@ -1,4 +1,4 @@
-//! A condition reports a fault of a cluster, and the fault does not affect other work.
+//! Tests that a condition reports a fault in a cluster, and that the fault does not affect other work.
 
 use std::net::TcpListener;
 use std::sync::{Arc, LazyLock};
@@ -14,14 +14,14 @@ use serde_json::json;
 use crate::bed::{Authentication, Manager, authorize, condition_of, kubelet, management};
 use crate::requests::{answer, file};
 
-/// One management cluster for all tests here. Each test has a separate namespace.
+/// The management cluster for all tests in this module. Each test has a separate namespace.
 static BED: LazyLock<(Management, Manager)> = LazyLock::new(|| {
     let management = management();
     let manager = Manager::insecure(&management, &[]);
     (management, manager)
 });
 
-/// One workload cluster for the tests that do not need a special cluster. Each test also has a separate CA.
+/// The workload cluster for the tests that do not need a special cluster. Each test also has a separate CA.
 static WORKLOAD: LazyLock<Arc<ControlPlane>> = LazyLock::new(|| Arc::new(ControlPlane::start()));
 
 fn kubectl() -> &'static Kubectl {
@@ -77,7 +77,7 @@ fn the_condition_names_missing_secrets() {
     assert!(message.contains("prod-1-ca"), "{message}");
 }
 
-/// A cluster with a separate control plane, whose CA signs.
+/// A cluster with a separate control plane, whose CA signs certificates.
 fn with_control_plane(namespace: &str) -> (WorkloadCluster, Authentication) {
     let cluster = BED.0.cluster("prod-1").namespace(namespace).create();
     let authentication = authorize(&BED.0, &cluster, &["insecure"], json!({}));
@@ -85,7 +85,7 @@ fn with_control_plane(namespace: &str) -> (WorkloadCluster, Authentication) {
     (cluster, authentication)
 }
 
-/// Stops or continues the service of a cluster.
+/// A function that stops or resumes the service of a cluster.
 type Step<'a> = &'a dyn Fn();
 
 #[test]
@@ -145,10 +145,10 @@ fn requests_of_an_unserved_cluster_wait_until_it_is_served_again() {
     }
 }
 
-/// The clusters whose API servers never respond.
+/// The number of clusters whose API servers never respond.
 const HANGING: u32 = 6;
 
-/// The deadline of each call of the controller, and therefore of the first call to each of these API servers.
+/// The deadline for each call of the controller, and therefore also for the first call to each of these API servers.
 const OF_ONE_CALL: Duration = Duration::from_secs(20);
 
 #[test]

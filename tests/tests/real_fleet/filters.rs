@@ -1,4 +1,4 @@
-//! Two controllers with different watch filters in one management cluster.
+//! Tests of two controllers with different watch filters in one management cluster.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ const FILTER: &str = "cluster.x-k8s.io/watch-filter";
 
 const ATTESTORS: &str = "attestation.cluster.x-k8s.io/authorized-attestors";
 
-/// The number of status changes that the tests wait for.
+/// The number of status changes for which the tests wait.
 const ROUNDS: usize = 4;
 
 const DEADLINE: Duration = Duration::from_mins(1);
@@ -64,7 +64,7 @@ impl Bed {
         }
     }
 
-    /// The number of writes of a controller, by namespace and resource, without the writes to its Lease.
+    /// For each namespace and resource, the number of writes by a controller, excluding the writes to its Lease.
     fn writes(&self, group: &str) -> BTreeMap<(String, String), usize> {
         let mut writes = BTreeMap::new();
         for event in self.events(group) {
@@ -131,7 +131,7 @@ impl Bed {
 }
 
 /// Waits until a controller has written the status of its own Cluster several times. The controller writes this status
-/// at most every two seconds. A controller that contradicts the other controller does so within this time.
+/// at most once in two seconds. A controller that contradicts the other controller does so within this time.
 #[track_caller]
 fn pass_rounds(kubectl: &Kubectl, authentication: &Authentication) {
     for _ in 0..ROUNDS {
@@ -146,7 +146,7 @@ fn controllers_with_different_filters_write_only_for_their_own_clusters() {
     let blue = bed.cluster("of-blue", BLUE);
     let green = bed.cluster("of-green", GREEN);
     let of_blue = authorize(&bed.management, &blue, &["insecure"], json!({}));
-    // The label of the Cluster decides, not the label of the KubeletAuthentication.
+    // The label of the Cluster determines the controller, and not the label of the KubeletAuthentication.
     kubectl.apply_object(&json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "KubeletAuthentication",
         "metadata": {"name": "prod-1", "namespace": "of-green", "labels": {FILTER: BLUE}},
@@ -251,7 +251,7 @@ fn a_missing_cluster_is_reported_by_the_label_on_its_authentication() {
     let labeled = missing(kubectl, "labeled", json!({FILTER: BLUE}));
     labeled.wait_for(kubectl, "Ready", "False", "ClusterNotFound");
 
-    // A KubeletAuthentication that is created from the annotation has the label of its Cluster.
+    // A KubeletAuthentication that is created because of the annotation has the same label as its Cluster.
     let made = bed.cluster("made", GREEN);
     let target = ["clusters.cluster.x-k8s.io", "prod-1", "-n", "made"];
     let patch = json!({"metadata": {"annotations": {ATTESTORS: "aws"}}});

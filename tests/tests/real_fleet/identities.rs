@@ -1,4 +1,4 @@
-//! Node identities, as administrators see and change them.
+//! Tests of node identities, as administrators see and change them.
 
 use std::process::{Command, Output};
 

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::bed::{Manager, authorize, kubelet, management};
 use crate::requests::answer;
 
-/// A Cluster with one machine without evidence.
+/// A Cluster with one machine, which does not need evidence.
 fn served() -> (Management, Manager, WorkloadCluster, Machine) {
     let management = management();
     let cluster = management.cluster("prod-1").create();

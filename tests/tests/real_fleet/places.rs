@@ -1,4 +1,4 @@
-//! More Clusters in a namespace than the controller serves.
+//! Tests with more Clusters in a namespace than the controller serves.
 
 use serde_json::json;
 
@@ -15,7 +15,8 @@ fn a_cluster_beyond_the_limit_is_served_after_a_deletion() {
         name: "prod-1".to_owned(),
     };
     let cluster = management.cluster("prod-2").namespace("crowded").create();
-    // Creation times have a precision of one second. If the times of two Clusters are equal, the name decides.
+    // Creation times have a precision of one second. If two Clusters have the same creation time, the name determines
+    // the order.
     kubectl.apply_object(&json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "KubeletAuthentication",
         "metadata": {"name": oldest.name, "namespace": oldest.namespace},

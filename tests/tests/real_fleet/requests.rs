@@ -1,4 +1,4 @@
-//! A request from a machine without evidence, sent as its node sends it.
+//! A request from a machine without evidence, sent in the same way as by its node.
 
 use kubelet_attestation::names::Provider;
 use kubelet_authenticator_tests::controller::{Application, certificate_of, is_answered};
@@ -15,7 +15,7 @@ pub fn file(cluster: &WorkloadCluster, machine: &Machine) -> String {
     application.name()
 }
 
-/// The request, after its answer.
+/// Waits until the request has an answer, and returns the request.
 #[track_caller]
 pub fn answer(cluster: &WorkloadCluster, name: &str) -> Value {
     cluster.control_plane().wait_for_csr(name, |csr| {
@@ -23,7 +23,7 @@ pub fn answer(cluster: &WorkloadCluster, name: &str) -> Value {
     })
 }
 
-/// The certificate that the machine gets, as PEM.
+/// The certificate that the machine receives, as PEM.
 #[track_caller]
 pub fn join(cluster: &WorkloadCluster, machine: &Machine) -> String {
     let csr = answer(cluster, &file(cluster, machine));

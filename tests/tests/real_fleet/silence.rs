@@ -1,4 +1,4 @@
-//! No log, Event, condition or other object of the project contains a secret.
+//! Tests that no log, Event, condition or other object of the project contains a secret.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::bed::{Manager, authorize, management};
 use crate::requests::{file, join};
 
-/// The minimum length of a line of a secret; shorter pieces of random text occur in any text.
+/// The minimum length of a line in a secret. Shorter pieces of random text occur in any text.
 const LONG_ENOUGH: usize = 12;
 
 /// The length of the pieces of encoded text that are searched for.
@@ -23,7 +23,7 @@ const PIECE: usize = 24;
 struct Secrets(Vec<(&'static str, String)>);
 
 impl Secrets {
-    /// Adds each line of the secret completely and in pieces, and the base64 of the line in pieces.
+    /// Adds each line of the secret as a whole and in pieces, and the base64 of the line in pieces.
     fn add(&mut self, what: &'static str, secret: &str) {
         let lines = secret.lines().filter(|line| line.len() >= LONG_ENOUGH);
         for line in lines {
@@ -42,12 +42,12 @@ impl Secrets {
         }
     }
 
-    /// Adds the random part of a private key as PEM, and in the format of kubeconfigs.
+    /// Adds the random part of a private key as PEM, and in the format that kubeconfigs use.
     fn add_key(&mut self, what: &'static str, pem: &str) {
         let random = random_part(pem);
         self.add(what, &pem[random.clone()]);
         let encoded = STANDARD.encode(pem);
-        // Use only complete groups of four characters.
+        // Only complete groups of four characters are used.
         let (start, end) = (random.start.div_ceil(3) * 4, random.end / 3 * 4);
         self.add(what, &encoded[start..end]);
     }
@@ -61,7 +61,7 @@ impl Secrets {
     }
 }
 
-/// All objects in an API server that the controller writes, or that other components write about its work.
+/// All objects in an API server that the controller writes, or that other components write about the controller's work.
 fn told(kubectl: &Kubectl, resources: &str) -> String {
     kubectl.ok(["get", resources, "-A", "-o", "json"])
 }
@@ -69,7 +69,7 @@ fn told(kubectl: &Kubectl, resources: &str) -> String {
 /// The range of the private number in the PEM of a P-256 key. The part before the number is the same in every P-256
 /// key, and a piece of this part occurs in every certificate request.
 fn random_part(pem: &str) -> Range<usize> {
-    /// The bytes before the number: the structure's version and the number's length (RFC 5915).
+    /// The bytes before the number: the version of the structure, and the length of the number (RFC 5915).
     const BEFORE: [u8; 5] = [2, 1, 1, 4, 32];
     let body: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
     let der = STANDARD.decode(&body).unwrap();
@@ -78,7 +78,7 @@ fn random_part(pem: &str) -> Range<usize> {
     // The characters that encode only the number.
     let (first, last) = ((number * 4).div_ceil(3), (number + 32) * 4 / 3 - 1);
     let begins = pem.find('\n').unwrap() + 1;
-    // A line of PEM has 64 characters.
+    // A line of PEM is 64 characters long.
     let place = |character: usize| begins + character + character / 64;
     place(first)..place(last)
 }

@@ -42,7 +42,7 @@ impl Bed {
         // At this log level, kube-controller-manager logs requests that it does not approve.
         let cluster = builder.controller_manager_arg("--v=4").start();
         cluster.install_bindings(bindings);
-        // The permissions of the manifest, for a service account.
+        // The permissions in the manifest, for a service account.
         cluster.kubectl().apply(&workload_access::rights(true));
         let runtime = Runtime::new().unwrap();
         let token = cluster.service_account_token(NAMESPACE, ACCOUNT, "720h");
@@ -61,19 +61,19 @@ impl Bed {
         &self.client
     }
 
-    /// Runs the controller's work until it is complete.
+    /// Runs a part of the controller's work until it is complete.
     pub fn run<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
     }
 
-    /// kubectl with a new bootstrap token.
+    /// kubectl that uses a new bootstrap token.
     pub fn token_holder(&self, id: &str) -> Kubectl {
         let token = self.cluster.add_bootstrap_token(id, SECRET);
         self.cluster
             .kubectl_with(self.cluster.bootstrap_kubeconfig(&token))
     }
 
-    /// kubectl with a node's certificate.
+    /// kubectl that uses a node's certificate.
     pub fn node(&self, name: &str) -> Kubectl {
         let name = format!("system:node:{name}");
         let kubeconfig: PathBuf = self
@@ -82,7 +82,7 @@ impl Bed {
         self.cluster.kubectl_with(kubeconfig)
     }
 
-    /// A kubeconfig with a node's certificate that has this UID.
+    /// A kubeconfig with a certificate for a node that has this UID.
     pub fn node_kubeconfig(&self, name: &str, uid: &str) -> PathBuf {
         let contents = Contents::client(Subject::node(name).with_uid(uid));
         let pair = self.cluster.ca().issue(&contents);
@@ -94,8 +94,8 @@ impl Bed {
         self.cluster.kubectl_with(self.node_kubeconfig(name, uid))
     }
 
-    /// Waits until the admission policy is in force, or is no longer in force. The API server receives policies with a
-    /// separate watch.
+    /// Waits until the admission policy is effective, or is no longer effective. The API server receives policies with
+    /// a separate watch.
     #[track_caller]
     pub fn wait_until_confined(&self, is_confined: bool) {
         let probe = self.node("probe");
@@ -128,7 +128,7 @@ impl Bed {
         kubectl.json(["get", "certificatesigningrequests", name])
     }
 
-    /// Creates a ClusterRoleBinding as an administrator does.
+    /// Creates a ClusterRoleBinding like an administrator.
     pub fn bind(&self, name: &str, role: &str, kind: &str, subject: &str) {
         let rbac = "rbac.authorization.k8s.io";
         self.cluster.kubectl().apply_object(&json!({
@@ -155,7 +155,7 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// A request in the format of the plugin.
+    /// A request in the same format as from the plugin.
     pub fn ours(name: &'a str, node: &'a str) -> Self {
         Self {
             name,
@@ -164,7 +164,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// A request in the format of a stock kubelet.
+    /// A request in the same format as from a stock kubelet.
     pub fn built_in(name: &'a str, node: &'a str) -> Self {
         Self {
             signer: BUILT_IN,
@@ -218,7 +218,7 @@ fn create(attacker: &Kubectl, object: &Value) -> Output {
     attacker.run(["create", "-f", file.to_str().unwrap()])
 }
 
-/// The message to a user.
+/// The message that a user receives.
 pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).trim().to_owned()
 }

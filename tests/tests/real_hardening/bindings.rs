@@ -1,4 +1,4 @@
-//! Bindings that approve kubelets without a review.
+//! Tests of bindings that approve kubelets without a review.
 
 use std::sync::LazyLock;
 
@@ -34,7 +34,7 @@ fn examine(bed: &Bed) -> Vec<AutoApprovePath> {
         .unwrap()
 }
 
-/// The descriptions of the auto-approval paths that this binding opens.
+/// The descriptions of the auto-approval paths that are open because of this binding.
 fn ways_by(bed: &Bed, binding: &str) -> Vec<String> {
     let words = format!("ClusterRoleBinding {binding} ");
     let ways = examine(bed).into_iter().map(|way| way.to_string());
@@ -114,7 +114,7 @@ fn a_stolen_node_certificate_renews_until_the_bindings_are_removed() {
 
 #[test]
 fn a_binding_with_another_name_approves_a_bootstrap_token() {
-    // Do not use the shared cluster, because this binding approves the requests of every bootstrap token.
+    // The shared cluster is not used, because this binding approves the requests of every bootstrap token.
     let bed = &Bed::start(
         Controllers::Certificates,
         &[KubeadmBinding::KubeletBootstrap],

@@ -1,4 +1,4 @@
-//! A machine that enrolls often: none of its earlier certificates becomes valid again.
+//! Tests of a machine that enrolls often: none of its earlier certificates becomes valid again.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! The paths to a kubelet certificate that bypass attestation, on real Kubernetes with kube-controller-manager: each
-//! path is open on a stock cluster. A controller with only the permissions in its manifest then closes it.
+//! Tests of the paths to a kubelet certificate that bypass attestation, on real Kubernetes with
+//! kube-controller-manager: each path is open on a stock cluster. A controller with only the permissions in its
+//! manifest then closes it.
 
 mod bed;
 mod bindings;

@@ -1,4 +1,4 @@
-//! The permitted requests from tokens and nodes.
+//! Tests of the permitted requests from tokens and nodes.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -31,7 +31,7 @@ fn settings() -> Settings {
     }
 }
 
-/// Starts a cluster with the policy for these settings. The policy is in force when this function returns.
+/// Starts a cluster with the policy for these settings. The policy is effective when this function returns.
 fn confined(settings: &Settings) -> Bed {
     let bed = Bed::start(Controllers::None, &[KubeadmBinding::KubeletBootstrap]);
     let put = bed.run(admission::apply(bed.client(), settings)).unwrap();
@@ -70,7 +70,7 @@ fn oversized_requests_from_a_node_are_refused() {
     );
 }
 
-/// Metadata that would make a small request large, and the message of the policy.
+/// Metadata that would make a small request large, each with the message of the policy.
 fn large_metadata() -> Vec<(&'static str, Value, &'static str)> {
     let long = "x".repeat(1_000_000);
     let bare = "must not have labels";
@@ -130,7 +130,7 @@ fn a_request_with_megabytes_of_metadata_is_refused() {
     }
 }
 
-/// The API server keeps the managed fields of a requester, including fields that the object does not have.
+/// The API server keeps the managed fields from a requester, including fields that the object does not have.
 #[test]
 fn managed_fields_of_a_requester_do_not_make_a_request_large() {
     let many: serde_json::Map<String, Value> = (0..50_000)
@@ -169,8 +169,8 @@ fn managed_fields_of_a_requester_do_not_make_a_request_large() {
     assert_done(&again.file_with(&CONFINED.node("managed"), "managedFields", few));
 }
 
-/// Requests in the formats of kubelets and the plugin: with a generated name, without annotations, or with the
-/// annotation of the endorsement key.
+/// The requests have the same formats as from kubelets and the plugin: with a generated name, without annotations, or
+/// with the endorsement key annotation.
 #[test]
 fn a_request_with_the_metadata_of_a_kubelet_or_the_plugin_is_admitted() {
     let node = CONFINED.node("plain");

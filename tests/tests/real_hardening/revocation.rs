@@ -1,4 +1,4 @@
-//! Certificates that are no longer allowed to write.
+//! Tests of certificates that are no longer allowed to write.
 
 use std::fs;
 use std::process::Output;
@@ -20,7 +20,7 @@ const BINDING: &str = "validatingadmissionpolicybinding";
 const LIST: &str = "revokednodecredentials";
 const DEFINITION: &str = "revokednodecredentials.attestation.cluster.x-k8s.io";
 
-/// An arbitrary time: the tests have no other clock.
+/// An arbitrary time, because the tests do not use any other clock.
 pub fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_hours(60 * 365 * 24)
 }
@@ -62,7 +62,7 @@ fn apply_list(
         .unwrap()
 }
 
-/// Labels the node's own Node, with a value that differs each time.
+/// Labels the node's own Node with a value that differs each time.
 pub fn label(node: &Kubectl, name: &str, value: usize) -> Output {
     let label = format!("example.com/tried={value}");
     node.run(["label", "node", name, &label, "--overwrite"])
@@ -106,7 +106,7 @@ fn add_pod(cluster: &ControlPlane, node: &str, name: &str) -> Value {
     kubectl.json(["get", "pod", name])
 }
 
-/// Makes each kind of write that a kubelet makes. Returns the descriptions of the writes that succeeded.
+/// Makes each kind of write that a kubelet can make. Returns the descriptions of the writes that succeeded.
 fn writes(bed: &Bed, kubelet: &Kubectl, node: &str, round: usize) -> Vec<(&'static str, Output)> {
     let pod = format!("{node}-{round}");
     let uid = add_pod(&bed.cluster, node, &pod)["metadata"]["uid"].clone();
@@ -322,13 +322,13 @@ fn the_revocation_policy_is_bound_only_while_an_entry_exists() {
     wait_until(&node, "n", true);
     assert_eq!(listed(&bed), [uid(1, 1).record.to_string()]);
 
-    // The retention time of the revocation has passed.
+    // The time for which the revocation is kept has passed.
     assert_eq!(apply(&bed, &[uid(1, 1)], week()), Revocation::default());
     assert!(!is_bound(&bed));
     wait_until(&node, "n", false);
     assert_eq!(listed(&bed), Vec::<String>::new());
 
-    // Apply the policy again, while the objects from the first application still exist.
+    // The policy is applied again, while the objects from the first application still exist.
     apply(&bed, &[uid(1, 1)], now());
     wait_until(&node, "n", true);
 }
@@ -348,7 +348,7 @@ fn an_unchanged_revocation_list_is_not_written() {
     assert_eq!(versions(), before);
 }
 
-/// The records are from a backup.
+/// The records come from a backup.
 #[test]
 fn an_obsolete_entry_stays_in_the_list_until_it_expires() {
     let bed = Bed::start(Controllers::None, &[]);
@@ -423,7 +423,7 @@ fn the_generation_floor_refuses_lower_ones_and_survives_a_restart() {
     wait_until(&node, "n", true);
     assert_done(&label(&other, "other", 0));
 
-    // A controller that does not have a floor keeps the stored floor.
+    // A controller that does not know a floor keeps the stored floor.
     let list = floor(0);
     wait_until(&node, "n", true);
     assert!(!list.is_empty());

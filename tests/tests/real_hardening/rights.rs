@@ -1,4 +1,4 @@
-//! Permissions that the controller does not have.
+//! Tests with permissions that the controller does not have.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

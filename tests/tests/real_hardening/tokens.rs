@@ -1,4 +1,4 @@
-//! The lifetime of bootstrap tokens.
+//! Tests of the lifetime of bootstrap tokens.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 
 use crate::bed::{Bed, SECRET};
 
-/// The remaining lifetime of a token after the deletion of its machine.
+/// The remaining lifetime of a token after its machine is deleted.
 const GRACE: Duration = Duration::from_mins(10);
 
-/// An arbitrary time: the tests have no other clock.
+/// An arbitrary time, because the tests do not use any other clock.
 fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_hours(20 * 365 * 24 * 3)
 }
@@ -31,7 +31,7 @@ fn id(token: &str) -> TokenId {
     TokenId::parse(token).unwrap()
 }
 
-/// Adds a Secret in the format of Cluster API's bootstrap provider.
+/// Adds a Secret in the same format as from Cluster API's bootstrap provider.
 fn add(bed: &Bed, token: &str, expiration: Option<SystemTime>) {
     let mut data = json!({
         "token-id": token, "token-secret": SECRET,
@@ -194,7 +194,7 @@ fn a_token_extended_by_a_previous_controller_expires_with_its_machine() {
     let ended = secret(&bed, "leaves");
     assert_eq!(expiration(&ended), Some(text(later)));
     assert!(ended["metadata"]["labels"].is_null(), "{ended:#}");
-    // From here on, the token belongs to the next leader.
+    // After this point, the token belongs to the next leader.
     let none = wanted(&[]);
     assert_eq!(keep(&none, later).ended, []);
     assert_eq!(keep(&none, later + GRACE).ended, [id("stays1")]);

@@ -1,4 +1,4 @@
-//! Kubelets without evidence, which have only the bootstrap token of their machine.
+//! Tests of kubelets without evidence, which have only the bootstrap token of their machine.
 
 use std::sync::LazyLock;
 
@@ -20,7 +20,7 @@ const PERSON: Machine = Machine::new("person-1", "perso1");
 const SHARED: Machine = Machine::new("shared-1", "share1");
 const BESIDE: Machine = Machine::new("beside-1", "besid1");
 
-/// One cluster and one controller for all tests here. Each test has a separate machine.
+/// The cluster and the controller for all tests in this module. Each test has a separate machine.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
     let plane = ControlPlane::builder()
         .controllers(Controllers::Default)

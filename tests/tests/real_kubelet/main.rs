@@ -1,4 +1,5 @@
-//! Stock kubelets on a real control plane, with the plugin in their kubeconfig and the controller next to them.
+//! Tests of stock kubelets on a real control plane, with the plugin in their kubeconfig and the controller next to
+//! them.
 
 mod insecure;
 mod node;

@@ -17,10 +17,10 @@ use x509_parser::prelude::FromDer as _;
 /// The secret half of every token.
 const SECRET: &str = "0123456789abcdef";
 
-/// The metric in which the kubelet counts the plugin's exit codes.
+/// The metric with which the kubelet counts the plugin's exit codes.
 pub const PLUGIN_CALLS: &str = "rest_client_exec_plugin_call_total";
 
-/// A cluster, and the controller that runs next to it as long as the tests run.
+/// A cluster, and the controller that runs next to it while the tests run.
 pub struct Cluster {
     /// The cluster.
     pub plane: ControlPlane,
@@ -31,7 +31,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts the program's controller for a cluster. The controller admits machines without evidence.
+    /// Starts the controller in this program for a cluster. The controller admits machines without evidence.
     pub fn start(plane: ControlPlane, machines: &[Machine]) -> Self {
         prepare(&plane);
         let setup = controller(&plane, "node-attestation-controller", machines);
@@ -45,12 +45,12 @@ impl Cluster {
     }
 }
 
-/// Permits bootstrap tokens to create requests, as kubeadm does, but without any automatic approval.
+/// Permits bootstrap tokens to create requests, as in kubeadm's clusters, but without any automatic approval.
 pub fn prepare(plane: &ControlPlane) {
     plane.install_bindings(&[KubeadmBinding::KubeletBootstrap, KubeadmBinding::GetNodes]);
 }
 
-/// The setup of a controller for this cluster and these machines.
+/// The setup for a controller of this cluster and these machines.
 pub fn controller(plane: &ControlPlane, name: &str, machines: &[Machine]) -> Setup {
     let ca = (&*plane.ca_cert_path(), &*plane.ca_key_path());
     Setup::new(&program(name), plane.admin_kubeconfig(), ca, machines)
@@ -71,7 +71,7 @@ pub struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// A machine that has never joined, with this plugin and its own bootstrap token.
+    /// Creates the configuration for a machine that has never joined, with this plugin and its own bootstrap token.
     pub fn new(plane: &'a ControlPlane, plugin: &str, machine: Machine) -> Self {
         let name = machine.name;
         let token = plane.add_bootstrap_token(machine.token, SECRET);
@@ -90,19 +90,20 @@ impl<'a> Node<'a> {
         self
     }
 
-    /// Adds a variable to the plugin's environment that is not a setting.
+    /// Adds a variable that is not a setting to the plugin's environment.
     #[must_use]
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.exec = self.exec.env(name, value);
         self
     }
 
-    /// The kubeconfig that names the plugin.
+    /// The kubeconfig that runs the plugin.
     pub fn kubeconfig(&self) -> PathBuf {
         self.plane.exec_kubeconfig(self.exec.clone())
     }
 
-    /// A builder for a kubelet with this kubeconfig. The kubelet reads the node's name from `--hostname-override`.
+    /// Creates a builder for a kubelet that uses this kubeconfig. The kubelet gets the node's name from
+    /// `--hostname-override`.
     pub fn kubelet(&self) -> KubeletBuilder {
         self.plane.kubelet(self.name).kubeconfig(self.kubeconfig())
     }
@@ -112,14 +113,13 @@ impl<'a> Node<'a> {
         self.kubelet().start()
     }
 
-    /// The requests that name this node, the oldest first.
+    /// The requests for this node name, oldest first.
     pub fn requests(&self) -> Vec<Value> {
         requests_for(self.plane, self.name)
     }
 }
 
-/// The requests of the machine with this provider ID, the oldest first: both requests with its token and requests with
-/// its certificate.
+/// The requests from the machine with this provider ID, oldest first, both with its token and with its certificate.
 pub fn requests_for(plane: &ControlPlane, name: &str) -> Vec<Value> {
     let names = |csr: &Value| {
         let request = BASE64_STANDARD
@@ -161,5 +161,5 @@ pub fn wait_for_exit_code(kubelet: &Kubelet, code: &str) {
     kubelet.wait_for_metric(PLUGIN_CALLS, &[("code", code)], |calls| calls >= 1.0);
 }
 
-/// The age at which a Lease is late: the node's monitor would then consider the node lost.
+/// The age at which a Lease is late: the node monitor would then consider the node lost.
 pub const LEASE_GRACE: Duration = Duration::from_secs(40);

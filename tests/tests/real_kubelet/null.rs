@@ -1,4 +1,4 @@
-//! Kubelets whose certificates are renewed, and expire, within a test.
+//! Tests of kubelets whose certificates are renewed, and expire, during a test.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::recovery::{latest, not_after};
 const PLUGIN: &str = "kubelet-authenticator-null";
 const CONTROLLER: &str = "null-attestation-controller";
 
-/// A lifetime with a renewal after 20 to 28 seconds.
+/// A lifetime for which the renewal is after 20 to 28 seconds.
 const SHORT: &str = "40s";
 const LONG_ENOUGH: Duration = Duration::from_secs(120);
 
@@ -78,14 +78,15 @@ fn the_lease_is_renewed_in_time_while_renewals_reopen_watches() {
     assert_eq!(issued["provider"], "null");
 }
 
-/// A lifetime of which a fifth is longer than 20 seconds. In this last fifth, a slow device would get a run with a
+/// A lifetime of which one fifth is longer than 20 seconds. In this last fifth, a slow device would get a run with a
 /// longer time limit.
 const OUTLIVES: &str = "110s";
 
-/// A kubelet renews its Lease every 10 seconds. A run of the plugin takes 5 seconds, or 25 seconds with a slow device.
+/// The time between two renewals of the Lease. A kubelet renews its Lease every 10 seconds. A run of the plugin takes 5
+/// seconds, or 25 seconds with a slow device.
 const SHORT_GAP: Duration = Duration::from_secs(25);
 
-/// A node whose kubelet renews its Lease until its first certificate expires. After the node is ready, `disturb`
+/// Starts a node whose kubelet renews its Lease until its first certificate expires. After the node is ready, `disturb`
 /// receives the controller. The result of `disturb` is kept until the certificate expires.
 ///
 /// Returns the number of requests without a certificate, and whether the node has a later certificate.
@@ -131,7 +132,7 @@ fn the_lease_is_renewed_until_expiry_without_a_controller() {
 fn the_lease_is_renewed_until_expiry_while_the_controller_hangs() {
     const HANGS: Machine = Machine::new("hangs-1", "hangs1");
     let outcome = leases_in_time(HANGS, |controller| {
-        // The stopped controller keeps its connections, its watches and its Lease, but does no work.
+        // The stopped controller keeps its connections, its watches and its Lease, but does not process requests.
         controller.process.signal(Signal::STOP);
         controller
     });
@@ -141,7 +142,8 @@ fn the_lease_is_renewed_until_expiry_while_the_controller_hangs() {
 /// The time in which the controller answers pending requests.
 const AWAKE: Duration = Duration::from_millis(500);
 
-/// Longer than a run of the plugin with a valid certificate, and shorter than the deadline of the leader's renewals.
+/// A duration that is longer than a run of the plugin with a valid certificate, and shorter than the deadline for the
+/// leader's renewals.
 const SLOW: Duration = Duration::from_secs(8);
 
 #[test]
@@ -192,7 +194,7 @@ fn assert_never_later(renewed_at: &[Value], grace: Duration) {
     );
 }
 
-/// The number of ended watches of a kubelet's resources, according to the API server.
+/// The number of closed watches on the resources that a kubelet watches, according to the API server.
 fn closed_watches(plane: &ControlPlane) -> u64 {
     metric(
         plane,
@@ -201,7 +203,7 @@ fn closed_watches(plane: &ControlPlane) -> u64 {
     )
 }
 
-/// The number of open watches of the same resources.
+/// The number of open watches on the same resources.
 fn open_watches(plane: &ControlPlane) -> u64 {
     metric(
         plane,

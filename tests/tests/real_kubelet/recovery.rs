@@ -1,4 +1,4 @@
-//! Nodes that lose data or are replaced. Each node recovers without an administrator.
+//! Tests of nodes that lose data or are replaced. Each node recovers without an administrator.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -20,7 +20,8 @@ const CONTROLLER: &str = "null-attestation-controller";
 /// longer.
 const GRACE: &str = "--node-monitor-grace-period=20s";
 
-/// A node counts as down when its Lease is more than a minute old. The controller checks this once per minute.
+/// The deadline for detecting that a node is down. A node counts as down when its Lease is more than a minute old. The
+/// controller checks this once per minute.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 static PLANE: LazyLock<ControlPlane> = LazyLock::new(|| {
@@ -78,7 +79,7 @@ fn a_node_that_was_off_until_expiry_rejoins_with_its_token() {
     kubelet.wait_for_lease_renewal();
 }
 
-/// Removes these directories from the machine's `/var/lib`, as on a new disk. Mounts remain.
+/// Removes these directories from the machine's `/var/lib`, as if the disk were new. Mounts remain.
 fn forget(kubelet: &Kubelet, folders: &[&str]) {
     for folder in folders {
         let folder = kubelet.var_lib().join(folder);
@@ -98,7 +99,7 @@ fn is_issued(csr: &Value) -> bool {
     csr["status"]["certificate"].is_string()
 }
 
-/// The request for the node's last certificate.
+/// The request for the node's latest certificate.
 #[track_caller]
 pub fn latest(node: &Node<'_>) -> Value {
     let issued = node.requests().into_iter().rfind(is_issued);
@@ -114,7 +115,7 @@ fn wait_for_another_generation(node: &Node<'_>, kubelet: &Kubelet) -> Value {
     });
     issued.unwrap_or_else(|| {
         panic!(
-            "no certificate of another generation: {:#?}\n{}",
+            "no certificate for another generation: {:#?}\n{}",
             node.requests(),
             kubelet.log()
         )
@@ -129,7 +130,7 @@ fn certificate(csr: &Value) -> Vec<u8> {
         .contents
 }
 
-/// The UID in the certificate: record and generation.
+/// The UID in the certificate, which consists of the record and the generation.
 fn uid_of(csr: &Value) -> String {
     let der = certificate(csr);
     let (_, certificate) = x509_parser::parse_x509_certificate(&der).unwrap();
@@ -138,7 +139,7 @@ fn uid_of(csr: &Value) -> String {
     attribute.as_str().unwrap().to_owned()
 }
 
-/// The expiry of the request's certificate.
+/// The expiry time of the request's certificate.
 pub fn not_after(csr: &Value) -> jiff::Timestamp {
     let der = certificate(csr);
     let (_, certificate) = x509_parser::parse_x509_certificate(&der).unwrap();

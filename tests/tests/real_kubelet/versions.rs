@@ -1,4 +1,4 @@
-//! Kubelets whose plugin is newer than the controller.
+//! Tests of kubelets whose plugin is newer than the controller.
 
 use kubelet_attestation::version::SUPPORTED_VERSIONS_ANNOTATION;
 use kubelet_authenticator_test_support::control_plane::ControlPlane;

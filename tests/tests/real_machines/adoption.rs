@@ -1,5 +1,5 @@
-//! A cluster with existing nodes: the nodes renew as before and are adopted one by one. Then attestation is enforced,
-//! and finally all steps are undone.
+//! Tests of a cluster with existing nodes: the nodes renew as before, and are adopted one by one. Attestation is then
+//! enforced, and finally all steps are undone.
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
@@ -21,7 +21,7 @@ const OUR_SECONDS: u32 = 240;
 /// Kubernetes' own signer.
 const BUILT_IN: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
-/// The policy with which the API server records the users that request certificates.
+/// The audit policy that makes the API server record the users that request certificates.
 const AUDITED: &str = "\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -29,7 +29,7 @@ omitStages: [RequestReceived]
 rules: [{level: Metadata, resources: [{group: certificates.k8s.io}]}]
 ";
 
-/// The audit annotation of a request that an admission policy would refuse.
+/// The audit annotation on a request that an admission policy would reject.
 const VIOLATION: &str = "validation.policy.admission.k8s.io/validation_failure";
 
 const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
@@ -60,7 +60,7 @@ fn kubeadm_nodes_are_adopted_and_returned_to_kubeadm() {
     let ways = scene.wait_for_paths("False", "AutoApproveBindingFound");
     assert!(ways.contains("3 Nodes have no node identity"), "{ways}");
 
-    // The commands of docs/enable-cluster.md, on each node.
+    // These are the commands in docs/enable-cluster.md, on each node.
     scene.change(&json!({ "adoption": "Allow" }));
     for node in &nodes {
         scene.write_settings(node);
@@ -84,7 +84,7 @@ fn kubeadm_nodes_are_adopted_and_returned_to_kubeadm() {
     assert_eq!(before, built_in());
     scene.reads_well(&nodes);
 
-    // Undo all steps: restore kubeadm's bindings, and stop managing the cluster.
+    // All steps are undone: kubeadm's bindings are restored, and the cluster is no longer managed.
     scene.change(&json!({ "autoApproveBindings": "Report" }));
     scene.plane().kubeadm_bootstrap_token_phase();
     scene.wait_for_paths("False", "AutoApproveBindingFound");
@@ -111,7 +111,7 @@ fn kubeadm_nodes_are_adopted_and_returned_to_kubeadm() {
         "before-us",
     ];
     SITE.management.kubectl().ok(words);
-    // Revocation remains in force, so that a stolen certificate does not become valid again.
+    // Revocation remains effective, so a stolen certificate does not become valid again.
     let policies = "validatingadmissionpolicies,validatingadmissionpolicybindings";
     let left = || scene.plane().kubectl().ok(["get", policies, "-o", "name"]);
     let revocation = "\
@@ -157,12 +157,12 @@ fn unset_settings_enforce_by_themselves_and_no_node_fails() {
     assert!(told.contains("2 Nodes have no node identity"), "{told}");
     for node in &nodes {
         scene.write_settings(node);
-        // Until the last node has a node identity, nothing is enforced.
+        // Attestation is not enforced until the last node has a node identity.
         scene.wait_for_paths("False", "WaitingForRecords");
         scene.on(node, |machine| page::take_over(machine, &Attestor::TPM));
         assert_first_generation(&scene.record(node));
     }
-    // The template has no plugin, but its machines have node identities.
+    // The template does not contain the plugin, but its machines have node identities.
     scene.wait_for_paths("True", "Closed");
     for node in &nodes {
         scene.plane().wait_for_node_ready(node);

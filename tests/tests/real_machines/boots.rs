@@ -1,4 +1,4 @@
-//! The first minutes of an instance.
+//! Tests of the first minutes of an instance.
 
 use std::process::Output;
 use std::time::{Duration, Instant};
@@ -15,8 +15,8 @@ use crate::page::doctor_says;
 /// The time for which a metadata service is unavailable.
 const DOWN: Duration = Duration::from_secs(120);
 
-/// Shifts the clock of the C library by the value of `FAKETIME`. The kubelet reads the clock without this library, and
-/// passes the variables to the plugin.
+/// The library that shifts the clock of the C library by the value of `FAKETIME`. The kubelet reads the clock without
+/// this library, and passes the variables to the plugin.
 const PRELOAD: &str = "LD_PRELOAD=/usr/$LIB/faketime/libfaketimeMT.so.1";
 
 const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/99-clock.conf";
@@ -30,7 +30,7 @@ fn an_instance_joins_after_two_minutes_without_metadata_at_boot() {
     let machines = Machines::Ec2WithoutMetadata(Attestor::AWS);
     let scene = Scene::attended("dark", machines);
     let Infrastructure::Ec2(instances) = &scene.infrastructure else {
-        panic!("it is on EC2");
+        panic!("the machine is on EC2");
     };
     let config = scene.config();
     let deployment = scene.cluster.machine_deployment_of("pool-a", 1, config);
@@ -57,7 +57,7 @@ fn an_instance_joins_after_two_minutes_without_metadata_at_boot() {
 fn an_instance_with_a_wrong_clock_reports_it_and_joins_when_corrected() {
     let scene = Scene::attended("clocks", Machines::Ec2(Attestor::AWS));
     let Infrastructure::Ec2(instances) = &scene.infrastructure else {
-        panic!("it is on EC2");
+        panic!("the machine is on EC2");
     };
     let mut config = scene.config();
     config["preKubeadmCommands"] = json!([shifted_by("-10m")]);
@@ -66,7 +66,7 @@ fn an_instance_with_a_wrong_clock_reports_it_and_joins_when_corrected() {
         let each = instances.each(|_, machine| machine.run(&["sh", "-euc", command]));
         each.into_iter().next().unwrap()
     };
-    // The API server's certificate is minutes old.
+    // The API server's certificate is a few minutes old.
     let slow = "is not valid before ";
     let fast = "the clock of https://";
 
@@ -95,14 +95,14 @@ fn shifted_by(time: &str) -> String {
     )
 }
 
-/// Waits until the journal of an instance has a line with this text, followed by the hint.
+/// Waits until the journal of an instance contains a line with this text, followed by the hint.
 #[track_caller]
 fn is_named(instances: &Instances, words: &str) {
     let journal = || instances.each(|_, machine| machine.journal()).concat();
     let named = poll(PATIENCE, || {
         let said = journal();
         let lines: Vec<&str> = said.lines().collect();
-        // Lines from the kubelet can be in between.
+        // There can be lines from the kubelet in between.
         let named = |lines: &[&str]| {
             lines[0].contains(words) && lines.iter().any(|line| line.contains(CURE))
         };
@@ -115,7 +115,7 @@ fn shifted_doctor(time: &str) -> String {
     format!("env '{PRELOAD}' FAKETIME={time} {DOCTOR} --output json")
 }
 
-/// Waits until the first failing check of `doctor` is this check, with this text and this hint. On a busy machine,
+/// Waits until this is the first failing check of `doctor`, with this text and this hint. On a busy machine, other
 /// checks also fail because they exceed their time limit.
 #[track_caller]
 fn doctor_names(check: &str, words: &str, doctor: impl Fn() -> Output) {

@@ -1,4 +1,4 @@
-//! A Cluster is moved to another management cluster, and back.
+//! Tests in which a Cluster is moved to another management cluster, and back.
 
 use std::os::unix::fs::symlink;
 
@@ -52,7 +52,7 @@ fn nodes_renew_and_join_after_clusterctl_move_and_back() {
         panic!("no other is moved");
     };
 
-    // The commands of operate.md. Statuses are not moved, and the test writes them again after clusterctl.
+    // These are the commands in operate.md. Statuses are not moved, so the test writes them again after clusterctl.
     let desk = Desk::new(SITE.management.admin_kubeconfig());
     let target = there.management.admin_kubeconfig();
     symlink(target, desk.files().join("there.kubeconfig")).unwrap();
@@ -117,7 +117,7 @@ fn nodes_renew_and_join_after_clusterctl_move_and_back() {
     });
 }
 
-/// Clusterctl is killed after it has created the Cluster in the target, and before it creates the NodeIdentities there.
+/// clusterctl is killed after it has created the Cluster in the target, and before it creates the NodeIdentities there.
 #[test]
 fn nodes_renew_after_an_interrupted_clusterctl_move_is_repeated() {
     const NAME: &str = "interrupted";
@@ -160,7 +160,7 @@ fn nodes_renew_after_an_interrupted_clusterctl_move_is_repeated() {
     let (_provider, cluster) = provider.moved(|| {
         cluster.interrupt_clusterctl_move(&there.management);
 
-        // The node waits: both controllers see a paused Cluster. The target has no NodeIdentities.
+        // The node waits: both controllers see a paused Cluster. The target does not contain any NodeIdentities.
         authentication.wait_for(here, "Ready", "False", "Paused");
         assert_eq!(
             record(&SITE, &cluster, &name)["spec"],
@@ -204,10 +204,10 @@ fn nodes_renew_after_an_interrupted_clusterctl_move_is_repeated() {
 const POLICY: &str = "validatingadmissionpolicies.admissionregistration.k8s.io";
 const BINDING: &str = "validatingadmissionpolicybindings.admissionregistration.k8s.io";
 
-/// The name of the policy that refuses NodeIdentities, and its message.
+/// The name of the policy that rejects NodeIdentities, and the policy's message.
 const REFUSAL: &str = "no-node-identities";
 
-/// Makes the API server refuse new NodeIdentities, and waits until it does.
+/// Makes the API server reject new NodeIdentities, and waits until the policy is effective.
 #[track_caller]
 fn refuse_node_identities(kubectl: &Kubectl) {
     let version = "admissionregistration.k8s.io/v1";
@@ -251,7 +251,7 @@ fn probe() -> Value {
     })
 }
 
-/// The NodeIdentities of the namespace.
+/// The NodeIdentities in the namespace.
 fn identities(kubectl: &Kubectl, namespace: &str) -> Vec<Value> {
     let list = kubectl.json(["get", "nodeidentities", "-n", namespace]);
     list["items"].as_array().unwrap().clone()
@@ -265,7 +265,7 @@ fn annotate(site: &Site, namespace: &str, attestors: &str) {
     site.management.kubectl().patch(&target, &patch);
 }
 
-/// The number of certificates that were issued to bootstrap tokens; asserts that no request was denied.
+/// The number of certificates that were issued to bootstrap tokens. Asserts that no request was denied.
 #[track_caller]
 fn joins(cluster: &WorkloadCluster) -> usize {
     let requests = client_requests(cluster, &Attestor::TPM);
@@ -286,7 +286,7 @@ fn renews(cluster: &WorkloadCluster, node: &str) {
     assert!(renewed.is_some(), "{node} does not renew");
 }
 
-/// The number of the site controller's decisions on requests from the Cluster.
+/// The number of decisions by the site's controller on requests from the Cluster.
 fn decisions(site: &Site, cluster: &WorkloadCluster) -> usize {
     let requests = cluster.control_plane().csrs();
     let of_cluster = |line: &&str| {

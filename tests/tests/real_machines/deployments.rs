@@ -1,4 +1,4 @@
-//! MachineDeployments, with providers that use each possible order.
+//! Tests of MachineDeployments, with providers that use each possible order.
 
 use std::path::PathBuf;
 
@@ -15,10 +15,10 @@ use serde_json::json;
 use kubelet_authenticator_tests::machines::objects::names;
 use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, joinable};
 
-/// Certificates that were copied from the machines, by node name.
+/// Certificates that were copied from the machines, keyed by node name.
 type Stolen = Vec<(String, PathBuf)>;
 
-/// Scales from zero to three and to one, and rolls: every node joins, and a deleted node cannot write.
+/// Scales from zero to three and to one, and rolls out new machines: every node joins, and a deleted node cannot write.
 fn lives(scene: &Scene, requests_of_a_join: usize) {
     let deployment = scene
         .cluster
@@ -78,7 +78,7 @@ fn answers_of_pods(scene: &Scene, nodes: &[String]) {
     for resource in ["nodes", "pods"] {
         metrics_server.top(kubectl, resource, nodes.len());
     }
-    // Cluster API evicts a pod, and checks its node again after 20 seconds. The demo of Cluster API drains such a node.
+    // Cluster API evicts a pod, and checks its node again after 20 seconds. The Cluster API demo drains such a node.
     kubectl.ok(["delete", "pods", "--all", "--timeout=180s"]);
 }
 
@@ -199,7 +199,7 @@ fn deployments_scale_from_zero_under_enforcement_with_the_plugin() {
 #[test]
 fn instances_without_a_machine_provider_id_join_leave_and_roll_out() {
     let scene = Scene::attended("ec2", Machines::Ec2(Attestor::AWS));
-    // Each instance gets the certificate of its first request.
+    // Each instance gets a certificate for its first request.
     lives(&scene, 1);
 }
 

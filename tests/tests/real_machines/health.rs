@@ -1,4 +1,4 @@
-//! A MachineHealthCheck replaces machines whose nodes do not report, or whose requests are denied.
+//! Tests in which a MachineHealthCheck replaces machines whose nodes do not report, or whose requests are denied.
 
 use kubelet_authenticator_test_support::control_plane::Controllers;
 use kubelet_authenticator_test_support::process::poll;
@@ -35,7 +35,7 @@ fn check_health(scene: &Scene, pool: &str, without_node: u32) {
     }));
 }
 
-/// Waits until the Machines of the deployment have this status of the condition. Returns them.
+/// Waits until this condition has this status on the Machines of the deployment. Returns them.
 #[track_caller]
 fn wait_for_attested(deployment: &MachineDeployment, status: &str) -> Vec<Value> {
     let found = poll(PATIENCE, || {
@@ -105,7 +105,7 @@ fn a_machine_with_a_stopped_kubelet_gets_a_same_name_replacement() {
     scene.reads_well(&[node]);
 }
 
-/// The shortest time that Cluster API accepts.
+/// The shortest startup timeout that Cluster API accepts.
 const STARTUP: u32 = 30;
 
 #[test]
@@ -132,7 +132,7 @@ fn waiting_machines_are_replaced_unless_their_health_check_is_paused() {
 
     annotate("machinehealthcheck/pool-a", &format!("{PAUSED}="));
     let kept = wait_for_machine(&waiting);
-    // Repeat this, so that the second Machine did not have a Node during the whole time after the pause.
+    // The check is repeated, so that the second Machine did not have a Node during the whole time after the pause.
     for _ in 0..2 {
         wait_for_others(&sentinel, &wait_for_machine(&sentinel));
     }
@@ -145,7 +145,7 @@ fn waiting_machines_are_replaced_unless_their_health_check_is_paused() {
     sentinel.wait_until_running(1);
     assert_eq!(names(&waiting.machines()), names(&kept));
 
-    // The commands from the page for all health checks in a namespace.
+    // These are the commands on the page for all health checks in a namespace.
     let desk = Desk::new(SITE.management.admin_kubeconfig());
     for (command, paused) in commands("disasters.md", '$').iter().zip([2, 0]) {
         desk.follow(&command.replace("tenant-a", "waiting"));
@@ -168,7 +168,7 @@ fn a_denied_machine_is_replaced_and_a_waiting_machine_is_kept() {
         deployment
     });
     let kept = wait_for_attested(&waiting, "Unknown");
-    // Repeat this, so that the second Machine waited for the whole time.
+    // The check is repeated, so that the second Machine waited for the whole time.
     for _ in 0..2 {
         wait_for_others(&sentinel, &wait_for_machine(&sentinel));
     }

@@ -1,4 +1,4 @@
-//! MachinePools, with Machines and without.
+//! Tests of MachinePools, with and without Machines.
 
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::management::Order;

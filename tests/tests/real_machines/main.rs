@@ -1,8 +1,9 @@
-//! Cluster API's own managers create Machines. Each Machine is a machine with systemd, cloud-init, kubeadm, a kubelet
-//! and the plugin. It joins and leaves as a node does.
+//! Tests in which Cluster API's own managers create Machines. Each Machine is a machine with systemd, cloud-init,
+//! kubeadm, a kubelet and the plugin. It joins and leaves like any node.
 
-// The tests start in the order of their names, a few at a time. The suite ends earlier if the tests that wait longest are
-// not the last: `adoption` and `cluster_move` wait for certificates to expire, and `machine_pools` for tokens.
+// The tests start in the order of their names, a few at a time. The suite ends earlier if the tests with the longest
+// waits are not the last: `adoption` and `cluster_move` wait for certificates to expire, and `machine_pools` for
+// tokens.
 mod adoption;
 mod boots;
 mod cluster_move;

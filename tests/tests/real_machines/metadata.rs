@@ -1,4 +1,4 @@
-//! Node names that cloud-init reads from the EC2 metadata service.
+//! Tests of node names that cloud-init reads from the EC2 metadata service.
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::cloud_init::render_on_ec2;
@@ -26,8 +26,8 @@ fn registered(region: &str, network: Network, options: &[&str]) -> (String, Vec<
     let spec = &config["spec"]["template"]["spec"];
     let registration = &spec["joinConfiguration"]["nodeRegistration"];
     let mut arguments = registration["kubeletExtraArgs"].as_array().unwrap().clone();
-    // Cluster API writes the values again, with its own quotes. All values are in one document, as in user data,
-    // because each run of cloud-init takes a second.
+    // Cluster API rewrites the values with its own quotes. All values are in one document, as in user data, because
+    // each cloud-init run takes a second.
     let values = arguments.iter().map(|argument| &argument["value"]);
     let values = [&registration["name"]].into_iter().chain(values);
     let values: Vec<_> = values.map(|value| value.as_str().unwrap()).collect();
@@ -75,7 +75,7 @@ fn an_instance_with_a_dhcp_domain_joins_with_its_name_in_ec2() {
     let machines = Machines::Ec2InDomain(Attestor::AWS, "corp.test.");
     let scene = Scene::attended("dhcp-domain", machines);
     let Infrastructure::Ec2(instances) = &scene.infrastructure else {
-        panic!("it is on EC2");
+        panic!("the machine is on EC2");
     };
     let config = scene.config();
     let deployment = scene.cluster.machine_deployment_of("pool-a", 1, config);

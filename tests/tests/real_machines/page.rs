@@ -1,4 +1,4 @@
-//! Pages of docs, and an operator who copies their commands.
+//! The pages in docs, and an operator who copies their commands.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -19,7 +19,7 @@ use kubelet_authenticator_tests::machines::{
     CLOUD, Machines, NETWORK, PATIENCE, SITE, Scene, TOKEN_TTL, joinable,
 };
 
-/// An operator with the prerequisites of tutorial-tpm.md.
+/// An operator who has the prerequisites of tutorial-tpm.md.
 fn desk_of_hosts(hosts: &str, cluster: &[Value], kubeconfig: &Path) -> Desk {
     let workers = json!({
         "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2",
@@ -32,7 +32,7 @@ fn desk_of_hosts(hosts: &str, cluster: &[Value], kubeconfig: &Path) -> Desk {
     desk
 }
 
-/// An operator with these objects in `cluster.yaml`, which is the only file that tutorial-ec2.md requires.
+/// An operator who has these objects in `cluster.yaml`, which is the only file that tutorial-ec2.md requires.
 fn desk_of_cluster(objects: &[Value], kubeconfig: &Path) -> Desk {
     let desk = Desk::new(kubeconfig);
     let objects = objects.iter().map(Value::to_string);
@@ -61,15 +61,16 @@ fn script(commands: Vec<String>) -> String {
         .collect()
 }
 
-/// The script of a tutorial, and of pages about the same Cluster, for the Kubernetes version in the tests.
+/// The script from a tutorial, and from pages about the same Cluster, for the Kubernetes version in the tests.
 fn script_of(pages: &[&str]) -> String {
     let commands = pages.iter().flat_map(|page| commands(page, '$'));
     let script = script(commands.collect());
-    // The page has the current version, but Cluster API does not create a Machine that is newer than the control plane.
+    // The page contains the current version, but Cluster API does not create a Machine that is newer than the control
+    // plane.
     script.replace("v1.36.3", &KUBERNETES_VERSION)
 }
 
-/// Runs a script that creates this Cluster, and waits until the script succeeds; `start` starts the provider of its
+/// Runs a script that creates this Cluster, and waits until the script succeeds. `start` starts the provider of its
 /// machines.
 #[track_caller]
 fn follow_to_the_end<P>(
@@ -79,8 +80,8 @@ fn follow_to_the_end<P>(
     start: impl FnOnce(&WorkloadCluster) -> P,
 ) -> (WorkloadCluster, P) {
     let mut shell = shell.spawn(log);
-    // If the script ends early, report its log, which shows the reason. If the wait for the Cluster timed out, the
-    // message would not contain the reason.
+    // If the script ends early, the test reports its log, which shows the reason. If the wait for the Cluster timed
+    // out, the message would not contain the reason.
     let applied = poll(PATIENCE, || {
         let said = fs::read_to_string(log).unwrap_or_default();
         (said.contains("/prod-1 created") || shell.exit_status().is_some()).then_some(())
@@ -98,7 +99,7 @@ fn follow_to_the_end<P>(
     (cluster, provider)
 }
 
-/// Asserts that these nodes, by their provider IDs, are ready and have a record with this attestor; and that no path
+/// Asserts that the nodes with these provider IDs are ready and have a record with this attestor, and that no path
 /// around attestation is open.
 #[track_caller]
 fn are_attested(
@@ -306,7 +307,7 @@ fn the_quickstart_commands_attest_instances_and_show_a_broken_setting() {
     }
 }
 
-/// Waits for this result of `doctor`: checks that do not respond in time on a busy machine also fail.
+/// Waits for this result of `doctor`, because checks that do not complete in time on a busy machine also fail.
 #[track_caller]
 pub(crate) fn doctor_says(
     scene: &Scene,
@@ -324,7 +325,7 @@ pub(crate) fn doctor_says(
     assert!(found.is_some(), "{last}");
 }
 
-/// Moves the metadata service to an address at which no service runs.
+/// A command that moves the metadata service to an address at which no service runs.
 const BREAK: &str = "printf 'apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\nkind: \
     KubeletAuthenticatorConfiguration\naws: {metadataEndpoint: \"http://127.0.0.1:9\"}\n' \
     > /etc/kubernetes/kubelet-authenticator/config.d/99-mistake.yaml

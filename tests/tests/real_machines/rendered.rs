@@ -1,4 +1,4 @@
-//! Cluster API accepts the output of `render`.
+//! Tests that Cluster API accepts the output of `render`.
 
 use std::fs;
 

@@ -1,4 +1,5 @@
-//! Clusters with a ClusterClass that has the rendered variable and patches, with Cluster API's own topology controller.
+//! Tests of Clusters with a ClusterClass that has the rendered variable and patches, with Cluster API's own topology
+//! controller.
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::binaries::KUBERNETES_VERSION;
@@ -15,7 +16,7 @@ const CONTROLS: &str = "controlplane.cluster.x-k8s.io/v1beta2";
 const BOOTSTRAPS: &str = "bootstrap.cluster.x-k8s.io";
 const CORE: &str = "cluster.x-k8s.io/v1beta2";
 
-/// A namespace with a ClusterClass `class`, whose worker templates already have these fields.
+/// A namespace with a ClusterClass `class`, whose worker templates already contain these fields.
 struct Class {
     namespace: &'static str,
     kubectl: &'static Kubectl,
@@ -68,7 +69,7 @@ impl Class {
         Self { namespace, kubectl }
     }
 
-    /// Creates a Cluster with these values of the variable.
+    /// Creates a Cluster with these values for the variable.
     #[track_caller]
     fn cluster(&self, name: &str, values: &[Value]) -> Value {
         self.kubectl.create_object(&json!({
@@ -107,7 +108,7 @@ impl Class {
     }
 }
 
-/// The topology of a Cluster of the class, with this number of workers and these values of the variable.
+/// The topology of a Cluster of the class, with this number of workers and these values for the variable.
 fn topology(workers: u32, values: &[Value]) -> Value {
     let variables = values.iter();
     let variables: Vec<_> = variables
@@ -123,7 +124,7 @@ fn topology(workers: u32, values: &[Value]) -> Value {
     })
 }
 
-/// A drop-in as a file in a configuration.
+/// A drop-in, in the form of a file in a configuration.
 fn file() -> Value {
     json!({
         "path": "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf",
@@ -162,7 +163,7 @@ fn a_cluster_of_the_class_has_the_drop_in_and_a_resource() {
     let made = poll(PATIENCE, || class.authentications().into_iter().next());
     let made = made.expect("a KubeletAuthentication");
     assert_eq!(made["metadata"]["name"], "enabled");
-    // The default value in the class is the provider whose plugin has rendered the class.
+    // The default value in the class is the provider whose plugin rendered the class.
     assert_eq!(made["spec"]["authorizedAttestors"], json!(["tpm"]));
     let owner = &made["metadata"]["ownerReferences"][0];
     assert_eq!(owner["uid"], enabled["metadata"]["uid"], "{made:#}");

@@ -1,4 +1,4 @@
-//! A Cluster whose CA Secret has no key.
+//! Tests of a Cluster whose CA Secret has no key.
 
 use kubelet_authenticator_test_support::control_plane::KubeadmBinding;
 use kubelet_authenticator_tests::absence::{Later, assert_unanswered};
@@ -88,7 +88,7 @@ fn a_cluster_that_loses_its_ca_key_stays_enforced_and_requests_wait() {
     let kubectl = plane.kubectl_with(&node);
     kubectl.create_object(&serving::request("serves", "joined", address));
     let client = scene.file(&token, &scene.rightful(&late));
-    // Wait until a later request in a different cluster has its answer.
+    // The test waits until a later request in a different cluster has its answer.
     let served = Scene::start(&SITE, "key-kept", json!({}));
     let sentinel = served.cluster.machine("sentinel").create();
     let sentinel = served.file(

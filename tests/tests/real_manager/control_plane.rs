@@ -1,4 +1,4 @@
-//! Nodes that renew with the built-in signer: the first control-plane node, and exempt Nodes.
+//! Tests of nodes that renew with the built-in signer: the first control-plane node, and exempt Nodes.
 
 use kubelet_authenticator_test_support::control_plane::KubeadmBinding;
 use kubelet_authenticator_tests::controller::{is_issued, reason_of};
@@ -86,7 +86,7 @@ fn an_exempt_node_renews_without_delaying_enforcement() {
     let plane = cluster.control_plane().clone();
     plane.install_bindings(&KubeadmBinding::ALL);
     let machine = cluster.machine("own").create();
-    // This Node has no Machine.
+    // This Node does not have a Machine.
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "windows-1"}});
     plane.kubectl().create_object(&node);
     let settings = json!({"autoApproveBindings": "Remove"});

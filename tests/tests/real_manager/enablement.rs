@@ -1,5 +1,5 @@
-//! KubeletAuthentications that the Cluster itself requests. `real_machines` runs the same tests with Cluster API, whose
-//! Clusters are deleted and moved.
+//! Tests of KubeletAuthentications that the Cluster itself requests. `real_machines` runs the same tests with Cluster
+//! API, whose Clusters are deleted and moved.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
@@ -99,7 +99,7 @@ fn a_cluster_with_an_annotation_is_managed_and_its_machines_join() {
     };
     let ready = authentication.wait_until_ready(management());
 
-    // Unset settings stay unset, and lead to enforcement.
+    // Settings that are not set remain unset, and lead to enforcement.
     for field in ["autoApproveBindings", "adoption", "exemptNodes"] {
         assert_eq!(ready["spec"][field], Value::Null, "{field}: {ready:#}");
     }
@@ -120,7 +120,7 @@ fn a_cluster_with_an_annotation_is_managed_and_its_machines_join() {
 
     let told = scene.wait_for_paths("True", "Closed", &[]);
     assert!(!told.contains("not enforced"), "{told}");
-    // The controller writes the number of node identities after the first node identity.
+    // The controller writes the number of node identities after it has written the first node identity.
     let expected = [
         "annotated",
         "prod-1",

@@ -1,5 +1,5 @@
-//! Tasks of the controller for a Cluster, except first joins, with only a KubeletAuthentication. The tests use two API
-//! servers, Cluster API objects and the released program.
+//! Tests of the controller's tasks for a Cluster, except first joins, with only a KubeletAuthentication. The tests use
+//! two API servers, Cluster API objects and the released program.
 
 mod adoption;
 mod ca_key;
@@ -17,5 +17,5 @@ use std::sync::{Arc, LazyLock};
 
 use kubelet_authenticator_tests::scene::Site;
 
-/// Shared, because every test has its own Cluster, or its own machines in a Cluster.
+/// Shared by all tests, because every test has its own Cluster, or its own machines in a Cluster.
 static SITE: LazyLock<Arc<Site>> = LazyLock::new(Site::start);

@@ -1,4 +1,4 @@
-//! Names that get a new holder, and the Nodes of the previous holders.
+//! Tests of names that get a new holder, and of the Nodes of the previous holders.
 
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::SITE;
 
-/// Two machines with the same name, one after the other. The first machine has joined and was deleted. Returns the
-/// second machine, and the Node of the first machine.
+/// Creates two machines with the same name, one after the other. The first machine has joined and was deleted. Returns
+/// the second machine, and the Node of the first machine.
 fn reused(scene: &Scene, join: Join, name: &str) -> (Machine, Value) {
     let first = scene.cluster.machine("first").node_name(name).create();
     let credential = join(scene, &first);
@@ -27,10 +27,10 @@ fn reused(scene: &Scene, join: Join, name: &str) -> (Machine, Value) {
     (second, node)
 }
 
-/// A function that lets a machine join, and returns a kubeconfig with its certificate.
+/// A function that makes a machine join, and returns a kubeconfig with its certificate.
 type Join = fn(&Scene, &Machine) -> PathBuf;
 
-/// Joins with only a bootstrap token.
+/// Makes a machine join with only a bootstrap token.
 fn join_without_evidence(scene: &Scene, machine: &Machine) -> PathBuf {
     let (name, provider_id) = (machine.node_name(), machine.provider_id());
     let application = Application::claiming(name, provider_id, Provider::INSECURE, None);
@@ -44,7 +44,7 @@ fn insecure(namespace: &str, settings: Value) -> Scene {
     Scene::attend_by(&INSECURE, cluster, "insecure", settings)
 }
 
-/// A Node, as this machine's kubelet creates it.
+/// A Node, as created by this machine's kubelet.
 fn node(name: &str, provider_id: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Node",
@@ -107,7 +107,7 @@ fn a_stale_node_is_deleted_before_its_name_is_granted_without_evidence() {
     a_stale_node_goes(&scene, join_without_evidence);
 }
 
-/// Only some machines have the plugin. A worker and a control-plane machine, both set up with stock kubeadm, reuse
+/// Only some machines run the plugin. A worker and a control-plane machine that were set up with stock kubeadm reuse
 /// names.
 fn stock_nodes_stay(scene: &Scene, join: Join) {
     let retired = ["cp-1", "node-1", "node-2", "node-9"].map(|name| {
@@ -133,7 +133,7 @@ fn stock_nodes_stay(scene: &Scene, join: Join) {
         scene.kubectl().create_object(&node(name, provider_id));
     }
 
-    // Wait for two sweeps, so that all Nodes existed when the second sweep began.
+    // The test waits for two sweeps, so that all Nodes existed when the second sweep started.
     for _ in 0..2 {
         let left = scene.kubectl().create_object(&node(last, &of_last));
         let uid = Some(left["metadata"]["uid"].clone());

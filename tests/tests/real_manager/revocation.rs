@@ -1,4 +1,4 @@
-//! An administrator revokes a node's certificate.
+//! Tests in which an administrator revokes a node's certificate.
 
 use std::process::Command;
 
@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 use crate::SITE;
 
-/// A lifetime with a renewal after 100 to 140 seconds. Before the renewal, the certificate is revoked, and its record
-/// is reset.
+/// A lifetime for which the renewal is after 100 to 140 seconds. Before the renewal, the certificate is revoked, and
+/// its record is reset.
 const SECONDS: u32 = 200;
 
-/// `node-attestation-controller identities <what> prod-1 <node>`, in which `what` can have options.
+/// Runs `node-attestation-controller identities <what> prod-1 <node>`. `what` can contain options.
 #[track_caller]
 fn identities(scene: &Scene, what: &[&str], node_name: &str) {
     let output = Command::new(program("node-attestation-controller"))

@@ -1,4 +1,4 @@
-//! Serving certificates for the addresses that Cluster API reports.
+//! Tests of serving certificates for the addresses that Cluster API reports.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -36,7 +36,7 @@ pub fn request(name: &str, node_name: &str, address: [u8; 4]) -> Value {
     })
 }
 
-/// Joins as the member `member` of a pool, whose Node reports these addresses. Returns kubectl with the member's
+/// Joins as the pool member `member`, whose Node reports these addresses. Returns kubectl with the member's
 /// certificate.
 fn member(scene: &Scene, addresses: &[&str]) -> Kubectl {
     let id = "generic:///pool/member";
@@ -100,7 +100,7 @@ fn a_pool_member_serves_only_at_addresses_in_configured_ranges() {
     assert!(is_issued(&issued), "{issued:#}");
     scene.assert_denied("first-outside", OUT_OF_RANGE);
 
-    // Change the ranges, so that the address in the issued certificate is no longer permitted.
+    // The ranges are changed, so that the address in the issued certificate is no longer permitted.
     scene.change(&json!({"servingAddressRanges": ["203.0.113.64/26"]}));
     let mut asked = 0;
     let denied = poll(SWEPT, || {
@@ -131,7 +131,7 @@ fn another_approver_of_serving_requests_is_named_until_it_is_removed() {
 
     let words = ["1 with the reason \"KubectlApprove\""];
     scene.wait_for_condition(CONDITION, "False", "ApprovedByOthers", &words);
-    // The API server keeps no other trace of the approver.
+    // The API server does not store any other information about the approver.
     let csr = kubectl.json(["get", "csr", "by-admin", "--show-managed-fields"]);
     let fields = csr["metadata"]["managedFields"].to_string();
     assert!(!fields.contains("approval"), "{fields}");

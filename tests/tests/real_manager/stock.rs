@@ -1,4 +1,4 @@
-//! Requests from stock kubelets, created by hand.
+//! Tests of requests from stock kubelets, which are created by hand.
 
 use std::path::Path;
 
@@ -29,8 +29,8 @@ pub fn request(name: &str, node_name: &str) -> Value {
     })
 }
 
-/// Sends the request until the API server responds with this warning or error, or accepts it if no warning or error is
-/// expected. Returns the response. The API server receives policies with a separate watch.
+/// Sends the request until the API server responds with this warning or error. If no warning or error is expected,
+/// sends it until it is accepted. Returns the response. The API server receives policies with a separate watch.
 #[track_caller]
 pub fn file(scene: &Scene, kubeconfig: &Path, request: &Value, wanted: Option<&str>) -> String {
     let kubectl = scene.cluster.control_plane().kubectl_with(kubeconfig);
@@ -52,7 +52,7 @@ pub fn is_there(scene: &Scene, kind: &str, name: &str) -> bool {
     scene.kubectl().run(["get", kind, name]).status.success()
 }
 
-/// Waits until the object exists, or does not exist.
+/// Waits until the object exists, or until it no longer exists.
 #[track_caller]
 pub fn wait_until(scene: &Scene, kind: &str, name: &str, there: bool) {
     let found = poll(SWEPT, || {

@@ -1,4 +1,4 @@
-//! The lifetime of a machine's bootstrap token.
+//! Tests of the lifetime of a machine's bootstrap token.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -21,7 +21,7 @@ fn end(cluster: &WorkloadCluster, machine: &Machine) -> Timestamp {
     String::from_utf8(text).unwrap().parse().unwrap()
 }
 
-/// Waits until the token does not exist. Kubernetes deletes an expired token.
+/// Waits until the token no longer exists. Kubernetes deletes an expired token.
 #[track_caller]
 fn wait_until_deleted(cluster: &WorkloadCluster, machine: &Machine) {
     let name = format!("bootstrap-token-{}", machine.token().id());
@@ -79,7 +79,7 @@ fn tokens_are_extended_only_while_attestation_is_enforced() {
     let ends = |cluster: &WorkloadCluster| [&joins, &joined].map(|machine| end(cluster, machine));
     let before = ends(&cluster);
 
-    // The default. The condition is reported at the end of a round, which includes tokens.
+    // This is the default. The condition is reported at the end of a round, which includes tokens.
     let scene = Scene::attend(&SITE, cluster, json!({}));
     let open = [KubeadmBinding::NodeAutoapproveBootstrap.name()];
     scene.wait_for_paths("False", "AutoApproveBindingFound", &open);

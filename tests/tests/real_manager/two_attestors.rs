@@ -1,5 +1,5 @@
-//! EC2 instances and hosts with TPMs in one Cluster: each kind has its own evidence, and cannot use the evidence of the
-//! other kind.
+//! Tests of EC2 instances and hosts with TPMs in one Cluster: each kind has its own evidence, and cannot use the
+//! evidence of the other kind.
 
 mod bed;
 
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 use self::bed::{Bed, Node, Nodes, tpm};
 
-/// Shared, because both nodes remain, and every test has its own additional machines.
+/// Shared by all tests, because both nodes remain, and every test has its own additional machines.
 static BED: LazyLock<Bed> = LazyLock::new(Bed::start);
 static NODES: LazyLock<Nodes> = LazyLock::new(|| Nodes::join(&BED));
 
@@ -38,7 +38,7 @@ impl<M> Node<M> {
         format!("system:node:{}", self.name())
     }
 
-    /// A kubeconfig with the machine's bootstrap token.
+    /// A kubeconfig that contains the machine's bootstrap token.
     fn token(&self) -> PathBuf {
         self.machine.bootstrap_kubeconfig()
     }
@@ -57,7 +57,7 @@ fn wait_for_certificate(user: &str, signer: &str) -> Value {
     found.unwrap_or_else(|| panic!("{user} {signer}: {:#?}", plane.csrs()))
 }
 
-/// The facts about a node in a record, without the values that each renewal updates.
+/// The data about a node in a record, without the values that each renewal updates.
 fn without_renewals(record: &Value) -> Value {
     let mut spec = record["spec"].clone();
     let fields = spec.as_object_mut().unwrap();
@@ -161,7 +161,7 @@ fn a_node_certificate_with_evidence_of_the_other_kind_is_denied() {
     let by_tpm = |node: &str, id: &str| BED.by_tpm(&spare, node, id);
     let by_aws = |node: &str, id: &str| BED.by_aws(&instance.proof, node, id);
 
-    // Root on the instance, with a TPM.
+    // The request is from root on the instance, with a TPM.
     for (application, reason) in [
         (by_tpm(instance.name(), aws_id), "EndorsementKeyUnknown"),
         (
@@ -176,7 +176,7 @@ fn a_node_certificate_with_evidence_of_the_other_kind_is_denied() {
     let (kubeconfig, own) = (BED.certificate_of(&instance.kubelet), instance.name());
     let answer = BED.ask_signer_of(&Provider::AWS, &kubeconfig, by_tpm(own, aws_id));
     answer.is_denied("ProviderMismatch");
-    // Root on the host, with the credentials of the instance.
+    // The request is from root on the host, with the credentials of the instance.
     for (application, reason) in [
         (by_aws(host.name(), tpm_id), "AnotherMachine"),
         (by_aws(host.name(), aws_id), "NodeNameMismatch"),
@@ -249,7 +249,7 @@ fn a_name_held_with_one_attestor_is_denied_to_the_other_attestor() {
     let answer = BED.ask(&machine.bootstrap_kubeconfig(), application);
     answer.is_denied("NameTaken");
 
-    // An instance has no evidence for the name of a host's Node.
+    // An instance does not have evidence for the name of a host's Node.
     let application = BED.by_aws(&taken, host.name(), &taken.provider_id());
     let answer = BED.ask(&machine.bootstrap_kubeconfig(), application);
     answer.is_denied("NodeNameMismatch");
@@ -272,7 +272,7 @@ fn an_instance_that_joined_with_a_nitro_tpm_is_denied_without_it() {
     joined.is_issued();
     assert_eq!(scene.record(names.0)["spec"]["attestor"], "tpm");
 
-    // An attacker who has the credentials from the instance's metadata service, but not its TPM.
+    // The attacker has the credentials from the instance's metadata service, but not its TPM.
     let certificate = BED.certificate_in(&joined);
     for kubeconfig in [&token, &certificate] {
         let application = BED.by_aws(&instance, names.0, names.1);

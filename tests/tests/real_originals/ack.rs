@@ -30,7 +30,7 @@ fn judge() -> Judge {
     )
 }
 
-/// The judge's answers for the original case and for the visible case.
+/// The judge's answers to the original case and to the visible case.
 #[derive(Debug)]
 struct Answers {
     given: Answer,

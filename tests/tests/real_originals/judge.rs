@@ -1,4 +1,4 @@
-//! The programs around the code of the originals.
+//! The programs that run the code of the originals.
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ impl Judge {
         }
     }
 
-    /// The answer to a case. `None` if the program crashed instead.
+    /// Returns the answer to a case. `None` if the program crashed instead.
     pub fn ask(&mut self, case: &Value) -> Option<Value> {
         let mut line = case.to_string();
         line.push('\n');
@@ -64,7 +64,7 @@ impl Judge {
         self.answer()
     }
 
-    /// The answers to all cases, from a program that first reads all cases.
+    /// Returns the answers to all cases, from a program that first reads all cases.
     pub fn ask_all(mut self, cases: &[Value]) -> Vec<Value> {
         let lines: String = cases.iter().map(|case| format!("{case}\n")).collect();
         let mut input = self.cases.take().unwrap();
@@ -81,7 +81,7 @@ impl Judge {
         (!line.is_empty()).then(|| serde_json::from_str(&line).unwrap())
     }
 
-    /// Waits for the end of the program.
+    /// Waits until the program ends.
     pub fn end(&mut self) -> ExitStatus {
         self.cases = None;
         self.child.wait().unwrap()

@@ -1,11 +1,12 @@
-//! The AWS identities of clusters, compared with the originals: the code of Cluster API Provider AWS and of AWS
-//! Controllers for Kubernetes. The originals run with the same objects, as a real API server stores them, and STS
+//! Tests that compare the AWS identities of clusters with the originals: the code of Cluster API Provider AWS and of
+//! AWS Controllers for Kubernetes. The originals use the same objects, as a real API server stores them, and STS
 //! records their calls.
 //!
-//! The generated cases come from a fixed seed, for which every rule occurs. `KUBELET_AUTHENTICATOR_ORIGINALS_SEED`
-//! sets another seed, and each failure contains the seed.
+//! The generated cases are derived from a fixed seed, for which every rule occurs.
+//! `KUBELET_AUTHENTICATOR_ORIGINALS_SEED` sets another seed, and each failure contains the seed.
 //!
-//! A rule explains each difference, and is a row of the table in docs/tenancy-cases.md. Otherwise, the test fails.
+//! Each difference must be explained by a rule, which is a row of the table in docs/tenancy-cases.md. Otherwise, the
+//! test fails.
 
 mod ack;
 mod capa;
@@ -17,8 +18,8 @@ mod stored;
 use std::collections::BTreeSet;
 use std::fs;
 
-/// The rows without a case on both sides. For each case, the tests call the originals once, for an Instance in a
-/// namespace. They ignore objects that the originals write.
+/// The rows for which there is no case with both sides. For each case, the tests call the originals once, for an
+/// Instance in a namespace. They ignore objects that the originals write.
 const READ_ALONE: [&str; 6] = [
     "session for a role with a source role",
     "Secret rotation",
@@ -39,7 +40,7 @@ fn each_documented_difference_is_tested_or_in_the_original_code() {
     let (table, _) = table.split_once("\n## ").unwrap();
     let rows = table.lines().filter_map(|line| line.strip_prefix("| "));
     let rows = rows.filter_map(|row| Some(row.split_once(" | ")?.0));
-    // Skip the header, whose cell is empty, and the line of dashes below it.
+    // The header, whose cell is empty, and the line of dashes below it are skipped.
     let rows: BTreeSet<&str> = rows
         .filter(|row| !row.starts_with(['|', '-']) && !row.is_empty())
         .collect();

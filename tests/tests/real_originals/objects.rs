@@ -1,4 +1,4 @@
-//! The objects of a case, as the controller's watches pass them to the resolution.
+//! The objects of a case, in the form in which the controller's watches pass them to the resolution.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

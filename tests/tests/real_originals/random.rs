@@ -1,4 +1,4 @@
-//! Random choices from a seed. The choices never change, so the seed and the number identify a case.
+//! Random choices that are derived from a seed. The choices never change, so the seed and the number identify a case.
 
 use std::env;
 
@@ -23,7 +23,7 @@ pub fn again() -> String {
 pub struct Random(u64);
 
 impl Random {
-    /// The choices of a case.
+    /// The choices for a case.
     pub fn of_case(number: usize) -> Self {
         let mut seeded = Self(seed());
         let salt = seeded.next();

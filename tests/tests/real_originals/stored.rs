@@ -37,11 +37,11 @@ static MANAGEMENT: LazyLock<Management> = LazyLock::new(|| {
     management
 });
 
-/// The object as the API server would store it, or the reason for its refusal.
+/// The object as the API server would store it, or the reason why the API server rejects it.
 ///
 /// # Panics
 ///
-/// If the API server fails for a reason other than an invalid object.
+/// Panics if the API server fails for a reason other than an invalid object.
 pub fn stored(object: &Value) -> Result<Value, String> {
     // The namespaces of the clusters must exist.
     let exists = object["kind"] == "Namespace";
@@ -53,7 +53,7 @@ pub fn stored(object: &Value) -> Result<Value, String> {
     })
 }
 
-/// The cases in their stored form, without objects that the API server refuses.
+/// The cases as the API server stores them, without objects that the API server rejects.
 pub fn all_stored<T: Send>(
     sent: Vec<T>,
     objects: impl Fn(&mut T) -> Vec<&mut Value> + Sync,
@@ -71,7 +71,7 @@ pub fn all_stored<T: Send>(
         let rest = sent.split_off(sent.len().min(50));
         parts.push(std::mem::replace(&mut sent, rest));
     }
-    // Send several requests at the same time.
+    // Several requests are sent at the same time.
     let mut all = Vec::new();
     while !parts.is_empty() {
         let rest = parts.split_off(parts.len().min(8));

@@ -1,4 +1,4 @@
-//! API servers that are unavailable while nodes join.
+//! Tests of API servers that are unavailable while nodes join.
 
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::management::Management;
@@ -30,8 +30,8 @@ fn requests_are_answered_after_an_outage_of_the_management_cluster() {
         });
         assert!(asked.is_some(), "{node}");
     }
-    // Wait until the outage has an effect: a request waits for the node identities, or the controller cannot renew its
-    // Lease.
+    // The test waits until the outage has an effect: a request waits for the node identities, or the controller cannot
+    // renew its Lease.
     let noticed = poll(PATIENCE, || {
         let waits = lines(&manager.process, "decided");
         let waits = waits.iter().any(|line| line["outcome"] == "deferred");

@@ -1,4 +1,4 @@
-//! A management cluster that hosts itself, so that its controller cannot run after the loss of the nodes on which it
+//! Tests of a management cluster that hosts itself: its controller cannot run after the loss of the nodes on which it
 //! would run. An operator follows docs/break-glass.md.
 
 use std::ffi::OsString;
@@ -26,7 +26,7 @@ use crate::witness::{
     wait_until_not_ready, wait_until_ready, workload,
 };
 
-/// The lifetime of certificates, because a test cannot wait for a week.
+/// The lifetime of certificates, which is short because a test cannot wait for a week.
 const SECONDS: u32 = 60;
 
 /// The name of the Cluster, in the namespace `default`.
@@ -39,7 +39,7 @@ struct Bed {
     manager: Manager,
     machine: Machine,
     kubelet: Kubelet,
-    /// The options of the controller, which are also the operator's options, and its environment.
+    /// The options for the controller, which are also the operator's options, and its environment.
     options: Vec<OsString>,
     environment: Vec<(&'static str, String)>,
 }

@@ -1,5 +1,5 @@
-//! Replaces the CA of a cluster with the steps of docs/ca-rotation.md: in a planned rotation, and after the CA key has
-//! leaked.
+//! Tests that replace the CA of a cluster with the steps in docs/ca-rotation.md: in a planned rotation, and after the
+//! CA key has leaked.
 
 mod town;
 
@@ -24,7 +24,7 @@ use crate::instances::OWNED;
 use crate::restored::identities;
 use crate::witness::{PATIENCE, issued, mark, not_after, requests, uid_of};
 
-/// The name of the machine, and of its node unless the instance determines the node name.
+/// The name of the machine, and of its node, unless the instance determines the node name.
 const MACHINE: &str = "m1";
 
 /// The public key (SPKI) in the request's certificate.
@@ -39,7 +39,7 @@ fn requester(csr: &Value) -> String {
     csr["spec"]["username"].as_str().unwrap().to_owned()
 }
 
-/// A cluster with one node that has joined, and the node's certificates so far.
+/// A cluster with one node that has joined, and all certificates of the node so far.
 struct Life {
     town: Town,
     authentication: Authentication,
@@ -78,7 +78,7 @@ impl Life {
         assert_eq!(requests.len(), self.known, "{requests:#?}");
     }
 
-    /// Waits for the next certificate of the node, which this CA signs for a request from this user. Asserts that
+    /// Waits for the next certificate for the node, which this CA signs for a request from this user. Asserts that
     /// `status` shows the certificate.
     #[track_caller]
     fn next(&mut self, user: &str, ca: &CertificateAuthority) -> Value {
@@ -90,7 +90,7 @@ impl Life {
         csr
     }
 
-    /// Like `next`, if the node has evidence, and therefore renews with its certificate.
+    /// Like `next`, for a node that has evidence, and therefore renews with its certificate.
     #[track_caller]
     fn renews(&mut self, ca: &CertificateAuthority) {
         if self.node.has_evidence() {
@@ -112,7 +112,7 @@ impl Life {
         assert!(accepted.is_some(), "{}", plane.apiserver().log());
     }
 
-    /// Writes the certificates of the Secret, first with the key of a different CA. The resulting condition shows that
+    /// Writes the certificates in the Secret, first with the key of a different CA. The resulting condition shows that
     /// the controller has read the Secret.
     #[track_caller]
     fn write_secret(
@@ -173,11 +173,11 @@ fn rotate(mut life: Life) {
     life.write_secret(&both, &former, &new);
     life.assert_no_other_request();
 
-    // 3. The node trusts both CAs. The node's evidence already names the new CA.
+    // 3. The node trusts both CAs. The node's evidence already refers to the new CA.
     life.node.trust(&new_first);
     life.renews(&former);
 
-    // Between steps 3 and 6: replaces all other certificates from the previous CA.
+    // Between steps 3 and 6, all other certificates from the previous CA are replaced.
     life.town.replace_other_certificates();
 
     // 4. The new certificate signs.
@@ -205,7 +205,7 @@ fn rotate(mut life: Life) {
     }
 }
 
-/// The steps on the page after a CA key has leaked.
+/// The steps on the page for a leaked CA key.
 fn leak(mut life: Life) {
     let (former, new) = life.town.authorities();
     let plane = life.town.plane.clone();
@@ -218,7 +218,7 @@ fn leak(mut life: Life) {
     life.town.replace_other_certificates();
     let refused = attacker.raw("/api").unwrap_err();
     assert!(refused.contains("Unauthorized"), "{refused}");
-    // The kubelet still trusts a member of `system:masters` with a certificate from the leaked CA.
+    // The kubelet still trusts a member of `system:masters` that has a certificate from the leaked CA.
     life.node.kubelet.raw("/healthz").unwrap();
     new.pair()
         .write(plane.ca_cert_path().parent().unwrap(), "ca");
@@ -256,7 +256,7 @@ fn leak(mut life: Life) {
     life.node.kubelet.wait_for_lease_renewal();
 }
 
-/// A node without evidence, and its controller.
+/// A node without evidence, and the controller for it.
 fn bare() -> (Manager, Life) {
     let town = Town::start();
     let manager = Manager::insecure(&town.management, &[]);

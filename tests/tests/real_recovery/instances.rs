@@ -1,4 +1,4 @@
-//! The lifecycle of a node that is an AWS instance.
+//! Tests of the lifecycle of a node that is an AWS instance.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use crate::bed::{Manager, allow_short_certificates, authorize, management};
 use crate::witness::{mark, none_is_refused, requests, uid_of, wait_for_certificate, workload};
 
-/// A lifetime with a renewal after 30 to 42 seconds.
+/// A lifetime for which the renewal is after 30 to 42 seconds.
 const SECONDS: u32 = 60;
 
-/// The cluster of the instances, in the tag of Cluster API Provider AWS.
+/// The tag with which Cluster API Provider AWS marks the cluster's instances.
 pub const OWNED: (&str, &str) = (
     "sigs.k8s.io/cluster-api-provider-aws/cluster/prod-1",
     "owned",
@@ -48,14 +48,14 @@ impl Bed {
         }
     }
 
-    /// A kubelet that has joined, on a new instance of this Machine.
+    /// Starts a kubelet on a new instance for this Machine, and waits until it has joined.
     fn join(&self, machine: &str) -> (Instance, Kubelet) {
         let instance = self.cloud.launch(&[OWNED]);
         let kubelet = self.join_as(machine, &instance);
         (instance, kubelet)
     }
 
-    /// A kubelet that has joined, on this instance of this Machine.
+    /// Starts a kubelet on this instance for this Machine, and waits until it has joined.
     pub fn join_as(&self, machine: &str, instance: &Instance) -> Kubelet {
         let machine = self.cluster.machine(machine);
         let machine = machine.provider_id(&instance.provider_id());
@@ -72,7 +72,7 @@ impl Bed {
     }
 }
 
-/// The signing time of the proof in a request.
+/// The time at which the proof in a request was signed.
 fn signed_at(csr: &Value) -> String {
     let request = BASE64_STANDARD.decode(csr["spec"]["request"].as_str().unwrap());
     let blocks = pem::parse_many(request.unwrap()).unwrap();

@@ -1,5 +1,5 @@
-//! Records that are lost, or restored from a backup that is older than joins, renewals and revocations. The nodes keep
-//! their certificates.
+//! Tests of records that are lost, or restored from a backup that is older than joins, renewals and revocations. The
+//! nodes keep their certificates.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,13 +20,13 @@ use crate::witness::{
     workload,
 };
 
-/// A lifetime with a renewal after 45 to 63 seconds.
+/// A lifetime for which the renewal is after 45 to 63 seconds.
 const SECONDS: u32 = 90;
 
 /// A node that sends each request itself, without a kubelet.
 struct Member {
     machine: Machine,
-    /// The kubeconfig with the node's certificate. Before the join, this is the kubeconfig with the node's token.
+    /// The kubeconfig that contains the node's certificate. Before the join, it contains the node's token.
     kubeconfig: PathBuf,
     /// `<uid>.<generation>` in its certificate.
     uid: String,
@@ -60,12 +60,12 @@ impl Member {
         (self.name(), self.machine.provider_id())
     }
 
-    /// Sends a request with the member's credential, as this machine.
+    /// Sends a request with the member's credential that claims to be this machine.
     fn send(&self, plane: &ControlPlane, provider_id: &str) -> Application {
         send(plane, &self.kubeconfig, (self.name(), provider_id))
     }
 
-    /// The node uses this certificate.
+    /// Makes the node use this certificate.
     fn take(&mut self, plane: &ControlPlane, sent: &Application, csr: &Value) {
         let pair = KeyAndCertificate {
             certificate_pem: certificate_of(csr).unwrap_or_else(|| panic!("{csr:#}")),
@@ -84,7 +84,7 @@ fn send(plane: &ControlPlane, kubeconfig: &Path, (node, id): (&str, &str)) -> Ap
     application
 }
 
-/// Asserts that the API server refuses a request with a revoked certificate.
+/// Asserts that the API server rejects a request with a revoked certificate.
 #[track_caller]
 fn is_refused(plane: &ControlPlane, kubeconfig: &Path, (node, id): (&str, &str)) {
     let application = Application::stamped(node, id, plane.ca().certificate_pem());
@@ -95,7 +95,7 @@ fn is_refused(plane: &ControlPlane, kubeconfig: &Path, (node, id): (&str, &str))
     assert!(error.contains(&expected), "{error}");
 }
 
-/// The answered requests, in the order of `sent`.
+/// The answered requests, in the same order as in `sent`.
 #[track_caller]
 fn answers(plane: &ControlPlane, sent: &[Application]) -> Vec<Value> {
     let names: Vec<String> = sent.iter().map(Application::name).collect();
@@ -109,7 +109,7 @@ fn answers(plane: &ControlPlane, sent: &[Application]) -> Vec<Value> {
     answered.expect("a request has no answer")
 }
 
-/// Each member sends a request with its credential, and uses the certificate that it gets.
+/// Makes each member send a request with its credential, and use the certificate that it gets.
 #[track_caller]
 fn get_certificates(plane: &ControlPlane, members: &mut [Member]) {
     let send = |member: &Member| member.send(plane, member.machine.provider_id());
@@ -125,7 +125,7 @@ fn is_denied(csr: &Value, reason: &str) {
     assert_eq!(reason_of(csr, "Denied"), Some(reason), "{csr:#}");
 }
 
-/// `<uid>.<generation>` of each record, by node name.
+/// `<uid>.<generation>` of each record, keyed by node name.
 fn records(management: &Management) -> BTreeMap<String, String> {
     let list = management
         .kubectl()
@@ -209,7 +209,7 @@ fn nodes_recover_records_that_are_older_than_a_join_or_a_new_key() {
     let generation = replaced.generation();
     let backup = management.control_plane().backup();
     get_certificates(&plane, std::slice::from_mut(&mut joined));
-    // A new disk: a Node with this name does not exist.
+    // The disk is new, and a Node with this name does not exist.
     replaced.kubeconfig = replaced.machine.bootstrap_kubeconfig();
     get_certificates(&plane, std::slice::from_mut(&mut replaced));
     assert!(replaced.generation() > generation);
@@ -227,7 +227,7 @@ fn nodes_recover_records_that_are_older_than_a_join_or_a_new_key() {
     let now = records(&management);
     for (member, before) in members.iter().zip(before) {
         assert_eq!(now[member.name()], member.uid);
-        // The record of a node that did not change after the backup is present, so the node renews.
+        // The record for a node that did not change after the backup is present, so the node renews.
         let is_kept = member.name() == "kept";
         assert_eq!(member.generation() == before, is_kept, "{}", member.uid);
     }
@@ -316,10 +316,10 @@ fn nodes_without_evidence_get_lost_records_by_an_operators_act() {
         let node = machine.node_name();
         let now = || record(kubectl, "default", "prod-1", node);
         assert_eq!(now()["spec"]["providerID"], machine.provider_id());
-        // The certificate in use stays valid, although the record does not know it.
+        // The current certificate remains valid, although the record does not contain it.
         kubelet.wait_for_lease_renewal();
         let known = issued(&plane, node).len();
-        // As `kubelet-authenticator-insecure reset --yes` and a restart. The Node is up.
+        // This is equivalent to `kubelet-authenticator-insecure reset --yes` and a restart. The Node is up.
         lose_disk(kubelet);
         let next = wait_for_certificate(&plane, node, known, |_| true);
         let (uid, _) = recreated[node].split_once('.').unwrap();

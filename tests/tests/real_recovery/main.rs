@@ -1,6 +1,6 @@
-//! Disasters of whole clusters: a management cluster that is disconnected from its own nodes, is moved, or is
-//! unavailable. Other cases observe nodes from their first request on, in both clusters. All API servers and kubelets
-//! are real.
+//! Tests of disasters that affect whole clusters: a management cluster that is disconnected from its own nodes, is
+//! moved, or is unavailable. Other tests observe nodes in both clusters, starting with their first request. All API
+//! servers and kubelets are real.
 
 #[path = "../real_fleet/bed.rs"]
 mod bed;

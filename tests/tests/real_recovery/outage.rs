@@ -1,6 +1,7 @@
-//! An outage of the controller, with two hundred nodes. It lasts from the renewal of the certificates to shortly before
-//! their expiry. A lifetime of four minutes represents seven days, and the other times are equally short. The tests
-//! cannot shift the clock instead, because the plugin detects from API server responses that its clock is ahead.
+//! Tests of a controller outage with two hundred nodes. The outage lasts from the renewal of the certificates to
+//! shortly before their expiry. A lifetime of four minutes represents seven days, and the other times are scaled in the
+//! same way. The tests cannot shift the clock instead, because API server responses show the plugin that its clock is
+//! ahead.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ const AT_ONCE: usize = 100;
 /// The lifetime of a certificate. The renewal is due after 50 to 70 % of the lifetime.
 const LIFETIME: Duration = Duration::from_secs(240);
 
-/// The controller runs again after four fifths of the lifetime.
+/// The time after which the controller runs again: four fifths of the lifetime.
 const BACK: Duration = Duration::from_secs(192);
 
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -124,7 +125,8 @@ fn two_hundred_nodes_keep_one_request_each_in_an_outage_and_renew() {
     controller.wait_until_it_watches();
     let begun = Instant::now();
     let joined = fleet.run();
-    // The stopped controller keeps its node identities, which are in memory in this test, but does no work.
+    // The stopped controller keeps its node identities, which are in memory in this test, but does not process
+    // requests.
     controller.process.signal(Signal::STOP);
 
     // No renewal is due before this time.

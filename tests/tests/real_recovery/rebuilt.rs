@@ -1,4 +1,4 @@
-//! A workload cluster that is rebuilt with the same CA.
+//! Tests of a workload cluster that is rebuilt with the same CA.
 
 use kubelet_authenticator_test_support::control_plane::{
     ControlPlane, Controllers, DEADLINE, KubeadmBinding, User,
@@ -59,7 +59,7 @@ fn a_cluster_rebuilt_with_the_same_ca_refuses_previous_certificates() {
         "{object:#}"
     );
 
-    // A machine that joins the new cluster gets a generation above the floor, and can write.
+    // A machine that joins the new cluster gets a generation that is higher than the floor, and can write.
     let machine = cluster.machine("m2").create();
     let bearer = machine.token().bearer();
     let (id, secret) = bearer.split_once('.').unwrap();

@@ -1,4 +1,4 @@
-//! An instance that is stopped and started again after its node has joined.
+//! Tests of an instance that is stopped and started again after its node has joined.
 
 use base64::prelude::*;
 use kubelet_authenticator_test_support::process::poll;

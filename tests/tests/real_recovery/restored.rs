@@ -1,4 +1,4 @@
-//! A management cluster that is restored from a backup that is older than the certificates in use.
+//! Tests of a management cluster that is restored from a backup that is older than the current certificates.
 
 use std::process::Command;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::witness::{
     wait_for_certificate, wait_until_not_ready, wait_until_ready, workload,
 };
 
-/// A lifetime with a renewal after 45 to 63 seconds.
+/// A lifetime for which the renewal is after 45 to 63 seconds.
 const SECONDS: u32 = 90;
 
 const PLUGIN: &str = "kubelet-authenticator-null";
@@ -33,7 +33,7 @@ pub fn identities(management: &Management, words: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// Resets the records whose nodes have later generations, and returns the nodes.
+/// Resets the records of nodes that have later generations, and returns these nodes.
 fn restored(management: &Management) -> Vec<Value> {
     let printed = identities(management, &["restored", "prod-1", "--output", "json"]);
     let reset: Value = serde_json::from_slice(&printed).unwrap();
@@ -115,7 +115,7 @@ fn nodes_below_the_generation_floor_are_refused_and_rejoin_above_it() {
     let plane = cluster.control_plane().clone();
     let machine = cluster.machine("m1").create();
     let _manager = Manager::null(&management, &[]);
-    // Long enough that no renewal is due before the node is NotReady, even on a busy machine.
+    // The lifetime is so long that no renewal is due before the node is NotReady, even on a busy machine.
     let seconds = 2 * SECONDS;
     let spec = json!({"certificate": {"expirationSeconds": seconds}});
     authorize(&management, &cluster, &["aws"], spec).wait_until_ready(management.kubectl());
@@ -174,7 +174,7 @@ fn a_revoked_certificate_stays_refused_after_an_etcd_restore() {
         said.contains("is revoked").then_some(())
     };
     assert!(poll(PATIENCE, &mut refused).is_some());
-    // Advance the resource versions of the watches far beyond the versions in the backup.
+    // The resource versions of the watches advance far beyond the versions in the backup.
     let objects: Vec<_> = (0..500)
         .map(|number| {
             json!({
@@ -188,7 +188,7 @@ fn a_revoked_certificate_stays_refused_after_an_etcd_restore() {
 
     management.control_plane().restore(&backup);
 
-    // The same controller answers requests that are filed afterwards.
+    // The same controller answers requests that are created afterwards.
     assert_eq!(mark(&now(&management)), mark(&before));
     let other = self::kubelet(&cluster, &later, PLUGIN).start();
     other.wait_until_ready();
@@ -212,7 +212,7 @@ fn a_revoked_certificate_stays_refused_after_an_etcd_restore() {
         &management,
         &["reset", "--revoked", "--yes", "prod-1", "m1"],
     );
-    // Remove the recorded failure, because the plugin would wait for minutes after the denial.
+    // The recorded failure is removed, because otherwise the plugin would wait for minutes after the denial.
     lose_disk(&mut kubelet);
     wait_for_certificate(&plane, "m1", 1, |_| true);
     wait_until_ready(&plane, "m1");

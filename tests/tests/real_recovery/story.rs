@@ -1,5 +1,5 @@
-//! The complete sequence, on two API servers and with both Cluster API contract versions: nodes join, renew, lose their
-//! disks and recover. kubectl shows each step.
+//! Tests of the complete sequence, on two API servers and with both Cluster API contract versions: nodes join, renew,
+//! lose their disks and recover. kubectl shows each step.
 
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Exec, User};
 use kubelet_authenticator_test_support::kubelet::Kubelet;
@@ -17,7 +17,7 @@ use crate::witness::{
 
 const PLUGIN: &str = "kubelet-authenticator-null";
 
-/// A short lifetime, so that renewals are visible.
+/// A short lifetime, which allows the test to observe renewals.
 const SECONDS: u32 = 60;
 
 #[test]
@@ -108,7 +108,8 @@ fn story(contract: Contract) {
     reads_well(&table, &first);
 }
 
-/// Asserts the table that an operator sees. `first` contains the node identities before the nodes lost their disks.
+/// Asserts that an operator sees the expected table. `first` contains the node identities before the nodes lost their
+/// disks.
 fn reads_well(table: &str, first: &[Value; 3]) {
     let rows: Vec<Vec<&str>> = table
         .lines()
@@ -134,7 +135,7 @@ fn reads_well(table: &str, first: &[Value; 3]) {
     }
 }
 
-/// A kubelet on an instance without a Machine.
+/// A kubelet on an instance that has no Machine.
 fn member(plane: &ControlPlane, pool: &Pool, node: &str, provider_id: &str) -> Kubelet {
     let exec = Exec::new(program(PLUGIN))
         .provide_cluster_info()

@@ -1,4 +1,4 @@
-//! Nodes whose bootstrap tokens have expired.
+//! Tests of nodes whose bootstrap tokens have expired.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -60,7 +60,7 @@ fn a_node_without_disk_and_token_joins_after_the_token_is_recreated() {
     lose_disk(&mut kubelet);
     kubelet.wait_for_log("Unauthorized");
 
-    // Attestation is not enforced in this cluster, so a token is sufficient for any node name.
+    // Attestation is not enforced in this cluster, so a token is sufficient to join with any node name.
     let refused = recreate(&management, &["m1"]);
     assert_eq!(refused.status.code(), Some(3), "{refused:?}");
     let said = String::from_utf8(refused.stderr).unwrap();
@@ -71,7 +71,7 @@ fn a_node_without_disk_and_token_joins_after_the_token_is_recreated() {
     assert!(said.contains("--without-enforcement"), "{said}");
     assert_eq!(issued(&plane, "m1").len(), known);
 
-    // Another Machine's reference does not resolve.
+    // The reference in another Machine cannot be resolved.
     cluster.machine("other").create();
     let words = ["delete", "kubeadmconfig", "other", "-n=default"];
     management.kubectl().ok(words);
@@ -91,7 +91,7 @@ fn a_node_without_disk_and_token_joins_after_the_token_is_recreated() {
 /// this lifetime.
 const LIFETIME: u32 = 45;
 
-/// A cluster whose certificates expire within a test, and its nodes.
+/// A cluster whose certificates expire during a test, and its nodes.
 struct Town {
     management: Management,
     cluster: WorkloadCluster,
@@ -138,7 +138,7 @@ impl Town {
         self.cluster.control_plane()
     }
 
-    /// Lets a node join with stock kubeadm, adopts the node, and replaces its bootstrap kubeconfig as in adopt.md.
+    /// Makes a node join with stock kubeadm, adopts the node, and replaces its bootstrap kubeconfig as in adopt.md.
     #[track_caller]
     fn adopt(&mut self, name: &str) {
         let machine = self.cluster.machine(name).create();
@@ -158,7 +158,7 @@ impl Town {
         record(self.management.kubectl(), "default", "prod-1", node)
     }
 
-    /// Expires the bootstrap token of each Machine, as Kubernetes does.
+    /// Makes the bootstrap token of each Machine expire, like Kubernetes.
     fn end_tokens(&self) {
         for (machine, _) in &self.nodes {
             let secret = format!("bootstrap-token-{}", machine.token().id());

@@ -1,4 +1,4 @@
-//! Functions that observe nodes, in both clusters and in the controller's log.
+//! Functions that observe nodes in both clusters and in the controller's log.
 
 use std::fs;
 use std::process::Output;
@@ -17,7 +17,8 @@ use x509_parser::oid_registry::Oid;
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::prelude::FromDer as _;
 
-/// A node counts as down when its Lease is more than a minute old. The controller checks this once per minute.
+/// The deadline for detecting that a node is down. A node counts as down when its Lease is more than a minute old. The
+/// controller checks this once per minute.
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// The grace period for a silent node in a cluster. Kubernetes' default of 50 s would also work, but would take longer.
@@ -33,7 +34,7 @@ pub fn workload() -> ControlPlane {
     plane
 }
 
-/// The record of a node's name.
+/// The record for a node name.
 #[track_caller]
 pub fn record(kubectl: &Kubectl, namespace: &str, cluster: &str, node: &str) -> Value {
     let name = format!("{cluster}.{node}");
@@ -46,7 +47,7 @@ pub fn mark(record: &Value) -> String {
     format!("{}.{}", spec["uid"].as_str().unwrap(), spec["generation"])
 }
 
-/// The requests that name this node, the oldest first.
+/// The requests for this node name, oldest first.
 pub fn requests(plane: &ControlPlane, node: &str) -> Vec<Value> {
     let common_name = format!("system:node:{node}");
     let names = |csr: &Value| {
@@ -143,7 +144,7 @@ pub fn lines(process: &Process, message: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The UID in the certificate: record and generation.
+/// The UID in the certificate, which consists of the record and the generation.
 pub fn uid_of(csr: &Value) -> String {
     read(csr, |certificate| {
         let uid = Oid::from(&[1, 3, 6, 1, 4, 1, 57683, 2]).unwrap();
@@ -167,7 +168,8 @@ fn read<T>(csr: &Value, look: impl FnOnce(&X509Certificate<'_>) -> T) -> T {
     look(&certificate)
 }
 
-/// Removes the plugin's files from the machine's disk, as on a new disk. The kubelet is stopped during this time.
+/// Removes the plugin's files from the machine's disk, as if the disk were new. The kubelet is stopped during this
+/// time.
 pub fn lose_disk(kubelet: &mut Kubelet) {
     kubelet.kill();
     let store = kubelet.var_lib().join("kubelet-authenticator");
@@ -177,7 +179,7 @@ pub fn lose_disk(kubelet: &mut Kubelet) {
     kubelet.start();
 }
 
-/// kubectl for this API server, with the stored certificate of a node.
+/// kubectl for this API server that uses the stored certificate of a node.
 pub fn as_node(plane: &ControlPlane, kubelet: &Kubelet) -> Kubectl {
     let stored = kubelet
         .var_lib()

@@ -1,4 +1,4 @@
-//! Values that KubeletAuthentication refuses: the valid object with one change.
+//! Tests of values that KubeletAuthentication rejects: the valid object with one change.
 
 use serde_json::{Value, json};
 

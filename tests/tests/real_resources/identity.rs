@@ -1,4 +1,4 @@
-//! Values that NodeIdentity refuses: the valid object with one change.
+//! Tests of values that NodeIdentity rejects: the valid object with one change.
 
 use node_attestation_core::crd::object_name;
 use serde_json::{Value, json};
@@ -113,7 +113,7 @@ fn contradictory_times_and_generations_are_refused() {
     ]);
 }
 
-/// A separate stored node identity.
+/// Stores a separate node identity.
 fn stored(node: &str) -> Subject {
     let stored = identity("prod-1", node);
     stored.store();

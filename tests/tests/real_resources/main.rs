@@ -1,4 +1,4 @@
-//! The custom resources on a real API server: the values that the API server refuses, and the output for
+//! Tests of the custom resources on a real API server: the values that the API server rejects, and the output for
 //! administrators.
 
 mod authentication;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 const API_VERSION: &str = "attestation.cluster.x-k8s.io/v1alpha1";
 
-/// Shared, because every test has separate objects, or only makes dry runs.
+/// Shared by all tests, because every test has separate objects, or makes only dry runs.
 static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(|| {
     let cluster = ControlPlane::start();
     let kubectl = cluster.kubectl();
@@ -37,13 +37,13 @@ fn kubectl() -> &'static Kubectl {
     CLUSTER.kubectl()
 }
 
-/// An object for checks with one change.
+/// An object for checks that change one value.
 struct Subject {
     object: Value,
 }
 
 impl Subject {
-    /// The object with the value at this place. A null removes it.
+    /// The object with this value in this place. A null removes it.
     fn with(&self, pointer: &str, value: &Value) -> Value {
         let mut object = self.object.clone();
         let (parent, key) = pointer.rsplit_once('/').unwrap();
@@ -63,8 +63,8 @@ impl Subject {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// Asserts that the API server refuses the object after each of these changes to its spec. Each change has the
-    /// refused field (the part before an index is changed), the value, and a part of the message.
+    /// Asserts that the API server rejects the object after each of these changes to its spec. Each change contains the
+    /// rejected field (the part before an index is changed), the value, and a part of the message.
     #[track_caller]
     fn refuses_each(&self, cases: &[(&str, Value, &str)]) {
         for (field, value, message) in cases {
@@ -74,7 +74,7 @@ impl Subject {
         }
     }
 
-    /// Asserts that the API server refuses the object with this change, for one reason, in this field.
+    /// Asserts that the API server rejects the object with this change, for one reason, in this field.
     #[track_caller]
     fn refuses(&self, pointer: &str, value: &Value, field: &str, message: &str) {
         let object = self.with(pointer, value);
@@ -98,7 +98,7 @@ impl Subject {
         assert_refused(accepted, &text, field, message);
     }
 
-    /// Asserts that the stored object could be replaced with an object that has these changes.
+    /// Asserts that the stored object can be replaced with an object that has these changes.
     #[track_caller]
     fn may_become(&self, changes: &[(&str, Value)]) {
         let changed = changes.iter().fold(self.object.clone(), |object, change| {
@@ -129,14 +129,15 @@ fn dry_run(verb: &str, object: &Value) -> (bool, String) {
     (output.status.success(), String::from_utf8(text).unwrap())
 }
 
-/// The API server's message that it skipped the CEL rules because other checks failed.
+/// The API server's message about CEL rules that it skipped because other checks failed.
 const RULES_LEFT_OUT: &str = "<nil>: Invalid value: null: some validation rules were not checked";
 
 #[track_caller]
 fn assert_refused(accepted: bool, text: &str, field: &str, message: &str) {
     assert!(!accepted, "accepted: {text}");
     let errors = text.split_once(" is invalid: ").map(|(_, errors)| errors);
-    let errors = errors.unwrap_or_else(|| panic!("not for being invalid: {text}"));
+    let errors =
+        errors.unwrap_or_else(|| panic!("the error is not about an invalid object: {text}"));
     let errors: Vec<_> = errors
         .lines()
         .map(|line| line.trim_start_matches("* "))
@@ -153,7 +154,7 @@ fn assert_refused(accepted: bool, text: &str, field: &str, message: &str) {
     );
 }
 
-/// A KubeletAuthentication with all fields.
+/// A KubeletAuthentication that contains all fields.
 fn authentication(name: &str) -> Subject {
     let object = json!({
         "apiVersion": API_VERSION, "kind": "KubeletAuthentication",
@@ -193,7 +194,7 @@ fn authentication(name: &str) -> Subject {
     Subject { object }
 }
 
-/// A NodeIdentity with all fields, in generation 3.
+/// A NodeIdentity that contains all fields, in generation 3.
 fn identity(cluster: &str, node: &str) -> Subject {
     let object = json!({
         "apiVersion": API_VERSION, "kind": "NodeIdentity",

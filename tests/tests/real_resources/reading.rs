@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{authentication, identity, kubectl};
 
-/// The lines of a table, with their columns cut at the positions of the header.
+/// The lines of a table, split into columns at the positions in the header.
 fn table(text: &str) -> Vec<Vec<String>> {
     let mut lines = text.lines();
     let header = lines.next().unwrap();
@@ -196,7 +196,8 @@ fn kubectl_explain_describes_each_enum_value() {
     assert!(text.contains(words), "{text}");
 }
 
-/// From the clusterctl provider contract, "Move", and the API version labels of the provider contract.
+/// This is from the clusterctl provider contract, section "Move", and from the API version labels in the provider
+/// contract.
 #[test]
 fn clusterctl_moves_user_objects_and_records() {
     let definitions = |label: &str| kubectl().ok(["get", "crd", "-oname", "-l", label]);
@@ -211,7 +212,7 @@ fn clusterctl_moves_user_objects_and_records() {
         let own = format!(
             "{definition}/kubeletauthentications.{group}\n{definition}/nodeidentities.{group}\n"
         );
-        // The labels of the contract mark the kinds of a provider. The identity kind is not such a kind.
+        // The labels in the contract mark the kinds of a provider. The identity kind is not such a kind.
         let identity = "awsserviceaccountidentities.infrastructure.cluster.x-k8s.io";
         let expected = if label.starts_with("clusterctl") {
             format!("{definition}/{identity}\n{own}")

@@ -1,4 +1,4 @@
-//! Objects that were stored with the previous definition, after the definition is replaced.
+//! Tests of objects that were stored with the previous definition, after the definition is replaced.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use kubelet_authenticator_test_support::process::poll;
 
 use super::*;
 
-/// The API server serves a changed definition within a second or two.
+/// The deadline for a changed definition, which the API server serves within a second or two.
 const SERVED: Duration = Duration::from_secs(30);
 
 /// All fields of the previous definition.
@@ -59,7 +59,7 @@ fn without_removed(mut spec: Value) -> Value {
         let parent = spec.pointer_mut(pointer).and_then(Value::as_object_mut);
         parent.unwrap().remove(field).unwrap();
     }
-    // A default of the new definition.
+    // This is a default in the new definition.
     spec["tpm"]["pcrPolicy"]["osSeparator"] = json!("Permitted");
     spec
 }
@@ -91,7 +91,7 @@ fn an_object_of_the_previous_schema_is_served_without_removed_fields() {
     kubectl.apply(&definitions());
     kubectl.ok(established);
 
-    // The API server prunes the object on read, because it was not written since then.
+    // The API server prunes the object when it is read, because it has not been written since then.
     let expected = without_removed(everything());
     let served = poll(SERVED, || {
         Some(get("everything")).filter(|one| one["spec"] == expected)
@@ -99,7 +99,7 @@ fn an_object_of_the_previous_schema_is_served_without_removed_fields() {
     assert!(served.is_some(), "{:#}", get("everything"));
     let lifetime = json!({"expirationSeconds": 604_800});
     assert_eq!(get("bare")["spec"]["certificate"], lifetime);
-    // The new defaults do not apply to it, because the previous definition set these values.
+    // The new defaults do not apply to the object, because the previous definition set these values.
     let stored = &get("evident")["spec"];
     assert_eq!(stored["autoApproveBindings"], "Report", "{stored:#}");
     assert_eq!(stored["adoption"], "Refuse", "{stored:#}");

@@ -1,5 +1,5 @@
-//! `setup` on machines with systemd, real kubeadm and a real kubelet: the only difference from a stock node is the
-//! drop-in that `render` prints.
+//! Tests of `setup` on machines with systemd, real kubeadm and a real kubelet: the only difference from a stock node is
+//! the drop-in that `render` prints.
 
 mod pages;
 
@@ -45,7 +45,7 @@ const HANGS: Member = Member::new("hangs-1", "hangs1");
 const BY_README: Member = Member::new("by-readme", "byread");
 const BY_PAGE: Member = Member::new("by-page", "bypage");
 
-/// A cluster that kubeadm set up, in which only the project's controller approves. The inventory lists some machines.
+/// A kubeadm cluster in which only the project's controller approves requests. The inventory lists some machines.
 struct Cluster {
     plane: ControlPlane,
     setup: Setup,
@@ -84,7 +84,7 @@ impl Cluster {
     }
 }
 
-/// A machine of the cluster, whose image has the plugin and its drop-in.
+/// A machine in the cluster whose image contains the plugin and its drop-in.
 struct Node {
     member: Member,
     machine: Machine,
@@ -96,7 +96,7 @@ impl Node {
         Self::with(member, NULL, PLUGIN, "")
     }
 
-    /// A machine whose drop-in runs `setup` with this option, if it is not empty.
+    /// Boots a machine whose drop-in runs `setup` with this option, if the option is not empty.
     fn with(member: Member, plugin: &str, path: &str, option: &str) -> Self {
         let plane = &CLUSTER.plane;
         let token = plane.add_bootstrap_token(member.token, SECRET);
@@ -144,7 +144,7 @@ impl Node {
         text
     }
 
-    /// The requests with the machine's token and certificate, except requests that are named like a stock kubelet's.
+    /// The requests with the machine's token and certificate, except requests whose names look like a stock kubelet's.
     fn requests(&self) -> Vec<String> {
         let users = [
             format!("system:bootstrap:{}", self.member.token),
@@ -234,7 +234,7 @@ fn kubeadm_join_uses_the_plugin_until_setup_is_undone() {
     node.restart();
     node.runs_by_the_plugin();
 
-    // kubeadm itself uses the plugin to connect, and it writes the kubelet's configuration again.
+    // kubeadm itself uses the plugin to connect, and rewrites the kubelet's configuration.
     machine.kubeadm_upgrade(&["node"]);
     let configuration = machine.read("/var/lib/kubelet/config.yaml").unwrap();
     let configuration = String::from_utf8(configuration).unwrap();
@@ -281,8 +281,8 @@ fn a_refused_machine_shows_the_reason_and_joins_once_accepted() {
         joining.join().unwrap()
     });
 
-    // kubeadm succeeds as soon as the kubelet runs, as with a plugin that does not respond. The kubeadm of the oldest
-    // supported Kubernetes version waits for the Node and fails.
+    // kubeadm succeeds as soon as the kubelet runs, as with a plugin that does not respond. In the oldest supported
+    // Kubernetes version, kubeadm waits for the Node and fails.
     let waits_for_node = kubectl.ok(["version"]).contains("Server Version: v1.33.");
     assert_eq!(
         joined.status.success(),
@@ -351,7 +351,7 @@ fn kubelet_says(machine: &Machine, text: &str) {
     assert!(said.is_some(), "{text}: {}", machine.journal());
 }
 
-/// The first failing check of `doctor`, run with this program. `None` if no check fails.
+/// The first failing check of `doctor`, which this program runs. `None` if no check fails.
 #[track_caller]
 fn first_failing(machine: &Machine, program: &str) -> Option<String> {
     let output = machine.run(&[program, "doctor", "--output", "json"]);
@@ -382,7 +382,7 @@ fn a_missing_or_unusable_plugin_is_reported_by_kubelet_and_doctor() {
     let gone = format!("kubelet-kubeconfig: cannot run the plugin: {PLUGIN}: No such file");
     assert!(found.starts_with(&gone), "{found}");
 
-    // e_machine of the ELF header: AArch64. The kubelet can run the file at this path at any time.
+    // The e_machine field of the ELF header is set to AArch64. The kubelet can run the file at this path at any time.
     let other = format!(
         "cp {kept} {PLUGIN}.new
         printf '\\267' | dd of={PLUGIN}.new bs=1 seek=18 conv=notrunc status=none
@@ -446,7 +446,7 @@ fn doctor_reports_a_hanging_plugin_and_certified_nodes_keep_running() {
     assert!(held.starts_with(&format!("lock: {by}")), "{held}");
     machine.ok(&["mv", CREDENTIAL, "/root/kept.pem"]);
     machine.ok(&["systemctl", "restart", "kubelet"]);
-    // The kubelet's requests time out before a run ends, so its journal contains the plugin's message.
+    // The kubelet's requests time out before a run ends, so the journal contains the plugin's message.
     kubelet_says(machine, &format!("{STORE}/lock was held for more than"));
     kubelet_says(machine, "hint: wait for that process, or stop it");
 
@@ -476,7 +476,7 @@ fn a_setup_killed_at_any_write_does_not_stop_kubeadm_join() {
         let result = "--property=ExecStartPre";
         let started = machine.ok(&["systemctl", "show", result, "kubelet"]);
         assert!(started.contains("status=9/KILL"), "{step:?}: {started}");
-        // Otherwise, systemd starts the kubelet again ten seconds after it ends.
+        // Otherwise, systemd would start the kubelet again ten seconds after it ends.
         machine.ok(&["systemctl", "stop", "kubelet"]);
         assert!(!machine.exists(CREDENTIAL), "{step:?}");
         let written = [KUBELET_CONF, ENVIRONMENT].map(|path| machine.exists(path));
@@ -486,7 +486,7 @@ fn a_setup_killed_at_any_write_does_not_stop_kubeadm_join() {
             _ => [true, true],
         };
         assert_eq!(written, expected, "{step:?}");
-        // The files that `kubeadm reset` removes, and that must not exist when kubeadm joins.
+        // `kubeadm reset` removes these files, which must not exist when kubeadm joins.
         machine.remove(KUBELET_CONF);
         machine.remove(BOOTSTRAP);
     }

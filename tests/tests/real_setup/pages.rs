@@ -1,4 +1,4 @@
-//! The commands of the pages for a node, copied by an operator.
+//! Tests of the commands on the pages for a node, which an operator copies.
 
 use kubelet_authenticator_test_support::machine::Machine;
 use kubelet_authenticator_test_support::settings;
@@ -30,8 +30,8 @@ fn follow(member: Member, page: &str, heading: &str) {
     let mut joins = 0;
     for (prompt, command) in page::section(page, heading) {
         let command = command.replace("kubelet-authenticator-aws", NULL);
-        // Skip the installation, which `make packages-check` tests, and commands with the address of the cluster, which
-        // is not on the page.
+        // The test skips the installation, which `make packages-check` tests, and commands with the address of the
+        // cluster, which is not on the page.
         if prompt == '$' || command.starts_with("apt install ./") {
             continue;
         }

@@ -1,5 +1,5 @@
-//! A controller with its own kubeconfigs, and with permissions for single Secrets: it has no administrator's credential
-//! and, with an external signer, no CA key.
+//! Tests of a controller that has its own kubeconfigs, and permissions only for single Secrets: it has no
+//! administrator's credential and, with an external signer, no CA key.
 
 use std::fs;
 use std::io::Write as _;
@@ -23,13 +23,13 @@ use serde_json::{Value, json};
 use super::management::{asks, endpoint, scene, token_of, without_key};
 use super::{Token, verify};
 
-/// The user of the controller in the management cluster, and the name of its service account in workload clusters.
+/// The controller's user in the management cluster, and the name of its service account in workload clusters.
 const NAME: &str = "node-attestation-controller";
 
 /// The namespace of the service account.
 const NAMESPACE: &str = "node-attestation-system";
 
-/// The namespace of the controller's kubeconfig, and therefore of its Secrets.
+/// The namespace in the controller's kubeconfig, and therefore of its Secrets.
 const OWN: &str = "default";
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -37,7 +37,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// The rule that Roles for single Secrets replace.
 const ALL_SECRETS: &str = "- apiGroups: [\"\"]\n  resources: [secrets]\n  verbs: [list, watch]\n";
 
-/// A management cluster in which the controller has no permission for all Secrets.
+/// A management cluster in which the controller is not allowed to read all Secrets.
 fn management() -> Management {
     let management = Management::start();
     let manifest = fs::read_to_string(packaging().join("rbac/management-cluster.yaml")).unwrap();
@@ -58,7 +58,7 @@ fn render(words: &[&str], input: &str) -> String {
         .spawn()
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    // A command that does not read its input can end first.
+    // A command that does not read its input can exit first.
     drop(stdin.write_all(input.as_bytes()));
     drop(stdin);
     let output = child.wait_with_output().unwrap();
@@ -101,13 +101,13 @@ fn secret_name(cluster: &WorkloadCluster) -> String {
     format!("workload-access.{}.{}", cluster.namespace(), cluster.name())
 }
 
-/// The text of the kubeconfig in this list of one Secret.
+/// The text of the kubeconfig in a list that contains one Secret.
 fn kubeconfig_in(list: &Value) -> Vec<u8> {
     let value = list["items"][0]["data"]["value"].as_str().unwrap();
     BASE64_STANDARD.decode(value).unwrap()
 }
 
-/// The Secrets of this name that the user can list.
+/// The Secrets with this name that the user can list.
 fn listed(kubectl: &Kubectl, namespace: &str, name: &str) -> Value {
     let selector = format!("--field-selector=metadata.name={name}");
     kubectl.json(["get", "secrets", "-n", namespace, &selector])
@@ -122,7 +122,7 @@ fn claims(management: &Management, cluster: &WorkloadCluster) -> TokenClaims {
     kubeconfig.claims().unwrap().clone()
 }
 
-/// The attack is refused because of a missing permission.
+/// Asserts that the attack fails because of a missing permission.
 #[track_caller]
 fn refused(output: &Output) {
     let said = String::from_utf8_lossy(&output.stderr);
@@ -216,7 +216,7 @@ fn an_attacker_with_the_controllers_credentials_is_no_administrator() {
     ] {
         refused(&thief.run(attack));
     }
-    // All that the process can read: the CA without its key, and its own kubeconfig.
+    // The process can read only the CA without its key, and its own kubeconfig.
     let ca = listed(&thief, namespace, &format!("{}-ca", scene.cluster.name()));
     let data = ca["items"][0]["data"].as_object().unwrap();
     assert_eq!(data.keys().collect::<Vec<_>>(), ["tls.crt"]);
@@ -277,7 +277,7 @@ fn an_attacker_with_the_controllers_credentials_is_no_administrator() {
     ] {
         refused(&thief.run(attack));
     }
-    // The credentials are valid: they renew themselves.
+    // The credentials are valid: they can renew themselves.
     thief.ok(["create", "token", NAME, "-n", NAMESPACE]);
 }
 

@@ -1,5 +1,5 @@
-//! The controller on real Kubernetes, with the CA's key in a PKCS #11 token (`SoftHSM`), behind the project's external
-//! signer.
+//! Tests of the controller on real Kubernetes, with the CA's key in a PKCS #11 token (`SoftHSM`), behind the project's
+//! external signer.
 
 mod least_privilege;
 mod management;
@@ -21,19 +21,19 @@ use kubelet_authenticator_tests::controller::{
 use kubelet_authenticator_tests::page::commands;
 use kubelet_authenticator_tests::program;
 
-/// Shared, because every test has its own machines.
+/// Shared by all tests, because every test has its own machines.
 static BED: LazyLock<RealBed> = LazyLock::new(|| RealBed::start(Controllers::None));
 
 const PIN: &str = "648219";
 
-/// A token with the key `node-ca` of a CA, and the folder of the signer's CAs.
+/// A token that contains the key `node-ca` of a CA, and the directory of the signer's CAs.
 struct Token {
     scratch: Scratch,
     ca: PathBuf,
 }
 
 impl Token {
-    /// A token with the key of the CA that has this certificate. `key` is a PEM file in PKCS #8.
+    /// Creates a token with the key of the CA that has this certificate. `key` is a PEM file in PKCS #8.
     fn with_key(ca: &Path, key: &Path) -> Self {
         let token = Self {
             scratch: Scratch::new("token"),
@@ -65,7 +65,8 @@ impl Token {
         fs::remove_file(self.scratch.join("ca.key")).unwrap();
     }
 
-    /// Writes the file of the CA in `ca`, with the key that has this label, for this Cluster: `NAMESPACE/NAME`, or empty.
+    /// Writes the file of the CA in `ca` for this Cluster (`NAMESPACE/NAME`, or empty), with the key that has this
+    /// label.
     fn assign(&self, file: &str, ca: &Path, label: &str, cluster: &str) {
         let [_, _, assign, _] = page();
         let line = if cluster.is_empty() {
@@ -84,7 +85,7 @@ impl Token {
         run(&mut self.shell(&assign));
     }
 
-    /// A token with a new CA, whose key openssl creates.
+    /// Creates a token with a new CA, whose key openssl creates.
     fn with_new_ca(key: &[&str]) -> Self {
         let scratch = Scratch::new("ca");
         let (key_file, ca) = (scratch.join("ca.key"), scratch.join("ca.crt"));
@@ -107,7 +108,7 @@ impl Token {
             "keyUsage=critical,keyCertSign,cRLSign",
         ]);
         let mut token = Self::with_key(&ca, &key_file);
-        // From here on, only the token contains the key, because the directory with the key file is deleted.
+        // After this, only the token contains the key, because the directory with the key file is deleted.
         token.ca = token.scratch.write("ca.crt", fs::read(&ca).unwrap());
         token
     }
@@ -117,7 +118,7 @@ impl Token {
         fs::set_permissions(file, Permissions::from_mode(mode)).unwrap();
     }
 
-    /// A script with this token, in its directory.
+    /// A command that runs a script with this token, in the token's directory.
     fn shell(&self, script: &str) -> Command {
         let mut command = Command::new("sh");
         command
@@ -131,7 +132,7 @@ impl Token {
         self.scratch.join("signer.sock")
     }
 
-    /// The page's command, with this token's files.
+    /// The command on the page, with this token's files.
     fn launch(&self) -> Launch {
         let [_, _, _, serve] = page();
         let file = |name: &str| self.scratch.join(name).display().to_string();
@@ -152,7 +153,7 @@ impl Token {
         self.serve_cluster("")
     }
 
-    /// The same for the CA of a Cluster: `NAMESPACE/NAME`.
+    /// Does the same for the CA of a Cluster: `NAMESPACE/NAME`.
     fn serve_cluster(&self, cluster: &str) -> Process {
         self.assign("first", &self.ca, "node-ca", cluster);
         let mut signer = self.launch().spawn(&self.scratch.join("signer.log"));
@@ -161,7 +162,7 @@ impl Token {
     }
 }
 
-/// The commands of the page: two fill a token, one writes the file of a CA, and the last one is the signer.
+/// The commands on the page: two fill a token, one writes the file of a CA, and the last one starts the signer.
 fn page() -> [String; 4] {
     commands("signers.md", '$').try_into().unwrap()
 }

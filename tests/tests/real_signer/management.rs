@@ -1,4 +1,4 @@
-//! The signer next to the controller of a management cluster, whose Clusters have no CA key in their Secrets.
+//! Tests of the signer next to the controller of a management cluster, whose Clusters have no CA key in their Secrets.
 
 use std::fs;
 use std::process::Command;
@@ -24,20 +24,20 @@ use serde_json::json;
 
 use super::{Token, verify};
 
-/// A lifetime with a renewal after 30 to 42 seconds.
+/// A lifetime for which the renewal is after 30 to 42 seconds.
 const SECONDS: u32 = 60;
 
-/// A lease duration that causes frequent requests from the kubelet, so that a renewal happens soon after it is due.
+/// A lease duration that makes the kubelet send frequent requests, so that a renewal happens soon after it is due.
 const LEASE: u32 = 12;
 
-/// A Cluster whose Secret has the certificate of its CA, and not the key.
+/// A Cluster whose Secret contains the certificate of its CA, but not the key.
 pub fn without_key(management: &Management, namespace: &str) -> WorkloadCluster {
     let cluster = management.cluster("prod-1").namespace(namespace).create();
     cluster.write_ca(cluster.control_plane().ca().certificate_pem(), None);
     cluster
 }
 
-/// A token with the key of this Cluster's CA, and its running signer.
+/// A token with the key of this Cluster's CA, and the running signer for it.
 pub fn token_of(cluster: &WorkloadCluster) -> (Token, Process) {
     let plane = cluster.control_plane();
     let token = Token::with_key(&plane.ca_cert_path(), &plane.ca_key_path());
@@ -192,7 +192,7 @@ fn requests_wait_for_a_signer_that_is_unavailable_or_has_no_key() {
     verify(&token, &certificate_of(&csr).expect("a certificate"));
 }
 
-/// Three Clusters with their CA keys in one token. The signer runs before the last Cluster exists.
+/// Three Clusters have their CA keys in one token. The signer runs before the last Cluster is created.
 #[test]
 fn a_cluster_added_while_the_signer_runs_joins_two_others() {
     let management = management();
@@ -221,7 +221,7 @@ fn a_cluster_added_while_the_signer_runs_joins_two_others() {
         assert_signed(scene, "later");
     }
 
-    // The CA of a removed file ends, and the other CAs stay.
+    // The CA in a removed file is no longer served, and the other CAs remain.
     let mark = signer.log().mark();
     fs::remove_file(token.scratch.join("cas/second")).unwrap();
     signer.wait_for_log_after(mark, "the file was removed file=\"second\"", SWEPT);
@@ -231,7 +231,7 @@ fn a_cluster_added_while_the_signer_runs_joins_two_others() {
     assert!(signer.is_running());
 }
 
-/// Imports the key of this Cluster's CA to the token with this number, and writes the file of the CA.
+/// Imports the key of this Cluster's CA into the token with this number, and writes the file of the CA.
 fn add(token: &Token, cluster: &WorkloadCluster, id: &str) {
     let (plane, namespace) = (cluster.control_plane(), cluster.namespace());
     token.import(&plane.ca_key_path(), namespace, id);
@@ -239,7 +239,7 @@ fn add(token: &Token, cluster: &WorkloadCluster, id: &str) {
     token.assign(namespace, &plane.ca_cert_path(), namespace, &cluster);
 }
 
-/// A new Machine gets a certificate from the CA of this Cluster.
+/// Asserts that a new Machine gets a certificate from the CA of this Cluster.
 #[track_caller]
 fn assert_signed(scene: &Scene, machine: &str) {
     let csr = scene.answer(&asks(scene, machine));

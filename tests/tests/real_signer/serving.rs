@@ -1,4 +1,4 @@
-//! Serving certificates of Clusters whose CA key is only in a token.
+//! Tests of serving certificates in Clusters whose CA key is only in a token.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -20,8 +20,8 @@ use super::management::{checked, endpoint, scene, token_of};
 
 const CONDITION: &str = "NoOtherServingApprover";
 
-/// A Cluster whose CA key is only in the token, with these controllers, and a controller that signs serving
-/// certificates. The processes end with the tuple.
+/// Starts a Cluster whose CA key is only in the token, with these Kubernetes controllers, and a controller that signs
+/// serving certificates. The processes end when the tuple is dropped.
 fn start(namespace: &str, controllers: Controllers) -> (Scene, Token, Process) {
     let management = management();
     let cluster = management.cluster("prod-1").namespace(namespace);
@@ -42,7 +42,7 @@ fn start(namespace: &str, controllers: Controllers) -> (Scene, Token, Process) {
     (scene, token, signer)
 }
 
-/// A request for a serving certificate, by an administrator.
+/// Creates a request for a serving certificate, as an administrator.
 fn request(name: &str) -> Value {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();

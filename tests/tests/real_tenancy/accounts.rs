@@ -1,4 +1,4 @@
-//! Tenants whose nodes join, each in a separate account.
+//! Tests of tenants whose nodes join, each in a separate account.
 
 use kubelet_authenticator_test_support::moto::access_key;
 use kubelet_authenticator_test_support::sts::Trust;
@@ -43,7 +43,7 @@ fn nodes_of_a_tenant_with_a_chained_role_and_external_id_join() {
     });
     identity(ROLE_IDENTITY, "by-role", &nodes);
     let tenant = Tenant::of_provider("by-role", ROLE_IDENTITY, "by-role");
-    // With another tenant's external ID, STS refuses the call, and the node waits.
+    // With another tenant's external ID, STS denies the call, and the node waits.
     let first = tenant.launch(THEIRS);
     let request = tenant.asks("m1", &first);
     let kubectl = SITE.management.kubectl();

@@ -17,15 +17,15 @@ const GROUPS: [&str; 4] = [
     "attestation.cluster.x-k8s.io",
 ];
 
-/// A user with Kubernetes' ClusterRole `admin` in one namespace, and no other permissions. The role has all permissions
-/// for all resources in [`GROUPS`], so objects that such a user cannot write are outside the namespace.
+/// A user with Kubernetes' ClusterRole `admin` in one namespace, and without any other permissions. The role has all
+/// permissions for all resources in [`GROUPS`], so objects that such a user cannot write are outside the namespace.
 pub struct Admin {
     kubectl: Kubectl,
     namespace: String,
 }
 
 impl Admin {
-    /// Binds the role in this existing namespace.
+    /// Binds the role to a user in this existing namespace.
     #[track_caller]
     pub fn of(namespace: &str) -> Self {
         Self::on(&SITE.management, namespace)

@@ -24,16 +24,16 @@ pub const ROLE_IDENTITY: &str = "AWSClusterRoleIdentity";
 pub const CONTROLLER_IDENTITY: &str = "AWSClusterControllerIdentity";
 
 const IDENTITY_VERSION: &str = "infrastructure.cluster.x-k8s.io/v1beta2";
-/// The account that has a role in the ConfigMap for accounts, and the role's external ID.
+/// The account that is mapped to a role in the ConfigMap for accounts, and the role's external ID.
 pub const ACK_ACCOUNT: &str = "200000000011";
 pub const EXTERNAL_ID: &str = "7a5b816a-7743-4377-a382-2d695bf1f172";
 
-/// The teams, each with the account of its role `nodes`.
+/// The teams, each with the account that contains its role `nodes`.
 const TEAMS: [(&str, &str); 2] = [("team-a", "200000000004"), ("team-b", "200000000104")];
 
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
-/// The permissions in addition to the permissions for every management cluster.
+/// The permissions that the controller needs in addition to those in every management cluster.
 const ACK_RBAC: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/rbac/ack.yaml");
 
 const TOKENS_RBAC: &str = concat!(
@@ -93,7 +93,7 @@ pub static SITE: LazyLock<Site> = LazyLock::new(|| {
     }
 });
 
-/// An API server whose ClusterRole `admin` is aggregated.
+/// An API server that aggregates the ClusterRole `admin`.
 pub fn control_plane() -> ControlPlane {
     let builder = ControlPlane::builder().controllers(Controllers::Certificates);
     let builder =
@@ -139,12 +139,12 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// A cluster of Cluster API Provider AWS with this identity, in a namespace with the same name.
+    /// Creates a cluster of Cluster API Provider AWS with this identity, in a namespace with the same name.
     pub fn of_provider(name: &str, kind: &str, identity: &str) -> Self {
         Self::of_provider_in(name, name, kind, identity)
     }
 
-    /// The same cluster in another namespace.
+    /// Creates the same cluster in another namespace.
     pub fn of_provider_in(namespace: &str, name: &str, kind: &str, identity: &str) -> Self {
         let cluster = SITE.management.cluster(name).namespace(namespace);
         let cluster = cluster
@@ -157,13 +157,13 @@ impl Tenant {
         Self::authorized(cluster, json!({}))
     }
 
-    /// A cluster of Cluster API Provider AWS in a separate account, with an access key.
+    /// Creates a cluster of Cluster API Provider AWS in a separate account, with an access key.
     pub fn with_access_key(name: &str, account: &str) -> Self {
         static_identity(name, account);
         Self::of_provider(name, STATIC_IDENTITY, name)
     }
 
-    /// A cluster of another infrastructure provider.
+    /// Creates a cluster of another infrastructure provider.
     pub fn of_another_provider(name: &str) -> Self {
         let cluster = SITE.management.cluster(name).namespace(name).create();
         Self::authorized(cluster, json!({}))
@@ -200,7 +200,8 @@ impl Tenant {
         })
     }
 
-    /// The KubeletAuthentication. An annotation triggers a check that the controller otherwise makes every minute.
+    /// Returns the KubeletAuthentication after a check. An annotation triggers the check, which the controller
+    /// otherwise makes every minute.
     pub fn looked_at(&self) -> Value {
         let Authentication { namespace, name } = &self.authentication;
         let kubectl = SITE.management.kubectl();
@@ -212,7 +213,7 @@ impl Tenant {
         found
     }
 
-    /// Changes the KubeletAuthentication, and waits until the condition of its new generation has this reason. At that
+    /// Changes the KubeletAuthentication, and waits until the condition for its new generation has this reason. At that
     /// time, the controller has read all earlier writes.
     pub fn is_still(&self, status: &str, reason: &str) {
         let resolved = "AWSIdentityResolved";
@@ -229,7 +230,7 @@ impl Tenant {
         SITE.cloud.launch_in(account, &[(&tag, "owned")])
     }
 
-    /// Creates a Machine of the cluster for this instance, sends the request as the Machine, and returns the request.
+    /// Creates a Machine in the cluster for this instance, sends the request as the Machine, and returns the request.
     pub fn asks(&self, machine: &str, instance: &Instance) -> String {
         self.files(machine, instance, &self.audience())
     }
@@ -241,7 +242,7 @@ impl Tenant {
         Audience::of_ca(&CertificateDer::from_pem_slice(ca).unwrap())
     }
 
-    /// The same request, with evidence for this cluster.
+    /// Creates the same request, with evidence for this cluster.
     pub fn files(&self, machine: &str, instance: &Instance, audience: &Audience) -> String {
         let id = instance.provider_id();
         let machine = self.cluster.machine(machine).provider_id(&id);
@@ -272,7 +273,7 @@ impl Tenant {
         self.is_refused(&self.asks(machine, instance))
     }
 
-    /// The reason for the final denial of the request.
+    /// Waits until the request is denied, and returns the reason.
     #[track_caller]
     pub fn is_refused(&self, request: &str) -> String {
         let csr = self.answered(request);
@@ -281,8 +282,8 @@ impl Tenant {
             .to_owned()
     }
 
-    /// Waits until the controller has deferred the request for a reason with this text. Asserts that the request has no
-    /// answer.
+    /// Waits until the controller has deferred the request for a reason that contains this text. Asserts that the
+    /// request has no answer.
     #[track_caller]
     pub fn waits(&self, request: &str, why: &str) {
         self.waits_with(&SITE.manager, request, why);
@@ -335,7 +336,7 @@ impl Tenant {
                 .as_str()
                 .map(ToOwned::to_owned)
         });
-        account.expect("no account is written down")
+        account.expect("no account is recorded")
     }
 }
 
@@ -350,7 +351,8 @@ fn decisions(manager: &Manager) -> Vec<Value> {
         .collect()
 }
 
-/// An access key in the provider's namespace, and an identity with this key that every namespace is allowed to use.
+/// Creates an access key in the provider's namespace, and an identity with this key that every namespace is allowed to
+/// use.
 pub fn static_identity(name: &str, account: &str) {
     apply(&secret("capa-system", name, account));
     let spec = json!({"secretRef": name, "allowedNamespaces": {}});

@@ -1,4 +1,4 @@
-//! Namespace administrators who attack another tenant's objects and instances.
+//! Tests of namespace administrators who attack another tenant's objects and instances.
 
 use kubelet_authenticator_tests::fleet::Authentication;
 use kubelet_authenticator_tests::management::{InfraCluster, owned};
@@ -9,7 +9,7 @@ use crate::bed::{SITE, STATIC_IDENTITY, Tenant, identity, static_identity};
 
 const PIN: &str = "attestation.cluster.x-k8s.io/aws-account";
 
-/// Writes the cluster's recorded account, or removes it.
+/// Writes the account that the cluster has recorded, or removes it.
 fn pin(admin: &Admin, cluster: &str, account: Option<&str>) {
     let patch = json!({"metadata": {"annotations": {PIN: account}}});
     admin.patch("kubeletauthentications", cluster, &patch);
@@ -135,7 +135,7 @@ fn a_tenant_setting_never_admits_an_instance_of_another_tenant() {
     let spec = json!({"spec": {"aws": aws}});
     admin.patch("kubeletauthentications", NAME, &spec);
     tenant.is_still("True", "Resolved");
-    // The request has the tenant's own token, and the tenant's Machine has the instance's provider ID.
+    // The request uses the tenant's own token, and the tenant's Machine has the instance's provider ID.
     assert_eq!(tenant.is_denied("m1", &stolen), "AccountNotAllowed");
     victim.joins("m1", &stolen);
 }

@@ -1,4 +1,4 @@
-//! `tenancy explain`: the identity of a Cluster for an operator, with the operator's permissions.
+//! Tests of `tenancy explain`: the identity of a Cluster for an operator, with the operator's permissions.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -30,7 +30,7 @@ fn run(kubeconfig: &Path, tenant: &str, options: &[&str]) -> Output {
         .unwrap()
 }
 
-/// The output for an administrator of the management cluster.
+/// The output of `tenancy explain` for an administrator of the management cluster.
 #[track_caller]
 fn explained(tenant: &str, options: &[&str]) -> Value {
     let kubeconfig = SITE.management.control_plane().admin_kubeconfig();

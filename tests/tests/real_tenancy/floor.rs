@@ -1,4 +1,4 @@
-//! An operator's floor, and namespace administrators who try to create settings below it.
+//! Tests of an operator's floor, and of namespace administrators who try to create settings below it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -32,7 +32,7 @@ const DECISIONS: &str =
 const CLUSTER_FIRST: &str = "delete the Cluster prod-1 before its KubeletAuthentication";
 pub const RECORDS: &str = "only the controller and responders can write NodeIdentities";
 
-/// The end of the API server's message when this policy refuses an object.
+/// The end of the API server's message when this policy rejects an object.
 fn refusal(policy: &str, message: &str) -> String {
     let policy = format!("node-attestation-floor-{policy}");
     format!(
@@ -47,7 +47,7 @@ pub fn assert_refused(attempt: Result<(), String>, policy: &str, message: &str) 
     assert!(error.ends_with(&refusal(policy, message)), "{error}");
 }
 
-/// A KubeletAuthentication with these settings, in addition to the valid ones.
+/// A KubeletAuthentication with these settings, in addition to the valid settings.
 pub fn authentication(namespace: &str, name: &str, spec: &Value) -> Value {
     let mut object = json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "KubeletAuthentication",
@@ -80,7 +80,7 @@ pub fn identity(namespace: &str) -> Value {
     })
 }
 
-/// A Cluster whose infrastructure does not exist. Cluster API refuses a Cluster without a reference.
+/// A Cluster whose infrastructure does not exist. Cluster API rejects a Cluster without a reference.
 fn cluster(namespace: &str, name: &str, annotations: &Value) -> Value {
     let infrastructure = json!({
         "apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "GenericCluster", "name": name,
@@ -92,7 +92,7 @@ fn cluster(namespace: &str, name: &str, annotations: &Value) -> Value {
     })
 }
 
-/// Applies the rendered floor, and labels the existing namespace. Returns when the policies are in force.
+/// Applies the rendered floor, and labels the existing namespace. Returns when the policies are effective.
 #[track_caller]
 pub fn set_floor(management: &Management, namespace: &str) {
     let controller = format!("user:{CONTROLLER}");
@@ -127,7 +127,7 @@ pub fn set_floor(management: &Management, namespace: &str) {
         });
         assert!(refused.is_some(), "{policy} is not in force");
     }
-    // This policy reads Clusters, so it can come into force later than the other policies.
+    // This policy reads Clusters, so it can become effective later than the other policies.
     kubectl.create_object(&cluster(namespace, "probe", &json!({})));
     kubectl.create_object(&authentication(namespace, "probe", &json!({})));
     let refusal = refusal(
@@ -248,7 +248,7 @@ fn tenants_can_edit_settings_but_not_go_below_the_floor() {
     let metadata = json!({"labels": {"a": "b"}, "annotations": {account: null, "a": "b"}});
     assert_eq!(merge(json!({"metadata": metadata})), Ok(()));
 
-    // For namespaces without the label, nothing changes.
+    // Nothing changes in namespaces that do not have the label.
     create_namespace(&SITE.management, FREE, &json!({}));
     Admin::of(FREE).apply(authentication(FREE, "prod-1", &report));
 }
@@ -269,7 +269,7 @@ fn tenants_cannot_delete_a_kubelet_authentication_before_its_cluster() {
     let marked = json!({"metadata": {"annotations": {mark: ""}}});
     admin.patch("kubeletauthentications", "prod-1", &marked);
     let delete = [&["delete", "--dry-run=server"], &target[..]].concat();
-    // The API server reads the Cluster with a delay.
+    // The API server receives the Cluster with a delay.
     let refused = poll(PATIENCE, || admin.attempt(&delete, "").err());
     assert!(refused.is_some(), "the policy has not read the Cluster");
 
@@ -458,7 +458,7 @@ fn clusterctl_moves_a_cluster_with_a_floor_as_its_exempt_user() {
     let scene = Scene::start(&here, NAME, json!({"autoApproveBindings": "Report"}));
     let machine = scene.cluster.machine("joined").create();
     scene.join(&machine);
-    // clusterctl moves Machines that have Nodes.
+    // clusterctl only moves Machines that have Nodes.
     let node = json!({"status": {"nodeRef": {"name": "joined"}}});
     let target = ["machines.cluster.x-k8s.io", "joined", "-n", NAME];
     let words = [&target[..], &["--subresource=status"]].concat();

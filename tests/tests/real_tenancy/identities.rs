@@ -1,4 +1,4 @@
-//! Namespace administrators who attack the identity of another tenant or of the controller.
+//! Tests of namespace administrators who attack the identity of another tenant or of the controller.
 
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_test_support::sts::Trust;
@@ -69,7 +69,7 @@ fn a_tenant_without_an_identity_gets_no_controller_credentials() {
     tenant.resolved("False", "NotSingleton");
     admin.patch("awsclusters", NAME, &named("default"));
     refused();
-    // The controller does not query an instance in its own account.
+    // The controller does not query EC2 about an instance in its own account.
     let request = tenant.asks("m1", &tenant.launch(ACCOUNT));
     tenant.is_still("False", "UsageUnauthorized");
     tenant.waits(&request, &format!("{CONTROLLER_IDENTITY}/default"));
@@ -174,7 +174,7 @@ fn annotations_of_the_tenants_objects_do_not_provide_a_role() {
     );
     assert_eq!(outcomes_with(ANOTHERS), Vec::<String>::new());
 
-    // Only the same annotation on the Namespace has an effect, because only the operator can write it.
+    // Only the same annotation on the Namespace has an effect, because only the operator can write to the Namespace.
     let annotations = json!({"services.k8s.aws/team-id": "team-b"});
     create_namespace(&SITE.management, NAME, &annotations);
     tenant.is_approved(&request);

@@ -1,4 +1,4 @@
-//! The log, the objects and the Events, while a Secret is rotated and deleted.
+//! Tests of the log, the objects and the Events, while a Secret is rotated and deleted.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

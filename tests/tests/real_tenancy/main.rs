@@ -1,5 +1,5 @@
-//! Tenants in several accounts, each with a separate AWS identity. The definitions of Cluster API Provider AWS and the
-//! API server are real. STS checks signatures, trust policies, external IDs and tokens.
+//! Tests of tenants in several accounts, each with a separate AWS identity. The definitions of Cluster API Provider AWS
+//! and the API server are real. STS checks signatures, trust policies, external IDs and tokens.
 
 mod accounts;
 mod admin;

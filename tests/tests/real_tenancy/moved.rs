@@ -1,4 +1,4 @@
-//! A Cluster that is moved to another management cluster, with an identity and under load.
+//! Tests of a Cluster that is moved to another management cluster, with an identity and under load.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn clusterctl_move_keeps_the_identity_its_secret_and_the_account() {
     let identity = identity_of(STATIC_IDENTITY, NAME, &spec);
     let identity = here.kubectl().create_object(&identity);
     let mut key = secret("capa-system", NAME, THEIRS);
-    // The patch is the same as from the provider's manager.
+    // The provider's manager sends the same patch.
     let owner = |identity: &Value| {
         json!([{
             "apiVersion": identity["apiVersion"], "kind": STATIC_IDENTITY,
@@ -61,7 +61,7 @@ fn clusterctl_move_keeps_the_identity_its_secret_and_the_account() {
     let is_pinned = |one: &Value| one["metadata"]["annotations"][PIN] == THEIRS;
     let kubectl = here.kubectl();
     kubectl.wait_for(&authentications, "its account", PATIENCE, is_pinned);
-    // clusterctl moves Machines that have joined.
+    // clusterctl only moves Machines that have joined.
     let node = json!({"status": {"nodeRef": {"name": first.node_name()}}});
     let machine = ["machines.cluster.x-k8s.io", "m1", "-n", NAME];
     kubectl.patch(&[&machine[..], &["--subresource=status"]].concat(), &node);
@@ -92,7 +92,7 @@ fn clusterctl_move_keeps_the_identity_its_secret_and_the_account() {
     };
     tenant.joins("m2", &tenant.launch(THEIRS));
 
-    // The moved account is used.
+    // The controller uses the moved account.
     SITE.cloud.learn(ANOTHER, NAME);
     let (id, secret) = access_key(ANOTHER);
     let data = json!({"stringData": {"AccessKeyID": id, "SecretAccessKey": secret}});
@@ -113,7 +113,7 @@ pub fn site() -> Arc<Site> {
     })
 }
 
-/// The specs of the records in this namespace, by name.
+/// The specs of the records in this namespace, keyed by name.
 pub fn records(kubectl: &Kubectl, namespace: &str) -> Vec<(Value, Value)> {
     let list = kubectl.json(["get", "nodeidentities", "--namespace", namespace]);
     let of = |record: &Value| (record["metadata"]["name"].clone(), record["spec"].clone());
@@ -136,7 +136,7 @@ fn a_cluster_paused_before_a_move_keeps_its_records_and_requests() {
     let [joined, waits] = ["joined", "waits"].map(|name| scene.cluster.machine(name).create());
     let credential = scene.join(&joined);
     for machine in ["joined", "waits"] {
-        // clusterctl moves Machines that have Nodes.
+        // clusterctl only moves Machines that have Nodes.
         let node = json!({"status": {"nodeRef": {"name": machine}}});
         let target = ["machines.cluster.x-k8s.io", machine, "-n", NAME];
         let words = [&target[..], &["--subresource=status"]].concat();

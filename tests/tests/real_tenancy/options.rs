@@ -1,5 +1,5 @@
-//! Managers with options that differ from the options of the suite. The objects are in other namespaces, and STS is in
-//! one region. Other fields select the roles for AWS Controllers for Kubernetes.
+//! Tests of managers whose options differ from the options in the suite. The objects are in other namespaces, and STS
+//! is in a single region. Other fields select the roles for AWS Controllers for Kubernetes.
 
 use std::sync::LazyLock;
 
@@ -15,17 +15,17 @@ use crate::bed::{
     identity_of, role, secret,
 };
 
-/// The region whose STS assumes roles. No cluster in the tests is in this region.
+/// The region whose STS the controller calls to assume roles. No cluster in the tests is in this region.
 const HOME: &str = "eu-central-1";
 
 /// The namespaces in which operators install the controllers of other projects.
 const CAPA: &str = "capa-elsewhere";
 const ACK: &str = "ack-elsewhere";
 
-/// The options that read roles from config maps, with service keys first.
+/// The options that make the controller read roles from ConfigMaps, with service keys first.
 const CARM: &[&str] = &["--ack=carm"];
 
-/// The option that reads roles from `IAMRoleSelectors`.
+/// The option that makes the controller read roles from `IAMRoleSelectors`.
 const ROLE_SELECTORS: &[&str] = &["--ack=role-selectors"];
 
 /// A management cluster, and its manager in the suite's cloud.
@@ -46,7 +46,7 @@ static BY_CARM: LazyLock<Elsewhere> = LazyLock::new(|| {
         &format!("--capa-namespace={CAPA}"),
         &format!("--ack-namespace={ACK}"),
     ];
-    // The permissions from the page, in this namespace.
+    // The permissions on the page, in this namespace.
     for kind in ["role", "rolebinding"] {
         let suite = SITE.management.kubectl();
         let name = "node-attestation-controller-ack";
@@ -106,7 +106,7 @@ impl Elsewhere {
         self.management.kubectl()
     }
 
-    /// A cluster of Cluster API Provider AWS with this identity, in a namespace with the same name.
+    /// Creates a cluster of Cluster API Provider AWS with this identity, in a namespace with the same name.
     fn of_provider(&self, name: &str, kind: &str, spec: &Value) -> Tenant {
         let identity = identity_of(kind, name, spec);
         self.kubectl().apply_object(&identity);
@@ -122,7 +122,7 @@ impl Elsewhere {
         }
     }
 
-    /// A cluster of another provider, in a namespace with the same name.
+    /// Creates a cluster of another provider, in a namespace with the same name.
     fn of_another_provider(&self, name: &str) -> Tenant {
         let cluster = self.management.cluster(name).namespace(name).create();
         Tenant {

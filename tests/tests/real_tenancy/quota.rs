@@ -1,4 +1,4 @@
-//! The ResourceQuota on the page.
+//! Tests of the ResourceQuota on the page.
 
 use std::fs;
 
@@ -41,7 +41,7 @@ fn resources(quota: &Value) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// A valid object for this resource.
+/// A valid object of this resource.
 fn object_of(resource: &str) -> Value {
     const CORE: &str = "cluster.x-k8s.io/v1beta2";
     const OWN: &str = "attestation.cluster.x-k8s.io/v1alpha1";

@@ -1,4 +1,4 @@
-//! Responders, who revoke and reset node identities, and can change nothing else.
+//! Tests of responders, who can revoke and reset node identities, but cannot change anything else.
 
 use std::fs;
 use std::path::Path;
@@ -28,13 +28,13 @@ const DECISIONS_ONLY: &str = "responders can change only the annotations about r
 const RAISED: &str = "responders can only raise lowest-valid-generation, to a Unix time in seconds";
 const OWN: &str = "a responder must write its user name to the annotation changed-by";
 
-/// The audit policy: metadata of requests, without bodies.
+/// The audit policy: the metadata of requests, but not their bodies.
 const AUDITED: &str = r#"{
     "apiVersion": "audit.k8s.io/v1", "kind": "Policy",
     "rules": [{"level": "Metadata"}], "omitStages": ["RequestReceived"]
 }"#;
 
-/// The node identity of generation 3. Its previous generation is revoked.
+/// A node identity in generation 3. Its previous generation is revoked.
 fn third_generation(namespace: &str) -> Value {
     let mut object = identity(namespace);
     let label = json!({"cluster.x-k8s.io/cluster-name": "prod-1"});
@@ -51,7 +51,7 @@ fn controller(management: &Management) -> Kubectl {
     plane.kubectl_with(plane.client_cert_kubeconfig(CONTROLLER, None))
 }
 
-/// Runs a command of `identities` with this kubeconfig.
+/// Runs an `identities` command with this kubeconfig.
 fn identities(kubeconfig: &Path, namespace: &str, words: &[&str]) -> Output {
     Command::new(program("node-attestation-controller"))
         .arg("identities")
@@ -106,7 +106,7 @@ fn responders_revoke_and_reset_with_the_command_under_their_own_name() {
         let answer = jane.run(["auth", "can-i", verb, resource, "-n", NAME]);
         String::from_utf8_lossy(&answer.stdout).trim() == "yes"
     };
-    // Wait, because the API server receives the binding with a watch.
+    // The test waits, because the API server receives the binding with a watch.
     let is_bound = poll(PATIENCE, || may("patch", IDENTITIES).then_some(()));
     assert!(is_bound.is_some());
     // As with viewer.yaml.
@@ -215,7 +215,7 @@ fn responders_revoke_and_reset_with_the_command_under_their_own_name() {
     }
 }
 
-/// Patches that the definition accepts, each with a changed field that is neither in a revocation nor in a reset.
+/// Patches that the definition accepts, each with a changed field that is not part of a revocation or a reset.
 fn other_changes() -> Vec<Value> {
     let owner = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "name": "a",
@@ -261,7 +261,7 @@ fn responders_cannot_change_other_fields_or_write_another_name() {
     let kubectl = SITE.management.kubectl();
     kubectl.create_object(&authentication(NAME, "prod-1", &json!({})));
     controller(&SITE.management).create_object(&third_generation(NAME));
-    // The role admin permits everything, so that only the policy refuses.
+    // The role `admin` permits every write, so only the policy can reject it.
     let jane = user(&SITE.management, NAME, "jane", "on-call");
     let run = |words: &[&str]| {
         let output = jane.run(words);

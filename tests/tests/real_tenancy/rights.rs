@@ -1,4 +1,4 @@
-//! The objects that determine identities, and the permissions of a namespace's administrator.
+//! Tests of the objects that determine identities, and of the permissions of a namespace's administrator.
 
 use serde_json::json;
 
@@ -40,7 +40,7 @@ fn an_admin_of_a_namespace_cannot_write_the_controllers_kubeconfigs() {
     let admin = Admin::of(NAME);
 
     assert!(admin.may("create", "secrets", NAME));
-    // The controller of this suite has the namespace `default`.
+    // The controller in this suite uses the namespace `default`.
     for verb in [
         "create", "update", "patch", "delete", "get", "list", "watch",
     ] {

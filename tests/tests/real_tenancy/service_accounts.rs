@@ -1,4 +1,4 @@
-//! Namespace administrators who attack a role with a service account.
+//! Tests of namespace administrators who attack a role with a service account.
 
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_test_support::sts::Trust;
@@ -20,10 +20,9 @@ pub fn role_of_service_account(name: &str, role: &str) -> Value {
     })
 }
 
-/// Permits the controller to create tokens in the namespace, which the administrator of the namespace is allowed to
-/// do.
+/// Allows the controller to create tokens in the namespace, which the administrator of the namespace can permit.
 pub fn grant_tokens(admin: &Admin, namespace: &str) {
-    // The page names the controller's service account instead. The controller of these tests is a user.
+    // On the page, the command contains the controller's service account. The controller in these tests is a user.
     let command = commands("tenancy.md", '$').remove(0).replace("\\\n", " ");
     let command = command.replace("tenant-a", namespace);
     let words: Vec<&str> = command.split_whitespace().skip(1).collect();
@@ -43,11 +42,11 @@ pub fn grant_tokens(admin: &Admin, namespace: &str) {
 }
 
 /// Whether the service account of the controller's Pod can create service account tokens, which is the only call that
-/// needs the role.
+/// requires the role.
 fn pod_may_create_tokens(namespace: &str) -> bool {
     const POD: &str =
         "--as=system:serviceaccount:node-attestation-system:node-attestation-controller";
-    // `serviceaccounts/token` would be the service account with the name `token`.
+    // `serviceaccounts/token` would mean the service account with the name `token`.
     let words = [
         "auth",
         "can-i",
@@ -66,7 +65,7 @@ fn pod_may_create_tokens(namespace: &str) -> bool {
     }
 }
 
-/// The KubeletAuthentication names this identity.
+/// Makes the KubeletAuthentication refer to this identity.
 pub fn name_identity(admin: &Admin, cluster: &str, identity: &str) {
     let patch = json!({"spec": {"aws": {"serviceAccountIdentity": identity}}});
     admin.patch("kubeletauthentications", cluster, &patch);

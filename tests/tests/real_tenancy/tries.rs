@@ -1,4 +1,4 @@
-//! Credentials that are tried before the first node, and Clusters with one name in one account.
+//! Tests of credentials that are tried before the first node joins, and of Clusters with the same name in one account.
 
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_test_support::sts::Trust;

@@ -1,4 +1,4 @@
-//! One tenant's objects that other programs cannot read, and the clusters of the other tenants.
+//! Tests of one tenant's objects that other programs cannot read, and of the clusters of the other tenants.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ fn a_deeply_nested_cluster_does_not_stop_other_aws_clusters() {
         }},
     }));
 
-    // The list of a controller that starts, and the watch of a controller that runs.
+    // Both the list of a starting controller and the watch of a running controller are tested.
     served.joins("m1", &served.launch("200000000190"));
     let later = Tenant::with_access_key("after-nested", "200000000191");
     later.resolved("True", "Resolved");

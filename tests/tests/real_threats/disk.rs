@@ -1,4 +1,4 @@
-//! A copied disk, and a request name that another client has taken.
+//! Tests of a copied disk, and of a request name that another client has taken.
 
 use std::fs;
 use std::path::{Path, PathBuf};

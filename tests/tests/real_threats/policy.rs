@@ -1,4 +1,4 @@
-//! Attackers who can write to the complete workload cluster, but not to the controller.
+//! Tests of attackers who can write to the whole workload cluster, but not to the controller.
 
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::scene::{SWEPT, Scene};
@@ -12,7 +12,7 @@ const POLICY: &str = "validatingadmissionpolicy";
 
 #[test]
 fn a_weakened_policy_and_a_deleted_binding_are_restored() {
-    // Do not use the shared cluster, because its tests always need the policy.
+    // The shared cluster is not used, because its tests always need the policy.
     let settings = json!({"autoApproveBindings": "Remove"});
     let scene = Scene::start(&SCENE.site, "weakened", settings);
     scene.wait_for_paths("True", "Closed", &[]);

@@ -1,4 +1,4 @@
-//! Attackers with all write access to one tenant's namespace.
+//! Tests of attackers who have full write access to one tenant's namespace.
 
 use std::fs;
 
@@ -51,7 +51,7 @@ fn a_tenant_kubeconfig_that_names_files_is_refused() {
         let value = good.split(&format!("{field}: ")).nth(1).unwrap();
         value.lines().next().unwrap().to_owned()
     });
-    // Files that the controller can read. If a controller opens them, its kubeconfig works.
+    // These are files that the controller can read. If a controller opens them, its kubeconfig works.
     let files = [("client-certificate", &certificate), ("client-key", &key)];
     let text = files
         .into_iter()

@@ -1,4 +1,4 @@
-//! Attackers with a bootstrap token, or with read access to all requests.
+//! Tests of attackers who have a bootstrap token, or read access to all requests.
 
 use jiff::Timestamp;
 use kubelet_authenticator_test_support::process::poll;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::SCENE;
 use kubelet_authenticator_tests::fleet::{assert_first_generation, kubelet};
 
-/// More requests than a token's limit for one minute.
+/// A number of requests that exceeds a token's limit for one minute.
 const FLOOD: usize = 1000;
 
 /// The number of clients that create these requests in parallel.
@@ -21,7 +21,7 @@ const FLOODERS: usize = 4;
 /// The number of requests from one token that are processed per second, after its burst.
 const PER_SECOND: usize = 10;
 
-/// The tolerance in requests. The delay between the start and the write of a decision varies. Therefore, the tolerance
+/// The tolerance, in requests. The delay between the start and the write of a decision varies. Therefore, the tolerance
 /// is a little more than the number of requests that are processed at the same time.
 const SLACK: f64 = 20.0;
 
@@ -89,7 +89,7 @@ fn a_request_from_a_host_network_pod_waits_while_the_node_is_up() {
     assert_unanswered(Later::renewal(&kubelet), || SCENE.request(&name));
 }
 
-/// The times at which the controller decided on this token's requests, from its log, in order.
+/// The times of the controller's decisions on this token's requests, from its log, in order.
 fn decided(scene: &Scene, machine: &Machine) -> Vec<Timestamp> {
     let requester = format!("system:bootstrap:{}", machine.token().id());
     let log = scene.site.manager.process.log().text();
@@ -104,13 +104,13 @@ fn decided(scene: &Scene, machine: &Machine) -> Vec<Timestamp> {
 
 #[test]
 fn a_flood_from_one_bootstrap_token_does_not_delay_other_nodes() {
-    // Use a separate cluster, because requests are listed in pages, and other tests watch one page.
+    // A separate cluster is used, because requests are listed in pages, and other tests watch one page.
     let scene = Scene::start(&SCENE.site, "flooded", json!({}));
     let own = scene.cluster.machine("floods").create();
     let other = scene.cluster.machine("is-not-delayed").create();
     let kubeconfig = own.bootstrap_kubeconfig();
     let request = scene.rightful(&other).to_json();
-    // Calls of kubectl would take longer than the budget.
+    // kubectl calls would take longer than the budget allows.
     std::thread::scope(|scope| {
         for part in 0..FLOODERS {
             let numbers = (part..FLOOD).step_by(FLOODERS);
@@ -137,7 +137,7 @@ fn a_flood_from_one_bootstrap_token_does_not_delay_other_nodes() {
     let decided = poll(PATIENCE, || {
         Some(decided(&scene, &own)).filter(|all| all.len() >= wanted)
     });
-    let decided = decided.expect("the flood is not looked at again");
+    let decided = decided.expect("the controller does not process the flood again");
     let first = decided[0];
     for (before, at) in decided.iter().enumerate() {
         let seconds = at.duration_since(first).as_secs_f64();

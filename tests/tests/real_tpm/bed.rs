@@ -23,13 +23,13 @@ use kubelet_authenticator_tests::{packaging, program};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// The controller's user name in the clusters, from its permissions manifests.
+/// The controller's user name in the clusters, from the manifests with its permissions.
 const CONTROLLER: &str = "node-attestation-controller";
 
-/// The manifest of the controller's permissions in a workload cluster.
+/// The manifest with the controller's permissions in a workload cluster.
 const RIGHTS: &str = "rbac/workload-cluster.yaml";
 
-/// Shared, because every test has a separate Cluster, or separate machines in a Cluster.
+/// Shared by all tests, because every test has a separate Cluster, or separate machines in a Cluster.
 pub static SITE: LazyLock<(Arc<Site>, ChallengeKeys)> = LazyLock::new(|| {
     let management = management();
     allow_short_certificates(&management);
@@ -45,7 +45,7 @@ pub static SITE: LazyLock<(Arc<Site>, ChallengeKeys)> = LazyLock::new(|| {
 /// A Cluster with default settings.
 pub static USUAL: LazyLock<Scene> = LazyLock::new(|| cluster("usual", json!({})));
 
-/// `node-attestation-controller run` with keys from this directory.
+/// Sets up `node-attestation-controller run` with the keys in this directory.
 pub fn challenger(management: &Management, keys: &Path) -> Manager {
     let keys = keys.display().to_string();
     let options = ["--tpm-challenge-keys", &keys, "--allow-insecure"];
@@ -72,7 +72,7 @@ pub fn cluster(namespace: &str, settings: Value) -> Scene {
     }
 }
 
-/// A mounted Secret in the kubelet's format: the files are links into a directory, and each change creates a new
+/// A mounted Secret in the kubelet's format: the files are links to a directory, and each change creates a new
 /// directory.
 pub struct ChallengeKeys {
     directory: Scratch,
@@ -120,7 +120,7 @@ pub fn tpm() -> Arc<Swtpm> {
     Arc::new(Swtpm::start())
 }
 
-/// The digest of the TPM's endorsement key, according to tpm2-tools.
+/// The digest of the TPM's endorsement key, as reported by tpm2-tools.
 pub fn endorsement_key(tpm: &Arc<Swtpm>) -> String {
     let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P384);
     hex(&Sha256::digest(machine.ek_spki()))
@@ -140,13 +140,13 @@ pub fn machine(scene: &Scene, name: &str, tpm: &Arc<Swtpm>) -> Machine {
         .create()
 }
 
-/// A kubelet on this Machine with the TPM at this address.
+/// Starts a kubelet on this Machine, whose TPM has this address.
 pub fn kubelet(scene: &Scene, machine: &Machine, tcti: &str) -> KubeletBuilder {
     kubelet_of_tpm(&scene.cluster, machine, tcti)
 }
 
-/// The plugin, which kubectl runs in the same way as the kubelet does. The caller has a TPM and all data of the
-/// Machine: its names and its bootstrap token.
+/// The plugin, which kubectl runs in the same way as the kubelet. The caller has a TPM and all data of the Machine: its
+/// names and its bootstrap token.
 pub struct Plugin<'a> {
     scene: &'a Scene,
     kubeconfig: PathBuf,
@@ -176,7 +176,7 @@ impl<'a> Plugin<'a> {
         }
     }
 
-    /// Requests the user's own identity from the API server, which requires a certificate.
+    /// Queries the user's own identity from the API server, which requires a certificate.
     fn ask(&self) -> Output {
         let plane = self.scene.cluster.control_plane();
         plane.kubectl_with(&self.kubeconfig).run(["auth", "whoami"])
@@ -205,19 +205,19 @@ impl<'a> Plugin<'a> {
     }
 }
 
-/// The user of the Machine's bootstrap token.
+/// The user name of the Machine's bootstrap token.
 pub fn requester(machine: &Machine) -> String {
     let bearer = machine.token().bearer();
     let (id, _) = bearer.split_once('.').unwrap();
     format!("system:bootstrap:{id}")
 }
 
-/// The user of the Machine's certificate.
+/// The user name in the Machine's certificate.
 pub fn node_user(machine: &Machine) -> String {
     format!("system:node:{}", machine.node_name())
 }
 
-/// The requests from this user for the client signer of the provider `tpm`, the oldest first.
+/// The requests from this user to the client signer of the provider `tpm`, oldest first.
 pub fn requests(scene: &Scene, user: &str) -> Vec<Value> {
     let mut requests = scene.cluster.control_plane().csrs();
     let signer = Provider::TPM.client_signer();

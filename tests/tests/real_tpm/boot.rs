@@ -1,4 +1,4 @@
-//! The boot state of machines that are already nodes.
+//! Tests of the boot state of machines that are already nodes.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 
 use crate::bed::{cluster, hex, kubelet, machine, node_user, requester, requests, tpm};
 
-/// A lifetime with a renewal after 30 to 42 seconds.
+/// A lifetime for which the renewal is after 30 to 42 seconds.
 const SECONDS: u32 = 60;
 
-/// A lease duration that causes frequent requests from the kubelet, so that a renewal happens soon after it is due.
+/// A lease duration that makes the kubelet send frequent requests, so that a renewal happens soon after it is due.
 const LEASE: u32 = 12;
 
-/// A Cluster with short-lived certificates, so that tests can observe renewals.
+/// A Cluster with short-lived certificates, which allow tests to observe renewals.
 static SHORT: LazyLock<Scene> = LazyLock::new(|| short("short"));
 
 fn short(namespace: &str) -> Scene {
@@ -29,7 +29,7 @@ fn short(namespace: &str) -> Scene {
     )
 }
 
-/// The current values of the registers, in the format of a policy.
+/// The current values of the registers, in the format that a policy uses.
 fn registers(tpm: &Swtpm, numbers: &[u8]) -> Value {
     let values = numbers
         .iter()
@@ -37,7 +37,7 @@ fn registers(tpm: &Swtpm, numbers: &[u8]) -> Value {
     json!(values.collect::<BTreeMap<_, _>>())
 }
 
-/// Waits for a request with the machine's certificate that satisfies `is`.
+/// Waits for a request that uses the machine's certificate and satisfies `is`.
 #[track_caller]
 fn wait_for(scene: &Scene, machine: &Machine, is: impl Fn(&Value) -> bool) -> Value {
     let user = node_user(machine);

@@ -1,4 +1,4 @@
-//! Nodes that change from another provider to their TPMs.
+//! Tests of nodes that change from another provider to their TPMs.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -42,7 +42,7 @@ impl Host {
         self.files.join(file).display().to_string()
     }
 
-    /// The settings of this plugin.
+    /// The settings for this plugin.
     fn settings(&self, plugin: &str) -> Vec<(&'static str, String)> {
         let mut settings = vec![
             ("bootstrapKubeconfig", self.path("bootstrap.kubeconfig")),
@@ -70,7 +70,8 @@ impl Host {
             .unwrap()
     }
 
-    /// Asserts that the kubelet's next start runs this plugin, whose certificate the API server accepts.
+    /// Asserts that the kubelet's next start runs this plugin, and that the API server accepts the plugin's
+    /// certificate.
     #[track_caller]
     fn runs(&self, scene: &Scene, plugin: &str) {
         let conf = fs::read_to_string(self.path("kubelet.conf")).unwrap();
@@ -89,7 +90,7 @@ impl Host {
     }
 }
 
-/// Act as an administrator who changes the KubeletAuthentication.
+/// Changes the KubeletAuthentication like an administrator.
 fn authorize_only(scene: &Scene, attestor: &str) {
     let management = &scene.site.management;
     authorize(management, &scene.cluster, &[attestor], json!({}));

@@ -1,5 +1,5 @@
-//! Machines of a MachineDeployment on bare metal. Their names are unknown before they exist, but the names of the hosts
-//! are known.
+//! Tests of machines of a MachineDeployment on bare metal. The names of the machines are unknown before they exist, but
+//! the names of the hosts are known.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ use crate::bed::{Plugin, SITE, cluster, endorsement_key, requester, requests, tp
 
 const CONDITION: &str = "EndorsementKeyListsRead";
 
-/// A Cluster whose hosts are in this ConfigMap.
+/// A Cluster whose hosts are listed in this ConfigMap.
 fn racked(namespace: &str) -> Scene {
     let settings = json!({"tpm": {"endorsementKeys": {"configMaps": ["rack-1"]}}});
     cluster(namespace, settings)

@@ -1,4 +1,4 @@
-//! A machine becomes a node.
+//! Tests in which a machine becomes a node.
 
 use kubelet_authenticator_test_support::tpm_proxy::{TpmProxy, command};
 use kubelet_authenticator_tests::controller::{is_issued, reason_of};

@@ -1,4 +1,4 @@
-//! Challenge keys: a Secret that is mounted or not mounted, and that changes.
+//! Tests of challenge keys: a Secret that is mounted or not mounted, and that changes.
 
 use std::fs;
 use std::thread;

@@ -1,4 +1,4 @@
-//! TPMs of other machines, and TPMs that have changed.
+//! Tests of TPMs of other machines, and of TPMs that have changed.
 
 use std::sync::{Arc, LazyLock};
 

@@ -1,4 +1,4 @@
-//! The commands in docs/tpm.md, copied by an operator.
+//! Tests of the commands in docs/tpm.md, which an operator copies.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,7 +33,7 @@ fn the_documented_commands_create_the_challenge_key_secret() {
     assert_eq!(names, ["current"]);
     let value = BASE64_STANDARD.decode(secret["data"]["current"].as_str().unwrap());
     let value = String::from_utf8(value.unwrap()).unwrap();
-    // The format of the keys with which the controller of these tests runs.
+    // The keys with which the controller in these tests runs have the same format.
     assert_eq!(value.len(), key(1).len());
     let digits = value.strip_suffix('\n').unwrap();
     assert!(digits.bytes().all(|byte| byte.is_ascii_hexdigit()));

@@ -1,4 +1,4 @@
-//! Machines whose systemd extends PCR 11 with the boot phases, and their first join.
+//! Tests of machines whose systemd extends PCR 11 with the boot phases, and of their first join.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ const KUBEADM_FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
 /// A file on the machine that ends the wait before a phase.
 const GATE: &str = "/run/gate";
 
-/// The digest of a phase, as `systemd-pcrphase` extends it.
+/// The digest of a phase, with which `systemd-pcrphase` extends the register.
 fn digest(word: &str) -> [u8; 32] {
     Sha256::digest(word).into()
 }
@@ -44,7 +44,7 @@ fn extended() -> String {
     hex(&PHASES.iter().fold([0; 32], extend))
 }
 
-/// The systemd unit with its ordering. It extends the TPM after this command. Remove the conditions, because they
+/// The systemd unit with its ordering. It extends the TPM after this command. The conditions are removed, because they
 /// require firmware and a unified kernel image, which a test machine does not have.
 fn phase(unit: &str, word: &str, wait: &str, tpm: &Swtpm) -> String {
     let path = format!("/usr/lib/systemd/system/{unit}");
@@ -77,7 +77,8 @@ fn boot(scene: &Scene, machine: &Machine, tpm: &Arc<Swtpm>, drop_in: &str, wait:
         )
         .file(DROP_IN, 0o644, drop_in)
         .file("/etc/kubernetes/bootstrap-kubelet.conf", 0o600, bootstrap)
-        // As kubeadm leaves it. Without this file, `setup` leaves the join to the kubelet's first call of the plugin.
+        // The file is in the state in which kubeadm leaves it. Without this file, `setup` leaves the join to the
+        // kubelet's first call of the plugin.
         .file(KUBEADM_FLAGS, 0o644, "KUBELET_KUBEADM_ARGS=\"\"\n");
     let last = PHASES.len() - 1;
     let phases = PHASES.iter().enumerate();
@@ -87,7 +88,7 @@ fn boot(scene: &Scene, machine: &Machine, tpm: &Arc<Swtpm>, drop_in: &str, wait:
         let units = "/etc/systemd/system";
         builder
             .file(&format!("{units}/{unit}"), 0o644, text)
-            // The same link as in the package systemd.
+            // This is the same link as in the package systemd.
             .link(
                 &format!("{units}/sysinit.target.wants/{unit}"),
                 &format!("../{unit}"),
@@ -96,7 +97,7 @@ fn boot(scene: &Scene, machine: &Machine, tpm: &Arc<Swtpm>, drop_in: &str, wait:
     builder.boot()
 }
 
-/// The answer to the machine's response to the challenge after this number of earlier boots.
+/// The answer to the machine's response to the challenge, after this number of earlier boots.
 #[track_caller]
 fn answer(scene: &Scene, machine: &Machine, host: &Host, boots: usize) -> Value {
     let answered = |csr: &Value| is_issued(csr) || reason_of(csr, "Denied").is_some();
@@ -124,14 +125,14 @@ fn two_boots_of_one_image_quote_pcr_11_after_the_last_phase() {
     let own = tpm();
     let twice = machine(&scene, "boots-twice", &own);
     let first_boot = own.clock().reset_count;
-    // The late phase has no gate, because the test has no machine to write to until the kubelet has started.
+    // The late phase has no gate, because the test cannot write to the machine until the kubelet has started.
     let quotes = [(0, "sleep 8"), (1, "true")].map(|(boots, wait)| {
         let host = boot(&scene, &twice, &own, &drop_in, wait);
 
         let csr = answer(&scene, &twice, &host, boots);
         assert!(is_issued(&csr), "boot {boots}: {csr:#}\n{}", host.journal());
         assert_eq!(hex(&own.pcr(11)), extended());
-        // The machine boots from its image without its store. A Node from the first boot would delay the second
+        // The machine boots from its image, without its store. A Node from the first boot would delay the second
         // request.
         drop(host);
         let plane = scene.cluster.control_plane();

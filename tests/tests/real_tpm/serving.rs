@@ -1,4 +1,4 @@
-//! Serving certificates for machines with TPMs, with only the permissions in the manifest.
+//! Tests of serving certificates for machines with TPMs, with only the permissions in the manifest.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::bed::{USUAL, kubelet, machine, node_user, tpm};
 
-/// A request for a serving certificate, from a node with a TPM.
+/// Creates a request for a serving certificate, from a node with a TPM.
 fn request(name: &str, node_name: &str, address: [u8; 4]) -> Value {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();

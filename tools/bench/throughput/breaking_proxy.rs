@@ -1,4 +1,4 @@
-//! A proxy for a server that can close all its connections at the same time.
+//! A proxy for a server, which can close all its connections at the same time.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-/// A TCP proxy of one server.
+/// A TCP proxy for one server.
 #[derive(Debug)]
 pub struct BreakingProxy {
     address: SocketAddr,

@@ -1,4 +1,4 @@
-//! A client that makes the controller's writes for each request, without decisions.
+//! A client that makes the controller's writes for each request, without making decisions.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,17 +18,17 @@ use serde_json::{Value, json};
 
 use super::load::{client, place};
 
-/// The number of simultaneous requests.
+/// The number of concurrent requests.
 const AT_ONCE: usize = 64;
 
-/// The controller's objects for one request, as templates for copies.
+/// The controller's objects for one request, which are templates for copies.
 #[derive(Debug)]
 pub struct Copies {
     /// A NodeIdentity.
     pub record: Value,
     /// An Event.
     pub event: Value,
-    /// The number of requests for each Event.
+    /// The number of requests for which one Event is written.
     pub event_every: usize,
     /// A certificate, as base64.
     pub certificate: String,

@@ -1,4 +1,4 @@
-//! Simultaneous requests from many machines, and their outcomes.
+//! Concurrent requests from many machines, and their outcomes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,7 +13,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, Config};
 use serde_json::Value;
 
-/// The number of simultaneous calls.
+/// The number of concurrent calls.
 const AT_ONCE: usize = 32;
 
 /// The time after which a request counts as lost.
@@ -33,7 +33,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// The request `object`, sent with the token that has this ID.
+    /// Creates the request `object`, which is sent with the token that has this ID.
     pub fn new(token: &str, object: Value) -> Self {
         Self {
             token: token.to_owned(),
@@ -92,7 +92,7 @@ impl Certificates {
         times
     }
 
-    /// Certificates per second, from the first request to the last certificate.
+    /// The number of certificates per second, from the first request to the last certificate.
     pub fn rate(&self) -> f64 {
         let first = self.0.values().map(|seen| seen.created).min().unwrap();
         let last = self

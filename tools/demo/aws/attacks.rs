@@ -1,4 +1,4 @@
-//! The attacks of an attacker who has everything except the instance.
+//! The attacks by an attacker who has everything except the instance.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use super::{AWS, World};
 use crate::attacker::{Attacker, Verdict};
 use crate::attacks::LEAKED;
 
-/// A time longer than the maximum age of evidence.
+/// A time that is longer than the maximum age of evidence.
 const LONG_AGO: Duration = Duration::from_mins(20);
 
-/// An attack by the holder of the victim's bootstrap token.
+/// An attack with the victim's bootstrap token.
 pub struct Attack {
     /// A short description.
     pub what: &'static str,
-    /// The condition of the refusal.
+    /// The type of the condition in the refusal.
     pub kind: &'static str,
     /// The reason for the refusal.
     pub reason: &'static str,
@@ -47,14 +47,14 @@ impl Scene<'_> {
         victim.parts(&self.audience, &self.provider_id, now)
     }
 
-    /// A request with a new key, and evidence for it with these parts.
+    /// Creates a request with a new key, and evidence for it with these parts.
     fn with(&self, parts: &Parts<'_>) -> Vec<u8> {
         let evidence = |spki: &[u8]| Some(self.world.cloud.evidence(parts, spki));
         let (name, id) = (parts.node_name, parts.provider_id);
         Application::proving(name, id, Provider::AWS, evidence).request()
     }
 
-    /// A request with a new key, and this evidence.
+    /// Creates a request with a new key, and this evidence.
     fn carrying(&self, evidence: Option<Vec<u8>>) -> Vec<u8> {
         let name = self.world.instance(LEAKED).node_name();
         Application::claiming(name, &self.provider_id, Provider::AWS, evidence).request()
@@ -147,7 +147,7 @@ pub const ATTACKS: [Attack; 8] = [
 ];
 
 impl Attack {
-    /// Runs the attack; `victim` is the name of worker-2's request.
+    /// Runs the attack. `victim` is the name of worker-2's request.
     pub fn on(&self, world: &World, attacker: &Attacker, victim: &str) -> Verdict {
         let ca = CertificateDer::from_pem_slice(world.cluster.ca_pem().as_bytes()).unwrap();
         let scene = Scene {

@@ -1,4 +1,4 @@
-//! The attacks of an attacker who has everything except the machine.
+//! The attacks by an attacker who has everything except the machine.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use kubelet_authenticator_tests::tpm::{REGISTERS, Requester, quote_of};
 use super::scene::Scene;
 use crate::attacks::LEAKED;
 
-/// The response of Kubernetes' built-in signer with kubeadm's bindings. This signer does not read evidence: for this
-/// signer, each of these attacks is only a request with a bootstrap token and a node name.
+/// The response of Kubernetes' built-in signer with kubeadm's bindings. This signer does not read evidence, so each of
+/// these attacks is only a request with a bootstrap token and a node name.
 pub const STOCK: &str = "issued";
 
-/// A time longer than the time limit for an answer to a challenge.
+/// A time that is longer than the time limit for answering a challenge.
 const LONG_AGO: Duration = Duration::from_mins(20);
 
 /// The attributes of a valid attestation key.
@@ -27,11 +27,11 @@ const GOOD: u32 = 0x5_0472;
 /// The attributes of a key that was not created in a TPM, and can be exported.
 const IMPORTED: u32 = 0x5_0440;
 
-/// An attack by the holder of the victim's bootstrap token.
+/// An attack with the victim's bootstrap token.
 pub struct Attack {
     /// A short description.
     pub what: &'static str,
-    /// The condition of the refusal.
+    /// The type of the condition in the refusal.
     pub kind: &'static str,
     /// The reason for the refusal.
     pub reason: &'static str,
@@ -46,7 +46,7 @@ impl Attack {
 }
 
 impl Scene<'_> {
-    /// The victim's endorsement key, which is public, with this attestation key.
+    /// The victim's endorsement key, which is public, and this attestation key.
     fn keys(&self, attestation: Vec<u8>) -> PublicAreas {
         let endorsement = self.victim().ek_public();
         PublicAreas {
@@ -64,8 +64,8 @@ impl Scene<'_> {
         self.enrol(requester, enrolment)
     }
 
-    /// Answers a challenge for the victim's endorsement key and this attestation key. The quote is valid. If the
-    /// attacker's TPM cannot open the challenge, however, the quote does not cover the challenge's secret.
+    /// Answers a challenge for the victim's endorsement key and this attestation key. The quote is valid. However, if
+    /// the attacker's TPM cannot open the challenge, the quote does not cover the challenge's secret.
     fn answer_with(
         &self,
         attestation: Vec<u8>,
@@ -100,7 +100,7 @@ impl Scene<'_> {
         self.file(requester.carrying(&TpmEvidence::Respond(response)))
     }
 
-    /// Answers as the victim itself does, but for a challenge that expired this long ago.
+    /// Answers like the victim itself, except that it answers a challenge that expired this long ago.
     fn answer_late(&self, ago: Duration) -> String {
         let (requester, victim) = (self.requester(), self.victim());
         let enrolment = self.enrol(&requester, requester.enrolment(victim));

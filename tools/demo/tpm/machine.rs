@@ -9,21 +9,21 @@ use kubelet_authenticator_tests::tpm;
 use node_attestation_core::crd::PcrSet;
 use sha2::{Digest as _, Sha256};
 
-/// The measurements at the boot of a machine in the demo: the register and the component.
+/// The measurements at the boot of a machine in the demo, each with its register and its component.
 pub const BOOT: [(u8, &str); 3] = [(0, "firmware"), (4, "boot loader"), (7, "Secure Boot")];
 
 /// A machine that has booted.
 pub struct Machine {
     /// Its name.
     pub name: &'static str,
-    /// The operations that the machine makes with its TPM.
+    /// The operations that the machine performs with its TPM.
     pub host: TpmMachine,
     /// The provider ID, which is derived from the endorsement key.
     pub provider_id: String,
 }
 
 impl Machine {
-    /// Boots machines with these names. All boot in the same way.
+    /// Boots machines with these names. All of them boot in the same way.
     pub fn boot_all(names: &[&'static str]) -> Vec<Self> {
         thread::scope(|scope| {
             let booting: Vec<_> = names
@@ -53,7 +53,7 @@ impl Machine {
         self.host.tpm()
     }
 
-    /// The settings of the machine's plugin, with the TPM at this address.
+    /// The settings for the machine's plugin, with the TPM at this address.
     pub fn plugin_settings(&self, tcti: String) -> [(&'static str, String); 3] {
         [
             ("nodeName", self.name.to_owned()),

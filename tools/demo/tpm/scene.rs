@@ -18,15 +18,15 @@ use crate::plugin::Plugin;
 pub struct Scene<'a> {
     /// The cluster, and both machines.
     pub world: &'a World,
-    /// A client with the victim's bootstrap token.
+    /// A client that uses the victim's bootstrap token.
     pub attacker: Attacker,
-    /// The name of the request with the victim's quote.
+    /// The name of the request that contains the victim's quote.
     victim: String,
     runs: Cell<usize>,
 }
 
 impl<'a> Scene<'a> {
-    /// The state before the first attack.
+    /// Creates the state before the first attack.
     pub fn new(world: &'a World) -> Self {
         let mut answers = world.requests_of(LEAKED).responses;
         Self {
@@ -42,7 +42,7 @@ impl<'a> Scene<'a> {
         &self.world.machine(LEAKED).host
     }
 
-    /// A requester that claims to be the victim, with a new key.
+    /// Creates a requester that claims to be the victim, with a new key.
     pub fn requester(&self) -> Requester {
         let victim = self.world.machine(LEAKED);
         Requester::new(&self.world.cluster.ca_pem(), &victim.provider_id, LEAKED)
@@ -68,10 +68,10 @@ impl<'a> Scene<'a> {
         let mut sent = responses.into_iter().chain(enrolments);
         let sent =
             sent.find(|name| !before.enrolments.contains(name) && !before.responses.contains(name));
-        sent.unwrap_or_else(|| panic!("the plugin sent nothing: {}", run.stderr()))
+        sent.unwrap_or_else(|| panic!("the plugin did not send a request: {}", run.stderr()))
     }
 
-    /// Sends the victim's name with this evidence, and a new key. Returns the name of the request.
+    /// Sends a request with the victim's name, this evidence, and a new key. Returns the name of the request.
     pub fn send(&self, evidence: Option<Vec<u8>>) -> String {
         let id = &self.world.machine(LEAKED).provider_id;
         self.file(Application::claiming(LEAKED, id, Provider::TPM, evidence))
@@ -83,13 +83,13 @@ impl<'a> Scene<'a> {
         Envelope::parse(request.as_bytes()).unwrap().evidence
     }
 
-    /// Sends the keys of a TPM, for which the controller creates a challenge if it accepts them. Returns the name of
+    /// Sends the keys of a TPM. If the controller accepts them, it creates a challenge for them. Returns the name of
     /// the request.
     pub fn enrol(&self, requester: &Requester, enrolment: Enrolment) -> String {
         self.file(requester.carrying(&TpmEvidence::Enrol(enrolment)))
     }
 
-    /// The challenge for a request; prints the beginning of a line about it.
+    /// Returns the challenge for a request, and prints the beginning of a line about it.
     pub fn challenge(&self, enrolment: &str) -> Challenge {
         let verdict = self.attacker.await_verdict(enrolment).summary();
         let annotation = self

@@ -93,7 +93,7 @@ mod tests {
         content(&STANDARD.encode(message))
     }
 
-    /// A message in the AWS format, with this content and without a signature.
+    /// A message in AWS's format, with this content and without a signature.
     fn message(content: &[u8]) -> Vec<u8> {
         message_around(&left_open(
             OCTET_STRING | CONSTRUCTED,

@@ -152,7 +152,7 @@ fn only_certificates_of_a_machine_can_have_text_around_them() {
     file["clusters"][1]["cluster"]["certificate-authority"] = json!("latin2.crt");
     let endpoint = endpoint(&file);
     assert_eq!(endpoint.ca(), [b"CA of the file".to_vec().into()]);
-    // The endpoint is stored as text, and can be read again.
+    // The endpoint is stored as text that can be parsed again.
     let again = ClusterEndpoint::from_fields(endpoint.to_fields(), "the store").unwrap();
     assert_eq!(again.ca(), endpoint.ca());
 }

@@ -25,7 +25,7 @@ fn token(user: Value) -> String {
     }
 }
 
-/// The certificates in the login of this user, whose key is in the same file.
+/// The certificates in this user's login. The key is in the same file.
 fn chain(user: Value) -> String {
     match login(user) {
         Login::Token(_) => panic!("a token"),

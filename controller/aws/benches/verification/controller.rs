@@ -1,4 +1,4 @@
-//! The controller's part: the chain for a request, up to the attested identity.
+//! The controller's part of the verification: the chain for a request, up to the attested identity.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ pub(crate) fn signers(signer: &TestSigner) -> Signers {
     Signers::embedded().with_file(&file).unwrap()
 }
 
-/// A client for only this service.
+/// A client that calls only this service.
 pub(crate) fn caller(service: &Service) -> Sts {
     let settings = StsSettings {
         endpoints: [(REGION.to_owned(), service.host().parse().unwrap())].into(),
@@ -117,7 +117,7 @@ pub(crate) fn policy() -> AwsPolicy {
     AwsPolicy::new(&AwsSettings::default(), Some(CLUSTER.to_owned()))
 }
 
-/// Placeholder credentials, whose calls fail. Nothing uses their values.
+/// Placeholder credentials. Calls that use them fail. Nothing uses their values.
 #[derive(Debug)]
 pub(crate) struct OneTenant(Credentials);
 

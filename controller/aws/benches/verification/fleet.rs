@@ -36,7 +36,7 @@ pub(crate) const CLUSTER: &str = "prod";
 /// The time of all signatures and decisions.
 const NOW: &str = "20260101T120000Z";
 
-/// The same time, for computations.
+/// The time of all signatures and decisions, for computations.
 pub(crate) fn now() -> SystemTime {
     UNIX_EPOCH + Duration::from_hours(490_908)
 }
@@ -46,7 +46,7 @@ pub(crate) fn launch() -> SystemTime {
     now() - Duration::from_hours(12)
 }
 
-/// The audience of the evidence: the cluster.
+/// The audience of the evidence, which is the cluster.
 pub(crate) fn audience() -> Audience {
     Audience::parse(CLUSTER).unwrap()
 }
@@ -90,7 +90,7 @@ impl Instance {
         NodeName::parse(&node_name(&id(self.index))).unwrap()
     }
 
-    /// A request with a new key, as the plugin creates it and the API server stores it.
+    /// A request with a new key, in the form in which the plugin creates it and the API server stores it.
     pub(crate) fn request(&self) -> CertificateSigningRequest {
         let csr = self.csr();
         let spki = CertificationRequest::from_der(&csr)

@@ -2,9 +2,9 @@
 //!
 //! The benchmark measures the complete verification in the controller, from the API server's object to the attested
 //! identity. It measures this once with STS responses from memory, and once with an STS service on this machine. The
-//! measurement includes the client's work, but not the service's work. EC2 responds immediately in both cases. Then the
-//! benchmark measures the parts with the same functions, and how long it takes to resolve the AWS identity of one
-//! cluster, among few and among many clusters. Then a tenant uses long identities in many regions. At the end, the
+//! measurement includes the client's work, but not the service's work. EC2 responds immediately in both cases. It then
+//! measures the parts with the same functions, and the time to resolve the AWS identity of one cluster, among few
+//! clusters and among many clusters. After that, a tenant uses long identities in many regions. At the end, the
 //! benchmark checks, for each lock, the longest time for which the lock was held.
 //!
 //! The benchmark measures the CPU time of a single thread. It writes criterion's results to `target/criterion`, and a
@@ -96,7 +96,7 @@ impl World {
         assert_eq!(self.sts.calls().len(), calls, "STS was asked");
     }
 
-    /// Measures requests that are each verified once.
+    /// Measures requests, each of which is verified once.
     fn asked_of_sts(&self, results: &mut Results) {
         let requests: Vec<_> = self
             .fleet

@@ -72,7 +72,7 @@ pub(crate) fn measure(world: &World, results: &mut Results) {
     });
 }
 
-/// Reads the key, and uses it as the controller does.
+/// Reads the key, and uses it in the same way as the controller.
 fn has_signed(csr: &CertificationRequest) {
     let point = csr.key_bits().unwrap();
     let key = ParsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, point).unwrap();

@@ -55,10 +55,10 @@ pub(crate) fn measure(results: &mut Results) {
     }
 }
 
-/// Clusters in separate namespaces, whose roles are assumed with one jump role. A selector permits each namespace.
+/// Clusters in separate namespaces, whose roles are assumed with the same jump role. A selector permits each namespace.
 fn fleet(clusters: usize, identities: usize) -> (IdentityStore, Vec<ClusterTenant>) {
     let store = IdentityStore::new(TenancySettings::default(), "capa-system");
-    // The objects are added one at a time, as a watch does, because the time under the lock is measured.
+    // The objects are added one at a time, as in a watch, because the time under the lock is measured.
     let put = |kind, name: &str, spec: &str| {
         let identity = Identity::parse(kind, spec);
         drop(store.update(|objects| objects.put_identity("", name, identity)));

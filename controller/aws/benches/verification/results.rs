@@ -14,7 +14,7 @@ use serde_json::json;
 /// The maximum processor time for which a lock that tenants share can be held.
 const MAX_HELD: Duration = Duration::from_millis(1);
 
-/// Locks that these measurements use.
+/// The locks that these measurements use.
 const LOCKS: [Lock; 15] = [
     Lock::ConfigMapReaders,
     Lock::Ec2Answers,
@@ -96,7 +96,7 @@ impl Results {
         Some(median)
     }
 
-    /// Adds, for each lock, the longest time for which it was held, instead of a median.
+    /// Adds for each lock the longest time for which it was held, instead of a median.
     ///
     /// # Panics
     ///

@@ -1,5 +1,5 @@
-//! A tenant with the longest identities and names, in many Clusters and regions. No call leaves this process, and time
-//! does not pass while a call waits.
+//! A tenant with the longest possible identities and names, in many Clusters and regions. No call leaves this process,
+//! and no time passes while a call waits.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use tokio::runtime::Builder;
 
 use crate::controller::OneTenant;
 
-/// The Clusters, each with an identity.
+/// The number of Clusters, each with an identity.
 const CLUSTERS: usize = 100;
 
 /// The number of regions for each Cluster. It exceeds the number of sessions that a Cluster keeps. With all Clusters,
@@ -32,7 +32,7 @@ const MANY_CLUSTERS: usize = 1000;
 
 const NAMESPACE: &str = "tenant-a";
 
-/// Uses the identities, to measure the time under the locks.
+/// Uses the identities, so that the time under the locks can be measured.
 pub(crate) fn serve() {
     let mut runtime = Builder::new_current_thread();
     let runtime = runtime.enable_all().start_paused(true).build().unwrap();
@@ -123,7 +123,7 @@ fn spec() -> String {
     spec.to_string()
 }
 
-/// An STS and an API server that accept every call.
+/// A simulated STS and API server that accept every call.
 #[derive(Debug)]
 struct AllTrusted;
 

@@ -1,4 +1,4 @@
-//! Each check of a signed document: the valid message with one change.
+//! Tests of each check of a signed document: the valid message with one change.
 
 mod additions;
 mod attacks;
@@ -16,11 +16,11 @@ use crate::denial::AwsDenial;
 const REGION: &str = "eu-west-1";
 const SERIAL: [u8; 8] = [0xb6, 0x4b, 0xde, 0x5a, 0xd0, 0x09, 0x24, 0xcc];
 
-/// The test's signer for [`REGION`] only.
+/// The test's signer, which is only for [`REGION`].
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new(SERIAL));
 /// A signer for another region, with a different serial number.
 static OTHER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([0x11; 8]));
-/// AWS's signers, and the two signers of the tests.
+/// AWS's signers, and the two signers in the tests.
 static SIGNERS: LazyLock<Signers> = LazyLock::new(|| {
     Signers::embedded()
         .with_file(&SIGNER.signers_file(&[REGION]))

@@ -163,7 +163,8 @@ mod tests {
     #[error("service error")]
     struct ServiceError(#[source] Box<dyn StdError + Send + Sync>);
 
-    /// A web identity that STS rejects. In the SDK's error, the message from STS is the cause of the cause.
+    /// The error for a web identity that STS rejects. In the SDK's error, the message from STS is the cause of the
+    /// cause.
     async fn refused() -> Result<aws_credential_types::Credentials, CredentialsError> {
         let answer = "InvalidIdentityToken: No OpenIDConnect provider found";
         Err(CredentialsError::provider_error(ServiceError(

@@ -1,4 +1,4 @@
-//! The real SDK against moto's EC2.
+//! Tests with the real SDK and moto's EC2.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
@@ -30,7 +30,7 @@ static MOTO: LazyLock<Moto> = LazyLock::new(Moto::start);
 const REGION: &str = "eu-west-1";
 const OWNED: (&str, &str) = ("sigs.k8s.io/cluster-api-provider-aws/cluster/prod", "owned");
 const MINUTE: Duration = Duration::from_mins(1);
-/// The duration of a call if the service hangs.
+/// The duration of a call to a service that hangs.
 const SHORT: Duration = Duration::from_millis(300);
 
 fn instances() -> Instances {
@@ -45,7 +45,7 @@ fn limited(limits: Limits) -> Instances {
     Instances::with(Arc::new(PerAccount), Arc::new(Ec2::new(settings)), limits)
 }
 
-/// An instance of the cluster `prod`, in an account that only this test uses.
+/// An instance in the cluster `prod`, in an account that only this test uses.
 fn instance(account: &str) -> Instance {
     MOTO.ec2(account, REGION).run(&[OWNED])
 }
@@ -262,7 +262,7 @@ async fn a_hanging_ec2_call_times_out_and_is_retried_later() {
             answered => return assert!(answered.unwrap().is_some()),
         }
     }
-    panic!("EC2 is asked again and does not answer");
+    panic!("EC2 was called again and did not respond");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The work under the lock of all objects, and the limits on their texts.
+//! Tests of the work under the lock on all objects, and of the limits on their texts.
 
 use node_attestation_runtime::shared::Lock;
 use node_attestation_runtime::shared::testing::most_visited;
@@ -24,7 +24,7 @@ fn an_identity_is_parsed_without_the_lock_of_all_objects() {
     let object: WithSpec = serde_json::from_str(&object.to_string()).unwrap();
 
     let visited = most_visited(|| {
-        // A new object, its replacement, and its removal.
+        // The cases are a new object, its replacement, and its removal.
         for found in [Some(&object), Some(&object), None] {
             put_custom(&store, &source, &key, found).unwrap();
         }

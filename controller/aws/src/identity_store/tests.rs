@@ -42,7 +42,7 @@ fn aws_cluster() -> Option<Cluster> {
     })
 }
 
-/// A store of a cluster with the identity `a`, after all objects were read.
+/// A store for a cluster with the identity `a`, after all objects were read.
 fn store() -> IdentityStore {
     let store = IdentityStore::new(TenancySettings::default(), "capa-system");
     store.update(|all| {
@@ -326,7 +326,7 @@ fn a_managed_control_plane_determines_the_region_of_its_cluster() {
     );
     let accepts = || store.accepts_region(&tenant(), "eu-west-2");
     assert_eq!(accepts(), Ok(false));
-    // The AWSCluster does not name the region.
+    // The AWSCluster does not specify the region.
     store.failed(&Source::Infrastructure("AWSCluster"));
     assert_eq!(accepts(), Ok(false));
     let source = Source::Infrastructure("AWSManagedControlPlane");
@@ -362,7 +362,7 @@ async fn an_interrupted_watch_denies_nothing_until_it_has_caught_up() {
     assert_eq!(store.resolve(&tenant()).unwrap_err(), broken);
 }
 
-/// The identity that a Cluster `one` in this namespace gets from a service account identity.
+/// The identity that the Cluster `one` in this namespace gets from a service account identity.
 fn of_account(store: &IdentityStore, namespace: &str, name: &str) -> Result<(), IdentityError> {
     let key = ObjectKey::new(namespace, "one");
     let cluster = Cluster {
@@ -452,7 +452,7 @@ fn clusters_beyond_the_number_of_their_namespace_hide_no_others() {
         store.put_infrastructure("AWSCluster", key(number), naming(ROLE).map(Ok));
     }
 
-    // The last Cluster, and the AWSCluster of the first one.
+    // The cases are the last Cluster, and the AWSCluster of the first Cluster.
     for number in [OF_CLUSTERS.objects, 0] {
         let tenant = ClusterTenant::new(key(number));
         let error = store.resolve(&tenant).unwrap_err();

@@ -33,10 +33,10 @@ const ROLES: [&str; 4] = [
     "awsclusterroleidentities",
 ];
 
-/// The served kinds. The kinds of managed control planes, and others, are not served.
+/// The served kinds. Other kinds, such as managed control planes, are not served.
 pub(super) const KINDS: [[&str; 4]; 4] = [CLUSTERS, STATICS, AWS_CLUSTERS, ROLES];
 
-/// A time that is longer than the longest pause of a failed watch.
+/// A time that is longer than the longest pause after a watch fails.
 const FAILED: Duration = Duration::from_secs(16);
 
 struct Bed {
@@ -86,7 +86,7 @@ impl Bed {
         self.server.put("namespaces", "", name, &json!({}));
     }
 
-    /// An identity that every namespace is allowed to use.
+    /// Adds an identity that every namespace is allowed to use.
     fn identity(&self, name: &str, secret: &str) {
         let spec = json!({"spec": {"allowedNamespaces": {}, "secretRef": secret}});
         self.server.put(STATICS[3], "", name, &spec);
@@ -98,7 +98,7 @@ impl Bed {
         self.server.put("secrets", "capa-system", name, &data);
     }
 
-    /// The cluster `one` of `tenant-a`, with a static identity.
+    /// Adds the cluster `one` in `tenant-a`, with a static identity.
     fn cluster(&self, identity: &str) {
         let reference = json!({"kind": "AWSCluster", "name": "one", "apiGroup": INFRASTRUCTURE});
         let cluster = json!({"spec": {"infrastructureRef": reference}});
@@ -192,7 +192,7 @@ async fn secrets_over_the_limit_wait_and_do_not_displace_others() {
     }
     let _running = bed.begin().await;
     assert_eq!(bed.server.watched("secrets").len(), MAX_SECRETS);
-    // By its name, this identity would be the first.
+    // In the order of names, this identity would be the first.
     bed.identity("a", "a");
     bed.secret("a", "AKIA2");
     bed.cluster("a");

@@ -1,4 +1,4 @@
-//! The machines of a cluster that a tag identifies.
+//! Tests of the machines in a cluster that a tag identifies.
 
 use tokio::time::advance;
 

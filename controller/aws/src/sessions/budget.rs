@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(waited, Duration::ZERO);
     }
 
-    /// The time that `late` waits for a call, if `flood` started to wait for `calls` calls before.
+    /// The time for which `late` waits for a call, if `flood` started to wait for `calls` calls earlier.
     async fn wait_behind(flood: &ObjectKey, late: &ObjectKey, of_all: bool) -> Duration {
         let budget = Budget::new();
         let take = async |cluster: &ObjectKey| {

@@ -396,7 +396,7 @@ mod tests {
         assert!(state.settle(Err(outage())).is_ok());
         assert!(state.known().is_some_and(|known| known.is_ok()));
         assert_eq!(state.condition("eu-west-1"), (None, Some(outage())));
-        // In its pause, and after it in the five minutes after the first rejection.
+        // The times are in the pause, and after it within the five minutes after the first rejection.
         for pause in [Duration::ZERO, Duration::from_mins(1)] {
             tokio::time::advance(pause).await;
             assert_eq!(state.rejected(Instant::now()), Rejection::Endured);

@@ -1,4 +1,4 @@
-//! STS for tests, with a counter of its calls.
+//! A test STS that counts its calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::tenancy::{
 };
 use crate::testing::credentials;
 
-/// The plan of a cluster of `tenant-a` with this identity.
+/// The plan for a cluster in `tenant-a` that has this identity.
 pub(crate) fn plan(objects: &Objects, identity: &str) -> Plan {
     let (kind, name) = identity.split_once('/').unwrap();
     let cluster = Cluster {
@@ -42,18 +42,18 @@ pub(crate) fn plan(objects: &Objects, identity: &str) -> Plan {
     explained.plan.unwrap()
 }
 
-/// STS in memory, which answers every call, or fails with the failure that was set for a role.
+/// An in-memory STS that answers every call, or fails with the failure that was set for a role.
 #[derive(Debug, Default)]
 pub(crate) struct CountingSts {
     calls: Mutex<Vec<(String, String)>>,
     failures: Mutex<BTreeMap<String, FailureKind>>,
     life: Mutex<Option<Duration>>,
-    /// The next call panics, as the SDK does for an invalid header.
+    /// Whether the next call panics, like the SDK with an invalid header.
     panics: AtomicBool,
 }
 
 impl CountingSts {
-    /// The roles that were assumed, and the access keys that assumed them.
+    /// The roles that were assumed, each with the access key that assumed it.
     pub(crate) fn calls(&self) -> Vec<(String, String)> {
         self.calls.lock().clone()
     }
@@ -62,7 +62,7 @@ impl CountingSts {
         self.calls.lock().len()
     }
 
-    /// The failure of a role or of `GetCallerIdentity`, in all regions or `in` one region.
+    /// Sets the failure of a role or of `GetCallerIdentity`, in all regions or `in` one region.
     pub(crate) fn fail(&self, role: &str, failure: Option<FailureKind>) {
         let mut failures = self.failures.lock();
         match failure {
@@ -71,7 +71,7 @@ impl CountingSts {
         }
     }
 
-    /// The lifetime of every session, regardless of the requested lifetime.
+    /// Sets the lifetime of every session, regardless of the requested lifetime.
     pub(crate) fn live(&self, life: Duration) {
         *self.life.lock() = Some(life);
     }
@@ -94,7 +94,7 @@ impl CountingSts {
             calls.push((arn.clone(), source.to_owned()));
             calls.len()
         };
-        // Other requests arrive while STS answers.
+        // Other requests arrive while STS processes the call.
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!self.panics.swap(false, Ordering::Relaxed), "asked for");
         if let Some(failure) = self.failure(&arn, region) {
@@ -146,12 +146,12 @@ impl AssumeRole for CountingSts {
     }
 }
 
-/// A user of the controller's account. The strict STS recognizes its access key.
+/// A user in the controller's account. The strict STS recognizes its access key.
 pub(crate) const CONTROLLER_USER: &str = "arn:aws:iam::999988887777:user/controller";
 
 const ACCESS_KEY: &str = "AKIAOWN";
 
-/// A service that checks signatures, trust policies and external IDs, for the SDK.
+/// A service for the SDK that checks signatures, trust policies and external IDs.
 pub(crate) struct StrictSts {
     pub(crate) service: Sts,
     pub(crate) region: &'static str,
@@ -186,7 +186,7 @@ impl StrictSts {
         )
     }
 
-    /// The parameters of all calls so far, without the parameters that every call has.
+    /// The parameters of all calls so far, without the parameters that every call contains.
     pub(crate) fn parameters(&self) -> Vec<BTreeMap<String, String>> {
         let parameters = |call: Call| {
             let pairs = url::form_urlencoded::parse(call.body.as_bytes()).into_owned();

@@ -1,4 +1,4 @@
-//! The parser for STS answers, without STS.
+//! Test access to the parser for STS responses.
 
 use hyper::StatusCode;
 use node_attestation_core::refusal::Refusal;
@@ -9,7 +9,7 @@ use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 use crate::partition::Partition;
 
-/// Whether the caller in an answer with this status is the instance of `document`.
+/// Whether the caller in a response with this status is the instance in `document`.
 ///
 /// # Errors
 ///

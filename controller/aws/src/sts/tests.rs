@@ -1,4 +1,4 @@
-//! Table C of the attacks: the valid case with one change, against a service that computes signatures itself.
+//! Tests for table C of the attacks: the valid case with one change, using a service that computes signatures itself.
 
 mod age;
 mod answers;

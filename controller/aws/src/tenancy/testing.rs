@@ -1,4 +1,4 @@
-//! Objects for the tests of the resolution.
+//! Objects for testing the resolution.
 
 use serde_json::{Value, json};
 
@@ -9,12 +9,12 @@ use super::plan::{Plan, Root};
 /// The namespace of the cluster.
 pub(crate) const TENANT: &str = "tenant-a";
 
-/// The role of an account.
+/// The ARN of a role in this account.
 pub(crate) fn arn(name: &str) -> String {
     format!("arn:aws:iam::111122223333:role/{name}")
 }
 
-/// Objects with the namespaces `tenant-a` and `tenant-b`, and the controller's identity for all.
+/// Objects that contain the namespaces `tenant-a` and `tenant-b`, and the controller's identity for all namespaces.
 pub(crate) fn objects() -> Objects {
     let mut objects = Objects {
         capa_namespace: "capa-system".to_owned(),
@@ -64,7 +64,7 @@ pub(crate) fn put(objects: &mut Objects, name: &str, spec: &Value) {
     objects.put_identity(TENANT, &identity.name, parsed);
 }
 
-/// A role identity that every namespace is allowed to use, with a source.
+/// A role identity with a source, which every namespace is allowed to use.
 pub(crate) fn role(source: &str, name: &str) -> Value {
     let source = identity(source);
     json!({
@@ -81,7 +81,7 @@ pub(crate) fn secret(objects: &mut Objects, name: &str, data: &[(&str, &str)]) {
     objects.access_keys.insert(name.to_owned(), key);
 }
 
-/// A static identity that every namespace is allowed to use, with its Secret.
+/// A static identity with its Secret, which every namespace is allowed to use.
 pub(crate) fn static_identity(objects: &mut Objects, name: &str) {
     let spec = json!({"allowedNamespaces": {}, "secretRef": name});
     put(objects, &format!("AWSClusterStaticIdentity/{name}"), &spec);
@@ -92,7 +92,7 @@ pub(crate) fn static_identity(objects: &mut Objects, name: &str) {
     );
 }
 
-/// The root and the roles of a plan, as a short text.
+/// The root and the roles in a plan, as a short text.
 pub(crate) fn summary(plan: &Plan) -> (String, Vec<String>) {
     let root = match &plan.root {
         Root::Controller => "controller".to_owned(),

@@ -79,7 +79,7 @@ impl Bed {
             .update(|all| put(all, &identity, &role(CONTROLLER, name)));
     }
 
-    /// A cluster of the namespace, with an identity.
+    /// A cluster in the namespace that has an identity.
     fn cluster(&self, namespace: &str, identity: &str) -> ClusterTenant {
         let key = ObjectKey::new(namespace, "one");
         let infrastructure = ObjectRef {
@@ -122,7 +122,7 @@ impl Bed {
         keys.await.unwrap().access_key_id().to_owned()
     }
 
-    /// The reason for missing credentials.
+    /// The reason why there are no credentials.
     async fn refused(&self, tenant: &ClusterTenant) -> &'static str {
         let error = self.ask(tenant).await.unwrap_err();
         match error.cause::<TenantError>().unwrap() {
@@ -404,7 +404,7 @@ async fn the_controller_identity_fallback_is_reported_without_resolution() {
              account 999988887777",
         )
     );
-    // An identity with the same credentials counts as the same identity.
+    // An identity that has the same credentials counts as the same identity.
     let named = bed.cluster("tenant-a", CONTROLLER);
     let report = bed.tenants.identity_report(&named);
     assert_eq!(

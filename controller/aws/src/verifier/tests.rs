@@ -1,4 +1,4 @@
-//! The order of the checks, and the calls of each check.
+//! Tests of the order of the checks, and of the calls in each check.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn launch() -> SystemTime {
     now() - Duration::from_hours(12)
 }
 
-/// A request from an instance, and the state of the services that verify it.
+/// A request from an instance, and the state of the services with which it is verified.
 struct Case {
     sts: Service,
     ec2: FakeEc2,

@@ -106,7 +106,7 @@ mod tests {
         assert_ne!(names[0], names[1]);
     }
 
-    /// Valid, invalid and long names, and names that a tenant could choose for an attack.
+    /// Generates valid, invalid and long names, and names that a tenant could choose for an attack.
     fn text() -> impl Strategy<Value = String> {
         prop_oneof![
             "[a-z0-9]{1,3}([-.][a-z0-9]{1,3}){0,3}",
@@ -127,7 +127,7 @@ mod tests {
 
         #[test]
         fn different_cluster_and_node_pairs_have_different_names(pairs in prop::collection::vec((text(), text()), 1..40)) {
-            // The pairs also include variants with the dot at a different position.
+            // The pairs also include variants in which the dot is at a different position.
             let moved = pairs.iter().flat_map(|(cluster, node)| {
                 let whole = format!("{cluster}.{node}");
                 let cuts = whole.match_indices('.');

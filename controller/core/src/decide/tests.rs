@@ -1,4 +1,4 @@
-//! The valid requests, and the order of the steps.
+//! Tests of the valid requests, and of the order of the steps.
 
 mod adoption;
 mod attacks;
@@ -35,8 +35,8 @@ fn issued(decision: Decision) -> IssuedCertificate {
     certificate
 }
 
-/// UIDs that differ from the current UID of the record: an earlier and a later generation, and the UID of another
-/// record.
+/// UIDs that differ from the current UID in the record: an earlier generation, a later generation, and the UID of
+/// another record.
 fn not_present(former: CertificateUid, present: CertificateUid) -> [CertificateUid; 3] {
     assert_eq!(former.record, present.record);
     assert!(former.generation < present.generation);

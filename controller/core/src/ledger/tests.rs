@@ -1,4 +1,4 @@
-//! The rules, the records and the sweep together.
+//! Tests of the rules, the records and the sweep together.
 
 mod created_again;
 mod history;

@@ -1,4 +1,4 @@
-//! A cluster with two machines, `m1` and `m2`, which have their own tokens, and a machine without one.
+//! A cluster with two machines, `m1` and `m2`, which have their own tokens, and a machine that has no token.
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -25,7 +25,7 @@ use crate::verifier::{
     Appraisal, Assurance, AttestedIdentity, Identity, InsecureVerifier, Verifier, Verifiers,
 };
 
-/// The maximum validity of certificates in test clusters.
+/// The maximum validity of certificates in the test clusters.
 pub const WEEK: Duration = Duration::from_hours(7 * 24);
 
 /// Some day in 2027.
@@ -78,7 +78,7 @@ pub fn cluster() -> Context {
     Parts::default().cluster()
 }
 
-/// The cluster, with these Nodes.
+/// The cluster that contains these Nodes.
 pub fn cluster_of_nodes(nodes: Arc<dyn Nodes>) -> Context {
     Parts {
         nodes,
@@ -198,7 +198,7 @@ pub fn issued_at(
     certificate
 }
 
-/// The denial of this request by the cluster.
+/// The cluster's denial of this request.
 #[track_caller]
 pub fn denied(request: &CertificateSigningRequest) -> Denial {
     let decision = decided(request, &cluster());

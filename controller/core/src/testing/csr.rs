@@ -1,4 +1,4 @@
-//! A PKCS#10 request in parts, signed when it is encoded.
+//! A PKCS#10 request in parts, which is signed when it is encoded.
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair as _};
@@ -14,19 +14,19 @@ const ECDSA_WITH_SHA256: &str = "1.2.840.10045.4.3.2";
 const EXTENSION_REQUEST: &str = "1.2.840.113549.1.9.14";
 
 pub struct Csr {
-    /// Parts of the subject, each a SET.
+    /// The parts of the subject, each of which is a SET.
     pub subject: Vec<Vec<u8>>,
-    /// The kind of the key: the content of its `AlgorithmIdentifier`.
+    /// The key type: the content of the `AlgorithmIdentifier`.
     pub key_algorithm: Vec<Vec<u8>>,
-    /// The bits of the public key. If `None`, the bits of `key`.
+    /// The bits of the public key. If it is `None`, the bits of `key` are used.
     pub key_bits: Option<Vec<u8>>,
     /// Requested extensions.
     pub extensions: Vec<Vec<u8>>,
-    /// All attributes. If `None`, only the attribute with the extensions.
+    /// All attributes. If it is `None`, the request contains only the attribute with the extensions.
     pub attributes: Option<Vec<Vec<u8>>>,
     /// The content of the signature's `AlgorithmIdentifier`.
     pub signature_algorithm: Vec<Vec<u8>>,
-    /// The signature. If `None`, a signature with its own key.
+    /// The signature. If it is `None`, the request is signed with its own key.
     pub signature: Option<Vec<u8>>,
     /// The key that signs the request.
     pub key: EcdsaKeyPair,

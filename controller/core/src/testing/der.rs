@@ -1,4 +1,4 @@
-//! A DER writer without checks: it also encodes invalid structures.
+//! A DER writer without checks, which can also encode invalid structures.
 
 pub const SEQUENCE: u8 = 0x30;
 pub const SET: u8 = 0x31;
@@ -54,7 +54,7 @@ pub fn octets(content: &[u8]) -> Vec<u8> {
     tlv(0x04, content)
 }
 
-/// A bit string with complete bytes.
+/// A bit string that consists of complete bytes.
 pub fn bits(content: &[u8]) -> Vec<u8> {
     tlv(0x03, &[&[0], content].concat())
 }

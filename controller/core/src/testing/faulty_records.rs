@@ -1,4 +1,4 @@
-//! Records in memory with a fault.
+//! In-memory records with a fault.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::verifier::Identity;
 /// A fault of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The cache has no record yet.
+    /// The cache does not contain any records yet.
     Uncached,
-    /// The cache contains each tombstone as the record before its retirement.
+    /// The cache contains each tombstone as the record before it was retired.
     Outdated,
-    /// The cache finds each tombstone by its name, as the record before its retirement.
+    /// The cache finds each tombstone by its name, as the record before it was retired.
     Unretired,
     /// The cache finds each record by its name, with the provider ID of another machine.
     FormerHolder,
@@ -33,7 +33,7 @@ pub enum Fault {
     AnswerLost,
 }
 
-/// These records, with a fault.
+/// These records, in which a fault occurs.
 #[derive(Debug)]
 pub struct FaultyRecords(pub Arc<MemoryRecords>, pub Fault);
 

@@ -13,7 +13,7 @@ use crate::scope::Enforcement;
 use crate::time::since_epoch;
 
 impl RecordLedger {
-    /// A sweep in which the monotonic clock also shows this time.
+    /// The result of a sweep in which the monotonic clock also shows this time.
     pub async fn sweep_at(
         &self,
         now: SystemTime,
@@ -22,7 +22,7 @@ impl RecordLedger {
         self.sweep((now, now), since_epoch(now), listed).await
     }
 
-    /// A ledger in memory, of a cluster without Nodes.
+    /// An in-memory ledger for a cluster without Nodes.
     pub fn in_memory(inventory: Arc<dyn Inventory>, policy: LedgerPolicy) -> Self {
         Self::new(
             Arc::new(MemoryRecords::default()),
@@ -42,7 +42,7 @@ impl RecordLedger {
     }
 }
 
-/// UIDs from a counter, so that two records never have the same UID. Clones share the counter.
+/// UIDs that are derived from a counter, so that two records never have the same UID. Clones share the counter.
 #[derive(Debug, Clone)]
 pub struct Uids {
     first: u128,
@@ -50,7 +50,7 @@ pub struct Uids {
 }
 
 impl Uids {
-    /// The first UID, and the UIDs after it.
+    /// Creates UIDs that start with this UID.
     pub fn from(first: [u8; 16]) -> Self {
         Self {
             first: u128::from_be_bytes(first),

@@ -1,4 +1,4 @@
-//! A cluster's Nodes in memory.
+//! The Nodes of a cluster, in memory.
 
 use std::collections::HashMap;
 use std::time::SystemTime;
@@ -29,7 +29,7 @@ impl MemoryNodes {
         nodes.remove(name);
     }
 
-    /// Sets the time of the API server, which is unknown before this call.
+    /// Sets the API server's time, which is unknown before this call.
     pub fn show_time(&self, time: SystemTime) {
         *self.time.lock() = Some(time);
     }

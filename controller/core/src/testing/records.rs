@@ -1,4 +1,4 @@
-//! A cluster with machines `m1` to `m3` and names `n1` to `n3`, with a clock in hours.
+//! A cluster with machines `m1` to `m3` and names `n1` to `n3`, whose clock counts hours.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -54,7 +54,7 @@ pub fn machine(name: &str, state: MachineState) -> Machine {
     machine
 }
 
-/// An attested claim with a bootstrap token, for a certificate of ten hours.
+/// An attested claim with a bootstrap token, for a certificate that is valid for ten hours.
 pub fn claim(machine: &str, node: &str, key: u8, hour: u32) -> Claim {
     let identity = Identity::of(provider_id(machine));
     Claim {
@@ -73,10 +73,10 @@ pub fn claim(machine: &str, node: &str, key: u8, hour: u32) -> Claim {
     }
 }
 
-/// Each byte of the first UID.
+/// The value of each byte in the first UID.
 const FIRST: u8 = 7;
 
-/// The renewal of this generation of `n1`, for a certificate of ten hours.
+/// The renewal of this generation of `n1`, for a certificate that is valid for ten hours.
 pub fn renewal(machine: &str, generation: u64, hour: u32) -> Renewal {
     Renewal {
         node_name: name("n1"),
@@ -143,7 +143,7 @@ impl World {
         }
     }
 
-    /// A world in which `m1` holds `n1` with key 1 since hour 0.
+    /// A world in which `m1` has held `n1` with key 1 since hour 0.
     pub fn held(policy: LedgerPolicy) -> Self {
         let world = Self::with(policy);
         world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
@@ -154,12 +154,12 @@ impl World {
         self.ledger_over(self.records.clone())
     }
 
-    /// The records, with this fault.
+    /// The records, in which this fault occurs.
     pub fn faulty(&self, fault: Fault) -> Arc<FaultyRecords> {
         Arc::new(FaultyRecords(self.records.clone(), fault))
     }
 
-    /// The ledger, with these records.
+    /// The ledger that uses these records.
     pub fn ledger_over(&self, records: Arc<dyn Records>) -> RecordLedger {
         let machines = StaticInventory::new(self.machines.clone()).unwrap();
         RecordLedger::new(
@@ -224,7 +224,8 @@ impl World {
             .extend(state.map(|state| machine(name, state)));
     }
 
-    /// Adds a Node without a provider ID, which is one hour old. Its Lease was renewed at `hour`, or one hour before.
+    /// Adds a Node without a provider ID, which is one hour old. Its Lease was renewed at `hour`, or one hour before
+    /// `hour`.
     pub fn node(&self, node: &str, is_up: bool, hour: u32) {
         let renewed = if is_up { at(hour) } else { at(hour) - HOUR };
         let node_is = Node {
@@ -251,7 +252,7 @@ impl World {
         stored.expect("a record").record
     }
 
-    /// Changes the record, as an operator would.
+    /// Changes the record like an operator.
     #[track_caller]
     pub fn edit(&self, node: &str, change: impl FnOnce(&mut Record)) {
         let stored = block_on(self.records.read(&name(node))).unwrap();

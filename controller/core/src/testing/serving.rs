@@ -1,4 +1,4 @@
-//! Requests for serving certificates, in a cluster whose machines have addresses.
+//! Requests for serving certificates in a cluster whose machines have addresses.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub const ADDRESS: [u8; 4] = [192, 0, 2, 1];
 /// An IPv6 address of machine `m1`.
 pub const ADDRESS_6: &str = "2001:db8::1";
 
-/// Machine `m1` with its addresses and names.
+/// Machine `m1`, with its addresses and names.
 pub fn serving_machine() -> Machine {
     let mut machine = machine("m1", "n1", Some("abcdef"));
     machine.addresses = vec![ADDRESS.into(), ADDRESS_6.parse().unwrap()];
@@ -30,7 +30,7 @@ pub fn serving_machine() -> Machine {
     machine
 }
 
-/// Machine `m2`, which has a different address and name, and also the address and name from the test.
+/// Machine `m2`, which has a different address and name, and also the address and the name from the test.
 pub fn other_machine() -> Machine {
     let mut machine = machine("m2", "n2", Some("ghijkl"));
     machine.addresses = vec![[192, 0, 2, 2].into()];
@@ -38,7 +38,7 @@ pub fn other_machine() -> Machine {
     machine
 }
 
-/// A cluster with these machines, in which no node has joined.
+/// A cluster that contains these machines, and that no node has joined.
 pub fn serving_cluster_of(machines: Vec<Machine>) -> Context {
     Context {
         inventory: Arc::new(StaticInventory::new(machines).unwrap()),
@@ -52,7 +52,7 @@ pub fn serving_cluster_of(machines: Vec<Machine>) -> Context {
     }
 }
 
-/// The cluster in which node `n1` on machine `m1` has joined, and `m2` has not.
+/// The cluster that node `n1` on machine `m1` has joined, and `m2` has not.
 pub fn serving_cluster() -> Context {
     joined(serving_cluster_of(vec![serving_machine(), other_machine()]))
 }

@@ -15,7 +15,7 @@ use node_attestation_core::request::{
 use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::{AttestedIdentity, Verifier};
 
-/// Creates every link once, from its predecessor.
+/// Creates every link once, from the preceding link.
 pub(crate) async fn chain(
     object: &CertificateSigningRequest,
     context: &Context,
@@ -53,7 +53,7 @@ pub(crate) async fn serving(
     Ok(corroborated.sign(signer, now).await?)
 }
 
-/// The approval of a request for which another signer signs.
+/// The approval of a request that another signer signs.
 pub(crate) fn approved(corroborated: CorroboratedCsr) -> Option<Approval> {
     corroborated.approve().ok()
 }

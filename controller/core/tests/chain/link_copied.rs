@@ -1,4 +1,4 @@
-//! Creates each link from another value of the same type, or without a predecessor.
+//! Cases that create each link from another value of the same type, or without the preceding link.
 
 use node_attestation_core::request::*;
 

@@ -1,4 +1,4 @@
-//! Creates each link without its predecessor.
+//! Cases that create each link without the preceding link.
 
 use node_attestation_core::request::*;
 

@@ -1,4 +1,4 @@
-//! Calls the step of each link without the check of the next link.
+//! Cases that call the step of each link without the check of the next link.
 
 use std::sync::Arc;
 use std::time::SystemTime;

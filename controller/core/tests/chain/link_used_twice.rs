@@ -1,4 +1,4 @@
-//! Uses each link a second time, after its check.
+//! Cases that use each link a second time, after its check.
 
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -1,4 +1,4 @@
-//! A renewal of an identity that was not attested.
+//! A case that renews an identity that was not attested.
 
 use std::time::SystemTime;
 

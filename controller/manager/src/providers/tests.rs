@@ -27,7 +27,7 @@ To start with a symptom, see [Troubleshoot](troubleshooting.md).
 A test writes this page from the code: `UPDATE=1 cargo test -p node-attestation-manager providers`.
 ";
 
-/// The reasons for denials in the core, then in each provider.
+/// The reasons for denials, first in the core, and then in each provider.
 fn denials() -> Vec<Reason> {
     let of_providers = [
         (Provider::AWS, AwsDenial::CATALOGUE),
@@ -69,7 +69,7 @@ fn outcomes() -> [(&'static str, &'static str, Vec<Reason>); 4] {
     ]
 }
 
-/// The list of reasons for the plugins, as `src/reasons.rs` describes it.
+/// The list of reasons for the plugins, in the format that `src/reasons.rs` describes.
 fn table() -> String {
     let mut text = String::new();
     for (title, _, reasons) in outcomes() {
@@ -90,7 +90,7 @@ fn table() -> String {
 fn markdown() -> String {
     let mut text = PREAMBLE.to_owned();
     for (title, about, reasons) in outcomes() {
-        // A write to a string cannot fail.
+        // Writing to a string cannot fail.
         let _ = write!(
             text,
             "\n## {title}\n\n{about}\n\n\
@@ -104,7 +104,7 @@ fn markdown() -> String {
                 meaning,
                 cure,
             } = reason;
-            // Otherwise, a placeholder such as `<name>` would be an HTML tag.
+            // Without the escape, a placeholder such as `<name>` would be an HTML tag.
             let [meaning, cure, message] =
                 [meaning.trim(), cure, message].map(|text| text.replace('<', r"\<"));
             let _ = writeln!(text, "| `{name}` | {meaning} | {cure} | {message} |");

@@ -44,7 +44,7 @@ impl Call {
 /// An answer to a call.
 pub(crate) enum Answer {
     Object(Value),
-    /// A list with this number of items, in pages.
+    /// A paged list with this number of items.
     Items(usize, Box<dyn Fn(usize) -> Value + Send>),
     Status(u16),
     /// A watch that receives the events for all watches on this path.
@@ -65,9 +65,9 @@ pub(crate) struct ApiServer {
     network: Network,
     calls: AtomicU64,
     watches: AtomicU64,
-    /// The open watches, by path.
+    /// The open watches, keyed by path.
     watching: Mutex<BTreeMap<String, Vec<UnboundedSender<Bytes>>>>,
-    /// The number of calls so far, by operation.
+    /// The number of calls so far for each operation.
     by_path: Mutex<BTreeMap<String, u64>>,
 }
 
@@ -95,7 +95,7 @@ impl ApiServer {
         open.retain(|watch| watch.send(Bytes::from(event.clone())).is_ok());
     }
 
-    /// The number of calls so far, by operation.
+    /// The number of calls so far for each operation.
     pub(crate) fn calls_by_path(&self) -> BTreeMap<String, u64> {
         self.by_path.lock().unwrap().clone()
     }

@@ -18,7 +18,7 @@ const IDENTITIES: &str = "/apis/attestation.cluster.x-k8s.io/v1alpha1/nodeidenti
 /// CA certificates and their keys, in base64.
 pub(crate) type Cas = Vec<(String, String)>;
 
-/// The objects, and the writes to them.
+/// The management cluster's objects, and the writes to them.
 pub(crate) struct Management {
     pub(crate) server: Arc<ApiServer>,
     clusters: usize,
@@ -26,7 +26,7 @@ pub(crate) struct Management {
     cas: Arc<Cas>,
     statuses: Mutex<HashMap<usize, Value>>,
     lease: Mutex<Lease>,
-    /// The node identities, by namespace.
+    /// The node identities in each namespace.
     identities: Arc<Mutex<BTreeMap<String, Value>>>,
 }
 
@@ -193,7 +193,7 @@ impl Management {
         }
     }
 
-    /// The template for the items of lists.
+    /// The template for list items.
     fn copy(&self) -> Self {
         Self {
             server: self.server.clone(),

@@ -81,7 +81,7 @@ impl Workload {
     }
 }
 
-/// Whether the path ends with a resource, instead of the name of an object or a subresource.
+/// Whether the path ends with a resource, and not with the name of an object or a subresource.
 fn is_list(parts: &[&str]) -> bool {
     let (["api", _, rest @ ..] | ["apis", _, _, rest @ ..]) = parts else {
         return false;

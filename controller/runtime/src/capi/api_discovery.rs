@@ -105,8 +105,8 @@ pub(super) async fn served(client: &Client, kind: &str) -> Result<Option<ApiReso
     Ok(None)
 }
 
-/// The resource that a reference names, in the namespace. If the reference has no version, the first version in which
-/// the API server lists the kind is used.
+/// Returns the resource to which a reference refers, in this namespace. If the reference has no version, the first
+/// version in which the API server lists the kind is used.
 pub(super) async fn referred(
     (client, namespace): (&Client, &str),
     reference: &Reference,

@@ -9,11 +9,11 @@ use kubelet_attestation::names::Audience;
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::signer::{CaCertificate, ExternalKey, InvalidCa, Signer};
 
-/// The maximum length of the certificates, in bytes. During a rotation, a CA has several certificates, each with a few
-/// kilobytes.
+/// The maximum length of the certificates, in bytes. During a rotation, a CA has several certificates, each a few
+/// kilobytes long.
 pub(super) const MAX_CERTIFICATE_LEN: usize = 64 * 1024;
 
-/// The maximum length of the key, in bytes. The longest supported RSA key has 4 kilobytes.
+/// The maximum length of the key, in bytes. The longest supported RSA key is 4 kilobytes long.
 pub(super) const MAX_KEY_LEN: usize = 16 * 1024;
 
 /// The CA that a workload cluster's API server accepts for client certificates.

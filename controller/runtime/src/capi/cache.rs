@@ -30,7 +30,7 @@ use crate::watch::{Heard, ReadAlone, required_one_of};
 ///
 /// - The cache does not answer before it has listed each kind once. After that, a missing object does not exist.
 /// - If the API server is unavailable, the cache keeps the last known objects. Before a decision that depends on them,
-///   the caller must check that every kind has received recent events.
+///   the caller must check that recent events have arrived for every kind.
 /// - The cache keeps only the fields that are used, and no secrets.
 #[derive(derive_more::Debug, Clone)]
 #[debug("Objects")]
@@ -103,7 +103,7 @@ impl Objects {
         self.read(State::is_ready)
     }
 
-    /// Returns a kind that has received no watch event for one minute.
+    /// Returns a kind for which no watch event arrived in the last minute.
     pub(super) fn unheard(&self) -> Option<&'static str> {
         let mut kinds = KINDS.iter().zip(&self.0.heard);
         let unheard = kinds.find(|(_, heard)| !heard.is_recent());
@@ -305,7 +305,7 @@ impl Objects {
     /// # Errors
     ///
     /// Returns an error if the read failed, or if the API server does not serve the kind. In the second case, the
-    /// object might still exist. A tenant who can write the reference can name an unserved kind, so this error must
+    /// object might still exist. A tenant who can write the reference can specify an unserved kind, so this error must
     /// affect only the object with the reference.
     pub(super) async fn fetch<K: Kept>(
         &self,

@@ -20,10 +20,10 @@ const KEPT: Duration = Duration::from_hours(1);
 /// supports. After that, deleted Machines count as missing.
 const MAX_OF_NAMESPACE: usize = 5_000;
 
-/// The maximum number of deletions in all namespaces. Each has a name of at most 253 bytes.
+/// The maximum number of deletions in all namespaces. Each deletion contains a name of at most 253 bytes.
 const MAX: usize = 50_000;
 
-/// The limit for all namespaces. The largest namespaces together leave a part of [`MAX`] to other namespaces.
+/// The limit for all namespaces. The largest namespaces together leave a part of [`MAX`] for other namespaces.
 const ALL: KeptLimit = KeptLimit::new(MAX);
 
 /// The number of entries that each addition checks for expiry.

@@ -57,7 +57,7 @@ pub enum KubeconfigRefused {
 pub struct TenantKubeconfig {
     config: Config,
     egress: EgressPolicy,
-    /// The claims of the service account token, if the user has one.
+    /// The claims of the service account token, if the user has such a token.
     claims: Option<TokenClaims>,
 }
 

@@ -3,9 +3,9 @@
 //! # Guarantees
 //!
 //! - Only callers from the same namespace wait for a lookup in progress, because a namespace can cause so many lookups
-//!   that they take long.
+//!   that they take a long time.
 //! - For each namespace, the number of lookups that are in progress or found nothing is limited, because a tenant can
-//!   name any kind.
+//!   refer to any kind.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,8 +22,8 @@ pub(crate) type Kind = (String, Option<String>, String);
 /// The time for which a lookup that found nothing is not repeated. Each lookup takes a few calls.
 pub(super) const NOT_FOUND: Duration = Duration::from_secs(30);
 
-/// For each namespace, the maximum number of lookups that are in progress or found nothing. The references in ordinary
-/// objects name fewer kinds.
+/// For each namespace, the maximum number of lookups that are in progress or found nothing. Ordinary objects refer to
+/// fewer kinds.
 pub(super) const MAX_OF_NAMESPACE: usize = 64;
 
 /// The results of lookups, and the lookups in progress.
@@ -33,7 +33,7 @@ pub(crate) struct Lookups<V> {
     kept: Duration,
     /// The results. Their number depends only on the API server.
     found: Shared<Swept<Kind, Dated<V>>>,
-    /// The lookups that are in progress or found nothing, by namespace.
+    /// For each namespace, the lookups that are in progress or found nothing.
     unfound: Shared<Swept<String, OfNamespace<V>>>,
 }
 

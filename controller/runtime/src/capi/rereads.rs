@@ -75,7 +75,7 @@ impl<T: Send + 'static> Rereads<T> {
         });
     }
 
-    /// Waits until the planned read ends. Without a planned read, never returns.
+    /// Waits until the planned read ends. If no read is planned, never returns.
     pub(super) async fn next(&mut self) -> Result<T, CallError> {
         let object = match &mut self.reading {
             Some(reading) => reading.object.as_mut().await,
@@ -109,7 +109,7 @@ mod tests {
         ObjectKey::new(namespace, "p1")
     }
 
-    /// Plans the read of this object, which ends when it begins.
+    /// Plans a read of this object that ends immediately.
     fn plan(rereads: &mut Rereads<String>, namespace: &str) {
         let read = |key: ObjectKey| ready(Ok(key.namespace));
         rereads.plan(|_| Some(key(namespace)), read);

@@ -1,4 +1,4 @@
-//! The watched objects by cluster, with an index of machine identities.
+//! The watched objects of each cluster, with an index of machine identities.
 //!
 //! This module performs no input or output. Objects can arrive in any order, for example a Machine before its Cluster.
 //!
@@ -46,7 +46,7 @@ pub(super) struct Store(
 #[derive(Debug, Default)]
 struct Places {
     clusters: BTreeMap<ObjectKey, Arc<Cluster>>,
-    /// The members by Cluster. A Cluster can have members before its own object is stored.
+    /// The members of each Cluster. A Cluster can have members before its own object is stored.
     members: BTreeMap<ObjectKey, Arc<Place>>,
     /// The places of Machines, used to find a Machine's Cluster after the Machine is deleted.
     machines: BTreeMap<ObjectKey, Arc<Place>>,

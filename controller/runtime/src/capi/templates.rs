@@ -123,7 +123,7 @@ impl CapiInventory {
         const KIND: &str = KUBEADM_CONTROL_PLANE;
         let planes = self.listed::<KubeadmControlPlane, _>(CONTROL_PLANE_GROUP, KIND, "", |raw| {
             let name = raw.name_any();
-            // An object that cannot be decoded counts as one without the plugin.
+            // An object that cannot be decoded counts as an object without the plugin.
             let plane = raw.kept().unwrap_or_default();
             let is_with = plane.is_some_and(|plane| plane.deleting || plane.has_plugin);
             (!is_with).then_some(format!("{KIND} {name}"))
@@ -135,9 +135,9 @@ impl CapiInventory {
         Ok(planes)
     }
 
-    /// The Cluster's control plane, if it has another kind. The kinds of the contract have no common field for
-    /// templates. Therefore, any text in its spec counts. Only a control plane with Machines can create another one: a
-    /// managed control plane has none.
+    /// The Cluster's control plane, if it is of another kind. The kinds of control planes do not have a common field
+    /// for templates. Therefore, any text in its spec counts. Only a control plane with Machines can create another
+    /// Machine: a managed control plane does not have Machines.
     async fn other_control_plane_without_plugin(
         &self,
         recorded: &Recorded,
@@ -240,7 +240,7 @@ impl CapiInventory {
         Ok(without)
     }
 
-    /// Whether `has_plugin` is true for the referenced object. A missing object has no plugin.
+    /// Whether `has_plugin` is true for the referenced object. For a missing object, the result is false.
     async fn configures<K: Kept>(
         &self,
         reference: &Reference,

@@ -209,7 +209,7 @@ pub(super) fn answered_by(answer: impl Fn(&str) -> Value + Clone + Send + 'stati
     .0
 }
 
-/// Adds an object as a watch does.
+/// Adds an object in the same way as a watch.
 pub(super) fn seen<W: Stored>(objects: &Objects, object: Value) {
     objects.seen(raw::<W>(object), &mut Skipped::new(W::KIND));
 }

@@ -20,7 +20,7 @@ const PREFIX: &str = "workload-access";
 /// The maximum length of an object name.
 const MAX_NAME: usize = 253;
 
-/// The maximum length of a token. The API server's tokens have about 1 KB.
+/// The maximum length of a token. The API server's tokens are about 1 KB long.
 const MAX_TOKEN_LEN: usize = 16 * 1024;
 
 /// The longest outage of the controller that a token must outlive.

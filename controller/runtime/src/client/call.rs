@@ -113,7 +113,7 @@ fn reduced(error: kube::Error) -> CallError {
     CallError::Failed(Box::new(error))
 }
 
-/// The text of a parser's error without the value in it, which can be a secret, and can have megabytes.
+/// The text of a parser's error without the value in it, which can be a secret, and can be megabytes long.
 pub(crate) fn without_value(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let quotes = ['"', '`'];

@@ -5,9 +5,9 @@
 //!
 //! - A call does not wait for another call. It can wait for a new connection, because connections are opened one at a
 //!   time.
-//! - A broken connection is detected even without traffic. A connection is not used for further calls after a call on
-//!   it without a timely response. If a call to an operator's API server is dropped early, other calls are not
-//!   affected.
+//! - A broken connection is detected even without traffic. After a call on a connection without a timely response, the
+//!   connection is not used for further calls. If a call to an operator's API server is dropped early, other calls are
+//!   not affected.
 //! - The number of received bytes that have not been read is limited for each call and each connection. Memory for
 //!   these bytes, and for the server's certificates, is reserved from the handshake until the connection closes. The
 //!   connections of one namespace use at most half of this memory.
@@ -68,10 +68,10 @@ const MAX_CALLS: usize = 100;
 /// The maximum number of attempts to send a call if connections close before the call is sent.
 const MAX_ATTEMPTS: usize = 3;
 
-/// The time without a response from an operator's API server after which a dropped call counts as a sign that its
-/// connection could be broken. It is shorter than the deadlines of all calls. A tenant can cause dropped calls at any
-/// time, for example by deleting a Cluster while its Secrets are being listed. Without this minimum time, all tenants
-/// would then wait for a new connection.
+/// The time without a response from an operator's API server after which a dropped call indicates that its connection
+/// could be broken. It is shorter than the deadlines of all calls. A tenant can cause dropped calls at any time, for
+/// example by deleting a Cluster while its Secrets are being listed. Without this minimum time, all tenants would then
+/// wait for a new connection.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The length of a server's certificates that is not reserved separately. An API server has a few kilobytes. TLS allows
@@ -92,7 +92,7 @@ struct Windows {
 impl Windows {
     const fn of(named_by: NamedBy) -> Self {
         match named_by {
-            // A page of 500 Machines has a few megabytes, and the connection can have a high latency.
+            // A page of 500 Machines is a few megabytes long, and the connection can have a high latency.
             NamedBy::Operator => Self {
                 answer: 1024 * 1024,
                 connection: 8 * 1024 * 1024,
@@ -206,7 +206,7 @@ impl Connections {
             Err(request) => request,
         };
         let _dialling = self.dialling.lock().await;
-        // Another call might have opened a connection since then.
+        // During the wait, another call might have opened a connection.
         let request = match self.begin_on_open(request) {
             Ok(call) => return Ok(call),
             Err(request) => request,
@@ -339,7 +339,7 @@ async fn http2(
 
 struct Connection {
     sender: Sender,
-    /// The memory of the connection. Each call has a loan of it until its response is read.
+    /// The memory for the connection. Each call borrows it until its response is read.
     memory: Lent<Holding>,
     /// Whether a call was dropped before its response arrived.
     is_silent: Arc<AtomicBool>,

@@ -23,7 +23,7 @@ thread_local! {
     static CURRENT: RefCell<Current> = const { RefCell::new(Current::None) };
 }
 
-/// The poll of a [`Decoding`], if such a poll is in progress.
+/// The poll of a [`Decoding`] that is in progress, if any.
 #[derive(Debug, Default)]
 enum Current {
     #[default]

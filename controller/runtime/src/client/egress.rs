@@ -22,7 +22,8 @@ use crate::turns::{FairTurns, Line, TurnLimits};
 /// The deadline for connecting to one address. A name can have several addresses, and a handshake follows.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The maximum number of addresses. An API server has one address for each replica, or the address of a load balancer.
+/// The maximum number of addresses for one host. An API server has one address for each replica, or the address of a
+/// load balancer.
 const MAX_ADDRESSES: usize = 16;
 
 const HTTPS_PORT: u16 = 443;
@@ -120,7 +121,7 @@ impl EgressPolicy {
         insecure_allow_loopback: false,
     };
 
-    /// The local range because of which the policy rejects this address. `None` if the policy allows the address.
+    /// The local range that makes the policy reject this address. `None` if the policy allows the address.
     pub fn refuses(self, address: IpAddr) -> Option<LocalRange> {
         let refused = local_range(address)?;
         (refused != LocalRange::Loopback || !self.insecure_allow_loopback).then_some(refused)
@@ -468,7 +469,7 @@ mod tests {
         assert!(one.is_err() && other.is_err() && later.is_err());
         assert_eq!(HANGING.load(Ordering::Relaxed), 1);
 
-        // Neither a new kubeconfig nor another Cluster in the same namespace takes turns from another namespace.
+        // Neither a new kubeconfig nor another Cluster in the same namespace can take turns from another namespace.
         let lookups = hanging.lookups.clone();
         let of = |namespace: &str, name: &str| Dialler {
             lookup: hang,

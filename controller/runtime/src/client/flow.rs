@@ -30,8 +30,8 @@ const NAMESPACE: Rate = Rate {
     burst: COMMON.burst,
 };
 
-/// The minimum number of bytes for which a chunk is charged. For a smaller chunk, the fixed work takes longer than the
-/// bytes. A normal event is longer.
+/// The minimum number of bytes for which a chunk is charged. For a smaller chunk, the fixed work takes longer than
+/// processing the bytes. A normal event is longer.
 const MIN_PIECE: usize = 2048;
 
 /// The number of bytes for which a list page is charged, in addition to its length. Therefore each API server can send
@@ -104,7 +104,7 @@ struct Rate {
 impl Rate {
     /// Takes this number of bytes from the budget that will be full at `whole_at`.
     ///
-    /// If the number of bytes exceeds the burst, takes them only if `must` is set, and returns the time to wait.
+    /// If the number of bytes exceeds the burst, takes them only if `must` is set. Returns the time to wait.
     fn take(self, whole_at: &mut Option<Instant>, bytes: u32, must: bool) -> Result<(), Duration> {
         let now = Instant::now();
         let missing = whole_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));

@@ -15,7 +15,8 @@ use tower::BoxError;
 /// The message in place of the text of another server.
 const MESSAGE: &str = "the error is not a Kubernetes Status, and is not shown";
 
-/// The reason in place of the text of another server. It is not a reason of Kubernetes, so the code decides.
+/// The reason in place of the text of another server. Kubernetes does not have this reason, so only the code is
+/// relevant.
 const REASON: &str = "NotAStatus";
 
 /// The fields that identify a `Status`.

@@ -89,7 +89,7 @@ impl ClusterAccess {
         };
         let mut kubeconfig = Kubeconfig::default();
         for path in paths {
-            // A missing file causes an error later.
+            // A missing file causes an error in a later step.
             if fs::metadata(path).is_ok_and(|file| !file.is_file() || file.len() > MAX_FILE_LEN) {
                 let why = format!("it is not a regular file of at most {MAX_FILE_LEN} bytes");
                 return Err(unusable(why.into()));

@@ -7,7 +7,7 @@ use kube::Client;
 use kube::client::Body;
 use tower::service_fn;
 
-/// The namespace of the tenant that causes a call. It is stored in the extensions of the request.
+/// The namespace of the tenant on whose behalf a call is made. It is stored in the extensions of the request.
 #[derive(Debug, Clone)]
 struct OnBehalfOf(Arc<str>);
 
@@ -33,7 +33,7 @@ pub(crate) fn client_on_behalf_of(client: &Client, namespace: &str) -> Client {
     Client::new(service, place)
 }
 
-/// The namespace of the tenant that causes a call, if it is not the namespace of the object.
+/// The namespace of the tenant on whose behalf a call is made, if it is not the namespace of the object.
 pub(crate) fn caller_of<B>(request: &Request<B>) -> Option<&str> {
     let caller = request.extensions().get::<OnBehalfOf>();
     caller.map(|OnBehalfOf(namespace)| &**namespace)

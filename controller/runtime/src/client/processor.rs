@@ -27,14 +27,14 @@ use crate::shared::{Lock, Shared, Swept};
 /// The processor time that a namespace can use in one burst. A thousand handshakes take about two seconds.
 const BURST: Duration = Duration::from_secs(5);
 
-/// The divisor for a namespace's share of one processor.
+/// One processor divided by this number is the share of one namespace.
 const PARTS: u32 = 4;
 
 /// The processor time that all namespaces together can use in one burst, which is more than the handshakes of 2,000
 /// clusters take.
 const BURST_OF_ALL: Duration = Duration::from_secs(20);
 
-/// The divisor for the share of one processor that all namespaces together get.
+/// One processor divided by this number is the share of all namespaces together.
 const PARTS_OF_ALL: u32 = 2;
 
 /// The maximum number of times that the price doubles. The price doubles for each second of processor time beyond the
@@ -42,7 +42,7 @@ const PARTS_OF_ALL: u32 = 2;
 const MAX_DOUBLINGS: u64 = 10;
 
 /// The processor time that is charged for a byte if its decoding is not measured: the time that JSON with many values
-/// takes. In one burst, a namespace can read 150 MiB.
+/// takes. In one burst, a namespace can read 150 MiB of such JSON.
 const OF_BYTE: Duration = Duration::from_nanos(32);
 
 /// The minimum wait. Otherwise, all connections of a namespace would wake up after each short poll of one of them.
@@ -53,7 +53,7 @@ const TOLD_EVERY: Duration = Duration::from_hours(1);
 
 static PROCESS: LazyLock<Arc<Spent>> = LazyLock::new(Arc::default);
 
-/// The processor time that was spent, by namespace.
+/// The processor time that each namespace has spent.
 #[derive(Debug)]
 struct Spent(Shared<Budgets>);
 
@@ -303,7 +303,7 @@ mod tests {
         assert!((least..=most).contains(&took), "{took:?}");
     }
 
-    /// The processor time that this number of namespaces takes in ten minutes, if each namespace takes as much as
+    /// The processor time that this number of namespaces uses in ten minutes, if each namespace uses as much as
     /// possible.
     async fn taken_in_ten_minutes(namespaces: usize, spent: &Arc<Spent>) -> Duration {
         let begin = Instant::now();

@@ -81,11 +81,12 @@ const REQUESTS: &str = "/certificatesigningrequests";
 const MAX_VALUES_OF_REQUEST: usize = MIN_VALUES / 2;
 
 /// The maximum JSON length of a CSR in the response to a single call to a tenant's API server, and of an error from
-/// this server. A request has up to 64 KiB, which is 88 KiB in base64, and its certificate has a few kilobytes.
+/// this server. A request is at most 64 KiB long, which is 88 KiB in base64, and its certificate is a few kilobytes
+/// long.
 const MAX_LEN_OF_REQUEST: usize = 256 * 1024;
 
 /// The maximum JSON length of any other object in the response to a single call to a tenant's API server. The largest
-/// normal object, a revocation list, has at most the 1.5 MiB that etcd accepts.
+/// normal object, a revocation list, is not larger than the 1.5 MiB that etcd accepts.
 const MAX_LEN_OF_SINGLE: usize = 2 * 1024 * 1024;
 
 /// The memory that is reserved for undecoded responses from one tenant's API server: a page of normal CSRs for each
@@ -137,7 +138,7 @@ pub(crate) enum Excess {
 }
 
 impl Excess {
-    /// Whether a page with fewer objects could be read.
+    /// Whether a page with fewer objects might be readable.
     pub(crate) fn is_of_size(self) -> bool {
         matches!(self, Self::Length(_) | Self::Values(_))
     }
@@ -246,7 +247,8 @@ pub(crate) struct Bounded<S> {
     cuts: Arc<Cuts>,
 }
 
-/// The number of pages that each list in progress has requested, by path. Each tenant API server has a separate map.
+/// For each path, the number of pages that the list in progress has requested. Each tenant API server has a separate
+/// map.
 type Pages = Arc<Unshared<BTreeMap<String, usize>>>;
 
 /// The log of truncated CSRs from an API server.

@@ -1,4 +1,4 @@
-//! API servers and the response filter, without a connection.
+//! Test API servers and the response filter, which need no connection.
 
 use hyper::body::{Body, Bytes};
 use hyper::{Request, Response};

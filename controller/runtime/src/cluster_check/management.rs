@@ -1,4 +1,4 @@
-//! The checks of the management cluster.
+//! The checks for the management cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -23,7 +23,7 @@ use crate::watch::{Lenient, MetadataOf, all_metadata_of, all_of, one_of};
 /// The assumed duration of a Lease that does not specify one.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 
-/// Runs all checks of the management cluster.
+/// Runs all checks for the management cluster.
 pub(super) async fn checks(management: &ClusterAccess) -> Vec<Checked> {
     let (definitions, cluster_api, rights, leader) = tokio::join!(
         within(definitions(management)),
@@ -137,7 +137,7 @@ async fn leader(management: &ClusterAccess) -> Finding {
     }
 }
 
-/// The namespaces that decide whether a Lease counts.
+/// The namespaces that determine whether a Lease counts.
 #[derive(Debug, Default)]
 struct LeaseNamespaces {
     /// The namespaces of the controllers' service accounts, which contain their Leases. Empty if they are unknown.
@@ -161,7 +161,7 @@ impl LeaseNamespaces {
 /// `ClusterRole` `admin` can write Roles and `RoleBindings` in its namespace, but no `ClusterRoleBinding`.
 async fn namespaces_of_controllers(management: &ClusterAccess) -> BTreeSet<String> {
     let api: Api<Lenient<ClusterRoleBinding>> = Api::all(management.client().clone());
-    // Without the permission to list them, the namespaces are unknown.
+    // If the current user is not allowed to list the bindings, the namespaces are unknown.
     let all = all_of(&api, ListParams::default()).await;
     let all = all.unwrap_or_default().into_iter();
     of_service_accounts(all.filter_map(|one| one.object.ok()))
@@ -193,7 +193,7 @@ async fn namespaces_of_tenants(management: &ClusterAccess) -> BTreeSet<String> {
 
 /// Whether a controller renews its Lease at `now`. A removed controller leaves its Lease behind. Therefore a Lease
 /// without renewals is only a warning if its namespace has another Lease that is held. Leases in tenants' namespaces
-/// count only if there are no other Leases, and the namespaces of the controllers are unknown.
+/// count only if there are no other Leases, and if the namespaces of the controllers are unknown.
 fn leadership(
     all: impl Iterator<Item = Lease>,
     namespaces: &LeaseNamespaces,
@@ -375,7 +375,7 @@ mod tests {
         }
     }
 
-    /// The binding of the controller's role to these subjects.
+    /// A binding of the controller's role to these subjects.
     fn bound(subjects: &Value) -> BTreeSet<String> {
         let role = format!("{CONTROLLER}-management");
         let binding = |role: &str, subjects: &Value| {

@@ -1,4 +1,4 @@
-//! The checks of one Cluster.
+//! The checks for one Cluster.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use crate::management::not_served::reported;
 use crate::management::spec_mapping::{counted, unauthorized};
 use crate::watch::{Custom, NoFields, all_metadata_of};
 
-/// Runs all checks of a Cluster.
+/// Runs all checks for a Cluster.
 pub(super) async fn checks(
     management: &ClusterAccess,
     key: &ObjectKey,
@@ -75,10 +75,10 @@ pub(super) async fn checks(
         .collect()
 }
 
-/// Runs the checks that call the workload cluster. `access` also contains the claims of the token, if the user has one
-/// that expires. `named` contains the node names in the Cluster's records, or is `None` if the records could not be
-/// read. The last argument is from the controller's conditions: the message about unavailable attestation providers,
-/// and whether only the controller signs serving certificates.
+/// Runs the checks that call the workload cluster. `access` also contains the claims of the user's token, if the user
+/// has a token that expires. `named` contains the node names in the Cluster's records, or is `None` if the records
+/// could not be read. The last argument is from the controller's conditions: the message about unavailable attestation
+/// providers, and whether only the controller signs serving certificates.
 pub(super) async fn of_workload(
     access: Result<(ClusterAccess, Option<TokenClaims>), Finding>,
     spec: &KubeletAuthenticationSpec,
@@ -207,7 +207,7 @@ async fn machines(
         Err(error) => return Finding::failed(&error, "list machines"),
     };
     let without = live.iter().filter(|one| {
-        // If a pool member has no Machine, its provider ID is its name.
+        // If a pool member has no Machine, the member is reported by its provider ID.
         let machine = one.spec.machine_name.as_deref();
         machine.is_some_and(|name| !name.contains("://") && !machines.contains(name))
     });

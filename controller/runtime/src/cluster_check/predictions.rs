@@ -1,4 +1,4 @@
-//! The check of the existing Nodes of a Cluster, before a plugin is installed on them.
+//! The check of a Cluster's existing Nodes, before an operator installs a plugin on them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,11 +21,11 @@ const NAME: &str = "predictions";
 /// The check that precedes all other checks of a workload cluster.
 const KUBECONFIG: &str = "kubeconfig";
 
-/// The deadline for all Nodes of one Cluster, because it can have thousands of Nodes.
+/// The deadline for all Nodes in one Cluster, because a Cluster can have thousands of Nodes.
 const DEADLINE: Duration = Duration::from_mins(2);
 
-/// The limit on Clusters whose Nodes are predicted at the same time. They take turns by namespace, because a tenant can
-/// have any number of Clusters whose API server does not answer.
+/// The limit on Clusters whose Nodes are predicted at the same time. The Clusters take turns by namespace, because a
+/// tenant can create any number of Clusters whose API servers do not respond.
 const AT_ONCE: TurnLimits = TurnLimits {
     all: 8,
     of_cluster: 1,
@@ -34,8 +34,8 @@ const AT_ONCE: TurnLimits = TurnLimits {
 /// The predictions for a Cluster. `None` if the workload cluster cannot be called.
 type Found = Result<Option<Vec<NodePrediction>>, String>;
 
-/// Predicts the answer to the first request from each existing Node of the checked Clusters, and adds a check to each
-/// of them. `verifiers` call a service only if the operator permits it.
+/// Predicts the answer to the first request from each existing Node in the checked Clusters, and adds a check to each
+/// Cluster. `verifiers` call a service only if the operator permits it.
 pub async fn predict(
     management: &ClusterAccess,
     checks: &mut Vec<Checked>,
@@ -69,7 +69,7 @@ async fn each(
 ) -> Vec<(ObjectKey, Found)> {
     let (turns, predict) = (FairTurns::new(AT_ONCE), &predict);
     let found = clusters.into_iter().map(|(key, state)| {
-        // All lines exist before the first turn, so that no namespace gets all turns.
+        // All lines are created before the first turn starts, so that one namespace cannot get all turns.
         let line = turns.line(&key);
         let found = async move {
             if state != State::Pass {

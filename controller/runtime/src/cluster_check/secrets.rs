@@ -93,9 +93,10 @@ pub(super) fn ca(
     Finding::pass(format!("valid until {end}, {who}"))
 }
 
-/// Checks the kubeconfig, and returns access to the workload cluster's API server, with the claims of its token.
+/// Checks the kubeconfig, and returns access to the workload cluster's API server, and the claims of the user's token.
 ///
-/// The kubeconfig is the controller's own, if it exists and your user can read it. Otherwise, it is Cluster API's.
+/// The checked kubeconfig is the controller's own, if it exists and the current user can read it. Otherwise, it is
+/// Cluster API's kubeconfig.
 pub(super) async fn kubeconfig(
     management: &ClusterAccess,
     key: &ObjectKey,
@@ -135,7 +136,7 @@ pub(super) async fn kubeconfig(
         })
 }
 
-/// The finding about an API server that responds. A token warns if its lifetime is too short.
+/// The finding about an API server that responds. The result is a warning if the lifetime of the token is too short.
 pub(super) fn answering(server: &str, claims: Option<&TokenClaims>) -> Finding {
     let short = claims.filter(|claims| !claims.outlives_an_outage());
     let Some(claims) = short else {

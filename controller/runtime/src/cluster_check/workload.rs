@@ -1,4 +1,4 @@
-//! The checks of one workload cluster.
+//! The checks for one workload cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -28,7 +28,7 @@ use crate::pipeline::age;
 use crate::preflight::{self, ServerVersion};
 use crate::watch::{Lenient, MetadataOf, each_metadata_of, each_of};
 
-/// The deadline for the expiries of certificates, a part of the deadline of the check.
+/// The deadline for reading the expiry times of certificates. It is shorter than the deadline of the check.
 const EXPIRIES_WITHIN: Duration = Duration::from_secs(5);
 
 /// The checks of this module, in order.
@@ -44,7 +44,7 @@ pub(super) const CHECKS: [&str; 9] = [
     "evidence-versions",
 ];
 
-/// The age at which a pending CSR counts as slow. A CSR is usually answered within seconds, or within minutes if the
+/// The age at which a pending CSR counts as slow. A CSR is usually answered within seconds, or within minutes if its
 /// machine is not known yet.
 const SLOW: Duration = Duration::from_mins(2);
 
@@ -55,7 +55,7 @@ const ADMINISTRATORS: &str = "system:masters";
 const MAX_USER_LEN: usize = 256;
 
 /// The maximum number of names that a check keeps, and the maximum length of each. A tenant's API server can return any
-/// number of objects with names of megabytes.
+/// number of objects, with names that are megabytes long.
 const MAX_NAMES: usize = 10_000;
 const MAX_NAME_LEN: usize = 253;
 
@@ -241,7 +241,7 @@ impl Workload<'_> {
             if recorded.contains(&name) {
                 return;
             }
-            // The controller exempts the Nodes of control-plane Machines, and this check knows only the labels of
+            // The controller exempts the Nodes of control-plane Machines, but this check knows only the labels of the
             // Nodes.
             let is_control_plane = node.labels().contains_key(CONTROL_PLANE);
             let is_exempt = NodeName::parse(&name)
@@ -264,7 +264,7 @@ impl Workload<'_> {
                 }
             ))
         } else {
-            // The expiry is only a detail. Its error must not replace the finding.
+            // The expiry is only a detail. An error in reading it must not replace the finding.
             let known = expiries::expiries(self.client);
             let known = timeout(EXPIRIES_WITHIN, Box::pin(known)).await;
             let known = known.ok().and_then(Result::ok).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! An API server with `ConfigMaps` that a test changes, and the number of calls for each.
+//! Tests with an API server whose `ConfigMaps` a test changes, and which counts the calls for each `ConfigMap`.
 
 use std::convert::Infallible;
 
@@ -22,7 +22,7 @@ struct Server {
     objects: BTreeMap<String, Value>,
     refused: bool,
     hangs: bool,
-    /// The numbers of calls for a complete object, and for its metadata.
+    /// The number of calls for a complete object, and the number of calls for its metadata.
     calls: (usize, usize),
 }
 
@@ -247,7 +247,7 @@ async fn a_config_map_over_the_memory_share_is_reported_and_dropped() {
     world.write("large", 2, "2");
     advance(FRESH).await;
     assert_eq!(values(&config_maps).await.unwrap(), ["1", "2"]);
-    // The memory of each read is rounded up to 16 KiB.
+    // The memory for each read is rounded up to 16 KiB.
     assert!(!share.holding().resize(1));
     drop(config_maps);
     assert!(share.holding().resize(32 * 1024));

@@ -1,4 +1,4 @@
-//! An in-memory store of requests with the API server's rules and with faults.
+//! An in-memory store of requests that follows the API server's rules, and injects faults.
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::core::Status;
@@ -25,7 +25,7 @@ struct State {
     fault: Option<(usize, Fault)>,
 }
 
-/// A fault of a write.
+/// A fault that is injected into a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The write does not reach the server.
@@ -61,7 +61,7 @@ impl MemoryStore {
         }
     }
 
-    /// Injects a fault into the write with this index, from 0.
+    /// Injects a fault into the write with this index. The first index is 0.
     pub(crate) fn with_fault(self, write: usize, fault: Fault) -> Self {
         self.lock().fault = Some((write, fault));
         self
@@ -112,7 +112,7 @@ impl MemoryStore {
         let kinds = [APPROVED, DENIED];
         assert!(
             !kinds.iter().all(|kind| has_condition(request, kind)),
-            "the API server refuses a request that is approved and denied"
+            "the API server rejects a request that is approved and denied"
         );
         let updated = state.put(request.clone());
         match fault {

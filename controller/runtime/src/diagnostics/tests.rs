@@ -14,7 +14,7 @@ async fn start(pages: Pages, metrics: &Metrics) -> (SocketAddr, JoinHandle<()>) 
     )
 }
 
-/// Sends these bytes, and returns the response, up to the end of the connection.
+/// Sends these bytes, and returns the response until the connection is closed.
 async fn ask(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -143,7 +143,7 @@ async fn metrics_are_cached_for_a_second() {
     let kept = site.scraped.lock().clone();
     let later = Instant::now() + Duration::from_hours(1);
     let [_, prometheus] = kept;
-    // The metrics appear to be a moment old, even on a slow machine.
+    // The metrics appear to have been encoded a moment ago, even on a slow machine.
     site.scraped.lock()[1] = prometheus.map(|(_, bytes)| (later, bytes));
     metrics.status_written(crate::metrics::Written::Ok);
 
@@ -176,7 +176,7 @@ async fn oversized_heads_and_silent_clients_do_not_block_the_health_page() {
     }
 
     assert_eq!(get(address, "/healthz").await.0, OK);
-    // The oldest connections are closed.
+    // The server closes the oldest connections.
     let closed = silent[0].read(&mut [0; 1024]).await;
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
 }

@@ -20,12 +20,12 @@ const LEFT_OUT_REPORTED: Duration = Duration::from_mins(1);
 /// The Events of one cluster that are waiting to be written.
 pub(super) struct InLine {
     waiting: mpsc::Receiver<Box<Waiting>>,
-    /// Whether the channel can deliver more Events.
+    /// Whether the channel can still deliver Events.
     is_open: bool,
     limiter: Limiter<Waiting>,
     /// The Events that wait for a turn, with their memory.
     due: VecDeque<Box<Waiting>>,
-    /// Waits for the turn of the first Event, which keeps its place in the queue of all clusters. The wait is a
+    /// Waits for the turn of the first Event, which keeps its place in the queue that all clusters share. The wait is a
     /// separate task, because this queue is not polled while the cluster's writes hang. Otherwise, all clusters would
     /// wait for a turn that is not used.
     turn: JoinSet<()>,

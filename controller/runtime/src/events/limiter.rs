@@ -18,7 +18,7 @@ const OF_MACHINE: Rate = Rate {
     every: Duration::from_mins(1),
 };
 
-/// The rate of Events on all machines of a cluster: enough for 1,000 machines that join at the same time. Kubernetes
+/// The rate of Events on all machines in a cluster: enough for 1,000 machines that join at the same time. Kubernetes
 /// keeps Events for one hour, so a flood creates at most 4,600 Events.
 const OF_CLUSTER: Rate = Rate {
     burst: 1000,
@@ -49,12 +49,13 @@ pub(super) trait Pending {
     fn event_mut(&mut self) -> &mut Event;
 }
 
-/// Limits Events with the budgets of their machines and of the cluster.
+/// Limits Events with a budget for each machine and a budget for the cluster.
 #[derive(Debug)]
 pub(super) struct Limiter<E> {
     lines: ClusterLines,
     cluster: WholeAt,
-    /// The machines, by a hash of their namespace and name. A tenant determines the number and the names of machines.
+    /// The machines, keyed by a hash of their namespace and name. A tenant determines the number and the names of
+    /// machines.
     machines: HashMap<u64, Machine<E>>,
     hashes: RandomState,
     /// The number of dropped Events for machines without their own budget.

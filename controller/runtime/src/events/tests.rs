@@ -177,7 +177,7 @@ async fn events_that_wait_for_a_turn_or_a_budget_use_counted_memory() {
     let (sender, receiver) = mpsc::channel(MAX_WAITING);
     let events = Events::sending(sender, &limits);
     let mut line = InLine::new(receiver, limits);
-    // 64 Events wait for a turn, and the others for the budget of their machines.
+    // 64 Events wait for a turn, and the other Events wait for the budgets of their machines.
     for number in 0..80 {
         let regarding = ObjectReference {
             name: Some(format!("{number:02}")),
@@ -197,7 +197,7 @@ async fn events_that_wait_for_a_turn_or_a_budget_use_counted_memory() {
     assert_eq!(events.memory.lock().bytes, 0);
 }
 
-/// A writer's stream for this cluster, with Events on this number of machines.
+/// Returns a writer's stream for this cluster, with Events on this number of machines.
 fn in_line(rate: &Arc<FairRate>, namespace: &str, name: &str, machines: usize) -> InLine {
     let cluster = ObjectKey::new(namespace, name);
     let limits = EventLimits {
@@ -279,7 +279,7 @@ async fn hanging_event_writes_of_a_cluster_do_not_block_other_clusters() {
         rate.take(&cluster).await;
     }
     let mut hanging = in_line(&rate, "flood", "prod-1", 1);
-    // This write is next, but it is not polled while all writes of its cluster hang.
+    // This write is next, but it is not polled while all other writes for its cluster hang.
     assert!(hanging.next().now_or_never().is_none());
 
     let mut victim = in_line(&rate, "other", "victim", 1);

@@ -41,7 +41,8 @@ impl Memory {
         }
     }
 
-    /// Changes the size. If there is not enough memory, returns `false` and does not change the size.
+    /// Changes the size of the reserved memory. If there is not enough memory, returns `false` and does not change the
+    /// size.
     fn resize(&mut self, bytes: usize) -> bool {
         let has_room = self.held.resize(bytes);
         if has_room {
@@ -52,7 +53,7 @@ impl Memory {
 }
 
 impl Waiting {
-    /// Takes memory for the Event. `None` if there is not enough memory.
+    /// Reserves memory for the Event. `None` if there is not enough memory.
     pub(super) fn new((cluster, event): Addressed, memory: &Arc<Unshared<Memory>>) -> Option<Self> {
         let (mut taken, bytes) = (memory.lock(), len(&event));
         let all = taken.bytes + bytes;

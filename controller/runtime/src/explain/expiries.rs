@@ -1,4 +1,4 @@
-//! The expiry times of kubelet client certificates, if the API server still has the requests for them.
+//! The expiry times of kubelet client certificates, if the API server still contains the requests for them.
 //!
 //! The API server does not store certificates, and kube-controller-manager deletes an issued request after 1 hour.
 //! Therefore the expiry times of most certificates are known only on their nodes.
@@ -20,7 +20,7 @@ use crate::watch::{Lenient, each_of};
 pub(crate) const ON_THE_NODE: &str =
     "openssl x509 -noout -enddate -in /var/lib/kubelet/pki/kubelet-client-current.pem";
 
-/// The latest known expiry times of certificates from the built-in signer, by Node name.
+/// For each Node name, the latest known expiry time of a certificate from the built-in signer.
 pub(crate) async fn expiries(client: &Client) -> Result<BTreeMap<String, SystemTime>, CallError> {
     let api: Api<Lenient<CertificateSigningRequest>> = Api::all(client.clone());
     let wanted = ListParams::default().fields(&format!("spec.signerName={BUILT_IN_CLIENT_SIGNER}"));
@@ -59,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// A request with a certificate for this user. The certificate expires on the first day of this year.
+    /// A request that contains a certificate for this user. The certificate expires on the first day of this year.
     fn issued(user: &str, year: i32) -> CertificateSigningRequest {
         let mut parameters = CertificateParams::default();
         parameters.distinguished_name.push(DnType::CommonName, user);

@@ -20,7 +20,7 @@ use crate::nodes::{KubeNodes, MAX_NODES};
 /// The number of Nodes whose predictions run at the same time, so that their calls to a cloud API can be combined.
 const AT_ONCE: usize = 64;
 
-/// The deadline for the expiries of certificates. The deadline for all predictions is longer.
+/// The deadline for reading the expiry times of certificates. The deadline for all predictions is longer.
 const EXPIRIES_WITHIN: Duration = Duration::from_secs(30);
 
 /// The outcome for a Node that has a node identity.
@@ -52,15 +52,15 @@ pub struct NodePrediction {
     pub provider_id: Option<String>,
     /// The ID of the instance, if its cloud has separate instance IDs.
     pub instance: Option<String>,
-    /// The endorsement key that is registered for the machine.
+    /// The endorsement key that is registered for the machine, if any.
     pub endorsement_key: Option<String>,
-    /// The expiry time of the kubelet's certificate, as RFC 3339. `None` if neither cluster has the expiry time.
+    /// The expiry time of the kubelet's certificate, as RFC 3339. `None` if neither cluster contains the expiry time.
     pub certificate_expiry: Option<String>,
     /// `recorded`, `accepted`, `undecided`, `deferred`, `denied` or `failed`.
     pub outcome: &'static str,
     /// The reason that the request would get. Empty if the request would be accepted.
     pub reason: &'static str,
-    /// The cause of the refusal, or the calls that were omitted.
+    /// The cause of the refusal, or the calls that the command omitted.
     pub message: String,
 }
 
@@ -149,7 +149,7 @@ impl Explainer {
         let retired = records.iter().filter(|stored| !stored.record.is_live());
         let retired = retired.map(|one| (one.record.node_name.to_string(), one.record.not_after));
         let mut expiries: BTreeMap<String, SystemTime> = retired.collect();
-        // Anyone who can create requests can make their list too long. The expiries are then unknown.
+        // Any user who can create requests can make their list too long. In this case, the expiry times are unknown.
         let listed = timeout(EXPIRIES_WITHIN, expiries::expiries(workload.client()));
         expiries.extend(listed.await.ok().and_then(Result::ok).unwrap_or_default());
         let nodes = KubeNodes::new(workload.client().clone());

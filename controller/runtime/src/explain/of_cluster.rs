@@ -1,4 +1,4 @@
-//! Explains requests in a Cluster of a management cluster, with the data that the Cluster's controller uses.
+//! Explains requests in a Cluster of a management cluster, using the same data as the Cluster's controller.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ const READ_DEADLINE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Explainer {
-    /// Creates an explainer for the Cluster, with the permissions of the user in `management`.
+    /// Creates an explainer for the Cluster, which uses the permissions of the user in `management`.
     ///
     /// Without `workload`, Cluster API's kubeconfig determines the API server, if the policy `egress` allows the
     /// server's address. `verifiers` must not call a service.
@@ -184,8 +184,8 @@ async fn read(
     })
 }
 
-/// A note about attestation providers for which the controller has no verifier. The note is based on the controller's
-/// condition, because this command does not know the controller's options.
+/// Returns a note about attestation providers for which the controller has no verifier. The note is based on the
+/// controller's condition, because this command does not know the controller's options.
 fn unavailable_attestors(authentication: &KubeletAuthentication) -> Option<String> {
     let conditions = &authentication.status.as_ref()?.conditions;
     let condition = conditions::find(conditions, ATTESTORS_AVAILABLE)?;
@@ -220,7 +220,7 @@ async fn revocations(
     revocations
 }
 
-/// Reads the Service addresses as the controller does. Returns a note if they cannot be read.
+/// Reads the Service addresses in the same way as the controller. Returns a note if they cannot be read.
 async fn read_service_ranges(context: &Context, access: &ClusterAccess) -> Option<String> {
     match service_ranges::read(access.client()).await {
         Ok(read) => {
@@ -295,7 +295,7 @@ fn rehearsed(context: Context, access: &ClusterAccess) -> Context {
     }
 }
 
-/// Creates a signer with the name of this CA and a random key.
+/// Creates a signer that has the name of this CA and a random key.
 pub(super) fn rehearsed_signer(der: &[u8]) -> Result<Arc<Signer>, BoxError> {
     let pem = pem::encode(&pem::Pem::new("CERTIFICATE", der));
     Ok(Arc::new(Signer::rehearsal(pem.as_bytes())?))

@@ -58,7 +58,7 @@ impl Offline {
 }
 
 /// Accepts evidence that was not refuted. This type is private to the module, because a certificate must never be
-/// issued based on its result.
+/// issued on the basis of its result.
 #[derive(Debug)]
 struct Unproved {
     verifier: Arc<dyn Verifier>,

@@ -1,5 +1,5 @@
-//! Explains requests in a cluster without a management cluster. The machines of this cluster are listed in a file, and
-//! its records are in its controller's memory.
+//! Explains requests in a cluster that does not belong to a management cluster. A file lists the machines of this
+//! cluster, and its records are in the memory of its controller.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -33,7 +33,7 @@ pub struct StandaloneSettings {
     pub ca_certificates: Vec<u8>,
     /// The machines.
     pub inventory: ClusterInventory,
-    /// The other settings of the cluster's controller.
+    /// The other settings for the cluster's controller.
     pub authentication: KubeletAuthentication,
 }
 

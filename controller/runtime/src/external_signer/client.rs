@@ -21,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::shared::Turnstile;
 use crate::turns::{FairTurns, Line, TurnLimits};
 
-/// The limits on concurrent calls. The total is a typical number of sessions for a network HSM.
+/// The limits on concurrent calls. The total is a typical number of concurrent sessions for a network HSM.
 pub(super) const CALLS: TurnLimits = TurnLimits {
     all: 64,
     of_cluster: 8,
@@ -41,7 +41,7 @@ const GOOD_FOR: Duration = Duration::from_secs(5);
 /// signer has recovered.
 const BAD_FOR: Duration = Duration::from_secs(1);
 
-/// The maximum length of a response, in bytes. An RSA-4096 signature has 512 bytes.
+/// The maximum length of a response, in bytes. An RSA-4096 signature is 512 bytes long.
 const MAX_ANSWER_LEN: usize = 4 * 1024;
 
 /// The maximum length of the headers, which include the error message.
@@ -59,7 +59,7 @@ pub(super) struct Client {
     /// The last status, with its time. The lock is held for at most one status call, whose deadline is the same for all
     /// clusters.
     status: Turnstile<Option<(Instant, Result<(), CallError>)>>,
-    /// The problems in the last status, so that each change has one log line.
+    /// The problems in the last status, which ensure that each change is logged once.
     problems: watch::Sender<Vec<String>>,
     metrics: Metrics,
 }
@@ -132,7 +132,7 @@ impl Client {
         Ok(())
     }
 
-    /// Logs the problems of single CAs if they changed. They do not affect other CAs.
+    /// Logs the problems of single CAs if they changed. The problems with one CA do not affect other CAs.
     fn report(&self, count: u32, problems: &[String]) {
         self.metrics.signer_problems(count);
         let problems: Vec<String> = problems.iter().map(|text| short(text)).collect();

@@ -8,11 +8,11 @@ use kubelet_attestation::ensure;
 /// The maximum length of a socket path that the kernel accepts (`sun_path`), without the terminating zero.
 const MAX_PATH_LEN: usize = 107;
 
-/// The text after the path of a signer that also signs serving certificates.
+/// The text that follows the path of a signer that also signs serving certificates.
 const KUBELET_SERVING: &str = ",kubelet-serving";
 
-/// The Unix socket of an external signer: `unix:///run/signer/signer.sock`. With `,kubelet-serving` after the path, the
-/// controller also signs for `kubernetes.io/kubelet-serving` through it.
+/// The Unix socket of an external signer: `unix:///run/signer/signer.sock`. If the path is followed by
+/// `,kubelet-serving`, the controller also signs for `kubernetes.io/kubelet-serving` through the signer.
 ///
 /// Remote signers are not supported, because only file permissions restrict which programs can sign.
 #[derive(Debug, Clone, PartialEq, Eq)]

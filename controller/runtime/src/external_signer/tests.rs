@@ -1,4 +1,4 @@
-//! Misbehaving signer programs, and the results for a request.
+//! Tests of misbehaving signer programs, and of the results for a request.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -150,7 +150,7 @@ async fn decided(context: &Context) -> Decision {
         .decision
 }
 
-/// The message of a request that waits because the program is unavailable.
+/// The message for a request that waits because the program is unavailable.
 async fn unavailable(context: &Context) -> String {
     let decision = decided(context).await;
     let Decision::Retry(deferral @ Deferral::SignerUnavailable(_)) = decision else {

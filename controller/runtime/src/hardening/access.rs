@@ -125,8 +125,8 @@ pub(super) async fn get<K: Object>(
     call(named::<K>("get", name), readable_one_of(&api, name)).await
 }
 
-/// Whether the object with this name exists. It is not decoded, because a tenant's API server can return a large object,
-/// and then never answer the next call. An invalid object also exists.
+/// Whether the object with this name exists. The object is not decoded, because a tenant's API server can return a
+/// large object, and then never answer the next call. An invalid object also counts as existing.
 pub(super) async fn exists<K: Object>(client: &Client, name: &str) -> Result<bool, HardeningError> {
     let api: Api<K> = Api::all(client.clone());
     let found = call(named::<K>("get", name), metadata_of_one(&api, name)).await?;
@@ -316,7 +316,7 @@ mod tests {
         let access = ClusterAccess::in_memory(|request| async move {
             let accepted = request.headers()["accept"].to_str().unwrap();
             assert!(accepted.contains("PartialObjectMetadata"), "{accepted}");
-            // The API server returns the whole object. It cannot be decoded.
+            // The API server returns the whole object, which cannot be decoded.
             let found = json!({"metadata": {"name": "a"}, "rules": 7});
             Response::new(Full::new(Bytes::from(found.to_string())))
         });

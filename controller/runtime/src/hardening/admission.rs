@@ -11,9 +11,9 @@
 //! | node | those, `kubernetes.io/kubelet-serving`, and this controller's serving signers | any |
 //! | exempt node | also the built-in client signer | any |
 //!
-//! The prefix is [`CSR_NAME_PREFIX`]. `spec.request` has at most 64 KiB. The rest of the stored object is also limited,
-//! because an API server accepts up to 1.5 MB in any field. The API server itself sets or validates the other fields in
-//! `spec`.
+//! The prefix is [`CSR_NAME_PREFIX`]. `spec.request` must not be longer than 64 KiB. The rest of the stored object is
+//! also limited, because an API server accepts up to 1.5 MB in any field. The API server itself sets or validates the
+//! other fields in `spec`.
 //!
 //! | Metadata field | Allowed content |
 //! | --- | --- |
@@ -52,8 +52,8 @@ pub struct Settings {
     pub attestors: BTreeSet<Provider>,
     /// The exempt Nodes, which renew with the built-in signer. Empty, unless an operator configures exempt Nodes.
     pub exempt: BTreeSet<NodeName>,
-    /// Whether requests that are not allowed are rejected. Otherwise, the requester only gets a warning, and the audit
-    /// log gets an entry.
+    /// Whether requests that are not allowed are rejected. If this is not set, the requester only gets a warning, and
+    /// the audit log gets an entry.
     pub enforced: bool,
 }
 
@@ -87,7 +87,7 @@ pub async fn is_enforced(client: &Client) -> Result<bool, HardeningError> {
     Ok(found.is_some_and(|found| found.spec == enforced.spec))
 }
 
-/// The actions on a request that is not allowed, while the policy is enforced.
+/// The actions that the policy takes on a request that is not allowed, while it is enforced.
 const ENFORCED: &[&str] = &["Deny"];
 
 /// The policy with these settings, and its binding.
@@ -121,7 +121,7 @@ fn variables(settings: &Settings) -> Vec<(&'static str, String)> {
     let clients = settings.attestors.iter().map(Provider::client_signer);
     let exempt = settings.exempt.iter().map(NodeName::user_name);
     let (clients, exempt) = (list(clients), list(exempt));
-    // A policy gets bytes as base64 text.
+    // A policy receives bytes as base64 text.
     let request_length = "size(string(object.spec.request)) / 4 * 3 \
         - (string(object.spec.request).endsWith('==') ? 2 \
         : string(object.spec.request).endsWith('=') ? 1 : 0)";
@@ -232,7 +232,7 @@ fn bound(expression: String, message: &'static str) -> (String, &'static str, St
 /// The maximum length of a request name, which is the limit for most objects.
 const MAX_NAME_LEN: usize = 253;
 
-/// The maximum length of an annotation: a digest of 64 digits, with a reserve for a different format.
+/// The maximum length of an annotation: a digest with 64 digits, and a reserve for a different format.
 const MAX_ANNOTATION_LEN: usize = 128;
 
 /// The limits on `managedFields`, which has a key for each field, such as `f:spec` and `f:request`, but no values. At

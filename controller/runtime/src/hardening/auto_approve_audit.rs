@@ -29,7 +29,7 @@ const SETTLING: Duration = Duration::from_secs(3);
 /// The interval between two reviews during this time.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The maximum number of paths in the message.
+/// The maximum number of paths that the message lists.
 const MAX_NAMED: usize = 10;
 
 /// The maximum length of a path in the message, which is also stored in a condition. The limit allows three names with

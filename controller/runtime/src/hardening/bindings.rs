@@ -1,4 +1,4 @@
-//! The bindings because of which kube-controller-manager approves kubelet certificates without evidence.
+//! The bindings that make kube-controller-manager approve kubelet certificates without evidence.
 //!
 //! kube-controller-manager approves requests for `kubernetes.io/kube-apiserver-client-kubelet` if the requester is
 //! allowed to `create` a subresource of certificate signing requests: `nodeclient` (a certificate for any node) or
@@ -24,10 +24,10 @@ mod returns;
 
 pub(crate) use returns::report_returns;
 
-/// The page size for lists of bindings. Each binding has a few hundred bytes.
+/// The page size for lists of bindings. Each binding uses a few hundred bytes.
 const PAGE_SIZE: u32 = 100;
 
-/// The maximum number of pages, to limit a hostile cluster. A cluster has about 60 built-in bindings.
+/// The maximum number of pages, to limit a hostile cluster. A cluster contains about 60 built-in bindings.
 const MAX_PAGES: usize = 100;
 
 /// The maximum memory for bindings to holders, which is enough for about 5,000 subjects. A cluster has about 10.
@@ -77,7 +77,8 @@ impl Grant {
         }
     }
 
-    /// The grant of the built-in Kubernetes role with this name. The API server restores these roles at startup.
+    /// Returns the grant that the built-in Kubernetes role with this name contains. The API server restores these roles
+    /// at startup.
     fn of_cluster_role(name: &str) -> Option<Self> {
         let subresource =
             name.strip_prefix("system:certificates.k8s.io:certificatesigningrequests:")?;
@@ -115,7 +116,7 @@ impl Grant {
 #[derive(derive_more::Display, Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Holder {
-    /// All members of a group.
+    /// All members of this group.
     #[display("group {_0}")]
     Group(String),
     /// One user.
@@ -209,7 +210,7 @@ pub struct OpenBinding {
 pub struct Scan {
     /// The bindings that approve requests without evidence, sorted.
     pub open: Vec<OpenBinding>,
-    /// The bootstrap token groups that occur in any binding.
+    /// The bootstrap token groups that occur in at least one binding.
     pub(super) token_groups: BTreeSet<String>,
 }
 
@@ -229,7 +230,7 @@ pub(crate) fn memory_of(lines: &ClusterLines) -> Holding {
     Share::new(lines.namespace(), OWN_MEMORY).holding()
 }
 
-/// Reads the bindings of the cluster with these log lines, as [`scan`] does, and uses this memory.
+/// Reads the bindings of the cluster with these log lines, like [`scan`], and uses this memory.
 pub(crate) async fn scan_of(
     client: &Client,
     lines: &ClusterLines,
@@ -397,7 +398,7 @@ fn evaluate(candidates: &[Candidate], grants_of: &BTreeMap<String, Vec<Grant>>) 
 pub struct Removed {
     /// The names of the removed bindings.
     pub names: Vec<String>,
-    /// The errors with which the API server rejected deleting a binding.
+    /// The errors that the API server returned when it rejected the deletion of a binding.
     pub refusals: Vec<HardeningError>,
 }
 

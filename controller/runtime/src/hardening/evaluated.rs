@@ -1,4 +1,4 @@
-//! Admission policies, evaluated as CEL.
+//! Evaluates admission policies as CEL.
 
 use std::collections::HashMap;
 use std::sync::Arc;

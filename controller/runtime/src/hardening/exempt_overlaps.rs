@@ -1,11 +1,12 @@
-//! Finds exempt Nodes whose name has two valid certificates.
+//! Finds exempt Nodes for whose names two valid certificates exist.
 //!
-//! An exempt Node renews with the built-in signer, and without evidence. A certificate for its name, which an attacker got
-//! with a bootstrap token before enforcement, can therefore also be renewed. A kubelet renews its certificate when at least
-//! 70 % of the validity are over. An earlier certificate for the same name shows that another holder has one.
+//! An exempt Node renews with the built-in signer, and without evidence. An attacker who got a certificate for its name
+//! with a bootstrap token before enforcement can therefore also renew that certificate. A kubelet renews its
+//! certificate only after at least 70 % of its validity has passed. Therefore, a certificate that is issued earlier for
+//! the same name shows that there is another holder.
 //!
-//! kube-controller-manager deletes an issued request after 1 hour. The certificates that were seen earlier are only in
-//! memory.
+//! kube-controller-manager deletes an issued request after 1 hour. The certificates that were seen earlier are kept
+//! only in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,22 +24,22 @@ use super::access::HardeningError;
 use super::other_approvers::each;
 use crate::client::PAGE_SIZE;
 
-/// The part of the validity before which no kubelet renews, in percent: a kubelet renews after 70 % to 90 %. The margin is
-/// for clocks that differ.
+/// The part of the validity before which no kubelet renews, in percent: a kubelet renews after 70 % to 90 %. The margin
+/// covers clock differences.
 const NOT_RENEWED_BEFORE: u32 = 65;
 
-/// The maximum number of certificates in one look, because a tenant's API server can list any number. A kubelet gets a few
-/// certificates in a year, and a request exists for an hour.
+/// The maximum number of certificates in one search, because a tenant's API server can list any number. A kubelet gets
+/// a few certificates in a year, and a request exists for one hour.
 const MAX_ISSUED: usize = 1000;
 
 /// The maximum number of names in the message.
 const MAX_NAMED: usize = 5;
 
-/// A certificate: the begin and the end of its validity, and its serial number.
+/// A certificate: the start and the end of its validity, and its serial number.
 type Issued = (SystemTime, SystemTime, Vec<u8>);
 
-/// The known certificates of the exempt Nodes in one cluster. All clones share them, so that they outlive a change of the
-/// settings. The lock is not shared between clusters.
+/// The known certificates of the exempt Nodes in one cluster. All clones share them, so the certificates remain known
+/// when the settings change. The lock is not shared between clusters.
 #[derive(Debug, Clone, Default)]
 pub struct ExemptOverlaps(Arc<Unshared<Known>>);
 
@@ -46,16 +47,16 @@ pub struct ExemptOverlaps(Arc<Unshared<Known>>);
 struct Known {
     /// The UID of the Cluster.
     cluster: String,
-    /// The certificate of each name that was issued last.
+    /// For each name, the certificate that was issued last.
     last: BTreeMap<NodeName, Issued>,
-    /// The names with two valid certificates, with the time at which the first of them expires.
+    /// The names for which two valid certificates exist, with the time at which the first certificate expires.
     found: BTreeMap<NodeName, SystemTime>,
-    /// Whether the last look did not evaluate all requests. A missing request can be the renewal of an attacker.
+    /// Whether the last search did not evaluate all requests. A missing request can be an attacker's renewal.
     is_partial: bool,
 }
 
 impl ExemptOverlaps {
-    /// The certificates of this Cluster. Those of an earlier Cluster with the same name are removed.
+    /// The certificates of this Cluster. The certificates of an earlier Cluster with the same name are removed.
     #[must_use]
     pub fn of_cluster(self, uid: &str) -> Self {
         let mut known = self.0.lock();
@@ -69,7 +70,7 @@ impl ExemptOverlaps {
         self
     }
 
-    /// Reads the requests in the cluster that the built-in signer has answered, and compares the certificates of the names
+    /// Reads the requests that the cluster's built-in signer has answered, and compares the certificates for the names
     /// in `exempt`.
     ///
     /// # Errors
@@ -81,7 +82,7 @@ impl ExemptOverlaps {
         exempt: &BTreeSet<NodeName>,
         now: SystemTime,
     ) -> Result<(), HardeningError> {
-        // If this look fails or does not end, it is partial.
+        // If this search fails or does not complete, the result is partial.
         self.0.lock().begin(exempt, now);
         if exempt.is_empty() {
             return Ok(());
@@ -113,16 +114,16 @@ impl ExemptOverlaps {
         Ok(())
     }
 
-    /// The number of names with two valid certificates. `None` if there are none, and the last look did not evaluate all
-    /// requests.
+    /// The number of names for which two valid certificates exist. `None` if there are none, and the last search did
+    /// not evaluate all requests.
     pub fn count(&self) -> Option<usize> {
         let known = self.0.lock();
         let count = known.found.len();
         (count > 0 || !known.is_partial).then_some(count)
     }
 
-    /// The message about names with two valid certificates, and about requests that were not evaluated. `None` without
-    /// both.
+    /// The message about names for which two valid certificates exist, and about requests that were not evaluated.
+    /// `None` if there are no such names or requests.
     pub fn message(&self) -> Option<String> {
         let known = self.0.lock();
         let named = known.found.keys().take(MAX_NAMED);
@@ -145,7 +146,7 @@ impl ExemptOverlaps {
 }
 
 impl Known {
-    /// Removes expired entries, and those of other names.
+    /// Removes expired entries, and entries for other names.
     fn begin(&mut self, exempt: &BTreeSet<NodeName>, now: SystemTime) {
         self.is_partial = !exempt.is_empty();
         self.last.retain(|node, _| exempt.contains(node));
@@ -153,7 +154,8 @@ impl Known {
         self.found.retain(|node, end| is_current(node, *end));
     }
 
-    /// Notes a certificate. It overlaps if the earlier certificate is still valid, and its renewal was not due.
+    /// Records a certificate. It overlaps with the earlier certificate if that certificate is still valid, and if its
+    /// renewal was not due.
     fn note(&mut self, node: NodeName, issued: Issued, now: SystemTime) {
         let last = self.last.remove(&node);
         let last = last.unwrap_or_else(|| issued.clone());

@@ -10,7 +10,8 @@
 //! | [`IDENTITIES_POLICY`] | writes of `NodeIdentity` objects by users other than the controller and responders |
 //!
 //! A responder can only revoke, reset, release machines, and raise the lowest valid generation. Each of its writes must
-//! contain its user name in [`CHANGED_BY_ANNOTATION`]. The audit event of each act names the user.
+//! contain its user name in [`CHANGED_BY_ANNOTATION`]. The audit event about each of these writes contains the user's
+//! name.
 //!
 //! The policies also apply to settings that the controller copies from a Cluster on behalf of a tenant. Exempt
 //! subjects, such as the user that runs `clusterctl move`, are exempt from all policies. No annotation exempts a user.
@@ -218,7 +219,7 @@ fn decisions() -> (String, &'static str, String) {
     )
 }
 
-/// Whether the write keeps the decisions about revocations. For a creation, there is no old object.
+/// Whether the write keeps the decisions about revocations. When an object is created, there is no old object.
 fn decisions_unchanged() -> String {
     format!(
         "{}.all(key, {} == (request.operation == 'UPDATE' ? {} : ''))",
@@ -237,7 +238,7 @@ fn of_responder(expression: &str, message: &'static str) -> (String, &'static st
     )
 }
 
-/// The validation for the lowest valid generation in a write of a responder.
+/// The validation for the lowest valid generation in a responder's write.
 fn raised() -> (String, &'static str, String) {
     let key = literal(LOWEST_VALID_GENERATION_ANNOTATION);
     let [now, before] = ["object", "oldObject"].map(|object| annotation(object, &key));
@@ -251,7 +252,7 @@ fn raised() -> (String, &'static str, String) {
     )
 }
 
-/// The validation for the user name in a write of a responder.
+/// The validation for the user name in a responder's write.
 fn named() -> (String, &'static str, String) {
     let key = literal(CHANGED_BY_ANNOTATION);
     let expression = format!(
@@ -378,7 +379,7 @@ fn is_act() -> String {
     )
 }
 
-/// The text about a revocation or a reset for the audit event. It names the authenticated user.
+/// The text about a revocation or a reset for the audit event. The text contains the authenticated user's name.
 fn act() -> String {
     let revoked = |object: &str| {
         format!("(has({object}.spec.revoked) ? string({object}.spec.revoked.generation) : '')")
@@ -448,7 +449,7 @@ fn list(texts: &[String]) -> String {
     json!(texts).to_string()
 }
 
-/// The same for constants.
+/// A list of CEL string literals, for constants.
 fn literals(texts: &[&str]) -> String {
     json!(texts).to_string()
 }

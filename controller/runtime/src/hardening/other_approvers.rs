@@ -1,8 +1,8 @@
-//! Finds other approvers of requests for serving certificates, and other signers.
+//! Finds other clients that approve or sign requests for serving certificates.
 //!
 //! A request does not contain the user that approved it. The API server stores only the reason and the message that the
-//! approver wrote. Therefore the requests show that another approver works, and bindings show the users that have the
-//! permission.
+//! approver wrote. Therefore the requests show that another approver is active, and the bindings show which users have
+//! the permission.
 //!
 //! kube-controller-manager deletes an issued request after 1 hour, so the requests cover only the last hour.
 
@@ -27,7 +27,7 @@ use crate::watch::Lenient;
 /// The condition type of an approved request.
 const APPROVED: &str = "Approved";
 
-/// The page size for roles and bindings. Each of them has a few hundred bytes.
+/// The page size for roles and bindings. Each role or binding uses a few hundred bytes.
 const ROLES_A_PAGE: u32 = 100;
 
 /// The maximum number of pages, to limit a hostile cluster: 1,600 requests, or 10,000 roles or bindings.
@@ -37,7 +37,7 @@ const MAX_PAGES: usize = 100;
 const MAX_OBJECTS: usize = MAX_PAGES * 100;
 
 /// The reasons of well-known approvers, which are label values of a metric: kube-controller-manager, kubectl and
-/// `OpenShift`. With other reasons, a tenant could create any number of series over time.
+/// `OpenShift`. If other reasons were label values too, a tenant could create any number of series over time.
 const KNOWN: [&str; 4] = ["AutoApproved", "KubectlApprove", "NodeCSRApprove", NONE];
 
 /// The maximum number of reasons that are counted separately in the condition.
@@ -61,11 +61,11 @@ const MAX_BINDING_LEN: usize = 768;
 /// The maximum number of roles that grant the permission.
 const MAX_ROLES: usize = 200;
 
-/// The maximum length of the name of a role. A hostile cluster can name a role in megabytes, and the names are kept
-/// until the bindings are read.
+/// The maximum length of the name of a role. A hostile cluster can use role names that are megabytes long, and the
+/// names are kept until the bindings are read.
 const MAX_ROLE_LEN: usize = 1024;
 
-/// The maximum length of the user name of this controller, which is also kept until the bindings are read.
+/// The maximum length of this controller's user name, which is also kept until the bindings are read.
 const MAX_USER_LEN: usize = 1024;
 
 /// The start of the message if this controller signs. `cluster check` reads it from the condition, because no object
@@ -79,7 +79,7 @@ const ADMINISTRATORS: &str = "cluster-admin";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OtherApprovers {
-    /// The number of requests that other approvers approved in the last hour, by the reason that the approver wrote.
+    /// For each reason that another approver wrote, the number of requests that were approved with it in the last hour.
     pub approved: BTreeMap<String, usize>,
     /// The first few bindings that permit approvals.
     pub permitted: Vec<String>,
@@ -90,13 +90,14 @@ pub struct OtherApprovers {
     pub unread: Option<String>,
     /// Whether only this controller signs.
     pub signs: bool,
-    /// The number of requests that another signer signed in the last hour. 0 if kube-controller-manager signs them.
+    /// The number of requests that another signer signed in the last hour. 0 if kube-controller-manager signs these
+    /// requests.
     pub signed: usize,
-    /// The same, also if kube-controller-manager signs them.
+    /// The number of requests that any other signer signed in the last hour, including kube-controller-manager.
     signed_by_any: usize,
 }
 
-/// The result of a list.
+/// The result of listing objects.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
     /// Whether all pages were read.
@@ -120,7 +121,7 @@ impl OtherApprovers {
         self.approved.is_empty() && self.permitted.is_empty() && self.signed == 0
     }
 
-    /// The same in a cluster in which only this controller signs.
+    /// The same result for a cluster in which only this controller signs.
     #[must_use]
     pub fn with_signers(self) -> Self {
         Self {
@@ -135,7 +136,7 @@ impl OtherApprovers {
         message.starts_with(SIGNING)
     }
 
-    /// The numbers of approvals by well-known reason, and of all other approvals together.
+    /// The number of approvals for each well-known reason, and for all other reasons together.
     pub(crate) fn by_known_reason(&self) -> BTreeMap<String, usize> {
         let mut all = BTreeMap::new();
         for (reason, count) in &self.approved {
@@ -171,7 +172,8 @@ impl OtherApprovers {
         *self.approved.entry(name).or_default() += 1;
     }
 
-    /// Records the objects that cannot be read. They could permit approvals, or be approved.
+    /// Records the objects that cannot be read. They could be roles or bindings that permit approvals, or approved
+    /// requests.
     fn skip<K: Object>(&mut self, listed: &Listed) {
         let more = match listed.unreadable {
             0 => return,

@@ -32,10 +32,10 @@ pub(super) struct Policy {
     pub(super) conditions: Vec<(&'static str, String)>,
     /// The variables: names and expressions.
     pub(super) variables: Vec<(&'static str, String)>,
-    /// The validations: each has an expression, the message for a request that violates it, and an expression for a
-    /// more detailed message.
+    /// The validations: an expression, the message for a request that violates it, and an expression for a more
+    /// detailed message.
     pub(super) validations: Vec<(String, &'static str, String)>,
-    /// The annotations of the API server's audit event: keys and expressions. An empty text adds no annotation.
+    /// The annotations on the API server's audit event: keys and expressions. An empty text adds no annotation.
     pub(super) audit: Vec<(&'static str, String)>,
     /// The actions on a request that fails a validation.
     pub(super) actions: &'static [&'static str],

@@ -1,4 +1,4 @@
-//! A limit for the work that one requester can cause.
+//! A limit on the work that one requester can cause.
 //!
 //! Each requester has a token bucket, so that a flood delays only its own requests. A request that exceeds the budget
 //! remains pending until its turn. The request is never denied because of the budget.
@@ -34,7 +34,7 @@ pub const NODE_RATE: Rate = Rate {
     every: Duration::from_secs(10),
 };
 
-/// The memory of one budget, measured in a map with many budgets.
+/// The memory for one budget, measured in a map with many budgets.
 const BUDGET_LEN: usize = 64;
 
 /// The minimum time between two searches for full budgets, which visit all budgets.
@@ -50,7 +50,7 @@ pub struct Budgets {
     tokens: Rate,
     nodes: Rate,
     capacity: usize,
-    /// The times at which the budgets will be full again. Full budgets can be omitted.
+    /// The times at which the budgets will be full again. Full budgets are not necessarily in the map.
     whole_at: BTreeMap<Key, Instant>,
     shared: Option<Instant>,
     /// The earliest time for the next search for full budgets.

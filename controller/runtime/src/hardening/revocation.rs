@@ -5,7 +5,7 @@
 //! user whose UID (`<record>.<generation>`) has a lower generation. The UID is in the signed part of the certificate. A
 //! certificate for the same node with a later generation remains valid.
 //!
-//! The list has one entry for each record, which covers all revoked generations. Therefore no generation is removed
+//! The list has one entry for each record, which covers all revoked generations. Therefore a generation is not removed
 //! while one of its certificates can be valid. The lowest valid generation for all records rejects all earlier
 //! generations of every record. The list also contains revoked keys and machines. Only the controller uses these
 //! entries, because its records might be older than the list.
@@ -206,7 +206,7 @@ fn last_to_end<T>(
 async fn enforce(client: &Client, spec: RevokedNodeCredentialsSpec) -> Result<(), HardeningError> {
     let wanted = RevokedNodeCredentials::new(REVOKED_NODE_CREDENTIALS, spec);
     match put_list(client, &wanted).await {
-        // An earlier version of the definition drops fields that it does not contain.
+        // An earlier version of the definition drops the fields that it does not contain.
         Ok(true) if read(client).await? != wanted.spec => {
             apply_definition(client, &workload_manifest()).await?;
             write_until_served(client, &wanted).boxed().await?;
@@ -223,7 +223,7 @@ async fn enforce(client: &Client, spec: RevokedNodeCredentialsSpec) -> Result<()
     Ok(())
 }
 
-/// Writes the list for a new definition. The API server serves the definition shortly after it accepts the definition.
+/// Writes the list for a new definition. The API server serves a definition shortly after it has accepted it.
 async fn write_until_served(
     client: &Client,
     wanted: &RevokedNodeCredentials,
@@ -279,7 +279,7 @@ fn policy() -> Policy {
             "by-a-node",
             "request.userInfo.username.startsWith('system:node:')",
         ),
-        // Every UID that matches can be converted below, so no expression fails.
+        // The conversion below succeeds for every UID that matches, so no expression fails.
         (
             "with-the-uid-of-a-record",
             "has(request.userInfo.uid) \
@@ -361,7 +361,7 @@ mod tests {
         }
     }
 
-    /// The list after a round: the existing entries and the entries from the records.
+    /// The list after one round: the existing entries, and the entries from the records.
     fn merged(
         listed: &RevokedNodeCredentialsSpec,
         records: &RevokedNodeCredentialsSpec,
@@ -472,7 +472,7 @@ mod tests {
             revocations.read(revocations.merged(listed, records.clone(), bounded, at(0)));
         }
 
-        // The entry of a record is additional.
+        // The entry for a record is additional.
         assert_eq!(revocations.len(), (MAX_REVOKED + 1, MAX_REVOKED_KEYS));
     }
 

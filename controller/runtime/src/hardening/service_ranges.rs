@@ -16,7 +16,7 @@ use crate::watch::{Lenient, one_of, page_of};
 /// The maximum number of objects. A cluster has fewer objects: one, and another object for each extension of the range.
 const MAX_RANGES: u32 = 500;
 
-/// The maximum number of ranges in an object, and of addresses of a Service: one for each address family.
+/// The maximum number of ranges in an object, and of addresses for a Service: one for each address family.
 const FAMILIES: usize = 2;
 
 /// The Service addresses that the API server reports.
@@ -46,7 +46,7 @@ pub async fn read(client: &Client) -> Result<ServiceAddresses, HardeningError> {
             let listed = listed?;
             let most = usize::try_from(MAX_RANGES).unwrap_or(usize::MAX);
             let more = listed.metadata.continue_.as_ref();
-            // A tenant's API server can return more objects than requested.
+            // A tenant's API server can return more objects than the controller requested.
             let is_all = more.is_none_or(String::is_empty) && listed.items.len() <= most;
             ensure!(
                 is_all,
@@ -78,7 +78,7 @@ pub async fn read(client: &Client) -> Result<ServiceAddresses, HardeningError> {
 fn addresses_of(service: Lenient<Service>) -> Vec<IpAddr> {
     let spec = service.object.ok().and_then(|service| service.spec);
     let addresses = spec.and_then(|spec| spec.cluster_ips).unwrap_or_default();
-    // A Service can contain the text "None" instead.
+    // A Service can contain the text "None" instead of an address.
     addresses
         .iter()
         .take(FAMILIES)

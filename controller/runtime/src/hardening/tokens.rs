@@ -4,9 +4,10 @@
 //! needs its token as long as it exists, to enroll again after its disk is lost. While attestation is enforced, this
 //! module extends the tokens that are needed, and expires them some time after their Machine is deleted.
 //!
-//! The bootstrap provider replaces a pool's token when less than half of its lifetime is left, so that the original user
-//! data of the pool no longer works. If every attestation provider of the cluster has evidence, this module extends the
-//! pool's token before that, for the life of the pool. The token is then not sufficient for a certificate.
+//! The bootstrap provider replaces a pool's token when less than half of its lifetime is left, so that the original
+//! user data of the pool no longer works. If every attestation provider of the cluster requires evidence, this module
+//! extends the pool's token before that, for the life of the pool. In this case, the token is not sufficient to get a
+//! certificate.
 //!
 //! While attestation is not enforced, a token is sufficient to join as any node. Therefore the module does not extend
 //! tokens. It expires the tokens that it extended before, except for Machines without a Node, because the bootstrap
@@ -22,7 +23,7 @@
 //!   `kube-system`. Only an operator command creates tokens.
 //! - Reading a token returns its secret part, as for every Secret, but the secret part is never decoded: the type has
 //!   no field for it. Writes return only metadata.
-//! - A missing token is read again at increasing intervals, up to one day.
+//! - A missing token is read again at increasing intervals of up to one day.
 //! - A token is read only when it is first needed, when half of its lifetime has passed, and when it must expire.
 //!   Labeled tokens are listed once, without their contents.
 
@@ -68,7 +69,8 @@ const OWN_MEMORY: usize = 32 * 1024;
 /// An upper bound for the memory that a token uses: its ID, its state, and its place in a map.
 const TOKEN_LEN: usize = 128;
 
-/// A round can start reading tokens during this time. The rest of its deadline is for the calls in progress.
+/// The time during which a round can start to read tokens. The rest of the round's deadline is for the calls in
+/// progress.
 const ROUND: Duration = Duration::from_secs(30);
 
 const NAMESPACE: &str = "kube-system";
@@ -79,7 +81,7 @@ const NAME_PREFIX: &str = "bootstrap-token-";
 /// The managed tokens of one cluster.
 #[derive(Debug)]
 pub struct Tokens {
-    /// An extended token expires this long after the last round that needed it.
+    /// The time for which an extended token is kept after the last round that needed it.
     grace: Duration,
     /// The tokens that are needed, and the extended tokens that have not been expired yet.
     known: BTreeMap<TokenId, Known>,
@@ -127,7 +129,7 @@ impl Tokens {
         }
     }
 
-    /// Sets which needed tokens belong to pools. They are extended earlier, and by a longer time.
+    /// Sets the needed tokens that belong to pools. These tokens are extended earlier, and for a longer time.
     pub fn set_of_pools(&mut self, tokens: BTreeSet<TokenId>) {
         self.of_pools = tokens;
     }
@@ -271,7 +273,7 @@ impl Tokens {
         Ok(())
     }
 
-    /// Records since when each token has not been needed. Drops other clients' tokens that are not needed.
+    /// Records the time since which each token has not been needed. Drops other clients' tokens that are not needed.
     fn mark(&mut self, wanted: &BTreeSet<TokenId>, elapsed: Duration) {
         let spares_unowned = self.spares_unowned;
         self.known.retain(|token, known| {

@@ -1,9 +1,10 @@
-//! Creates lost records of nodes without evidence.
+//! Recreates the lost records of nodes without evidence.
 //!
-//! Such a node cannot prove that it held its name, so an operator decides. The new record names the node's Machine, and
-//! is reset: the next claim with a token of this Machine opens a generation, while the Node is up or down. Another
-//! machine cannot claim the name while the Node is up. The record does not contain the UID in the node's certificate.
-//! So this certificate remains valid until it expires, and only the lowest valid generation can end it.
+//! Such a node cannot prove that it held its name, so an operator decides. The new record refers to the node's Machine,
+//! and is reset: the next claim with a token of this Machine opens a generation, whether the Node is up or down. While
+//! the Node is up, another machine cannot claim the name. The record does not contain the UID from the node's current
+//! certificate. Therefore this certificate remains valid until it expires, and can be revoked only with the lowest
+//! valid generation.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -24,14 +25,15 @@ use super::{Changed, Identities, IdentitiesError};
 use crate::capi::{MemberMachine, ObjectKey, is_cluster, member_machines};
 use crate::client::call;
 
-/// The maximum validity of a certificate without evidence. The lost record had the expiry of the certificate in use.
+/// The maximum validity of a certificate without evidence. The lost record contained the expiry time of the current
+/// certificate.
 const LONGEST: Duration = Duration::from_hours(366 * 24);
 
-/// The request and the key of a record that no request opened. No key has this digest.
+/// The request and the key in a record that no request created. No key has this digest.
 const NO_REQUEST: &str = "identities-restored";
 const NO_KEY: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// The nodes that an operator names.
+/// The nodes that an operator specifies.
 #[derive(Debug, Clone, Default)]
 pub struct NamedNodes {
     /// The names of Nodes.
@@ -40,7 +42,7 @@ pub struct NamedNodes {
     pub selector: Option<String>,
 }
 
-/// The records of the named nodes.
+/// The records of the specified nodes.
 #[derive(Debug, Default)]
 pub(super) struct Named {
     /// The nodes whose live records are reset.
@@ -119,7 +121,7 @@ impl Identities {
             let identity = record(&authentication, cluster, machine, (who.as_deref(), now));
             let Some(identity) = identity else { continue };
             let node = &identity.spec.node_name;
-            // Only one of the Machines has this Node, but the status does not show which.
+            // Only one of the Machines can have this Node, but the status does not show which one.
             ensure!(
                 missing.remove(node),
                 IdentitiesError::SeveralMachines(node.clone())
@@ -161,7 +163,7 @@ impl Identities {
     }
 }
 
-/// A new record for this Machine, which is reset. `None` if the Machine has no Node or no provider ID.
+/// Returns a new record for this Machine, which is reset. `None` if the Machine has no Node or no provider ID.
 fn record(
     authentication: &KubeletAuthentication,
     cluster: &ObjectKey,
@@ -290,9 +292,9 @@ mod tests {
         record
     }
 
-    /// The answer of a management cluster with the nodes `kept`, `lost`, `proved` and `other`, and `gone`, whose Machine
-    /// is being deleted. `kept` and `proved` have a record. The selector `rack=7` selects the Machines of `kept`, `lost`
-    /// and `proved`. The selector `twin` selects two Machines with one Node.
+    /// The answer of a management cluster with the nodes `kept`, `lost`, `proved` and `other`, and `gone`, whose
+    /// Machine is being deleted. `kept` and `proved` have a record. The selector `rack=7` selects the Machines of
+    /// `kept`, `lost` and `proved`. The selector `twin` selects two Machines that have the same Node.
     fn answer(attestor: &str, path: &str, query: &str) -> Value {
         let mut machines =
             ["kept", "lost", "proved", "other", "gone", "twin", "second"].map(machine);
@@ -407,7 +409,7 @@ mod tests {
         assert!(matches!(done, Err(IdentitiesError::MixedEvidence(_))));
         assert!(written.is_empty(), "{written:?}");
 
-        // An operator can name a node without evidence.
+        // An operator can specify a node without evidence by its name.
         let (done, _) = restored(mixed, (&["lost"], Some("rack=7")), false).await;
         assert_eq!(done.unwrap().recreated.len(), 1);
     }

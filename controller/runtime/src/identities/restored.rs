@@ -13,9 +13,9 @@ use crate::client::CallError;
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Restored {
-    /// The records that were reset. In a rehearsal, the records that would be reset.
+    /// The records that were reset. In a dry run, the records that would be reset.
     pub reset: Vec<NodeIdentity>,
-    /// The lost records that were created. In a rehearsal, the records that would be created.
+    /// The lost records that were created. In a dry run, the records that would be created.
     pub recreated: Vec<NodeIdentity>,
     /// The number of other live records. Their nodes did not present a later generation.
     pub unchanged: usize,
@@ -28,7 +28,7 @@ pub struct Restored {
 impl Identities {
     /// Resets the records of the Cluster that come from a backup. These are the records whose node presented a
     /// certificate of a later generation with evidence, and the records for `named` nodes, which the operator
-    /// specifies. Creates the lost records of named nodes without evidence. A rehearsal writes nothing.
+    /// specifies. Creates the lost records of named nodes without evidence. A dry run does not write anything.
     ///
     /// A denial is not a reason for a reset, because an attacker can cause a denial for any name and then claim the
     /// name. The command can be repeated, and does not change revoked records. A record that changes concurrently, or
@@ -38,8 +38,8 @@ impl Identities {
     ///
     /// If one of the named nodes has only a retired record, if its certificates are revoked, or if it has neither a
     /// record nor a Machine, no record is changed. The same applies to a node without a record in a Cluster with
-    /// evidence. If the API server does not respond, or a permission is missing, the records before the failure are
-    /// changed.
+    /// evidence. If the API server does not respond, or if a permission is missing, the changes before the failure
+    /// remain.
     pub async fn restored(
         &self,
         cluster: &ObjectKey,
@@ -126,7 +126,7 @@ impl Identities {
 }
 
 impl Restored {
-    /// Notes the result for the record of this node. Returns the record, if it was changed.
+    /// Adds the result for this node's record. Returns the record, if it was changed.
     fn note(
         &mut self,
         node: String,
@@ -217,7 +217,7 @@ mod tests {
     /// The names of the patched records.
     type Patched = Arc<Mutex<Vec<String>>>;
 
-    /// The statuses of the first writes of this record, and its spec fields afterwards.
+    /// The statuses of the first responses to writes of this record, and the record's spec fields afterwards.
     type Refusals = (&'static str, Vec<u16>, Value);
 
     /// A management cluster with these records.
@@ -330,7 +330,7 @@ mod tests {
                 vec![later],
                 None,
             ),
-            // Its node has renewed with the generation of the record.
+            // The node has renewed with the generation in the record.
             (
                 (later, vec![409], json!({"generation": 9})),
                 vec![insecure],

@@ -23,14 +23,14 @@ const GRANTS_OF_NAMESPACE: Rate = Rate {
     ..OF_NAMESPACE
 };
 
-/// The time after which the number of dropped lines is discarded if its cluster does not log another line.
+/// The time for which the number of dropped lines is kept if the cluster does not log another line.
 const REMEMBERED: Duration = Duration::from_hours(1);
 
-/// The kind of a line. Each kind has a separate budget, because any holder of a bootstrap token can send requests, and
-/// lines about requests must not displace other lines.
+/// The kind of log line. Each kind has a separate budget, because any holder of a bootstrap token can send requests,
+/// and lines about requests must not displace other lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LineKind {
-    /// A request that gets no certificate, or no answer.
+    /// A request that does not get a certificate or an answer.
     Refusal,
     /// A request with valid evidence, or a request that gets a certificate.
     Grant,
@@ -235,7 +235,7 @@ mod tests {
         let ((budget, _other), now) = (budget(), Instant::now());
         let flood = |from: usize, now: Instant| {
             for number in from..from + 1000 {
-                // The namespace has no line left for most of them.
+                // The namespace's budget is exhausted for most of these lines.
                 for _ in 0..3 {
                     budget.take(Other, &cluster("a", &number.to_string()), now);
                 }

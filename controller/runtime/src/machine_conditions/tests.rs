@@ -124,8 +124,8 @@ fn only_a_denial_makes_the_attested_condition_false() {
             let same = (status, reason(decision), time(100));
 
             assert_eq!(written(&outcome, None), Some(new), "{user} {decision:?}");
-            // For a machine that was refused before: the time of the last transition does not change if the status does
-            // not change.
+            // For a machine that was refused before: if the status does not change, the time of the last transition
+            // does not change.
             let after_other = takes.then_some(new);
             assert_eq!(written(&outcome, Some(known(other))), after_other);
             assert_eq!(written(&outcome, Some(known(status))), Some(same));
@@ -155,8 +155,8 @@ fn told_when(outcome: &Outcome) -> u64 {
     condition_digest(condition.reason, &condition.message)
 }
 
-/// The outcome of a record that m1 opened at hour 2 for n1. `change` modifies the record, and the tuple is the state of
-/// m1.
+/// The outcome for a record that m1 opened at hour 2 for n1. `change` modifies the record. The tuple contains the
+/// machine's ID, its Node, and its known condition.
 fn of_record(
     change: impl FnOnce(&mut Record),
     (id, node, attested): (&ProviderId, Option<&str>, Option<(ConditionStatus, u32)>),
@@ -192,7 +192,7 @@ fn a_record_sets_no_condition_without_the_node_of_its_machine() {
         (&own, Some("n1"), Some((True, 1)), None),
         (&own, Some("n2"), None, None),
         (&own, None, None, None),
-        // A Machine that was created again with the same name.
+        // A Machine that was recreated with the same name.
         (&other, Some("n1"), None, None),
     ] {
         let state = (id, node, attested);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// The Secrets of the workload cluster by name, as last applied.
+/// The Secrets in the workload cluster, keyed by name, as they were last applied.
 type Secrets = Arc<Mutex<Vec<(String, Value)>>>;
 
 fn answer(status: u16, body: &Value) -> Response<Full<Bytes>> {
@@ -111,7 +111,7 @@ fn management_with(mut machines: Vec<Value>) -> ClusterAccess {
     })
 }
 
-/// A workload cluster with the expiry times of these tokens.
+/// A workload cluster that contains tokens with these expiry times.
 fn workload(
     is_enforced: bool,
     tokens: &'static [(&'static str, &'static str)],
@@ -250,7 +250,7 @@ async fn a_token_with_a_later_expiry_keeps_it() {
         [
             token("m1", Some(("aaaaaa", "1970-01-01T05:00:00Z"))),
             token("m2", Some(("bbbbbb", "1970-01-01T01:00:00Z"))),
-            // The first member of a control plane has no token, and a Machine that is being deleted gets none.
+            // The first member of a control plane has no token, and a Machine that is being deleted does not get one.
             token("first", None),
         ]
     );

@@ -12,8 +12,8 @@ use tokio::time::sleep;
 use crate::capi::{ClusterCa, ObjectKey};
 use crate::shared::{Lock, Shared, visited};
 
-/// The minimum time between two checks by a holder. A tenant can have a thousand Clusters with one key, and changing
-/// one Cluster would otherwise wake the tasks of all of them.
+/// The minimum time between two checks by a holder. A tenant can have a thousand Clusters that share one key, and a
+/// change to one Cluster would otherwise wake the tasks of all of them.
 const BETWEEN_CHECKS: Duration = Duration::from_secs(1);
 
 /// The CA keys of all clusters of this controller.
@@ -22,12 +22,12 @@ const BETWEEN_CHECKS: Duration = Duration::from_secs(1);
 /// served while another cluster has proved possession of the same key.
 ///
 /// Only a Secret that contains the private key proves possession. A CA certificate is public: a tenant who uses another
-/// tenant's certificate stops only their own cluster. Two clusters that have the private key stop each other. This
-/// gives no additional power to the owner of the key, who can already issue certificates for the other cluster. The
-/// creation time and the namespace have no effect.
+/// tenant's certificate prevents only the service of their own cluster. Two clusters that have the private key prevent
+/// each other's service. This gives no additional power to the owner of the key, who can already issue certificates for
+/// the other cluster. The creation time and the namespace of a cluster are irrelevant.
 ///
-/// Clusters without the private key do not stop each other. An external signer identifies the cluster of each CA,
-/// and refuses to sign for a different cluster.
+/// Clusters without the private key do not affect each other. An external signer identifies the cluster of each CA, and
+/// refuses to sign for a different cluster.
 #[derive(Debug, Clone)]
 pub(super) struct CaKeys(Arc<Shared<Keys>>);
 
@@ -189,7 +189,8 @@ impl CaKeyHolder {
     /// Waits until [`Self::hold`] would return a different result.
     pub(super) async fn changed(&mut self) {
         while let Some(changes) = &mut self.changes {
-            // The last holder of the key drops the sender. In this case, the last holder is this holder's predecessor.
+            // The last holder of the key drops the sender. In this case, the last holder is the predecessor of this
+            // holder.
             let is_last = changes.changed().await.is_err();
             if !self.is_current() {
                 return;

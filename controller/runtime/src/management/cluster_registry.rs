@@ -43,8 +43,9 @@ const SILENCE: Duration = Duration::from_mins(1);
 /// The delay before a supervisor restarts after a panic, and before a failed Event is written again.
 const RESTART: Duration = Duration::from_secs(30);
 
-/// The maximum time for ending the tasks of all clusters. During this time, this replica holds the Lease, and no other
-/// replica serves any cluster. Therefore a cluster whose API server does not respond must not delay other clusters.
+/// The maximum time to wait until the tasks of all clusters end. During this time, this replica holds the Lease, and no
+/// other replica serves any cluster. Therefore a cluster whose API server does not respond must not delay other
+/// clusters.
 const HANDOVER: Duration = Duration::from_secs(5);
 
 /// Serves every cluster until `stop` is ready, and then waits for their tasks.
@@ -112,7 +113,7 @@ struct ClusterRegistry {
     memory: KeptMemory,
     /// The lists that find objects that were not kept.
     recovery: Recovery<Lenient<KubeletAuthentication>>,
-    /// The digests of the keys in the current list, for the part of the list that has been read.
+    /// The digests of the keys that the current list has returned so far.
     listed: BTreeSet<u64>,
     tasks: JoinSet<ObjectKey>,
     reports: Reports,
@@ -140,7 +141,7 @@ impl ClusterRegistry {
                 self.listed.insert(self.memory.digest(&key));
                 match seen.object {
                     Ok(authentication) => self.put(key, KeptAuthentication::new(authentication)),
-                    // The last decoded state remains in use.
+                    // The controller continues to use the last decoded state.
                     Err(ref error) => {
                         if self.skipped.noted(seen.meta(), error) {
                             let labels = seen.meta().labels.clone();
@@ -179,7 +180,7 @@ impl ClusterRegistry {
     }
 
     /// Writes an Event on an object that cannot be read. The task waits until this controller selects the cluster, and
-    /// then until its turn.
+    /// then waits for its turn.
     fn report(
         &mut self,
         key: ObjectKey,
@@ -292,7 +293,7 @@ impl ClusterRegistry {
         }
     }
 
-    /// Removes a released cluster. If its object was created again since then, serves the cluster again.
+    /// Removes a released cluster. If its object was recreated since then, serves the cluster again.
     fn ended(&mut self, ended: Result<ObjectKey, JoinError>) {
         let Ok(key) = ended else { return };
         if self.ending.remove(&key) {
@@ -319,7 +320,7 @@ impl ClusterRegistry {
                 if AssertUnwindSafe(supervised).catch_unwind().await.is_ok() {
                     return key;
                 }
-                // The payload of a panic is not logged, because it can contain secrets.
+                // A panic payload can contain secrets, so it is not logged.
                 cluster_line!(
                     &ClusterLines::of(&key),
                     ERROR,

@@ -1,4 +1,4 @@
-//! The state of a workload cluster at the last inspection.
+//! The state of a workload cluster at its last inspection.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -28,7 +28,7 @@ pub(super) struct Health {
     pub(super) overdue: Option<usize>,
     /// The number of exempt Nodes without a record. `None` before the first inspection.
     pub(super) exempt: Option<usize>,
-    /// The number of exempt names with two valid certificates. `None` if unknown.
+    /// The number of exempt names for which two valid certificates exist. `None` if unknown.
     pub(super) overlaps: Option<usize>,
     /// The number of live records whose machines are gone. Set if there are too many to retire them together without an
     /// operator's permission.

@@ -1,4 +1,4 @@
-//! Events on `KubeletAuthentication` objects about the conditions that verifiers report.
+//! Events about the conditions that verifiers report, on `KubeletAuthentication` objects.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub(super) struct ConditionEvents {
     reported: BTreeMap<&'static str, Reported>,
 }
 
-/// The state of a condition in the last Event. If there was no Event yet, its state in the object.
+/// The state of a condition in the last Event. If there was no Event yet, the state of the condition in the object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Reported {
     status: ConditionStatus,
@@ -176,7 +176,7 @@ mod tests {
         report(AWS_IDENTITY_RESOLVED, holds, "Resolved", message)
     }
 
-    /// The reasons and messages of the Events that are written at this time.
+    /// Returns the reasons and messages of the Events that are written at this time.
     fn written_at(
         events: &mut ConditionEvents,
         object: &KubeletAuthentication,
@@ -303,7 +303,7 @@ mod tests {
 
         let (flood, waited) = futures::join!(flood, victim);
 
-        // The burst, and the five Events of one second, one of which belongs to the other namespace.
+        // The burst, and the five Events in one second, one of which belongs to the other namespace.
         let written = flood.into_iter().filter(|written| *written).count();
         assert_eq!(written, 100 + 4);
         assert_eq!(waited, 2 * RATE.every);

@@ -58,7 +58,7 @@ pub(super) fn status(
     if ready.is_some() {
         status.observed_generation = observed_generation;
     }
-    // Only a wrong clock shows a time before the year -9999. It is replaced with the Unix epoch.
+    // Only a wrong clock shows a time before the year -9999. Such a time is replaced with the Unix epoch.
     let now = Time(Timestamp::try_from(now).unwrap_or_default());
     let [reachable, closed] = of_workload_cluster(phase);
     for (of, report) in [
@@ -123,7 +123,7 @@ pub(super) fn name_unreadable(
         return;
     };
     for text in unreadable {
-        // The message of a served cluster names failed tasks, and other messages can name the Cluster.
+        // The message of a served cluster lists failed tasks, and other messages can contain the name of the Cluster.
         let named = text.split(" (").next().unwrap_or_default();
         if !report.message.contains(named) {
             report.message.push_str("; ");
@@ -336,7 +336,7 @@ fn of_workload_cluster(phase: &ClusterPhase) -> [Option<ConditionReport>; 2] {
     [reachable, closed]
 }
 
-/// Whether the attestation providers of all live records are authorized.
+/// Whether all attestation providers with live records are authorized.
 fn of_record_attestors(unauthorized: &BTreeMap<String, usize>) -> ConditionReport {
     const AUTHORIZED: &str = conditions::RECORD_ATTESTORS_AUTHORIZED;
     if unauthorized.is_empty() {

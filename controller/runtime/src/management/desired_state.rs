@@ -30,9 +30,9 @@ use parsed::{ParsedCa, ParsedKubeconfig, ParsedSpec, digest};
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     pub(super) cluster: Observed<Cluster>,
-    /// The controller's own kubeconfig, or Cluster API's.
+    /// The Secret with the controller's own kubeconfig, or with Cluster API's kubeconfig.
     pub(super) kubeconfig: Observed<Arc<Secret>>,
-    /// The name of the Secret with the controller's own kubeconfig, if that kubeconfig is used.
+    /// The name of the Secret that contains the controller's own kubeconfig, if the controller uses that kubeconfig.
     pub(super) own_kubeconfig: Option<String>,
     pub(super) ca: Observed<Arc<Secret>>,
     pub(super) outdated: Outdated,
@@ -77,7 +77,7 @@ pub(super) struct Service {
     pub(super) ca: Arc<ClusterCa>,
     /// The signer that uses this CA.
     pub(super) signer: Arc<Signer>,
-    /// Whether the controller has an external signer, but the Secret contains the key.
+    /// Whether the controller has an external signer, although the Secret contains the key.
     pub(super) signer_unused: bool,
     pub(super) verifiers: Verifiers,
     pub(super) audiences: Vec<Audience>,
@@ -101,8 +101,8 @@ pub(super) struct Inputs<'a> {
 pub(super) struct HeldKey(pub(super) Option<CaKey>);
 
 impl Inputs<'_> {
-    /// The key that is compared with the keys of other clusters. Without a result, the last key stays. A paused or
-    /// broken cluster also blocks other clusters that have its CA key.
+    /// The key that is compared with the keys of other clusters. If the key is unknown, the last key remains. A paused
+    /// or broken cluster also blocks other clusters that have its CA key.
     pub(super) fn ca_key(&self, parsed: &mut Parsed) -> Option<HeldKey> {
         let name = self.authentication.spec.cluster_name.as_str();
         if self.authentication.metadata.name.as_deref() != Some(name) {
@@ -267,7 +267,7 @@ impl Parsed {
         parsed.kubeconfig.clone().ok()
     }
 
-    /// Drops the Secrets that the supervisor no longer has.
+    /// Drops the Secrets that the supervisor no longer holds.
     fn forget_gone(&mut self, sources: &Sources) {
         if sources.ca.present().is_none() {
             self.forget_ca();
@@ -313,13 +313,13 @@ fn inputs_of_service(cluster: &Cluster) -> impl Debug {
 }
 
 impl Fingerprint {
-    /// `parsed` contains the digests of the parsed objects.
+    /// Creates the fingerprint. `parsed` contains the digests of the parsed objects.
     fn of(
         authentication: &KubeletAuthentication,
         cluster: &Cluster,
         parsed: [&[u8; 32]; 3],
     ) -> Self {
-        // These fields are only words and lists of words.
+        // These fields contain only words and lists of words.
         let cluster = format!("{:?}", inputs_of_service(cluster));
         let uid = authentication.metadata.uid.as_deref().unwrap_or_default();
         let parts = [uid.as_bytes(), cluster.as_bytes()].into_iter();

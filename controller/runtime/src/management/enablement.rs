@@ -1,8 +1,8 @@
 //! `KubeletAuthentication`s for the Clusters that authorize attestation providers themselves.
 //!
-//! For a Cluster with the annotation, or with the variable enabled, the controller creates a `KubeletAuthentication`,
+//! For a Cluster that has the annotation, or enables the variable, the controller creates a `KubeletAuthentication`,
 //! and keeps its `spec.authorizedAttestors` equal to the Cluster's value. The controller never changes a
-//! `KubeletAuthentication` that a user created. Removing the annotation has no effect: attestation is enforced until
+//! `KubeletAuthentication` that a user created. Removing the annotation has no effect: attestation stays enforced until
 //! the resource is deleted.
 //!
 //! # Guarantees
@@ -11,7 +11,7 @@
 //!   Cluster that has waited longest is first. Therefore a Cluster that changes constantly does not delay other
 //!   Clusters.
 //! - If the API server rejects a step, the controller creates an Event on the Cluster. The step is retried after the
-//!   Cluster changes, and otherwise at long intervals. If the Event fails, the step is repeated a few times before.
+//!   Cluster changes, and otherwise at long intervals. If the Event fails, the step is first retried a few times.
 
 mod step;
 
@@ -35,7 +35,7 @@ use crate::capi::{Cluster, ObjectKey, OwnAttestors};
 /// The limit on concurrent steps.
 const AT_ONCE: usize = 4;
 
-/// The delay after a change, because objects change in bursts. Also the minimum interval between two searches.
+/// The delay after a change, because objects change in bursts. This is also the minimum interval between two searches.
 const GATHER: Duration = Duration::from_secs(1);
 
 /// The interval between two checks if no object changes.
@@ -51,8 +51,8 @@ const LONGEST_OUTAGE: Duration = Duration::from_mins(1);
 /// maximum delay before the controller restores a field that another client keeps changing.
 const REFUSED: Duration = Duration::from_mins(10);
 
-/// The number of attempts of a rejected step, each with its Event, until the long delay applies even without an Event.
-/// They take one minute. A namespace that is being deleted rejects every Event.
+/// The number of attempts of a rejected step, each with its Event. After that, the long delay applies even without an
+/// Event. The attempts take one minute. A namespace that is being deleted rejects every Event.
 const REPORT_TRIES: u32 = 5;
 
 /// The delay between a rejection, which created an Event, and a different step.
@@ -96,7 +96,7 @@ struct Last {
     outcome: Option<Outcome>,
 }
 
-/// The cause of a step. Steps with a different field are different steps.
+/// The cause of a step. Steps that differ in one of these fields are different steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wanted {
     cluster_uid: String,
@@ -187,7 +187,7 @@ impl Enablement {
             is_repeated,
         );
         self.tasks.spawn(async move {
-            // The payload of a panic is not logged, because it can contain secrets.
+            // A panic payload can contain secrets, so it is not logged.
             let taken = AssertUnwindSafe(taken).catch_unwind().await;
             (key, taken.unwrap_or(Outcome::Unavailable))
         });
@@ -291,7 +291,7 @@ struct DueStep {
     key: ObjectKey,
 }
 
-/// The last steps of a namespace.
+/// The last steps in a namespace.
 #[derive(Debug, Clone, Copy, Default)]
 struct LastOfNamespace {
     running: usize,

@@ -1,4 +1,4 @@
-//! A namespace that floods the turns for Events, for tests.
+//! A test namespace that floods the turns for Events.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -25,7 +25,7 @@ pub(super) struct Flooded<T> {
 }
 
 /// Makes 1,000 writes in one namespace, and then one write in another namespace. All writes share this rate, and an API
-/// server with these responses by path.
+/// server that returns these responses by path.
 pub(super) async fn flooded<T, F: Future<Output = T>>(
     rate: Rate,
     answer: impl Fn(&str) -> Bytes + Send + 'static,

@@ -27,12 +27,12 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// The time for which the definition of a kind is assumed to be unchanged.
 const DEFINITION_KEPT: Duration = Duration::from_mins(10);
 
-/// The fields from the proposal ("Kubelet authentication: `InfraCluster`").
+/// The status fields from the proposal ("Kubelet authentication: `InfraCluster`").
 const CLIENT_SIGNER: &str = "kubeletClientCertificateSigner";
 const SERVING_SIGNER: &str = "kubeletServingCertificateSigner";
 
-/// Whether each kind has the fields, by its version and plural. All clusters share the results, because a definition
-/// can have a megabyte, and a tenant can name a different kind in each of its Clusters.
+/// Whether each kind has the fields, keyed by version and plural. All clusters share the results, because a definition
+/// can be a megabyte long, and a tenant can refer to a different kind in each of its Clusters.
 pub(super) type Definitions = Lookups<bool>;
 
 /// Creates an empty set of definitions.
@@ -74,7 +74,7 @@ impl InfraCluster {
     }
 
     /// Writes the signer names in `status`, if they differ from the names that were last written. If a write failed or
-    /// had no turn, the next call repeats it.
+    /// did not get a turn, the next call repeats it.
     pub(super) async fn write(
         &mut self,
         reference: &Reference,
@@ -150,8 +150,8 @@ async fn is_with_fields(
     has.ok_or_else(|| kube::Error::Service(TooManyDefinitions.into()))
 }
 
-/// The required fields of a `CustomResourceDefinition`. The decoder for kube's type would reject a schema with deep
-/// nesting.
+/// The required fields of a `CustomResourceDefinition`. The decoder for kube's type would reject a deeply nested
+/// schema.
 #[derive(Debug, Clone, Deserialize)]
 struct Definition {
     spec: DefinitionSpec,

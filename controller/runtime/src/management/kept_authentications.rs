@@ -1,7 +1,7 @@
 //! The `KubeletAuthentication`s in memory, reduced to the required fields, and the limit on their memory.
 //!
-//! Each object remains in memory as long as it exists, and has a task. Even without a Cluster, a tenant can create any
-//! number of objects, each with up to 1.5 MB.
+//! Each object remains in memory as long as it exists, and has a task. A tenant can create any number of objects of up
+//! to 1.5 MB, even without a Cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -21,7 +21,7 @@ use crate::memory::KeptLimit;
 /// The prefix of the annotations that are kept.
 const OWN_ANNOTATIONS: &str = "attestation.cluster.x-k8s.io/";
 
-/// The maximum number of these annotations, and of owners, to keep from an object. Normal objects have only a few
+/// The maximum number of these annotations, and of owners, that are kept for an object. Normal objects have only a few
 /// annotations and owners.
 const MAX_METADATA: usize = 64;
 
@@ -29,17 +29,17 @@ const MAX_METADATA: usize = 64;
 const MAX_OWNER_TEXT: usize = 253;
 
 /// The maximum length of an annotation's value. A longer value is truncated, which has no effect because it is invalid
-/// anyway. The list of released machines can be longer: if a part of it were missing, machines would remain revoked.
+/// anyway. The list of released machines can be longer: if it were truncated, machines would remain revoked.
 const MAX_ANNOTATION: usize = 512;
 
-/// The divisor of the container's memory for all `KubeletAuthentication`s: 128 MiB of 1 GiB. One namespace uses at most
-/// half of this memory, which is enough for 4,096 objects without lists of authorities or keys.
+/// The container's memory divided by this number is the limit for all `KubeletAuthentication`s: 128 MiB with 1 GiB. One
+/// namespace uses at most half of this memory, which is enough for 4,096 objects without lists of authorities or keys.
 const PART: usize = 8;
 
 /// The memory for an object and its task, in addition to the object's values.
 const OBJECT_LEN: usize = 6 * 1024;
 
-/// The unit in which memory is counted. It is large enough that an object's conditions do not change its count.
+/// The unit in which memory is counted. It is so large that an object's conditions do not change its count.
 const STEP: usize = 16 * 1024;
 
 /// The memory for a value in addition to its text.
@@ -75,8 +75,8 @@ impl Deref for KeptAuthentication {
 }
 
 impl KeptAuthentication {
-    /// Removes the fields that are not used, and shortens the messages of own conditions to the length that the
-    /// controller writes.
+    /// Removes the fields that are not used, and truncates the messages of the controller's own conditions to the
+    /// length that the controller writes.
     pub(super) fn new(mut object: KubeletAuthentication) -> Self {
         object.metadata = lean(object.metadata);
         let mut has_other_conditions = false;
@@ -184,7 +184,7 @@ impl io::Write for Weight {
     }
 }
 
-/// The memory for the kept objects, by namespace. In each namespace, the oldest objects are kept.
+/// The memory for the kept objects in each namespace. The oldest objects of a namespace are kept.
 #[derive(Debug)]
 pub(super) struct KeptMemory {
     limit: KeptLimit,

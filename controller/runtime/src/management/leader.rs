@@ -244,7 +244,7 @@ impl Term<'_> {
             };
             let lease = self.candidate.name.as_str();
             if error.is_some() && self.renewed.elapsed() >= RENEW_DEADLINE {
-                // From now on, another replica can become the leader.
+                // After this point, another replica can become the leader.
                 tracing::warn!(lease, error, "no longer leading");
                 return;
             }

@@ -22,7 +22,8 @@ use crate::machine_conditions::{
 };
 use crate::turns::FairRate;
 
-/// The time during which a turn can start writes. The next update of the revocation list waits until the turn ends.
+/// The time during which a cluster can start writes in its turn. The next update of the revocation list waits until the
+/// turn ends.
 const TURN: Duration = Duration::from_secs(2);
 
 /// The pause after a failed write, because a permission is missing or the API server is unavailable.
@@ -50,7 +51,7 @@ pub(super) struct MachineConditions {
     failures: Failures,
 }
 
-/// The writes within the last [`REPEAT`], by the UID of the Machine.
+/// The writes within the last [`REPEAT`], keyed by the UID of the Machine.
 ///
 /// The shared write rate for all clusters also limits the number of entries.
 #[derive(Debug, Default)]
@@ -120,7 +121,7 @@ impl MachineConditions {
         self.outcomes.clone()
     }
 
-    /// Adds the outcomes that the records contain but the conditions do not: decisions before a restart, and operators'
+    /// Adds the outcomes that the records show but the conditions do not: decisions before a restart, and operators'
     /// revocations.
     pub(super) async fn compare(&self, inventory: &CapiInventory, records: &[Arc<Stored>]) {
         let mut pace = Pace::default();
@@ -182,8 +183,8 @@ impl MachineConditions {
         }
     }
 
-    /// Waits for this cluster's turn among the writes for all clusters. Returns `false` if there is no turn in time,
-    /// starting at `begun`.
+    /// Waits for this cluster's turn among the writes for all clusters. Returns `false` if the cluster does not get a
+    /// turn in time, starting at `begun`.
     async fn in_turn(&self, begun: Instant) -> bool {
         let turn = timeout_at(begun + TURN, self.rate.take(&self.cluster));
         begun.elapsed() < TURN && turn.await.is_ok()
@@ -200,7 +201,7 @@ impl MachineConditions {
         });
         match in_time(DEADLINE, written).await {
             Err(error) if error.is_not_found() || error.is_conflict() => {
-                // The Machine was deleted, or another Machine has its name.
+                // The Machine was deleted, or another Machine has the same name.
                 Ok(())
             }
             written => written.map_err(Unavailable::from),
@@ -376,7 +377,7 @@ mod tests {
         assert_eq!(write().await, Ok(()));
         assert_eq!(kind.patches(), ["v1beta2/namespaces/a/machines/m1/status"]);
 
-        // A deleted Machine has no condition.
+        // A deleted Machine does not have a condition.
         kind.remove_objects();
         assert_eq!(write().await, Ok(()));
         assert_eq!(kind.patches(), [""; 0]);

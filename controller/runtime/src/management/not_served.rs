@@ -1,4 +1,4 @@
-//! Why a Cluster is not served, for commands that read its objects once.
+//! The reason why a Cluster is not served, for commands that read its objects once.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -46,8 +46,8 @@ enum CaState {
 /// The reason why the controller does not serve the Cluster: from its objects or, if they have no fault, from the
 /// condition that the controller wrote. `None` if the Cluster is Ready.
 ///
-/// Some reasons depend on the options of the controller, or on other Clusters. They are only in the condition. The
-/// kubeconfig is not checked: a command can use another one.
+/// Some reasons depend on the options of the controller, or on other Clusters. Only the condition contains these
+/// reasons. The kubeconfig is not checked, because a command can use a different kubeconfig.
 pub(crate) fn not_served(
     authentication: &KubeletAuthentication,
     cluster: &Cluster,
@@ -80,7 +80,7 @@ pub(crate) fn not_served(
     match state_of(ca, &authentication.spec.cluster_name, now) {
         CaState::Faulty(why) => Some(why),
         CaState::Unknown => reported(authentication),
-        // The controller has not read the present CA yet.
+        // The controller has not read the current CA yet.
         CaState::Valid => reported(authentication).filter(|why| !is_of_ca(why)),
     }
 }
@@ -124,7 +124,7 @@ fn words(reason: &str, message: &str) -> String {
     format!("{reason}: {message}")
 }
 
-/// Whether the reason can be wrong without the options of the controller, its other Clusters and its tasks.
+/// Whether the reason can be wrong if the controller's options, other Clusters and tasks are unknown.
 fn depends_on_controller(why: &NotReady) -> bool {
     match why {
         NotReady::SharedCa(_)

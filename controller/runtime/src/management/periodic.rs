@@ -51,7 +51,7 @@ use crate::logs::Failures;
 use crate::preflight::{self, required_rights};
 use crate::records::KubeRecords;
 
-/// The deadline for a report that decides nothing. The revocations of the round wait for it.
+/// The deadline for a report that does not affect decisions. The revocations in the same round wait for the report.
 const REPORT_WITHIN: Duration = Duration::from_secs(10);
 
 /// The maximum number of Nodes in a message.
@@ -66,7 +66,7 @@ pub(super) struct PeriodicTasks {
     inventory: CapiInventory,
     /// The records, and the UID of the Cluster that owns them.
     owned: Option<(Arc<KubeRecords>, String)>,
-    /// The API version of the Cluster in the owner references of its records, if all records have it.
+    /// The API version of the Cluster in the owner references of its records, if all records have the same version.
     owned_in: Option<String>,
     /// The Service ranges of the Cluster.
     service_ranges: ServiceRangesOfCluster,
@@ -147,7 +147,7 @@ impl PeriodicTasks {
     }
 
     /// Sets the time source of the management cluster. Entries are removed only if they have also expired according to
-    /// it.
+    /// this source.
     pub(super) fn with_server_time(self, server_time: ServerTime) -> Self {
         Self {
             server_time,
@@ -155,7 +155,8 @@ impl PeriodicTasks {
         }
     }
 
-    /// The time with which expired entries are removed. With a fast clock, revocations would be removed permanently.
+    /// The time that determines which entries have expired. If a fast clock determined this, revocations would be
+    /// removed permanently.
     fn ended_by(&self) -> SystemTime {
         self.server_time.earlier(now())
     }
@@ -219,7 +220,7 @@ impl PeriodicTasks {
         health
     }
 
-    /// Writes those Machine conditions that are due.
+    /// Writes the Machine conditions that are due.
     pub(super) async fn tell_machines(&mut self) {
         let records = self.context.ledger.records().as_ref();
         self.machine_conditions
@@ -244,7 +245,7 @@ impl PeriodicTasks {
         self.context.enforcement.is_on()
     }
 
-    /// Whether enforcement starts even if Nodes have no record.
+    /// Whether enforcement starts even if some Nodes have no record.
     fn enforces_now(&self) -> bool {
         self.spec.mode() == AutoApproveBindings::RemoveNow
     }
@@ -328,7 +329,7 @@ impl PeriodicTasks {
         health
     }
 
-    /// Reads the Service addresses. After a failure, the previous addresses remain in use.
+    /// Reads the Service addresses. If this fails, the previous addresses remain in use.
     async fn read_service_ranges(&self, health: &mut Health) {
         let (of_cluster, known) = (&self.service_ranges, &self.context.serving.service_ranges);
         let read = part(service_ranges::read(self.access.client())).await;
@@ -394,9 +395,9 @@ impl PeriodicTasks {
         }
     }
 
-    /// Decides whether attestation is enforced from now on. If it is not enforced, or if enforcement does not wait,
-    /// returns the message about Nodes without a record, or about templates without the plugin. After attestation is
-    /// enforced, it stays enforced while the settings require it. Otherwise, anyone who can create a Node without a
+    /// Decides whether attestation is enforced from now on. If attestation is not enforced, or if enforcement does not
+    /// wait, returns the message about Nodes without a record, or about templates without the plugin. After attestation
+    /// is enforced, it stays enforced while the settings require it. Otherwise, anyone who can create a Node without a
     /// record could open all auto-approval paths again.
     ///
     /// # Errors
@@ -459,8 +460,8 @@ impl PeriodicTasks {
         Ok((found, told.join("; ")))
     }
 
-    /// The names of Nodes that have no live record and are not allowed to renew without one. The result includes Nodes
-    /// that only a Machine reports, and the expected Nodes of control-plane Machines.
+    /// The names of Nodes that have no live record, and that are not allowed to renew without one. The result includes
+    /// Nodes that only a Machine reports, and the expected Nodes of control-plane Machines.
     ///
     /// The result contains at most [`nodes::MAX_WITHOUT`] listed Nodes. If `with_retired` is set, it also contains the
     /// Nodes of all retired records.

@@ -19,8 +19,8 @@ pub(super) struct Places {
     namespaces: Arc<Shared<BTreeMap<String, Namespace>>>,
 }
 
-/// The creation time (in seconds since 1970) and the name of a `KubeletAuthentication`, so that the order does not
-/// change after a restart.
+/// The creation time (in seconds since 1970) and the name of a `KubeletAuthentication`. The name ensures that the order
+/// does not change after a restart.
 type Age = (i64, String);
 
 /// The clusters in a namespace, and the channels that report whether each cluster has a place.
@@ -146,7 +146,7 @@ mod tests {
         Places::new(NonZeroUsize::new(2).unwrap())
     }
 
-    /// The place of a cluster that was created in this second.
+    /// The place of a cluster that was created at this time.
     fn place(places: &Places, namespace: &str, name: &str, created: i64) -> Place {
         let spec = KubeletAuthenticationSpec::new(name, &["aws"]);
         let mut authentication = KubeletAuthentication::new(name, spec);

@@ -1,8 +1,9 @@
 //! Writes the result of a reconciliation to the management cluster: the status of the `KubeletAuthentication`, the
 //! signers in the `InfraCluster`, and Events about conditions.
 //!
-//! A write waits for its turn and for the API server. A separate task waits, so that the supervisor can react to changes
-//! immediately. The latest report wins: the supervisor skips reports during a write, and creates another one after it.
+//! A write waits for its turn and for the API server. A separate task waits, so the supervisor can react to changes
+//! immediately. The latest report takes precedence: during a write, the supervisor skips reports, and creates another
+//! report after it.
 
 use std::future::pending;
 use std::panic::resume_unwind;
@@ -32,7 +33,7 @@ pub(super) struct Report {
     pub(super) attestors: Vec<ConditionReport>,
 }
 
-/// The reports about one cluster. A write ends when this value is dropped.
+/// The reports about one cluster. Dropping this value ends a write in progress.
 pub(super) struct Reporting {
     /// `None` during a write.
     writers: Option<Box<Writers>>,
@@ -75,7 +76,7 @@ impl Reporting {
         }
     }
 
-    /// Starts to write this report. During a write, skips the report.
+    /// Starts writing this report. If a write is in progress, skips the report.
     pub(super) fn report(&mut self, report: Report) {
         let Some(writers) = self.writers.take() else {
             self.is_outdated = true;
@@ -87,8 +88,8 @@ impl Reporting {
         self.writing = Some(writing);
     }
 
-    /// Waits until another report is necessary: because one was skipped, or because a write must be repeated. If the
-    /// wait is canceled, the next call continues it.
+    /// Waits until another report is necessary, because a report was skipped or a write must be repeated. If the wait
+    /// is canceled, the next call continues it.
     pub(super) async fn due(&mut self) {
         if let Some(writing) = &mut self.writing {
             let ended = writing.join_next().await;
@@ -98,7 +99,7 @@ impl Reporting {
                     self.writers = Some(writers);
                     self.again = again;
                 }
-                // A panic ends the supervisor, as if the supervisor itself wrote.
+                // A panic ends the supervisor, as if the supervisor itself had written the report.
                 Some(Err(error)) => {
                     if let Ok(panic) = error.try_into_panic() {
                         resume_unwind(panic);
@@ -118,8 +119,8 @@ impl Reporting {
 }
 
 impl Writers {
-    /// Writes a report. The order is the order of importance for nodes: without the signers, Cluster API does not know
-    /// them, and Events only repeat the status.
+    /// Writes a report. The order is the order of importance for nodes: without the signer names, Cluster API does not
+    /// know the signers, while Events only repeat the status.
     async fn write(mut self: Box<Self>, report: Report) -> Written {
         let Report {
             authentication,

@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use futures::future::BoxFuture;
 use tokio::task::{AbortHandle, JoinSet};
 
-/// The maximum number of tasks for one namespace. A task can wait for its turn, or for its Cluster, for any time. If a
-/// namespace has more unreadable versions, its last ones are reported.
+/// The maximum number of tasks for one namespace. A task can wait for its turn, or for its Cluster, for an unlimited
+/// time. If a namespace has more unreadable versions, the last ones are reported.
 const OF_NAMESPACE: usize = 100;
 
 /// The tasks that write Events. Each unreadable version of an object has one task.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     tasks: JoinSet<()>,
-    /// The tasks by namespace, in the order of their start.
+    /// The tasks for each namespace, in the order in which they started.
     of_namespaces: BTreeMap<String, Vec<AbortHandle>>,
 }
 
 impl Reports {
-    /// Starts to write an Event about an object in this namespace.
+    /// Starts writing an Event about an object in this namespace.
     pub(super) fn start(&mut self, namespace: String, report: BoxFuture<'static, ()>) {
         while self.tasks.try_join_next().is_some() {}
         let of_namespace = self.of_namespaces.entry(namespace).or_default();
@@ -71,7 +71,7 @@ mod tests {
     #[tokio::test]
     async fn reports_that_were_written_use_no_memory() {
         let mut reports = Reports::default();
-        // This report waits for its Cluster, and does not keep the others.
+        // This report waits for its Cluster, and does not block the other reports.
         reports.start("waiting".to_owned(), Box::pin(pending()));
         for number in 0..1000 {
             reports.start(number.to_string(), Box::pin(ready(())));

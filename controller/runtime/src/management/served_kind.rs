@@ -1,4 +1,4 @@
-//! A management cluster for tests, which serves one kind in varying versions.
+//! A test management cluster that serves one kind in varying versions.
 
 use std::sync::{Arc, Mutex};
 
@@ -46,7 +46,7 @@ impl ServedKind {
         self
     }
 
-    /// Serves the kind in these versions after this call.
+    /// Serves the kind in these versions from now on.
     pub(super) fn serve(&self, versions: &[&'static str]) {
         self.0.lock().unwrap().versions = versions.to_vec();
     }

@@ -19,14 +19,14 @@ use crate::memory::Share;
 use crate::metrics::WatchMetrics;
 use crate::watch::{Lenient, Skipped, Unreadable, WatchLog, in_smaller_pages, watch_config};
 
-/// The number of copies of a Secret's values: the Secret, and its parsed form.
+/// The number of copies of a Secret's values: one in the Secret, and one in its parsed form.
 const COPIES: usize = 2;
 
 /// The reason why a Secret is not used.
 const TOO_MUCH_MEMORY: &str = "the Secrets of the Clusters in its namespace exceed the available memory; make some of \
                                them smaller";
 
-/// The time after which a Secret that is not used is read again, because other Secrets can have released memory.
+/// The time after which a Secret that is not used is read again, because other Secrets might have released memory.
 const READ_AGAIN: Duration = Duration::from_mins(5);
 
 /// The last known state of an object.
@@ -79,8 +79,8 @@ impl<K> From<Option<K>> for Observed<K> {
 /// Returns each change to the Secret with this name, including its version and the values of these keys. The stream
 /// never ends. Other events are `None`, because a stream that skips them would reserve space for a Secret.
 ///
-/// Unlike `kube::runtime::watch_object`, it decodes a Secret leniently, lists in pages, and logs as all other watches
-/// do. The last readable version remains in use while later versions cannot be read, and while the API server is
+/// Unlike `kube::runtime::watch_object`, it decodes a Secret leniently, lists in pages, and logs like all other
+/// watches. The last readable version remains in use while later versions cannot be read, and while the API server is
 /// unavailable. A Secret for which there is no memory is read again after [`READ_AGAIN`].
 pub(super) fn follow(
     api: Api<Lenient<SecretValues, Secret>>,
@@ -314,7 +314,7 @@ mod tests {
         let mut followed = pin!(followed.filter_map(ready));
         let unreadable = Change::State(Observed::Unreadable(Unreadable::because(TOO_MUCH_MEMORY)));
         assert_eq!(followed.next().await, Some(unreadable.clone()));
-        // Earlier than the watch ends, because a silent watch also lists again.
+        // This is earlier than the end of the watch, because a silent watch also lists again.
         let longest = READ_AGAIN + READ_AGAIN / 5;
 
         let without_memory = timeout(longest, followed.next()).await;

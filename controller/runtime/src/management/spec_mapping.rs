@@ -95,8 +95,8 @@ pub(crate) fn is_to_be_enforced(spec: &KubeletAuthenticationSpec) -> bool {
     spec.mode() != AutoApproveBindings::Report
 }
 
-/// Whether an enforcement that is in force stays in force. Without a value for the mode, it does not end: a writer of a
-/// Cluster can change the attestors, and otherwise could end enforcement with `insecure`.
+/// Whether attestation stays enforced after it was enforced. If the mode is not set, attestation stays enforced: a
+/// writer of a Cluster can change the attestors, and could otherwise end enforcement with `insecure`.
 pub(crate) fn stays_enforced(spec: &KubeletAuthenticationSpec) -> bool {
     spec.auto_approve_bindings.is_none() || is_to_be_enforced(spec)
 }
@@ -108,7 +108,7 @@ const MAX_ATTESTORS: usize = 8;
 const OTHERS: &str = "others";
 
 /// The attestation providers of these records that `spec` does not authorize, with the number of their records. Nodes
-/// with one of these records cannot renew.
+/// whose record is from one of these providers cannot renew.
 pub(crate) fn unauthorized<'a>(
     spec: &KubeletAuthenticationSpec,
     attestors: impl IntoIterator<Item = &'a str>,
@@ -342,7 +342,8 @@ mod tests {
         }
     }
 
-    /// The ranges of a Cluster with these texts, whether the Cluster contains all ranges, and the invalid entry.
+    /// The ranges of a Cluster that contains these texts, whether the Cluster contains all ranges, and the invalid
+    /// entry.
     fn of(texts: &[&str]) -> (Vec<String>, bool, Option<String>) {
         let cluster = Cluster {
             uid: "1".to_owned(),

@@ -1,4 +1,4 @@
-//! Writes the status of a `KubeletAuthentication` when it has changed.
+//! Writes the status of a `KubeletAuthentication` after it has changed.
 //!
 //! A tenant can change the status of each of its clusters at any time, because its objects and its API server determine
 //! the status. Therefore writes for all clusters take turns: first by namespace, then by cluster. A write that waits
@@ -94,7 +94,7 @@ impl StatusWriter {
                 self.not_before = Instant::now() + PAUSE;
                 return Some(self.not_before);
             }
-            // The watch will deliver the newer version.
+            // The watch will receive the newer version.
             Err(error) if error.is_conflict() => {
                 let error = "the object has changed since it was read".to_owned();
                 (Written::Conflict, error)
@@ -180,7 +180,7 @@ mod tests {
         Box::pin(writer.write(&known, status)).await
     }
 
-    /// The methods of the calls, and the conditions in the write, for an object with these conditions.
+    /// The methods of the calls, and the conditions in the written status, for an object with these conditions.
     async fn written(conditions: &[Value]) -> (Vec<Method>, Value) {
         let stored = stored(conditions);
         let calls: Arc<Mutex<(Vec<Method>, Value)>> = Arc::default();

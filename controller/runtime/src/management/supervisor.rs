@@ -1,4 +1,4 @@
-//! Supervises one cluster: observes its configuration, and runs its tasks while the configuration is valid.
+//! Supervises one cluster: watches its configuration, and runs its tasks while the configuration is valid.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -61,7 +61,8 @@ pub(super) const PARSED: TurnLimits = TurnLimits {
     of_cluster: 1,
 };
 
-/// The delays before a cluster is served again after a panic in its tasks, and between attempts to release a cluster.
+/// The delays before a cluster is served again after a panic in its tasks, and the delays between attempts to release a
+/// cluster.
 const RESTART: Backoff = Backoff {
     first: Duration::from_secs(5),
     longest: Duration::from_mins(5),
@@ -164,9 +165,9 @@ pub(super) async fn until_selected(
 
 /// Whether this controller serves the cluster. `labels` are the labels of its `KubeletAuthentication`.
 ///
-/// The Cluster's label decides. If the Cluster cannot be read, the label of the `KubeletAuthentication` decides. With a
-/// watch filter, the controller does not write to a cluster that belongs to another controller, or whose label it has
-/// not read.
+/// The Cluster's label determines whether this controller serves the cluster. If the Cluster cannot be read, the label
+/// of the `KubeletAuthentication` determines this. If this controller has a watch filter, it does not write to a
+/// cluster that belongs to another controller, or whose label it has not read.
 fn is_selected(
     selection: &Selection,
     cluster: &Observed<Cluster>,
@@ -268,7 +269,7 @@ impl Supervisor {
         drop(timeout_at(until, closed).await);
     }
 
-    /// Starts to write the result of a reconciliation, and does not wait for the write.
+    /// Starts writing the result of a reconciliation, and does not wait for the write.
     fn report(
         &mut self,
         authentication: Arc<KeptAuthentication>,

@@ -22,9 +22,9 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// only logged.
 const MAX_A_SWEEP: usize = 20;
 
-/// The maximum number of remembered actions. These actions prevent further Events for a Node that is created
-/// repeatedly. A tenant with many Clusters can cause any number of actions, because it writes the records and operates
-/// the API server.
+/// The maximum number of remembered actions. They prevent further Events about a Node that is created repeatedly. A
+/// tenant with many Clusters can cause any number of actions, because the tenant writes the records and operates the
+/// API server.
 const MAX_REMEMBERED: usize = 1000;
 
 /// The Events on the records of one cluster.

@@ -1,16 +1,17 @@
 //! The renewal of the token in the controller's own kubeconfig.
 //!
 //! The controller requests a token for its own service account from the workload cluster, and writes it to the Secret
-//! with its kubeconfig. A token lives for 30 days, and is renewed after a third of its lifetime. Therefore, it outlives
-//! an outage of ten days, if the API server does not grant a shorter lifetime.
+//! that contains its kubeconfig. A token is valid for 30 days, and is renewed after a third of its lifetime. Therefore,
+//! it outlives an outage of ten days, unless the API server grants a shorter lifetime.
 //!
 //! # Guarantees
 //!
-//! - A renewal is one write, and the token in use stays valid. After a crash at any point, the next renewal repeats the
-//!   request. A token that was not stored expires.
-//! - The write has the version of the Secret that was read. If an operator replaced the Secret, it is not overwritten.
-//! - The Secret only gets a token for the same service account that expires later.
-//! - Errors do not contain a token, or any other part of a response with a token.
+//! - A renewal is one write, and the token in use remains valid. After a crash at any point, the next renewal repeats
+//!   the request. A token that was not stored expires.
+//! - The write specifies the version of the Secret that was read. If an operator has replaced the Secret in the
+//!   meantime, the Secret is not overwritten.
+//! - The Secret is only updated with a token for the same service account that expires later.
+//! - Errors do not contain a token, or any other part of a response that contains a token.
 
 use std::time::{Duration, SystemTime};
 
@@ -34,23 +35,23 @@ use crate::watch::{patched_metadata, token_text};
 /// The lifetime to request, which is three times the longest outage. At least two thirds are left before a renewal.
 const LIFE: Duration = Duration::from_hours(30 * 24);
 
-/// The delay between two attempts. A token with a short lifetime has a shorter delay.
+/// The delay between two attempts. The delay is shorter for a token with a short lifetime.
 const AGAIN: Duration = Duration::from_mins(10);
 
-/// The minimum delay between two attempts. The API server of a tenant chooses the lifetime of a token, and each renewal
+/// The minimum delay between two attempts. A tenant's API server determines the lifetime of a token, and each renewal
 /// is a write to the management cluster. Kubernetes grants at least ten minutes.
 const LEAST: Duration = Duration::from_secs(30);
 
-/// The minimum number of attempts in the lifetime of a token, if each attempt fails.
+/// The minimum number of attempts during the lifetime of a token, if each attempt fails.
 const ATTEMPTS: u32 = 12;
 
-/// The maximum length of a response with a token. It is several times the maximum length of a token.
+/// The maximum length of a response that contains a token. It is several times the maximum length of a token.
 const MAX_RESPONSE_LEN: usize = 64 * 1024;
 
-/// The Secret with the controller's own kubeconfig.
+/// The Secret that contains the controller's own kubeconfig.
 pub(super) struct OwnSecret<'a> {
     name: &'a str,
-    /// The version that was read.
+    /// The version of the Secret that was read.
     version: Option<&'a str>,
     management: &'a Client,
     /// The namespace of the Cluster.
@@ -67,7 +68,7 @@ pub(super) struct TokenRenewal {
 }
 
 impl<'a> OwnSecret<'a> {
-    /// The Secret, if the cluster is served with it.
+    /// The Secret, if the cluster is served with the kubeconfig in it.
     pub(super) fn of(
         sources: &'a Sources,
         management: &'a Client,
@@ -111,7 +112,7 @@ impl TokenRenewal {
         }
     }
 
-    /// The warning about a token that has less than half of its lifetime left.
+    /// The warning about a token for which less than half of the lifetime is left.
     pub(super) fn warning(
         &self,
         kubeconfig: &TenantKubeconfig,
@@ -178,14 +179,14 @@ async fn renewed(
 }
 
 /// The kubeconfig with the token in this response. The response is dropped before the write, because the API server
-/// chooses its length.
+/// determines its length.
 fn with_token_of(
     answer: Zeroizing<String>,
     claims: &TokenClaims,
     kubeconfig: &TenantKubeconfig,
 ) -> Result<Zeroizing<String>, &'static str> {
     let answer = Some(answer).filter(|answer| answer.len() <= MAX_RESPONSE_LEN);
-    // The error of the parser can contain a part of the response.
+    // The parser's error can contain a part of the response.
     let read: Option<TokenRequest> = answer.and_then(|answer| serde_json::from_str(&answer).ok());
     let status = read.and_then(|read| read.status);
     let status = status.ok_or("the response to the token request is invalid")?;

@@ -12,7 +12,7 @@ const OWN: &str = "/proc/self/cgroup";
 
 /// The limit in bytes.
 pub(super) fn limit() -> usize {
-    // Tests must not depend on the container in which they run.
+    // The tests must not depend on the container in which they run.
     if cfg!(test) {
         return DEFAULT;
     }
@@ -22,7 +22,7 @@ pub(super) fn limit() -> usize {
 
 /// The lowest limit among the group in `own` and its ancestors.
 fn limit_of(own: &str, read: impl Fn(&Path) -> Option<String>) -> usize {
-    // cgroup v2 has one line: `0::/group`. In a container, the group is the root.
+    // In cgroup v2, the file contains one line: `0::/group`. In a container, the group is the root.
     let group = own.lines().find_map(|line| line.strip_prefix("0::/"));
     let group = Path::new(ROOT).join(group.unwrap_or_default());
     let within = group.ancestors().filter(|group| group.starts_with(ROOT));

@@ -7,8 +7,8 @@ use super::container;
 pub(super) struct Limit(pub(super) usize);
 
 impl Limit {
-    /// The number of bytes that a namespace can still take. It uses `own` of the `all` used bytes, and there is this
-    /// number of namespaces.
+    /// The number of bytes that a namespace can still take. The namespace already uses `own` of the `all` used bytes,
+    /// and `namespaces` is the number of namespaces.
     ///
     /// A single namespace can take three quarters. If there are two or more namespaces, each of them can take at most
     /// half. The last quarter is divided equally among at least three namespaces. Used memory is never taken away, and
@@ -43,7 +43,7 @@ impl KeptLimit {
         Self(Limit(units))
     }
 
-    /// The number of units with this number of bytes that fit into this fraction of the container's memory.
+    /// The number of objects with this size that fit into this fraction of the container's memory.
     pub(crate) fn of_memory(part: usize, unit: usize) -> Self {
         Self::new(container::limit() / part / unit)
     }
@@ -54,8 +54,8 @@ impl KeptLimit {
         units / 2
     }
 
-    /// The number of units that a namespace can still take. It uses `own` of the `all` used units, and there is this
-    /// number of namespaces.
+    /// The number of units that a namespace can still take. The namespace already uses `own` of the `all` used units,
+    /// and `namespaces` is the number of namespaces.
     pub(crate) fn room(self, used: (usize, usize), namespaces: usize) -> usize {
         self.0.room(used, namespaces.max(3))
     }

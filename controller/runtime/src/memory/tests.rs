@@ -2,7 +2,7 @@ use super::*;
 use crate::shared::testing::most_visited;
 
 impl Share {
-    /// A share without a common limit.
+    /// A share that has no common limit.
     pub(crate) fn alone(own: usize) -> Self {
         Self::of(common(0, 0), "", own)
     }
@@ -62,7 +62,7 @@ fn a_namespace_gets_half_of_the_memory_while_another_has_a_share() {
     assert_eq!(
         own.iter().flatten().count(),
         4,
-        "own shares have a limit too"
+        "own shares are also limited"
     );
     drop((own, tenant_b));
 
@@ -184,10 +184,7 @@ fn a_greedy_share_leaves_another_its_guaranteed_memory() {
 
     let mut own = other.holding();
     assert!(own.resize(2 * STEP));
-    assert!(
-        !own.resize(2 * STEP + 1),
-        "nothing is left of what is common"
-    );
+    assert!(!own.resize(2 * STEP + 1), "no shared memory is left");
     all.resize(4 * STEP);
 
     assert!(own.resize(3 * STEP));

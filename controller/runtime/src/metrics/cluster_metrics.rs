@@ -51,8 +51,7 @@ impl ClusterMetrics {
         self.metrics.watch_in(kind, self.cluster.clone())
     }
 
-    /// Counts a decision on a request, as [`Metrics::decided`] does. For a denial, also increments the cluster's
-    /// counter.
+    /// Counts a decision on a request, like [`Metrics::decided`]. For a denial, also increments the cluster's counter.
     pub(crate) fn decided(
         &self,
         (outcome, reason): (&'static str, &'static str),
@@ -84,7 +83,7 @@ impl ClusterMetrics {
         state.unmeasured = report.unmeasured;
     }
 
-    /// Reports the number of requests in `pending` until [`stopped`](Self::stopped) is called.
+    /// Reports the number of requests in `pending`, until [`stopped`](Self::stopped) is called.
     pub(crate) fn answering(&self, pending: Pending) {
         if let Some(cluster) = &self.cluster {
             cluster.state.lock().pending = Some(pending);

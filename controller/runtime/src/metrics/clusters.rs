@@ -38,17 +38,17 @@ pub(super) struct State {
     pub(super) phase: Option<&'static str>,
     /// The condition types, each with its status.
     pub(super) conditions: Vec<(&'static str, &'static str)>,
-    /// The numbers of live and retired records.
+    /// The number of live records, and the number of retired records.
     pub(super) records: Option<(u32, u32)>,
     pub(super) earliest_expiry: Option<SystemTime>,
     pub(super) overdue: Option<usize>,
     pub(super) exempt: Option<usize>,
     pub(super) overlaps: Option<usize>,
-    /// The numbers of requests for serving certificates that other approvers approved, by reason.
+    /// For each reason, the number of requests for serving certificates that other approvers approved.
     pub(super) approvals: BTreeMap<String, usize>,
     pub(super) expiring: Option<SystemTime>,
     pub(super) unmeasured: Option<usize>,
-    /// The numbers of denials, by reason.
+    /// The number of denials for each reason.
     pub(super) denials: BTreeMap<&'static str, usize>,
     /// The pending requests while the cluster is served.
     pub(super) pending: Option<Pending>,
@@ -61,7 +61,7 @@ pub(crate) struct ClusterReport {
     pub(crate) phase: &'static str,
     /// The condition types, each with its status.
     pub(crate) conditions: Vec<(&'static str, &'static str)>,
-    /// The numbers of live and retired records.
+    /// The number of live records, and the number of retired records.
     pub(crate) records: Option<(u32, u32)>,
     /// The earliest expiry time of a live node's certificate.
     pub(crate) earliest_expiry: Option<SystemTime>,
@@ -69,9 +69,9 @@ pub(crate) struct ClusterReport {
     pub(crate) overdue: Option<usize>,
     /// The number of exempt Nodes without a record.
     pub(crate) exempt: Option<usize>,
-    /// The number of exempt names with two valid certificates.
+    /// The number of exempt names for which two valid certificates exist.
     pub(crate) overlaps: Option<usize>,
-    /// The numbers of requests for serving certificates that other approvers approved, by reason.
+    /// For each reason, the number of requests for serving certificates that other approvers approved.
     pub(crate) approvals: BTreeMap<String, usize>,
     /// The earliest expiry time of an endorsement key certificate, if it expires soon.
     pub(crate) expiring: Option<SystemTime>,
@@ -80,7 +80,7 @@ pub(crate) struct ClusterReport {
 }
 
 impl ClusterReport {
-    /// The state of a served cluster, without further values.
+    /// The state of a served cluster, without any other values.
     pub(crate) fn serving() -> Self {
         Self {
             phase: "serving",

@@ -119,7 +119,7 @@ fn clusters(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
         phases.insert("stopped", u32::try_from(left_out).unwrap_or(u32::MAX));
     }
     let all = inner.clusters.all();
-    // A cluster that was created again can occur twice.
+    // A recreated cluster can occur twice.
     let all: BTreeMap<_, _> = all.iter().map(|one| (one.labels(), one)).collect();
     for cluster in all.into_values() {
         let state = cluster.state();
@@ -205,7 +205,7 @@ fn leases(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
     series(encoder, &catalogue::LEASE_AGE, ages)
 }
 
-/// Encodes the worst state for each kind and cluster, because a kind can have several watches while a term ends.
+/// Encodes the worst state for each kind and cluster, because a kind can have several watches at the end of a term.
 fn watches(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
     let mut worst: BTreeMap<Labels, (bool, f64)> = BTreeMap::new();
     for watch in inner.watches.all() {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use node_attestation_core::unshared::Unshared;
 
-/// The unanswered requests, by creation time (in seconds since 1970). Clones share their state. Not shared between
-/// clusters: each cluster has a separate queue.
+/// The unanswered requests, sorted by creation time (in seconds since 1970). Clones share their state. Not shared
+/// between clusters: each cluster has a separate queue.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pending(Arc<Unshared<BTreeSet<(i64, u64)>>>);
 

@@ -75,7 +75,7 @@ pub(crate) struct WatchMetrics(pub(super) Option<Arc<Watch>>);
 
 impl WatchMetrics {
     /// Records a message on the watch. After a failure, a message shows that the watch works again, provided that the
-    /// objects are listed. The message is necessary because a quiet watch has no events.
+    /// objects have been listed. The message is necessary because a quiet watch has no events.
     pub(crate) fn heard(&self) {
         self.change(|state| {
             state.heard = Instant::now();

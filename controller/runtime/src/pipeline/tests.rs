@@ -56,7 +56,7 @@ pub(super) fn work(seen: Option<CertificateSigningRequest>, attempts: u32) -> Wo
     }
 }
 
-/// A little more than 10 minutes later.
+/// A time that is a little more than 10 minutes later.
 pub(super) fn later() -> SystemTime {
     now() + Duration::from_secs(601)
 }
@@ -65,7 +65,7 @@ fn twenty_minutes_later() -> SystemTime {
     now() + Duration::from_mins(20)
 }
 
-/// A little more than 20 minutes later.
+/// A time that is a little more than 20 minutes later.
 fn much_later() -> SystemTime {
     now() + Duration::from_secs(1201)
 }
@@ -431,7 +431,7 @@ async fn a_crash_after_any_write_is_completed_by_the_next_run() {
             .await;
         assert!(died.is_err(), "write {write}");
 
-        // The memory of the next process is empty.
+        // In the next process, the memory is empty.
         let next = processed(cluster(), &store).await;
 
         assert_eq!(next, Next::Done);
@@ -457,7 +457,7 @@ async fn hanging_checks_time_out_and_are_retried() {
     assert_eq!(store.writes(), 0);
 }
 
-/// An inventory that never answers.
+/// An inventory that never responds.
 #[derive(Debug)]
 struct Stuck;
 

@@ -26,7 +26,7 @@ pub(crate) fn lean(mut csr: CertificateSigningRequest) -> CertificateSigningRequ
 }
 
 /// Whether the request has only metadata that is used. An answer would delete other metadata, because the answer would
-/// not contain that metadata.
+/// not contain it.
 pub(super) fn has_no_other_metadata(csr: &CertificateSigningRequest) -> bool {
     let ObjectMeta {
         annotations,

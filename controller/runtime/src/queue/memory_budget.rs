@@ -16,19 +16,19 @@ pub(super) const MAX_OBJECT_BYTES: usize = 8 * 1024 * 1024;
 /// and slow requests do not delay other requests. The clients limit concurrent calls to an API server.
 pub(super) const MAX_RUNNING: usize = 256;
 
-/// The memory limit for concurrent requests: 256 small requests, or one request of the largest size that an API server
+/// The memory limit for concurrent requests: 256 small requests, or one request of the maximum size that an API server
 /// stores.
 const MAX_RUNNING_BYTES: usize = MAX_RUNNING * COPIES * SMALL;
 
-/// The minimum reservation for a request. Most normal requests need less, so that there is a reserve for growth while
-/// they wait.
+/// The minimum reservation for a request. Most normal requests need less, which leaves a reserve for growth while they
+/// wait.
 const SMALL: usize = 8 * 1024;
 
 /// The maximum size of a request that is processed even if there is no memory for it, so that normal requests are
 /// always answered. Each cluster can have one request like this in progress.
 const ALWAYS: usize = 2 * SMALL;
 
-/// The number of copies of a running request: as read, as parsed, as answered, and as the JSON of the answer.
+/// The number of copies of a request in progress: as read, as parsed, as answered, and as the JSON of the answer.
 const COPIES: usize = 4;
 
 /// The memory for a cluster's requests.
@@ -40,7 +40,7 @@ pub(super) struct Room {
     in_progress: Holding,
     running: usize,
     running_bytes: usize,
-    /// Whether there is no memory for more running requests.
+    /// Whether there is not enough memory for more requests in progress.
     is_short: bool,
 }
 

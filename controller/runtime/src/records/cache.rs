@@ -77,14 +77,14 @@ struct TooManyRecords {
     namespace: String,
 }
 
-/// The records by object name.
+/// The records, keyed by object name.
 pub(super) type State = Table<Entry>;
 
 /// A value by which a record is indexed.
 #[derive(Hash)]
 enum Value<'a> {
     ProviderId(&'a ProviderId),
-    /// The endorsement key of a TPM, or the key that opened the record.
+    /// The endorsement key of a TPM, or the key with which the record was opened.
     Key(KeyDigest),
     Uid(RecordUid),
     /// The value of each invalid record, whose other values are unknown.
@@ -133,7 +133,7 @@ impl Default for Watched {
 }
 
 impl Watched {
-    /// Records whether a namespace has more records than the limit. Returns whether this is a change.
+    /// Records whether a namespace has more records than the limit. Returns whether this has changed.
     pub(super) fn set_over_the_limit(&self, namespace: &str, is_over: bool) -> bool {
         let is_same = |known: &BTreeSet<String>| known.contains(namespace) == is_over;
         if self.over_the_limit.read(is_same) {
@@ -283,7 +283,7 @@ impl Cache {
         Ok(found.map(|stored| Stored::clone(stored)).collect())
     }
 
-    /// The first invalid record, and the number of others, up to [`MAX_NAMED`].
+    /// The first invalid record, and the number of other invalid records, up to [`MAX_NAMED`].
     pub(super) fn invalid(&self) -> Option<String> {
         let (first, others) = self.look(|state| {
             let entries = state.with(Value::Invalid).take(MAX_NAMED + 1);

@@ -25,7 +25,7 @@ pub(super) const RECORDS: usize = 50_000;
 /// `--max-clusters-per-namespace`.
 pub(super) const CLUSTERS: usize = 10_000;
 
-/// The divisor of the container's memory for all records: 512 MiB of 1 GiB.
+/// The container's memory divided by this number is the limit for all records: 512 MiB with 1 GiB.
 const PART: usize = 2;
 
 /// The memory for a record, including the objects of its machine.
@@ -42,7 +42,7 @@ impl Limits {
     }
 }
 
-/// The cluster of each record. It has no lock, because only the watch uses it.
+/// The cluster to which each record belongs. It has no lock, because only the watch uses it.
 #[derive(Debug)]
 pub(super) struct Index {
     limits: Limits,
@@ -62,11 +62,11 @@ struct OfNamespace {
     kept_again: usize,
     /// The number of kept records for each cluster.
     clusters: BTreeMap<Arc<str>, usize>,
-    /// The records that exceed the limits: the digest of each name, with the digest of its cluster. Only these 16 bytes
-    /// are kept, because a tenant can create any number of records.
+    /// For each record that exceeds the limits, the digest of its name, with the digest of its cluster. Only these 16
+    /// bytes are kept, because a tenant can create any number of records.
     left_out: BTreeMap<u64, u64>,
-    /// The number of records for each cluster, by the digest of the cluster's name. Includes the records that exceed
-    /// the limits.
+    /// For each digest of a cluster's name, the number of the cluster's records. Includes the records that exceed the
+    /// limits.
     all_clusters: BTreeMap<u64, usize>,
 }
 
@@ -101,7 +101,7 @@ impl Index {
         }
     }
 
-    /// The cluster of a kept record.
+    /// The cluster to which a kept record belongs.
     pub(super) fn cluster_of(&self, namespace: &str, name: &str) -> Option<ObjectKey> {
         let cluster = self.namespaces.get(namespace)?.kept.get(name)?;
         Some(ObjectKey::new(namespace, &**cluster))
@@ -369,7 +369,7 @@ mod tests {
         index.put(&key("a", "c4"), "c1.2");
         assert!(index.is_list_due(), "c2 and c4 remain");
 
-        // Records for known clusters only count as records.
+        // Records for known clusters count only as records.
         let mut index = Index::new(SMALL);
         for name in ["1", "2", "3", "4", "5"] {
             index.put(&key("a", "c"), name);

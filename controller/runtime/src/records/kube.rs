@@ -79,8 +79,9 @@ impl KubeRecords {
     ///
     /// # Errors
     ///
-    /// Returns an error if the management cluster is unavailable or rejects a write. Records before the failure have
-    /// their owner. An invalid record, which an earlier version might have written, does not affect other records.
+    /// Returns an error if the management cluster is unavailable or rejects a write. Records that were processed before
+    /// the failure have their owner. An invalid record, which an earlier version might have written, does not affect
+    /// other records.
     pub(crate) async fn end_with(&self, cluster_uid: &str) -> Result<bool, CallError> {
         let client = self.api.clone().into_client();
         let resource = call(required_cluster_resource(&client)).await?;
@@ -116,8 +117,8 @@ impl KubeRecords {
         invalid.map_or(Ok(all_had_it), Err)
     }
 
-    /// Whether a record exists. Excludes records of a previous Cluster with the same name, because Kubernetes deletes
-    /// them.
+    /// Whether a record exists. Excludes the records of a previous Cluster with the same name, because Kubernetes
+    /// deletes them.
     ///
     /// # Errors
     ///
@@ -150,8 +151,8 @@ impl KubeRecords {
         (records, Pages::new(ListParams::default().labels(&label)))
     }
 
-    /// Makes the Cluster the owner of a record that has no owner of this kind. If it has one, updates the owner to the
-    /// served API version.
+    /// Makes the Cluster the owner of a record that has no owner of this kind. If it has such an owner, updates the
+    /// owner reference to the served API version.
     async fn own(&self, record: Unowned, cluster: &OwnerReference) -> Result<(), CallError> {
         let Unowned {
             name,
@@ -191,8 +192,8 @@ impl KubeRecords {
         crd::object_name(&self.cluster, node_name.as_str())
     }
 
-    /// A merge patch (RFC 7386) that applies only to this version, and does not change other managers' fields. Fields
-    /// that the record lacks are null in the patch, so that fields of a previous holder are removed.
+    /// A merge patch (RFC 7386) that applies only to this version, and does not change other managers' fields. In the
+    /// patch, fields that the record does not have are null, so that a previous holder's fields are removed.
     fn patch(&self, record: &Record, read: &Version) -> Result<Value, TimeError> {
         let spec = object::spec(record, &self.cluster)?;
         let reset = record.reset.map(|reset| reset.to_string());
@@ -215,7 +216,8 @@ impl KubeRecords {
         self.metrics.record_written(operation, written);
     }
 
-    /// The record as it was written. Returns `conflict` if the object already exists or has a different version.
+    /// Returns the record as it was written. Returns `conflict` if the object already exists or has a different
+    /// version.
     fn written(
         &self,
         written: Result<Lenient<NodeIdentity>, CallError>,

@@ -21,7 +21,8 @@ const MAX_NAME: usize = 253;
 /// The maximum length of a UID in a record.
 const MAX_UID: usize = 64;
 
-/// The largest generation of a record. An object can also contain the next generation, which the revocation list names.
+/// The largest generation that a record can have. An object can also contain the next generation, if the revocation
+/// list contains it.
 const MAX_GENERATION: u64 = i64::MAX.unsigned_abs() - 1;
 
 /// The object is not a valid record, for example because a user edited it.
@@ -40,7 +41,7 @@ pub(super) fn stored(object: &NodeIdentity, cluster: &str) -> Result<Stored, Bro
     })
 }
 
-/// Decodes the record. The error names the invalid field.
+/// Decodes the record. The error contains the name of the invalid field.
 fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
     let NodeIdentity { spec, status, .. } = object;
     let label = object.labels().get(CLUSTER_NAME_LABEL);
@@ -55,7 +56,7 @@ fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
     let generations = 1..=MAX_GENERATION;
     ensure!(generations.contains(&spec.generation), "spec.generation");
     let reset = object.annotations().get(RESET_ANNOTATION);
-    // Earlier versions wrote the last certificate only to the status, which a move drops.
+    // Earlier versions wrote the last certificate only to the status, which is lost in a move.
     let status_end = status.as_ref().and_then(|status| status.not_after.as_ref());
     let status_time = status
         .as_ref()
@@ -99,7 +100,7 @@ fn seen_boot(last: &LastTpmBoot, issued: Option<&Time>) -> Option<SeenBoot> {
     })
 }
 
-/// The boot when a certificate of this generation was issued.
+/// The boot at which a certificate of this generation was issued.
 pub(super) fn last_tpm_boot(generation: u64, seen: SeenBoot) -> Result<LastTpmBoot, TimeError> {
     Ok(LastTpmBoot {
         generation,
@@ -147,7 +148,7 @@ fn time(time: &Time) -> SystemTime {
 pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, TimeError> {
     let (holder, opened) = (&record.holder, &record.opened);
     let machine_name = holder.machine_name.as_deref();
-    // A pool member without a Machine has its provider ID as its name, and the object already contains the provider ID.
+    // For a pool member without a Machine, the machine name is its provider ID, which the object already contains.
     let machine_name = machine_name.filter(|name| is_dns_subdomain(name));
     Ok(NodeIdentitySpec {
         cluster_name: cluster.to_owned(),
@@ -210,7 +211,7 @@ mod tests {
         spec(&record, "prod-1").unwrap()
     }
 
-    /// The object of the record after a move, which drops the status.
+    /// The record's object after a move, which drops the status.
     fn moved(record: &Record) -> NodeIdentity {
         let name = crd::object_name("prod-1", record.node_name.as_str());
         let mut object = NodeIdentity::new(&name, spec(record, "prod-1").unwrap());

@@ -33,7 +33,7 @@ pub struct RecordsWatch {
     metrics: Metrics,
 }
 
-/// The caches of all clusters, by the clusters' keys.
+/// The caches for all clusters, keyed by the cluster's key.
 struct Caches {
     clusters: Shared<Swept<ObjectKey, Lent<Cache>>>,
     watched: Arc<Watched>,
@@ -67,8 +67,8 @@ impl RecordsWatch {
     ///
     /// The returned future runs the watch, and never ends. The records are unknown until that future runs.
     ///
-    /// The client's user needs the permissions to get, list, watch, create, patch and delete `nodeidentities`, and to
-    /// patch their status.
+    /// The client's user needs permission to get, list, watch, create, patch and delete `nodeidentities`, and to patch
+    /// their status.
     pub fn new(
         client: Client,
         namespace: Option<&str>,
@@ -77,7 +77,7 @@ impl RecordsWatch {
         Self::selected(client, namespace, CLUSTER_NAME_LABEL, metrics)
     }
 
-    /// Creates the records that have these labels, as [`new`](Self::new) does.
+    /// Creates access to the records that have these labels, like [`new`](Self::new).
     pub(super) fn selected(
         client: Client,
         namespace: Option<&str>,
@@ -141,7 +141,7 @@ impl RecordsWatch {
 }
 
 impl KubeRecords {
-    /// Starts to watch the records of the Cluster with this name in `namespace`. [`RecordsWatch::new`] watches the
+    /// Starts watching the records of the Cluster with this name in `namespace`. [`RecordsWatch::new`] watches the
     /// records of many Clusters.
     pub fn start(client: Client, namespace: &str, cluster: &str, metrics: &Metrics) -> Self {
         let label = format!("{CLUSTER_NAME_LABEL}={cluster}");
@@ -294,7 +294,7 @@ impl Caches {
         self.set_limit(&cluster.namespace, watching);
     }
 
-    /// Stores those records on a page that were dropped. The watch has the current state of all other records.
+    /// Stores those records on a page that were dropped earlier. The watch has the current state of all other records.
     fn recovered(&self, objects: Vec<Lenient<NodeIdentity>>, watching: &mut Watching) {
         for object in objects {
             let (namespace, name) = (object.namespace().unwrap_or_default(), name_of(&object));

@@ -1,8 +1,8 @@
-//! Fields in earlier builds, with their replacements.
+//! Fields from earlier builds, with their replacements.
 
 use kubelet_attestation::page_url;
 
-/// The removed fields, with their replacements.
+/// The removed fields, each with its replacement.
 const REMOVED: &[(&str, &str)] = &[
     (
         "spec.certificate.insecureExpirationSeconds",

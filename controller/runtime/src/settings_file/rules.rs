@@ -1,4 +1,4 @@
-//! The CEL rules in a schema (`x-kubernetes-validations`), evaluated as the API server does for a new object.
+//! The CEL rules in a schema (`x-kubernetes-validations`), which are evaluated as in the API server for a new object.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 
 use super::{Fault, schema};
 
-/// The name of the previous value in a rule about changes. A value in a file has no previous value.
+/// The name of the previous value in a rule about changes. A value in a file does not have a previous value.
 const FORMER: &str = "oldSelf";
 
 /// A rule in a schema.
@@ -20,7 +20,7 @@ const FORMER: &str = "oldSelf";
 pub(super) struct Rule<'a> {
     pub(super) expression: &'a str,
     pub(super) message: &'a str,
-    /// The field that the error names, relative to the value, with a leading dot. It can be empty.
+    /// The field that the error refers to, relative to the value, with a leading dot. It can be empty.
     field: &'a str,
 }
 

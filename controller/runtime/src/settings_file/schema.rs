@@ -1,4 +1,4 @@
-//! The schema of a custom resource without its rules: applies defaults and checks values as the API server does.
+//! The schema of a custom resource without its rules: applies defaults and checks values like the API server.
 
 use node_attestation_core::crd;
 use regex_lite::Regex;
@@ -231,7 +231,7 @@ fn of_text(schema: &Value, text: &str, fault: &mut impl FnMut(String)) {
         fault,
     );
     if let Some(pattern) = text_of(schema, "pattern") {
-        // A test compiles every pattern of the schema.
+        // A test compiles every pattern in the schema.
         let matches = Regex::new(pattern).is_ok_and(|pattern| pattern.is_match(text));
         if !matches {
             fault(format!("{text:?} does not match {pattern}"));

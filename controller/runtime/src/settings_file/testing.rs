@@ -220,7 +220,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Changes that make a value invalid, each with a different keyword of the schema.
+/// Changes that make a value invalid, each of which violates a different keyword of the schema.
 pub fn malformed() -> Vec<Case> {
     let certificate = "/spec/certificate";
     let lifetime = |seconds: Value| json!({"expirationSeconds": seconds});

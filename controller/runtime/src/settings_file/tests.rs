@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::testing::{cases, changed, malformed, states_with_most_values, valid};
 use super::*;
 
-/// The faults of this object.
+/// The faults in this object.
 fn faults(object: &Value) -> Vec<Fault> {
     match parse(&object.to_string()) {
         Ok(_) => Vec::new(),
@@ -48,7 +48,7 @@ fn a_violated_schema_rule_is_reported_with_field_and_message() {
     }
 }
 
-/// The spec of an object in JSON, as the controller reads it from an API server.
+/// Checks the spec of an object, which is JSON like in a response from an API server.
 fn stored(object: &Value) -> Result<(), Contradiction> {
     check_stored(&serde_json::from_value(object["spec"].clone()).unwrap())
 }

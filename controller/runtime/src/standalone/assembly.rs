@@ -1,4 +1,4 @@
-//! Creates the decision context for a cluster from files. Used by the cluster's controller, and for explanations.
+//! Creates the decision context for a cluster from files. The cluster's controller and the command `explain` use it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ impl ClusterInFiles<'_> {
     }
 }
 
-/// A name for the cluster with these CA certificates, used instead of a Cluster's UID. All replicas must use the same
+/// A name for the cluster with these CA certificates, which replaces a Cluster's UID. All replicas must use the same
 /// name, although the certificates might have a different order in their files.
 pub(crate) fn uid(ca_certificates: &BTreeSet<Vec<u8>>) -> String {
     // Each DER certificate contains its length, so two different lists never result in the same bytes.

@@ -1,4 +1,4 @@
-//! Hooks for tests that make the writes of a controller fail.
+//! Test hooks that make the writes of a controller fail.
 
 use std::sync::Arc;
 

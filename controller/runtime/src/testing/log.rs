@@ -9,7 +9,7 @@ use tracing::subscriber::{DefaultGuard, Interest};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The log lines of this thread, from [`start`](ThreadLog::start) until it is dropped.
+/// The log lines of this thread, from [`start`](ThreadLog::start) until this value is dropped.
 #[derive(Debug)]
 pub struct ThreadLog {
     written: Written,
@@ -17,11 +17,11 @@ pub struct ThreadLog {
 }
 
 impl ThreadLog {
-    /// Starts a log with lines of this level and of more severe levels.
+    /// Starts a log that contains lines of this level and of more severe levels.
     ///
-    /// tracing stores for each call site whether a subscriber is interested in it. A thread without a subscriber can
-    /// store "not interested" while another thread gets its subscriber. Therefore, there is also a global subscriber,
-    /// whose answer tracing does not store.
+    /// For each call site, tracing stores whether a subscriber is interested in it. A thread without a subscriber can
+    /// cause "not interested" to be stored while another thread gets its subscriber. Therefore, there is also a global
+    /// subscriber, whose answer tracing does not store.
     #[expect(clippy::disallowed_methods, reason = "they are of this module")]
     pub fn start(level: Level) -> Self {
         static UNDECIDED: Once = Once::new();

@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 /// The maximum number of causes in an error that are examined.
 const MAX_CAUSES: usize = 16;
 
-/// The text in the errors of hyper for a response that ends within a chunk.
+/// The text in hyper's error about a response that ends within a chunk.
 const WITHIN_CHUNK: &str = "unexpected EOF during chunk";
 
 /// Starts a watch at this version. The stream ends when the API server or the connection ends the watch.
@@ -99,7 +99,7 @@ mod tests {
 
     const FIRST: &str = "{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"name\":\"n1\"}}}\n";
 
-    /// The names in the events of a watch whose response has these chunks. An error has no name.
+    /// The names in the events of a watch, if its response consists of these chunks. An error does not have a name.
     async fn names_in(chunks: &'static [Chunk]) -> Vec<Option<String>> {
         let access = ClusterAccess::in_memory(move |_| {
             let frames = chunks.iter().map(|chunk| {

@@ -13,7 +13,7 @@ use super::watch_config;
 pub(crate) const HEARD_WITHIN: Duration = Duration::from_mins(1);
 
 /// The timeout of a watch, in seconds. The API server sends a bookmark just before the watch ends, so that even a quiet
-/// watch has an event within [`HEARD_WITHIN`]. Without the bookmark, the objects are listed again.
+/// watch has an event within [`HEARD_WITHIN`]. If there is no bookmark, the objects are listed again.
 const WATCH_SECONDS: u32 = 45;
 
 /// The configuration of a watch whose age is checked.

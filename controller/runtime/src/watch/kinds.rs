@@ -4,12 +4,12 @@ use std::fmt::Debug;
 
 use serde::de::DeserializeOwned;
 
-/// A type that objects are decoded as: single objects, and each object of a list or a watch.
+/// A type that objects are decoded as: single objects, and each object in a list or a watch.
 ///
 /// Only the macro `read_alone` implements this trait. Tests put hostile values into each of these types.
 pub trait ReadAlone: Clone + Debug + DeserializeOwned + Send + 'static {}
 
-/// Implements [`ReadAlone`] for types. Each type has a name in the table of hostile values.
+/// Implements [`ReadAlone`] for types. Each type has a row in the table of hostile values.
 macro_rules! read_alone {
     ($($name:literal => $fields:ty),* $(,)?) => {
         $(impl $crate::watch::ReadAlone for $fields {})*
@@ -27,6 +27,6 @@ pub(crate) use read_alone;
 /// The rows of the table of hostile values.
 #[cfg(test)]
 pub(crate) trait Table {
-    /// A type that objects are decoded as.
+    /// Adds the row for a type that objects are decoded as.
     fn row<K: ReadAlone>(&mut self, name: &'static str);
 }

@@ -56,10 +56,10 @@ const MAX_NAME_LEN: usize = 253;
 /// # Guarantees
 ///
 /// - Any JSON value can be decoded, so an object never makes a list or a watch unreadable.
-/// - An invalid object keeps each valid metadata field that is used. A field with an invalid type counts as missing,
-///   but an invalid `deletionTimestamp` counts as present.
-/// - An object is unreadable if the client has removed its excess data. It keeps its name, its namespace, its UID, its
-///   versions and its times.
+/// - A valid metadata field that is used is kept, even if the object is invalid. A field with an invalid type counts as
+///   missing, but an invalid `deletionTimestamp` counts as present.
+/// - An object is unreadable if the client has removed its excess data. The object keeps its name, its namespace, its
+///   UID, its versions and its times.
 #[derive(Debug, Clone)]
 pub struct Lenient<K, R = K> {
     /// The metadata.
@@ -275,8 +275,8 @@ impl LogLines for Taken<'_> {
 }
 
 impl Skipped {
-    /// Creates an empty set for objects of this kind in the management cluster. Their namespaces are used for the
-    /// rates, because the management cluster's API server validates the namespaces.
+    /// Creates an empty set for objects of this kind in the management cluster. Their namespaces determine the rates,
+    /// because the management cluster's API server validates the namespaces.
     pub fn new(kind: &'static str) -> Self {
         Self {
             kind,

@@ -10,8 +10,8 @@ use serde::Deserialize;
 use super::{Lenient, ReadAlone};
 use crate::client::{CallError, Decoding, Excess, each_object, pages};
 
-/// The maximum length of the token for the next page. Tokens have about 1 KiB. The token is kept during the call for the
-/// next page, and a tenant's API server can send a long one and delay the next response.
+/// The maximum length of the token for the next page. Tokens are about 1 KiB long. The token is kept during the call
+/// for the next page, and a tenant's API server can send a long token and delay the next response.
 const MAX_TOKEN_LEN: usize = 16 * 1024;
 
 /// An object of which only the metadata is decoded.
@@ -21,11 +21,11 @@ pub type MetadataOf<R> = Lenient<NoFields, R>;
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub struct NoFields {}
 
-/// One page of a list.
+/// Reads one page of a list.
 ///
 /// # Errors
 ///
-/// Like [`Api::list`], except that an invalid object is not an error, and a long token for the next page is one.
+/// Like [`Api::list`], except that an invalid object is not an error, and a long token for the next page is an error.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub async fn page_of<K, R>(
     api: &Api<Lenient<K, R>>,

@@ -1,4 +1,4 @@
-//! Clients that report traffic on watches.
+//! Clients that report the traffic on watches.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

@@ -1,4 +1,4 @@
-//! Objects that exceed the limits on one object, for testing each kind.
+//! Test objects for each kind that exceed the limits for one object.
 
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -51,7 +51,7 @@ fn named(object: &Value, name: &str) -> Value {
 }
 
 /// Asserts that an oversized object of a kind does not hide `good`, in a list and in a watch. An object with too many
-/// values must be unreadable, and have its name.
+/// values must be unreadable, and must keep its name.
 pub(crate) async fn hides_no_other<K, R>(
     named_by: NamedBy,
     good: &Value,
@@ -67,7 +67,7 @@ pub(crate) async fn hides_no_other<K, R>(
         ("spec", "unread", many_values(), false),
         ("status", "unread", many_values(), false),
     ];
-    // Longer pages of a tenant's API server are read in smaller pages, which this server does not have.
+    // For a tenant's API server, longer pages are read in smaller pages, which this server does not have.
     if named_by == NamedBy::Operator {
         oversized.push(("metadata", "unread", long_text(), true));
     }

@@ -1,8 +1,8 @@
-//! Lists of single namespaces that find objects that were dropped because of a limit and that now fit.
+//! Lists single namespaces to find objects that were dropped because of a limit, but now fit.
 //!
 //! The watch of all namespaces continues during this list. During a list of all objects, the watch would stop, and all
-//! requests would wait if the known objects were over a minute old. Separate lists are necessary because a tenant
-//! controls when its list is due, and how long it takes.
+//! requests would wait if the known objects were more than one minute old. Separate lists are necessary because a
+//! tenant controls when its list is due, and how long it takes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -59,7 +59,7 @@ pub(crate) struct Recovery<T> {
     next: Option<(Instant, String)>,
     /// The namespaces that were listed recently, with the earliest time for their next list.
     not_before: BTreeMap<String, Instant>,
-    /// The namespace of the last list. Among the namespaces that are due now, the next one after it is listed.
+    /// The namespace of the last list. Among the namespaces that are due, the next namespace after it is listed.
     last: Option<String>,
 }
 
@@ -93,7 +93,7 @@ impl<T> Default for Recovery<T> {
 }
 
 impl<T> Recovery<T> {
-    /// Plans to list one of these namespaces. Replaces the last plan.
+    /// Plans to list one of these namespaces. Replaces the previous plan.
     pub(crate) fn plan<'a>(&mut self, due: impl Iterator<Item = &'a str>) {
         let now = Instant::now();
         self.not_before.retain(|_, at| *at > now);

@@ -24,8 +24,8 @@ use crate::metrics::WatchMetrics;
 /// dead.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// The maximum length of a version. Versions are numbers. A watch keeps the version as long as it is open, and a tenant's
-/// API server can send megabytes.
+/// The maximum length of a version. Versions are numbers. A watch keeps the version as long as it is open, and a
+/// tenant's API server can send megabytes.
 const MAX_VERSION_LEN: usize = 16 * 1024;
 
 /// The timeout for a watch without a configured timeout, as in kube.
@@ -39,8 +39,8 @@ const DEFAULT_TIMEOUT: u32 = 290;
 ///   ends. Without a bookmark, the API server might not have reached the version of the watch;
 /// - if the first version of a continued watch is lower than the last known version.
 ///
-/// If a page is too long, only its objects are read in smaller pages, and then the list continues. Therefore a few
-/// large objects of one tenant do not slow down the lists of all tenants.
+/// If a page is too long, only its objects are read in smaller pages, and then the list continues. Therefore one
+/// tenant's large objects do not slow down the lists of all tenants.
 pub(super) fn steps<K, R>(
     source: Arc<Source<K, R>>,
 ) -> BoxStream<'static, watcher::Result<Event<Lenient<K, R>>>>
@@ -99,7 +99,7 @@ enum State<T> {
         next: Option<String>,
         version: Option<String>,
     },
-    /// A watch that starts at this version is due.
+    /// A watch that must start at this version.
     Due {
         version: String,
         is_continued: bool,
@@ -168,7 +168,7 @@ where
         }
     }
 
-    /// Reads the page with this token. Without a token, reads the first page.
+    /// Reads the page with this token. If no token is given, reads the first page.
     async fn list(&mut self, token: Option<String>) -> Step<Lenient<K, R>> {
         let Source { api, config, .. } = &*self.source;
         let wanted = ListParams {
@@ -261,7 +261,7 @@ where
         event.map_or(Step::Next, |event| Step::Event(Ok(event)))
     }
 
-    /// Continues after a watch has ended, if the API server had reached the watch's version.
+    /// Continues after the end of a watch, if the API server had reached the watch's version.
     fn ended(&mut self, watch: Watch<Lenient<K, R>>) -> Step<Lenient<K, R>> {
         if !watch.is_heard {
             return Step::End;

@@ -1,4 +1,4 @@
-//! The decoder for an object in a watch, without a watch.
+//! Test access to the decoder for an object in a watch.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource as _;

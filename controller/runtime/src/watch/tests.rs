@@ -53,12 +53,12 @@ async fn failed_watches_are_retried_with_jitter() {
     assert!(different.len() > 10, "{different:?}");
 }
 
-/// The calls of a watch with pages of 16 objects, in order, until no responses are left: `list LIMIT`, and
+/// The calls that a watch with pages of 16 objects makes until no responses are left, in order: `list LIMIT`, and
 /// `watch VERSION`.
 async fn calls(answers: &'static [Answer]) -> Vec<String> {
     let (events, calls) = watching(answers);
     let reading = events.for_each(|_| std::future::ready(()));
-    // The API server does not answer the call after the last response. Later calls are ignored.
+    // The API server does not respond to the call after the last response. Later calls are ignored.
     let _ = tokio::time::timeout(Duration::from_hours(1), reading).await;
     let mut calls = calls.lock().unwrap().clone();
     calls.truncate(answers.len() + 1);
@@ -69,14 +69,15 @@ impl ReadAlone for Node {}
 
 type NodeEvent = watcher::Result<Event<Lenient<Node>>>;
 
-/// A watch with pages of 16 objects, for an API server with these responses, and the calls of the watch.
+/// A watch with pages of 16 objects, which calls an API server with these responses, and the calls that the watch
+/// makes.
 fn watching(
     answers: &'static [Answer],
 ) -> (impl Stream<Item = NodeEvent>, Arc<Mutex<Vec<String>>>) {
     heard_by(WatchMetrics::default(), answers)
 }
 
-/// The same, with these metrics.
+/// Like [`watching`], with these metrics.
 fn heard_by(
     heard: WatchMetrics,
     answers: &'static [Answer],
@@ -143,9 +144,9 @@ fn heard_by(
 
 #[derive(Debug, Clone, Copy)]
 enum Answer {
-    /// An empty list of this version.
+    /// An empty list with this version.
     List(&'static str),
-    /// A watch that ends after a bookmark of this version.
+    /// A watch that ends after a bookmark with this version.
     Bookmark(&'static str),
     /// A watch that ends after an event with this version.
     Event(&'static str),
@@ -153,7 +154,7 @@ enum Answer {
     Silent,
     /// A watch that fails after its start.
     Broken,
-    /// A watch that fails after a bookmark of this version.
+    /// A watch that fails after a bookmark with this version.
     BrokenAfter(&'static str),
     /// A response with status 503.
     Away,
@@ -169,7 +170,7 @@ async fn a_watch_lists_again_after_an_api_server_outage() {
     let calls_of_end = calls(&[List("5"), Bookmark("9"), Bookmark("12")]).await;
     assert_eq!(calls_of_end, ["list 16", "watch 5", "watch 9", "watch 12"]);
 
-    // Its etcd is at version 3, and accepts a watch of version 9.
+    // The etcd of this API server is at version 3, but the API server accepts a watch of version 9.
     let calls_of_outage = calls(&[List("5"), Bookmark("9"), Away, Away, List("3")]).await;
     assert_eq!(
         calls_of_outage,
@@ -241,8 +242,7 @@ async fn a_failed_watch_lists_again() {
         ["list 16", "watch 5", "watch 9", "list 16", "watch 3"]
     );
 
-    // After this failure, the watch does not continue with the version of the bookmark, in contrast to the normal end
-    // of a watch.
+    // After this failure, the watch does not continue at the version of the bookmark. After a normal end, it would.
     let calls_of_middle = calls(&[List("5"), BrokenAfter("9"), List("3")]).await;
     assert_eq!(
         calls_of_middle,
@@ -304,7 +304,7 @@ async fn an_api_server_that_ends_silent_watches_early_is_called_with_backoff() {
 
     let calls = calls([List("5"), Silent].repeat(1000).leak()).await;
 
-    // After the first calls, one list and one watch begin at most every 7.5 seconds, for one hour.
+    // After the first calls, at most one list and one watch start in every 7.5 seconds, for one hour.
     assert!((400..1000).contains(&calls.len()), "{}", calls.len());
 }
 

@@ -168,7 +168,7 @@ mod tests {
         })
     }
 
-    /// Makes all writes on an API server with this response.
+    /// Makes all writes on an API server that returns this response.
     async fn write_all(answer: &Value) -> kube::Result<[Lenient<KubeletAuthentication>; 3]> {
         let answer = Bytes::from(answer.to_string());
         let access = ClusterAccess::in_memory(move |_| {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::capi::token_of;
 
-/// A certificate, which is not parsed here.
+/// A certificate that is not parsed in these tests.
 const CA: &[u8] = b"a certificate";
 
 fn documents(text: &str) -> Vec<Value> {

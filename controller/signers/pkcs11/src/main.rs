@@ -288,7 +288,7 @@ mod tests {
     use super::*;
     use crate::service::tests::world_of;
 
-    /// Like in the controller, all calls use one connection.
+    /// As in the controller, all calls use one connection.
     #[tokio::test]
     async fn a_status_call_does_not_wait_for_signatures_on_its_connection() {
         let mut world = world_of(CALLS, false);

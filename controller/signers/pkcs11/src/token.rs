@@ -253,7 +253,8 @@ mod tests {
 
     use super::*;
 
-    /// The number of the selected slot, if the slots contain these tokens. `None` means that a slot cannot be read.
+    /// The number of the slot that is selected if the slots contain these tokens. `None` means that a slot cannot be
+    /// read.
     fn chosen(tokens: &[Option<&str>]) -> Result<usize, String> {
         let slots = tokens.iter().enumerate();
         let slots = slots.map(|(slot, token)| {

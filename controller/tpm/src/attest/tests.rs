@@ -1,5 +1,5 @@
-//! Signed statements that a TPM does not create, for the checks after the signature. These checks do not depend on the
-//! signature.
+//! Tests with signed statements that a TPM does not create, for the checks after the signature. These checks do not
+//! depend on the signature.
 
 use std::collections::BTreeMap;
 
@@ -102,7 +102,7 @@ fn an_attest_structure_with_wrong_lengths_is_denied() {
         [&attest[..], &[0]].concat(),
         [&attest[..], &attest].concat(),
     ];
-    // The lengths of the name, the qualifying data and the digest, and the Boolean `safe`.
+    // The cut lengths affect the name, the qualifying data and the digest, and the Boolean `safe`.
     let end = attest.len();
     let lies = [
         with(&attest, 6, &[0xff]),

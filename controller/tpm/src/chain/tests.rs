@@ -1,4 +1,4 @@
-//! Certificates of real TPMs, and certificates with faults that a vendor must not create.
+//! Tests with certificates of real TPMs, and with certificates whose faults a vendor must not create.
 
 mod encodings;
 mod intermediates;
@@ -20,13 +20,13 @@ use super::signature::AuthorityKey;
 use super::*;
 use crate::fixture::{ANOTHER, Case, denied, digest, enrolment};
 
-/// The algorithm in both identifiers of a manufacturer's certificate.
+/// The algorithm in both identifiers in a manufacturer's certificate.
 const ECDSA_WITH_SHA_256: [u8; 8] = [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
 
 static MAKER: LazyLock<Arc<EkCa>> = LazyLock::new(|| Arc::new(EkCa::new("a maker")));
 static TPM: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::made_by(&MAKER)));
 
-/// The time in 60 years, when current certificates without an expiry are still valid.
+/// A time in 60 years, at which current certificates without an expiry time are still valid.
 fn later() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_hours(24 * 365 * 120)
 }
@@ -72,7 +72,7 @@ fn untrusted() -> Result<(), &'static str> {
     Err("EndorsementCertificateUntrusted")
 }
 
-/// The certificate with these contents.
+/// The certificate that has these contents.
 fn certificate(contents: &EkContents) -> Vec<u8> {
     MAKER.certify(&spki(Kind::P256), contents)
 }
@@ -81,7 +81,7 @@ fn unfit(detail: &str) -> Result<(), TpmDenial> {
     Err(TpmDenial::EndorsementCertificateUnfit(detail.to_owned()))
 }
 
-/// The certificate after bytes that occur once are replaced with the same number of other bytes.
+/// The certificate after bytes that occur once have been replaced with the same number of other bytes.
 fn replaced(certificate: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     assert_eq!(from.len(), to.len());
     let mut found = certificate
@@ -144,7 +144,7 @@ fn a_negative_serial_number_is_accepted() {
     let serial = parsed.raw_serial();
     let negative = [&[serial[0] | 0x80], &serial[1..]].concat();
 
-    // The changed value is read, but the signature covers the original value.
+    // The parser reads the changed value, but the signature covers the original value.
     assert_eq!(
         reason(check(&replaced(&good, serial, &negative), Kind::P256)),
         untrusted()
@@ -156,7 +156,7 @@ fn a_certificate_from_an_unlisted_ca_is_denied() {
     let public_key = spki(Kind::P256);
     for other in [
         EkCa::new("another maker"),
-        // An authority with the same name and a different key.
+        // This authority has the same name and a different key.
         EkCa::new("a maker"),
         EkCa::with_intermediates("a maker", Intermediates::Good(2)),
     ] {
@@ -196,13 +196,13 @@ fn a_certificate_with_a_changed_signature_or_content_is_denied() {
 
     let words = replaced(&good, b"swtpm", b"SWTPM");
     assert_eq!(reason(check(&words, Kind::P256)), untrusted());
-    // The signed algorithm, and the algorithm next to the signature.
+    // The places are the signed algorithm, and the algorithm next to the signature.
     let places = good.windows(8).enumerate();
     let places = places.filter(|(_, window)| *window == ECDSA_WITH_SHA_256);
     let places: Vec<_> = places.map(|(at, _)| at + 7).collect();
     assert_eq!(places.len(), 2);
     for chosen in [&places[..1], &places[1..], &places] {
-        // The algorithms with SHA-384, and with an unknown digest.
+        // The digests belong to the algorithms with SHA-384 and with an unknown digest.
         for digest in [0x03, 0x01] {
             let mut other = good.clone();
             for at in chosen {
@@ -265,7 +265,7 @@ fn a_certificate_must_name_its_issuer_and_its_algorithm() {
 
 #[test]
 fn a_certificate_with_a_duplicate_extension_is_denied() {
-    // The basic constraints become a second key usage.
+    // The basic constraints are changed to a second key usage.
     let good = certificate(&EkContents::good());
     let twice = replaced(
         &good,
@@ -307,7 +307,7 @@ fn a_certificate_that_is_not_for_an_endorsement_key_is_denied() {
 
 #[test]
 fn a_certificate_that_does_not_name_a_tpm_is_denied() {
-    // tpmManufacturer becomes an unknown attribute.
+    // tpmManufacturer is changed to an unknown attribute.
     let manufacturer = [0x67, 0x81, 0x05, 0x02, 0x01];
     let other = [0x67, 0x81, 0x05, 0x02, 0x7f];
     let good = certificate(&EkContents::good());
@@ -453,7 +453,7 @@ fn an_invalid_ca_certificate_is_refused() {
     ));
     let garbage = pem::encode(&pem::Pem::new("CERTIFICATE", b"garbage".to_vec()));
     let key = pem::encode(&pem::Pem::new("PUBLIC KEY", b"garbage".to_vec()));
-    // The key is allowed to sign only lists of revoked certificates.
+    // The key is allowed to sign only certificate revocation lists.
     let parsed = pem::parse(good).unwrap();
     let usage = |bits: u8| {
         [

@@ -9,7 +9,7 @@ use crate::fixture::{machine, noon};
 
 const DAY: Duration = Duration::from_hours(24);
 
-/// A policy that requires authorities with these expiry times.
+/// A policy that requires authorities that have these expiry times.
 fn requiring(ends: &[SystemTime]) -> TpmPolicy {
     let public_key = machine().ek_spki();
     let authorities = ends
@@ -47,7 +47,7 @@ fn both(now: SystemTime) -> (SystemTime, Duration) {
     (now, since_epoch(now))
 }
 
-/// Status, reason and message of a condition.
+/// The status, the reason and the message of a condition.
 fn said(
     observations: &Observations,
     policy: &TpmPolicy,

@@ -58,7 +58,7 @@ fn the_refusal_names_the_registers_that_differ_from_the_nearest_state() {
     for (quoted, register, others) in [
         ([(0, 1), (4, 1), (7, 3)], 7, &[7][..]),
         ([(0, 2), (4, 3), (7, 2)], 4, &[4]),
-        // Values from two states do not match a policy together.
+        // Values from two different states together do not match a policy.
         ([(0, 1), (4, 1), (7, 2)], 7, &[7]),
         ([(0, 3), (4, 1), (7, 3)], 0, &[0, 7]),
         ([(0, 3), (4, 3), (7, 3)], 0, &[0, 4, 7]),
@@ -153,7 +153,7 @@ fn a_state_with_only_software_resettable_registers_is_refused() {
     }
 }
 
-/// A policy of states with alternatives.
+/// A policy of states that contain alternatives.
 fn with_alternatives(states: &[&[(&str, &[u8])]]) -> Result<PcrPolicy, InvalidTpmSettings> {
     let states = states.iter().map(|registers| {
         let registers = registers.iter().map(|(register, values)| {
@@ -229,7 +229,7 @@ fn alternatives_are_digests_separated_by_commas() {
     }
 }
 
-/// The value after the separator, if the register gets one.
+/// The value after the separator, if the separator extends the register.
 fn array(number: u8, value: [u8; 32]) -> [u8; 32] {
     separated(number, &value).map_or(value, |separated| separated.try_into().unwrap())
 }
@@ -276,7 +276,7 @@ fn a_quote_of_unmeasured_registers_is_denied_with_every_policy() {
         with_alternatives(&[&[("7", &[1, 2])]]).unwrap(),
     ] {
         for number in [0, 1, 2, 3, 4, 5, 6] {
-            // A register that is not in the policy is also denied.
+            // A register that the policy does not contain is also denied.
             assert_eq!(
                 policy.allows(&registers(&[(7, 1), (number, 0)])),
                 Err(TpmDenial::RegisterNotMeasured(number))
@@ -293,7 +293,7 @@ fn a_quote_of_unmeasured_registers_is_denied_with_every_policy() {
             Ok(())
         );
     }
-    // Without a policy, this is only a finding.
+    // If there is no policy, this is only a finding.
     assert_eq!(enforced(&[]).allows(&registers(&[(0, 0)])), Ok(()));
 }
 

@@ -1,4 +1,4 @@
-//! The two requests, and their calls to services.
+//! Tests of the two requests, and of their calls to services.
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@ use proptest::sample::Index;
 
 use super::*;
 
-/// The Clusters of three namespaces.
+/// The Clusters in three namespaces.
 const CLUSTERS: [(&str, &str); 6] = [
     ("a", "1"),
     ("a", "2"),
@@ -17,7 +17,7 @@ const CLUSTERS: [(&str, &str); 6] = [
 
 #[derive(Debug, Clone)]
 enum Event {
-    /// A caller of this Cluster waits for a turn.
+    /// A caller for this Cluster waits for a turn.
     Waits(usize),
     /// A caller ends its turn, or stops waiting.
     Ends(Index),
@@ -34,14 +34,14 @@ struct Caller {
     cluster: usize,
     is_running: bool,
     granted: oneshot::Receiver<()>,
-    /// Dropped to end the turn.
+    /// Dropping this value ends the turn.
     _turn: Turn,
 }
 
 struct World {
     limits: TurnLimits,
     turns: FairTurns,
-    /// In the order of arrival.
+    /// The callers, in the order of arrival.
     callers: Vec<Caller>,
 }
 
@@ -87,7 +87,7 @@ impl World {
         clusters.filter(is_ready).collect()
     }
 
-    /// The limit of turns of one namespace, and the turns for namespaces that have none.
+    /// The limit on turns for one namespace, and the turns that are reserved for namespaces that have none.
     fn share(&self) -> (usize, usize) {
         let mut namespaces = self.callers.iter().map(|caller| namespace(caller.cluster));
         let first = namespaces.next();
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// Checks the turns that began, and that no turn is missing.
+    /// Checks the turns that have started, and that no turn is missing.
     fn check(&mut self) {
         let mut begun = Vec::new();
         for (at, caller) in self.callers.iter_mut().enumerate() {

@@ -9,11 +9,11 @@ use crate::protocol::{self, Ask, Bytes, Findings, Keys, Quoted};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// The kernel does not execute a file that is open for writing. Until a process that another test starts executes its
-/// program, it inherits open files. Therefore, only one test at a time writes a program.
+/// The kernel does not execute a file that is open for writing. A process that another test starts inherits open files
+/// until it executes its program. Therefore, only one test at a time writes a program.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// A program with this script, and the lock for it.
+/// A program that contains this script, and the lock for it.
 fn script(text: &str) -> (Script, PathBuf) {
     let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
@@ -118,7 +118,7 @@ fn a_helper_without_a_response_is_reported_with_its_exit_status() {
     );
 }
 
-/// A TPM helper that answers with this line.
+/// A TPM helper that responds with this line.
 fn answering(line: &str) -> (Script, PathBuf) {
     script(&format!("#!/bin/sh\nread question\necho '{line}'\n"))
 }
@@ -141,7 +141,7 @@ fn the_error_for_an_unsupported_command_names_the_helpers_package() {
     for line in [
         // The first version of the TPM helper does not support the questions from `doctor`.
         r#"{"Err":"Question"}"#,
-        // An error that a later version defines.
+        // A later version defines this error.
         r#"{"Err":"Later"}"#,
         r#"{"Err":{"Later":{"step":"TPM2_Quote"}}}"#,
         // A field is missing.

@@ -1,4 +1,4 @@
-//! The tested program, and its output.
+//! The program under test, and its output.
 
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
@@ -15,7 +15,7 @@ pub(crate) const KINDS: [(&str, EndorsementKey); 3] = [
     ("EccP384", EndorsementKey::P384),
 ];
 
-/// The program's response to this request.
+/// Returns the program's response to this request.
 #[track_caller]
 pub(crate) fn ask(tcti: &str, ask: &Value) -> Value {
     let question = json!({"asker": std::process::id(), "tcti": tcti, "ask": ask});
@@ -45,7 +45,7 @@ pub(crate) fn keys_of(tpm: &Swtpm, kind: Option<&str>) -> Value {
     ask(&tpm.tcti(), &json!({"Keys": {"endorsement_key": kind}}))
 }
 
-/// The bytes of a field.
+/// The bytes in a field.
 #[track_caller]
 pub(crate) fn bytes(answer: &Value, field: &str) -> Vec<u8> {
     let text = answer[field].as_str();
@@ -53,7 +53,7 @@ pub(crate) fn bytes(answer: &Value, field: &str) -> Vec<u8> {
     BASE64_STANDARD.decode(text).unwrap()
 }
 
-/// Asserts that the TPM contains no objects or sessions.
+/// Asserts that the TPM does not contain any objects or sessions.
 #[track_caller]
 pub(crate) fn assert_empty(tpm: &Swtpm) {
     assert_eq!(tpm.transient_handles(), Vec::<u32>::new());

@@ -73,7 +73,7 @@ pub(super) fn tools(tpm: &Swtpm, lines: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("data"), [7; 64]).unwrap();
     std::fs::write(folder.path().join("pin"), [0, 0, 0, 0, 0, 0, 0, 3]).unwrap();
-    // `PolicyA`, and a point in the encoding of libtss2: a nonce of 20 bytes, and zeros.
+    // The bytes are `PolicyA`, and a point in the encoding of libtss2: a nonce of 20 bytes, and zeros.
     let policy = b"837197674484b3f81a90cc8d46a5d724fd52d76e06520b64f2a1da1b331469aa";
     let policy = data_encoding::HEXLOWER.decode(policy).unwrap();
     std::fs::write(folder.path().join("policy"), policy).unwrap();
@@ -330,7 +330,7 @@ fn the_ca_certificates_are_read_from_their_indices_in_order() {
 
     let chain = bytes(&answer["Ok"], "chain");
     assert_eq!(chain, [first, second].concat());
-    // A key without a certificate has no CA certificates.
+    // A key that has no certificate has no CA certificates either.
     assert_eq!(keys_of(&tpm, Some("EccP256"))["Ok"]["chain"], "");
     assert_empty(&tpm);
 }

@@ -1,4 +1,4 @@
-//! A TPM that returns wrong register values, as if the boot continued between the quote and the read.
+//! Tests with a TPM that returns incorrect register values, as if the boot continued between the quote and the read.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,10 +8,10 @@ use kubelet_authenticator_test_support::process::free_port;
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_proxy::command;
 
-/// The header length of each command and answer. The header contains a tag, a length and a code.
+/// The length of the header of each command and each answer. The header consists of a tag, a length and a code.
 const HEADER: usize = 10;
 
-/// Returns the libtss2 address of a TPM that returns wrong register values `lies` times.
+/// Returns the libtss2 address of a TPM that returns incorrect register values `lies` times.
 pub(crate) fn liar(tpm: &Swtpm, lies: usize) -> String {
     let (port, listeners) = loop {
         let port = free_port();

@@ -48,7 +48,7 @@ fn sized(contents: &[u8]) -> Vec<u8> {
     [&length.to_be_bytes(), contents].concat()
 }
 
-/// Two numbers of 32 bytes, each in a sized buffer, from the structure after `skipped` bytes.
+/// Two 32-byte numbers, each in a sized buffer, from the structure after `skipped` bytes.
 fn two_numbers(structure: &[u8], skipped: usize) -> Vec<u8> {
     let mut rest = &structure[skipped..];
     let mut numbers = Vec::new();
@@ -102,7 +102,7 @@ fn a_quote_covers_the_binding_and_the_opened_secret() {
     assert_empty(&tpm);
 }
 
-/// The values of these registers, read with tpm2-tools.
+/// The values of these registers, as read by tpm2-tools.
 fn values_by_tools(tpm: &Swtpm, selection: &str) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("values");

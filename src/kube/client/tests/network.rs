@@ -1,4 +1,4 @@
-//! Connections: names, CA certificates, and servers that do not answer.
+//! Tests of connections: names, CA certificates, and servers that do not respond.
 
 use std::net::TcpListener;
 
@@ -86,7 +86,7 @@ fn no_request_is_sent_to_a_server_with_an_untrusted_certificate() {
 
 #[test]
 fn an_invalid_server_certificate_date_is_reported_with_both_clocks() {
-    // The validity period begins or ends one hour from now.
+    // The validity period starts or ends one hour from now.
     for (fault, words, sign, cure) in [
         (
             ConnectionFault::ExpiredCertificate,

@@ -78,7 +78,7 @@ fn the_environment_proxy_is_used_for_remote_servers() {
     );
 }
 
-/// A client for a server that is not on loopback. The environment names this proxy.
+/// A client for a server that is not on loopback. The environment contains this proxy.
 fn behind(proxy: &str) -> Result<ApiClient, ApiError> {
     let server = ApiServer::start();
     let fields = EndpointFields {
@@ -183,7 +183,7 @@ fn a_refusal_by_the_proxy_is_not_retried() {
 
     let error = client.get(NAME, soon()).unwrap_err();
     assert!(is(&error, "(proxy-url)") && is(&error, "407"), "{error}");
-    // The second request asks only for the status.
+    // The second request only reads the status.
     assert_eq!(asked.refusals(), 2);
 }
 
@@ -283,7 +283,7 @@ fn a_failure_of_a_socks_or_https_proxy_names_the_proxy() {
         .unwrap()
         .local_addr()
         .unwrap();
-    // This proxy accepts the login method, and then refuses the connection.
+    // This proxy accepts the login method, and then rejects the connection.
     let refusing = answering("\x05\x00\x05\x05\x00\x01\x00\x00\x00\x00\x00\x00");
     let other = ApiServer::start();
     for (url, words) in [

@@ -30,7 +30,7 @@ fn server() -> CertificateParams {
     params
 }
 
-/// A listed CA certificate with these contents, and a server certificate that this CA signed.
+/// A listed CA certificate with these contents, and a server certificate that this CA has signed.
 fn signed(
     listed: &CertificateParams,
     server: &CertificateParams,

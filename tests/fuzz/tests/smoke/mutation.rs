@@ -2,13 +2,13 @@
 
 use fastrand::Rng;
 
-/// Bytes with a special meaning in parsers.
+/// Bytes that have a special meaning in parsers.
 const TELLING: &[u8] = b"\0\n\r\t \"'\\{}[]:,#&*!-=/%@<>\x01\x30\x7f\x80\x81\x82\xff";
 
 /// The longest range that is moved, repeated or omitted.
 const MAX_RANGE: usize = 64;
 
-/// One input with a few changes; `seeds` must not be empty.
+/// Returns one input with a few changes; `seeds` must not be empty.
 pub fn mutated(seeds: &[Vec<u8>], numbers: &mut Rng) -> Vec<u8> {
     let mut bytes = seeds[numbers.usize(..seeds.len())].clone();
     for _ in 0..=numbers.usize(..3) {
@@ -44,7 +44,7 @@ fn change(bytes: &mut Vec<u8>, seeds: &[Vec<u8>], numbers: &mut Rng) {
     }
 }
 
-/// The beginning of one input and the end of another.
+/// Joins the beginning of one input and the end of another.
 fn splice(bytes: &mut Vec<u8>, at: usize, other: &[u8], numbers: &mut Rng) {
     let from = numbers.usize(..=other.len());
     bytes.truncate(at);

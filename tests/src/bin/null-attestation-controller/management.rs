@@ -1,4 +1,4 @@
-//! All clusters of a management cluster.
+//! Serves all clusters of a management cluster.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -89,7 +89,7 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Writes the file twice per second, in real time. The benchmark reads the latest file.
+/// Writes the file twice per second, in real time. The benchmark reads the most recent file.
 async fn write_lock_times(file: PathBuf) {
     let new = file.with_extension("new");
     loop {

@@ -10,7 +10,7 @@ use node_attestation_core::refusal::{Denial, Refusal};
 use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
 reasons! {
-    /// The reason for which the evidence of a machine with a rubber stamp is denied.
+    /// The reason for denying the evidence of a machine with a rubber stamp.
     pub(crate) NullDenial: EvidenceReason {
         /// The operator of the controller withholds the stamp from this node.
         #[error("the stamp is withheld from node {node_name}")]

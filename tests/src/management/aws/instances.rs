@@ -36,7 +36,7 @@ pub struct Instances {
     running: Arc<Mutex<Running>>,
 }
 
-/// The running machines, by the names of their AWSMachines.
+/// The running machines, keyed by the names of their AWSMachines.
 type Running = BTreeMap<String, Booted>;
 
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Instances {
     ///
     /// # Panics
     ///
-    /// If the Cluster is not on AWS.
+    /// Panics if the Cluster is not on AWS.
     #[track_caller]
     pub fn start(
         cluster: &WorkloadCluster,
@@ -84,7 +84,7 @@ impl Instances {
     ///
     /// # Panics
     ///
-    /// If there is no such machine.
+    /// Panics if there is no such machine.
     #[track_caller]
     pub fn on<R>(&self, name: &str, act: impl FnOnce(&Machine) -> R) -> R {
         let running = lock(&self.running);
@@ -149,7 +149,7 @@ impl State {
         let gone: Vec<_> = lock(&self.running)
             .extract_if(.., |name, _| !is_there(name))
             .collect();
-        // Stopping the machines takes time, so drop them without the lock.
+        // Stopping the machines takes time, so they are dropped without the lock.
         drop(gone);
         for object in staying {
             self.boot(object);
@@ -164,7 +164,7 @@ impl State {
         }
     }
 
-    /// Starts the machine of the instance, if an instance has no machine.
+    /// Starts the machine for an instance that has no machine.
     fn boot(&self, object: &Value) {
         let name = name_of(object);
         let Some(id) = object["spec"]["instanceID"].as_str() else {
@@ -195,7 +195,7 @@ impl State {
         lock(&self.running).insert(name.to_owned(), booted);
     }
 
-    /// Makes the next write of Cluster API Provider AWS for this AWSMachine, if its conditions are met.
+    /// Makes the next write of Cluster API Provider AWS for this AWSMachine, if the conditions for the write are met.
     fn provide(&self, object: &Value) {
         let name = name_of(object);
         let Some((_, machine)) = self.data_secret_of(object) else {
@@ -248,7 +248,7 @@ impl State {
         self.set_finalizers(name_of(object), &[]);
     }
 
-    /// The name of the Secret with the bootstrap data, after its creation, and the Machine.
+    /// After the bootstrap data is created, the name of the Secret that contains it, and the Machine.
     fn data_secret_of(&self, object: &Value) -> Option<(String, Value)> {
         let mut owners = object["metadata"]["ownerReferences"].as_array()?.iter();
         let owner = owners.find(|owner| owner["kind"] == MACHINE.kind)?;
@@ -275,7 +275,7 @@ pub fn owned(cluster: &str) -> String {
     format!("sigs.k8s.io/cluster-api-provider-aws/cluster/{cluster}")
 }
 
-/// The machines, even after a panic on another thread: they must stop in any case.
+/// Locks the machines, even after a panic on another thread: they must stop in any case.
 fn lock(running: &Mutex<Running>) -> MutexGuard<'_, Running> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -284,7 +284,7 @@ fn name_of(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap()
 }
 
-/// The bootstrap token in bootstrap data, at the place where kubeadm reads it.
+/// The bootstrap token in bootstrap data, in the place where kubeadm reads it.
 fn token_of(data: &str) -> String {
     let mut words = data.split_whitespace();
     words

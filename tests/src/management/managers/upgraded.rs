@@ -1,4 +1,4 @@
-//! Cluster API of the previous minor version, as clusterctl installs it and upgrades it to this version.
+//! The previous minor version of Cluster API, as clusterctl installs it and upgrades it to the current version.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,14 +24,14 @@ const OLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/cluster-api/older");
 static OLDER_BUILT: LazyLock<PathBuf> =
     LazyLock::new(|| binaries::build(&Path::new(OLDER).join("build")));
 
-/// A provider of Cluster API, in clusterctl's words.
+/// A Cluster API provider, described in clusterctl's terms.
 struct Provider {
     /// The name of its program.
     manager: &'static str,
     name: &'static str,
     kind: &'static str,
     label: &'static str,
-    /// The option with its version.
+    /// The option that specifies its version.
     option: &'static str,
     components: &'static str,
 }
@@ -61,7 +61,7 @@ struct Release {
     version: String,
     /// The directory of its programs and manifests.
     built: &'static Path,
-    /// The ports of its webhooks.
+    /// The ports for its webhooks.
     ports: [u16; PROVIDERS.len()],
 }
 
@@ -88,7 +88,7 @@ impl Release {
         with_webhooks_on(self.ports[provider], &self.built.join(manifests), webhooks)
     }
 
-    /// Writes the release into clusterctl's repositories.
+    /// Writes the release to clusterctl's repositories.
     #[track_caller]
     fn write(&self, home: &Scratch, webhooks: &Webhooks) {
         for (number, provider) in PROVIDERS.iter().enumerate() {
@@ -120,14 +120,14 @@ impl Release {
             let program = Launch::new(name, self.built.join(name)).args(flags(name, token_ttl));
             start(plane, program, &account, self.ports[number], webhooks)
         });
-        // Start all managers before the first wait.
+        // Start all managers before waiting for the first one.
         let started: Vec<_> = started.collect();
         let processes = started.into_iter().map(super::Manager::wait_until_ready);
         processes.collect()
     }
 }
 
-/// The version of Cluster API in the Go module of the previous minor version.
+/// The version of Cluster API in the Go module for the previous minor version.
 fn older_version() -> String {
     let text = fs::read_to_string(Path::new(OLDER).join("go.mod")).unwrap();
     let mut versions = text.lines().filter_map(|line| {
@@ -137,7 +137,7 @@ fn older_version() -> String {
     versions.next().expect("it is required").to_owned()
 }
 
-/// Installs a provider as `clusterctl init` does, without a Deployment.
+/// Installs a provider like `clusterctl init`, without a Deployment.
 #[track_caller]
 fn install(kubectl: &Kubectl, home: &Scratch, release: &Release, number: usize, account: &Value) {
     let provider = &PROVIDERS[number];

@@ -13,20 +13,20 @@ use super::{Boot, Order, lock};
 
 const FINALIZER: &str = "genericmachine.infrastructure.cluster.x-k8s.io";
 
-/// The annotation with the host of a machine whose provider ID is set late.
+/// The annotation that identifies the host of a machine whose provider ID is set late.
 const HOST: &str = "infrastructure.cluster.x-k8s.io/host";
 
-/// The running machines, by the names of their InfraMachines, or of the instances in their pools.
+/// The running machines, keyed by the names of their InfraMachines, or of the instances in their pools.
 pub(super) type Instances = BTreeMap<String, Machine>;
 
-/// The infrastructure of one Cluster, and the templates to create more objects.
+/// The infrastructure of one Cluster, and the templates for creating more objects.
 pub(super) struct Infrastructure {
     pub(super) place: Place,
     pub(super) workload: Option<Arc<ControlPlane>>,
     pub(super) order: Order,
     pub(super) boot: Box<dyn Fn(&Boot) -> Machine + Send>,
     pub(super) running: Arc<Mutex<Instances>>,
-    /// The provider IDs that InfraMachines have got.
+    /// The provider IDs that InfraMachines have already got.
     pub(super) used: BTreeSet<String>,
 }
 
@@ -90,7 +90,7 @@ impl Infrastructure {
         self.place.patch_status(GENERIC_MACHINE, name, &status);
     }
 
-    /// The future provider ID of this InfraMachine; `None` while no host is free, and until the InfraMachine has a host
+    /// The future provider ID of this InfraMachine. `None` while no host is free, and until the InfraMachine has a host
     /// annotation.
     fn provider_id(&self, object: &Value) -> Option<String> {
         match &self.order {
@@ -128,7 +128,7 @@ impl Infrastructure {
         }
     }
 
-    /// Starts a machine with these bootstrap data and this Kubernetes version.
+    /// Starts a machine with this bootstrap data and this Kubernetes version.
     pub(super) fn start(&self, name: &str, provider_id: &str, secret: &str, version: &Value) {
         let host = match self.order {
             Order::Hosts(_) | Order::HostsUsedOnce(_) => provider_id.rsplit('/').next().unwrap(),
@@ -172,7 +172,7 @@ impl Infrastructure {
     }
 }
 
-/// The name of the object's owner with this kind.
+/// The name of the object's owner that has this kind.
 pub(super) fn owner(object: &Value, kind: Kind) -> Option<&str> {
     let owners = object["metadata"]["ownerReferences"].as_array();
     let mut owners = owners.into_iter().flatten();

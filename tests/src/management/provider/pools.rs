@@ -1,4 +1,4 @@
-//! The instances of InfraMachinePools, with Machines or without.
+//! The instances of InfraMachinePools, with or without Machines.
 
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ impl Infrastructure {
         self.place.patch(GENERIC_MACHINE_POOL, name, &patch);
         let mut status = self.place.contract.infrastructure_status();
         status["replicas"] = json!(ids.len());
-        // For a pool, Cluster API 1.14 reads the field's v1beta1 name.
+        // For a pool, Cluster API 1.14 reads the v1beta1 name of the field.
         status["ready"] = json!(true);
         if has_machines {
             status["infrastructureMachineKind"] = json!(GENERIC_MACHINE.kind);
@@ -58,8 +58,8 @@ impl Infrastructure {
         id
     }
 
-    /// The provider IDs of the pool's InfraMachines, if they have a provider ID. Missing InfraMachines are created, and
-    /// Cluster API creates a Machine for each.
+    /// The provider IDs of the pool's InfraMachines that have one. Creates missing InfraMachines, for each of which
+    /// Cluster API creates a Machine.
     fn infra_machines(&self, pool: &Value, names: impl Iterator<Item = String>) -> Vec<String> {
         let pool = pool["metadata"]["name"].as_str().unwrap();
         let all = self.objects(GENERIC_MACHINE);
@@ -71,7 +71,7 @@ impl Infrastructure {
                 self.place.create_without_statuses(&[&New {
                     kind: GENERIC_MACHINE,
                     name: &name,
-                    // The Machine will become its controller.
+                    // The Machine becomes the controller of this object later.
                     owner: None,
                     metadata: Metadata {
                         labels: labels.into_iter().collect(),
@@ -91,7 +91,7 @@ impl Infrastructure {
         ids
     }
 
-    /// The Secret with the bootstrap data of this machine, or of its pool.
+    /// The Secret that contains the bootstrap data for this machine, or for its pool.
     pub(super) fn secret(&self, object: &Value, machine: &Value) -> Option<String> {
         let bootstrap = match object["metadata"]["labels"][POOL_NAME].as_str() {
             Some(pool) => {

@@ -1,4 +1,4 @@
-//! Responses of the server, and the effect of faults on them.
+//! The server's responses, and the effect of faults on them.
 
 use std::io;
 use std::sync::Arc;

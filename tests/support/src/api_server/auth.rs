@@ -19,7 +19,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use super::resource::{LEASES, NODES, REQUESTS, Target, Verb};
 use super::status::Refusal;
 
-/// The group that kubeadm gives its bootstrap tokens.
+/// The group that kubeadm assigns to its bootstrap tokens.
 const TOKEN_GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
 
 /// The subject attribute that contains a certificate's UID.
@@ -30,7 +30,7 @@ const SUBJECT_UID: &str = "1.3.6.1.4.1.57683.2";
 pub struct User {
     /// User name.
     pub name: String,
-    /// The UID. Empty if it does not exist.
+    /// The UID. Empty if the user has no UID.
     pub uid: String,
     /// Groups, `system:authenticated` last.
     pub groups: Vec<String>,
@@ -122,7 +122,7 @@ pub(super) struct Authenticator {
 }
 
 impl Authenticator {
-    /// Creates an authenticator that trusts client certificates from this authority, and does not accept a token yet.
+    /// Creates an authenticator that trusts client certificates from this authority, and does not accept any token yet.
     pub(super) fn new(authority: &CertificateDer<'static>, provider: &Arc<CryptoProvider>) -> Self {
         Self {
             verifier: client_verifier(authority, provider),
@@ -138,7 +138,7 @@ impl Authenticator {
         self.tokens.remove(id);
     }
 
-    /// Identifies the user, first by certificate. The certificate is verified for every request.
+    /// Identifies the user, first by the client certificate. The certificate is verified for every request.
     pub(super) fn authenticate(
         &self,
         certificates: &[CertificateDer<'static>],
@@ -223,7 +223,7 @@ impl ClientCertVerifier for AnyClient {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        // Check only the key here. The response reports other faults of the certificate.
+        // Only the key is checked here. The response reports other faults of the certificate.
         let (_, parsed) = X509Certificate::from_der(cert)
             .map_err(|_| rustls::Error::InvalidCertificate(CertificateError::BadEncoding))?;
         let key = SubjectPublicKeyInfoDer::from(parsed.public_key().raw);
@@ -235,7 +235,8 @@ impl ClientCertVerifier for AnyClient {
     }
 }
 
-/// Refuses requests that exceed this user's permissions, as kubeadm's bindings and the node authorizer define them.
+/// Rejects requests that exceed this user's permissions, which are defined as in kubeadm's bindings and in the node
+/// authorizer.
 pub(super) fn authorize(user: &User, target: &Target) -> Result<(), Refusal> {
     let allowed = user.is_in("system:masters")
         || is_public(target)
@@ -248,7 +249,7 @@ pub(super) fn authorize(user: &User, target: &Target) -> Result<(), Refusal> {
     }
 }
 
-/// Denies a node access to the Node of another node (NodeRestriction).
+/// Denies a node write access to the Node of another node (NodeRestriction).
 pub(super) fn admit_node(user: &User, target: &Target, name: &str) -> Result<(), Refusal> {
     match user.node_name() {
         Some(node) if target.plural == NODES.plural && node != name => {

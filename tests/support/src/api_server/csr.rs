@@ -139,7 +139,7 @@ fn is_label(label: &str) -> bool {
 /// The part of a request that an update changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    /// The object itself: metadata only.
+    /// The object itself: only its metadata.
     Main,
     /// `/approval`: conditions.
     Approval,
@@ -157,7 +157,7 @@ impl Part {
     }
 }
 
-/// Prepares `new`, an update of `old`, for the checks, as the server does.
+/// Prepares `new`, an update of `old`, for the checks, like the server.
 pub(super) fn prepare_update(part: Part, old: &Value, new: &mut Value) {
     new["spec"] = old["spec"].clone();
     match part {
@@ -268,7 +268,7 @@ fn check_conditions(request: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// Checks only the syntax, and not the approval, the key or the subject.
+/// Checks only the syntax, but not the approval, the key or the subject.
 fn check_certificate(encoded: &str) -> Result<(), String> {
     if encoded.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Discovery documents, as far as kubectl and kube need them to find the server's resources.
+//! Discovery documents, with the content that kubectl and kube need to find the server's resources.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Faults: their kinds, the requests to which they apply, and their numbers.
+//! Faults: their kinds, the requests to which they apply, and the number of times that they occur.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl Route {
         Self::default()
     }
 
-    /// Every request with this verb.
+    /// Matches every request with this verb.
     pub fn verb(verb: Verb) -> Self {
         Self {
             verb: Some(verb),
@@ -29,7 +29,7 @@ impl Route {
         }
     }
 
-    /// Requests with this verb for this resource (plural, such as `nodes`), without subresources.
+    /// Matches requests with this verb for this resource (plural, such as `nodes`), without subresources.
     pub fn new(verb: Verb, plural: &str) -> Self {
         Self {
             verb: Some(verb),
@@ -39,12 +39,12 @@ impl Route {
         }
     }
 
-    /// The creation of a certificate request.
+    /// Matches the creation of a certificate request.
     pub fn create() -> Self {
         Self::new(Verb::Create, REQUESTS.plural)
     }
 
-    /// A read of one certificate request.
+    /// Matches a read of one certificate request.
     pub fn get() -> Self {
         Self::new(Verb::Get, REQUESTS.plural)
     }
@@ -59,17 +59,18 @@ impl Route {
         Self::new(Verb::Watch, REQUESTS.plural)
     }
 
-    /// Any write to a request's `/approval`.
+    /// Matches any write to a request's `/approval`.
     pub fn approval() -> Self {
         Self::part("approval")
     }
 
-    /// Any write to a request's `/status`.
+    /// Matches any write to a request's `/status`.
     pub fn status() -> Self {
         Self::part("status")
     }
 
-    /// Restricts the route to the object with this name. Does not match creations, whose path has no name.
+    /// Restricts the route to the object with this name. Does not match creations, because their path does not contain
+    /// a name.
     pub fn named(mut self, name: &str) -> Self {
         self.name = Some(name.into());
         self
@@ -95,7 +96,8 @@ impl Route {
     }
 }
 
-/// The number of matches: the first `skip` matches have no fault, and the next `count` matches have the fault.
+/// The matching requests that get the fault: the first `skip` matches have no fault, and the next `count` matches have
+/// the fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
     skip: usize,
@@ -113,7 +115,7 @@ impl Times {
         Self { skip: 0, count }
     }
 
-    /// One match, after the next `skip` matches.
+    /// The fault occurs once, after `skip` matches.
     pub fn after(skip: usize) -> Self {
         Self { skip, count: 1 }
     }
@@ -136,10 +138,10 @@ impl Times {
     }
 }
 
-/// A fault of a request.
+/// A fault in a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
-    /// A `Status` with this code, and with `Retry-After` if given. Nothing is stored.
+    /// A `Status` with this code is returned, with `Retry-After` if given. Nothing is stored.
     Status {
         /// The HTTP status.
         code: u16,
@@ -148,38 +150,38 @@ pub enum Fault {
     },
     /// The connection is closed before the request is executed.
     Cut,
-    /// The request is executed and stored. The connection is closed, and no response is sent.
+    /// The request is executed and stored. The connection is then closed without a response.
     LoseAnswer,
     /// The request is neither executed nor answered.
     Hang,
     /// The request is executed and stored, but never answered.
     HangAfterStore,
-    /// The response arrives byte by byte, from its first header on.
+    /// The response arrives byte by byte, starting with its first header.
     TrickleHead {
         /// The time between two bytes.
         every: Duration,
     },
-    /// The head arrives immediately, and the body byte by byte.
+    /// The head arrives immediately, but the body arrives byte by byte.
     TrickleBody {
         /// The time between two bytes.
         every: Duration,
     },
-    /// Status 200 and a JSON document with this number of bytes, in one line, without `Content-Length`.
+    /// Status 200 and a JSON document with this number of bytes are returned, in one line, without `Content-Length`.
     HugeBody {
         /// The size in bytes.
         size: usize,
     },
-    /// Status 302 to this base URL, with the request's path.
+    /// Status 302 to this base URL is returned, with the request's path.
     Redirect {
         /// The base URL, such as `https://127.0.0.1:6443`.
         to: String,
     },
     /// The `Date` header of the response is wrong by this number of seconds.
     DateSkew {
-        /// The number of seconds, negative for the past.
+        /// The number of seconds. A negative number is in the past.
         seconds: i64,
     },
-    /// This response to any request. Nothing is stored.
+    /// Any request gets this response. Nothing is stored.
     Answer {
         /// The HTTP status.
         code: u16,
@@ -188,7 +190,7 @@ pub enum Fault {
         /// The body.
         body: Vec<u8>,
     },
-    /// Before a create: another client stores an object with the same name. Its spec is the spec of the new object,
+    /// Before a create, another client stores an object with the same name. Its spec is the spec of the new object,
     /// merged with this patch.
     Squat {
         /// A JSON merge patch for the spec.
@@ -199,7 +201,7 @@ pub enum Fault {
         /// A JSON merge patch for the response.
         patch: Value,
     },
-    /// A watch is closed without a clean end after this number of events.
+    /// A watch is cut off after this number of events.
     WatchCut {
         /// The number of events.
         after: usize,
@@ -220,7 +222,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// A `Status` of this code.
+    /// Returns a `Status` with this code.
     pub fn status(code: u16) -> Self {
         Self::Status {
             code,
@@ -236,7 +238,7 @@ impl Fault {
         }
     }
 
-    /// The response of a load balancer: 200 and HTML.
+    /// Returns the response of a load balancer: status 200 and HTML.
     pub fn not_json() -> Self {
         Self::Answer {
             code: 200,
@@ -246,16 +248,16 @@ impl Fault {
     }
 }
 
-/// A fault of a connection.
+/// A fault in a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionFault {
     /// The connection is accepted, but the server never reads from it.
     SilentAtTcp,
-    /// The client's first TLS message is read and never answered.
+    /// The client's first TLS message is read, but never answered.
     SilentAtTls,
     /// The connection is closed immediately.
     Close,
-    /// The server's certificate comes from a CA that no client trusts.
+    /// The server's certificate is from a CA that no client trusts.
     AnotherAuthority,
     /// The server's certificate is only for [`super::OTHER_NAME`].
     AnotherName,
@@ -293,7 +295,7 @@ impl Faults {
         *self = Self::default();
     }
 
-    /// The fault for this request: the fault in the first matching rule that still has matches left.
+    /// The fault for this request, from the first matching rule that still applies.
     pub(super) fn take(&mut self, target: &Target) -> Option<Fault> {
         self.requests
             .iter_mut()

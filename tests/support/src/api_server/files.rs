@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{ApiServer, TOKEN};
 use crate::pki::{KeyAndCertificate, write_private};
 
-/// A kubeconfig under construction. It is valid at first, and its methods change it.
+/// A kubeconfig under construction. It is initially valid, and its methods change it.
 #[derive(Debug, Clone)]
 pub struct Kubeconfig {
     cluster: Value,
@@ -18,7 +18,7 @@ pub struct Kubeconfig {
 }
 
 impl Kubeconfig {
-    /// A kubeconfig for this server with inline CA data and a bootstrap token.
+    /// Creates a kubeconfig for this server with inline CA data and a bootstrap token.
     pub fn new(server: &ApiServer) -> Self {
         let cluster = json!({
             "server": server.url(),
@@ -65,7 +65,7 @@ impl Kubeconfig {
             .cluster_field("insecure-skip-tls-verify", true.into())
     }
 
-    /// Sets any field of the cluster.
+    /// Sets any field in the cluster entry.
     pub fn cluster_field(mut self, key: &str, value: Value) -> Self {
         self.cluster[key] = value;
         self
@@ -136,7 +136,7 @@ impl Kubeconfig {
 }
 
 impl ApiServer {
-    /// A kubeconfig to change and write. See [`Kubeconfig`].
+    /// Creates a kubeconfig that a test can change and write. See [`Kubeconfig`].
     pub fn kubeconfig(&self) -> Kubeconfig {
         Kubeconfig::new(self)
     }
@@ -161,7 +161,7 @@ impl ApiServer {
         self.client_ca().write(dir, "ca")
     }
 
-    /// The cluster in the format that client-go passes to an exec plugin.
+    /// The cluster in the format in which client-go passes it to an exec plugin.
     pub fn cluster_info(&self) -> Value {
         json!({
             "server": self.url(),

@@ -38,7 +38,7 @@ pub(super) struct Call<'a> {
     pub(super) body: &'a [u8],
 }
 
-/// Executes a request, or refuses it with a reason.
+/// Executes a request, or rejects it with a reason.
 pub(super) fn handle(
     store: &mut Store,
     signer: &Signer,
@@ -235,7 +235,7 @@ fn patched(store: &Store, resource: &'static Resource, call: &Call<'_>) -> Resul
     let patch: Value = serde_json::from_slice(call.body)
         .map_err(|_| Refusal::bad_request("error decoding patch"))?;
     match call.content_type {
-        // Lists are replaced instead of merged strategically. Fields have no owners.
+        // Lists are replaced instead of merged strategically. Fields do not have owners.
         APPLY | "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
             json_patch::merge(&mut object, &patch);
         }

@@ -1,4 +1,4 @@
-//! The log of the server's requests, and gates at which a test holds requests.
+//! The log of the server's requests, and the gates at which a test holds requests.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -10,14 +10,14 @@ use super::resource::{Target, Verb};
 use super::{lock, wait_until};
 use crate::clock::now;
 
-/// One request that reached the server.
+/// A request that reached the server.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The number of the request, from 0.
+    /// The number of the request, starting from 0.
     pub number: usize,
-    /// The number of the request's connection, from 0.
+    /// The number of the request's connection, starting from 0.
     pub connection: usize,
-    /// The time at which the request's body had been read.
+    /// The time at which the server had read the request's body.
     pub at: SystemTime,
     /// Its operation.
     pub verb: Verb,
@@ -39,7 +39,7 @@ pub struct Request {
     pub user: Option<String>,
     /// The body as received. Empty for reads.
     pub body: Vec<u8>,
-    /// The status of the response; `None` until the request is answered.
+    /// The status of the response. `None` until the request is answered.
     pub code: Option<u16>,
     /// The time from the request's arrival to the head of the response.
     pub took: Option<Duration>,
@@ -146,7 +146,7 @@ pub(super) enum Verdict {
     Cut,
 }
 
-/// A gate that holds requests at a step until it is opened, cut or dropped (which opens it).
+/// A gate that holds requests at a step until it is opened, cut or dropped. Dropping the gate opens it.
 #[derive(Debug)]
 #[must_use = "a gate that is dropped holds nothing"]
 pub struct Gate {
@@ -179,13 +179,13 @@ impl Gate {
     ///
     /// # Panics
     ///
-    /// If the requests have not arrived within `deadline`.
+    /// Panics if the requests have not arrived within `deadline`.
     pub fn wait(&self, count: usize, deadline: Duration) {
         let state = &self.shared;
         wait_until(&state.held, &state.arrived, deadline, |held| {
             (*held >= count).then_some(())
         })
-        .unwrap_or_else(|| panic!("{count} requests did not come to the gate {state:?}"));
+        .unwrap_or_else(|| panic!("{count} requests did not arrive at the gate {state:?}"));
     }
 
     /// Releases the held requests and all later requests.

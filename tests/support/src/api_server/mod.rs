@@ -1,12 +1,13 @@
 //! An in-memory Kubernetes API server with injectable faults.
 //!
-//! It responds as kube-apiserver 1.36 does, within its scope: authentication with bootstrap tokens and client
+//! It responds like kube-apiserver 1.36, within its scope: authentication with bootstrap tokens and client
 //! certificates, certificate signing requests with their rules, nodes, leases and events. A test can define more kinds
-//! ([`ApiServer::define`]), with the rules of custom resources. A test sets faults at run time ([`ApiServer::inject`],
-//! [`ApiServer::inject_connection`]) and can hold requests at a step ([`ApiServer::hold`]); all requests are recorded.
+//! ([`ApiServer::define`]), which follow the rules for custom resources. A test sets faults at run time
+//! ([`ApiServer::inject`], [`ApiServer::inject_connection`]) and can hold requests at a step ([`ApiServer::hold`]); all
+//! requests are recorded.
 //!
-//! It runs on a separate thread and runtime. Its interface is synchronous, and any thread can use it. The server stops
-//! when it is dropped.
+//! It runs on a separate thread and runtime. Its interface is synchronous, and can be used from any thread. The server
+//! stops when it is dropped.
 //!
 //! ```
 //! use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Route, Signer, Times};
@@ -20,7 +21,7 @@
 //! assert_eq!((server.creates(), server.watches()), (0, 0));
 //! ```
 //!
-//! Not implemented: protobuf bodies (415), owners of fields in server-side apply, merging of lists in strategic merge
+//! Not implemented: protobuf bodies (415), field owners in server-side apply, the merging of lists in strategic merge
 //! patches, garbage collection, tables.
 
 mod answer;
@@ -71,7 +72,7 @@ use crate::hex::hex;
 use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate, Subject};
 use crate::serving::Serving;
 
-/// The bootstrap token that every server accepts from its start.
+/// The bootstrap token that every server accepts after its start.
 pub const TOKEN: &str = "abcdef.0123456789abcdef";
 
 /// A running server.
@@ -81,7 +82,7 @@ pub struct ApiServer {
     shared: Arc<Shared>,
 }
 
-/// The state that the server's tasks share with the server's owner.
+/// The state that the server's tasks share with the owner of the server.
 #[derive(Debug)]
 struct Shared {
     authority: CertificateAuthority,
@@ -110,7 +111,7 @@ impl Default for ApiServer {
 }
 
 impl ApiServer {
-    /// Starts a server on a free port of 127.0.0.1 that accepts [`TOKEN`] and does not sign.
+    /// Starts a server that listens on a free port of 127.0.0.1, accepts [`TOKEN`] and does not sign.
     pub fn start() -> Self {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let authority = CertificateAuthority::new("kubernetes");
@@ -151,12 +152,12 @@ impl ApiServer {
         self.shared.authority.pair()
     }
 
-    /// A client certificate for this cluster.
+    /// Issues a client certificate for this cluster.
     pub fn client_certificate(&self, subject: Subject) -> KeyAndCertificate {
         self.shared.authority.issue(&Contents::client(subject))
     }
 
-    /// A client certificate with all permissions (`system:masters`).
+    /// Issues a client certificate with all permissions (`system:masters`).
     pub fn admin_certificate(&self) -> KeyAndCertificate {
         self.client_certificate(Subject {
             organization: Some("system:masters".into()),
@@ -170,12 +171,12 @@ impl ApiServer {
         lock(&self.shared.state).authenticator.add_token(id, secret);
     }
 
-    /// Deletes a bootstrap token. From now on, requests with the token fail with 401.
+    /// Deletes a bootstrap token. After that, requests with the token fail with 401.
     pub fn revoke_token(&self, id: &str) {
         lock(&self.shared.state).authenticator.revoke_token(id);
     }
 
-    /// Sets how the server decides on certificate requests that are created from now on.
+    /// Sets how the server decides on certificate requests that are created after this call.
     pub fn set_signer(&self, signer: Signer) {
         lock(&self.shared.state).signer = signer;
     }
@@ -216,7 +217,7 @@ impl ApiServer {
         Some((*object).clone())
     }
 
-    /// Stores a certificate request unchanged and unchecked; `metadata.name` is required.
+    /// Stores a certificate request unchanged and unchecked. `metadata.name` is required.
     pub fn put_csr(&self, object: Value) {
         let mut state = lock(&self.shared.state);
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -227,7 +228,7 @@ impl ApiServer {
         }
     }
 
-    /// Deletes a certificate request, as garbage collection does.
+    /// Deletes a certificate request, like garbage collection.
     pub fn delete_csr(&self, name: &str) {
         let _ = lock(&self.shared.state).store.delete(&REQUESTS, "", name);
     }
@@ -262,7 +263,7 @@ impl ApiServer {
         lock(&self.shared.faults).clear();
     }
 
-    /// Sets the error of `Date` in every response, in seconds. Negative values are in the past.
+    /// Sets the error of the `Date` header in every response, in seconds. Negative values are in the past.
     pub fn set_date_skew(&self, seconds: i64) {
         *lock(&self.shared.skew) = seconds;
     }
@@ -306,7 +307,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until `pick` returns a value for the locked state; `None` at the deadline.
+/// Waits until `pick` returns a value for the locked state. Returns `None` at the deadline.
 fn wait_until<G, T>(
     mutex: &Mutex<G>,
     changed: &Condvar,
@@ -337,7 +338,7 @@ fn random_uid() -> String {
     format!("{a}-{b}-{c}-{d}-{e}")
 }
 
-/// RFC 3339 in UTC, in whole seconds, in the format of Kubernetes.
+/// The time as RFC 3339 in UTC, in whole seconds, in the format that Kubernetes uses.
 fn timestamp(time: SystemTime) -> String {
     let time = jiff::Timestamp::try_from(time).unwrap();
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()

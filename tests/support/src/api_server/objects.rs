@@ -30,7 +30,7 @@ impl Definition {
         }
     }
 
-    /// The served versions of a CustomResourceDefinition; schemas are ignored.
+    /// The served versions of a CustomResourceDefinition. Schemas are ignored.
     pub fn of_crd(crd: &Value) -> Vec<Self> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let spec = &crd["spec"];
@@ -48,13 +48,13 @@ impl Definition {
             .collect()
     }
 
-    /// The kind with the status subresource.
+    /// Adds the status subresource to the kind.
     pub fn with_status(mut self) -> Self {
         self.status = true;
         self
     }
 
-    /// Kinds exist until the process ends, because objects, watches and selections refer to them.
+    /// Leaks the kind, because objects, watches and selections refer to it until the process ends.
     fn leak(self) -> &'static Resource {
         let leak = |text: String| &*text.leak();
         Box::leak(Box::new(Resource {
@@ -71,10 +71,10 @@ impl Definition {
 }
 
 impl ApiServer {
-    /// Serves an additional kind, with the rules of custom resources except schemas: status only through its
-    /// subresource, generations, replacement only with a known resource version.
+    /// Serves an additional kind, with the rules for custom resources, but without schemas: the status is written only
+    /// through its subresource, generations are counted, and a replacement must contain a known resource version.
     ///
-    /// Versions of one kind share its objects, which are returned unconverted.
+    /// The versions of a kind share its objects, which are returned without conversion.
     pub fn define(&self, definition: Definition) {
         lock(&self.shared.state).store.define(definition.leak());
     }
@@ -83,7 +83,7 @@ impl ApiServer {
     ///
     /// # Panics
     ///
-    /// If no such kind is served.
+    /// Panics if no such kind is served.
     #[track_caller]
     pub fn put(&self, mut object: Value) -> Value {
         let resource = self.kind_of(&object["apiVersion"], &object["kind"]);
@@ -96,13 +96,13 @@ impl ApiServer {
                 for field in ["uid", "creationTimestamp"] {
                     object["metadata"][field] = old["metadata"][field].clone();
                 }
-                // Otherwise, equal objects would differ in their version.
+                // Without this, equal objects would differ in their version.
                 object["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
                 store.replace(resource, object)
             }
             Err(_) => store
                 .create(resource, object)
-                .expect("no other has its name"),
+                .expect("no other resource has its name"),
         };
         (*stored).clone()
     }
@@ -116,11 +116,11 @@ impl ApiServer {
         Some((*found).clone())
     }
 
-    /// All objects of a kind, by its plural name. Events have the name in the core group.
+    /// All objects of the kind with this plural name. Events have the plural name from the core group.
     ///
     /// # Panics
     ///
-    /// If no such kind is served.
+    /// Panics if no such kind is served.
     #[track_caller]
     pub fn all(&self, plural: &str) -> Vec<Value> {
         let resource = self.resource(plural);
@@ -133,7 +133,7 @@ impl ApiServer {
     #[track_caller]
     pub fn remove(&self, plural: &str, namespace: &str, name: &str) {
         let resource = self.resource(plural);
-        // The object can already be deleted.
+        // The object might already be deleted.
         let _ = lock(&self.shared.state)
             .store
             .delete(resource, namespace, name);

@@ -1,4 +1,4 @@
-//! Observation and interruption of the server's requests.
+//! Observes and interrupts the server's requests.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -60,11 +60,11 @@ impl ApiServer {
         self.shared.open.load(Ordering::Relaxed)
     }
 
-    /// Waits until `count` requests that `matches` accepts have arrived, and returns the last of them.
+    /// Waits until `count` requests that `matches` accepts have arrived, and returns the last one.
     ///
     /// # Panics
     ///
-    /// If the requests have not arrived within `deadline`.
+    /// Panics if the requests have not arrived within `deadline`.
     pub fn wait_for(
         &self,
         count: usize,
@@ -84,7 +84,7 @@ impl ApiServer {
                 .iter()
                 .map(|it| format!("{} {}", it.method, it.path))
                 .collect();
-            panic!("{count} requests did not come in {deadline:?}; these did: {seen:?}")
+            panic!("{count} requests did not arrive within {deadline:?}; these requests arrived: {seen:?}")
         })
     }
 
@@ -92,7 +92,7 @@ impl ApiServer {
     ///
     /// # Panics
     ///
-    /// If the calls have not arrived within `deadline`.
+    /// Panics if the calls have not arrived within `deadline`.
     pub fn wait_for_request(&self, verb: Verb, count: usize, deadline: Duration) -> Request {
         self.wait_for(count, deadline, |request| is_csr(request, verb))
     }

@@ -64,7 +64,7 @@ pub(super) fn first_block(data: &[u8]) -> Option<(Block, &[u8])> {
     }
 }
 
-/// The data after the next `BEGIN` that starts a line.
+/// The data after the next `BEGIN` at the start of a line.
 fn after_begin(data: &[u8]) -> Option<&[u8]> {
     if let Some(rest) = data.strip_prefix(BEGIN) {
         return Some(rest);

@@ -1,11 +1,11 @@
-//! The server's resources, and the resource that a request's path names.
+//! The server's resources, and the resource in a request's path.
 
 use hyper::Method;
 use serde_json::Value;
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Resource {
-    /// API group. Empty for the core group.
+    /// The API group. Empty for the core group.
     pub(super) group: &'static str,
     /// The version, as in a path.
     pub(super) version: &'static str,
@@ -13,9 +13,9 @@ pub(super) struct Resource {
     pub(super) plural: &'static str,
     /// Kind.
     pub(super) kind: &'static str,
-    /// Whether its objects live in namespaces.
+    /// Whether its objects are in namespaces.
     pub(super) namespaced: bool,
-    /// Whether a test defined the resource. If so, the rules for custom resources apply.
+    /// Whether a test defined the resource. If it did, the rules for custom resources apply.
     pub(super) custom: bool,
     /// Its subresources.
     pub(super) subresources: &'static [&'static str],
@@ -101,7 +101,7 @@ pub(super) static SECRETS: Resource = Resource {
     fields: &["metadata.name", "metadata.namespace"],
 };
 
-/// Every kind that the server supports from its start.
+/// Every kind that the server serves from its start.
 pub(super) static BUILT_IN: [&Resource; 6] =
     [&REQUESTS, &NODES, &LEASES, &CORE_EVENTS, &EVENTS, &SECRETS];
 
@@ -127,13 +127,13 @@ impl Resource {
         object
     }
 
-    /// `plural` or `plural.group`, as in messages.
+    /// The name in messages: `plural` or `plural.group`.
     pub(super) fn qualified(&self) -> String {
         qualified(self.plural, self.group)
     }
 }
 
-/// `plural` or `plural.group`, as in messages.
+/// The name in messages: `plural` or `plural.group`.
 pub(super) fn qualified(plural: &str, group: &str) -> String {
     if group.is_empty() {
         plural.into()
@@ -147,11 +147,11 @@ pub(super) fn qualified(plural: &str, group: &str) -> String {
 pub enum Verb {
     /// POST to a collection.
     Create,
-    /// GET of one object, or of a path that does not refer to a resource.
+    /// A GET request for one object, or for a path that does not refer to a resource.
     Get,
     /// GET of a collection.
     List,
-    /// GET of a collection with `watch`.
+    /// A GET request for a collection, with `watch`.
     Watch,
     /// The verb PUT.
     Update,
@@ -164,7 +164,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// The verb's name in authorization.
+    /// The name of the verb in authorization.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -184,11 +184,11 @@ impl Verb {
 pub(super) struct Target {
     pub(super) verb: Verb,
     pub(super) path: String,
-    /// API group, if the path refers to a resource.
+    /// The API group, if the path refers to a resource.
     pub(super) group: String,
-    /// Version, if the path refers to a resource.
+    /// The version, if the path refers to a resource.
     pub(super) version: String,
-    /// Plural name. Empty if the path does not refer to a resource.
+    /// The plural name. Empty if the path does not refer to a resource.
     pub(super) plural: String,
     pub(super) namespace: String,
     pub(super) name: String,
@@ -197,7 +197,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Parses method, path and query as the API server does for its request info.
+    /// Parses the method, the path and the query like the API server does for its request info.
     pub(super) fn parse(method: &Method, path: &str, query: &str) -> Self {
         let query: Vec<(String, String)> = form_urlencoded::parse(query.as_bytes())
             .into_owned()
@@ -252,7 +252,7 @@ impl Target {
         self.parameter(key).is_some_and(truthy)
     }
 
-    /// The kind of the target, if the kind is known.
+    /// The kind of the target, if it is known.
     pub(super) fn resource(&self, known: &[&'static Resource]) -> Option<&'static Resource> {
         let resource = known.iter().copied().find(|resource| {
             (resource.group, resource.version, resource.plural)

@@ -107,11 +107,11 @@ async fn connection(
     let service = service_fn(|request| {
         let (peer, shared, cut) = (peer.clone(), shared.clone(), cut.clone());
         async move {
-            // Run in a separate task, because a request continues after its client disconnects.
+            // The request runs in a separate task, because it continues after its client disconnects.
             let served = tokio::spawn(serve(peer, shared, request));
             let answer = served.await.map_err(|_| Cut).flatten();
             if answer.is_err() && is_http2 {
-                // Close the connection, because the error alone would end only this request.
+                // The connection is closed, because the error would end only this request.
                 cut.notify_one();
                 pending::<()>().await;
             }
@@ -222,7 +222,7 @@ async fn serve(
         },
     };
     if let (true, Some(Fault::TrickleHead { every })) = (peer.is_http2, &fault) {
-        // In HTTP/2, the head is a single frame, and other responses do not wait for this frame.
+        // In HTTP/2, the head is a single frame, and other responses do not wait for it.
         tokio::time::sleep(*every * HEAD_LEN).await;
         return Ok(answer.into_response(&shared, None));
     }
@@ -305,7 +305,7 @@ impl Exchange<'_> {
     }
 }
 
-/// Stores another client's object under the name in the creation request.
+/// Stores another client's object under the name from the creation request.
 fn squat(store: &mut super::store::Store, body: &[u8], patch: &Value) {
     let Ok(mut object) = serde_json::from_slice::<Value>(body) else {
         return;

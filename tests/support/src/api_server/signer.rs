@@ -1,4 +1,4 @@
-//! A signer for client tests. It approves and signs as a controller does, or with faults.
+//! A signer for client tests. It approves and signs like a controller, or with faults.
 
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// The lifetime of a certificate whose request does not specify a lifetime.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The decision that the server itself makes on a certificate request, immediately after its creation.
+/// The server's own decision on a certificate request, immediately after the request is created.
 ///
-/// Requests for signers of `kubernetes.io/` are ignored.
+/// Requests for the signers in `kubernetes.io/` are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Signer {
     /// The server does not decide, so that another client can decide.
@@ -53,7 +53,7 @@ impl Signer {
         Self::Issue(Issuance::default())
     }
 
-    /// Issues certificates with the lifetime `lifetime`.
+    /// Issues certificates with this lifetime.
     pub fn issue_for(lifetime: Duration) -> Self {
         Self::Issue(Issuance {
             lifetime: Some(lifetime),
@@ -69,7 +69,7 @@ impl Signer {
         })
     }
 
-    /// Denies with this reason and message.
+    /// Denies requests with this reason and message.
     pub fn deny(reason: &str, message: &str) -> Self {
         Self::Deny {
             reason: reason.into(),
@@ -77,7 +77,7 @@ impl Signer {
         }
     }
 
-    /// Fails with this reason and message.
+    /// Fails requests with this reason and message.
     pub fn fail(reason: &str, message: &str) -> Self {
         Self::Fail {
             reason: reason.into(),
@@ -93,7 +93,7 @@ pub struct Issuance {
     pub lifetime: Option<Duration>,
     /// The time by which the start of the validity precedes the current time.
     pub backdate: Duration,
-    /// The certificate UID, a subject attribute.
+    /// The UID in the certificate, which is a subject attribute.
     pub uid: Option<String>,
     /// Its flaw.
     pub flaw: Option<Flaw>,
@@ -110,12 +110,12 @@ impl Default for Issuance {
     }
 }
 
-/// A flaw of an issued certificate.
+/// A flaw in an issued certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
     /// The certificate is for a key that does not occur in any request.
     AnotherKey,
-    /// The certificate names another node.
+    /// The certificate contains the name of another node.
     AnotherName,
     /// The certificate is for servers.
     AnotherUsage,
@@ -125,7 +125,7 @@ pub enum Flaw {
     NotYetValid,
     /// The data is PEM but not a certificate.
     Garbage,
-    /// The data has no PEM block.
+    /// The data does not contain a PEM block.
     NoPem,
 }
 

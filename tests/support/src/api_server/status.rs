@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::resource::{Resource, Target, qualified};
 
-/// A refusal with the API server's text.
+/// A refusal with the same text as from the API server.
 #[derive(Debug, Clone)]
 pub(super) struct Refusal {
     pub(super) code: u16,
@@ -29,7 +29,7 @@ impl Refusal {
         Self { code, body }
     }
 
-    /// The request has no known user.
+    /// The user of the request is unknown.
     pub(super) fn unauthorized() -> Self {
         Self::new(401, "Unauthorized", "Unauthorized", Value::Null)
     }
@@ -64,7 +64,7 @@ impl Refusal {
         )
     }
 
-    /// Admission or authorization refuses the request, for this reason.
+    /// Admission or authorization rejects the request, for this reason.
     pub(super) fn forbidden_because(target: &Target, why: &str) -> Self {
         let qualified = qualified(&target.plural, &target.group);
         let name = if target.name.is_empty() {

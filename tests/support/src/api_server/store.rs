@@ -10,7 +10,7 @@ use super::resource::{BUILT_IN, Resource, Target};
 use super::status::Refusal;
 use super::timestamp;
 
-/// The kind of a change.
+/// The type of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Happened {
     Added,
@@ -28,7 +28,7 @@ impl Happened {
     }
 }
 
-/// One change of one object.
+/// A change to an object.
 #[derive(Debug, Clone)]
 pub(super) struct Change {
     pub(super) version: u64,
@@ -40,8 +40,8 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// The change as a watch of the selection reports it. An object that starts to match is reported as added, and an
-    /// object that stops matching as deleted.
+    /// The change as a watch with this selection reports it. An object that starts to match is reported as added, and
+    /// an object that stops matching as deleted.
     fn seen_by(&self, selection: &Selection) -> Option<Self> {
         if !self.resource.is_same(selection.resource) {
             return None;
@@ -66,7 +66,7 @@ impl Change {
 
 type Key = (&'static str, &'static str, String, String);
 
-/// All objects and their whole history.
+/// All objects and their complete history.
 #[derive(Debug)]
 pub(super) struct Store {
     version: u64,
@@ -111,7 +111,7 @@ impl Store {
         self.latest.subscribe()
     }
 
-    /// Deletes the history: requests for an older version are answered with 410.
+    /// Deletes the history. Requests for an older version get 410.
     pub(super) fn compact(&mut self) {
         self.version += 1;
         self.compacted = self.version;
@@ -146,7 +146,7 @@ impl Store {
         Ok(self.record(resource, key, object, Happened::Added))
     }
 
-    /// Replaces the object with the same name. An equal object has no effect.
+    /// Replaces the object with the same name. Has no effect if the objects are equal.
     pub(super) fn replace(&mut self, resource: &'static Resource, object: Value) -> Arc<Value> {
         let (namespace, name) = names(&object);
         let key = key(resource, &namespace, &name);
@@ -251,7 +251,7 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// Parses namespace, field selector and label selector (equalities only).
+    /// Parses the namespace, the field selector and the label selector (only equalities).
     pub(super) fn parse(resource: &'static Resource, target: &Target) -> Result<Self, Refusal> {
         let mut fields = Vec::new();
         for term in terms(target.parameter("fieldSelector")) {
@@ -283,7 +283,7 @@ impl Selection {
         })
     }
 
-    /// All objects of one kind.
+    /// Selects all objects of one kind.
     pub(super) fn everything(resource: &'static Resource) -> Self {
         Self {
             resource,

@@ -11,7 +11,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::lock;
 
-/// The pace of a connection's writes; `None` is full speed.
+/// The pace of a connection's writes. `None` is full speed.
 pub(super) type Pace = Arc<Mutex<Option<Duration>>>;
 
 /// A connection that writes at a limited rate, and reads at full speed.
@@ -58,7 +58,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Trickle<T> {
         let written = Pin::new(&mut this.inner).poll_write(cx, buf.get(..1).unwrap_or_default());
         if written.is_ready() {
             this.pause = Some(Box::pin(sleep(every)));
-            // Flush each byte, because a byte in a buffer would not arrive at all.
+            // Each byte is flushed, because a byte in a buffer would not arrive at all.
             let _ = Pin::new(&mut this.inner).poll_flush(cx)?;
         }
         written

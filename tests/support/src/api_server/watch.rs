@@ -13,10 +13,10 @@ use super::status::Refusal;
 use super::store::{Selection, Store};
 use super::{Shared, lock};
 
-/// A piece of a body; an error closes the connection.
+/// A piece of a body. An error closes the connection.
 pub(super) type Piece = Result<Frame<Bytes>, std::io::Error>;
 
-/// The time for sent data to leave the process before the connection is closed.
+/// The time in which sent data leaves the process before the connection is closed.
 const FLUSH: Duration = Duration::from_millis(20);
 
 /// The duration of a watch whose request does not specify a duration. The real server uses 30 to 60 minutes.
@@ -34,7 +34,7 @@ pub(super) struct WatchPlan {
 }
 
 impl WatchPlan {
-    /// Reads the parameters. Without a version, the existing objects are first reported as added.
+    /// Reads the parameters. If no version is given, the existing objects are first reported as added.
     pub(super) fn new(
         store: &Store,
         resource: &'static Resource,
@@ -78,7 +78,7 @@ impl WatchPlan {
     }
 }
 
-/// The early end of a watch.
+/// The reason for an early end of a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Cut,
@@ -163,8 +163,8 @@ impl Stream {
         if self.left == 0 {
             return Err(Stopped::AtLimit);
         }
-        // Send the type first, like kube-apiserver. If the object came first, decoders would buffer it, and parse fewer
-        // levels.
+        // The type is sent first, as in kube-apiserver. If the object came first, decoders would buffer it, and parse
+        // fewer levels.
         let line = format!("{{\"type\":{},\"object\":{object}}}\n", json!(kind));
         self.send_raw(line.into()).await?;
         self.left -= 1;

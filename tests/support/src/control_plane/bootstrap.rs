@@ -16,7 +16,7 @@ pub const BOOTSTRAPPERS: &str = "system:bootstrappers:kubeadm:default-node-token
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// A bootstrap token of the cluster.
+/// A bootstrap token in the cluster.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BootstrapToken {
     id: String,
@@ -37,20 +37,20 @@ impl BootstrapToken {
         &self.id
     }
 
-    /// The complete token, as sent by a client.
+    /// The complete token, as a client sends it.
     pub fn bearer(&self) -> String {
         format!("{}.{}", self.id, self.secret)
     }
 }
 
-/// The permissions that kubeadm grants to bootstrap tokens and nodes, for each binding.
+/// The permissions that each of kubeadm's bindings grants to bootstrap tokens or nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KubeadmBinding {
     /// `kubeadm:kubelet-bootstrap`: tokens can create and read certificate signing requests.
     KubeletBootstrap,
     /// `kubeadm:get-nodes`: tokens can read Nodes.
     GetNodes,
-    /// `kubeadm:node-autoapprove-bootstrap`: the holder of a token can get the certificate of any node.
+    /// `kubeadm:node-autoapprove-bootstrap`: the holder of a token can get a certificate for any node.
     NodeAutoapproveBootstrap,
     /// `kubeadm:node-autoapprove-certificate-rotation`: nodes get new certificates for their own names without a
     /// review.
@@ -100,7 +100,7 @@ impl KubeadmBinding {
         }
     }
 
-    /// Verb, group and resource of an operation that only this binding allows.
+    /// The verb, group and resource of an operation that only this binding allows.
     fn effect(self) -> [&'static str; 3] {
         let certificates = "certificates.k8s.io";
         match self {
@@ -141,8 +141,8 @@ fn get_nodes_role() -> Value {
 }
 
 impl ControlPlane {
-    /// Adds a bootstrap token of kubeadm's group: an `id` of 6 and a `secret` of 16 lower-case letters and digits. The
-    /// token is valid when this function returns.
+    /// Adds a bootstrap token in kubeadm's group, with an `id` of 6 and a `secret` of 16 lower-case letters and digits.
+    /// The token is valid when this function returns.
     #[track_caller]
     pub fn add_bootstrap_token(&self, id: &str, secret: &str) -> BootstrapToken {
         let token = self.write_bootstrap_token(id, secret, None);
@@ -165,8 +165,8 @@ impl ControlPlane {
         });
     }
 
-    /// Writes the Secret of a bootstrap token, like [`ControlPlane::add_bootstrap_token`], with an expiry time if
-    /// given. The API server accepts the token some time later.
+    /// Writes the Secret of a bootstrap token, like [`ControlPlane::add_bootstrap_token`], with an expiry time if one
+    /// is given. The API server accepts the token some time later.
     #[track_caller]
     pub fn write_bootstrap_token(
         &self,
@@ -182,7 +182,8 @@ impl ControlPlane {
             "auth-extra-groups": BOOTSTRAPPERS,
         });
         if let Some(expiration) = expiration {
-            let expiration = Timestamp::try_from(expiration).expect("a time of our age");
+            let expiration =
+                Timestamp::try_from(expiration).expect("a time in the supported range");
             data["expiration"] = json!(format!("{expiration:.0}"));
         }
         self.kubectl().apply_object(&json!({
@@ -209,7 +210,7 @@ impl ControlPlane {
         self.install_bindings(&KubeadmBinding::ALL);
     }
 
-    /// Creates some of kubeadm's bindings. The bindings are in force when this function returns.
+    /// Creates some of kubeadm's bindings. The bindings are effective when this function returns.
     #[track_caller]
     pub fn install_bindings(&self, bindings: &[KubeadmBinding]) {
         let bindings_and_role = bindings
@@ -226,7 +227,7 @@ impl ControlPlane {
         }
     }
 
-    /// Removes one of kubeadm's bindings. The binding is no longer in force when this function returns.
+    /// Removes one of kubeadm's bindings. The binding is no longer effective when this function returns.
     #[track_caller]
     pub fn remove_binding(&self, binding: KubeadmBinding) {
         self.kubectl()

@@ -16,10 +16,10 @@ use crate::process::{Launch, Process, Scratch, free_port, poll};
 /// The maximum number of attempts to start a control plane, if another process has taken one of its ports each time.
 const ATTEMPTS: usize = 5;
 
-/// The maximum wait for the start of other control planes.
+/// The maximum time to wait for the start of other control planes.
 const TURN_DEADLINE: Duration = Duration::from_secs(15 * 60);
 
-/// The message of every component whose port is already used.
+/// The message that every component prints if its port is already used.
 const PORT_TAKEN: &str = "address already in use";
 
 /// The common name of the cluster's certificate authority, as in kubeadm.
@@ -34,11 +34,12 @@ const SERVER_NAMES: &[&str] = &[
     "kubernetes.default",
 ];
 
-/// The CA certificates for the client certificates that the API server accepts. The cluster's CA certificate is in a
-/// separate file, because kube-controller-manager cannot sign with a file that contains several certificates.
+/// The file with the CA certificates for the client certificates that the API server accepts. The cluster's CA
+/// certificate is in a separate file, because kube-controller-manager cannot sign with a file that contains several
+/// certificates.
 pub(super) const CLIENT_CAS: &str = "client-ca.crt";
 
-/// The user name with which the API server forwards requests to other API servers.
+/// The user name that the API server uses to forward requests to other API servers.
 const FRONT_PROXY: &str = "front-proxy-client";
 
 /// The controllers for certificates, tokens and root certificates.
@@ -49,13 +50,13 @@ const CERTIFICATES: &str = "certificatesigningrequest-signing-controller,\
     serviceaccount-controller,serviceaccount-token-controller,\
     root-ca-certificate-publisher-controller";
 
-/// The controllers of kubeadm's clusters.
+/// The controllers that run in kubeadm's clusters.
 const DEFAULT: &str = "*,bootstrap-signer-controller,token-cleaner-controller";
 
-/// The set of kube-controller-manager's controllers that run.
+/// The set of controllers that kube-controller-manager runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Controllers {
-    /// No controllers and no kube-controller-manager.
+    /// No controllers, and no kube-controller-manager.
     #[default]
     None,
     /// The controllers for certificate signing requests, bootstrap tokens and service accounts.
@@ -85,7 +86,7 @@ pub struct ControlPlaneBuilder {
     controller_manager_args: Vec<String>,
 }
 
-/// A different process has started to use a port between its selection and its use.
+/// Another process has taken a port between its selection and its use.
 struct PortTaken;
 
 impl ControlPlaneBuilder {
@@ -101,7 +102,8 @@ impl ControlPlaneBuilder {
         self
     }
 
-    /// Uses the certificate authority of another control plane, as in a cluster that is recreated from its PKI backup.
+    /// Uses the certificate authority of another control plane, as in a cluster that is recreated from a backup of its
+    /// PKI.
     pub fn ca_of(mut self, other: &ControlPlane) -> Self {
         self.ca = Some(other.ca().pair().clone());
         self
@@ -119,7 +121,7 @@ impl ControlPlaneBuilder {
         self
     }
 
-    /// Starts the control plane, and waits until all of it is ready.
+    /// Starts the control plane, and waits until all of its components are ready.
     #[track_caller]
     pub fn start(self) -> ControlPlane {
         for _ in 0..ATTEMPTS {
@@ -127,7 +129,9 @@ impl ControlPlaneBuilder {
                 return started;
             }
         }
-        panic!("no control plane in {ATTEMPTS} attempts: each found a port taken by then");
+        panic!(
+            "no control plane started in {ATTEMPTS} attempts: another process had taken a port each time"
+        );
     }
 
     #[track_caller]
@@ -218,7 +222,7 @@ impl ControlPlaneBuilder {
             ))
             .arg(flag("--kubelet-client-certificate", &client_certificate))
             .arg(flag("--kubelet-client-key", &client_key))
-            // The same flags as in kubeadm, for API servers of an APIService.
+            // These are the same flags as in kubeadm, for the API server of an APIService.
             .arg(flag("--requestheader-client-ca-file", &front_proxy_ca_path))
             .arg(format!("--requestheader-allowed-names={FRONT_PROXY}"))
             .arg("--requestheader-username-headers=X-Remote-User")
@@ -226,7 +230,7 @@ impl ControlPlaneBuilder {
             .arg("--requestheader-extra-headers-prefix=X-Remote-Extra-")
             .arg(flag("--proxy-client-cert-file", &front_proxy))
             .arg(flag("--proxy-client-key-file", &front_proxy_key))
-            // The names of the nodes have no DNS entries.
+            // The node names do not have DNS entries.
             .arg("--kubelet-preferred-address-types=InternalIP")
             .arg(flag("--tls-cert-file", &certificate))
             .arg(flag("--tls-private-key-file", &key))
@@ -293,7 +297,7 @@ impl ControlPlane {
     pub(super) fn wait_until_ready(&self) {
         assert!(
             self.become_ready().is_ok(),
-            "the API server's port was taken meanwhile"
+            "another process has taken the API server's port"
         );
     }
 
@@ -307,7 +311,7 @@ impl ControlPlane {
             "the API server",
             &mut [&mut *write(&self.etcd), &mut *write(&self.apiserver)],
             || {
-                // Check the port first, because this does not need a program.
+                // The port is checked first, because this does not need a program.
                 TcpStream::connect(address).is_ok()
                     && answers_ok(admin, "/readyz")
                     && admin.raw("/api/v1/namespaces/kube-system").is_ok()
@@ -352,12 +356,13 @@ pub(super) fn write_manager_kubeconfig(
     kubeconfig.write(&scratch.join("kube-controller-manager.kubeconfig"))
 }
 
-/// A turn to start a control plane, until the file is closed. All test programs together have as many turns as the
-/// machine has processors. More concurrent starts would take so long that all of them would miss their deadlines.
+/// Waits for a turn to start a control plane. The turn ends when the file is closed. All test programs together have as
+/// many turns as the machine has processors. More concurrent starts would take so long that all of them would miss
+/// their deadlines.
 fn turn() -> File {
     let turns = thread::available_parallelism().map_or(1, usize::from);
     let programs = control_plane_binary("etcd");
-    let programs = programs.parent().expect("it is in a directory");
+    let programs = programs.parent().expect("the file is in a directory");
     let files: Vec<_> = (0..turns)
         .map(|number| programs.with_extension(format!("start-{number}")))
         .map(|path| File::create(&path).unwrap_or_else(|error| panic!("{path:?}: {error}")))
@@ -367,7 +372,7 @@ fn turn() -> File {
     files.into_iter().nth(number).expect("it is one of them")
 }
 
-/// Waits until `condition` holds, as long as all `processes` run.
+/// Waits until `condition` holds, while all `processes` run.
 #[track_caller]
 fn ready(
     what: &str,

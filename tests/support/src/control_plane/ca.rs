@@ -9,11 +9,11 @@ use super::{ControlPlane, write};
 use crate::pki::CertificateAuthority;
 
 impl ControlPlane {
-    /// Replaces the CAs (PEM) whose client certificates the API server accepts. The API server reads their file again by
-    /// itself, some time later.
+    /// Replaces the CAs (PEM) whose client certificates the API server accepts. The API server reloads their file some
+    /// time later.
     #[track_caller]
     pub fn accept_clients_of(&self, cas: &str) {
-        // Replace the file in one step, because the API server can read it at any time.
+        // The file is replaced in one step, because the API server can read it at any time.
         let new = self.scratch.write("client-ca.new", cas);
         fs::rename(new, self.scratch.join(CLIENT_CAS)).expect("replace the file");
     }

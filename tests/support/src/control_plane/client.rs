@@ -1,5 +1,5 @@
-//! Calls to the API server in this process. The calls take milliseconds, but on a busy machine, a call of kubectl takes
-//! almost a second.
+//! Calls to the API server from this process. These calls take milliseconds, while a kubectl call takes almost a second
+//! on a busy machine.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -23,10 +23,11 @@ use tokio::task::AbortHandle;
 
 use super::watch::Event;
 
-/// The deadline of one call.
+/// The deadline for one call.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The runtime of all clients in the process: tests do not have a runtime, or have a runtime that must not block.
+/// The runtime for all clients in the process: tests either have no runtime, or have a runtime that must not be
+/// blocked.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -35,10 +36,10 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
         .expect("a thread can be started")
 });
 
-/// The resources of an API server, shared by all its clients.
+/// The resources of an API server, which all its clients share.
 pub(super) type Served = Arc<Mutex<Vec<Resource>>>;
 
-/// A resource with its names in kubectl.
+/// A resource and its names in kubectl.
 #[derive(Debug, Clone)]
 pub(super) struct Resource {
     api: ApiResource,
@@ -58,7 +59,7 @@ pub(super) struct Selection {
     managed_fields: bool,
 }
 
-/// The result of a call. The error comes from the API server, or reports that it did not respond.
+/// The result of a call. The error is from the API server, or reports that the API server did not respond.
 pub(super) type Answer<T> = Result<T, String>;
 
 /// A client for one user of one API server.
@@ -94,7 +95,7 @@ impl Client {
             let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
                 .await
                 .ok()?;
-            // Ignore a proxy in the environment, because the API server is on loopback.
+            // A proxy in the environment is ignored, because the API server is on loopback.
             config.proxy_url = None;
             kube::Client::try_from(config).ok()
         })?;
@@ -140,7 +141,7 @@ impl Client {
         })
     }
 
-    /// The path of this object in the API after its creation; `None` if its kind is not served.
+    /// The path at which this object is in the API after its creation. `None` if its kind is not served.
     pub(super) fn place(&self, object: &Value) -> Option<Selection> {
         let resource = self.resource(|candidate| {
             object["apiVersion"] == candidate.api.api_version
@@ -158,7 +159,7 @@ impl Client {
         })
     }
 
-    /// The object, or the list, in the form that kubectl prints.
+    /// Returns the object, or the list, in the form that kubectl prints.
     pub(super) fn get(&self, selection: &Selection) -> Answer<Value> {
         let mut found = self.call(match &selection.name {
             Some(name) => selection.request().get(name, &GetParams::default()),
@@ -251,7 +252,7 @@ impl Client {
         })
     }
 
-    /// The response to a `GET` request for this path, as text.
+    /// Returns the response to a `GET` request for this path, as text.
     pub(super) fn raw(&self, path: &str) -> Answer<String> {
         let request = hyper::Request::get(path).body(Vec::new());
         let (kube, request) = (self.kube.clone(), request.map_err(said)?);
@@ -260,7 +261,7 @@ impl Client {
         }))
     }
 
-    /// The API server's answer to a review, which is an object that it does not store.
+    /// Returns the API server's answer to a review, which is an object that it does not store.
     pub(super) fn review<K>(&self, review: K) -> Answer<K>
     where
         K: kube::Resource<DynamicType = ()> + Serialize + DeserializeOwned,
@@ -273,8 +274,8 @@ impl Client {
         }))
     }
 
-    /// Sends the changes of the objects, starting with the existing objects. The stream ends when the watch ends, and
-    /// an error is the reason for its end.
+    /// Sends the changes to the objects, starting with the existing objects. The stream ends when the watch ends. An
+    /// error is the reason for the end.
     pub(super) fn watch(
         &self,
         selection: &Selection,
@@ -289,7 +290,7 @@ impl Client {
         RUNTIME.spawn(task).abort_handle()
     }
 
-    /// Lists, then watches, while the receiver exists and the API server continues.
+    /// Lists and then watches the objects, while the receiver exists and the API server continues the watch.
     async fn tell(&self, selection: &Selection, told: &mpsc::Sender<Answer<Event>>) -> Answer<()> {
         let list = selection.request().list(&selection.list()).map_err(said)?;
         let list = async { self.kube.request::<Value>(list).await.map_err(said) };
@@ -324,8 +325,7 @@ impl Client {
     fn call<E: Display>(&self, request: Result<hyper::Request<Vec<u8>>, E>) -> Answer<Value> {
         let (kube, request) = (self.kube.clone(), request.map_err(said)?);
         block(limited(async move {
-            // The server might close the connection while a request is sent. A request that only reads can be sent
-            // again.
+            // The server might close the connection while a request is sent. A read request can be sent again.
             let again = (request.method() == hyper::Method::GET).then(|| request.clone());
             let answer = match (kube.request(request).await, again) {
                 (Err(kube::Error::Service(_)), Some(again)) => kube.request(again).await,
@@ -335,8 +335,7 @@ impl Client {
         }))
     }
 
-    /// The first resource that satisfies `wanted`. If no resource satisfies the condition, the resources are discovered
-    /// again.
+    /// The first resource that satisfies `wanted`. If there is none, the resources are discovered again.
     fn resource(&self, wanted: impl Fn(&Resource) -> bool) -> Option<Resource> {
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
         if !served.iter().any(&wanted) {
@@ -347,7 +346,7 @@ impl Client {
     }
 }
 
-/// The resources of all groups, each group's versions in the order of preference.
+/// The resources of all groups. The versions of each group are in the order of preference.
 async fn discover(kube: &kube::Client) -> kube::Result<Vec<Resource>> {
     let core = kube.list_core_api_versions_aggregated().await?;
     let groups = kube.list_api_groups_aggregated().await?;
@@ -380,8 +379,8 @@ impl Resource {
         })
     }
 
-    /// Whether kubectl accepts this word for the resource: the plural, singular or short name, or the plural with the
-    /// group.
+    /// Whether kubectl accepts this word for the resource: the plural, the singular, a short name, or the plural with
+    /// the group.
     fn is_called(&self, word: &str) -> bool {
         let Self {
             api,
@@ -430,7 +429,7 @@ impl Selection {
         self.fields.clone().or(named)
     }
 
-    /// Adds the fields that an item of a list lacks, and removes the fields that kubectl does not print.
+    /// Adds the fields that a list item does not contain, and removes the fields that kubectl does not print.
     fn complete(&self, object: &mut Value) {
         if object["kind"].is_null() {
             object["apiVersion"] = json!(self.resource.api.api_version);

@@ -7,8 +7,8 @@ use super::{BootstrapToken, ControlPlane, ControlPlaneBuilder, DEADLINE};
 use crate::binaries::control_plane_binary;
 use crate::process::guarded;
 
-/// The address of the control-plane node in kubeadm's configuration, which rejects loopback. It is a documentation
-/// address (RFC 5737), so no data is sent to it.
+/// The address of the control-plane node in kubeadm's configuration, which does not accept a loopback address. It is a
+/// documentation address (RFC 5737), so no data is sent to it.
 const ADVERTISED: &str = "203.0.113.1";
 
 /// The API version of kubeadm's configuration.
@@ -17,11 +17,11 @@ pub(crate) const API_VERSION: &str = "kubeadm.k8s.io/v1beta4";
 /// The token in the configuration, which the bootstrap-token phase creates.
 const TOKEN: &str = "kubead.0123456789abcdef";
 
-/// The name of the control plane's Node.
+/// The name of the control-plane Node.
 const CONTROL_PLANE: &str = "control-plane";
 
 impl ControlPlaneBuilder {
-    /// Allows anonymous requests, like kubeadm's clusters: `kubeadm join` reads the ConfigMap `cluster-info` before it
+    /// Allows anonymous requests, as in kubeadm's clusters: `kubeadm join` reads the ConfigMap `cluster-info` before it
     /// trusts the server with a token.
     pub fn anonymous_auth(self) -> Self {
         self.apiserver_arg("--anonymous-auth=true")
@@ -32,12 +32,11 @@ impl ControlPlane {
     /// Runs the phases of `kubeadm init` whose results `kubeadm join` reads, and adds a bootstrap token for joins. All
     /// of kubeadm's bindings exist when this function returns.
     ///
-    /// The cluster needs [`ControlPlaneBuilder::anonymous_auth`] and, for a signature of
-    /// `cluster-info`, controllers.
+    /// The cluster needs [`ControlPlaneBuilder::anonymous_auth`] and controllers, which sign `cluster-info`.
     ///
     /// # Panics
     ///
-    /// If kubeadm fails, or no controller signs.
+    /// Panics if kubeadm fails, or no controller signs.
     #[track_caller]
     pub fn prepare_for_joins(&self) -> BootstrapToken {
         // Older versions of kubeadm annotate the control plane's Node, which does not exist here.
@@ -52,7 +51,7 @@ impl ControlPlane {
         token
     }
 
-    /// Waits until `cluster-info` is signed for the token: otherwise, `kubeadm join`, which polls every five seconds,
+    /// Waits until `cluster-info` is signed for the token. Otherwise, `kubeadm join`, which polls every five seconds,
     /// would wait for the signature.
     #[track_caller]
     pub fn wait_for_discovery(&self, token: &BootstrapToken) {
@@ -70,10 +69,10 @@ impl ControlPlane {
             });
     }
 
-    /// Runs the real kubeadm as on the control-plane node, with a configuration for this cluster and the
+    /// Runs the real kubeadm as if on the control-plane node, with a configuration for this cluster and the
     /// administrator's kubeconfig: `cluster.kubeadm(["init", "phase", "bootstrap-token"])`.
     ///
-    /// The arguments are a command that accepts the flags `--config` and `--kubeconfig`.
+    /// The arguments specify a command that accepts the flags `--config` and `--kubeconfig`.
     #[track_caller]
     pub fn kubeadm<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Output {
         let configuration = self.new_file("kubeadm.yaml");
@@ -93,11 +92,11 @@ impl ControlPlane {
     }
 
     /// Creates all of kubeadm's bindings with `kubeadm init phase bootstrap-token`, and restores removed or changed
-    /// bindings, as `kubeadm upgrade apply` does.
+    /// bindings, like `kubeadm upgrade apply`.
     ///
     /// # Panics
     ///
-    /// If kubeadm fails.
+    /// Panics if kubeadm fails.
     #[track_caller]
     pub fn kubeadm_bootstrap_token_phase(&self) {
         self.kubeadm_phase(&["init", "phase", "bootstrap-token"]);
@@ -129,9 +128,9 @@ impl ControlPlane {
             "apiVersion": API_VERSION,
             "kind": "ClusterConfiguration",
             "controlPlaneEndpoint": endpoint,
-            // Without a version, kubeadm fetches one from the Internet.
+            // If no version is set, kubeadm fetches one from the Internet.
             "kubernetesVersion": version["serverVersion"]["gitVersion"],
-            // A directory with only ca.crt would mean an external CA.
+            // If a directory contained only ca.crt, kubeadm would assume an external CA.
             "certificatesDir": self.directory("pki"),
         });
         [init, cluster, kubelet_configuration()]
@@ -140,7 +139,7 @@ impl ControlPlane {
     }
 }
 
-/// The configuration of kubelets that join with `kubeadm join`, in addition to kubeadm's own choices: for a machine
+/// The configuration for kubelets that join with `kubeadm join`, in addition to kubeadm's own settings: for a machine
 /// without cgroups, swap accounting or iptables.
 pub(crate) fn kubelet_configuration() -> Value {
     json!({

@@ -21,7 +21,7 @@ pub struct Kubeconfig {
     files: bool,
 }
 
-/// The credentials of a kubeconfig's user.
+/// The credentials of the user in a kubeconfig.
 #[derive(Clone)]
 pub enum User {
     /// A bearer token in the kubeconfig, or in a file next to it.
@@ -53,7 +53,7 @@ impl Kubeconfig {
         }
     }
 
-    /// Writes certificate authority, token, certificate and key to files next to the kubeconfig.
+    /// Writes the certificate authority, the token, the certificate and the key to files next to the kubeconfig.
     pub fn with_files(mut self) -> Self {
         self.files = true;
         self
@@ -95,7 +95,7 @@ impl Kubeconfig {
     }
 }
 
-/// A kubeconfig for a server without a trusted certificate: a kubelet's own API, on loopback.
+/// A kubeconfig for a server without a trusted certificate, such as a kubelet's own API on loopback.
 pub(crate) fn unverified(server: &str, pair: &KeyAndCertificate, path: &Path) -> PathBuf {
     let mut user = Map::new();
     let parts = Parts { path, files: false };
@@ -106,7 +106,7 @@ pub(crate) fn unverified(server: &str, pair: &KeyAndCertificate, path: &Path) ->
     path.to_owned()
 }
 
-/// A kubeconfig as JSON, which YAML includes.
+/// A kubeconfig as JSON, which is also valid YAML.
 fn document(cluster: &Value, user: &Value) -> String {
     let value = json!({
         "apiVersion": "v1",
@@ -152,7 +152,7 @@ pub struct Exec {
 }
 
 impl Exec {
-    /// Creates an entry that runs `command`, protocol version v1, without cluster information.
+    /// Creates an entry that runs `command` with protocol version v1, without cluster information.
     pub fn new(command: impl Into<PathBuf>) -> Self {
         Self {
             command: command.into(),
@@ -169,7 +169,7 @@ impl Exec {
         self
     }
 
-    /// Sets this setting of the plugin, with the option for its key in a file.
+    /// Sets this plugin setting with the option for its key in a file.
     pub fn setting(self, key: &str, value: impl AsRef<OsStr>) -> Self {
         let option = settings::option(key, value);
         self.arg(option.into_string().expect("a kubeconfig is UTF-8"))

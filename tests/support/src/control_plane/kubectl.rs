@@ -13,15 +13,15 @@ use super::watch::{self, Watch};
 use crate::binaries::control_plane_binary;
 use crate::process::guarded;
 
-/// The deadline for one request. The deadline includes the run of a plugin, which can take a minute.
+/// The deadline for one request. It includes the run of a plugin, which can take a minute.
 const REQUEST_TIMEOUT: &str = "--request-timeout=90s";
 
 /// The annotation in which `kubectl apply` stores the applied object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// The real kubectl with one kubeconfig.
+/// The real kubectl, with one kubeconfig.
 ///
-/// Operations that only read or write objects, and do not depend on kubectl's decisions, run in this process if the
+/// Operations that only read or write objects, and do not depend on decisions in kubectl, run in this process if the
 /// kubeconfig itself contains a credential.
 #[derive(Debug, Clone)]
 pub struct Kubectl {
@@ -44,7 +44,7 @@ impl Kubectl {
         }
     }
 
-    /// A kubectl for the same API server with another kubeconfig.
+    /// Returns a kubectl for the same API server with another kubeconfig.
     pub(super) fn with(&self, kubeconfig: impl Into<PathBuf>) -> Self {
         Self {
             served: self.served.clone(),
@@ -69,14 +69,14 @@ impl Kubectl {
     ///
     /// # Panics
     ///
-    /// If it fails. The message includes kubectl's standard error.
+    /// Panics if kubectl fails. The message includes kubectl's standard error.
     #[track_caller]
     pub fn ok<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> String {
         let arguments: Vec<_> = arguments.into_iter().collect();
         succeeded(&arguments, self.run(&arguments))
     }
 
-    /// Like [`Kubectl::ok`] with `-o json`, parsed.
+    /// Like [`Kubectl::ok`] with `-o json`, with the parsed output.
     #[track_caller]
     pub fn json<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Value {
         let mut all: Vec<_> = arguments
@@ -94,7 +94,7 @@ impl Kubectl {
             .unwrap_or_else(|error| panic!("kubectl printed no JSON ({error}): {printed}"))
     }
 
-    /// Applies a manifest, YAML or JSON.
+    /// Applies a manifest in YAML or JSON.
     #[track_caller]
     pub fn apply(&self, manifest: &str) {
         let arguments = ["apply", "-f", "-"];
@@ -113,8 +113,8 @@ impl Kubectl {
         }
     }
 
-    /// Creates the object as `kubectl apply` does. Returns whether the object is new. In any other case, kubectl
-    /// reports the reason.
+    /// Creates the object like `kubectl apply`. Returns whether the object is new. If it is not, kubectl reports the
+    /// reason.
     fn applied_first(&self, object: &Value) -> bool {
         let Some((client, place)) = self.placed(object) else {
             return false;
@@ -132,7 +132,7 @@ impl Kubectl {
             .unwrap_or_else(|error| panic!("kubectl create failed: {error}\n{object:#}"))
     }
 
-    /// Creates objects, one after the other, and returns the stored objects.
+    /// Creates objects one after the other, and returns the stored objects.
     #[track_caller]
     pub fn create_objects(&self, objects: &[Value]) -> Vec<Value> {
         objects
@@ -141,12 +141,12 @@ impl Kubectl {
             .collect()
     }
 
-    /// The object as the API server would store it, either created or applied to the existing object, or the reason
-    /// for the refusal. Nothing is stored.
+    /// Returns the object as the API server would store it, either created or applied to the existing object. Returns
+    /// the reason if the API server would reject it. Nothing is stored.
     ///
     /// # Panics
     ///
-    /// If the kind is not served.
+    /// Panics if the kind is not served.
     #[track_caller]
     pub fn dry_run(&self, object: &Value, applied: bool) -> Result<Value, String> {
         let (client, place) = self
@@ -159,7 +159,7 @@ impl Kubectl {
         }
     }
 
-    /// Creates one object, and returns the stored object, or the reason for the refusal.
+    /// Creates one object, and returns the stored object, or the reason why it was rejected.
     pub fn try_create(&self, object: &Value) -> Result<Value, String> {
         if let Some((client, place)) = self.placed(object) {
             return client.create(&place, object, "kubectl-create");
@@ -196,7 +196,7 @@ impl Kubectl {
             .unwrap_or_else(|error| panic!("kubectl apply failed: {error}\n{object:#}"));
     }
 
-    /// Merges `patch` into an object, whose `target` is its resource, its name, and kubectl's flags.
+    /// Merges `patch` into an object. `target` contains its resource, its name, and kubectl's flags.
     #[track_caller]
     pub fn patch(&self, target: &[&str], patch: &Value) {
         let (words, subresource) = match target {
@@ -217,14 +217,14 @@ impl Kubectl {
         self.ok(["patch", "--type=merge", &patch].iter().chain(target));
     }
 
-    /// Watches `resource` (`["nodes"]`, or with kubectl's flags) until an object satisfies `condition`, and returns
-    /// it; `what` describes the awaited state in the failure message.
+    /// Watches `resource` (`["nodes"]`, or with kubectl's flags) until an object satisfies `condition`, and returns the
+    /// object. `what` describes the awaited state in the failure message.
     ///
     /// Existing objects come first. The watch is resumed if the server ends it.
     ///
     /// # Panics
     ///
-    /// At the deadline, with the last known state of each object.
+    /// Panics at the deadline, with the last known state of each object.
     #[track_caller]
     pub fn wait_for(
         &self,
@@ -237,7 +237,7 @@ impl Kubectl {
             .unwrap_or_else(|failure| panic!("{failure}"))
     }
 
-    /// Like [`Kubectl::wait_for`], for callers that add to the failure message.
+    /// Like [`Kubectl::wait_for`], for callers that extend the failure message.
     pub(crate) fn try_wait_for(
         &self,
         resource: &[&str],
@@ -262,7 +262,7 @@ impl Kubectl {
         Some(Watch::start(&client, &selection))
     }
 
-    /// The response to a `GET` request for this path, as text. The error comes from the API server.
+    /// Returns the response to a `GET` request for this path, as text. The error is from the API server.
     pub fn raw(&self, path: &str) -> Result<String, String> {
         match self.client() {
             Some(client) => client.raw(path),
@@ -290,7 +290,7 @@ impl Kubectl {
         self.known_client().get_or_insert_with(client).clone()
     }
 
-    /// Makes the next call read the kubeconfig again, because its file was replaced.
+    /// Makes the next call reload the kubeconfig, because its file was replaced.
     pub(super) fn read_again(&self) {
         *self.known_client() = None;
     }
@@ -311,7 +311,7 @@ impl Kubectl {
         Some((client, selection))
     }
 
-    /// The place of this object, if this process can access it itself.
+    /// The location of this object, if this process can access it itself.
     fn placed(&self, object: &Value) -> Option<(Client, Selection)> {
         let client = self.client()?;
         let place = client.place(object)?;
@@ -339,14 +339,14 @@ impl Kubectl {
         })
     }
 
-    /// The command, with the standard streams unset.
+    /// Creates the command, without standard streams.
     pub(super) fn command<A: AsRef<OsStr>>(
         &self,
         arguments: impl IntoIterator<Item = A>,
         flags: &[&str],
     ) -> std::process::Command {
         let mut words = vec![control_plane_binary("kubectl").into_os_string()];
-        // Add this option first, because the words after `--` are a command in a pod.
+        // This option comes first, because the words after `--` are a command in a pod.
         words.push("--kubeconfig".into());
         words.push(self.kubeconfig.clone().into());
         words.extend(flags.iter().map(OsString::from));

@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 use super::client::{Answer, Client, Selection};
 use super::kubectl::Kubectl;
 
-/// The pause between two watches, so that an unavailable server is not polled continuously.
+/// The pause between two watches, which prevents continuous polling of an unavailable server.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Waits for an object that satisfies `condition`. The error describes the observed objects.
@@ -67,7 +67,7 @@ fn summary(object: &Value) -> String {
             continue;
         };
         for (name, value) in fields {
-            // Omit requests, certificates and a node's inventory, which would hide the other fields.
+            // Requests, certificates and a node's inventory are omitted, because they would hide the other fields.
             if ![
                 "request",
                 "certificate",
@@ -90,11 +90,11 @@ fn summary(object: &Value) -> String {
 pub struct Watch {
     task: AbortHandle,
     events: Receiver<Answer<Event>>,
-    /// The reason for the end of the watch.
+    /// The reason why the watch ended.
     error: Option<String>,
 }
 
-/// A change of an object, including its existence at the start.
+/// A change to an object. At the start, each existing object counts as a change.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     /// The current object, or its last state.
@@ -120,7 +120,7 @@ impl Watch {
         }
     }
 
-    /// The next event; `None` if no event arrives within `deadline`, or if the watch has ended.
+    /// Returns the next event. Returns `None` if no event arrives within `deadline`, or if the watch has ended.
     pub fn next(&mut self, deadline: Duration) -> Option<Event> {
         let event = self.events.recv_timeout(deadline).ok()?;
         event.map_err(|error| self.error = Some(error)).ok()

@@ -11,10 +11,10 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use crate::clock::now;
 use crate::tlv::{CONTEXT_0, CONTEXT_1, OCTET_STRING, SET, algorithm, oid, sequence, tlv};
 
-/// `tcg-kp-EKCertificate`: the usage of an endorsement key's certificate.
+/// `tcg-kp-EKCertificate`: the key usage in the certificate of an endorsement key.
 pub const EK_USAGE: &[u64] = &[2, 23, 133, 8, 1];
 
-/// `tcg-kp-AIKCertificate`: the usage of an attestation key's certificate.
+/// `tcg-kp-AIKCertificate`: the key usage in the certificate of an attestation key.
 pub const AIK_USAGE: &[u64] = &[2, 23, 133, 8, 3];
 
 /// The last second of 9999, which means "no expiry" (RFC 5280, 4.1.2.5).
@@ -42,7 +42,7 @@ const P_SPECIFIED: &[u64] = &[1, 2, 840, 113_549, 1, 1, 9];
 const SHA256: &[u64] = &[2, 16, 840, 1, 101, 3, 4, 2, 1];
 const ECDSA_WITH_SHA256: &[u64] = &[1, 2, 840, 10045, 4, 3, 2];
 
-/// The format in which a certificate names the model of the TPM.
+/// The format in which a certificate contains the model of the TPM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AlternativeName {
     /// In a critical extension, which is required if the subject is empty. A verifier that does not support the
@@ -50,32 +50,32 @@ pub enum AlternativeName {
     Critical,
     /// In an extension that is not critical.
     NotCritical,
-    /// Without the model.
+    /// The certificate does not contain the model.
     Absent,
 }
 
 /// The contents of a certificate, except its key and its issuer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EkContents {
-    /// The first moment of its validity.
+    /// The start of the validity.
     pub not_before: SystemTime,
-    /// The last moment of its validity.
+    /// The end of the validity.
     pub not_after: SystemTime,
-    /// The extended key usages. If empty, the extension is absent.
+    /// The extended key usages. If there are none, the extension is absent.
     pub usages: Vec<&'static [u64]>,
-    /// The name of the model.
+    /// The format of the TPM model.
     pub alternative_name: AlternativeName,
-    /// Whether the authority is allowed to sign certificates.
+    /// Whether the certificate belongs to an authority, which can sign certificates.
     pub authority: bool,
-    /// The common name of its subject, if any.
+    /// The common name in the subject, if any.
     pub common_name: Option<String>,
     /// An extension that no verifier supports, and whether it is critical.
     pub unknown_extension: Option<bool>,
 }
 
 impl EkContents {
-    /// Contents according to the TCG's "EK Credential Profile": no expiry, no subject, a critical alternative name,
-    /// and key usages for the kind of key.
+    /// Contents according to the TCG's "EK Credential Profile": no expiry, no subject, a critical alternative name, and
+    /// the key usages for the key type.
     pub fn good() -> Self {
         Self {
             not_before: now() - DAY,
@@ -128,7 +128,7 @@ impl EkContents {
     }
 }
 
-/// `GeneralNames` of a directory name with the attributes of the TPM.
+/// The `GeneralNames` of a directory name that contains the attributes of the TPM.
 fn model() -> Vec<u8> {
     let attributes = TPM.map(|(arcs, value)| {
         let pair = [oid(arcs), tlv(UTF8_STRING, value.as_bytes())];
@@ -141,7 +141,7 @@ fn model() -> Vec<u8> {
 ///
 /// # Panics
 ///
-/// If `spki` is not the DER of a `SubjectPublicKeyInfo`.
+/// Panics if `spki` is not the DER of a `SubjectPublicKeyInfo`.
 pub fn oaep_spki(spki: &[u8]) -> Vec<u8> {
     let parsed = x509_parser::x509::SubjectPublicKeyInfo::from_der(spki);
     let (_, parsed) = parsed.expect("a public key");
@@ -163,9 +163,9 @@ pub(super) fn with_another_key(certificate: &[u8], spki: &[u8], issuer: &KeyPair
     let signed = parsed.tbs_certificate.as_ref();
     let old = parsed.public_key().raw;
     let start = signed.windows(old.len()).position(|window| window == old);
-    let start = start.expect("it has its key");
-    // The tag and the length of the signed part. The length field has two bytes, because the part is longer than 255
-    // bytes.
+    let start = start.expect("the certificate contains its key");
+    // The tag and the length of the signed part. The length field is two bytes long, because the part is longer than
+    // 255 bytes.
     let (before, after) = (&signed[4..start], &signed[start + old.len()..]);
     let signed = sequence(&[before.to_vec(), spki.to_vec(), after.to_vec()]);
     let signature = issuer.sign(&signed).expect("it signs");

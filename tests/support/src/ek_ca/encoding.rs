@@ -1,4 +1,4 @@
-//! Unusual encodings of certificates, which vendors have signed.
+//! Unusual encodings of certificates that vendors have signed.
 
 use rcgen::{KeyPair, SigningKey as _};
 
@@ -7,7 +7,7 @@ use crate::tlv::{CONTEXT_0, INTEGER, OCTET_STRING, OID, SEQUENCE, SET, UTC_TIME,
 const BOOLEAN: u8 = 0x01;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// The bit in the tag of an element that consists of elements.
+/// The bit in the tag of an element that contains other elements.
 const CONSTRUCTED: u8 = 0x20;
 
 /// A DER element.
@@ -68,7 +68,7 @@ impl Element {
     }
 }
 
-/// The certificate in a different encoding, signed again with the key of its issuer.
+/// Returns the certificate in a different encoding, signed again with the key of its issuer.
 pub(super) fn signed_again(
     certificate: &[u8],
     issuer: &KeyPair,
@@ -99,7 +99,7 @@ pub(super) fn explicit_defaults(element: &mut Element) {
     }
 }
 
-/// Writes each time with a year of four digits, which RFC 5280 permits only from 2050 on.
+/// Writes each time with a four-digit year, which RFC 5280 permits only from 2050 on.
 pub(super) fn general_times(element: &mut Element) {
     if let Element::Primitive(tag, text) = element
         && *tag == UTC_TIME

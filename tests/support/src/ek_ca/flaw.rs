@@ -14,7 +14,7 @@ use crate::tlv::{SET, tlv};
 /// 2223-07-06.
 const FAR_AWAY: Duration = Duration::from_secs(8_000_000_000);
 
-/// A flaw or a rare property of a CA certificate.
+/// A flaw, or a rare property, of a CA certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
     /// The certificate has expired.
@@ -27,13 +27,13 @@ pub enum Flaw {
     PathLength(u8),
     /// The key usage allows only the signing of certificate revocation lists.
     SignsLists,
-    /// The certificate has no key usage.
+    /// The certificate does not contain a key usage.
     NoKeyUsage,
     /// The extended key usage is for server certificates.
     ForServers,
     /// The extended key usage is for endorsement key certificates, which is not a flaw.
     ForEndorsementKeys,
-    /// The certificate has an unknown extension, which is a flaw if it is critical.
+    /// The certificate contains an unknown extension, which is a flaw if it is critical.
     Unknown {
         /// Whether the extension is critical.
         critical: bool,

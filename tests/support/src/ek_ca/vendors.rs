@@ -22,7 +22,7 @@ use crate::tlv::{SEQUENCE, oid, sequence, tlv};
 pub struct Issued {
     /// DER.
     pub certificate: Vec<u8>,
-    /// The authorities as DER, the root first.
+    /// The authorities as DER, starting with the root.
     pub authorities: Vec<Vec<u8>>,
 }
 
@@ -37,8 +37,8 @@ impl Issued {
         pem(self.authorities.last().expect("there is a root"))
     }
 
-    /// The certificates between the root CA and the endorsement key as DER, the signer of the endorsement key
-    /// certificate first.
+    /// The certificates between the root CA and the endorsement key as DER, starting with the signer of the endorsement
+    /// key certificate.
     pub fn chain(&self) -> Vec<Vec<u8>> {
         self.authorities.iter().skip(1).rev().cloned().collect()
     }
@@ -142,7 +142,7 @@ impl Authorities {
     }
 }
 
-/// Infineon SLB 9672 and 9673: the root and the issuer have keys on P-521, and sign with ECDSA and SHA-512.
+/// Infineon SLB 9672 and 9673: the root and the issuer have P-521 keys, and sign with ECDSA and SHA-512.
 pub fn infineon_slb_9672(public_key: &[u8]) -> Issued {
     Authorities::root("OPTIGA ECC Root CA 2", &PKCS_ECDSA_P521_SHA512)
         .below("OPTIGA TPM 2.0 ECC CA 056", &PKCS_ECDSA_P521_SHA512)
@@ -156,7 +156,7 @@ pub fn infineon_rsa(public_key: &[u8]) -> Issued {
         .certify(public_key)
 }
 
-/// ST's STSAFE and Nuvoton's NPCT75x: a root on P-521 above an issuer on P-384.
+/// ST's STSAFE and Nuvoton's NPCT75x: a root with a P-521 key above an issuer with a P-384 key.
 pub fn nuvoton_npct75x(public_key: &[u8]) -> Issued {
     Authorities::root("NPCTxxx ECC521 RootCA", &PKCS_ECDSA_P521_SHA512)
         .below("NPCTxxx ECC384 LeafCA", &PKCS_ECDSA_P384_SHA384)
@@ -187,7 +187,7 @@ pub fn with_explicit_defaults(public_key: &[u8]) -> Issued {
     in_encoding("TPM EK intermediate for SPTH", explicit_defaults).certify(public_key)
 }
 
-/// AMD's intermediate CAs: times before 2050 have four digits for the year.
+/// AMD's intermediate CAs: times before 2050 have a four-digit year.
 pub fn with_general_times(public_key: &[u8]) -> Issued {
     in_encoding("PRG-RN", general_times).certify(public_key)
 }
@@ -202,7 +202,7 @@ pub fn with_names_in_one_set(public_key: &[u8]) -> Issued {
     in_encoding("Nuvoton TPM Root CA 2112", one_set).certify(public_key)
 }
 
-/// An intermediate CA below a root CA. Both names have three attributes.
+/// An intermediate CA below a root CA, in this encoding. Both names have three attributes.
 fn in_encoding(name: &str, encoding: fn(&mut Element)) -> Authorities {
     let named = |params: &mut CertificateParams| {
         let name = &mut params.distinguished_name;
@@ -230,7 +230,7 @@ pub enum Usage {
     Certificates,
 }
 
-/// A certificate with these key usages. Without key usages, the extension is absent.
+/// A certificate with these key usages. If there are no key usages, the extension is absent.
 pub fn with_usages(public_key: &[u8], usages: &[Usage]) -> Issued {
     let usages = usages.iter().map(|usage| match usage {
         Usage::Encipherment => KeyUsagePurpose::KeyEncipherment,
@@ -243,7 +243,7 @@ pub fn with_usages(public_key: &[u8], usages: &[Usage]) -> Issued {
     })
 }
 
-/// A policy in an extension `certificatePolicies`, with its qualifiers.
+/// A policy in the extension `certificatePolicies`, with its qualifiers.
 pub type Policy = (&'static [u64], &'static [&'static [u64]]);
 
 /// `id-qt-cps` and `id-qt-unotice`.
@@ -261,7 +261,7 @@ pub fn st_with_policies(public_key: &[u8]) -> Issued {
     with_policies(public_key, &certificate_policies(policies))
 }
 
-/// An issuer with this critical extension `certificatePolicies`.
+/// An issuer with this value of the critical extension `certificatePolicies`.
 pub fn with_policies(public_key: &[u8], policies: &[u8]) -> Issued {
     with_critical(public_key, &[2, 5, 29, 32], policies)
 }
@@ -281,7 +281,7 @@ pub fn with_critical(public_key: &[u8], extension: &[u64], value: &[u8]) -> Issu
         .certify(public_key)
 }
 
-/// The value of an extension `certificatePolicies`.
+/// The value of the extension `certificatePolicies`.
 pub fn certificate_policies(policies: &[Policy]) -> Vec<u8> {
     let policies = policies.iter().map(|(policy, qualifiers)| {
         let qualifiers: Vec<_> = qualifiers
@@ -314,7 +314,8 @@ pub fn st_of_2014(public_key: &[u8]) -> Issued {
     issued
 }
 
-/// Intel from the 11th generation on: three CAs of the processor, which the TPM stores, below three CAs of Intel.
+/// Intel since the 11th generation: three CAs of the processor, whose certificates the TPM stores, below three CAs of
+/// Intel.
 pub fn intel_on_die(public_key: &[u8]) -> Issued {
     let algorithm = &PKCS_ECDSA_P384_SHA384;
     Authorities::root("OnDie CA RootCA Certificate Signing", algorithm)
@@ -326,7 +327,7 @@ pub fn intel_on_die(public_key: &[u8]) -> Issued {
         .certify(public_key)
 }
 
-/// Infineon's first intermediates, which expired in 2025.
+/// Infineon's first intermediate CAs, whose certificates expired in 2025.
 pub fn infineon_expired(public_key: &[u8]) -> Issued {
     infineon_01().certify(public_key)
 }
@@ -348,7 +349,7 @@ fn infineon_01() -> Authorities {
     )
 }
 
-/// A CA that does not permit CAs below it, but has signed a CA certificate.
+/// A CA that does not permit CAs below it, but has signed the certificate of another CA.
 pub fn with_path_length_0(public_key: &[u8]) -> Issued {
     Authorities::root_with("a short root", &PKCS_ECDSA_P256_SHA256, |params| {
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -357,7 +358,7 @@ pub fn with_path_length_0(public_key: &[u8]) -> Issued {
     .certify(public_key)
 }
 
-/// The certificate (PEM) of an authority that signs with Ed25519, which no TPM vendor does.
+/// The certificate (PEM) of an authority that signs with Ed25519, which no TPM vendor uses.
 pub fn ed25519_authority() -> String {
     pem(&Authorities::root("an Ed25519 CA", &PKCS_ED25519).certificates[0])
 }

@@ -1,4 +1,4 @@
-//! Faults: their kinds, the requests to which they apply, and their numbers.
+//! Faults: their kinds, the requests to which they apply, and the number of times that they occur.
 
 use std::time::Duration;
 
@@ -34,10 +34,10 @@ impl Route {
     }
 }
 
-/// A fault of a request. A request with a fault does not need a token, and does not return one.
+/// A fault in a request. A request with a fault does not need a token, and does not return a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// This status, with its own text.
+    /// Returns this status, with its own text.
     Status(u16),
     /// The connection is closed before any response.
     Cut,
@@ -45,16 +45,16 @@ pub enum Fault {
     Hang,
     /// The response is delayed by this time.
     Delay(Duration),
-    /// This body, with status 200.
+    /// Returns this body, with status 200.
     Body(Vec<u8>),
-    /// This number of bytes, with status 200 and without a length.
+    /// Returns this number of bytes, with status 200 and without a length.
     Huge(usize),
-    /// The head arrives immediately, and the body byte by byte.
+    /// The head arrives immediately, but the body arrives byte by byte.
     Trickle {
         /// The time between two bytes.
         every: Duration,
     },
-    /// Status 302 to this base URL, with the request's path.
+    /// Status 302 to this base URL is returned, with the request's path.
     Redirect {
         /// The base URL, such as `http://127.0.0.1:8080`.
         to: String,
@@ -62,7 +62,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// A body that is not text.
+    /// Returns a body that is not text.
     pub fn garbage() -> Self {
         Self::Body((0..=u8::MAX).rev().collect())
     }
@@ -83,7 +83,7 @@ impl Faults {
         *self = Self::default();
     }
 
-    /// The fault for the request for this path: the fault in the first matching rule with matches left.
+    /// The fault for the request for this path, from the first matching rule that still applies.
     pub(super) fn take(&mut self, path: &str) -> Option<Fault> {
         self.requests
             .iter_mut()

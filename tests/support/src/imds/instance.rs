@@ -1,4 +1,4 @@
-//! The data of the service about its instance.
+//! The data that the service has about its instance.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -12,7 +12,7 @@ use crate::sts::Credentials;
 /// The approximate lifetime of EC2's credentials.
 const CREDENTIALS_LIFETIME: Duration = Duration::from_hours(6);
 
-/// The paths of the values, without the credentials of a role.
+/// The paths of the values, excluding the credentials of a role.
 const PATHS: [&str; 11] = [
     "dynamic/instance-identity/document",
     "dynamic/instance-identity/rsa2048",
@@ -27,7 +27,7 @@ const PATHS: [&str; 11] = [
     "meta-data/services/partition",
 ];
 
-/// An instance, as its metadata service describes it.
+/// An instance, as described by its metadata service.
 #[derive(Debug, Clone)]
 pub struct Instance {
     /// `meta-data/instance-id`.
@@ -50,24 +50,24 @@ pub struct Instance {
     pub document: Vec<u8>,
     /// `dynamic/instance-identity/rsa2048`.
     pub rsa2048: String,
-    /// The credentials of the instance identity role. With `None`, the response is 404.
+    /// The credentials of the instance identity role. If it is `None`, the response is 404.
     pub identity_credentials: Option<Credentials>,
-    /// The instance profile. With `None`, the response is 404.
+    /// The instance profile. If it is `None`, the response is 404.
     pub profile: Option<Profile>,
 }
 
-/// The role of an instance profile.
+/// The role in an instance profile.
 #[derive(Debug, Clone)]
 pub struct Profile {
     /// The role's name.
     pub role: String,
-    /// The credentials of the role's session.
+    /// The credentials for the role's session.
     pub credentials: Credentials,
 }
 
 impl Instance {
-    /// Creates an instance in the partition `aws` with a name from its address, an unsigned document, and no
-    /// credentials.
+    /// Creates an instance in the partition `aws` whose name is derived from its address, with an unsigned document and
+    /// no credentials.
     pub fn new(region: &str, availability_zone: &str, instance_id: &str) -> Self {
         let local_ipv4 = "10.0.0.1";
         let network = Network::AddressNames;
@@ -87,7 +87,7 @@ impl Instance {
         }
     }
 
-    /// Moves the instance to this network, with the names and addresses that AWS assigns in this network.
+    /// Moves the instance to this network, with the names and addresses that AWS assigns in such a network.
     pub fn join_network(&mut self, network: Network) {
         let (region, id) = (&self.region, &self.instance_id);
         self.local_hostname = network.local_hostname(region, id, &self.local_ipv4);
@@ -126,7 +126,7 @@ impl Instance {
         }
     }
 
-    /// The names in this directory below `/latest/`, one for each line. The name of a directory ends with a slash.
+    /// The names in this directory below `/latest/`, one on each line. The name of a directory ends with a slash.
     pub(super) fn list(&self, directory: &str) -> Option<Vec<u8>> {
         let directory = directory.trim_end_matches('/');
         let paths = PATHS.into_iter().filter(|path| self.at(path).is_some());
@@ -157,6 +157,6 @@ fn credentials(credentials: &Credentials) -> Vec<u8> {
 }
 
 fn timestamp(time: SystemTime) -> String {
-    let time = jiff::Timestamp::try_from(time).expect("a time of this age");
+    let time = jiff::Timestamp::try_from(time).expect("a time in the supported range");
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

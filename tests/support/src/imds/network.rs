@@ -3,19 +3,19 @@
 /// The network of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Network {
-    /// A subnet with names that are derived from addresses, and that use the region's own domain.
+    /// A subnet in which names are derived from addresses and contain the region's own domain.
     AddressNames,
-    /// The same subnet, in a VPC whose DHCP options have this domain. Several domains are separated by spaces. A domain
-    /// can be empty, or end with a dot. The metadata service uses this domain in names, but EC2 does not.
+    /// The same subnet, in a VPC whose DHCP options contain this domain. Several domains are separated by spaces. A
+    /// domain can be empty, or end with a dot. The metadata service uses this domain in names, but EC2 does not.
     Domain(&'static str),
-    /// A subnet with names from the instances' IDs.
+    /// A subnet in which names are derived from instance IDs.
     ResourceNames,
     /// A subnet without IPv4, which always has resource names.
     Ipv6Only,
 }
 
 impl Network {
-    /// One network of each kind, and one for each form of a domain.
+    /// One network of each kind, with one network for each form of a domain.
     pub const ALL: [Self; 7] = [
         Self::AddressNames,
         Self::Domain("corp.test"),

@@ -25,7 +25,7 @@ use crate::serving::Cut;
 const TOKEN: &str = "x-aws-ec2-metadata-token";
 const TTL: &str = "x-aws-ec2-metadata-token-ttl-seconds";
 
-/// The served versions of the service. All versions have the same values.
+/// The versions that the service serves. All versions contain the same values.
 const VERSIONS: [&str; 3] = ["/latest/", "/2021-03-23/", "/2009-04-04/"];
 
 /// The size of a piece of a huge body, in bytes.
@@ -34,7 +34,7 @@ const PIECE: usize = 64 * 1024;
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 type Response = hyper::Response<Body>;
 
-/// Accepts connections until `stop` is dropped, which also ends the connections.
+/// Accepts connections until `stop` is dropped, which also closes the connections.
 pub(super) async fn accept(
     listener: std::net::TcpListener,
     shared: Arc<Shared>,
@@ -215,7 +215,7 @@ fn huge(size: usize) -> Body {
     StreamBody::new(pieces).boxed_unsync()
 }
 
-/// The same response, with its body sent byte by byte.
+/// Returns the same response, whose body is sent byte by byte.
 async fn trickled(response: Response, every: Duration) -> Response {
     let (mut head, body) = response.into_parts();
     let bytes = body.collect().await.expect("it is whole").to_bytes();

@@ -1,21 +1,21 @@
-//! The tokens of one instance's service.
+//! The tokens that one instance's service has issued.
 
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 
-/// The longest lifetime, in seconds: six hours.
+/// The maximum lifetime in seconds: six hours.
 const LONGEST: u32 = 21_600;
 
-/// The issued tokens with their expiration times.
+/// The issued tokens, with their expiry times.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     tokens: Vec<(String, Instant)>,
 }
 
 impl Sessions {
-    /// Issues a token with a lifetime of `ttl` seconds; `None` if the lifetime is invalid.
+    /// Issues a token with a lifetime of `ttl` seconds. Returns `None` if the lifetime is invalid.
     pub(super) fn open(&mut self, ttl: Option<u32>) -> Option<(String, u32)> {
         let ttl = ttl.filter(|ttl| (1..=LONGEST).contains(ttl))?;
         let mut random = [0; 42];

@@ -33,14 +33,14 @@ pub const RSA: &[u64] = &[1, 2, 840, 113_549, 1, 1, 1];
 /// DSA with SHA-1.
 pub const DSA_WITH_SHA_1: &[u64] = &[1, 2, 840, 10_040, 4, 3];
 
-/// Three seconds after the pending time of a [`super::Document`]: the signing time for a new instance.
+/// The signing time for a new instance: three seconds after the pending time of a [`super::Document`].
 const SIGNED_AT: &[u8] = b"260101000003Z";
-/// The size in bytes of the pieces into which AWS's encoder cuts content.
+/// The size in bytes of the pieces into which AWS's encoder divides content.
 const PIECE: usize = 1000;
 /// The length of the base64 lines from IMDS.
 const LINE: usize = 76;
 
-/// A signed message. The fields are public, so that a test can change a single field.
+/// A signed message. The fields are public, so a test can change a single field.
 #[derive(Debug, Clone)]
 pub struct Message {
     /// The type of the outermost content.
@@ -53,17 +53,17 @@ pub struct Message {
     pub content_type: &'static [u64],
     /// The signed content. `None` omits it.
     pub content: Option<Vec<u8>>,
-    /// Certificates as DER. If empty, the field is omitted.
+    /// The certificates as DER. If empty, the field is omitted.
     pub certificates: Vec<Vec<u8>>,
-    /// Revocation lists as DER. If empty, the field is omitted.
+    /// The revocation lists as DER. If empty, the field is omitted.
     pub revocation_lists: Vec<Vec<u8>>,
     /// The signers.
     pub signers: Vec<SignerInfo>,
-    /// The number of bytes of the content in one piece.
+    /// The number of content bytes in one piece.
     pub piece: usize,
 }
 
-/// A message's data about one signer.
+/// The data about one signer in a message.
 #[derive(Debug, Clone)]
 pub struct SignerInfo {
     /// The version of this structure.
@@ -74,13 +74,13 @@ pub struct SignerInfo {
     pub serial: Vec<u8>,
     /// The algorithm of the digest.
     pub digest_algorithm: &'static [u64],
-    /// Signed attributes. If empty, the field is omitted.
+    /// The signed attributes. If empty, the field is omitted.
     pub attributes: Vec<Attribute>,
     /// The algorithm of the signature.
     pub signature_algorithm: &'static [u64],
     /// The signature.
     pub signature: Vec<u8>,
-    /// Unsigned attributes. If empty, the field is omitted.
+    /// The unsigned attributes. If empty, the field is omitted.
     pub unsigned_attributes: Vec<Attribute>,
 }
 
@@ -132,7 +132,7 @@ impl Attribute {
 }
 
 impl SignerInfo {
-    /// The signed bytes: the attributes as a SET or, without attributes, the content itself.
+    /// The signed bytes: the attributes as a SET or, if there are none, the content itself.
     pub fn signed_bytes(&self, content: &[u8]) -> Vec<u8> {
         if self.attributes.is_empty() {
             return content.to_vec();
@@ -163,7 +163,7 @@ impl SignerInfo {
 }
 
 impl Message {
-    /// An unsigned message with this content, for the signer with this issuer and serial number.
+    /// Creates an unsigned message with this content, for the signer that has this issuer and serial number.
     pub(super) fn unsigned(content: &[u8], issuer: Vec<u8>, serial: &[u8]) -> Self {
         let signer = SignerInfo {
             version: 1,
@@ -201,14 +201,14 @@ impl Message {
         }
     }
 
-    /// The same message with a change to its only signer, which `signer` signs again.
+    /// Returns the same message with a change to its only signer, which `signer` signs again.
     pub fn resigned(mut self, signer: &TestSigner, change: impl FnOnce(&mut SignerInfo)) -> Self {
         change(&mut self.signers[0]);
         self.sign(signer);
         self
     }
 
-    /// The message in AWS's encoding: indefinite lengths down to the content, which is in pieces.
+    /// The message in AWS's encoding: indefinite lengths, except in the content, which is divided into pieces.
     pub fn to_ber(&self) -> Vec<u8> {
         let content = self.content.as_ref().map_or(Vec::new(), |content| {
             let pieces = content
@@ -228,7 +228,7 @@ impl Message {
         self.encode(&content, tlv)
     }
 
-    /// The response from IMDS: [`Message::to_ber`] as base64 lines.
+    /// The response from IMDS: [`Message::to_ber`] as lines of base64.
     pub fn to_base64(&self) -> String {
         to_lines(&self.to_ber())
     }
@@ -253,7 +253,7 @@ impl Message {
     }
 }
 
-/// Base64 of `bytes` in lines, without a final newline.
+/// `bytes` as lines of base64, without a final newline.
 pub fn to_lines(bytes: &[u8]) -> String {
     let base64 = STANDARD.encode(bytes);
     let lines: Vec<&str> = (0..base64.len())

@@ -66,19 +66,19 @@ impl KubeletBuilder {
         self
     }
 
-    /// Sets the duration of the kubelet's Lease. The kubelet renews the Lease four times in this duration.
+    /// Sets the duration of the kubelet's Lease. The kubelet renews the Lease four times within this duration.
     pub fn lease_duration(self, seconds: u32) -> Self {
         self.configuration("nodeLeaseDurationSeconds", json!(seconds))
     }
 
     /// Makes the kubelet request its serving certificate with a certificate signing request.
     ///
-    /// Until the approval, the kubelet serves neither its own API nor [`Kubelet::metrics`].
+    /// Until the request is approved, the kubelet serves neither its own API nor [`Kubelet::metrics`].
     pub fn server_tls_bootstrap(self) -> Self {
         self.configuration("serverTLSBootstrap", json!(true))
     }
 
-    /// Assigns a separate address to the node. At this address, the API server can connect to the node and verify its
+    /// Assigns a separate address to the node. The API server can connect to the node at this address and verify its
     /// certificate. The API server does not connect to nodes on loopback.
     ///
     /// # Panics
@@ -93,7 +93,7 @@ impl KubeletBuilder {
             .arg(format!("--node-ip={ip}"))
     }
 
-    /// The node's address after [`KubeletBuilder::reachable`], otherwise a loopback address.
+    /// The node's address after [`KubeletBuilder::reachable`]. Otherwise, a loopback address.
     pub fn ip(&self) -> Ipv4Addr {
         self.address
             .as_ref()
@@ -113,11 +113,11 @@ impl KubeletBuilder {
         self
     }
 
-    /// Starts it. The exec plugin, or the TLS bootstrapping, runs some time later.
+    /// Starts the kubelet. The exec plugin, or the TLS bootstrapping, runs some time later.
     ///
     /// # Panics
     ///
-    /// If the kubelet has neither a kubeconfig nor a bootstrap kubeconfig, or if a namespace is not available.
+    /// Panics if the kubelet has neither a kubeconfig nor a bootstrap kubeconfig, or if a namespace is not available.
     #[track_caller]
     pub fn start(self) -> Kubelet {
         assert!(

@@ -37,7 +37,7 @@ pub(super) fn standard(port: u16, runtime: &Path, ca: &Path) -> Map<String, Valu
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
     });
     let Value::Object(fields) = configuration else {
-        unreachable!("it is an object")
+        unreachable!("the configuration is an object")
     };
     fields
 }

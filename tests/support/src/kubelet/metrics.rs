@@ -1,4 +1,4 @@
-/// A kubelet's metrics at one moment, in the text format of Prometheus.
+/// A kubelet's metrics at one point in time, in the text format of Prometheus.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     text: String,
@@ -16,12 +16,12 @@ impl Metrics {
         &self.text
     }
 
-    /// The sum of the metric's samples that have all these labels. Zero if no sample has these labels.
+    /// The sum of the metric's samples that have all these labels. Zero if no sample has them.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         self.text
             .lines()
             .filter_map(|line| sample(line, name, labels))
-            // Do not use `sum`, because the sum of an empty sequence is minus zero.
+            // `sum` is not used, because the sum of an empty sequence is minus zero.
             .fold(0.0, |sum, value| sum + value)
     }
 }

@@ -20,10 +20,10 @@ const SYSCTLS: [(&str, &str); 6] = [
     ("kernel/keys/root_maxbytes", "25000000"),
 ];
 
-/// The node's own directories in `/var/lib`. All other directories belong to the machine.
+/// The directories in `/var/lib` that belong to the node. All other directories belong to the machine.
 const OF_THE_NODE: [&str; 2] = ["kubelet", "kubelet-authenticator"];
 
-/// Mounts the triples of flag, source and target before `--`, and executes the remaining arguments.
+/// A shell script that mounts the triples of flag, source and target before `--`, and executes the remaining arguments.
 const MOUNT: &str = r#"while [ "$1" != -- ]; do mount -n "$1" "$2" "$3"; shift 3; done
 shift
 exec "$@""#;
@@ -52,7 +52,7 @@ pub(super) fn require() {
         Err(error) => error.to_string(),
     };
     panic!(
-        "a kubelet needs a mount namespace of its own: run as root with CAP_SYS_ADMIN, or allow \
+        "a kubelet needs its own mount namespace: run as root with CAP_SYS_ADMIN, or allow \
          user namespaces (sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces): \
          {trouble}"
     );
@@ -63,7 +63,7 @@ pub(super) fn var_lib(scratch: &Scratch) -> PathBuf {
     scratch.join("var-lib")
 }
 
-/// Prepares the directories, and returns a command that mounts the directories and executes its last arguments.
+/// Prepares the directories, and returns a command that mounts them and executes its last arguments.
 pub(super) fn enter(scratch: &Scratch) -> Vec<OsString> {
     let var_lib = scratch.directory("var-lib");
     let machines = scratch.directory("machine-var-lib");
@@ -93,7 +93,7 @@ pub(super) fn enter(scratch: &Scratch) -> Vec<OsString> {
     command
 }
 
-/// Links the other directories of `/var/lib` to their usual paths, because the checkout can be there.
+/// Links the other directories in `/var/lib` to their usual paths, because the checkout can be in one of them.
 fn share_with_machine(var_lib: &Path, machines: &Path) {
     for entry in fs::read_dir("/var/lib").into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -30,13 +30,14 @@ const PROGRAMS: [&str; 8] = [
     "kubelet",
 ];
 
-/// The program of the image `pause`, which kubeadm runs to check that pods work.
+/// The program in the image `pause`, which kubeadm runs to check that pods work.
 const PAUSE: &str = "#!/bin/sh\n[ \"$1\" = -v ] || exec sleep infinity\n";
 
 /// The deadline for a boot, which takes half a second on an idle machine.
 const BOOT: Duration = Duration::from_secs(180);
 
-/// Only one machine of a process boots at a time: in parallel, each boot would take longer than all boots in sequence.
+/// Only one machine of a process boots at a time: if machines booted in parallel, each boot would take longer than all
+/// boots in sequence.
 static BOOTS: Mutex<()> = Mutex::new(());
 
 /// A builder for a machine.
@@ -47,7 +48,7 @@ pub struct MachineBuilder {
     discovery: Option<Discovery>,
     scratch: Scratch,
     layers: String,
-    // By path in the machine. The last entry for each path wins.
+    // The files and programs to place in the machine, keyed by path. The last entry for a path takes precedence.
     placed: BTreeMap<String, Placed>,
     files: usize,
     kubelet_arguments: Vec<String>,
@@ -103,25 +104,25 @@ impl MachineBuilder {
         self.address
     }
 
-    /// Assigns this address of a [`Machine::network`].
+    /// Assigns this address from a [`Machine::network`].
     pub fn at(mut self, address: Ipv4Addr) -> Self {
         self.address = address;
         self
     }
 
-    /// Uses the root directory of an image instead of the host's root directory. The text lists directories of the host
-    /// as layers, the upper layers first, separated by colons. The machine also has the drop-ins of the kubelet's unit
-    /// in the image. The machine does not have the image's other units or its `/etc/systemd`.
+    /// Uses the root directory of an image instead of the host's root directory. The text lists directories on the host
+    /// as layers, separated by colons, starting with the upper layer. The machine also has the drop-ins for the
+    /// kubelet's unit from the image. The machine does not have the image's other units or its `/etc/systemd`.
     pub fn image(mut self, layers: &str) -> Self {
         layers.clone_into(&mut self.layers);
         self
     }
 
-    /// Puts a file at this absolute path, and creates its directories, before systemd starts.
+    /// Places a file at this absolute path, and creates its directories, before systemd starts.
     ///
     /// # Panics
     ///
-    /// If the path is not absolute.
+    /// Panics if the path is not absolute.
     #[track_caller]
     pub fn file(mut self, path: &str, mode: u32, content: impl AsRef<[u8]>) -> Self {
         self.files += 1;
@@ -130,12 +131,12 @@ impl MachineBuilder {
         self.place(path, format!("{mode:o}"), source)
     }
 
-    /// Puts a program of the host at this absolute path. The file is a read-only mount from the host, so the machine
-    /// can neither change nor remove it.
+    /// Places a program from the host at this absolute path. The file is a read-only mount from the host, so the
+    /// machine can neither change nor remove it.
     ///
     /// # Panics
     ///
-    /// If the program does not exist, or the path is not absolute.
+    /// Panics if the program does not exist, or if the path is not absolute.
     #[track_caller]
     pub fn program(self, path: &str, host: &Path) -> Self {
         let source = fs::canonicalize(host)
@@ -143,11 +144,11 @@ impl MachineBuilder {
         self.place(path, "program".to_owned(), source)
     }
 
-    /// Uses the Kubernetes programs in this directory of the host, which can have another version.
+    /// Uses the Kubernetes programs in this directory on the host, which can have a different version.
     ///
     /// # Panics
     ///
-    /// If a program is missing.
+    /// Panics if a program is missing.
     #[track_caller]
     pub fn kubernetes(self, directory: &Path) -> Self {
         PROGRAMS.iter().fold(self, |builder, program| {
@@ -155,7 +156,7 @@ impl MachineBuilder {
         })
     }
 
-    /// Adds a directory tree of the host as the lowest layer of the machine's root directory.
+    /// Adds a directory tree from the host as the lowest layer of the machine's root directory.
     #[track_caller]
     pub(super) fn tree(self, host: &Path) -> Self {
         self.place("/", "tree".to_owned(), host.to_owned())
@@ -177,8 +178,8 @@ impl MachineBuilder {
         self
     }
 
-    /// Lets the machine connect to a server of the host at the server's own loopback address. The API server does not
-    /// need this.
+    /// Allows the machine to connect to a server on the host at the server's own loopback address. This is not
+    /// necessary for the API server.
     pub fn reaches(mut self, server: SocketAddr) -> Self {
         self.reached.push(server);
         self
@@ -200,7 +201,7 @@ impl MachineBuilder {
     ///
     /// # Panics
     ///
-    /// If the machine cannot be created, or does not boot in time. The message includes the machine's journal.
+    /// Panics if the machine cannot be created, or does not boot in time. The message includes the machine's journal.
     #[track_caller]
     pub fn boot(mut self) -> Machine {
         if !self.kubelet_arguments.is_empty() {
@@ -235,7 +236,7 @@ impl MachineBuilder {
             let source = placed.source.into_os_string().into_string();
             [
                 placed.permissions,
-                source.expect("its path is UTF-8"),
+                source.expect("the path is UTF-8"),
                 target,
             ]
         });
@@ -277,7 +278,7 @@ impl Machine {
     }
 }
 
-/// The hash by which `kubeadm join` identifies a certificate authority (RFC 7469, section 2.4).
+/// The hash with which `kubeadm join` identifies a certificate authority (RFC 7469, section 2.4).
 pub(super) fn public_key_hash(certificate: &[u8]) -> String {
     let (_, certificate) = parse_x509_certificate(certificate).expect("it is a certificate");
     format!(

@@ -2,8 +2,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-/// Creates the group, reports this, and removes the group when its standard input, a pipe from the test process, is
-/// closed. It tries several times, because processes in the group can still be stopping.
+/// A shell script that creates the group, reports this, and removes the group when its standard input, a pipe from the
+/// test process, is closed. It tries several times, because processes in the group might still be stopping.
 const KEEPER: &str = r#"group=$1
 if [ -e /sys/fs/cgroup/cgroup.procs ]; then set /sys/fs/cgroup; else set /sys/fs/cgroup/*/; fi
 for hierarchy; do
@@ -28,7 +28,7 @@ for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
 done"#;
 
 /// A control group in each hierarchy, in which the systemd of a machine creates its own groups. It is removed with all
-/// its contents when this value is dropped, or the test process ends.
+/// its contents when this value is dropped, or when the test process ends.
 #[derive(Debug)]
 pub(super) struct ControlGroup {
     name: String,

@@ -1,4 +1,4 @@
-//! cloud-init in a machine: Debian's package, its units and its generator.
+//! Runs cloud-init in a machine: Debian's package, its units and its generator.
 
 use serde_json::{Map, Value};
 
@@ -32,13 +32,14 @@ system_info: {distro: debian, paths: {cloud_dir: /var/lib/cloud/, templates_dir:
 const SEED: &str = "/var/lib/cloud/seed/nocloud";
 
 impl MachineBuilder {
-    /// At boot, cloud-init runs this user data after all other programs have started.
+    /// Makes cloud-init run this user data at boot, after all other programs have started.
     ///
-    /// The instance's metadata are its name (`local-hostname`, and `instance-id`), and `metadata`, which can replace them.
+    /// The instance's metadata contains its name (`local-hostname` and `instance-id`), and `metadata`, which can
+    /// replace both.
     ///
     /// # Panics
     ///
-    /// If cloud-init is neither installed nor available for download.
+    /// Panics if cloud-init is neither installed nor available for download.
     #[track_caller]
     pub fn cloud_init(self, user_data: &str, metadata: &[(&str, &str)]) -> Self {
         let mut all = Map::new();

@@ -15,7 +15,8 @@ pub(super) type Servers = Arc<Mutex<Vec<Server>>>;
 #[derive(Debug, Clone)]
 pub(super) struct Server {
     pub(super) address: SocketAddr,
-    /// A path that exists while its machine runs: a connection to a stopped machine takes seconds to fail.
+    /// A path that exists while the server's machine runs, because a connection to a stopped machine takes seconds to
+    /// fail.
     pub(super) process: Option<PathBuf>,
 }
 
@@ -25,7 +26,7 @@ impl Server {
     }
 }
 
-/// An address of the host that forwards to an API server on a machine, like a load balancer. It is the endpoint of a
+/// An address on the host that forwards to an API server on a machine, like a load balancer. It is the endpoint of a
 /// control plane whose machines are replaced.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -39,7 +40,7 @@ impl Endpoint {
     ///
     /// # Panics
     ///
-    /// If no network for machines is available.
+    /// Panics if no network for machines is available.
     #[track_caller]
     pub fn start() -> Self {
         let servers = Servers::default();
@@ -57,7 +58,8 @@ impl Endpoint {
         self.address
     }
 
-    /// Adds the machine's API server, while that machine runs, after the servers that the endpoint already has.
+    /// Adds the machine's API server after the servers that the endpoint already has. It is used while the machine
+    /// runs.
     pub fn lead_to(&self, machine: &Machine) {
         let server = Server {
             address: SocketAddr::from((machine.address(), API_SERVER)),

@@ -29,14 +29,15 @@ impl Forwarder {
             process: None,
         }]));
         Self::start(async move {
-            let listener = UnixListener::from_std(listener).expect("it does not block");
+            let listener =
+                UnixListener::from_std(listener).expect("the socket can be made non-blocking");
             while let Ok((client, _)) = listener.accept().await {
                 tokio::spawn(forward(client, servers.clone()));
             }
         })
     }
 
-    /// Listens on a free port of this address of the host, and also returns the address of the port.
+    /// Listens on a free port of this address on the host, and also returns the address with the port.
     #[track_caller]
     pub(super) fn on_address(address: Ipv4Addr, servers: Servers) -> (Self, SocketAddr) {
         let listener = StdTcpListener::bind((address, 0))
@@ -44,7 +45,8 @@ impl Forwarder {
         listener.set_nonblocking(true).expect("it is a socket");
         let address = listener.local_addr().expect("it is bound");
         let forwarder = Self::start(async move {
-            let listener = TcpListener::from_std(listener).expect("it does not block");
+            let listener =
+                TcpListener::from_std(listener).expect("the socket can be made non-blocking");
             while let Ok((client, _)) = listener.accept().await {
                 tokio::spawn(forward(client, servers.clone()));
             }
@@ -58,7 +60,7 @@ impl Forwarder {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
-                .expect("a runtime can be made");
+                .expect("a runtime can be created");
             runtime.block_on(async {
                 tokio::select! {
                     () = accept => {}
@@ -93,5 +95,5 @@ async fn forward(mut client: impl AsyncRead + AsyncWrite + Unpin, servers: Serve
             return;
         }
     }
-    // Without an API server, the connection is closed, as if the server was killed.
+    // If there is no API server, the connection is closed, as if the server had been killed.
 }

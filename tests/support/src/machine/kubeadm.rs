@@ -1,4 +1,4 @@
-//! Nodes on machines, on which kubeadm runs as for administrators.
+//! Nodes on machines, where kubeadm runs in the same way as for administrators.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -11,19 +11,19 @@ use super::{Machine, RUNTIME};
 use crate::control_plane::{DEADLINE, KUBEADM_API_VERSION, Kubectl, kubelet_configuration};
 use crate::process::Scratch;
 
-/// A directory of every machine with patches for kubeadm, for callers that cannot pass the machines' configuration of
-/// kubelets to kubeadm.
+/// The directory on every machine that contains patches for kubeadm, for callers that cannot pass the kubelet
+/// configuration for the machines to kubeadm.
 pub const KUBELET_PATCHES: &str = "/usr/share/kubeadm-patches";
 
-/// Preflight checks whose errors kubeadm ignores here. One check requires control groups of version 2. The other checks
-/// require a container runtime that responds within two seconds, but the hosts of the tests are busy.
+/// The preflight checks whose errors kubeadm ignores here. One check requires control groups of version 2. The other
+/// checks require a container runtime that responds within two seconds, but the test hosts are busy.
 pub const IGNORED_PREFLIGHT_ERRORS: [&str; 3] =
     ["SystemVerification", "CRI", "ContainerRuntimeVersion"];
 
-/// The key of the certificates that control-plane nodes share.
+/// The key that encrypts the certificates that control-plane nodes share.
 const CERTIFICATE_KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// The cluster that `kubeadm join` discovers.
+/// The data with which `kubeadm join` discovers a cluster.
 #[derive(Debug, Clone)]
 pub(super) struct Discovery {
     pub(super) endpoint: String,
@@ -31,7 +31,7 @@ pub(super) struct Discovery {
 }
 
 impl Discovery {
-    /// A JoinConfiguration's discovery by ConfigMap, with this token.
+    /// The discovery section of a JoinConfiguration, with the ConfigMap and this token.
     fn by_token(&self, token: &str) -> Value {
         json!({ "bootstrapToken": {
             "token": token,
@@ -69,12 +69,12 @@ impl KubeadmCluster {
         self.admin.kubeconfig()
     }
 
-    /// The certificate of the cluster's authority, a PEM file.
+    /// The path of the certificate of the cluster's authority, which is a PEM file.
     pub fn ca_cert_path(&self) -> PathBuf {
         self.scratch.join("ca.crt")
     }
 
-    /// The private key of the cluster's authority, a PEM file.
+    /// The path of the private key of the cluster's authority, which is a PEM file.
     pub fn ca_key_path(&self) -> PathBuf {
         self.scratch.join("ca.key")
     }
@@ -82,11 +82,11 @@ impl KubeadmCluster {
 
 impl Machine {
     /// Makes the machine the first control-plane node of a cluster with `kubeadm init`: its static pods are etcd,
-    /// kube-apiserver, kube-controller-manager and kube-scheduler. It has no addons.
+    /// kube-apiserver, kube-controller-manager and kube-scheduler. The cluster has no addons.
     ///
     /// # Panics
     ///
-    /// If kubeadm fails. The message includes kubeadm's output and the machine's journal.
+    /// Panics if kubeadm fails. The message includes kubeadm's output and the machine's journal.
     #[track_caller]
     pub fn kubeadm_init(&self) -> KubeadmCluster {
         let file = "/etc/kubernetes/kubeadm-init.yaml";
@@ -114,8 +114,7 @@ impl Machine {
         }
     }
 
-    /// Runs `kubeadm upgrade` with these arguments, without the checks of CoreDNS, which the clusters of the tests do
-    /// not have.
+    /// Runs `kubeadm upgrade` with these arguments, without the checks of CoreDNS, which the test clusters do not have.
     ///
     /// # Panics
     ///
@@ -129,8 +128,8 @@ impl Machine {
         self.ok(&[&["kubeadm", "upgrade"], words, &[&ignored]].concat());
     }
 
-    /// Runs `kubeadm join` with a bootstrap token, the hash of the cluster's certificate authority, and further flags
-    /// for the kubelet, by name and value.
+    /// Runs `kubeadm join` with a bootstrap token, the hash of the cluster's certificate authority, and additional
+    /// flags for the kubelet, as names and values.
     ///
     /// The cluster needs [`ControlPlane::prepare_for_joins`]. Instead of waiting for minutes, kubeadm stops at
     /// [`DEADLINE`].
@@ -138,16 +137,22 @@ impl Machine {
     /// [`ControlPlane::prepare_for_joins`]: crate::control_plane::ControlPlane::prepare_for_joins
     #[track_caller]
     pub fn kubeadm_join(&self, token: &str, kubelet_arguments: &[(&str, &str)]) -> Output {
-        let discovery = self.discovery.as_ref().expect("it is for a cluster");
+        let discovery = self
+            .discovery
+            .as_ref()
+            .expect("the machine belongs to a cluster");
         let discovery = discovery.by_token(token);
         self.join(&discovery, Role::Worker, kubelet_arguments)
     }
 
-    /// A documented `kubeadm join`, with the cluster and this token instead of its placeholders. It also has the flags
-    /// that kubeadm needs on the machines of the tests.
+    /// Returns a documented `kubeadm join` command, with this cluster and this token instead of the placeholders. It
+    /// also has the flags that kubeadm needs on the test machines.
     #[track_caller]
     pub fn join_command(&self, documented: &str, token: &str) -> String {
-        let discovery = self.discovery.as_ref().expect("it is for a cluster");
+        let discovery = self
+            .discovery
+            .as_ref()
+            .expect("the machine belongs to a cluster");
         let mut command = documented.to_owned();
         for (placeholder, value) in [
             ("api.example.com:6443", &*discovery.endpoint),
@@ -161,7 +166,7 @@ impl Machine {
         format!("{command} --cri-socket=unix://{RUNTIME} --ignore-preflight-errors={ignored}")
     }
 
-    /// Like [`Machine::kubeadm_join`], with the discovery from this kubeconfig, which has no credential.
+    /// Like [`Machine::kubeadm_join`], with the discovery from this kubeconfig, which does not contain a credential.
     #[track_caller]
     pub fn kubeadm_join_by_file(
         &self,
@@ -175,7 +180,7 @@ impl Machine {
         self.join(&discovery, Role::Worker, kubelet_arguments)
     }
 
-    /// Like [`Machine::kubeadm_join`], for a cluster of [`Machine::kubeadm_init`], and in this role.
+    /// Like [`Machine::kubeadm_join`], for a cluster from [`Machine::kubeadm_init`], and in this role.
     #[track_caller]
     pub fn kubeadm_join_to(
         &self,
@@ -207,7 +212,7 @@ impl Machine {
                 "localAPIEndpoint": { "advertiseAddress": self.address() },
                 "certificateKey": CERTIFICATE_KEY,
             });
-            // The same value as in `render kubeadm-config --control-plane`.
+            // This is the same value as in `render kubeadm-config --control-plane`.
             configuration["timeouts"]["kubernetesAPICall"] = "10m0s".into();
         }
         self.write(file, 0o600, configuration.to_string());
@@ -221,16 +226,16 @@ impl Machine {
             "localAPIEndpoint": { "advertiseAddress": self.address() },
             "nodeRegistration": self.node_registration(&[]),
             "certificateKey": CERTIFICATE_KEY,
-            // Do not set timeouts. Some timeouts are in the manifests, and `kubeadm upgrade` would change these
+            // No timeouts are set. Some timeouts are in the manifests, and `kubeadm upgrade` would change these
             // manifests.
         });
         let cluster = json!({
             "apiVersion": KUBEADM_API_VERSION,
             "kind": "ClusterConfiguration",
             "controlPlaneEndpoint": endpoint,
-            // Without a version, kubeadm fetches one from the Internet.
+            // If no version is set, kubeadm fetches one from the Internet.
             "kubernetesVersion": self.ok(&["kubeadm", "version", "-o", "short"]).trim(),
-            // These images do not name a program on the machine.
+            // These images do not refer to a program on the machine.
             "dns": { "disabled": true },
             "proxy": { "disabled": true },
         });

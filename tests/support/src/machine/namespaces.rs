@@ -9,11 +9,11 @@ use super::cgroups::ControlGroup;
 use super::network::Network;
 use crate::process::{Launch, Process, Scratch};
 
-/// Joins the control groups `$1`, and executes the remaining arguments, a command that waits for the first process of
-/// the namespaces. The first process is killed together with this command.
+/// A shell script that joins the control groups `$1`, and executes the remaining arguments, which are a command that
+/// waits for the first process in the namespaces. The first process is killed together with this command.
 ///
-/// PATH contains only the directories of a system, because the machine has a separate root directory. That directory
-/// does not have all directories on the PATH of the tests.
+/// PATH contains only the directories of a system, because the machine has a separate root directory. That root
+/// directory does not contain all directories on the PATH of the tests.
 const ENTER: &str = r#"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 group=$1
 shift
@@ -29,7 +29,7 @@ const INIT: &str = include_str!("init.sh");
 pub(super) fn require() {
     assert!(
         rustix::process::geteuid().is_root(),
-        "a machine needs namespaces, mounts and devices of its own: run as root with CAP_SYS_ADMIN"
+        "a machine needs its own namespaces, mounts and devices: run as root with CAP_SYS_ADMIN"
     );
     for program in ["systemd", "systemd-socket-proxyd", "systemd-journald"] {
         assert!(
@@ -46,7 +46,7 @@ pub(super) fn require() {
     );
 }
 
-/// Starts the machine. `layers` are the layers of its root directory, and `placed` the triples of `init.sh`.
+/// Starts the machine. `layers` are the layers of its root directory, and `placed` contains the triples for `init.sh`.
 #[track_caller]
 pub(super) fn start(
     name: &str,

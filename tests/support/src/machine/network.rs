@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::process::{draw, spawn};
 
-/// The second half of 198.18.0.0/15, a range for benchmarks of network devices (RFC 2544). The first half is for
-/// addresses that tests hold. Each test process uses one of the 256 networks in the second half.
+/// The second half of 198.18.0.0/15, a range for benchmarks of network devices (RFC 2544). Tests hold addresses in the
+/// first half. Each test process uses one of the 256 networks in the second half.
 const NETWORKS: [u8; 2] = [198, 19];
 
-/// The first address for assignment by infrastructures.
+/// The first address that infrastructures can assign.
 const ASSIGNED: u8 = 176;
 
 /// The last quarter of a network.
@@ -21,9 +21,9 @@ const QUARTER: u8 = 192;
 /// The minimum number of addresses in an EC2 network (`CreateVpc`: a prefix of 28 bits).
 const SIXTEEN: u8 = 16;
 
-/// A switch in a separate namespace. The switch ends when its standard input is closed, and therefore with the test
-/// process. All links of the switch end with it, including the link to the host, `$2`, which has the address `$3`. `$1`
-/// is the test process.
+/// A shell script that creates a switch in a separate namespace. The switch ends when its standard input is closed, and
+/// therefore when the test process ends. All links of the switch end with it, including the link to the host, `$2`,
+/// which has the address `$3`. `$1` is the test process.
 const SWITCH: &str = r#"ip link add switch type bridge
 ip link set switch up
 ip link add host type veth peer name "$2" netns "/proc/$1/ns/net"
@@ -35,7 +35,7 @@ exec cat"#;
 
 static NETWORK: LazyLock<Network> = LazyLock::new(Network::make);
 
-/// A switch that connects the host and the machines. It has no other connections.
+/// A switch that connects the host and the machines. It does not have any other connections.
 #[derive(Debug)]
 pub(super) struct Network {
     number: u8,
@@ -50,13 +50,13 @@ impl Network {
     ///
     /// # Panics
     ///
-    /// Without permission to create the network (root with `CAP_NET_ADMIN`), or without `ip` from iproute2.
+    /// Panics without permission to create the network (root with `CAP_NET_ADMIN`), or without `ip` from iproute2.
     #[track_caller]
     pub(super) fn of_this_process() -> &'static Self {
         &NETWORK
     }
 
-    /// The process whose network namespace is the switch.
+    /// The process whose network namespace contains the switch.
     pub(super) fn switch(&self) -> u32 {
         self.switch.id()
     }
@@ -66,7 +66,7 @@ impl Network {
         self.address(1)
     }
 
-    /// An address for a machine; 174 different addresses are available.
+    /// Returns an address for a machine. 174 different addresses are available.
     pub(super) fn next(&self) -> Ipv4Addr {
         let made = self.machines.fetch_add(1, Ordering::Relaxed);
         self.address(made % (ASSIGNED - 2) + 2)
@@ -98,11 +98,13 @@ impl Network {
             }
             match Self::with(number) {
                 Ok(network) => return network,
-                // The previous switch of the network can still be stopping.
+                // The previous switch in the network might still be stopping.
                 Err(message) => trouble = message,
             }
         }
-        panic!("no network for machines, root with CAP_NET_ADMIN may make one: {trouble}");
+        panic!(
+            "cannot create a network for machines (requires root with CAP_NET_ADMIN): {trouble}"
+        );
     }
 
     fn with(number: u8) -> Result<Self, String> {

@@ -1,4 +1,4 @@
-//! The units of a machine, in its `/usr/lib/systemd/system`.
+//! The units of a machine, which are in its `/usr/lib/systemd/system`.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ const OF_SYSTEMD: [&str; 15] = [
     "umount.target",
 ];
 
-/// Links that enable units: `(directory, unit)`.
+/// The links that enable units: `(directory, unit)`.
 const WANTED: [(&str, &str); 4] = [
     ("multi-user.target.wants", "fakecri.service"),
     ("sockets.target.wants", "systemd-journald-dev-log.socket"),
@@ -61,13 +61,13 @@ ExecStart=
 ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
 "#;
 
-/// The name of the Unix socket, in `/run/machine`, that forwards to a server of the host.
+/// The name of the Unix socket in `/run/machine` that forwards to a server on the host.
 pub(super) fn socket(server: SocketAddr) -> String {
     format!("{}.sock", server.port())
 }
 
-/// Writes the units into `directory`. `reached` are the servers on the host to which the machine can connect at their
-/// own addresses. `runtime` is the container runtime's socket.
+/// Writes the units into `directory`. `reached` contains the servers on the host to which the machine can connect at
+/// their own addresses. `runtime` is the socket of the container runtime.
 #[track_caller]
 pub(super) fn write(directory: &Path, reached: &[SocketAddr], runtime: &str) {
     for unit in OF_SYSTEMD {

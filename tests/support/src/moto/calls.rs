@@ -1,4 +1,4 @@
-//! EC2 calls, and their failures.
+//! Calls to EC2, and their failures.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Call {
     /// Its action.
     pub action: String,
-    /// The account in the access key of the call. Empty if the key does not come from [`super::access_key`].
+    /// The account in the access key of the call. Empty if the key is not from [`super::access_key`].
     pub account: String,
     /// The region for which the call was signed.
     pub region: String,
@@ -20,7 +20,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// The values of the parameters whose names begin with `prefix`, in their order.
+    /// The values of the parameters whose names begin with `prefix`, in their original order.
     pub fn values(&self, prefix: &str) -> Vec<&str> {
         let values = self.parameters.iter();
         values
@@ -44,7 +44,7 @@ impl Scope {
         Self::default()
     }
 
-    /// The calls in a region.
+    /// The calls in this region.
     pub fn region(region: &str) -> Self {
         Self {
             region: Some(region.to_owned()),
@@ -52,7 +52,7 @@ impl Scope {
         }
     }
 
-    /// The calls with an account's access key.
+    /// The calls with this account's access key.
     pub fn account(account: &str) -> Self {
         Self {
             account: Some(account.to_owned()),
@@ -60,7 +60,7 @@ impl Scope {
         }
     }
 
-    /// The matching calls of one action.
+    /// Restricts the scope to calls with one action.
     pub fn and_action(self, action: &str) -> Self {
         Self {
             action: Some(action.to_owned()),
@@ -87,7 +87,7 @@ pub enum Failure {
         /// EC2's code.
         code: &'static str,
     },
-    /// The response has status 200 and this body, as from a different server.
+    /// The response has status 200 and this body, as if from a different server.
     Body(String),
     /// No answer.
     Hang,
@@ -114,7 +114,7 @@ impl Failure {
         }
     }
 
-    /// The error for credentials without the permission.
+    /// The error for credentials that do not have the permission.
     pub fn unauthorized() -> Self {
         Self::Error {
             status: 403,

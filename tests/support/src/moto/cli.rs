@@ -7,10 +7,10 @@ use std::process::{Command, Output};
 use super::{DIRECTORY, Moto, access_key};
 use crate::process::Scratch;
 
-/// A command of the AWS CLI: `SERVICE OPERATION [--OPTION VALUE]...`.
+/// A Python program for AWS CLI commands: `SERVICE OPERATION [--OPTION VALUE]...`.
 ///
-/// Like the CLI, it reads operations and options from the service models of botocore, which also checks the values. For
-/// `run-instances`, the CLI has `--count` instead of two options.
+/// Like the CLI, the program reads operations and options from the service models of botocore, which also checks the
+/// values. For `run-instances`, the CLI has `--count` instead of two options.
 const CLI: &str = r#"
 import json, os, sys
 import botocore.session
@@ -33,7 +33,7 @@ print(json.dumps(answer, default=str))
 "#;
 
 impl Moto {
-    /// Runs a script in which `aws` calls moto, as the owner of an account, in one region.
+    /// Runs a script in which `aws` calls moto in one region, as the owner of an account.
     #[track_caller]
     pub fn shell(&self, account: &str, region: &str, script: &str) -> Output {
         let scratch = Scratch::new("aws-cli");
@@ -44,7 +44,7 @@ impl Moto {
             python.display(),
             program.display()
         );
-        // The python3 of a version manager can put its own directory in front, which can contain the real CLI.
+        // The python3 of a version manager might put its own directory first in PATH, which can contain the real CLI.
         let interpreter = format!("#!/bin/sh\nexec '{}' \"$@\"\n", python.display());
         for (name, text) in [("aws", wrapper), ("python3", interpreter)] {
             let program = scratch.write(name, text);

@@ -19,7 +19,7 @@ use super::{account_of, http};
 use crate::api_server::Times;
 use crate::serving::{Cut, Serving};
 
-/// The header with the account of a call to moto.
+/// The header that contains the account of a call to moto.
 pub(super) const ACCOUNT_HEADER: &str = "x-moto-account-id";
 
 /// The header with the operation of a JSON call, such as `secretsmanager.GetSecretValue`. EC2's calls are forms.
@@ -100,7 +100,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a call, and returns its failure.
+    /// Records a call, and returns the failure to inject.
     fn arrived(&self, call: &Call) -> Option<Failure> {
         let mut state = self.lock();
         state.calls.push(call.clone());

@@ -1,4 +1,4 @@
-//! One request to moto, on a separate connection.
+//! A single request to moto, on a separate connection.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -25,7 +25,7 @@ pub(super) fn post(
 ) -> io::Result<Answer> {
     let mut stream = TcpStream::connect_timeout(&server, DEADLINE)?;
     stream.set_read_timeout(Some(DEADLINE))?;
-    // Use HTTP/1.0, so that the response has no chunks and ends with the connection.
+    // The request uses HTTP/1.0, so the response has no chunks and ends with the connection.
     let mut head = format!("POST / HTTP/1.0\r\nhost: {server}\r\n");
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));

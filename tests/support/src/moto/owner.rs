@@ -1,4 +1,4 @@
-//! Operations of a test in an account of EC2.
+//! Operations that a test performs in an EC2 account.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -8,10 +8,10 @@ use form_urlencoded::Serializer;
 
 use super::{access_key, http, xml};
 
-/// The version of EC2's interface.
+/// The version of the EC2 API.
 const VERSION: &str = "2016-11-15";
 
-/// EC2 in one region, as the owner of an account. Its calls are not counted.
+/// Access to EC2 in one region, as the owner of an account. Its calls are not counted.
 #[derive(Debug, Clone)]
 pub struct Ec2 {
     server: SocketAddr,
@@ -34,13 +34,13 @@ pub struct Instance {
     pub private_dns_name: String,
     /// Its private IPv4 address.
     pub private_ip: String,
-    /// The time of the instance's last launch (RFC 3339).
+    /// The time at which the instance was last launched (RFC 3339).
     pub launched: String,
     /// The name of the instance's state.
     pub state: String,
 }
 
-/// A network of an account in one region, by the IDs of its parts.
+/// A network in one region of an account, with the IDs of its parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Network {
     /// The account.
@@ -51,7 +51,7 @@ pub struct Network {
     pub subnet: String,
     /// The subnet's availability zone.
     pub zone: String,
-    /// The security groups, by their names.
+    /// The security group IDs, keyed by group name.
     pub security_groups: BTreeMap<String, String>,
 }
 
@@ -64,13 +64,13 @@ impl Ec2 {
         }
     }
 
-    /// Starts one instance with these tags.
+    /// Launches one instance with these tags.
     #[track_caller]
     pub fn run(&self, tags: &[(&str, &str)]) -> Instance {
         self.run_many(1, tags).remove(0)
     }
 
-    /// Starts instances with these tags, all with different private DNS names.
+    /// Launches instances with these tags, all of which have different private DNS names.
     #[track_caller]
     pub fn run_many(&self, count: usize, tags: &[(&str, &str)]) -> Vec<Instance> {
         loop {
@@ -86,7 +86,7 @@ impl Ec2 {
         }
     }
 
-    /// Starts one instance with these tags in the network, with an unused address of this network.
+    /// Launches one instance with these tags in the network, with an unused address from this network.
     #[track_caller]
     pub fn run_in(&self, network: &Network, tags: &[(&str, &str)]) -> Instance {
         self.start_new(1, Some(network), tags).remove(0)
@@ -134,7 +134,7 @@ impl Ec2 {
     ///
     /// # Panics
     ///
-    /// If the user data are not text.
+    /// Panics if the user data are not text.
     #[track_caller]
     pub fn user_data(&self, id: &str) -> String {
         let attribute = ("Attribute".to_owned(), "userData");
@@ -144,7 +144,7 @@ impl Ec2 {
         String::from_utf8(data.expect("EC2 encodes them")).expect("they are a text")
     }
 
-    /// Creates a network with one subnet for all its addresses, and a security group for each of these names.
+    /// Creates a network with one subnet for all of its addresses, and a security group for each of these names.
     #[track_caller]
     pub fn create_network(&self, cidr: &str, groups: &[&str]) -> Network {
         let made = |action, parameters: &[(&str, &str)], element| {

@@ -58,8 +58,8 @@ const MISSING: Refusal = refusal("MissingParameter");
 const INVALID: Refusal = refusal("InvalidParameterValue");
 const NOT_FOUND: Refusal = refusal("InvalidInstanceID.NotFound");
 
-/// EC2 does not document its error for an instance without a TPM. This is the general error code if the configuration
-/// of an instance does not support an operation.
+/// EC2 does not document its error for an instance without a TPM. This is the general error code for an operation that
+/// the configuration of an instance does not support.
 const NO_TPM: Refusal = refusal("UnsupportedOperation");
 
 const DRY_RUN: Refusal = Refusal {

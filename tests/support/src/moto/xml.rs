@@ -15,7 +15,7 @@ pub enum Field {
     Volumes,
     /// The root device: `ebs` or `instance-store`.
     RootDeviceType,
-    /// The time of the instance's launch.
+    /// The time at which the instance was launched.
     Launched,
     /// The name of the instance's state.
     State,
@@ -28,7 +28,7 @@ pub enum Field {
 }
 
 impl Field {
-    /// The text in the instance that precedes the field, and the name of the field's element.
+    /// The text that precedes the field in the instance, and the name of the field's element.
     fn place(self) -> (&'static str, &'static str) {
         match self {
             Self::RootAttached => ("<blockDeviceMapping>", "attachTime"),
@@ -73,7 +73,7 @@ pub(super) fn remove(answer: &mut String, instance: &str) {
     }
 }
 
-/// The text of the first `element` of `text` after `after`.
+/// The text in the first `element` of `text` after `after`.
 pub(super) fn text<'a>(text: &'a str, after: &str, element: &str) -> Option<&'a str> {
     content(text, 0..text.len(), after, element).map(|range| &text[range])
 }
@@ -93,7 +93,7 @@ fn instance_item(answer: &str, instance: &str) -> Option<Range<usize>> {
         .find(|range| answer[range.clone()].contains(&id))
 }
 
-/// The outermost items from `start` on, up to the end of the list.
+/// The outermost items from `start` to the end of the list.
 fn items(answer: &str, start: usize) -> Vec<Range<usize>> {
     const OPEN: &str = "<item>";
     const CLOSE: &str = "</item>";

@@ -15,13 +15,13 @@ const COUNT: u64 = 1 << 16;
 /// The maximum number of attempts to select an address that no other process holds.
 const ATTEMPTS: usize = 20;
 
-/// Adds the address, reports this, and removes the address when its standard input, a pipe from the test process, is
-/// closed. If the process is killed, the kernel removes the address within two hours.
+/// A shell script that adds the address, reports this, and removes the address when its standard input, a pipe from the
+/// test process, is closed. If the process is killed, the kernel removes the address within two hours.
 const HOLDER: &str = r#"ip address add "$1/32" dev lo valid_lft 7200 preferred_lft 7200 || exit
 echo held; cat; ip address del "$1/32" dev lo"#;
 
-/// An address of this machine that no other process uses. It exists until this value is dropped, or the test process
-/// ends.
+/// An address on this machine that no other process uses. It exists until this value is dropped, or until the test
+/// process ends.
 ///
 /// Programs do not treat it as a loopback address, but only this machine can connect to it.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl HeldAddress {
     ///
     /// # Panics
     ///
-    /// Without permission to add an address (root with `CAP_NET_ADMIN`), or without `ip` from iproute2.
+    /// Panics without permission to add an address (root with `CAP_NET_ADMIN`), or without `ip` from iproute2.
     #[track_caller]
     pub fn take() -> Self {
         let mut trouble = String::new();
@@ -47,7 +47,7 @@ impl HeldAddress {
                 Err(message) => trouble = message,
             }
         }
-        panic!("no address for a node, root with CAP_NET_ADMIN may add one: {trouble}");
+        panic!("cannot add an address for a node (requires root with CAP_NET_ADMIN): {trouble}");
     }
 
     /// The address.

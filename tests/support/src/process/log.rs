@@ -3,13 +3,13 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// The number of log lines in a failure message.
+/// The number of log lines that a failure message contains.
 const TAIL_LINES: usize = 25;
 
 /// The number of bytes at the end of a log that are read as its tail.
 const TAIL_BYTES: u64 = 16 * 1024;
 
-/// The log file of a process, which continues when the process is started again.
+/// The log file of a process, to which a restarted process appends.
 ///
 /// Displays its tail.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ impl Log {
         let mut bytes = Vec::new();
         if let Ok(mut file) = File::open(&self.path) {
             file.seek(SeekFrom::Start(mark.0))
-                .expect("a file can be sought");
+                .expect("the position in a file can be set");
             file.read_to_end(&mut bytes).expect("a log can be read");
         }
         String::from_utf8_lossy(&bytes).into_owned()

@@ -4,13 +4,14 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::{Mutex, PoisonError};
 
-/// The ports of fixtures, below the ports that the kernel assigns, so that no outgoing connection uses these ports.
+/// The ports for fixtures, which are below the ports that the kernel assigns, so that outgoing connections do not use
+/// these ports.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
-/// The names that this process has drawn, which it holds until it ends.
+/// The names that this process has acquired, which it holds until it ends.
 static DRAWN: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
-/// A TCP port of 127.0.0.1 without a listener that no other fixture, in any process, gets while this process runs.
+/// A TCP port on 127.0.0.1 that has no listener, and that no other fixture in any process gets while this process runs.
 pub fn free_port() -> u16 {
     let length = u64::from(PORTS.end - PORTS.start);
     loop {
@@ -22,12 +23,12 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// Whether this process is the first that draws `what`. If so, no other fixture, in any process, can draw it while this
-/// process runs. A name in the abstract namespace of sockets belongs to one process, and is released when the process
-/// ends.
+/// Whether this process is the first to acquire `what`. If it is, no other fixture in any process can acquire it while
+/// this process runs. A name in the abstract namespace of sockets belongs to one process, and is released when the
+/// process ends.
 pub(crate) fn draw(what: &str) -> bool {
     let name = format!("kubelet-authenticator-{what}");
-    let address = SocketAddr::from_abstract_name(name).expect("it is short enough");
+    let address = SocketAddr::from_abstract_name(name).expect("the name is short enough");
     let Ok(held) = UnixListener::bind_addr(&address) else {
         return false;
     };

@@ -7,13 +7,13 @@ use tempfile::TempDir;
 
 use super::spawner;
 
-/// Waits until its standard input, a pipe from the test process, is closed, and removes the directory. It tries several
-/// times, because processes in the directory can still be stopping.
+/// A shell script that waits until its standard input, a pipe from the test process, is closed, and then removes the
+/// directory. It tries several times, because processes in the directory might still be stopping.
 const REMOVER: &str = r#"cat; for try in 1 2 3 4 5 6 7 8 9 10; do
     rm -rf -- "$1" 2>/dev/null && exit; sleep 0.2
 done"#;
 
-/// The directory of all scratch directories of this test process.
+/// The directory that contains all scratch directories of this test process.
 ///
 /// A child process removes the directory, because a `static` is not dropped, and a killed process does not drop its
 /// values.
@@ -21,7 +21,7 @@ static BASE: LazyLock<Base> = LazyLock::new(|| {
     let base = tempfile::Builder::new()
         .prefix("kubelet-authenticator-")
         .tempdir();
-    let path = base.expect("a directory can be made in TMPDIR").keep();
+    let path = base.expect("a directory can be created in TMPDIR").keep();
     let mut remover = Command::new("sh");
     remover
         .args(["-c", REMOVER, "remover"])
@@ -43,20 +43,21 @@ struct Base {
     _remover: Child,
 }
 
-/// A separate directory for a fixture. It is removed with the fixture, or at the latest with the test process.
+/// A directory that only one fixture uses. It is removed together with the fixture, or at the latest when the test
+/// process ends.
 #[derive(Debug)]
 pub struct Scratch {
     directory: TempDir,
 }
 
 impl Scratch {
-    /// Creates the directory. The name of the directory begins with `name`.
+    /// Creates the directory, whose name begins with `name`.
     pub fn new(name: &str) -> Self {
         let directory = tempfile::Builder::new()
             .prefix(&format!("{name}-"))
             .tempdir_in(&BASE.path);
         Self {
-            directory: directory.expect("a directory can be made in TMPDIR"),
+            directory: directory.expect("a directory can be created in TMPDIR"),
         }
     }
 
@@ -65,12 +66,12 @@ impl Scratch {
         self.directory.path()
     }
 
-    /// The path of `name` in the directory.
+    /// The path of `name` in this directory.
     pub fn join(&self, name: &str) -> PathBuf {
         self.path().join(name)
     }
 
-    /// Creates the directory `name` in the directory.
+    /// Creates the directory `name` in this directory.
     pub fn directory(&self, name: &str) -> PathBuf {
         let path = self.join(name);
         fs::create_dir_all(&path)
@@ -78,7 +79,7 @@ impl Scratch {
         path
     }
 
-    /// Writes the file `name` in the directory.
+    /// Writes the file `name` in this directory.
     pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
         let path = self.join(name);
         fs::write(&path, contents)

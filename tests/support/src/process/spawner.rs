@@ -1,7 +1,7 @@
-//! The one thread that starts processes.
+//! The thread that starts all processes.
 //!
 //! The kernel sends the parent-death signal when the *thread* that started a process ends. The thread of a test ends
-//! with the test, while its processes can be shared with the next test. This thread ends with the test process.
+//! with the test, but the next test can share its processes. This thread ends with the test process.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -18,7 +18,7 @@ static ORDERS: LazyLock<Mutex<Sender<Order>>> = LazyLock::new(|| {
         .name("spawner".to_owned())
         .spawn(move || {
             for (mut command, answer) in taken {
-                // The sender waits for the answer, so an error cannot occur.
+                // The sender waits for the answer, so an error is not possible.
                 answer.send(command.spawn()).ok();
             }
         })

@@ -1,4 +1,4 @@
-//! Responses in the formats of AWS, with the texts of AWS.
+//! Responses in AWS's formats, with the same texts as from AWS.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use super::roles::{Assumed, Parameters, assume_role, assume_role_with_web_identi
 use super::sigv4::{Authorization, Signing};
 use super::{Call, Principal, State};
 
-/// The maximum difference between the time of a signature and the time of the service.
+/// The maximum difference between the time of a signature and the service's clock.
 const WINDOW: Duration = Duration::from_secs(15 * 60);
 
 const ACTION: &str = "GetCallerIdentity";
@@ -20,15 +20,15 @@ const WITH_WEB_IDENTITY: &str = "AssumeRoleWithWebIdentity";
 const VERSION: &str = "2011-06-15";
 const REQUEST_ID: &str = "01234567-89ab-cdef-0123-456789abcdef";
 
-/// A permitted call, or the reason for its refusal.
+/// A permitted call, or the reason why the call is denied.
 pub(super) type Verdict = Result<Permitted, Denied>;
 
 /// A permitted call.
 #[derive(Debug)]
 pub(super) enum Permitted {
-    /// The owner of the call queries its own identity.
+    /// The owner of the credentials queries its own identity.
     Identity(Principal),
-    /// A role was assumed, with the action with this name.
+    /// A role was assumed, with the action that has this name.
     Assumed(&'static str, Assumed),
 }
 
@@ -48,7 +48,7 @@ pub(super) fn denied(status: u16, code: &str, message: impl Into<String>) -> Den
     }
 }
 
-/// Checks a call in the same order as AWS does, and executes it. Sets the caller of the call.
+/// Checks a call in the same order as AWS, and executes it. Sets the caller in the call.
 pub(super) fn judge(call: &mut Call, state: &mut State) -> Verdict {
     let (path, _) = call.target.split_once('?').unwrap_or((&call.target, ""));
     if call.method != "POST" || path != "/" {
@@ -241,9 +241,9 @@ fn parse(time: &str) -> Option<SystemTime> {
     Some(SystemTime::from(zoned.timestamp()))
 }
 
-/// A time in the format of `x-amz-date`.
+/// The time in the format of `x-amz-date`.
 fn written(time: SystemTime) -> String {
-    let timestamp = Timestamp::try_from(time).expect("a time of this age of the world");
+    let timestamp = Timestamp::try_from(time).expect("a time in the supported range");
     timestamp.strftime(FORM).to_string()
 }
 
@@ -256,10 +256,10 @@ pub(super) fn identity(principal: &Principal) -> Value {
     })
 }
 
-/// The response to a valid call, with these results. It has exactly one result, unless a fault changes this.
+/// The response to a valid call, with these results. The response has exactly one result, unless a fault changes this.
 pub(super) fn identities(results: &[Value], as_json: bool) -> String {
     if as_json {
-        // Build the JSON as text, because no library writes a duplicate name.
+        // The JSON is created as text, because no library writes a duplicate name.
         let results: Vec<String> = results
             .iter()
             .map(|result| format!("\"GetCallerIdentityResult\":{result},"))
@@ -302,7 +302,7 @@ pub(super) fn assumed(action: &str, assumed: &Assumed) -> String {
         principal,
     } = assumed;
     let expiration =
-        Timestamp::try_from(credentials.expiration).expect("a time of this age of the world");
+        Timestamp::try_from(credentials.expiration).expect("a time in the supported range");
     format!(
         "<{action}Response xmlns=\"https://sts.amazonaws.com/doc/{VERSION}/\"><{action}Result><Credentials>\
          <AccessKeyId>{}</AccessKeyId><SecretAccessKey>{}</SecretAccessKey><SessionToken>{}</SessionToken>\
@@ -318,7 +318,7 @@ pub(super) fn assumed(action: &str, assumed: &Assumed) -> String {
     )
 }
 
-/// The response to a refused call.
+/// The response to a denied call.
 pub(super) fn error(denied: &Denied, as_json: bool) -> String {
     let kind = if denied.status < 500 {
         "Sender"

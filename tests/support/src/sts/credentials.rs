@@ -9,7 +9,7 @@ use base64::prelude::BASE64_STANDARD;
 
 use crate::clock::now;
 
-/// The alphabet of access key IDs.
+/// The characters that an access key ID can contain.
 const ID_ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
 /// The identity of a caller, in the fields of `GetCallerIdentity`.
@@ -24,7 +24,7 @@ pub struct Principal {
 }
 
 impl Principal {
-    /// An instance in its instance identity role, whose credentials are available only from instance metadata.
+    /// An instance that uses its instance identity role, whose credentials are available only from instance metadata.
     pub fn instance(account: &str, instance: &str) -> Self {
         Self {
             arn: format!("arn:aws:sts::{account}:assumed-role/aws:ec2-instance/{instance}"),
@@ -33,12 +33,12 @@ impl Principal {
         }
     }
 
-    /// An instance in the role of its instance profile.
+    /// An instance that uses the role in its instance profile.
     pub fn instance_profile(account: &str, role: &str, instance: &str) -> Self {
         Self::session(account, role, instance)
     }
 
-    /// The session of an assumed role, with a session name chosen by the caller.
+    /// The session of an assumed role, with a session name that the caller chose.
     pub fn session(account: &str, role: &str, session: &str) -> Self {
         Self {
             arn: format!("arn:aws:sts::{account}:assumed-role/{role}/{session}"),
@@ -86,7 +86,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// All credentials, by access key ID.
+/// All credentials, keyed by access key ID.
 #[derive(Debug, Default)]
 pub(super) struct Issued(HashMap<String, (Credentials, Principal)>);
 
@@ -109,7 +109,8 @@ impl Issued {
         credentials
     }
 
-    /// The same credentials, with an access key ID that contains the account, as for the sessions in simulated EC2.
+    /// Issues the same credentials, with an access key ID that contains the account, as for sessions in the simulated
+    /// EC2.
     pub(super) fn issue_of(
         &mut self,
         principal: &Principal,
@@ -131,7 +132,7 @@ impl Issued {
             access_key_id: id.to_owned(),
             secret_access_key: secret.to_owned(),
             session_token: String::new(),
-            // Timestamps have four digits for the year, so the expiry time is long before the year 10000.
+            // Timestamps have a four-digit year, so the expiry time is long before the year 10000.
             expiration: now() + std::time::Duration::from_hours(24 * 365 * 50),
         };
         let before = self.0.insert(id.to_owned(), (credentials, principal));

@@ -1,14 +1,14 @@
-//! Faults in calls and connections.
+//! Faults in calls and in connections.
 
 use std::time::Duration;
 
 use super::Principal;
 pub use crate::api_server::Times;
 
-/// A fault of a call.
+/// A fault in a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// An error in the format of AWS.
+    /// The response is an error in AWS's format.
     Error {
         /// The HTTP status.
         status: u16,
@@ -17,7 +17,7 @@ pub enum Fault {
         /// Its message.
         message: String,
     },
-    /// This response to any call.
+    /// Any call gets this response.
     Answer {
         /// The HTTP status.
         status: u16,
@@ -26,19 +26,19 @@ pub enum Fault {
         /// The body.
         body: Vec<u8>,
     },
-    /// Status 307 to this URL.
+    /// The response is status 307 with this URL.
     Redirect {
         /// The URL.
         to: String,
     },
-    /// The call is verified. The response has no result.
+    /// The call is verified. The response does not contain a result.
     NoResult,
     /// The call is verified. The response also contains this principal, as the first result.
     TwoResults {
         /// The other principal.
         other: Principal,
     },
-    /// The response has this number of bytes.
+    /// The response is this number of bytes long.
     HugeBody {
         /// The number of bytes.
         size: usize,
@@ -50,7 +50,7 @@ pub enum Fault {
     },
     /// The call is never answered.
     Hang,
-    /// The connection is closed, and no response is sent.
+    /// The connection is closed without a response.
     Cut,
 }
 
@@ -83,7 +83,7 @@ impl Fault {
         )
     }
 
-    /// An error in the format of AWS.
+    /// An error in AWS's format.
     pub fn error(status: u16, code: &str, message: &str) -> Self {
         Self::Error {
             status,
@@ -102,14 +102,14 @@ impl Fault {
     }
 }
 
-/// A fault of a connection.
+/// A fault in a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionFault {
     /// The connection is accepted, but the server never reads from it.
     Silent,
     /// The connection is closed immediately.
     Close,
-    /// The certificate comes from a CA that no client trusts.
+    /// The certificate is from a CA that no client trusts.
     AnotherAuthority,
     /// The certificate is for another host.
     AnotherName,

@@ -18,10 +18,10 @@ use super::{Credentials, Principal, State};
 /// The maximum session duration of a role that a different role assumed.
 const CHAINED: Duration = Duration::from_hours(1);
 
-/// The space for session policies and session tags, in the units that this service uses.
+/// The space for session policies and session tags, in the unit that this service uses.
 const PACKED_SIZE: usize = 2500;
 
-/// The part of the space that the tags of EKS Pod Identity use.
+/// The part of this space that the tags from EKS Pod Identity use.
 const TAGS_OF_POD_IDENTITY: usize = 2000;
 
 /// The principals that a role trusts.
@@ -31,12 +31,12 @@ pub struct Trust {
     pub principals: Vec<String>,
     /// `sts:ExternalId`.
     pub external_id: Option<String>,
-    /// The subject and the audience of tokens from the OIDC provider. The signatures of tokens are not verified here.
+    /// The subject and the audience in tokens from the OIDC provider. The signatures of tokens are not verified here.
     pub web_identity: Option<(String, String)>,
 }
 
 impl Trust {
-    /// A role that this principal can assume.
+    /// Creates a role that this principal can assume.
     pub fn of(principal: &str) -> Self {
         Self {
             principals: vec![principal.to_owned()],
@@ -52,7 +52,7 @@ impl Trust {
         self
     }
 
-    /// A role that this service account can assume.
+    /// Creates a role that this service account can assume.
     pub fn of_service_account(namespace: &str, name: &str) -> Self {
         Self {
             principals: Vec::new(),
@@ -65,7 +65,7 @@ impl Trust {
     }
 }
 
-/// The roles, by ARN.
+/// The roles, keyed by ARN.
 #[derive(Debug, Default)]
 pub(super) struct Roles(pub(super) HashMap<String, Trust>);
 
@@ -85,7 +85,7 @@ fn access_denied(caller: &str, action: &str, arn: &str) -> Denied {
     denied(403, "AccessDenied", message)
 }
 
-/// A session of the role for this caller.
+/// Creates a session of the role for this caller.
 pub(super) fn assume_role(
     state: &mut State,
     caller: &Principal,
@@ -121,8 +121,8 @@ pub(super) fn assume_role(
     Ok(assumed)
 }
 
-/// Session policies and session tags share a space whose size AWS does not publish. The tags of EKS Pod Identity use
-/// most of this space.
+/// Checks that session policies and session tags fit into the space that they share. AWS does not publish its size. The
+/// tags from EKS Pod Identity use most of this space.
 fn check_packed_size(parameters: &Parameters, is_tagged: bool) -> Result<(), Denied> {
     let policies = parameters
         .iter()
@@ -180,7 +180,7 @@ fn check(parameters: &Parameters) -> Result<(), Denied> {
     Ok(())
 }
 
-/// A session of the role for the bearer of a token.
+/// Creates a session of the role for the bearer of a token.
 pub(super) fn assume_role_with_web_identity(
     state: &mut State,
     parameters: &Parameters,

@@ -23,10 +23,10 @@ use super::{Call, Shared};
 use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate};
 use crate::serving::Cut;
 
-/// The size limit of a body, in bytes. A request has a few hundred bytes.
+/// The size limit of a body, in bytes. A request is a few hundred bytes long.
 const LARGEST_BODY: usize = 64 * 1024;
 
-/// The names of the server's certificate: its address, and some regional endpoints for clients that connect through a
+/// The names in the server's certificate: its address, and some regional endpoints for clients that connect through a
 /// proxy.
 const NAMES: [&str; 6] = [
     "127.0.0.1",

@@ -21,7 +21,7 @@ pub(super) struct Authorization<'a> {
 }
 
 impl<'a> Authorization<'a> {
-    /// Parses the header; `None` if a part is missing or appears twice.
+    /// Parses the header. Returns `None` if a part is missing or appears twice.
     pub(super) fn parse(header: &'a str) -> Option<Self> {
         let fields = header.strip_prefix(ALGORITHM)?.strip_prefix(' ')?;
         let (mut credential, mut signed_headers, mut signature) = (None, None, None);
@@ -52,16 +52,16 @@ impl<'a> Authorization<'a> {
     }
 }
 
-/// A request for signing, or for the verification of its signature.
+/// An HTTP request to be signed, or whose signature is verified.
 #[derive(Debug, Clone, Copy)]
 pub struct Signing<'a> {
     /// The method.
     pub method: &'a str,
-    /// The path, normalized and encoded as sent.
+    /// The path, normalized and encoded as in the request.
     pub path: &'a str,
     /// The query as sent.
     pub query: &'a str,
-    /// The headers, names in lower case.
+    /// The headers, with their names in lower case.
     pub headers: &'a [(String, String)],
     /// The names of the signed headers, sorted.
     pub signed_headers: &'a [&'a str],
@@ -76,7 +76,7 @@ pub struct Signing<'a> {
 }
 
 impl Signing<'_> {
-    /// The canonical request for the hash; `None` if a signed header is missing.
+    /// The canonical request for the hash. `None` if a signed header is missing.
     pub(super) fn canonical_request(&self) -> Option<String> {
         let mut canonical = format!("{}\n{}\n{}\n", self.method, self.path, self.sorted_query());
         for name in self.signed_headers {
@@ -130,11 +130,11 @@ impl Signing<'_> {
     }
 }
 
-/// The signature of a request, in hexadecimal: for tests that simulate the instance.
+/// The signature of a request in hexadecimal, for tests that simulate the instance.
 ///
 /// # Panics
 ///
-/// If a header in `signed_headers` is missing.
+/// Panics if a header in `signed_headers` is missing.
 pub fn sign(request: &Signing<'_>, secret_access_key: &str) -> String {
     let canonical = request.canonical_request().expect("every signed header");
     request.signature(secret_access_key, &request.string_to_sign(&canonical))

@@ -7,10 +7,11 @@ use super::Sequence;
 use crate::ek_ca::EkCa;
 use crate::process::{Launch, Scratch};
 
-/// The deadline for the creation, which takes a second on an idle machine. The machines that run tests are busy.
+/// The deadline for creating a TPM, which takes a second on an idle machine. The machines that run tests are busy.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// The attributes of a platform index that every user can read, as `swtpm_setup` defines it for certificates.
+/// The attributes of a platform index that every user can read, as in the indexes that `swtpm_setup` defines for
+/// certificates.
 const ATTRIBUTES: &str = "ppwrite|ppread|ownerread|authread|no_da|platformcreate|writedefine";
 
 /// Creates a new TPM in the directory `state`.
@@ -49,10 +50,10 @@ pub(super) fn make(scratch: &Scratch, state: &Path, maker: &EkCa, banks: &str) {
 #[track_caller]
 pub(super) fn copy(from: &Path, to: &Path) {
     for file in std::fs::read_dir(from).expect("a TPM has a directory") {
-        let file = file.expect("it can be listed");
+        let file = file.expect("the directory can be listed");
         // The lock belongs to the running TPM.
         if file.file_name() != ".lock" {
-            std::fs::copy(file.path(), to.join(file.file_name())).expect("it can be copied");
+            std::fs::copy(file.path(), to.join(file.file_name())).expect("the file can be copied");
         }
     }
 }
@@ -61,7 +62,7 @@ pub(super) fn copy(from: &Path, to: &Path) {
 #[track_caller]
 pub(super) fn write_certificate(sequence: &Sequence<'_>, index: u32, der: &[u8]) {
     let (index, size) = (format!("{index:#010x}"), der.len().to_string());
-    // The index may not exist.
+    // The index might not exist.
     sequence.run(&["tpm2_nvundefine", "-C", "p", &index]).ok();
     sequence.write("certificate", der);
     sequence.must(&[

@@ -20,9 +20,9 @@ pub(crate) struct Tools {
     turn: Mutex<()>,
 }
 
-/// A sequence of commands with its own files. This fixture does not run other commands during the sequence.
+/// A sequence of commands that has its own files. This fixture does not run other commands during the sequence.
 ///
-/// At the end of the sequence, no transient objects remain in the TPM, including older objects.
+/// At the end of the sequence, the TPM does not contain any transient objects, including older objects.
 #[derive(Debug)]
 pub(crate) struct Sequence<'a> {
     tools: &'a Tools,
@@ -38,7 +38,7 @@ impl Tools {
         }
     }
 
-    /// Waits for the caller's turn.
+    /// Waits until the caller gets a turn.
     pub(crate) fn sequence(&self) -> Sequence<'_> {
         Sequence {
             tools: self,
@@ -47,7 +47,7 @@ impl Tools {
         }
     }
 
-    /// Runs one tool that leaves no objects in the TPM. Returns its output.
+    /// Runs one tool that does not leave objects in the TPM. Returns its output.
     #[track_caller]
     pub(crate) fn once(&self, words: &[&str]) -> String {
         let _turn = self.turn();
@@ -92,7 +92,7 @@ impl Tools {
 }
 
 impl Sequence<'_> {
-    /// Runs a tool in the directory of the files. Returns the output or the error message.
+    /// Runs a tool in the directory of the sequence's files. Returns the output or the error message.
     pub(crate) fn run(&self, words: &[&str]) -> Result<Vec<u8>, String> {
         self.tools.start(words, Some(&self.files))
     }
@@ -103,13 +103,13 @@ impl Sequence<'_> {
         must(words, self.run(words))
     }
 
-    /// Removes all objects from the TPM. Objects with their context in a file can be used again.
+    /// Removes all objects from the TPM. An object whose context is in a file can be loaded again.
     #[track_caller]
     pub(crate) fn flush(&self) {
         self.must(&["tpm2_flushcontext", "-t"]);
     }
 
-    /// Writes a file for the tools.
+    /// Writes a file that the tools read.
     pub(crate) fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
         self.files.write(name, contents)
     }
@@ -125,7 +125,7 @@ impl Sequence<'_> {
 
 impl Drop for Sequence<'_> {
     fn drop(&mut self) {
-        // A panic because of a tool can cause this drop, so the TPM might be broken.
+        // A tool's failure can cause a panic that leads to this drop, so the TPM might not respond.
         self.run(&["tpm2_flushcontext", "-t"]).ok();
     }
 }

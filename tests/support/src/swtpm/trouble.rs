@@ -6,11 +6,11 @@ use crate::process::poll;
 /// The password of a key. Tests use it only to provoke a failed attempt.
 const PASSWORD: &str = "secret";
 
-/// The recovery time in seconds: longer than a test.
+/// The recovery time in seconds, which is longer than a test.
 const PATIENCE: u32 = 1000;
 
 impl Swtpm {
-    /// Makes the TPM reject passwords, as after too many wrong guesses.
+    /// Makes the TPM reject passwords, as it does after too many wrong guesses.
     #[track_caller]
     pub fn lock_out(&self) {
         let sequence = self.tools.sequence();
@@ -44,12 +44,13 @@ impl Swtpm {
         assert!(self.is_locked_out());
     }
 
-    /// Removes the state of the TPM, and switches it on again. From now on, the answer to every command is 0x101
+    /// Removes the state of the TPM, and switches it on again. After that, the TPM answers every command with 0x101
     /// (failure mode).
     #[track_caller]
     pub fn break_down(&self) {
         let sequence = self.tools.sequence();
-        // The TPM might still be storing the changes of the last command. A file then appears during the removal.
+        // The TPM might still be storing the changes of the last command. In this case, a file appears during the
+        // removal.
         let removed = poll(DEADLINE, || std::fs::remove_dir_all(&self.state).ok());
         assert!(removed.is_some(), "its state cannot be removed");
         let switched_on = sequence.run(&["swtpm_ioctl", "--tcp", &self.control(), "-i"]);

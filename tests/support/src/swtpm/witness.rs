@@ -11,7 +11,7 @@ pub struct Clock {
     pub reset_count: u32,
     /// The number of suspensions since the last reset.
     pub restart_count: u32,
-    /// Whether `clock` never had a higher value.
+    /// Whether `clock` has never had a higher value.
     pub safe: bool,
 }
 

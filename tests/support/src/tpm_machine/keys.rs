@@ -6,14 +6,14 @@ use crate::swtpm::Sequence;
 /// The attributes of a valid attestation key: 0x50472.
 const GOOD: &str = "fixedtpm|fixedparent|sensitivedataorigin|userwithauth|noda|restricted|sign";
 
-/// PolicyC of the TCG's "EK Credential Profile", SHA-384: the other branch of PolicyB.
+/// PolicyC (SHA-384) from the TCG's "EK Credential Profile", which is the other branch of PolicyB.
 const POLICY_C: [u8; 48] = [
     0xd6, 0x03, 0x2c, 0xe6, 0x1f, 0x2f, 0xb3, 0xc2, 0x40, 0xeb, 0x3c, 0xf6, 0xa3, 0x32, 0x37, 0xef,
     0x2b, 0x6a, 0x16, 0xf4, 0x29, 0x3c, 0x22, 0xb4, 0x55, 0xe2, 0x61, 0xcf, 0xfd, 0x21, 0x7a, 0xd5,
     0xb4, 0x94, 0x7c, 0x2d, 0x73, 0xe6, 0x30, 0x05, 0xee, 0xd2, 0xdc, 0x2b, 0x35, 0x93, 0xd1, 0x65,
 ];
 
-/// The endorsement key, according to the templates in the TCG's "EK Credential Profile".
+/// The endorsement key, whose template is from the TCG's "EK Credential Profile".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndorsementKey {
     /// Template L-1.
@@ -28,7 +28,7 @@ impl EndorsementKey {
     /// All endorsement keys.
     pub const ALL: [Self; 3] = [Self::Rsa2048, Self::P256, Self::P384];
 
-    /// The index of the key's certificate.
+    /// The index of the certificate for the key.
     pub fn certificate_index(self) -> u32 {
         match self {
             Self::Rsa2048 => 0x01c0_0002,
@@ -46,7 +46,7 @@ impl EndorsementKey {
         }
     }
 
-    /// Creates the key again as a primary key. The key's context is in `ek`, and its public part is in `ek.pub`.
+    /// Recreates the key as a primary key. Writes its context to `ek`, and its public part to `ek.pub`.
     #[track_caller]
     pub(super) fn load(self, sequence: &Sequence<'_>, format: &str) {
         let algorithm = match self {
@@ -59,7 +59,7 @@ impl EndorsementKey {
         sequence.flush();
     }
 
-    /// Starts a session that satisfies the key's policy. The context of the session is in `session`.
+    /// Starts a session that satisfies the key's policy. Writes the context of the session to `session`.
     #[track_caller]
     pub(super) fn start_session(self, sequence: &Sequence<'_>) {
         let hash = match self {
@@ -105,7 +105,7 @@ enum Origin {
 }
 
 impl AttestationKey {
-    /// A valid key: ECDSA P-256 with SHA-256, restricted, a primary key in the endorsement hierarchy.
+    /// A valid key: ECDSA P-256 with SHA-256, restricted, and a primary key in the endorsement hierarchy.
     pub fn ecdsa() -> Self {
         Self {
             hierarchy: "e",
@@ -124,7 +124,7 @@ impl AttestationKey {
         }
     }
 
-    /// An ECDSA key that is valid, except that it signs with SHA-1.
+    /// A key that is valid, except that it is an ECDSA key that signs with SHA-1.
     pub fn sha1_ecdsa() -> Self {
         Self {
             algorithm: "ecc256:ecdsa-sha1:null",
@@ -133,7 +133,7 @@ impl AttestationKey {
         }
     }
 
-    /// An RSASSA key that is valid, except that it signs with SHA-1.
+    /// A key that is valid, except that it is an RSASSA key that signs with SHA-1.
     pub fn sha1_rsassa() -> Self {
         Self {
             algorithm: "rsa2048:rsassa-sha1:null",
@@ -147,7 +147,7 @@ impl AttestationKey {
         Self::with_attributes("fixedtpm|fixedparent|sensitivedataorigin|userwithauth|noda|sign")
     }
 
-    /// A valid key, except that it can be exported from the TPM.
+    /// A key that is valid, except that it can be exported from the TPM.
     pub fn exportable() -> Self {
         Self::with_attributes("sensitivedataorigin|userwithauth|noda|restricted|sign")
     }
@@ -160,7 +160,7 @@ impl AttestationKey {
         }
     }
 
-    /// A valid key, except that it is in the owner hierarchy, so its qualified name differs.
+    /// A key that is valid, except that it is in the owner hierarchy, so its qualified name differs.
     pub fn of_the_owner() -> Self {
         Self {
             hierarchy: "o",
@@ -168,7 +168,7 @@ impl AttestationKey {
         }
     }
 
-    /// A software key, loaded next to the TPM's own keys, with the attributes of a software key.
+    /// A software key that is loaded next to the TPM's own keys, with the attributes of a software key.
     pub fn software(key: &SoftwareKey) -> Self {
         Self {
             attributes: "userwithauth|sign",
@@ -177,7 +177,7 @@ impl AttestationKey {
         }
     }
 
-    /// An imported software key: restricted, but neither created by the TPM nor confined to it.
+    /// An imported software key: restricted, but neither created by the TPM nor bound to it.
     pub fn imported(key: &SoftwareKey) -> Self {
         Self {
             attributes: "userwithauth|noda|restricted|sign",
@@ -186,12 +186,12 @@ impl AttestationKey {
         }
     }
 
-    /// The hash algorithm with which the key signs, by its name in tpm2-tools.
+    /// The hash algorithm with which the key signs, as named in tpm2-tools.
     pub(super) fn hash(&self) -> &'static str {
         self.hash
     }
 
-    /// Creates the key, with its context in the file `ak`.
+    /// Creates the key, and writes its context to the file `ak`.
     #[track_caller]
     pub(super) fn load(&self, sequence: &Sequence<'_>) {
         let key = ["-G", self.algorithm, "-a", self.attributes];

@@ -1,4 +1,4 @@
-//! Keys and statements that do not come from a TPM.
+//! Keys and statements that are not from a TPM.
 
 use std::collections::BTreeMap;
 
@@ -36,12 +36,12 @@ impl SoftwareKey {
         }
     }
 
-    /// The private key, PKCS#8.
+    /// The private key, as PKCS#8.
     pub(super) fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// `TPMT_PUBLIC` of an ECDSA P-256 attestation key with SHA-256 and these attributes, which can be false. The
+    /// The `TPMT_PUBLIC` of an ECDSA P-256 attestation key with SHA-256 and these attributes, which can be false. The
     /// attributes of a valid key are 0x50472.
     pub fn public(&self, attributes: u32) -> Vec<u8> {
         let point = self.pair().public_key().as_ref().to_vec();
@@ -50,7 +50,7 @@ impl SoftwareKey {
         // TPM_ALG_ECC, named by SHA-256.
         public.extend([0x00, 0x23, 0x00, 0x0b]);
         public.extend(attributes.to_be_bytes());
-        // No policy. Then no symmetric cipher, ECDSA with SHA-256, P-256, and no key derivation.
+        // No policy. After it: no symmetric cipher, ECDSA with SHA-256, P-256, and no key derivation.
         public.extend([0x00, 0x00]);
         public.extend([0x00, 0x10, 0x00, 0x18, 0x00, 0x0b, 0x00, 0x03, 0x00, 0x10]);
         for coordinate in [x, y] {
@@ -78,8 +78,8 @@ impl SoftwareKey {
     }
 }
 
-/// `TPMS_ATTEST` of a quote that does not come from a TPM, as if signed with a primary key of the endorsement hierarchy
-/// with this public area. The length of the register digests determines the bank: SHA-256 or SHA-384.
+/// The `TPMS_ATTEST` of a quote that is not from a TPM, as if it were signed with a primary key in the endorsement
+/// hierarchy that has this public area. The length of the register digests determines the bank: SHA-256 or SHA-384.
 pub fn forged_quote<D: AsRef<[u8]>>(
     ak_public: &[u8],
     qualifying_data: &[u8],
@@ -103,7 +103,7 @@ pub fn forged_quote<D: AsRef<[u8]>>(
         &[0xff, 0x54, 0x43, 0x47, 0x80, 0x18][..],
         &super::with_length(&qualified),
         &super::with_length(qualifying_data),
-        // The clock, two resets, no restart, and the value "safe". Then the firmware version.
+        // The clock, two resets, no restart, and the value "safe". After it, the firmware version.
         &60_000_u64.to_be_bytes(),
         &2_u32.to_be_bytes(),
         &0_u32.to_be_bytes(),

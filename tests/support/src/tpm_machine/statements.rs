@@ -31,7 +31,7 @@ impl TpmMachine {
         }
     }
 
-    /// Quotes any PCRs, selected in the form of tpm2-tools: `sha1:0,1+sha256:4`.
+    /// Quotes any PCRs, which are selected as in tpm2-tools: `sha1:0,1+sha256:4`.
     #[track_caller]
     pub fn quote_over(&self, qualifying_data: &[u8], selection: &str) -> Statement {
         self.quote_in(&self.loaded(), qualifying_data, selection, &[])
@@ -41,7 +41,7 @@ impl TpmMachine {
     ///
     /// # Errors
     ///
-    /// If the key is restricted.
+    /// Panics if the key is restricted.
     #[track_caller]
     pub fn sign(&self, message: &[u8]) -> Result<Vec<u8>, String> {
         let sequence = self.loaded();
@@ -52,11 +52,11 @@ impl TpmMachine {
         Ok(sequence.read("signature"))
     }
 
-    /// Signs bytes that the TPM itself has hashed, which a restricted key also does: TPM2_Hash.
+    /// Signs bytes that the TPM itself has hashed (TPM2_Hash), which is also possible with a restricted key.
     ///
     /// # Errors
     ///
-    /// If the bytes begin like a TPM statement and the key is restricted.
+    /// Panics if the bytes begin like a TPM statement and the key is restricted.
     #[track_caller]
     pub fn sign_with_ticket(&self, message: &[u8]) -> Result<Vec<u8>, String> {
         let sequence = self.loaded();
@@ -70,7 +70,7 @@ impl TpmMachine {
     }
 
     /// Certifies another key that the TPM has loaded: TPM2_Certify. Returns the key's public area and the TPM's
-    /// statement. The qualifying data is 00ff55aa, because tpm2-tools do not have an option for it.
+    /// statement. The qualifying data is 00ff55aa, because tpm2-tools does not have an option for it.
     #[track_caller]
     pub fn certify(&self, other: &AttestationKey) -> (Vec<u8>, Statement) {
         let certified = self.with_attestation_key(other.clone());

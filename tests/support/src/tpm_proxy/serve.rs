@@ -1,4 +1,4 @@
-//! Connections of the proxy, each with one thread for each direction.
+//! The connections of the proxy, each of which has one thread for each direction.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use super::{Fault, Shared};
 
-/// The size of the header of every command and answer: tag, size and code.
+/// The size of the header of each command and each answer: tag, size and code.
 const HEADER: usize = 10;
 
-/// The size limit of a message. The buffer of a TPM has at most a few kibibytes.
+/// The size limit of a message. The buffer of a TPM is at most a few kibibytes long.
 const LARGEST: usize = 64 * 1024;
 
 pub(super) fn accept(listener: &TcpListener, tpm: SocketAddr, data: bool, shared: &Arc<Shared>) {
@@ -64,7 +64,7 @@ fn pass(client: &TcpStream, tpm: &TcpStream) -> io::Result<()> {
     io::copy(&mut &*client, &mut &*tpm).map(drop)
 }
 
-/// Forwards commands and responses until a side or a fault ends the connection.
+/// Forwards commands and responses until one of the sides or a fault ends the connection.
 fn converse(mut client: &TcpStream, mut tpm: &TcpStream, shared: &Shared) -> io::Result<()> {
     loop {
         let request = message(client)?;
@@ -73,14 +73,14 @@ fn converse(mut client: &TcpStream, mut tpm: &TcpStream, shared: &Shared) -> io:
             None => {}
             Some(Fault::Slow(late)) => shared.pause(late),
             Some(Fault::Hang) => {
-                // In the meantime, other clients can use the TPM.
+                // During this time, other clients can use the TPM.
                 tpm.shutdown(Shutdown::Both)?;
                 shared.pause(Duration::MAX);
                 return Ok(());
             }
             Some(Fault::Cut) => return Ok(()),
             Some(Fault::Answer(code)) => {
-                // TPM_ST_NO_SESSIONS, without data after the header.
+                // TPM_ST_NO_SESSIONS, without any data after the header.
                 let response = [&[0x80, 0x01, 0, 0, 0, 10][..], &code.to_be_bytes()].concat();
                 shared.answered(number, &request, &response);
                 client.write_all(&response)?;
@@ -94,7 +94,7 @@ fn converse(mut client: &TcpStream, mut tpm: &TcpStream, shared: &Shared) -> io:
     }
 }
 
-/// One command or answer, with its header.
+/// One command or one answer, with its header.
 fn message(mut from: &TcpStream) -> io::Result<Vec<u8>> {
     let mut message = vec![0; HEADER];
     from.read_exact(&mut message)?;

@@ -1,4 +1,4 @@
-//! Writes to `/approval` and `/status`.
+//! Tests of writes to `/approval` and `/status`.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

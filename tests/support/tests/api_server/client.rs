@@ -1,4 +1,4 @@
-//! A simple client of the server.
+//! A simple test client for the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 
-/// A deadline longer than any wait of a test.
+/// A deadline that is longer than any wait in a test.
 pub const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The path of certificate requests.
 pub const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
-/// A signer of this project.
+/// A signer from this project.
 pub const SIGNER: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-null";
 
-/// A client with one authentication method.
+/// A client that uses one authentication method.
 pub struct Caller {
     client: Client,
     url: String,
@@ -30,12 +30,12 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// A client with the bootstrap token.
+    /// A client that uses the bootstrap token.
     pub fn bootstrap(server: &ApiServer) -> Self {
         Self::with_token(server, TOKEN)
     }
 
-    /// A client with a token.
+    /// A client that uses a token.
     pub fn with_token(server: &ApiServer, token: &str) -> Self {
         Self {
             client: build(server, None),
@@ -44,7 +44,7 @@ impl Caller {
         }
     }
 
-    /// A client with a client certificate.
+    /// A client that uses a client certificate.
     pub fn with_certificate(server: &ApiServer, pair: &KeyAndCertificate) -> Self {
         Self {
             client: build(server, Some(pair)),
@@ -114,7 +114,7 @@ fn build(server: &ApiServer, identity: Option<&KeyAndCertificate>) -> Client {
         .with_root_certificates(roots);
     let config = match identity {
         Some(pair) => {
-            // Unlike the resolver of the usual API, this resolver also presents certificates that rustls cannot parse.
+            // Unlike the resolver in the usual API, this resolver also presents certificates that rustls cannot parse.
             let key = any_supported_type(&pair.key_der()).unwrap();
             let shown = CertifiedKey::new(vec![pair.certificate_der()], key);
             config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(shown)))
@@ -136,7 +136,7 @@ pub fn csr(name: &str, node: &str) -> Value {
     csr_of(name, pem.as_bytes())
 }
 
-/// The body of a request with these bytes.
+/// The body of a request that contains these bytes.
 pub fn csr_of(name: &str, request: &[u8]) -> Value {
     json!({
         "apiVersion": "certificates.k8s.io/v1",

@@ -1,4 +1,4 @@
-//! Kinds that a test defines, with the rules of custom resources.
+//! Tests of kinds that a test defines, with the rules for custom resources.
 
 use kubelet_authenticator_test_support::api_server::{ApiServer, Definition};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::client::{Caller, message, read};
 
 const MACHINES: &str = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/machines";
 
-/// A server with Machines in two versions.
+/// A server that serves Machines in two versions.
 fn server() -> ApiServer {
     let server = ApiServer::start();
     for version in ["v1beta2", "v1beta1"] {

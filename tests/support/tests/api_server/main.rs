@@ -1,4 +1,5 @@
-//! The in-memory API server is as strict as the real API server: authorization, stored objects and write conflicts.
+//! Tests that the in-memory API server is as strict as the real API server: authorization, stored objects and write
+//! conflicts.
 
 mod access;
 mod approval;

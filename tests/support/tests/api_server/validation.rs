@@ -1,4 +1,4 @@
-//! Invalid objects that the server refuses, and unusual objects that it stores.
+//! Tests of invalid objects that the server rejects, and of unusual objects that it stores.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

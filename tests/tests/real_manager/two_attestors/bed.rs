@@ -1,4 +1,4 @@
-//! A Cluster with EC2 instances and with hosts that have TPMs, one node of each kind, and requests on their behalf.
+//! A Cluster with EC2 instances and with hosts that have TPMs, one node of each kind, and the requests on their behalf.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,17 +23,17 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 
-/// A lifetime with a renewal after 60 to 84 seconds, so that the values that a test reads from the store are valid for
-/// some time.
+/// A lifetime for which the renewal is after 60 to 84 seconds, so that the values that a test reads from the store are
+/// valid for some time.
 const SECONDS: u32 = 120;
 
-/// A lease duration that causes frequent requests from the kubelet, so that a renewal happens soon after it is due.
+/// A lease duration that makes the kubelet send frequent requests, so that a renewal happens soon after it is due.
 const LEASE: u32 = 12;
 
 /// A challenge key in the format of `openssl rand -hex 32`, but not random.
 const KEY: &str = "0f";
 
-/// A node, and its machine.
+/// A node, and the machine on which it runs.
 pub struct Node<M> {
     pub machine: Machine,
     pub kubelet: Kubelet,
@@ -47,7 +47,7 @@ pub struct Bed {
     _keys: Scratch,
 }
 
-/// A node of each kind.
+/// One node of each kind.
 pub struct Nodes {
     pub instance: Node<Instance>,
     pub host: Node<TpmMachine>,
@@ -89,25 +89,25 @@ impl Bed {
         }
     }
 
-    /// Launches an instance of the cluster, which has no Machine.
+    /// Launches an instance in the cluster that does not have a Machine.
     pub fn launch(&self) -> Instance {
         self.cloud.launch(&[(&owned("prod-1"), "owned")])
     }
 
-    /// A Machine for this instance.
+    /// Creates a Machine for this instance.
     pub fn machine_of(&self, name: &str, instance: &Instance) -> Machine {
         let builder = self.scene.cluster.machine(name);
         let builder = builder.provider_id(&instance.provider_id());
         builder.node_name(instance.node_name()).create()
     }
 
-    /// A Machine for the host with this TPM.
+    /// Creates a Machine for the host with this TPM.
     pub fn machine_with(&self, name: &str, tpm: &TpmMachine) -> Machine {
         let builder = self.scene.cluster.machine(name);
         builder.provider_id(&provider_id(tpm)).create()
     }
 
-    /// A request with evidence from this instance.
+    /// Creates a request with evidence from this instance.
     pub fn by_aws(&self, of: &Instance, node_name: &str, provider_id: &str) -> Application {
         let audience = self.audience();
         let now = self.cloud.sts().now();
@@ -117,7 +117,7 @@ impl Bed {
         Application::proving(node_name, provider_id, Provider::AWS, evidence)
     }
 
-    /// A first request with evidence from this TPM.
+    /// Creates a first request with evidence from this TPM.
     pub fn by_tpm(&self, of: &TpmMachine, node_name: &str, provider_id: &str) -> Application {
         let requester = self.requester(node_name, provider_id);
         requester.carrying(&TpmEvidence::Enrol(requester.enrolment(of)))
@@ -152,7 +152,7 @@ impl Bed {
         Answer { application, csr }
     }
 
-    /// The same request for this provider's signer, regardless of the content of the request.
+    /// Sends the same request to this provider's signer, regardless of the content of the request.
     pub fn ask_signer_of(
         &self,
         provider: &Provider,
@@ -167,7 +167,7 @@ impl Bed {
         Answer { application, csr }
     }
 
-    /// A kubeconfig with the certificate that this kubelet has now.
+    /// A kubeconfig that contains this kubelet's current certificate.
     pub fn certificate_of(&self, kubelet: &Kubelet) -> PathBuf {
         let store = kubelet.var_lib().join("kubelet-authenticator");
         let pem = std::fs::read_to_string(store.join("kubelet-client.pem")).unwrap();
@@ -177,7 +177,7 @@ impl Bed {
         })
     }
 
-    /// A kubeconfig with the issued certificate.
+    /// A kubeconfig that contains the issued certificate.
     #[track_caller]
     pub fn certificate_in(&self, answer: &Answer) -> PathBuf {
         self.kubeconfig(KeyAndCertificate {
@@ -227,7 +227,7 @@ fn is_challenged(csr: &Value) -> bool {
     reason_of(csr, "Failed") == Some("ChallengeIssued")
 }
 
-/// A new TPM, with the endorsement key that the plugin prefers.
+/// Creates a TPM with the endorsement key that the plugin prefers.
 pub fn tpm() -> TpmMachine {
     TpmMachine::new(Arc::new(Swtpm::start()), EndorsementKey::P384)
 }
@@ -262,7 +262,7 @@ impl Nodes {
     }
 }
 
-/// A kubelet at an address that the infrastructure reports.
+/// Starts a kubelet at an address that the infrastructure reports.
 fn start(machine: &Machine, builder: KubeletBuilder) -> Kubelet {
     let builder = builder.lease_duration(LEASE);
     let builder = builder.server_tls_bootstrap().reachable();

@@ -17,18 +17,18 @@ pub const OTHER_ACCOUNT: &str = "200000000002";
 /// The namespaces whose annotations the runtime does not read.
 pub const IGNORED: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 
-/// The config map of accounts.
+/// The name of the ConfigMap that maps accounts.
 pub const ACCOUNT_MAP: &str = "ack-role-account-map";
 
-/// The config map of teams.
+/// The name of the ConfigMap that maps teams.
 pub const TEAM_MAP: &str = "ack-role-team-map";
 
 /// A case.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// The Namespaces, config maps and selectors.
+    /// The Namespaces, ConfigMaps and selectors.
     pub objects: Vec<Value>,
-    /// The namespace of the cluster and its instances.
+    /// The namespace of the cluster and of its instances.
     pub namespace: String,
     /// The labels of the cluster and of its instances.
     pub labels: Value,
@@ -63,7 +63,7 @@ impl Case {
         }));
     }
 
-    /// Adds a config map.
+    /// Adds a ConfigMap.
     pub fn map(&mut self, name: &str, data: &Value) {
         self.objects.push(json!({
             "apiVersion": "v1", "kind": "ConfigMap",
@@ -90,7 +90,7 @@ impl Case {
         self.objects.iter().find(is_it)
     }
 
-    /// An annotation of the cluster's Namespace, if it is not empty.
+    /// An annotation on the cluster's Namespace, if it is not empty.
     pub fn annotation(&self, name: &str) -> Option<&str> {
         let namespace = self.object("Namespace", &self.namespace)?;
         let annotation = &namespace["metadata"]["annotations"][format!("services.k8s.aws/{name}")];
@@ -98,7 +98,7 @@ impl Case {
     }
 
     /// The visible case: the same case, changed so that the runtime reads all of it. The visible case has no status,
-    /// and its namespace is a namespace whose annotations the runtime reads.
+    /// and is in a namespace whose annotations the runtime reads.
     pub fn visible(&self) -> Self {
         let mut visible = self.clone();
         visible.owner_account.clear();
@@ -120,7 +120,7 @@ impl Case {
         IGNORED.contains(&&*self.namespace)
     }
 
-    /// The config map that determines the role, and the account or team that is looked up in this config map.
+    /// The ConfigMap that determines the role, and the account or team that is looked up in this ConfigMap.
     pub fn looked_up(&self) -> Option<(&'static str, &str)> {
         if self.selectors {
             return None;
@@ -131,12 +131,12 @@ impl Case {
             .or_else(|| account.map(|account| (ACCOUNT_MAP, account)))
     }
 
-    /// The value of a key in a config map.
+    /// The value for a key in a ConfigMap.
     pub fn data(&self, map: &str, key: &str) -> Option<&str> {
         self.object("ConfigMap", map)?["data"][key].as_str()
     }
 
-    /// The case for the judge.
+    /// The case in the format for the judge.
     pub fn asked(&self) -> Value {
         let of_kind = |kind: &str| -> Vec<&Value> {
             self.objects

@@ -84,12 +84,12 @@ impl Rule {
     }
 }
 
-/// The rules that explain the differences between our resolution of a case and the original's answer. `visible` is the
-/// original's answer for the visible case. Empty if there is no difference.
+/// Returns the rules that explain the differences between the project's resolution of a case and the original's answer.
+/// `visible` is the original's answer for the visible case. Empty if there is no difference.
 ///
 /// # Errors
 ///
-/// No rule explains the difference.
+/// Returns an error if no rule explains the difference.
 pub fn compare(
     case: &Case,
     ours: &Result<Plan, ResolutionError>,
@@ -126,7 +126,7 @@ fn only(plan: &Plan) -> Option<&Role> {
     }
 }
 
-/// A value in a config map, as our side parses it: the ARN, the external ID and the session name.
+/// A value in a ConfigMap, as the project parses it: the ARN, the external ID and the session name.
 fn read(value: &str) -> Option<[&str; 3]> {
     let value = value.trim();
     if value.starts_with("arn:") {
@@ -149,7 +149,7 @@ struct Difference<'a> {
 }
 
 impl Difference<'_> {
-    /// The answers are the same.
+    /// Whether the answers are the same.
     fn is_none(&self) -> bool {
         let is_their_role = |role: &Role| {
             let arn = (role.arn.to_string(), role.arn.account().to_owned());
@@ -183,7 +183,7 @@ impl Difference<'_> {
         }
     }
 
-    /// A role without an external ID, and with the session of its account, team or selector.
+    /// Whether the answer is a role without an external ID, with the session of its account, team or selector.
     fn is_plain(&self, role: &Role) -> bool {
         let id = match self.case.looked_up() {
             Some((_, id)) => id,
@@ -199,13 +199,13 @@ impl Difference<'_> {
         *self.theirs == own()
     }
 
-    /// Their answer comes from the config map.
+    /// Whether their answer comes from the ConfigMap.
     fn is_looked_up(&self) -> bool {
         let looked_up = self.case.looked_up();
         looked_up.is_some_and(|(map, id)| *self.theirs == lookup(self.case, map, id))
     }
 
-    /// The config map and the key that their runtime uses.
+    /// The ConfigMap and the key that their runtime uses.
     fn key(&self) -> Option<(&'static str, &str)> {
         let (map, id) = self.case.looked_up()?;
         let key = key(self.case, map, id);
@@ -249,7 +249,7 @@ impl Difference<'_> {
         !self.case.selectors && !is_known && is_unknown && self.is_own()
     }
 
-    /// If the key of the service is empty, their runtime uses the plain key.
+    /// Whether the difference is an empty key for the service, for which their runtime uses the plain key.
     fn empty_service_key(&self) -> bool {
         let Err(ResolutionError::CarmEmptyValue { map, key }) = self.ours else {
             return false;
@@ -270,7 +270,7 @@ impl Difference<'_> {
         !is_number && is_looked_up && self.is_looked_up()
     }
 
-    /// Their runtime uses the value unchanged, or refuses it unchanged.
+    /// Whether the difference is a value that their runtime uses unchanged, or rejects unchanged.
     fn account_of_role(&self) -> bool {
         let Err(ResolutionError::AccountMismatch(AccountMismatch::OfNamespace { annotated, role })) =
             self.ours
@@ -287,7 +287,8 @@ impl Difference<'_> {
             && self.is_looked_up()
     }
 
-    /// Their parser requires six parts, for any service.
+    /// Whether the difference is an ARN that is not the ARN of a role: their parser requires six parts, for any
+    /// service.
     fn arn_of_no_role(&self) -> bool {
         let Ok((role, _)) = self.theirs else {
             return false;
@@ -322,7 +323,7 @@ impl Difference<'_> {
         ours.is_some_and(is_trimmed) && self.is_looked_up()
     }
 
-    /// Their runtime uses a value as an ARN.
+    /// Whether the difference is a value with several fields, which their runtime uses as an ARN.
     fn fields(&self) -> bool {
         let (Some(role), Some((_, id))) = (
             self.ours.as_ref().ok().and_then(only),
@@ -351,7 +352,7 @@ impl Difference<'_> {
         self.case.selectors && is_none && matching(self.case).is_empty() && self.is_own()
     }
 
-    /// Their runtime ignores invalid selectors: only the valid selectors decide.
+    /// Whether the difference is an invalid selector, which their runtime ignores: only the valid selectors count.
     fn invalid_selector(&self) -> bool {
         let names: &[String] = match self.ours {
             Err(ResolutionError::RoleSelectorConflict(names)) => names,
@@ -377,7 +378,7 @@ fn is_named(objects: &[&Value], names: &[String]) -> bool {
     of_objects == names
 }
 
-/// The name of the session of an account, team or selector.
+/// The name of the session for an account, team or selector.
 fn session(id: &str) -> String {
     let allowed = |c: &char| c.is_ascii_alphanumeric() || "_+=,.@-".contains(*c);
     format!("node-attestation-{id}")

@@ -6,7 +6,7 @@ use super::case::{ACCOUNT_MAP, Case, IGNORED, OTHER_ACCOUNT, TEAM_MAP, THEIRS, a
 use crate::random::Random;
 use crate::stored::NAMESPACES;
 
-/// The case with this number. Every other case uses selectors.
+/// The case with this number. Every second case uses selectors.
 pub fn case(number: usize) -> Case {
     let random = &mut Random::of_case(number);
     let mut case = Case::new();
@@ -60,7 +60,7 @@ fn carm(case: &mut Case, labels: &Value, random: &mut Random) {
     }
 }
 
-/// The data of a config map.
+/// The data in a ConfigMap.
 fn map(keys: &[&str], random: &mut Random) -> Option<Value> {
     if random.once_in(10) {
         return None;

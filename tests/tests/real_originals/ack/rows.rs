@@ -1,4 +1,4 @@
-//! Manual cases from the table in docs/tenancy-cases.md.
+//! Tests with manual cases from the table in docs/tenancy-cases.md.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::stored::stored;
 const ACCOUNTS: &str = "ack-role-account-map";
 const TEAMS: &str = "ack-role-team-map";
 
-/// A case with annotations and config maps.
+/// A case with annotations and ConfigMaps.
 fn carm(annotations: &Value, maps: Vec<(&str, Value)>) -> Case {
     let mut case = Case::new();
     let annotations = annotations.as_object().unwrap().iter();

@@ -8,10 +8,11 @@ use super::case::{ACCOUNT_MAP, Case};
 /// The account of the controller's credentials in the judge.
 pub const CONTROLLER: &str = "111122223333";
 
-/// The role, which is empty for the controller's own credentials, and the account of the credentials, or an error.
+/// The role, which is empty if the controller's own credentials are used, and the account of the credentials, or an
+/// error.
 pub type Answer = Result<(String, String), String>;
 
-/// The answer of the judge.
+/// The answer from the judge.
 pub fn answer(of_judge: &Value) -> Answer {
     let text = |name: &str| of_judge[name].as_str().unwrap().to_owned();
     match text("error") {
@@ -25,7 +26,7 @@ pub fn own() -> Answer {
     Ok((String::new(), CONTROLLER.to_owned()))
 }
 
-/// The role with this text. Their parser requires six parts, for any service.
+/// The role in this text. Their parser requires six parts, for any service.
 pub fn role(text: &str) -> Result<(String, String), &'static str> {
     if !text.starts_with("arn:") {
         return Err("arn: invalid prefix");
@@ -36,7 +37,7 @@ pub fn role(text: &str) -> Result<(String, String), &'static str> {
     }
 }
 
-/// The key for this account or team: the key of the service, if it has a value.
+/// The key for this account or team, which is the key for the service if it has a value.
 pub fn key(case: &Case, map: &str, id: &str) -> String {
     let of_service = format!("ec2.{id}");
     let value = case.data(map, &of_service);
@@ -50,7 +51,7 @@ pub fn lookup(case: &Case, map: &str, id: &str) -> Answer {
         _ if case.object("ConfigMap", map).is_none() => "CARM configmap not found",
         None => "key not found in CARM configmap",
         Some("") => "role value is empty in CARM configmap",
-        // The error names the config map of teams for accounts and teams.
+        // The error refers to the ConfigMap of teams, for accounts and teams.
         Some(value) => {
             return role(value).map_err(|why| {
                 format!("parsing role ARN {value:?} from \"ack-role-team-map\" configmap: {why}")
@@ -62,7 +63,7 @@ pub fn lookup(case: &Case, map: &str, id: &str) -> Answer {
     ))
 }
 
-/// The role that the valid selectors among these selectors name.
+/// The role in the valid selectors among these selectors.
 pub fn of_selectors(selectors: &[&Value]) -> Answer {
     let valid: Vec<_> = selectors
         .iter()
@@ -78,7 +79,7 @@ pub fn of_selectors(selectors: &[&Value]) -> Answer {
     }
 }
 
-/// `Matches` of pkg/runtime/iamroleselector/matcher.go: the selectors that match, valid or not, by name.
+/// `Matches` of pkg/runtime/iamroleselector/matcher.go: the selectors that match, valid or not, sorted by name.
 pub fn matching(case: &Case) -> Vec<&Value> {
     let namespace = case.object("Namespace", &case.namespace);
     let of_namespace = namespace.map_or(&Value::Null, |namespace| &namespace["metadata"]["labels"]);
@@ -143,8 +144,8 @@ fn items(list: &Value) -> Vec<&Value> {
     list.as_array().into_iter().flatten().collect()
 }
 
-/// The answer for a case, derived from the answer for the visible case. The runtime does not read the annotations of
-/// some namespaces, and reads the status.
+/// The answer to a case, derived from the answer to the visible case. The runtime does not read the annotations of some
+/// namespaces, and reads the status.
 pub fn with_what_it_hides(case: &Case, visible: &Answer) -> Answer {
     let answer = if case.is_ignored() && !case.selectors {
         own()

@@ -24,8 +24,8 @@ pub struct Case {
 }
 
 impl Case {
-    /// A cluster in `tenant-a` that does not name an identity, its Namespace, and another Namespace, without any
-    /// identities.
+    /// Creates a cluster in `tenant-a` that does not refer to an identity, its Namespace, and another Namespace,
+    /// without any identities.
     pub fn new(number: usize) -> Self {
         let [own, other] = NAMESPACES;
         Self {
@@ -42,13 +42,13 @@ impl Case {
         }
     }
 
-    /// Makes the cluster name this identity.
+    /// Makes the cluster refer to this identity.
     pub fn of(mut self, kind: &str, name: &str) -> Self {
         self.cluster["spec"]["identityRef"] = json!({"kind": kind, "name": name});
         self
     }
 
-    /// Puts the cluster into the other namespace.
+    /// Moves the cluster to the other namespace.
     pub fn in_the_other_namespace(mut self) -> Self {
         self.cluster["metadata"]["namespace"] = json!(NAMESPACES[1]);
         self
@@ -69,8 +69,8 @@ impl Case {
         self.with("AWSClusterControllerIdentity", "default", everybody)
     }
 
-    /// Adds a role with this name and a source of this kind and name, with more fields. STS permits all accounts to
-    /// assume the role.
+    /// Adds a role with this name, a source of this kind and name, and these additional fields. STS permits all
+    /// accounts to assume the role.
     pub fn with_role(mut self, name: &str, source: (&str, &str), more: Value) -> Self {
         let arn = self.arn(name);
         let mut spec = json!({
@@ -82,7 +82,7 @@ impl Case {
         self.with("AWSClusterRoleIdentity", name, spec)
     }
 
-    /// Adds a static identity with this name and the Secret with the same name, which STS recognizes.
+    /// Adds a static identity with this name, and the Secret with the same name, which STS recognizes.
     pub fn with_static(self, name: &str, more: Value) -> Self {
         let id = self.key_id(name);
         let mut spec = json!({"allowedNamespaces": {}, "secretRef": name});
@@ -148,7 +148,7 @@ impl Case {
         })
     }
 
-    /// The case as text for a developer who investigates a difference.
+    /// The case as text, for a developer who investigates a difference.
     pub fn shown(&self) -> String {
         let trusts: Vec<String> = self
             .trusts
@@ -189,7 +189,7 @@ pub fn secret(namespace: &str, name: &str, data: &[(&str, &str)]) -> Value {
     })
 }
 
-/// Sets fields; `null` removes a field.
+/// Sets fields. `null` removes a field.
 pub fn merge(into: &mut Value, fields: Value) {
     let Value::Object(fields) = fields else {
         return;

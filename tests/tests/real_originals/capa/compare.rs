@@ -1,4 +1,4 @@
-//! The differences between both sides, each with the rule that explains the difference.
+//! The differences between both sides, each with the rule that explains it.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::sides::{Assumed, Ours, Sides, Theirs, own};
 
-/// The SDK's error text for an access key without an ID or a secret.
+/// The SDK's error about an access key without an ID or a secret.
 const EMPTY_KEY: &str = "static credentials are empty";
 
-/// The error text of Go for an access key with a line break.
+/// Go's error about an access key with a line break.
 const INVALID_HEADER: &str = "invalid header field value";
 
 /// A row of the table "Differences from CAPA and ACK" in docs/tenancy-cases.md.
@@ -76,7 +76,7 @@ impl Rule {
 ///
 /// # Errors
 ///
-/// A difference that no rule explains.
+/// Returns an error if there is a difference that no rule explains.
 pub fn compare(sides: &Sides) -> Result<BTreeSet<Rule>, String> {
     let (ours, theirs) = (&sides.ours, &sides.theirs);
     let mut rules = BTreeSet::new();
@@ -113,7 +113,7 @@ fn no_calls(sides: &Sides) -> Result<(), String> {
         .ok_or_else(|| "STS was called".to_owned())
 }
 
-/// Whether the provider refuses for the same reason, in its error text and in its conditions.
+/// Whether the provider's refusal has the same reason, both in its error text and in its conditions.
 fn is_same(sides: &Sides, error: &ResolutionError, text: &str) -> bool {
     let reason = |kind: &str| sides.reasons.get(kind).map(String::as_str);
     let retrieved =
@@ -195,7 +195,7 @@ fn of_ends(sides: &Sides, rules: &mut BTreeSet<Rule>) -> Option<Rule> {
                 identity,
                 invalid: InvalidRoleSpec::PolicyArns,
             } => {
-                // The credentials are not sent, so their fault has no effect.
+                // The credentials are not sent, so a fault in them has no effect.
                 let is_assumed = calls.iter().any(|call| call.role == *arn(sides, identity));
                 let beneath = || is_refused_beneath(sides, identity);
                 let has_no_arns = calls.iter().all(|call| call.policy_arns.is_empty());
@@ -230,7 +230,7 @@ fn of_ends(sides: &Sides, rules: &mut BTreeSet<Rule>) -> Option<Rule> {
             {
                 (identity.kind == IdentityKind::Static).then_some(Rule::SecretFirst)
             }
-            // The same refusal, but the provider's condition names the cluster's identity.
+            // The refusal is the same, but the provider's condition contains the name of the cluster's identity.
             ResolutionError::SourceUsageUnauthorized { identity, .. } => {
                 let named = &sides.case.cluster["spec"]["identityRef"]["name"];
                 let IdentityRef { kind, name } = identity;
@@ -243,8 +243,8 @@ fn of_ends(sides: &Sides, rules: &mut BTreeSet<Rule>) -> Option<Rule> {
                 is_same.then_some(Rule::SameName)
             }
             ResolutionError::SecretMalformed { .. } => {
-                // The provider uses the key unchanged. With a role on top, STS rejects the key, or the key is not valid
-                // in a header.
+                // The provider uses the key unchanged. If a role is assumed with it, STS rejects the key, or the key is
+                // not valid in a header.
                 let first = calls.first().map(|call| &*call.outcome);
                 let is_used = match end {
                     Theirs::Keys(_) => calls.is_empty(),
@@ -359,7 +359,7 @@ fn all_calls(sides: &Sides, rules: &mut BTreeSet<Rule>) -> Result<(), String> {
     (0..ours.len()).try_for_each(|index| call(sides, index, rules))
 }
 
-/// Compares a call of both sides, field by field.
+/// Compares a call by both sides, field by field.
 fn call(sides: &Sides, index: usize, rules: &mut BTreeSet<Rule>) -> Result<(), String> {
     let (ours, theirs) = (&sides.ours.calls[index], &sides.theirs.calls[index]);
     let plan = sides.plan.as_ref().ok_or("a call without a plan")?;

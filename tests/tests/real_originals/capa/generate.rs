@@ -1,4 +1,4 @@
-//! Generated cases: a valid chain of identities, usually with a fault.
+//! Generates cases: a valid chain of identities, usually with a fault.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -55,9 +55,9 @@ fn namespaces(case: &mut Case, random: &mut Random) {
     }
 }
 
-/// A chain of this number of identities, the first of which the cluster names.
+/// A chain of this number of identities. The cluster refers to the first identity.
 fn chain(mut case: Case, depth: usize, random: &mut Random) -> Case {
-    // A source can have the name of the cluster's identity.
+    // A source can have the same name as the cluster's identity.
     let same_name = random.once_in(4);
     let name = |index: usize, last: bool| {
         if same_name && last {
@@ -74,7 +74,7 @@ fn chain(mut case: Case, depth: usize, random: &mut Random) -> Case {
             place.1 = if is_named { "default" } else { "other" }.to_owned();
         }
         STATIC => case = static_identity(case, &place.1, random),
-        // A role without a source, or a source that does not exist.
+        // The role has no source, or its source does not exist.
         _ => {
             place.1 = format!("i{}", depth - 1);
             let source = if random.once_in(2) {
@@ -178,7 +178,7 @@ fn settings(spec: &mut Value, random: &mut Random) {
 fn static_identity(case: Case, name: &str, random: &mut Random) -> Case {
     let id = case.key_id(name);
     let unknown = format!("AKIAUNKNOWN{name}").to_uppercase();
-    // The values end with a line feed, as from `echo`.
+    // The values end with a line feed, like the output of `echo`.
     let (id_line, secret_line) = (format!("{id}\n"), "s3cret\n");
     let references = [
         name,

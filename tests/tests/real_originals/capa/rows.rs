@@ -1,4 +1,4 @@
-//! Manual cases: all forms of `allowedNamespaces`, and the chains of the table in docs/tenancy-cases.md.
+//! Tests with manual cases: all forms of `allowedNamespaces`, and the chains in the table in docs/tenancy-cases.md.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ const STATIC: &str = "AWSClusterStaticIdentity";
 const CONTROLLER: &str = "AWSClusterControllerIdentity";
 const DEFAULT: (&str, &str) = (CONTROLLER, "default");
 
-/// The case in its stored form.
+/// The case as the API server stores it.
 #[track_caller]
 fn through_the_api_server(mut case: Case) -> Case {
     for object in case.all() {
@@ -26,7 +26,7 @@ fn through_the_api_server(mut case: Case) -> Case {
     case
 }
 
-/// Whether both sides permit. An error in the selector is distinguished from a refusal.
+/// Whether both sides permit the case. An error in the selector differs from a refusal.
 fn answer(sides: &Sides) -> &'static str {
     match (&sides.ours.end, &sides.theirs.end) {
         (Ours::Keys(_), Theirs::Keys(_)) => "yes",

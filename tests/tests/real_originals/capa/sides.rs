@@ -70,7 +70,7 @@ pub struct Did<E> {
 pub struct Obtained {
     /// The ARN of the owner of the credentials.
     pub owner: String,
-    /// The digest over the key ID, the secret and the session token.
+    /// The digest of the key ID, the secret and the session token.
     pub digest: String,
 }
 
@@ -81,7 +81,7 @@ pub enum Ours {
     Keys(Obtained),
     /// The objects do not determine the result.
     Unresolved(ResolutionError),
-    /// STS refused with this code.
+    /// STS denied the call with this code.
     Refused(String),
 }
 
@@ -106,18 +106,18 @@ pub enum Theirs {
     NotRetrieved(String),
 }
 
-/// Both sides of a case.
+/// Both sides for a case.
 #[derive(Debug)]
 pub struct Sides {
     /// The case.
     pub case: Case,
-    /// The plan, if our side has a plan.
+    /// The plan, if our side has one.
     pub plan: Option<Plan>,
     /// Our side.
     pub ours: Did<Ours>,
     /// The side of the provider.
     pub theirs: Did<Theirs>,
-    /// The reasons of the provider's conditions, by type.
+    /// For each type, the reason in the provider's condition.
     pub reasons: BTreeMap<String, String>,
 }
 
@@ -276,7 +276,7 @@ impl Bed {
             SharedCredentialsProvider::new(Keys::new(OWN_KEY.0, OWN_KEY.1, None, None, "own"));
         let key = DigestKey::random().unwrap();
         let key_of_case = ObjectKey::new(case.namespace(), case.name());
-        // A new instance, so that the cache does not contain data from a different case.
+        // A new instance is used, so that the cache does not contain data from a different case.
         let sessions = Sessions::new(own, self.client.clone(), Arc::new(NoTokens), key);
         let keys = self.runtime.block_on(async {
             let of_plan = sessions.of_plan(&plan, REGION, &key_of_case);
@@ -326,7 +326,7 @@ pub fn own() -> Obtained {
     }
 }
 
-/// SHA-256 over the ID, the secret and the session token, with zeros between them.
+/// The SHA-256 digest of the ID, the secret and the session token, with zeros between them.
 fn digest(parts: [&str; 3]) -> String {
     let digest = Sha256::digest(parts.join("\0"));
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -350,7 +350,7 @@ fn assumed(call: &Call) -> Assumed {
     }
 }
 
-/// Only the SDK's settings are used.
+/// Credentials for which only the SDK's settings are used.
 #[derive(Debug)]
 struct Own;
 

@@ -59,13 +59,13 @@ impl Town {
         self.plane.ca()
     }
 
-    /// Copies of the previous and of the new CA.
+    /// Copies of the previous CA and of the new CA.
     pub fn authorities(&self) -> (CertificateAuthority, CertificateAuthority) {
         let copy = |ca: &CertificateAuthority| CertificateAuthority::of_pair(NAME, ca.pair());
         (copy(self.former()), copy(&self.new))
     }
 
-    /// Writes the Secret with the CA certificates and the key of `signer`.
+    /// Writes the Secret with the CA certificates and with the key of `signer`.
     pub fn write_secret(&self, certificates: &str, signer: &CertificateAuthority) {
         let key = &signer.pair().key_pem;
         self.cluster.write_ca(certificates, Some(key));
@@ -79,7 +79,7 @@ impl Town {
         self.cluster.write_kubeconfig(&kubeconfig);
     }
 
-    /// A member of `system:masters` with a certificate from this CA, who trusts the API server.
+    /// A kubeconfig for a member of `system:masters` that has a certificate from this CA and trusts the API server.
     pub fn master(&self, ca: &CertificateAuthority) -> Kubectl {
         let pair = ca.issue(&Contents::client(Subject {
             organization: Some("system:masters".to_owned()),
@@ -109,7 +109,7 @@ pub fn bundle(cas: [&CertificateAuthority; 2]) -> String {
     cas.map(CertificateAuthority::certificate_pem).concat()
 }
 
-/// A node, and an operator on it.
+/// A node, and an operator who works on it.
 pub struct Node {
     plugin: &'static str,
     pub kubelet: Kubelet,
@@ -130,7 +130,7 @@ impl Node {
         self.plugin != INSECURE
     }
 
-    /// The settings of the plugin in the kubelet's kubeconfig.
+    /// The plugin settings in the kubelet's kubeconfig.
     fn settings(&self) -> Vec<String> {
         let kubeconfig = read(self.kubelet.kubeconfig());
         let arguments = &kubeconfig["users"][0]["user"]["exec"]["args"];
@@ -144,7 +144,7 @@ impl Node {
         PathBuf::from(path.unwrap())
     }
 
-    /// Puts these CA certificates into both kubeconfigs.
+    /// Writes these CA certificates into both kubeconfigs.
     pub fn put(&self, cas: &str) {
         for path in [
             self.kubelet.kubeconfig().to_owned(),
@@ -176,7 +176,7 @@ impl Node {
             .unwrap()
     }
 
-    /// Runs `renew` in the cluster of the kubelet's kubeconfig.
+    /// Runs `renew` with the cluster in the kubelet's kubeconfig.
     pub fn renew(&self, words: &[&str]) -> Output {
         let kubeconfig = self.kubelet.kubeconfig().to_str().unwrap();
         self.run(&[&["renew", "--kubelet-kubeconfig", kubeconfig], words].concat())

@@ -1,4 +1,5 @@
-//! A KubeletAuthentication in a file of `run --settings`: the parser and the API server return the same result.
+//! Tests of a KubeletAuthentication in a file for `run --settings`: the parser and the API server return the same
+//! result.
 
 use std::process::Command;
 
@@ -9,7 +10,8 @@ use serde_json::{Value, json};
 
 use super::super::{assert_refused, dry_run};
 
-/// Asserts that the parser returns the same result for a file with this object, and rejects exactly these fields.
+/// Asserts that the parser returns the same result for a file that contains this object, and rejects exactly these
+/// fields.
 #[track_caller]
 pub fn a_file_refuses(object: &Value, fields: &[&str]) {
     let faults = match parse(&object.to_string()) {

@@ -1,4 +1,4 @@
-//! The fields for one provider.
+//! Tests of the fields for one provider.
 
 use super::*;
 
@@ -167,13 +167,13 @@ fn an_allowed_state_without_a_register_or_digest_is_refused() {
             state("7", "G"),
             "should match",
         ),
-        // The values show that no firmware has measured the boot.
+        // The values show that the firmware has not measured the boot.
         (
             "tpm.pcrPolicy.allowed[0]",
             state("0", "0"),
             "is not measured by the firmware",
         ),
-        // Values in the SHA-384 bank.
+        // The values belong to the SHA-384 bank.
         (
             "tpm.pcrPolicy.allowed[0].7",
             json!([{"7": "a".repeat(96)}]),
@@ -182,7 +182,7 @@ fn an_allowed_state_without_a_register_or_digest_is_refused() {
     ]);
     let valid = authentication("prod-1");
     valid.accepts("/spec/tpm/pcrPolicy", &json!({}));
-    // A register that is zero unless a program extends it.
+    // The register is zero unless a program extends it.
     valid.accepts("/spec/tpm/pcrPolicy/allowed", &state("12", "0"));
 }
 
@@ -199,7 +199,7 @@ fn a_register_has_one_to_32_alternative_digests() {
         ("7", format!("{a}, {b}")),
         ("7", format!("{b},{a}, {b}")),
         ("7", many(32)),
-        // A register that is zero until a program extends it.
+        // The register is zero until a program extends it.
         ("12", format!("{a},{zeros}")),
     ] {
         let value = of(register, &alternatives);
@@ -233,7 +233,7 @@ fn a_register_has_one_to_32_alternative_digests() {
         malformed(format!("{a},{b}0")),
         malformed(format!("{a},{}", b.to_uppercase())),
         malformed(format!("{a},sha256:{b}")),
-        // Values in the SHA-384 bank.
+        // The values belong to the SHA-384 bank.
         malformed(format!("{a},{}", "a".repeat(96))),
         (value, of("7", &many(33)), "may not be more than 2110"),
         unmeasured(format!("{a},{zeros}")),

@@ -6,7 +6,7 @@ use base64::Engine as _;
 /// The maximum size of a message, in bytes.
 const MAX_SIZE: usize = 16_384;
 
-/// Arbitrary DER: nested sequences of octet strings and integers.
+/// Generates arbitrary DER: nested sequences of octet strings and integers.
 fn der() -> impl Strategy<Value = Vec<u8>> {
     let leaf = (
         prop_oneof![Just(0x04), Just(0x02), Just(0x13), Just(0x80)],

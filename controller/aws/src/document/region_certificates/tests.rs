@@ -68,7 +68,7 @@ fn each_of_the_39_embedded_region_signers_has_a_different_key() {
 
 #[test]
 fn a_signer_from_a_file_verifies_only_documents_from_its_region() {
-    // Its certificate is valid until 2204, which only a GeneralizedTime can represent.
+    // The certificate is valid until 2204, which only a GeneralizedTime can represent.
     let signers = with_file(&SIGNER.signers_file(&[NEW])).unwrap();
 
     assert!(signers.verify(&signed_by(&SIGNER, NEW)).is_ok());
@@ -184,7 +184,7 @@ fn a_key_with_an_unsupported_algorithm_or_size_is_not_a_signer() {
     let is_taken = |spki: &[u8]| Signer::new("CN=x", &SERIAL, spki).is_some();
     assert!(is_taken(&valid));
 
-    // RSASSA-PSS, and RSA with SHA-256.
+    // The algorithms are RSASSA-PSS, and RSA with SHA-256.
     for last in [0x0a, 0x0b] {
         let mut other = valid.clone();
         other[place(RSA_ENCRYPTION).unwrap() + RSA_ENCRYPTION.len() - 1] = last;

@@ -1,4 +1,4 @@
-//! Rows B5 to B9: the valid message with an additional element.
+//! Tests for rows B5 to B9: the valid message with an additional element.
 
 use kubelet_authenticator_test_support::instance_identity::message::{Attribute, to_lines};
 
@@ -25,14 +25,14 @@ fn parameters() -> AwsDenial {
     AwsDenial::DocumentAlgorithm("an algorithm has parameters")
 }
 
-/// A DER element, with its members in order.
+/// A DER element with its members, in order.
 enum Element {
     Leaf(Vec<u8>),
     Node(u8, Vec<Element>),
 }
 
 impl Element {
-    /// The elements of these bytes.
+    /// The elements in these bytes.
     fn all(mut der: &[u8]) -> Vec<Self> {
         let mut elements = Vec::new();
         while !der.is_empty() {
@@ -80,7 +80,7 @@ impl Element {
     }
 }
 
-/// The denial of the valid message with this change to the members of an element.
+/// The denial of the valid message after this change to the members of an element.
 fn changed(place: &[usize], change: impl FnOnce(&mut Vec<Element>)) -> AwsDenial {
     let mut elements = Element::all(&message().to_der());
     let element = &mut elements[0];

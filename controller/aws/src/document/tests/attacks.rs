@@ -1,4 +1,4 @@
-//! Rows B1 to B11 and B18 of the table of attacks.
+//! Tests for rows B1 to B11 and B18 in the table of attacks.
 
 use kubelet_attestation::evidence::InvalidEvidence;
 use kubelet_attestation::evidence::aws::AwsEvidence;
@@ -30,7 +30,7 @@ fn signature_invalid() -> AwsDenial {
     AwsDenial::DocumentSignatureInvalid(REGION.into())
 }
 
-/// The denial of the valid message, with this change to its signer and a new signature.
+/// The denial of the valid message after this change to its signer, with a new signature.
 fn after(change: impl FnOnce(&mut SignerInfo)) -> AwsDenial {
     denial(&message().resigned(&SIGNER, change))
 }
@@ -127,7 +127,7 @@ fn a_document_with_the_signer_of_a_different_region_is_denied() {
         denial(&SIGNER.message(&elsewhere)),
         AwsDenial::DocumentSignerMismatch("eu-central-1".into())
     );
-    // The same document, with the name of that region's signer.
+    // The document is the same, but with the name of that region's signer.
     let under_his_name = SIGNER
         .message(&elsewhere)
         .resigned(&SIGNER, |signer| signer.serial = vec![0x11; 8]);
@@ -147,7 +147,7 @@ fn a_document_with_the_signer_of_a_different_region_is_denied() {
         denial(&changed),
         attributes("the digest does not match the document")
     );
-    // Another issuer with the same serial number.
+    // The issuer is different, but has the same serial number.
     let another_issuer = message().resigned(&SIGNER, |signer| {
         let organization = signer.issuer.len() - 1;
         signer.issuer[organization] = b'D';
@@ -299,7 +299,7 @@ fn a_document_with_fewer_or_unknown_signed_attributes_is_accepted() {
         });
         assert!(verify(&without).is_ok());
     }
-    // The form that AWS used until 2020.
+    // AWS used this form until 2020.
     let older = message().resigned(&SIGNER, |signer| {
         signer
             .attributes
@@ -382,7 +382,7 @@ fn algorithms_except_rsa_2048_with_sha_256_are_denied() {
         denial(&signed_with_1024_bits),
         algorithm("the signature is not 2048 bits long")
     );
-    // The value `signature` from IMDS: a signature without the document, with a key that regions share.
+    // The value `signature` from IMDS is a signature without the document, with a key that regions share.
     assert_eq!(
         SIGNERS.verify(&to_lines(&[0x30; 128])).unwrap_err(),
         undecodable("it has trailing bytes")

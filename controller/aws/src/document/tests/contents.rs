@@ -1,18 +1,18 @@
-//! Row B11: signed documents with content that AWS does not write.
+//! Tests for row B11: signed documents with content that AWS does not write.
 
 use std::sync::LazyLock;
 
 use super::{REGION, SIGNER, SIGNERS, document, verify_bytes};
 use crate::denial::AwsDenial;
 
-/// A zone of more than 64 characters.
+/// A zone that is longer than 64 characters.
 static LONG_ZONE: LazyLock<String> = LazyLock::new(|| format!("{REGION}-{}", "a".repeat(55)));
 
 fn malformed(detail: &str) -> AwsDenial {
     AwsDenial::DocumentMalformed(detail.into())
 }
 
-/// The result for the valid document with `from` replaced by `to`.
+/// The result for the valid document after `from` is replaced with `to`.
 fn replaced(from: &str, to: &str) -> Result<(), AwsDenial> {
     let json = document().to_json();
     assert!(json.contains(from), "{from}");

@@ -1,4 +1,4 @@
-//! Random changes of a valid message.
+//! Tests with random changes to a valid message.
 
 use kubelet_authenticator_test_support::instance_identity::message::to_lines;
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ impl Numbers {
     }
 }
 
-/// One change: a bit or byte is changed, or bytes are omitted, repeated or moved.
+/// Makes one change: a bit or byte is changed, or bytes are omitted, repeated or moved.
 fn change(bytes: &mut Vec<u8>, numbers: &mut Numbers) {
     let at = numbers.below(bytes.len());
     let length = numbers.below(8).min(bytes.len() - at);

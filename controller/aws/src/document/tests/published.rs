@@ -1,5 +1,5 @@
-//! Messages that AWS signed, from the tests of Teleport (`lib/auth/join_ec2_test.go`, 2021), with the embedded
-//! signers.
+//! Tests with messages that AWS signed, from the tests of Teleport (`lib/auth/join_ec2_test.go`, 2021), using the
+//! embedded signers.
 
 use crate::denial::AwsDenial;
 use crate::document::Signers;
@@ -53,7 +53,7 @@ fn base64_on_one_line_or_with_crlf_is_accepted() {
 
 #[test]
 fn a_signature_with_one_changed_bit_is_denied() {
-    // The last character of the last full line belongs to the signature.
+    // The last character in the last full line belongs to the signature.
     let changed = US_WEST_1.replace(
         "VUP+3jgenPrd7OyCWPSwOoOBMhSl",
         "VUP+3jgenPrd7OyCWPSwOoOBMhSk",

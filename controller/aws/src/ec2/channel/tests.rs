@@ -9,7 +9,7 @@ use crate::credentials::ClusterTenant;
 use crate::ec2::{Ec2, Ec2Settings, Outage};
 use crate::testing::{REGION, credentials};
 
-/// The leased credentials of each tenant, by name.
+/// For each tenant name, the leased credentials.
 #[derive(Debug, Default)]
 struct Lessor(Mutex<HashMap<u8, Arc<()>>>);
 
@@ -32,7 +32,7 @@ fn tenant(number: &str) -> &'static Tenant {
     crate::testing::tenant(number)
 }
 
-/// A Cluster of the namespace. All have the same credentials.
+/// A Cluster in the namespace. All of them have the same credentials.
 fn cluster_of(namespace: &str) -> Tenant {
     Tenant::Cluster(ClusterTenant::new(ObjectKey::new(namespace, "1")))
 }
@@ -80,7 +80,7 @@ async fn ec2_clients_are_dropped_together_with_their_credentials() {
     assert!(kept(&own) && kept(&second) && !kept(&first));
     assert_eq!(ec2.kept(), 2);
 
-    // The same credentials, after their last lease has ended.
+    // The credentials are the same, but their last lease has ended.
     lessor.0.lock().remove(&2);
     let again = use_lane(tenant("2")).await;
     assert!(kept(&again) && !kept(&second));
@@ -109,7 +109,7 @@ async fn an_idle_call_queue_is_dropped_above_the_limit() {
     }
     assert!(kept(3));
 
-    // Enough to visit each lane while there are too many.
+    // The number is high enough to visit each lane while there are too many.
     for number in MAX_LANES..MAX_LANES + MAX_LANES / 2 {
         others.push(lane(number).await);
     }
@@ -142,7 +142,7 @@ async fn regions_of_one_namespace_do_not_displace_lanes_of_others() {
         &raw const *held[0]
     ));
     assert!(lane("tenant-b", MAX_OF_NAMESPACE + 2).await.is_ok());
-    // A namespace replaces its own lanes that it does not use.
+    // A namespace replaces its own lanes that are not in use.
     drop(held);
     for number in 1..=2 * MAX_OF_NAMESPACE {
         assert!(

@@ -1,4 +1,4 @@
-//! The valid case with one change.
+//! Tests of the valid case with one change.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ fn waits<T: std::fmt::Debug>(checked: Result<T, Refusal>) {
     assert_eq!(deferral.reason(), "InstanceNotVisible");
 }
 
-/// The results for the change if the instance is one minute old, and if it is one hour old.
+/// The results of the change for an instance that is one minute old, and for an instance that is one hour old.
 fn young_and_old(change: impl Fn(&mut InstanceFacts)) -> [Result<Checked, Refusal>; 2] {
     let mut changed = facts();
     change(&mut changed);
@@ -157,7 +157,7 @@ fn a_restarted_instance_can_be_reported_as_stopped_but_not_terminated() {
     let [young, _] = before("terminated");
     assert_eq!(denied(young).reason(), "InstanceNotRunning");
 
-    // The instance was stopped after the document was issued, because the two times of one launch differ only by
+    // The instance was stopped after the document was issued, because the two times of a single launch differ only by
     // seconds.
     let [young, _] = young_and_old(|facts| {
         facts.state = "stopped".to_owned();
@@ -289,7 +289,7 @@ fn the_new_document_of_a_restarted_instance_is_accepted() {
         pending_time: launch() + 60 * MINUTE,
         ..document()
     };
-    // EC2 either shows the new launch, or does not show it yet.
+    // EC2 either reports the new launch, or does not report it yet.
     for launched in [launch() + 60 * MINUTE, launch()] {
         let facts = InstanceFacts {
             launched: Some(launched),

@@ -1,4 +1,4 @@
-//! The real SDK against moto's EC2, whose instances have software TPMs.
+//! Tests with the real SDK and moto's EC2, whose instances have software TPMs.
 
 use std::sync::LazyLock;
 
@@ -17,7 +17,7 @@ static MOTO: LazyLock<Moto> = LazyLock::new(Moto::start);
 
 const REGION: &str = "eu-west-1";
 const CALLED: &str = "GetInstanceTpmEkPub";
-/// The duration of a call if the service hangs.
+/// The duration of a call to a service that hangs.
 const SHORT: Duration = Duration::from_millis(300);
 
 /// The keys of a TPM that is not called.
@@ -200,7 +200,7 @@ async fn ec2_is_not_called_for_foreign_providers_regions_and_key_kinds() {
     let own = provider_id(&instance);
 
     for (provider_id, kind) in [
-        // The region has no instances of the cluster.
+        // The region does not contain any instances of the cluster.
         (&*own, KeyKind::P384),
         ("metal:///rack-1/7", KeyKind::P384),
         (&own.replace("eu-west-1", "eu-west-2"), KeyKind::P256),
@@ -321,7 +321,7 @@ async fn a_hanging_key_query_times_out_and_is_retried_later() {
             answered => return assert!(answered.unwrap().is_some()),
         }
     }
-    panic!("EC2 is asked again and does not answer");
+    panic!("EC2 was called again and did not respond");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Sessions that EC2 refuses: the real SDK against moto's EC2 and a strict STS.
+//! Tests of sessions that EC2 rejects, with the real SDK, moto's EC2 and a strict STS.
 
 use kubelet_authenticator_test_support::sts::{Fault, Trust};
 use serde_json::json;
@@ -11,7 +11,7 @@ use crate::tenancy::{DigestKey, TenancySettings};
 use crate::tenants::{TenantClients, TenantCredentials};
 use crate::testing::one_cluster;
 
-/// A cluster whose identity is a role of this account.
+/// A cluster whose identity is a role in this account.
 struct Site {
     sts: StrictSts,
     source: Arc<TenantCredentials>,
@@ -50,7 +50,7 @@ impl Site {
         }
     }
 
-    /// The instances, with an EC2 that is called again immediately after a failure.
+    /// The instances, with an EC2 client that retries immediately after a failure.
     fn instances(&self) -> Instances {
         let calls = CallLimits {
             pause: Duration::ZERO,
@@ -173,7 +173,7 @@ async fn an_sts_outage_after_a_refused_session_is_reported_as_an_outage() {
     assert_eq!(site.calls(), (2, 2));
 }
 
-/// The result for the instance if EC2 refuses the session this number of times, and STS does not return a new session.
+/// The result for the instance if EC2 rejects the session this number of times, and STS does not return a new session.
 async fn after_an_outage_of_sts(
     site: &Site,
     times: Times,

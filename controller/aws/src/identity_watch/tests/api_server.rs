@@ -1,4 +1,4 @@
-//! The API server of a management cluster, in memory: objects of any kind, their watches, and faults.
+//! The in-memory API server of a management cluster: objects of any kind, their watches, and faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as StdError;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// The interval between two bookmarks on an idle watch.
+/// The interval between two bookmarks in an idle watch.
 const BETWEEN_BOOKMARKS: Duration = Duration::from_secs(30);
 
 type BoxError = Box<dyn StdError + Send + Sync>;
@@ -29,24 +29,24 @@ pub(super) struct Server(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    /// Group, version, kind and plural name of custom resources.
+    /// The group, version, kind and plural name of each custom resource.
     kinds: Vec<[&'static str; 4]>,
-    /// The objects by plural name, namespace and name.
+    /// The objects, keyed by plural name, namespace and name.
     objects: BTreeMap<(String, String, String), Value>,
     version: u64,
     watches: Vec<(Scope, mpsc::UnboundedSender<Bytes>)>,
-    /// Watches of these plural names begin with a list.
+    /// The plural names for which a watch must begin with a list.
     expired: BTreeSet<String>,
-    /// The status of every response for objects with this plural name.
+    /// For each plural name, the status of every response about objects with this name.
     refused: BTreeMap<String, u16>,
-    /// Pages with more than one object of this plural name are too large.
+    /// The plural name for which pages with more than one object are too large.
     large: Option<String>,
     /// The account that another replica writes before the next write of an account.
     rival: Option<&'static str>,
     requests: Vec<String>,
 }
 
-/// The objects of a call.
+/// The objects that a call selects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Scope {
     plural: String,
@@ -55,7 +55,7 @@ struct Scope {
 }
 
 impl Scope {
-    /// The scope of a path and of a field selector with a name.
+    /// The scope of a path, and of a field selector that contains a name.
     fn of(path: &str, query: &str) -> Option<Self> {
         let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         let (["api", "v1", rest @ ..] | ["apis", _, _, rest @ ..]) = parts.as_slice() else {
@@ -141,7 +141,7 @@ impl State {
 }
 
 impl Server {
-    /// An API server that serves all kinds that name identities.
+    /// Starts an API server that serves all kinds that refer to identities.
     pub(super) fn start() -> Self {
         let server = Self::default();
         for kind in super::KINDS {
@@ -198,7 +198,7 @@ impl Server {
         state.tell("DELETED", plural, &object);
     }
 
-    /// Ends all watches. Later changes are visible only after a new list.
+    /// Closes all watches. Later changes are visible only after a new list.
     pub(super) fn break_watches(&self) {
         let mut state = self.0.lock();
         let plurals = state.watches.drain(..).map(|(scope, _)| scope.plural);
@@ -206,7 +206,7 @@ impl Server {
         state.expired.extend(plurals);
     }
 
-    /// Ends all watches in the middle of a line.
+    /// Closes all watches in the middle of a line.
     pub(super) fn cut_watches(&self) {
         for (_, watch) in self.0.lock().watches.drain(..) {
             drop(watch.send(Bytes::from_static(b"{\"type\": \"ADDED\", \"object\": {\n")));
@@ -234,7 +234,7 @@ impl Server {
         self.0.lock().objects[&key].clone()
     }
 
-    /// The calls so far for objects with this plural name.
+    /// The calls so far about objects with this plural name.
     pub(super) fn requests(&self, plural: &str) -> Vec<String> {
         let state = self.0.lock();
         let own = |request: &&String| {
@@ -245,7 +245,7 @@ impl Server {
         state.requests.iter().filter(own).cloned().collect()
     }
 
-    /// The names in the open watches of this plural name.
+    /// The names in the open watches for this plural name.
     pub(super) fn watched(&self, plural: &str) -> Vec<Option<String>> {
         let state = self.0.lock();
         let open = state.watches.iter().filter(|(_, watch)| !watch.is_closed());

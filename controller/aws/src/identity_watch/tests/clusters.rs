@@ -1,4 +1,4 @@
-//! Clusters, which the store receives from the controller's watch.
+//! Tests of Clusters, which the store receives from the controller's watch.
 
 use node_attestation_runtime::capi::{ClusterObserver, ClusterReferences};
 

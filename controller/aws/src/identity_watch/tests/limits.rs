@@ -1,4 +1,4 @@
-//! More Secrets than are watched.
+//! Tests with more Secrets than the controller watches.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Service account tokens, as the API server issues them.
+//! Tests of service account tokens, as the API server issues them.
 
 use http_body_util::BodyExt as _;
 use hyper::Method;

@@ -1,4 +1,4 @@
-//! A tenant's objects that cannot be read.
+//! Tests of a tenant's objects that cannot be read.
 
 use k8s_openapi::api::core::v1::Namespace;
 use node_attestation_runtime::testing::{hostile_values, long_text, many_values};
@@ -39,7 +39,7 @@ const SELECTORS: [&str; 4] = [
     "iamroleselectors",
 ];
 
-/// Every source of the store with every setting, and one Secret.
+/// Every source in the store with every setting, and one Secret.
 fn sources() -> BTreeSet<Source> {
     let store = |ack| {
         let settings = TenancySettings {
@@ -93,7 +93,7 @@ fn row(source: &Source) -> (&'static str, &'static str, &'static [&'static str])
     }
 }
 
-/// The fields of an object that names an identity.
+/// The fields of an object that refers to an identity.
 const OWNERS: &[&str] = &["identityRef", "region"];
 
 /// The tested objects of one kind.
@@ -116,7 +116,7 @@ fn objects(fields: &[&str]) -> Vec<Value> {
 }
 
 impl Bed {
-    /// A test bed in which the identity of `tenant-a` resolves.
+    /// A test bed in which the identity of `tenant-a` can be resolved.
     fn with_a_victim(ack: Ack) -> Self {
         let bed = Self::with(ack);
         for kind in [
@@ -136,7 +136,7 @@ impl Bed {
     }
 }
 
-/// A test bed in which the identity of `tenant-a` resolves, and which reads this source.
+/// A test bed in which the identity of `tenant-a` can be resolved, and which reads this source.
 fn reading(source: &Source) -> Bed {
     let is_by_selectors = *source == Source::RoleSelectors;
     let bed = Bed::with_a_victim(if is_by_selectors {
@@ -150,7 +150,7 @@ fn reading(source: &Source) -> Bed {
     bed
 }
 
-/// The name of the numbered object of a source.
+/// The name of the source's object with this number.
 fn name(source: &Source, number: usize) -> String {
     let one = source.name().map(str::to_owned);
     one.unwrap_or_else(|| format!("evil-{number}"))
@@ -307,7 +307,7 @@ fn a_namespace_with_too_many_labels_keeps_its_last_known_labels() {
     assert_eq!(labels(), None);
 }
 
-/// Status fields of the kinds that name an identity, with values of another tenant.
+/// Status fields of the kinds that refer to an identity, with values that belong to another tenant.
 fn forged_statuses() -> Value {
     let reference = json!({"kind": "AWSClusterStaticIdentity", "name": "a"});
     let condition = json!({

@@ -1,4 +1,4 @@
-//! The real SDK against a strict STS.
+//! Tests with the real SDK and a strict STS.
 
 use kubelet_authenticator_test_support::sts::Trust;
 use node_attestation_runtime::capi::ObjectKey;
@@ -139,7 +139,8 @@ fn only_a_refusal_by_sts_is_permanent() {
     assert_eq!(failed, FailureKind::Unavailable(detail));
 }
 
-/// Assumes a role from a session with the tags of EKS Pod Identity. The role allows `sts:TagSession` if specified.
+/// Assumes a role from a session with the tags of EKS Pod Identity. The role allows `sts:TagSession` if this is
+/// specified.
 async fn assumed_with_tags(
     allows: bool,
     fields: &[(&str, Value)],
@@ -196,7 +197,7 @@ async fn session_policies_too_large_with_session_tags_are_denied() {
          policyARNs and the session tags together are too large; EKS Pod Identity adds tags, unless disableSessionTags \
          is set in its association"
     );
-    // Without the tags, the policies fit.
+    // Without the tags, the policies fit into the space.
     let sts = StrictSts::start(REGION);
     assumed(&sts, None, &fields).await.unwrap();
 }
@@ -216,7 +217,7 @@ fn own_keys() -> Keys {
     Keys::new("AKIAOWN", "secret", None, None, "test")
 }
 
-/// The role `nodes`, assumed with the controller's own credentials.
+/// The role `nodes`, which is assumed with the controller's own credentials.
 fn nodes() -> Role {
     let mut objects = objects();
     put(&mut objects, NODES, &role(CONTROLLER, "nodes"));

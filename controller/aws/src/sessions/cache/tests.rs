@@ -274,7 +274,7 @@ async fn a_rotated_secret_is_used_immediately_and_its_roles_are_reassumed() {
     assert_eq!(sts.calls(), calls);
     assert_eq!(sessions.len(), 4);
 
-    // The previous key, after its session was dropped.
+    // The key of the previous session, after this session was dropped.
     drop(before);
     assert_eq!(sessions.len(), 2);
     static_identity(&mut objects, "keys");

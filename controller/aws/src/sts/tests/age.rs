@@ -1,4 +1,4 @@
-//! C10: the age by the controller's clock, and in STS messages.
+//! Tests for C10: the age according to the controller's clock, and in STS messages.
 
 use super::fixture::*;
 
@@ -64,7 +64,7 @@ async fn credentials_that_expire_before_the_sts_call_are_not_denied() {
 async fn a_clock_skew_of_10_minutes_is_accepted() {
     let early = now() - minutes(10);
     let late = now() + minutes(10);
-    // The clocks of the API server, of the controller and of STS, each in turn.
+    // The clocks of the API server, of the controller and of STS are changed in turn.
     for (asked, ours, of_sts) in [
         (early, now(), now()),
         (late, now(), now()),
@@ -81,7 +81,7 @@ async fn a_clock_skew_of_10_minutes_is_accepted() {
             .await
             .unwrap();
     }
-    // The clock of the node.
+    // The date is the clock of the node.
     for date in ["20260101T115000Z", "20260101T121000Z"] {
         let bed = Bed::start();
         let mut node = bed.instance();

@@ -1,4 +1,4 @@
-//! C14, C15: STS responses without an identity.
+//! Tests for C14 and C15: STS responses without an identity.
 
 use hyper::StatusCode;
 use kubelet_authenticator_test_support::sts::{Fault, Times};
@@ -10,7 +10,7 @@ use tokio::time::{advance, pause, resume};
 use super::super::answer::{read, result};
 use super::fixture::*;
 
-/// The result if STS returns this answer once. A minute later, the same evidence is verified.
+/// The result if STS returns this response once. A minute later, the same evidence is verified.
 async fn decided(fault: Fault) -> Result<(), Refusal> {
     let bed = Bed::start();
     let node = bed.instance();
@@ -41,8 +41,8 @@ async fn a_throttled_or_failed_sts_call_is_reported_as_an_outage() {
             Fault::error(400, "ThrottlingException", ""),
             "400 and ThrottlingException",
         ),
-        // STS is disabled in this region for the account, or the policy of an endpoint refuses the call. An operator
-        // can fix either, and neither contradicts the evidence.
+        // STS is disabled in this region for the account, or the policy of an endpoint denies the call. An operator can
+        // fix both problems, and neither contradicts the evidence.
         (
             Fault::error(403, "RegionDisabledException", ""),
             "403 and RegionDisabledException",
@@ -150,7 +150,7 @@ fn xml_errors_are_parsed_like_json_errors() {
     }
 }
 
-/// An answer about [`INSTANCE`], with this value for its account.
+/// A response about [`INSTANCE`], with this value for its account.
 fn answer(account: &str) -> String {
     format!(
         "{{\"GetCallerIdentityResponse\":{{\"GetCallerIdentityResult\":{{\"Account\":{account},\
@@ -209,7 +209,7 @@ async fn an_invalid_sts_response_is_reported_as_an_outage() {
     ] {
         outage(decided(fault).await);
     }
-    // Bodies that are not valid errors.
+    // These bodies are not valid errors.
     for body in [
         "",
         "Forbidden",

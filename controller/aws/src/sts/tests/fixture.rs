@@ -18,7 +18,7 @@ use super::super::{KeyBinding, VerifiedDocument};
 pub(super) use crate::proxy::Proxy;
 
 pub(super) const ACCOUNT: &str = "123456789012";
-/// The cluster of the requests.
+/// The cluster to which the requests belong.
 pub(super) const CLUSTER: &str = "one";
 
 pub(super) const REGION: &str = "eu-west-1";
@@ -58,12 +58,12 @@ impl Bed {
         Self { service, verifier }
     }
 
-    /// An instance with credentials of its instance identity role.
+    /// An instance that has the credentials of its instance identity role.
     pub(super) fn instance(&self) -> Node {
         self.node(Principal::instance(ACCOUNT, INSTANCE))
     }
 
-    /// [`INSTANCE`], according to its document, with credentials of this principal.
+    /// [`INSTANCE`], according to its document, with the credentials of this principal.
     pub(super) fn node(&self, principal: Principal) -> Node {
         Node {
             host: self.service.host(),
@@ -144,7 +144,7 @@ pub(super) fn document(instance: &str) -> VerifiedDocument {
     }
 }
 
-/// A node's signature, and its request.
+/// A node's signature, and the request that contains it.
 #[derive(Clone)]
 pub(super) struct Node {
     pub(super) host: String,

@@ -1,4 +1,4 @@
-//! C13, C14: a server that redirects, and a server that does not respond.
+//! Tests for C13 and C14: a server that redirects, and a server that does not respond.
 
 use futures::future::join_all;
 use futures::poll;
@@ -60,7 +60,7 @@ async fn an_unreachable_sts_endpoint_is_reported_as_an_outage() {
     assert!(said.contains("cannot reach STS"), "{said}");
 }
 
-/// Advances the time after the first call to the service, so that tests do not wait for it.
+/// Advances the time after the first call to the service, so that the tests do not wait for it.
 async fn pass(bed: &Bed, reached: impl Fn(&Service) -> bool) {
     let arrived = async {
         while !reached(&bed.service) {
@@ -289,7 +289,7 @@ async fn an_hour_of_sts_outage_denies_no_request() {
     assert_eq!(
         bed.outcomes().len(),
         waits,
-        "what is too old is sent to nobody"
+        "evidence that is too old is not sent"
     );
 
     bed.service.clear_faults();

@@ -1,4 +1,4 @@
-//! C16 to C18: the callers that STS reports.
+//! Tests for C16 to C18: the callers that STS reports.
 
 use super::fixture::*;
 

@@ -43,7 +43,7 @@ async fn a_full_refusal_cache_keeps_each_refusal_until_it_expires() {
     assert!(!is_known(MAX_REFUSED), "it is full");
     advance(Duration::from_secs(1)).await;
     assert!(!(0..MAX_REFUSED).any(is_known));
-    // The removal of the first entry makes room for only one new entry.
+    // After the first entry is removed, there is space for only one new entry.
     remember(MAX_REFUSED);
     assert!(!is_known(MAX_REFUSED));
     remember(MAX_REFUSED);
@@ -69,7 +69,7 @@ async fn refusals_of_one_namespace_leave_room_for_other_namespaces() {
     }
     assert_eq!(remember("tenant-b", 2 * MAX_REFUSED), Some(mismatch()));
 
-    // Expired refusals of the namespace make room for others.
+    // Expired refusals in the namespace make room for other refusals.
     advance(Duration::from_mins(1)).await;
     let all = (0..MAX_OF_NAMESPACE).filter(|number| remember("tenant-a", *number).is_some());
     assert!(all.count() > MAX_OF_NAMESPACE / 2);

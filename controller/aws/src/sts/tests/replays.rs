@@ -137,7 +137,7 @@ async fn a_full_replay_cache_delays_requests_and_keeps_its_entries() {
             expected
         );
 
-        // Existing signatures are still known, for their own key and for another key.
+        // Existing signatures are still recognized, for their own key and for another key.
         let (first, key) = signed(1);
         let known = memory.look(&first, &key, owner(INSTANCE), until);
         assert_eq!(known, ReplayCheck::Confirmed);
@@ -240,7 +240,7 @@ async fn a_cached_call_is_identified_by_all_its_fields() {
         rebuild(&proof, &node.binding(), &elsewhere).unwrap(),
         rebuild(&proof, &of_another_document.binding(), &host).unwrap(),
     ];
-    // The scope of a signature is its key, day and region.
+    // The scope of a signature consists of its key, day and region.
     let another_signature = [
         with(REGION, id, token, NOON, &"0".repeat(64)),
         with(REGION, "ASIAAAAAAAAAAAAAAAAA", token, NOON, signature),
@@ -325,7 +325,7 @@ async fn signatures_that_expire_together_are_dropped_in_small_steps() {
     }
     let after = until + Duration::from_secs(1);
     let (call, key) = confirmed(&node);
-    // The signature has expired, regardless of its removal.
+    // The signature has expired, regardless of whether it was removed.
     let look = || {
         let seen = memory.look(&call, &key, owner(INSTANCE), after);
         assert_eq!(seen, ReplayCheck::New);
@@ -443,7 +443,7 @@ async fn pass(time: Duration) {
     tokio::time::resume();
 }
 
-/// STS refuses a call and its credentials. The second refusal still applies after the first has expired.
+/// STS denies a call, and rejects its credentials. The second refusal still applies after the first has expired.
 #[tokio::test]
 async fn a_refusal_of_credentials_lasts_longer_than_a_refusal_of_a_call() {
     let refused = Refused::default();

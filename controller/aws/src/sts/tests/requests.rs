@@ -1,4 +1,4 @@
-//! C1 to C9, C12, C19: calls that a node could try to cause.
+//! Tests for C1 to C9, C12 and C19: calls that a node could try to cause.
 
 use kubelet_attestation::evidence::aws::AwsEvidence;
 use serde_json::{Value, json};

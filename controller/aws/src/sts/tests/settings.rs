@@ -1,4 +1,4 @@
-//! Endpoints, authorities and proxies from the operator's settings.
+//! Tests of endpoints, authorities and proxies from the operator's settings.
 
 use kubelet_authenticator_test_support::connect_proxy::ConnectProxy;
 use kubelet_authenticator_test_support::sts::Sts as Service;
@@ -115,7 +115,7 @@ async fn the_operator_ca_is_not_trusted_for_a_public_sts_endpoint() {
     assert_eq!(bed.outcomes(), [""; 0]);
     assert_eq!(proxy.connects(), [format!("{host}:443")]);
 
-    // The same host is accepted if the operator specifies it as an endpoint.
+    // The same host is accepted if the operator configures it as an endpoint.
     let named = host.parse().unwrap();
     public.endpoints.insert(REGION.into(), named);
     bed.verifier = Sts::new(public).unwrap();

@@ -13,7 +13,7 @@ fn map(entries: &[(&str, &str)]) -> Option<BTreeMap<String, String>> {
     )
 }
 
-/// The role for a namespace with these annotations and maps.
+/// The role for a namespace that has these annotations and maps.
 struct Case<'a> {
     annotations: &'a [(&'a str, &'a str)],
     accounts: Option<BTreeMap<String, String>>,

@@ -23,7 +23,7 @@ fn key() -> DigestKey {
     DigestKey::new(&[7; 32])
 }
 
-/// The digests of a role identity after this change.
+/// The digests for a role identity after this change.
 fn digests(change: impl FnOnce(&mut Value)) -> Vec<CredentialsKey> {
     let mut objects = objects();
     let mut spec = role(CONTROLLER, "a");
@@ -139,7 +139,7 @@ fn access_key_digests_differ_between_processes_and_rotations() {
             ("SecretAccessKey", "new"),
             ("SessionToken", "t"),
         ],
-        // The same bytes, with a different boundary.
+        // The bytes are the same, but the boundary is different.
         &[("AccessKeyID", "AKIA"), ("SecretAccessKey", "1s3cret")],
     ] {
         secret(&mut objects, "keys", data);

@@ -1,11 +1,11 @@
-//! Clusters with one name in one account.
+//! Tests of Clusters with the same name in one account.
 
 use node_attestation_runtime::testing::ThreadLog;
 use tracing::Level;
 
 use super::*;
 
-/// The status and the reason of the condition of this cluster.
+/// The status and the reason in the condition of this cluster.
 fn reported(bed: &Bed, tenant: &ClusterTenant) -> (ConditionStatus, &'static str) {
     let report = bed.tenants.name_report(&tenant.cluster);
     assert_eq!(report.of, "AWSClusterNameUnique");

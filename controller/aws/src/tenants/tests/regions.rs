@@ -1,4 +1,4 @@
-//! Clusters with instances in several regions.
+//! Tests of Clusters with instances in several regions.
 
 use futures::future::FutureExt as _;
 
@@ -90,7 +90,7 @@ async fn no_plan_is_hashed_under_the_lock_of_all_sessions() {
         bed.ask_in(&a, &format!("eu-west-{number}")).await.unwrap();
     }
 
-    // The first is known, and the second is new.
+    // The first region is known, and the second region is new.
     for region in [REGION, "eu-west-9"] {
         let visited = most_visited(|| drop(bed.ask_in(&a, region).now_or_never()));
         assert_eq!(visited[&Lock::TenantSessions], 0, "{region}");

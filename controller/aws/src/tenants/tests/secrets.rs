@@ -1,4 +1,4 @@
-//! Secrets that are deleted, and Secrets that are never shown.
+//! Tests of Secrets that are deleted, and of Secrets that are never printed.
 
 use std::fmt::{Debug, Write as _};
 
@@ -14,7 +14,7 @@ const SECOND: &str = "s3cond-s3cret-acc3ss-key";
 const TOKEN: &str = "s3ssion-t0ken";
 const IDENTITY: &str = "AWSClusterStaticIdentity/keys";
 
-/// A test bed with a Secret with this access key, and a cluster whose identity uses the Secret.
+/// A test bed with a Secret that contains this access key, and a cluster whose identity uses the Secret.
 fn bed(id: &str, key: &str) -> (Bed, ClusterTenant) {
     let bed = Bed::new();
     bed.store.update(|all| static_identity(all, "keys"));

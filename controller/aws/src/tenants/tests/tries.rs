@@ -1,10 +1,10 @@
-//! Credentials that are tried before the first request.
+//! Tests of credentials that are tried before the first request.
 
 use tokio::time::timeout;
 
 use super::*;
 
-/// A cluster of the namespace, in a region.
+/// A cluster in the namespace and in this region.
 fn cluster(bed: &Bed, namespace: &str, identity: &str) -> ClusterTenant {
     let tenant = bed.cluster(namespace, identity);
     let (kind, name) = identity.split_once('/').unwrap();
@@ -15,7 +15,7 @@ fn cluster(bed: &Bed, namespace: &str, identity: &str) -> ClusterTenant {
     tenant
 }
 
-/// Tries the credentials for this time.
+/// Tries the credentials during this time.
 async fn try_for(bed: &Bed, tenant: &ClusterTenant, regions: &[&str], time: Duration) {
     let regions: Vec<String> = regions.iter().map(|&region| region.to_owned()).collect();
     let tried = timeout(time, bed.tenants.keep_trying(tenant, &regions)).await;
@@ -151,7 +151,7 @@ async fn an_unresolved_identity_is_not_tried() {
     assert_eq!(bed.refused(&a).await, "IdentityNotFound");
 }
 
-/// This number of clusters in one namespace, each with its own role.
+/// Creates this number of clusters in one namespace, each with its own role.
 fn clusters(bed: &Bed, count: usize) -> Vec<ClusterTenant> {
     let cluster = |number: usize| {
         let name = format!("role-{number}");
@@ -192,7 +192,8 @@ async fn tries_of_one_namespace_use_the_rate_of_its_sts_calls() {
     let first = bed.sts.count();
     all(Duration::from_mins(2)).await;
 
-    // A namespace has 10 calls at once, and then one per second. The others are tried again after 30 seconds.
+    // A namespace is allowed to make 10 calls immediately, and then one call per second. The other credentials are
+    // tried again after 30 seconds.
     assert_eq!(first, 10);
     assert_eq!(bed.sts.count(), CLUSTERS);
 }

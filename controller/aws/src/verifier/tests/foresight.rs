@@ -1,4 +1,4 @@
-//! Predictions for instances that have not sent evidence yet.
+//! Tests of predictions for instances that have not sent evidence yet.
 
 use super::*;
 use crate::credentials::NoCredentials;

@@ -35,7 +35,7 @@ fn a_default_lifetime_stored_earlier_is_a_year_for_insecure() {
     );
 }
 
-/// The object has all fields of commit 7571c2c2, most with the defaults of that commit.
+/// The object contains all fields from commit 7571c2c2, most of them with the defaults in that commit.
 #[test]
 fn an_object_with_fields_of_earlier_versions_is_read() {
     let stored = json!({
@@ -66,7 +66,7 @@ fn an_object_with_fields_of_earlier_versions_is_read() {
     let spec: KubeletAuthenticationSpec = serde_json::from_value(stored).unwrap();
 
     assert_eq!(spec.longest_lifetime(), DAY);
-    // Each of these objects has values for autoApproveBindings and adoption, so no Node is exempt by default.
+    // Each of these objects contains values for autoApproveBindings and adoption, so no Node is exempt by default.
     assert_eq!(spec.mode(), AutoApproveBindings::Report);
     assert_eq!(spec.adopts(), Adoption::Refuse);
     assert!(spec.exempt().is_empty());

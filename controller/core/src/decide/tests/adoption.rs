@@ -1,4 +1,4 @@
-//! Existing nodes without evidence, which have only their kubelet certificate.
+//! Tests of existing nodes without evidence, which have only their kubelet certificate.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(super) fn cluster(adoption: Adoption) -> Context {
     }
 }
 
-/// A request from Node `n1` with the certificate from kubeadm, as the machine with this provider ID.
+/// A request from Node `n1` with the certificate from kubeadm, which claims to be the machine with this provider ID.
 pub(super) fn stock(provider_id: &str) -> CertificateSigningRequest {
     let mut csr = Csr::valid();
     let value = der::utf8(provider_id);

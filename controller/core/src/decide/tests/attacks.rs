@@ -1,4 +1,4 @@
-//! Requests that an attacker can write: the valid request with one change, and the reason for its refusal.
+//! Tests of requests that an attacker can write: the valid request with one change, and the reason for its refusal.
 //!
 //! The number of a test is the number of its attack, and does not change:
 //!

@@ -1,4 +1,4 @@
-//! Requests to kube-controller-manager's client signer.
+//! Tests of requests to kube-controller-manager's client signer.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ fn exempting(entries: &[&str]) -> Context {
     }
 }
 
-/// The request of a stock kubelet with a bootstrap token.
+/// A request from a stock kubelet with a bootstrap token.
 fn stock() -> CertificateSigningRequest {
     let csr = Csr {
         extensions: Vec::new(),
@@ -45,7 +45,7 @@ fn stock() -> CertificateSigningRequest {
     object
 }
 
-/// The request of a stock kubelet with the certificate from kubeadm.
+/// A request from a stock kubelet with the certificate from kubeadm.
 pub(super) fn stock_renewal() -> CertificateSigningRequest {
     let stock = stock();
     let mut object = renewal("");
@@ -178,7 +178,7 @@ fn a_built_in_request_waits_until_the_enforcement_is_known() {
     let decision = decided(&denied, &cluster);
     let is_done = matches!(decision, Decision::Ignore(Ignored::AlreadyDenied));
     assert!(is_done, "{decision:?}");
-    // The plugin's request does not depend on the exception.
+    // The exemption does not affect a request from the plugin.
     assert!(matches!(decided(&valid(), &cluster), Decision::Issue(_)));
 }
 
@@ -258,7 +258,7 @@ fn evidence_for_the_built_in_signer_is_denied() {
     }
 }
 
-/// The cluster with the exception, and this machine of node `n1`.
+/// The cluster with the exemption, and with this machine for node `n1`.
 fn with_control_plane(change: impl FnOnce(&mut Machine)) -> Context {
     let mut machine = machine("m1", "n1", Some("abcdef"));
     machine.control_plane = true;

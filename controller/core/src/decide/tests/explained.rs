@@ -1,4 +1,4 @@
-//! Explanations make the same checks, list the input of each check, and do not write anything.
+//! Tests that explanations make the same checks, list the input of each check, and do not write anything.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::nodes::ReadOnlyNodes;
 use crate::testing::nodes::MemoryNodes;
 use crate::testing::{UID, cluster, decided, now, of_m2, renewal, valid};
 
-/// The cluster with these records, without any writes.
+/// The cluster with these records, in which nothing is written.
 fn rehearsed(records: &Arc<dyn Records>) -> Context {
     let cluster = cluster();
     let ledger = RecordLedger::new(

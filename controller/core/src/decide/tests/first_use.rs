@@ -1,4 +1,4 @@
-//! Trust on first use: table E of the attacks, with one row for each number.
+//! Tests of trust on first use: one test for each row in table E of the attacks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn n1() -> NodeName {
     NodeName::parse("n1").unwrap()
 }
 
-/// The reason for which the request waits.
+/// The reason why the request waits.
 #[track_caller]
 fn waits(decision: Decision) -> &'static str {
     let Decision::Retry(deferral) = decision else {
@@ -151,7 +151,7 @@ fn a_node_that_renews_under_another_nodes_uid_is_denied() {
     );
 }
 
-/// The cluster, with a ledger whose records are distinguishable.
+/// The cluster, with a ledger that creates distinguishable records.
 fn cluster_with_different_uids() -> Context {
     let Parts {
         inventory,
@@ -280,7 +280,7 @@ fn a_machine_that_is_being_deleted_can_renew() {
     issued_at(&renewal(UID), &with(MachineState::Deleting), now());
 }
 
-/// The request with a token that does not belong to a machine.
+/// The request with a token that does not belong to any machine.
 fn by_nobodys(mut request: CertificateSigningRequest) -> CertificateSigningRequest {
     request.spec.username = Some("system:bootstrap:nobody".to_owned());
     request

@@ -11,7 +11,7 @@ use crate::ledger::Adoption;
 use crate::refusal::Unavailable;
 use crate::verifier::{Appraisal, Assurance, Foresight, Identity, Verifier, Verifiers};
 
-/// A verifier whose platform reports the names of Nodes, and is not called.
+/// A verifier whose platform reports Node names, and that is not called.
 #[derive(Debug)]
 struct Uncalled;
 

@@ -1,4 +1,4 @@
-//! Claims to node names with a holder, and claims from machines that hold a name.
+//! Tests of claims to node names that have a holder, and of claims from machines that hold a name.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ fn a_name_that_another_machine_holds_is_denied() {
     );
 }
 
-/// A cluster in which this request joined as `n1`, and whose inventory now has a different name.
+/// A cluster in which this request joined as `n1`, and whose inventory now contains a different name.
 #[track_caller]
 fn renamed_after(join: &CertificateSigningRequest) -> Context {
     let records: Arc<MemoryRecords> = Arc::default();
@@ -124,7 +124,7 @@ fn a_machine_without_record_or_evidence_must_use_the_reported_name() {
     }
 }
 
-/// An operator changed the names of the platform's machines.
+/// An operator has changed the names of the platform's machines.
 #[test]
 fn a_joined_machine_keeps_its_recorded_name_after_a_platform_change() {
     let records: Arc<MemoryRecords> = Arc::default();

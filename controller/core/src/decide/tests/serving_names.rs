@@ -1,4 +1,4 @@
-//! Table A, row 30: names and addresses in a serving request that do not belong to the machine.
+//! Tests for row 30 of table A: names and addresses in a serving request that do not belong to the machine.
 
 use crate::decide::*;
 use crate::identifiers::ServingName;
@@ -86,7 +86,7 @@ fn an_address_or_name_not_reported_for_the_machine_is_denied() {
     }
 }
 
-/// The cluster, in which machine `m1` has joined and can get more addresses later.
+/// The cluster in which machine `m1` has joined, and can get more addresses later.
 fn provisioning() -> Context {
     let machine = Machine {
         provisioning: true,

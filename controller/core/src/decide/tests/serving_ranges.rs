@@ -1,4 +1,4 @@
-//! The ranges that limit the addresses of serving certificates.
+//! Tests of the ranges that limit the addresses in serving certificates.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -171,7 +171,7 @@ fn a_serving_renewal_outside_a_new_address_range_is_denied() {
     approved(&serving(), &cluster);
     issued_at(&ours, &cluster, now());
 
-    // The new context has the same records.
+    // The new context contains the same records.
     let cluster = limited(cluster, &["198.51.100.0/24"]);
 
     for request in [&serving(), &ours] {

@@ -1,4 +1,4 @@
-//! Serving certificates: names and addresses that the inventory does not report.
+//! Tests of serving certificates with names and addresses that the inventory does not report.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,7 +111,7 @@ fn an_outage_of_the_node_list_is_not_a_denial() {
 struct Platform(Option<Vec<ServingName>>);
 
 impl Platform {
-    /// The verifiers of a cluster that does not admit other providers.
+    /// The verifiers for a cluster that does not admit other providers.
     fn alone(self) -> Verifiers {
         let verifier: Arc<dyn Verifier> = Arc::new(self);
         Verifiers::from_iter([verifier])
@@ -133,7 +133,7 @@ impl Verifier for Platform {
         _appraisal: Appraisal<'_>,
         _now: SystemTime,
     ) -> Result<Assurance, Refusal> {
-        unreachable!("the request is a serving one")
+        unreachable!("the request is for a serving certificate")
     }
 
     async fn serving_names(
@@ -146,8 +146,8 @@ impl Verifier for Platform {
     }
 }
 
-/// The cluster, whose machine `m1` is a pool member without addresses in the inventory. The platform of the machine
-/// reports these addresses.
+/// The cluster whose machine `m1` is a pool member without addresses in the inventory. The platform reports these
+/// addresses for it.
 fn platform_reported(names: Option<Vec<ServingName>>) -> Context {
     let cluster = alone(|machine| {
         machine.addresses.clear();
@@ -231,7 +231,7 @@ fn a_name_that_only_an_unavailable_attestor_could_report_waits() {
     };
     let request = serving_for(&[ip(ADDRESS)]);
 
-    // The attestor of the record, and the attestor of the provider ID.
+    // The first name is the attestor in the record, and the second name is the attestor in the provider ID.
     for attestor in ["null", "metal"] {
         let decision = decided(&request, &without(attestor));
         assert!(
@@ -304,7 +304,7 @@ fn a_platform_reported_address_does_not_need_service_ranges() {
     );
 }
 
-/// The public address of machine `m1`, which only its platform reports, and its name.
+/// The public address of machine `m1`, which only its platform reports, and the machine's name.
 const PUBLIC: [u8; 4] = [198, 51, 100, 7];
 const PUBLIC_NAME: &str = "ec2-198-51-100-7.compute.example";
 

@@ -1,4 +1,5 @@
-//! Requests that wait during outages, and for machines that are not ready. The controller never denies these requests.
+//! Tests of requests that wait during outages, or for machines that are not ready. The controller never denies these
+//! requests.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -45,7 +46,7 @@ impl Inventory for Down {
     }
 }
 
-/// An inventory whose lookup by token is unavailable.
+/// An inventory in which the lookup by token is unavailable.
 #[derive(Debug)]
 struct WithoutTokens(StaticInventory);
 
@@ -137,7 +138,7 @@ impl Verifier for Down {
 struct Named {
     machines: StaticInventory,
     naming: Option<Naming>,
-    /// Whether provider IDs also find the machines, in addition to tokens.
+    /// Whether machines can also be found by provider ID, in addition to tokens.
     has_provider_ids: bool,
 }
 
@@ -187,7 +188,7 @@ fn retried(request: &CertificateSigningRequest, context: &Context) -> Deferral {
     deferral
 }
 
-/// A cluster that authorizes `null`, which its controller does not have, and `insecure`.
+/// A cluster that authorizes `insecure`, and also `null`, which its controller does not support.
 fn without_null() -> Context {
     let insecure: Arc<dyn Verifier> = Arc::new(InsecureVerifier);
     let unknown = VerifierUnavailable::Unknown("null".to_owned());
@@ -377,7 +378,7 @@ fn a_machine_with_an_unread_bootstrap_config_waits_indefinitely() {
             "the inventory is unavailable: cannot read the bootstrap configuration of machine m1"
         );
     }
-    // A machine that has no token according to the inventory joins with evidence.
+    // A machine that has no token in the inventory joins with evidence.
     let ready = in_state(MachineState::Ready);
     let decision = decided(&valid(), &ready);
     assert!(matches!(decision, Decision::Issue(_)), "{decision:?}");

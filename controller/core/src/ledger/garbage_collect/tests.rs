@@ -24,14 +24,14 @@ mod pauses;
 mod retirement;
 mod unwritten;
 
-/// A sweep after the Nodes were listed.
+/// The result of a sweep after the Nodes were listed.
 fn swept(world: &World, hour: u32) -> SweepReport {
     let listed = node(world).is_some().then(|| "n1".to_owned());
     let listed = listed.into_iter().collect();
     block_on(world.ledger().sweep_at(at(hour), &listed)).unwrap()
 }
 
-/// A sweep at this hour, when missing machines have been missing for ten minutes.
+/// The result of a sweep at this hour, at which missing machines have been missing for ten minutes.
 fn swept_again(world: &World, hour: u32) -> SweepReport {
     block_on(
         world
@@ -59,7 +59,7 @@ fn a_sweep_counts_records_and_reports_the_earliest_expiry() {
     assert_eq!(
         swept(&world, 4),
         SweepReport {
-            // The expiry for n2. The certificate of n1 expires earlier, but n1 cannot renew.
+            // The expiry time for n2. The certificate of n1 expires earlier, but n1 cannot renew.
             earliest_expiry: Some(at(13)),
             overdue: Some(0),
             live: 2,
@@ -279,7 +279,7 @@ fn a_lower_lifetime_does_not_shorten_an_existing_revocation() {
     let hour = Duration::from_hours(1);
     let revoked = world.record("n1").revoked_generations(hour, at(8));
 
-    // One hour ago, the node can have renewed for ten hours without a write to the record.
+    // One hour ago, the node could have renewed for ten hours without a write to the record.
     assert_eq!(revoked.unwrap().until, at(18) + GRANT_LAG);
 }
 
@@ -358,7 +358,7 @@ fn an_inventory_outage_retires_no_record() {
         Enforcement::default(),
     );
 
-    // Its Machine is missing for a sufficient time, as the second case below shows.
+    // The Machine has been missing for long enough, as the second case below shows.
     for hour in [1, 2, 3] {
         let swept = block_on(ledger.sweep_at(at(hour), &BTreeSet::new())).unwrap();
 

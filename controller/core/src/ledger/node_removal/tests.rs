@@ -14,7 +14,7 @@ use crate::testing::records::{
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// A Node `n1`, created at this hour, with the provider ID of a machine.
+/// A Node `n1` that was created at this hour, with the provider ID of a machine.
 fn node_of(machine: Option<&str>, is_up: bool, created: u32) -> Node {
     Node {
         uid: "of-machine".to_owned(),
@@ -25,14 +25,14 @@ fn node_of(machine: Option<&str>, is_up: bool, created: u32) -> Node {
     }
 }
 
-/// Each state, and whether attestation is certainly enforced in this state.
+/// Each state, and whether attestation is definitely enforced in this state.
 const STATES: [(EnforcementState, bool); 3] = [
     (EnforcementState::Unknown, false),
     (EnforcementState::Off, false),
     (EnforcementState::On, true),
 ];
 
-/// `m1` held the name `n1`, and was deleted at hour 2.
+/// A world in which `m1` held the name `n1`, and was deleted at hour 2.
 fn retired(enforcement: EnforcementState) -> World {
     let mut world = World::held(policy());
     world.enforcement = Enforcement::new(enforcement);
@@ -66,7 +66,7 @@ fn there(world: &World) -> Option<Node> {
 fn a_sweep_deletes_only_the_node_of_a_retired_machine() {
     for (state, enforcement) in STATES {
         let swept = |node| is_swept(&retired(state), node);
-        // The Node is down, and no kubelet can create it again.
+        // The Node is down, and no kubelet can recreate it.
         assert!(swept(node_of(Some("m1"), false, 1)));
         assert!(swept(node_of(Some("m1"), false, 3)));
         // The Node is Ready and older than the retirement. Its machine was deleted, and its kubelet still runs.
@@ -140,7 +140,7 @@ fn a_first_claim_replaces_an_unowned_node_that_is_down() {
 #[test]
 fn a_node_whose_machine_holds_another_name_is_not_replaced() {
     let mut world = World::new();
-    // The Machine is temporarily missing in the inventory.
+    // The Machine is temporarily missing from the inventory.
     world.machines.push(machine("m4", MachineState::Ready));
     world.claims(&claim("m4", "n4", 4, 0), 0).unwrap();
     world.becomes("m4", None);
@@ -203,7 +203,7 @@ fn a_returning_machine_keeps_its_own_node_and_replaces_a_stale_one() {
     };
     for claim in [claim("m1", "n1", 2, 3), insecure(claim("m1", "n1", 2, 3))] {
         let back = |node| back(node, claim.clone());
-        // The machine's own Node, which its kubelet continues to use.
+        // The Node belongs to the machine itself, and its kubelet continues to use it.
         assert_eq!(back(node_of(Some("m1"), true, 1)), Ok(false));
         assert_eq!(back(node_of(Some("m1"), false, 1)), Ok(false));
         // A holder of the previous certificate can create a Node after Cluster API has deleted the machine's own Node.

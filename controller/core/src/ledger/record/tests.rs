@@ -23,7 +23,7 @@ fn measured() -> Identity {
     }
 }
 
-/// The record of a claim with key 1 at hour 0, with evidence for this identity.
+/// The record for a claim with key 1 at hour 0, with evidence for this identity.
 fn record_of(identity: Identity) -> Record {
     let claim = Claim {
         assurance: Assurance::Attested(AttestedIdentity::vouched(identity)),
@@ -72,7 +72,7 @@ fn a_different_instance_with_the_same_provider_id_is_not_the_holder() {
 
     assert!(holder.is(&instance("i-1")));
     assert!(!holder.is(&instance("i-2")));
-    // The cloud has no separate instance IDs.
+    // The cloud does not have separate instance IDs.
     assert!(holder.is(&identity("m1")));
 }
 

@@ -61,7 +61,7 @@ fn an_unattested_holder_matches_only_the_machine_of_its_token() {
     assert!(can_be(attested, "m3"));
     assert!(can_be(insecure, "m2"));
     assert!(!can_be(insecure, "m3"));
-    // A pool member without a Machine.
+    // The machine is a pool member without a Machine.
     assert!(can_be(insecure, provider_id("m2").as_str()));
 }
 

@@ -33,7 +33,7 @@ fn assert_revoked(denial: &Denial, generation: u64) {
     assert!(is_it, "{denial:?}");
 }
 
-/// A cluster whose management cluster was restored from a backup that is older than the revocation of `m1`.
+/// The management cluster of this cluster was restored from a backup that is older than the revocation of `m1`.
 fn restored_before_the_revocation() -> World {
     let world = World::held(policy());
     world.revoke("n1", 1);
@@ -70,7 +70,7 @@ fn a_revoked_machine_without_a_record_is_denied_until_released() {
     }
 }
 
-/// The UID of the record is immutable. The writer chooses the UID when it creates the record.
+/// The UID in the record is immutable. The writer chooses the UID when it creates the record.
 #[test]
 fn the_stronger_of_two_revocations_with_one_uid_is_listed() {
     let revoked = {
@@ -97,7 +97,7 @@ fn the_stronger_of_two_revocations_with_one_uid_is_listed() {
     assert_eq!(list([&weaker, &revoked]), alone);
 }
 
-/// The record of a deleted machine. According to the clock of the deciding replica, its certificates have expired.
+/// A deleted machine has the record. According to the deciding replica's clock, the certificates have expired.
 #[test]
 fn a_fast_clock_does_not_shorten_the_revocation_after_a_reclaim() {
     let world = World::held(policy());
@@ -313,7 +313,7 @@ fn decisions_are_read_from_the_written_annotations() {
     assert_eq!(read.released_text().split(' ').count(), 2);
     let none = RevocationDecisions::default();
     assert_eq!(RevocationDecisions::of_annotations(None), none);
-    // An object cannot contain the number after this one.
+    // An object cannot contain the number after this number.
     for text in ["no @ x@y 1", "9223372036854775807"] {
         let invalid = annotations
             .keys()
@@ -459,7 +459,7 @@ fn the_revocations_of_many_records_are_read_in_pages() {
     assert_eq!(read.list, expected);
     let end = expected.revoked.values().next().unwrap().until;
     assert_eq!(read.first_end, Some(end));
-    // If two records have the same UID, the first expiry changes the entry of both.
+    // If two records have the same UID, the first expiry time changes the entry for both of them.
     let mut longer = (*revoked).clone();
     longer.record.former_until = Some(end + Duration::from_hours(1));
     let both = [Arc::new(longer), revoked];

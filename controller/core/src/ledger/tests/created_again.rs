@@ -1,4 +1,4 @@
-//! A Cluster that was created again with the same name, so that its records and its list of revocations are new.
+//! Tests of a Cluster that was recreated with the same name, so its records and its list of revocations are new.
 
 use std::fmt::Debug;
 
@@ -8,7 +8,7 @@ use crate::ledger::*;
 use crate::refusal::{Denial, Refusal};
 use crate::testing::records::*;
 
-/// The certificate of `n1` from the previous Cluster, and the new Cluster, with this floor.
+/// The certificate for `n1` from the previous Cluster, and the new Cluster, with this floor.
 fn created_again(floor: u64) -> (Renewal, World) {
     let former = World::held(policy());
     let certificate = renewal("m1", 1, 2);

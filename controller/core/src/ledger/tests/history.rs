@@ -1,5 +1,5 @@
-//! Random histories of one cluster, with backups of either side and lost records, and the invariants after each event.
-//! Certificates recover their records.
+//! Tests with random histories of one cluster, with backups of either side and lost records, which check the invariants
+//! after each event. Certificates recover their records.
 //!
 //! | invariant | |
 //! | --- | --- |
@@ -19,7 +19,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner
 
 use life::{Event, Flaw, Life};
 
-/// A runner with the same histories in each run.
+/// A runner that creates the same histories in each run.
 fn runner(cases: u32) -> TestRunner {
     let config = Config {
         cases,
@@ -54,7 +54,7 @@ fn history() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 0..40)
 }
 
-/// The shortest history that violates an invariant, and the invariant.
+/// The shortest history that violates an invariant, and this invariant.
 fn violation(cases: u32, flaw: Option<Flaw>) -> Option<String> {
     let run = |history: Vec<Event>| {
         let mut life = Life::new(flaw);
@@ -108,7 +108,7 @@ fn a_revocation_after_the_backup_still_applies_after_each_restore() {
         (false, workload(true), None),
         // The list in the controller's memory contains the revocation.
         (true, workload(false), Some(Flaw::ListOfRecordsOnly)),
-        // The revocation is lost everywhere, so an operator raises the floor.
+        // The revocation is lost in all places, so an operator raises the floor.
         (true, workload(true), Some(Flaw::NoFloorAfterRestore)),
         // The list in the workload cluster contains the revocation.
         (

@@ -1,8 +1,9 @@
-//! The protocol between two replicas, checked with every interleaving.
+//! Tests of the protocol between two replicas, with every interleaving.
 //!
 //! The real `RecordLedger` runs as tasks that stop before each call to the world. A search tries every order of the
 //! next calls, of the watch events that reach a replica's cache, and of one crash. It checks the invariants in every
-//! state. A known state is not searched again. The results of a task's calls determine its state.
+//! state. A state that is already known is not searched again. The results of a task's calls determine the task's
+//! state.
 //!
 //! | invariant | |
 //! | --- | --- |
@@ -30,7 +31,7 @@ fn scenario(claims: [Claim; 2]) -> Scenario {
     Scenario::new(claims)
 }
 
-/// The outcomes of the two requests, for all orders.
+/// The outcomes of the two requests in all orders.
 #[track_caller]
 fn outcomes(scenario: &Scenario) -> BTreeSet<[Outcome; 2]> {
     match search(scenario) {
@@ -46,7 +47,10 @@ fn outcomes(scenario: &Scenario) -> BTreeSet<[Outcome; 2]> {
 fn is_broken(scenario: &Scenario, by: Flaw) -> String {
     let broken = scenario.clone().with(by);
     match search(&broken) {
-        Ok(found) => panic!("{by:?} breaks nothing in {} states", found.states),
+        Ok(found) => panic!(
+            "{by:?} does not violate an invariant in {} states",
+            found.states
+        ),
         Err(Violation { what, .. }) => what,
     }
 }
@@ -81,7 +85,7 @@ fn two_machines() -> Scenario {
     scenario([claim("m1", "n1", 1, 0), claim("m2", "n1", 2, 0)])
 }
 
-/// Without evidence, a machine keeps its name until its certificate expires, so that the two machines do not
+/// If there is no evidence, a machine keeps its name until its certificate expires, so that the two machines do not
 /// alternate.
 fn two_names() -> Scenario {
     scenario([
@@ -146,7 +150,7 @@ fn a_released_name_is_granted_to_one_of_two_machines() {
     assert_eq!(reasons(&outcomes), ["NameTaken"].into());
 }
 
-/// A node without evidence renews with evidence, with this certificate. Its two requests have these keys.
+/// A node without evidence renews with evidence, with this certificate. Its two requests use these keys.
 fn strengthened(keys: [u8; 2]) -> Scenario {
     let renewal = |key| Claim {
         claimant: Claimant::Renewal(before()),
@@ -167,7 +171,7 @@ fn an_upgrade_to_evidence_keeps_the_old_certificate_in_each_crash() {
     assert!(!issued(&outcomes).contains(&0), "{outcomes:?}");
 }
 
-/// The record of the node is lost, and the node renews with its certificate. Its two requests have these keys.
+/// The record of the node is lost, and the node renews with its certificate. Its two requests use these keys.
 fn lost(keys: [u8; 2]) -> Scenario {
     let renewal = |key| Claim {
         claimant: Claimant::Renewal(before()),

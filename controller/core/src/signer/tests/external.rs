@@ -1,4 +1,4 @@
-//! Keys that another program holds.
+//! Tests with keys that another program holds.
 
 use async_trait::async_trait;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -103,7 +103,7 @@ fn a_wrong_signature_is_never_issued() {
             }
             signature
         },
-        // Only the two numbers, as PKCS #11 returns them.
+        // The signature contains only the two numbers, as PKCS #11 returns them.
         |_| vec![1; 64],
     ];
     for key in [
@@ -193,7 +193,7 @@ fn a_ca_of_another_kind_or_size_has_no_signer() {
     }
 }
 
-/// The cluster in which node `n1` has joined, with this signer.
+/// The cluster in which node `n1` has joined, which uses this signer.
 fn serving_by(signer: Signer) -> Context {
     Context {
         signer: signer.into(),
@@ -209,7 +209,7 @@ fn serves(pki: &Pki) -> Signer {
     program.for_ca(pki)
 }
 
-/// The request of a stock kubelet.
+/// A request from a stock kubelet.
 fn stock() -> CertificateSigningRequest {
     serving_object(&serving_csr(&[dns("n1"), ip(ADDRESS)]))
 }

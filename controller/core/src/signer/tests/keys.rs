@@ -1,4 +1,4 @@
-//! CA keys from a tenant that tries to keep the controller busy.
+//! Tests with CA keys from a tenant that tries to keep the controller busy.
 
 use super::openssl::Pki;
 use super::*;
@@ -9,11 +9,11 @@ use crate::testing::der::{octets, oid, sequence, tlv};
 const RSA: &str = "1.2.840.113549.1.1.1";
 const NULL: [u8; 2] = [5, 0];
 
-/// The lengths of the numbers in an RSA key with 2048 bits, in bits: the modulus, the exponents, the primes, the CRT
+/// The lengths of the numbers in a 2048-bit RSA key, in bits: the modulus, the exponents, the primes, the CRT
 /// exponents, and the coefficient.
 const VALID: [usize; 8] = [2048, 17, 2048, 1024, 1024, 1024, 1024, 1024];
 
-/// A number with this length in bits.
+/// A number that has this length in bits.
 fn number(bits: usize) -> Vec<u8> {
     let mut digits = vec![0xff; bits / 8];
     let first = (1_u16 << (bits % 8)) - 1;
@@ -21,7 +21,7 @@ fn number(bits: usize) -> Vec<u8> {
     tlv(2, &digits)
 }
 
-/// An RSA key in PKCS#1 with inconsistent numbers.
+/// An RSA key in PKCS#1 whose numbers are inconsistent.
 fn pkcs1(lengths: &[usize]) -> Vec<u8> {
     let numbers = lengths.iter().map(|bits| number(*bits));
     let numbers: Vec<_> = [tlv(2, &[0])].into_iter().chain(numbers).collect();
@@ -59,7 +59,7 @@ fn an_rsa_key_with_long_numbers_is_refused_before_it_is_parsed() {
         }
     };
 
-    // Only the library can find that such numbers are inconsistent.
+    // Only the library can detect that such numbers are inconsistent.
     check(&VALID, InvalidPrivateKey::Inconsistent, 1);
     for (position, name) in (1..).zip([
         "public exponent",
@@ -152,7 +152,7 @@ fn a_key_of_an_unsupported_kind_is_refused_before_it_is_parsed() {
         "explicit",
     ]);
     for (label, der) in [
-        // RSASSA-PSS, and an algorithm that does not exist.
+        // The algorithms are RSASSA-PSS, and an algorithm that does not exist.
         ("PRIVATE KEY", pkcs8(&[oid("1.2.840.113549.1.1.10")], &[])),
         ("PRIVATE KEY", pkcs8(&[oid("1.2.3.4")], &pkcs1(&VALID))),
         // The curve is secp256k1, or is missing.

@@ -1,4 +1,4 @@
-//! A CA, as created by an operator.
+//! A CA that an operator has created with openssl.
 
 use std::process::Command;
 use std::time::SystemTime;

@@ -13,7 +13,7 @@ const COPY: usize = 3;
 ///
 /// # Panics
 ///
-/// If the text is not ASCII, or is too long for the format.
+/// Panics if the text is not ASCII, or is too long for the format.
 pub(super) fn packed(text: &str) -> Vec<u8> {
     assert!(text.is_ascii(), "the format has no other letters");
     assert!(u16::try_from(text.len()).is_ok(), "{} bytes", text.len());
@@ -45,7 +45,8 @@ pub(super) fn packed(text: &str) -> Vec<u8> {
     packed
 }
 
-/// For each position, the start and the length of the longest copy of earlier text. The length is 0 without a copy.
+/// For each position, the start and the length of the longest copy of earlier text. The length is 0 if there is no
+/// copy.
 fn longest_copies(text: &[u8]) -> Vec<(usize, usize)> {
     let mut starts: HashMap<&[u8], Vec<usize>> = HashMap::new();
     let mut copies = Vec::new();
@@ -57,7 +58,7 @@ fn longest_copies(text: &[u8]) -> Vec<(usize, usize)> {
         let known = starts.entry(first).or_default();
         let mut longest = (0, 0);
         for &start in &*known {
-            // Only a copy that also contains the next letter is longer.
+            // A copy is longer only if it also contains the next letter.
             if text.get(start + longest.1) != text.get(at + longest.1) {
                 continue;
             }

@@ -12,7 +12,7 @@ struct Ca {
     key: Vec<u8>,
 }
 
-/// A CA of the year 2027.
+/// A CA that is valid during 2027.
 fn ca() -> Ca {
     ca_of(&KeyPair::generate().unwrap())
 }

@@ -100,7 +100,7 @@ fn serving(of_object: Value, served: usize) -> (Objects, Arc<AtomicUsize>) {
 
 #[tokio::test(start_paused = true)]
 async fn an_unserved_api_version_is_an_outage_and_discovery_is_repeated() {
-    // The text `404 page not found`, as kube reads it.
+    // The error into which kube converts the text `404 page not found`.
     let (objects, lookups) = serving(json!({"code": 404, "message": "404 page not found"}), 2);
     let wanted = reference("RackMachine");
     let is_outage_after = async |number: usize| {
@@ -110,10 +110,10 @@ async fn an_unserved_api_version_is_an_outage_and_discovery_is_repeated() {
         assert_eq!(lookups.load(Ordering::Relaxed), number);
     };
 
-    // Discovery still has the version.
+    // Discovery still lists the version.
     is_outage_after(1).await;
     is_outage_after(2).await;
-    // Discovery no longer has the version. A tenant can name such a version, so a read does not always look it up.
+    // Discovery no longer lists the version. A tenant can specify such a version, so not every read repeats the lookup.
     is_outage_after(3).await;
     is_outage_after(3).await;
     advance(NOT_FOUND).await;

@@ -1,4 +1,4 @@
-//! Objects that are read by their names, and those of them that cannot be decoded.
+//! Objects that are read by name, including objects that cannot be decoded.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,10 +13,11 @@ use super::CapiInventory;
 use crate::watch::ReadAlone;
 
 /// The time for which an object is reported after its last read. An object that an answer needs is read again much
-/// earlier. Otherwise, it can have been deleted with its Machine.
+/// earlier. If an object is not read again, it might have been deleted with its Machine.
 const REPORTED: Duration = Duration::from_mins(10);
 
-/// The maximum number of reported objects of one Cluster. Each of them has a kind and a name of a few hundred bytes.
+/// The maximum number of reported objects for one Cluster. The kind and the name of each object use a few hundred
+/// bytes.
 const MAX_REPORTED: usize = 100;
 
 /// The objects of one Cluster that cannot be decoded, with the times of the last reads.
@@ -34,7 +35,7 @@ impl Undecoded {
         }
     }
 
-    /// The first object, and the number of the others.
+    /// The first object, and the number of other objects.
     fn named(&self, now: Instant) -> Option<String> {
         let mut known = self.0.lock();
         known.retain(|_, read| now.duration_since(*read) < REPORTED);

@@ -290,7 +290,7 @@ fn a_control_plane_node_needs_a_node_ref_that_the_machine_reports() {
     }
 }
 
-/// The Machine as a control-plane Machine.
+/// The Machine with the control-plane label.
 fn with_label(machine: Value) -> Value {
     with(
         machine,

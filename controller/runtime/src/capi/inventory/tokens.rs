@@ -140,7 +140,7 @@ impl CapiInventory {
         let reads = async {
             for config in due {
                 let _reading = self.reading.lock().await;
-                // Another call might have read it since then.
+                // Another call might have read the `KubeadmConfig` since then.
                 if self.look(|view| Ok(view.is_wanted(need, &config.name)))? {
                     self.read_unless_unreadable(&config).await?;
                 }

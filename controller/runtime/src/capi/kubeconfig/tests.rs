@@ -162,7 +162,7 @@ fn with_key(key: impl AsRef<[u8]>) -> Value {
     with("/users/0/user/client-key-data", key)
 }
 
-/// An RSA key in PKCS#1 with these lengths of its modulus and its private exponent, in bytes.
+/// An RSA key in PKCS#1 whose modulus and private exponent have these lengths, in bytes.
 fn rsa_key(modulus: usize, exponent: usize) -> String {
     let number = |len| tlv(2, &[&[0], vec![0xff; len].as_slice()].concat());
     let lengths = [modulus, 3, exponent, 128, 128, 128, 128, 128];
@@ -174,7 +174,7 @@ fn rsa_key(modulus: usize, exponent: usize) -> String {
     )
 }
 
-/// Without the check, the library would try each kind of key, and check the numbers of an RSA key bit by bit.
+/// Without the check, the library would try each key type, and check the numbers of an RSA key bit by bit.
 #[tokio::test]
 async fn a_client_key_with_long_numbers_is_refused_before_a_client_is_created() {
     for (key, why) in [
@@ -222,7 +222,7 @@ async fn a_client_key_of_every_kind_is_accepted() {
     }
 }
 
-/// kube prefers a PKCS#8 key, in any of the two texts, to a key in another form.
+/// If one of the two texts contains a PKCS#8 key, kube prefers it to a key in another form.
 #[tokio::test]
 async fn a_second_private_key_in_a_kubeconfig_is_not_used() {
     let pair = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();

@@ -17,8 +17,8 @@ const VARIABLE: &str = "kubeletAuthentication";
 /// that values that are a little too long reach the API server, which reports the error.
 const MAX_LEN: usize = 1024;
 
-/// The maximum number of names. The names are stored as long as the Cluster exists. A name of one byte takes 24 bytes
-/// of memory in addition.
+/// The maximum number of names. The names are stored as long as the Cluster exists. A name of one byte takes 24
+/// additional bytes of memory.
 const MAX_NAMES: usize = 32;
 
 /// The attestors that a Cluster authorizes itself, with an annotation or a topology variable.
@@ -118,7 +118,7 @@ fn few(names: Vec<String>) -> Result<Vec<String>, InvalidOwnAttestors> {
     Ok(names)
 }
 
-/// The attestors of the variable, if it is enabled.
+/// The attestors in the variable, if it is enabled.
 fn enabled(value: &RawValue) -> Result<Option<Vec<String>>, InvalidOwnAttestors> {
     let text = value.get();
     ensure!(text.len() <= MAX_LEN, InvalidOwnAttestors::TooLong);

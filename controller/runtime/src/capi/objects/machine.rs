@@ -91,7 +91,7 @@ pub(in crate::capi) struct Machine {
     pub(in crate::capi) assigned_token: Option<TokenId>,
     /// The condition [`NODE_ATTESTED`], if its status is valid.
     pub(in crate::capi) attested: Option<Attested>,
-    /// The limit because of which the reported addresses and names were omitted.
+    /// The limit that caused the reported addresses and names to be omitted.
     pub(in crate::capi) cut: Option<MemberLimit>,
 }
 
@@ -105,10 +105,10 @@ impl Machine {
         (names + addresses).saturating_sub(UNCOUNTED_LEN)
     }
 
-    /// Omits the reported addresses and names, because of this limit. Other data, such as the provider ID, stay.
+    /// Omits the reported addresses and names, because of this limit. Keeps other data, such as the provider ID.
     pub(in crate::capi) fn omit_reported(&mut self, limit: MemberLimit) {
         (self.addresses, self.dns_names, self.host_names) = (Vec::new(), Vec::new(), Vec::new());
-        // The omitted addresses and names can be its own.
+        // The Machine's own addresses and names might be among the omitted ones.
         self.provisioned = false;
         self.cut = Some(limit);
     }

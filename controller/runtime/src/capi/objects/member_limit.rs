@@ -1,4 +1,4 @@
-//! Limits on the members of pools, and on what Machines report.
+//! Limits on pool members, and on the data that Machines report.
 
 /// A limit that truncates a pool's members, or omits the addresses and names that a Machine reports. The omitted data
 /// are unknown, and must not be treated as missing.

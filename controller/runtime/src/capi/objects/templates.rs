@@ -1,4 +1,5 @@
-//! The objects that create machines, and their bootstrap templates, reduced to whether their machines run the plugin.
+//! The objects that create machines, and their bootstrap templates, reduced to the information whether their machines
+//! run the plugin.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
@@ -10,7 +11,8 @@ use super::{
     Bootstrap, ConfigReference, Kept, MAX_KIND_LEN, Nothing, RawReference, Reference, is_deleting,
 };
 
-/// The text that shows that machines run the plugin. The paths of its drop-in and of its programs contain it.
+/// The text that shows that machines run the plugin. The paths of the plugin's drop-in and of its programs contain this
+/// text.
 const PLUGIN: &str = "kubelet-authenticator";
 
 /// The kind of the bootstrap templates that are read.
@@ -32,7 +34,7 @@ struct File {
     content: Mention,
 }
 
-/// Whether a text names the plugin. The text can contain secrets, so it is wiped.
+/// Whether a text contains the plugin's name. The text can contain secrets, so it is wiped.
 #[derive(Debug, Clone, Copy, Default)]
 struct Mention(bool);
 

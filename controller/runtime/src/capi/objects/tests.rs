@@ -343,7 +343,8 @@ fn deep_nesting_in_unused_fields_is_accepted() {
     assert!(matches!(event, WatchEvent::Added(_)));
 }
 
-/// A list of the object in unreadable formats and in its original format, and each object separately.
+/// Asserts that a list skips the unreadable forms of this object, and returns its readable forms. Also reads each form
+/// separately.
 fn skips_what_cannot_be_read<W: Kept>(good: &Value) {
     let no_timestamp = json!("9999-12-31T23:59:59Z");
     let entry = json!([{"manager": "m", "operation": "Update", "time": no_timestamp}]);

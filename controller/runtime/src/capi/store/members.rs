@@ -141,7 +141,7 @@ impl Members {
         pools.find_map(|(name, pool)| Some((name, pool.cut?)))
     }
 
-    /// A Machine whose reported addresses and names are unknown, and the limit because of which they were omitted.
+    /// A Machine whose reported addresses and names are unknown, and the limit that caused them to be omitted.
     pub(in crate::capi) fn cut_machine(&self) -> Option<(&str, MemberLimit)> {
         let mut machines = self.machines.with(Value::Cut);
         machines.find_map(|(name, machine)| Some((name, machine.cut?)))

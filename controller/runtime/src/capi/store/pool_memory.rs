@@ -1,4 +1,4 @@
-//! The memory for the members of `MachinePools`, and for the data that Machines report, by namespace.
+//! The memory that each namespace uses for the members of `MachinePools`, and for the data that Machines report.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -6,13 +6,14 @@ use std::ops::Bound::{Excluded, Included, Unbounded};
 use crate::capi::objects::{MemberLimit, ObjectKey};
 use crate::memory::KeptLimit;
 
-/// The divisor of the container's memory for the members of all `MachinePools`: 128 MiB of 1 GiB. One namespace uses at
-/// most half of this memory: 250,000 members with provider IDs of 140 characters, or 5,000 nodes for each of 50
-/// clusters. Without a limit, the 500 pools of a tenant would use 1 GB.
+/// The container's memory divided by this number is the limit for the members of all `MachinePools`: 128 MiB with 1
+/// GiB. One namespace uses at most half of this memory: 250,000 members with provider IDs of 140 characters, or 5,000
+/// nodes for each of 50 clusters. Without a limit, the 500 pools of a tenant would use 1 GB.
 const PART: usize = 8;
 
-/// The divisor of the container's memory for the long lists of addresses and names that Machines report: 64 MiB of 1
-/// GiB. A tenant can write 4 KiB into the status of each Machine, which take more than 10 KiB of memory.
+/// The container's memory divided by this number is the limit for the long lists of addresses and names that Machines
+/// report: 64 MiB with 1 GiB. A tenant can write 4 KiB into the status of each Machine, which take more than 10 KiB of
+/// memory.
 pub(super) const PART_OF_REPORTED: usize = 16;
 
 /// The memory for pool members, or for the data that Machines report. In the latter case, a pool is a Machine.
@@ -44,7 +45,7 @@ impl Default for PoolMemory {
 }
 
 impl PoolMemory {
-    /// The memory with this divisor of the container's memory.
+    /// The container's memory, divided by this number.
     pub(super) fn of_part(part: usize) -> Self {
         Self::new(KeptLimit::of_memory(part, 1))
     }

@@ -1,4 +1,4 @@
-//! The Clusters, Machines and pools that cannot be read, by cluster.
+//! For each cluster, the Clusters, Machines and pools that cannot be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,8 +9,8 @@ use crate::memory::KeptLimit;
 use crate::object_key::ObjectKey;
 use crate::shared::page;
 
-/// The divisor of the container's memory for the entries of all objects: 16 MiB of 1 GiB. One namespace uses at most
-/// half of this memory, which is enough for more than 10,000 objects.
+/// The container's memory divided by this number is the limit for the entries of all objects: 16 MiB with 1 GiB. One
+/// namespace uses at most half of this memory, which is enough for more than 10,000 objects.
 const PART: usize = 64;
 
 /// The memory for an entry in addition to its names.
@@ -33,16 +33,17 @@ pub(super) struct UnreadableMembers {
     cut: Cut,
     /// Like `cut`, but only since the last complete list of each kind.
     recently_cut: Cut,
-    /// By kind and namespace in `cut`, the objects that have been deleted or read since then.
+    /// For each kind and namespace in `cut`, the objects that have been deleted or read since then.
     left: BTreeMap<&'static str, BTreeMap<String, BTreeSet<String>>>,
 }
 
-/// The maximum number of objects of one kind and namespace in [`UnreadableMembers::left`]. The state of others is
-/// unknown until the next list.
+/// The maximum number of objects of one kind and namespace in [`UnreadableMembers::left`]. The state of other objects
+/// is unknown until the next list.
 const MAX_LEFT: usize = 100;
 
-/// By kind, the namespaces with objects that have no entry, because the memory was exhausted. Each of them has the name
-/// of one of these objects. A namespace stays until the next list, because these objects are not known otherwise.
+/// For each kind, the namespaces with objects that have no entry, because the memory was exhausted. Each namespace is
+/// stored with the name of one of these objects. A namespace is kept until the next list, because nothing else
+/// identifies these objects.
 type Cut = BTreeMap<&'static str, BTreeMap<String, String>>;
 
 /// The entries of a namespace.
@@ -160,8 +161,8 @@ impl UnreadableMembers {
         is_known || was_cut
     }
 
-    /// Records that the object is deleted or readable, if it could be one without an entry. Returns whether this is a
-    /// change.
+    /// Records that the object is deleted or readable, if it could be an object without an entry. Returns whether this
+    /// is a change.
     fn leave(&mut self, kind: &'static str, key: &ObjectKey) -> bool {
         let namespaces = self.cut.get(kind);
         if !namespaces.is_some_and(|namespaces| namespaces.contains_key(&key.namespace)) {

@@ -45,7 +45,7 @@ fn object(name: &str, spec: Value) -> Value {
     object
 }
 
-/// A Machine of `prod-1` with one more label.
+/// A Machine of `prod-1` with an additional label.
 fn machine(name: &str, label: &str, value: &str) -> Value {
     let mut machine = object(name, json!({"clusterName": "prod-1"}));
     machine["metadata"]["labels"][label] = json!(value);
@@ -59,13 +59,13 @@ fn referring_to(kind: &str, name: &str) -> Value {
         "template": {"spec": {"bootstrap": {"configRef": reference}}}})
 }
 
-/// A `KubeadmConfigSpec` with the plugin.
+/// A `KubeadmConfigSpec` that contains the plugin.
 fn plugin() -> Value {
     let drop_in = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
     json!({"files": [{"path": "/a"}, {"path": drop_in, "content": "[Service]"}]})
 }
 
-/// The objects of `prod-1`, by plural. Each template has the plugin, and no machine exists.
+/// The objects of `prod-1`, keyed by plural. Each template contains the plugin, and no machine exists.
 fn good() -> Value {
     json!({
         "kubeadmcontrolplanes": [object("prod-1", json!({"kubeadmConfigSpec": plugin()}))],

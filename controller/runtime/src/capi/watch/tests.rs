@@ -91,7 +91,7 @@ fn a_machine_counts_as_deleted_only_if_its_deletion_was_seen() {
         json!("2027-01-01T00:00:00Z"),
     );
     apply::<Machine>(&objects, Event::Apply(raw(deleting)), &mut listing);
-    // The watch restarts, and the other two objects are missing in the list.
+    // The watch restarts, and the other two objects are missing from the list.
     list(&objects, &mut listing, &[]);
     apply::<Machine>(&objects, Event::InitDone, &mut listing);
 
@@ -264,7 +264,7 @@ fn many_objects_are_listed_and_removed_in_small_steps() {
     }
 }
 
-/// The number of written values in the index of `prod-1`.
+/// The number of values that were written to the index of `prod-1`.
 fn indexed(objects: &Objects) -> usize {
     let cluster = ObjectKey::new(NAMESPACE, "prod-1");
     objects

@@ -59,7 +59,7 @@ fn without_connections(windows: Windows, share: Share) -> Connections {
     }
 }
 
-/// Connections to the server that listens there, with this trust and this memory.
+/// Connections to the server that listens on `listener`. `tls` contains the trusted CAs, and `share` the memory.
 fn connections_to(listener: &TcpListener, tls: ClientConfig, share: Share) -> Connections {
     let address = listener.local_addr().unwrap();
     let dial = service_fn(move |_| async move {
@@ -74,7 +74,7 @@ fn connections_to(listener: &TcpListener, tls: ClientConfig, share: Share) -> Co
     }
 }
 
-/// The memory of one HTTP/2 connection to each of this many API servers in this namespace, if enough memory is left.
+/// For each of this many API servers in this namespace, the memory for one HTTP/2 connection, if enough memory is left.
 fn connected(namespace: &str, servers: usize) -> Vec<Holding> {
     let windows = Windows::of(NamedBy::Tenant);
     let connection = |_| {
@@ -87,7 +87,7 @@ fn connected(namespace: &str, servers: usize) -> Vec<Holding> {
 #[test]
 fn connections_of_one_namespace_leave_half_of_their_memory_to_others() {
     let hostile = connected("hostile", 1100);
-    // More than the default limit of Clusters, which is 1,000.
+    // The number exceeds the default limit on Clusters, which is 1,000.
     assert_eq!(hostile.len(), 1024);
 
     assert_eq!(connected("victim", 500).len(), 500);
@@ -139,7 +139,7 @@ async fn a_handshake_without_memory_does_not_begin() {
     assert_eq!(received.await.unwrap(), 0);
 }
 
-/// A server whose certificates have this length together, and the trust in it.
+/// A server whose certificates have this total length, and the configuration of a client that trusts the server.
 fn server_with(certificates: usize) -> (TlsAcceptor, ClientConfig) {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
@@ -158,7 +158,7 @@ fn server_with(certificates: usize) -> (TlsAcceptor, ClientConfig) {
     (TlsAcceptor::from(Arc::new(config)), trust(trusted))
 }
 
-/// Connects to a server whose certificates have this length together, with this many bytes of memory.
+/// Connects to a server whose certificates have this total length, with this many bytes of memory.
 async fn connect_to(certificates: usize, memory: usize) -> Result<(), Excess> {
     let (acceptor, tls) = server_with(certificates);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -198,7 +198,7 @@ async fn a_call_visits_each_open_connection_once() {
         driven.push((far, connection));
         let connection = Connection {
             sender: Sender::Http1(sender),
-            // A call runs on each.
+            // A call is in progress on each connection.
             memory: Lent::new(connections.share.holding()),
             is_silent: Arc::default(),
             patience: PATIENCE,

@@ -113,7 +113,7 @@ impl Sieve {
         }
     }
 
-    /// Whether the excess data of an object was removed since the last call.
+    /// Returns whether the excess data of an object was removed since the last call.
     pub(super) fn take_cut(&mut self) -> bool {
         mem::take(&mut self.cut)
     }
@@ -284,7 +284,7 @@ impl Sieve {
         if self.limits.lines { 2 } else { 3 }
     }
 
-    /// Whether the current object exceeds its limit, so that the rest of the innermost container must be removed.
+    /// Whether the current object exceeds its limit. If it does, the rest of the innermost container must be removed.
     ///
     /// The direct members of an object and of its metadata are kept. An API server sorts the fields of a custom
     /// resource, so that the labels precede the name.

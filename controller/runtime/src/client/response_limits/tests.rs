@@ -1,4 +1,4 @@
-//! Responses at a limit, and responses just above it.
+//! Tests of responses at a limit, and of responses just above it.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,7 +47,7 @@ impl<P: Stream<Item = Vec<u8>> + Send + 'static> Service<Request<()>> for Server
     }
 }
 
-/// Reads a response to its end, and returns its length.
+/// Reads a response to the end, and returns its length.
 async fn read<P>(url: &str, status: u16, pieces: P) -> Result<usize, Excess>
 where
     P: Stream<Item = Vec<u8>> + Send + Unpin + 'static,
@@ -90,7 +90,7 @@ async fn a_response_that_no_call_decodes_is_charged_by_its_length() {
     assert!(taken >= Duration::from_millis(32), "{taken:?}");
 }
 
-/// Never responds, and counts the calls.
+/// An API server that never responds, and counts the calls.
 struct Silent(Arc<AtomicUsize>);
 
 impl Service<Request<()>> for Silent {
@@ -311,7 +311,7 @@ async fn a_response_that_never_starts_times_out() {
     assert_eq!(begun.elapsed(), ANSWER_DEADLINE);
 }
 
-/// The known ways to cause a large memory use with few bytes, on a page of a list, and as an event.
+/// The known ways to cause a large memory use with few bytes, in a list page and in an event.
 fn amplified() -> [(&'static str, String, Excess); 4] {
     let many = |element: &str| vec![element; MAX_TENANT_PAGE_LEN / 3 - 100].join(",");
     let page = |object: &str| format!(r#"{{"metadata":{{}},"items":[{object}]}}"#);
@@ -387,7 +387,7 @@ async fn a_tenant_response_over_the_length_limit_is_refused() {
         let excess = Err(Excess::Length(max));
         assert_eq!(read(max + 1).await, excess, "{status} {url}");
     }
-    // The largest request in base64, and all other fields with the same length.
+    // The largest request in base64, and the same length for all other fields together.
     const { assert!(MAX_LEN_OF_REQUEST > 2 * 64 * 1024 * 4 / 3) };
 }
 

@@ -26,8 +26,8 @@ impl Verifier for Asking {
     }
 }
 
-/// The appraisal of a request with this annotation by a verifier of this provider, and the services that were not
-/// called.
+/// The result of a verifier for this provider that appraises a request with this annotation, and the services that were
+/// not called.
 fn appraised(
     provider: &Provider,
     annotation: Option<&str>,

@@ -1,4 +1,4 @@
-//! The policy, evaluated as CEL.
+//! Tests that evaluate the policy as CEL.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use serde_json::{Map, Value, json};
 use super::super::evaluated;
 use super::*;
 
-/// The expressions of the policy. Each must be true for a request.
+/// The expressions in the policy. Each expression must be true for an allowed request.
 fn expressions() -> Vec<String> {
     let policy = policy(&settings()).policy();
     let validations = policy.spec.unwrap().validations.unwrap();
     validations.into_iter().map(|one| one.expression).collect()
 }
 
-/// The names of the fields of this value. All fields are set.
+/// The names of the fields in this value. All fields are set.
 fn fields(value: impl serde::Serialize) -> Map<String, Value> {
     let Value::Object(fields) = serde_json::to_value(value).unwrap() else {
         panic!("no object")
@@ -53,7 +53,7 @@ fn filled_metadata() -> ObjectMeta {
 
 #[test]
 fn each_field_of_a_request_that_its_requester_writes_is_bounded() {
-    // The API server sets these fields, or refuses them in a request.
+    // The API server sets these fields, or rejects them in a request.
     let set_by_server = [
         "creationTimestamp",
         "deletionGracePeriodSeconds",
@@ -72,7 +72,7 @@ fn each_field_of_a_request_that_its_requester_writes_is_bounded() {
         let is_set = set_by_server.contains(&field.as_str());
         assert!(is_bounded != is_set, "metadata.{field}");
     }
-    // The other fields of the spec are the requester's identity, or have validated values: a number, known usages.
+    // The other fields of the spec identify the requester, or have validated values: a number, or known usages.
     let spec = CertificateSigningRequestSpec::default();
     let CertificateSigningRequestSpec {
         expiration_seconds: _,
@@ -106,7 +106,7 @@ fn settings() -> Settings {
     }
 }
 
-/// The messages of the validations that refuse this object from this user.
+/// The messages of the validations that reject this object from this user.
 fn refused(user: &Value, object: &Value) -> Vec<String> {
     let given = json!({"request": {"userInfo": user}, "object": object});
     evaluated::refused(policy(&settings()).policy(), &given)
@@ -146,8 +146,8 @@ fn request(signer: &str) -> Value {
     })
 }
 
-/// Includes requests from kubelets, with a generated name, and from the plugin, also with the annotation of the
-/// proposal.
+/// Includes requests from kubelets, with a generated name, and requests from the plugin, some of which have the
+/// annotation of the proposal.
 #[test]
 fn requests_from_kubelets_and_the_plugin_are_within_the_limits() {
     let ours = Provider::AWS.client_signer();

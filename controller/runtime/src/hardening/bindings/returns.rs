@@ -28,7 +28,7 @@ const REPORTS: Rate = Rate {
     every: Duration::from_mins(1),
 };
 
-/// The interval for checking whether attestation is enforced. These checks make no calls.
+/// The interval for checking whether attestation is enforced. These checks do not make calls.
 const LOOK_AGAIN: Duration = Duration::from_secs(3);
 
 /// Sets `returned` when a binding with the name of one of kubeadm's two bindings is found or changed while attestation
@@ -53,7 +53,7 @@ pub(crate) async fn report_returns(
         };
         tokio::select! {
             () = enforced => {}
-            // Boxed, because most of the time only one of the two states of enforcement applies to a cluster.
+            // Boxed, because a cluster is usually in only one of the two states of enforcement.
             () = follow(client.clone(), &returned, &lines).boxed() => {}
         }
     }
@@ -118,8 +118,8 @@ mod tests {
     use super::*;
     use crate::client::ClusterAccess;
 
-    /// The number of reports within five minutes for a cluster whose watch has this number of events about a binding
-    /// with this name.
+    /// The number of reports within five minutes, for a cluster whose watch receives this number of events about a
+    /// binding with this name.
     async fn reports(name: &'static str, events: usize, is_enforced: bool) -> usize {
         let access = ClusterAccess::in_memory(move |request| {
             let query = request.uri().query().unwrap_or_default();

@@ -40,7 +40,7 @@ fn of_kubeadm((name, grant, group): (&str, Grant, &str)) -> ClusterRoleBinding {
     binding(name, &role, "Group", group)
 }
 
-/// The paths that a binding of this role to this subject opens.
+/// The paths that are open because of a binding of this role to this subject.
 fn opened(rules: &[PolicyRule], kind: &str, subject: &str) -> Vec<Grant> {
     let binding = binding("b", "r", kind, subject);
     let candidate = Candidate::of(&binding);
@@ -151,18 +151,18 @@ fn a_modified_kubeadm_binding_is_not_attributed_to_kubeadm() {
     }
 }
 
-/// The memory of a text with its place in a set.
+/// The memory for a text and its place in a set.
 fn of_text(text: &str) -> usize {
     text.len() + TEXT_LEN
 }
 
-/// The memory of a holder.
+/// The memory for a holder.
 fn of_holder(holder: &Holder) -> usize {
     let (Holder::Group(name) | Holder::User(name)) = holder;
     size_of_val(holder) + of_text(name)
 }
 
-/// The memory of an open binding. The holder of this binding has no separate place.
+/// The memory for an open binding. The holder of this binding has no separate place.
 fn of_open(open: &OpenBinding) -> usize {
     let uid = open.uid.as_deref().map_or(0, of_text);
     let holder = of_holder(&open.holder) - size_of_val(&open.holder);
@@ -208,7 +208,7 @@ fn the_size_of_a_candidate_covers_all_bindings_derived_from_it() {
 
         assert_eq!(scan.open.len(), open);
         let bindings: usize = scan.open.iter().map(of_open).sum();
-        // Each binding is also stored as a path. Each group is also stored in a question and in a call.
+        // Each binding is also stored as a path. Each group is also stored in a review query and in a call.
         let groups = scan.token_groups.iter().map(|group| 3 * of_text(group));
         let groups: usize = groups.sum();
         assert_eq!(len, own + 2 * bindings + groups, "{binding:?}");
@@ -254,7 +254,7 @@ async fn a_kubeadm_binding_that_cannot_be_deleted_does_not_protect_the_other() {
         );
     }
 
-    // A binding is not open after its deletion by this call or by another client.
+    // A binding is no longer open after this call or another client has deleted it.
     for code in [200, 404] {
         let (removed, left) = Box::pin(removed_with(code)).await;
 

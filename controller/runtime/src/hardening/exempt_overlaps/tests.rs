@@ -13,7 +13,7 @@ use crate::client::ClusterAccess;
 
 const DAY: u64 = 24 * 60 * 60;
 
-/// A day of 2025, from 0.
+/// A day in 2025, counted from 0.
 fn day(number: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs((20_089 + number) * DAY)
 }
@@ -39,7 +39,7 @@ fn issued(user: &str, begin: u64) -> Value {
     })
 }
 
-/// The answer to a list of these requests.
+/// The response to a list call, for a cluster that contains these requests.
 type Answer = fn(&[Value]) -> (u16, Value);
 
 fn all(items: &[Value]) -> (u16, Value) {
@@ -97,7 +97,7 @@ impl Cluster {
         }
     }
 
-    /// The number of overlaps and the message, when these requests exist on this day.
+    /// The number of overlaps and the message, if these requests exist on this day.
     async fn look(&mut self, requests: Vec<Value>, exempt: &[&str], today: u64) -> (usize, String) {
         let (found, message) = self.seen(requests, exempt, today).await;
         (found.expect(&message), message)

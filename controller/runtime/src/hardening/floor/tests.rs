@@ -1,4 +1,4 @@
-//! The policies, evaluated as CEL, and the manifest.
+//! Tests that evaluate the policies as CEL, and check the manifest.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn owned(texts: &[&str]) -> Vec<String> {
     texts.iter().copied().map(String::from).collect()
 }
 
-/// The floor of the packaged manifest.
+/// The floor in the packaged manifest.
 fn packaged() -> Floor {
     Floor {
         attestors: owned(&["aws", "tpm"]),
@@ -45,7 +45,7 @@ fn tenant() -> Value {
     user("operators", &["clusterctl"])
 }
 
-/// Settings that reach the floor.
+/// Settings that satisfy the floor.
 fn valid() -> Value {
     json!({
         "metadata": {"name": "prod-1"},
@@ -62,7 +62,7 @@ fn given(user: &Value, operation: &str, object: &Value, old: &Value) -> Value {
     })
 }
 
-/// The refusals of a creation, and of an update of valid settings.
+/// The refusals when valid settings are created, and when they are updated.
 fn refused_settings(user: &Value, object: &Value) -> [Vec<String>; 2] {
     [("CREATE", Value::Null), ("UPDATE", valid())].map(|(operation, old)| {
         let policy = settings(&floor()).policy();
@@ -70,7 +70,7 @@ fn refused_settings(user: &Value, object: &Value) -> [Vec<String>; 2] {
     })
 }
 
-/// Settings below the floor, each with the refusal.
+/// Settings that do not satisfy the floor, each with the refusal.
 fn below() -> Vec<(&'static str, Value, &'static str)> {
     let attestors = "the floor of this namespace does not permit these attestors";
     let mode = "the floor of this namespace requires autoApproveBindings: Remove or RemoveNow";
@@ -256,7 +256,7 @@ fn identity() -> Value {
     })
 }
 
-/// The node identity after a write of Jane, who is a responder, with this change.
+/// The node identity after the responder Jane has written this change.
 fn changed_by_jane(change: impl FnOnce(&mut Value)) -> Value {
     let mut object = identity();
     object["metadata"]["annotations"][CHANGED_BY] = json!("jane");

@@ -46,7 +46,8 @@ fn binding(name: &str, role: &str) -> Value {
     })
 }
 
-/// The approvers in a cluster with these requests, roles and bindings. Without roles, their list is forbidden.
+/// The approvers in a cluster with these requests, roles and bindings. If there are no roles, listing them is
+/// forbidden.
 async fn read_from(
     requests: Vec<Value>,
     roles: Option<Vec<Value>>,
@@ -213,7 +214,7 @@ async fn an_approver_is_found_by_its_requests_and_by_its_binding() {
     assert!(without.is_empty() && without.unread.is_none());
 }
 
-/// The binding of the manifest, with these subjects.
+/// The manifest's binding, with these subjects.
 fn own_binding(subjects: Value) -> Value {
     let mut binding = binding("ours", CONTROLLER);
     binding["subjects"] = subjects;
@@ -385,7 +386,7 @@ async fn large_roles_are_read_in_smaller_pages() {
         };
         let first = number("continue=");
         let next = (first + number("limit=")).min(ROLES);
-        // All roles together are longer than the limit for a page.
+        // All roles together exceed the length limit for a page.
         let role = |number: usize| {
             let mut role = role(&number.to_string(), &rule("signers", "approve", &[]));
             role["rules"][0]["resourceNames"] = json!(["x".repeat(1 << 19), "kubernetes.io/*"]);

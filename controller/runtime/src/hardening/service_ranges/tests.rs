@@ -17,7 +17,7 @@ fn status(code: u16) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": "no"})
 }
 
-/// An API server with a Service `kubernetes` and this list of ranges. A number stands for a failure with this status.
+/// An API server with a Service `kubernetes` and this list of ranges. A number represents a failure with this status.
 fn server(ranges: Result<Value, u16>) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
         let ranges = ranges.clone();
@@ -86,7 +86,7 @@ async fn unreadable_service_ranges_are_incomplete() {
         (Ok(json!([object(&json!(["10.96.0.0"]))])), &[]),
         (Ok(json!([object(&json!([]))])), &[]),
         (Ok(json!([object(&json!("10.96.0.0/12"))])), &[]),
-        // An object with more than one range of a family.
+        // An object that contains more than one range of the same family.
         (Ok(json!([object(&json!(vec!["10.96.0.0/12"; 3]))])), &[]),
         (
             Ok(json!([

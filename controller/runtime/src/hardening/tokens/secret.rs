@@ -1,4 +1,4 @@
-//! The Secret of a bootstrap token, and the time at which its token expires.
+//! The Secret that contains a bootstrap token, and the time at which the token expires.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use kubelet_attestation::backoff::Backoff;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The lifetime of a token without further extensions: longer than an update of the controller, and shorter than a
+/// The lifetime of a token that is not extended again: longer than an update of the controller, and shorter than a
 /// night.
 pub const TTL: Duration = Duration::from_hours(6);
 
@@ -16,13 +16,14 @@ pub const TTL: Duration = Duration::from_hours(6);
 /// half of its own lifetime is left. Therefore, the token is extended again when half of this lifetime is left.
 pub const POOL_TTL: Duration = Duration::from_hours(48);
 
-/// The maximum lifetime of a pool's token after an extension, for long lifetimes of the bootstrap provider.
+/// The maximum lifetime of a pool's token after an extension, which applies if the bootstrap provider uses long
+/// lifetimes.
 const MAX_POOL_TTL: Duration = Duration::from_hours(365 * 24);
 
 /// One hour, in seconds.
 const HOUR: u64 = 3600;
 
-/// The label on a Secret whose token was extended and has not been expired since then.
+/// The label on a Secret whose token was extended, and has not been expired since then.
 pub const EXTENDED: &str = "attestation.cluster.x-k8s.io/extended";
 
 /// The delays before a missing token is read again.
@@ -66,7 +67,7 @@ impl Life {
         }
     }
 
-    /// Whether less than half of the lifetime is left, or a missing token must be read again.
+    /// Whether less than half of the lifetime is left, or whether a missing token must be read again.
     pub(super) fn is_due(self, now: Timestamp, elapsed: Duration, term: Duration) -> bool {
         match self {
             Self::Ends(end) | Self::Extended(end) => is_half_over(end, now, term),
@@ -180,7 +181,7 @@ impl TokenSecret {
         term.clamp(POOL_TTL, MAX_POOL_TTL)
     }
 
-    /// The latest expiry time that this controller can have set.
+    /// The latest expiry time that this controller could have set.
     pub(super) fn latest_end(&self, now: Timestamp) -> Timestamp {
         let term = self.term.map_or(TTL, |term| term.max(TTL));
         now.saturating_add(term).unwrap_or(Timestamp::MAX)
@@ -192,7 +193,8 @@ impl TokenSecret {
         self.ending_with(end, is_extended.then_some("true"))
     }
 
-    /// The same patch for a pool's token that is extended by this lifetime. The label contains the lifetime in hours.
+    /// Returns the same patch for a pool's token that is extended by this lifetime. The label contains the lifetime in
+    /// hours.
     pub(super) fn ending_of_pool(&self, end: Timestamp, term: Duration) -> Value {
         self.ending_with(end, Some(&term.as_secs().div_ceil(HOUR).to_string()))
     }

@@ -1,11 +1,11 @@
-//! The parser for a bootstrap token's Secret, without a cluster.
+//! Test access to the parser for a bootstrap token's Secret, without a cluster.
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::TokenSecret;
 
-/// The new expiry of a needed token at `now`, and the patch of its Secret. `None` if the Secret does not change.
+/// The new expiry time of a needed token at `now`, and the patch for its Secret. `None` if the Secret does not change.
 ///
 /// # Errors
 ///

@@ -77,7 +77,7 @@ mod tests {
         }
     }
 
-    /// The status, reason and message of the condition for this control plane, given this cluster status.
+    /// The status, reason and message of the condition for this control plane, if the cluster has this status.
     fn said(
         status: &mut KubeletAuthenticationStatus,
         control_plane: Option<&str>,

@@ -39,7 +39,7 @@ fn serving(health: Health) -> ClusterPhase {
     }
 }
 
-/// Status and reason of a condition.
+/// The status and the reason of a condition.
 fn said(verdict: &ClusterPhase, condition: &str) -> (String, String) {
     let status = status(&authentication("aws"), verdict, now());
     let found = conditions::find(&status.conditions, condition).unwrap();

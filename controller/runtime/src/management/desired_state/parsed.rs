@@ -19,7 +19,7 @@ use crate::management::spec_mapping::{
 };
 use crate::settings_file::{Contradiction, check_stored};
 
-/// The parsed objects of one cluster. Each is stored with its source.
+/// The parsed objects of one cluster. Each object is stored with its source.
 ///
 /// A rejection is also stored. Therefore a reconciliation parses only changed objects, and an object that is expensive
 /// to reject is rejected only once.
@@ -29,7 +29,7 @@ pub(in crate::management) struct Parsed {
     kubeconfig: Last<Values, ParsedKubeconfig>,
     spec: Last<Spec, ParsedSpec>,
     /// The settings for the verifiers. The verifiers themselves are stored only while the cluster is served, because
-    /// they use a share of memory.
+    /// they use a share of the memory.
     pub(super) of_attestors: Option<ParsedSettings>,
 }
 
@@ -175,7 +175,7 @@ impl<S: PartialEq, T> Last<S, T> {
     }
 }
 
-/// The values in a Secret. The supervisor has the same Secret, so secrets do not remain in memory longer.
+/// The values in a Secret. The supervisor holds the same Secret, so secrets do not remain in memory longer.
 struct Values(Arc<Secret>);
 
 impl PartialEq for Values {

@@ -17,7 +17,7 @@ mod external;
 mod unchanged;
 mod unreadable;
 
-/// All inputs of a service. They are valid at the beginning.
+/// All inputs of a service. They are initially valid.
 struct World {
     authentication: KubeletAuthentication,
     sources: Sources,
@@ -47,7 +47,7 @@ fn secret(values: &[(&str, String)]) -> Observed<Arc<Secret>> {
     }))
 }
 
-/// A CA: certificate and key.
+/// A CA: its certificate and its key.
 fn ca() -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();
@@ -222,10 +222,10 @@ fn the_message_about_a_shared_ca_names_no_cluster_of_another_namespace() {
     }
 }
 
-/// Gives a cluster a problem.
+/// A change that causes a problem in a cluster.
 type Change = fn(&mut World);
 
-/// Each problem is added to a cluster that already has all later problems. The reported problem is the problem that an
+/// Each problem is added to a cluster that already has all later problems. The reported problem is the one that an
 /// operator must resolve first.
 #[test]
 fn the_first_of_several_problems_is_reported() {

@@ -40,7 +40,7 @@ const FIELD_MANAGER: &str = "node-attestation-controller-enablement";
 /// The value of [`ENABLED_BY_ANNOTATION`] on objects that this module creates.
 const BY_CLUSTER: &str = "Cluster";
 
-/// The HTTP status codes with which the API server rejects a step: bad request, forbidden, invalid.
+/// The HTTP status codes for a rejected step: bad request, forbidden, invalid.
 const REFUSALS: [u16; 3] = [400, 403, 422];
 
 /// A step for a Cluster.
@@ -57,7 +57,8 @@ pub(super) enum Step {
         resource_version: Option<String>,
         attestors: Vec<String>,
     },
-    /// Update the API versions of the owners to served versions, in this version of an object that this module created.
+    /// Update the API versions in the owner references to served versions, in this version of an object that this
+    /// module created.
     Own {
         resource_version: Option<String>,
         owners: Vec<OwnerReference>,
@@ -85,8 +86,8 @@ pub(super) enum EnableError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Written,
-    /// The API server did not respond, the object changed during the step, or there was no turn for the Event about a
-    /// rejection.
+    /// The API server did not respond, the object changed during the step, or the Event about a rejection did not get a
+    /// turn.
     Unavailable,
     /// The API server rejected the step, and an Event reports this.
     Refused,
@@ -240,9 +241,9 @@ pub(super) async fn taken(
     })
 }
 
-/// Executes the step, and returns the error to report.
+/// Executes the step, and returns the error that must be reported.
 ///
-/// The writes do not use server-side apply. In a list of this type, an apply removes only items of the same field
+/// The writes do not use server-side apply. For a list of this type, an apply removes only items from the same field
 /// manager, and after `clusterctl move`, the items belong to a different field manager. An apply would also change an
 /// object that a user created after the check.
 async fn write(
@@ -272,8 +273,8 @@ async fn write(
             metadata.annotations = Some([mark].into());
             let parameters = post(FIELD_MANAGER);
             let mut answer = created(api, &parameters, &object).await;
-            // A floor rejects an object without a mode, or without a list of exempt Nodes. It applies to this write,
-            // too.
+            // A floor rejects an object without a mode, or without a list of exempt Nodes. The floor also applies to
+            // this write.
             if let Err(kube::Error::Api(status)) = &answer
                 && status.message.contains(SETTINGS_POLICY)
             {

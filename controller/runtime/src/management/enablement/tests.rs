@@ -257,8 +257,8 @@ async fn step_events_of_a_flooding_namespace_leave_turns_to_others() {
     assert_eq!(flooded.calls, [reported, 1]);
 }
 
-/// The outcome of the creation of a `KubeletAuthentication`, and the mode and the exempt Nodes of each attempt. The API
-/// server refuses the first attempts with these messages.
+/// The outcome of creating a `KubeletAuthentication`, and the mode and the exempt Nodes in each attempt. The API server
+/// rejects the first attempts with these messages.
 async fn created(refusals: &'static [&'static str]) -> (Outcome, Vec<Value>) {
     let asked: Arc<Unshared<Vec<Value>>> = Arc::default();
     let noted = asked.clone();

@@ -11,13 +11,13 @@ const NOT_SERVED: Duration = Duration::from_secs(30);
 
 const PATCH: &str = "v1beta1/namespaces/team-a/rackclusters/prod-1/status";
 
-/// An infrastructure kind, and the writer of the `InfraCluster` of one Cluster.
+/// An infrastructure kind, and the writer for the `InfraCluster` of one Cluster.
 fn rack(fields: &[&'static str]) -> (ServedKind, InfraCluster) {
     let (kind, writer) = racks(fields);
     (kind, writer())
 }
 
-/// An infrastructure kind, and a function that creates writers of Clusters.
+/// An infrastructure kind, and a function that creates writers for Clusters.
 fn racks(fields: &[&'static str]) -> (ServedKind, impl Fn() -> InfraCluster + use<>) {
     let group = "infrastructure.cluster.x-k8s.io";
     let kind = ServedKind::new(group, "RackCluster", "rackclusters").with_fields(fields);
@@ -59,7 +59,7 @@ async fn signers_are_written_when_the_infrastructure_version_is_served_again() {
     write(&mut writer, "example.com/a").await;
     assert_eq!(kind.patches(), [PATCH]);
 
-    // Discovery listed the version, but the API server no longer serves it.
+    // Discovery lists the version, but the API server no longer serves it.
     kind.serve(&[]);
     write(&mut writer, "example.com/b").await;
     assert_eq!(kind.patches(), [""; 0]);
@@ -71,7 +71,7 @@ async fn signers_are_written_when_the_infrastructure_version_is_served_again() {
         (vec![PATCH.to_owned()], lookups + 1)
     );
 
-    // A write that succeeded is not repeated.
+    // A successful write is not repeated.
     write(&mut writer, "example.com/b").await;
     assert_eq!(kind.patches(), [""; 0]);
 }
@@ -96,7 +96,7 @@ async fn the_definition_of_a_kind_is_read_once_for_many_clusters() {
     }
 
     assert_eq!((kind.patches().len(), kind.definitions()), (100, 1));
-    // The definition may have changed.
+    // The definition might have changed.
     advance(DEFINITION_KEPT).await;
     write(&mut writer(), "example.com/a").await;
     assert_eq!((kind.patches().len(), kind.definitions()), (1, 2));

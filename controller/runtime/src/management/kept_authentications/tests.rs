@@ -7,7 +7,7 @@ use node_attestation_core::crd::{
 
 use super::*;
 
-/// An object with all metadata in use.
+/// An object that uses all metadata fields.
 fn plain() -> KubeletAuthentication {
     let spec = KubeletAuthenticationSpec::new("prod-1", &["insecure"]);
     let mut plain = KubeletAuthentication::new("prod-1", spec);
@@ -121,7 +121,7 @@ fn only_conditions_of_the_controller_are_kept_with_short_messages() {
     assert!(kept.memory() <= 2 * STEP, "{}", kept.memory());
 }
 
-/// An object that was created at this second, with authorities of this length.
+/// An object that was created at this time, with authorities of this length.
 fn object(created: i64, authorities: usize) -> KeptAuthentication {
     let mut object = plain();
     let created = Timestamp::from_second(created).unwrap();
@@ -154,7 +154,7 @@ fn memory_for(objects: usize) -> KeptMemory {
     KeptMemory::new(KeptLimit::new(objects * STEP))
 }
 
-/// Adds objects that were created in these seconds. Returns the number of kept objects.
+/// Adds objects that were created at these times. Returns the number of kept objects.
 fn put_all(memory: &mut KeptMemory, namespace: &str, created: impl Iterator<Item = i64>) -> usize {
     let puts = created.map(|second| memory.put(&key(namespace, second), &object(second, 0)));
     puts.filter(|put| put.is_kept).count()

@@ -24,7 +24,7 @@ struct Memory(Arc<Mutex<State>>);
 struct State {
     lease: Option<Lease>,
     version: u64,
-    /// Whether the API server refuses each call.
+    /// Whether the API server rejects each call.
     is_cut: bool,
     /// Whether the API server no longer answers calls.
     hangs: bool,
@@ -312,7 +312,7 @@ async fn the_leader_metric_shows_waiting_leading_and_lost() {
         told(r#"node_attestation_leader{lease="lease"} 0.0"#)
     };
     let is_told = tokio::select! {
-        _ = lead(&replica) => panic!("it leads without an API server"),
+        _ = lead(&replica) => panic!("the replica leads without an API server"),
         is_told = asked => is_told,
     };
     assert!(is_told);
@@ -342,7 +342,7 @@ async fn a_lease_with_a_canceled_renewal_is_released_immediately() {
     let mut term = lead(&first).await;
     let version = || leases.0.lock().unwrap().version;
     let before = version();
-    // The API server stores the renewal, but its response is too late.
+    // The API server stores the renewal, but its response arrives too late.
     let end = term.during(sleep(RETRY + ANSWER / 2), |quit| quit).await;
     assert_eq!((end, version()), (TermEnd::Stopped, before + 1));
 
@@ -355,13 +355,13 @@ async fn a_lease_with_a_canceled_renewal_is_released_immediately() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_with_a_canceled_renewal_has_its_next_holder_within_a_second() {
-    // The calls of the replicas can have any offset to each other.
+    // The calls of the replicas can have any time offset from each other.
     for offset in (0..40).map(|number| number * ANSWER / 4) {
         let leases = Memory::default();
         let (first, second) = (candidate(&leases, "a"), candidate(&leases, "b"));
         let mut term = lead(&first).await;
         let leaving = async {
-            // The API server stores the renewal, but its response is too late.
+            // The API server stores the renewal, but its response arrives too late.
             let end = term.during(sleep(RETRY + ANSWER / 2), |quit| quit).await;
             assert_eq!(end, TermEnd::Stopped);
             let stopped = Instant::now();
@@ -385,7 +385,7 @@ async fn a_lease_with_a_canceled_renewal_has_its_next_holder_within_a_second() {
 async fn a_replica_that_stops_while_it_takes_the_lease_releases_it() {
     let leases = Memory::default();
     let (first, second) = (candidate(&leases, "a"), candidate(&leases, "b"));
-    // The API server stores the write, but its response is too late.
+    // The API server stores the write, but its response arrives too late.
     let taken = first.lead(sleep(ANSWER + ANSWER / 2)).await;
     assert_eq!(leases.holder(), "a");
     taken.unwrap().release().await;

@@ -1,15 +1,15 @@
 //! Rejects the certificates of a deleted Cluster that had the same name and the same CA.
 //!
 //! Without this check, the deleted Cluster's certificates would be valid, because its revocation list no longer exists.
-//! Therefore all generations from before the creation of the workload cluster are rejected. An annotation on the
+//! Therefore all generations that precede the creation of the workload cluster are rejected. An annotation on the
 //! `KubeletAuthentication` identifies the first workload cluster. `clusterctl move` keeps this annotation, and
 //! administrators of the workload cluster cannot write it.
 //!
 //! The `KubeletAuthentication` of a deleted Cluster is deleted with that Cluster. Therefore a workload cluster that is
 //! served for the first time also gets its creation time as the lowest valid generation. This does not reject
 //! certificates of the current cluster: the API server never deletes the namespace `kube-system`, and a generation
-//! above 1 is the Unix time of its claim. If there is no lowest valid generation, the first generation of a record is
-//! 1, and a certificate with this generation has a record, unless its Cluster was deleted. Therefore a cluster with
+//! above 1 is the Unix time of its claim. If there is no lowest valid generation, a record starts with generation 1,
+//! and a certificate with this generation has a record, unless its Cluster was deleted. Therefore a cluster with
 //! records keeps its certificates.
 
 use std::collections::BTreeMap;
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(seen(Some("a"), 40, "b", 30), (40, 2));
     }
 
-    /// An API server that responds to reads with this object, and stores patches.
+    /// An API server that returns this object, and stores patches.
     fn api_server(status: u16, object: Value) -> (ClusterAccess, Arc<Mutex<Vec<Value>>>) {
         let patched: Arc<Mutex<Vec<Value>>> = Arc::default();
         let writes = patched.clone();
@@ -282,7 +282,7 @@ mod tests {
         assert!(!revocations.is_read());
     }
 
-    /// The records of a Cluster whose first workload cluster is known.
+    /// The `has_records` argument for a Cluster whose first workload cluster is known. It must not be called.
     fn unneeded() -> impl Future<Output = Result<bool, CallError>> {
         lazy(|_| -> Result<bool, CallError> { panic!("the records were read") })
     }

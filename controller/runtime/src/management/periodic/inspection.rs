@@ -1,4 +1,4 @@
-//! The interval between inspections of a workload cluster.
+//! The intervals between inspections of a workload cluster.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::management::cluster_status::{ApiReachability, AutoApprove, Health};
 /// The interval for a cluster with a problem that an operator can fix.
 const WRONG_AGAIN: Duration = Duration::from_mins(1);
 
-/// The interval for a cluster in which requests can be approved without evidence, which can be intended.
+/// The interval for a cluster in which requests can be approved without evidence. This state can be intended.
 const OPEN_AGAIN: Duration = Duration::from_mins(5);
 
 /// The interval after the request watch failed or recovered. It is short, because `kubeadm upgrade apply` restarts the
@@ -29,8 +29,8 @@ pub(super) struct Inspection {
     pub(super) found: Health,
     /// The inputs for counting the Nodes without a record. `None` if they were unavailable.
     pub(super) counted: Option<Counted>,
-    /// Whether a watch caused the inspection: the request watch failed or recovered, or kubeadm's bindings were created
-    /// again.
+    /// Whether a watch caused the inspection: the request watch failed or recovered, or kubeadm's bindings were
+    /// recreated.
     pub(super) watch_changed: bool,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// The state of an API server that did not answer the first calls of an inspection successfully.
+/// The state of an API server that did not respond successfully to the first calls of an inspection.
 pub(super) fn refusal(error: &kube::Error) -> ApiReachability {
     let text = if let kube::Error::SerdeError(_) = error {
         // The parser's error contains the invalid value, and the server can be one that only the controller can reach.

@@ -13,11 +13,11 @@ use super::{MAX_NAMED, PartError, part};
 use crate::capi::CapiInventory;
 use crate::watch::{MetadataOf, metadata_page_of};
 
-/// The page size for lists of Nodes. Each Node has a few kilobytes.
+/// The page size for lists of Nodes. Each Node is a few kilobytes long.
 const NODES_A_PAGE: u32 = 100;
 
-/// The maximum number of pages, which is enough for ten times the Nodes of the largest supported cluster. Otherwise, a
-/// server that always returns another page would block the periodic work indefinitely.
+/// The maximum number of pages, which is enough for ten times the Nodes of the largest supported cluster. Without this
+/// limit, a server that always returns another page would block the periodic work indefinitely.
 const MAX_PAGES: usize = 500;
 
 /// The maximum length of a Node name (RFC 1123). The API server rejects longer names.
@@ -30,8 +30,7 @@ const MAX_EXEMPT_NAMED: usize = 16;
 /// message contains only a few Nodes.
 pub(super) const MAX_WITHOUT: usize = 1000;
 
-/// The names of Nodes that `wanted` accepts: at most [`MAX_WITHOUT`] names, and all names that are in `retired`, if it
-/// is set.
+/// The names of Nodes that `wanted` accepts: at most [`MAX_WITHOUT`] names, and all names in `retired`, if it is set.
 pub(super) async fn nodes_named(
     client: &Client,
     retired: Option<&BTreeSet<&str>>,
@@ -64,7 +63,7 @@ pub(super) async fn nodes_named(
     Err(PartError::TooManyPages(MAX_PAGES))
 }
 
-/// The message about Nodes without a record. `None` if attestation is enforced, and there are no such Nodes.
+/// The message about Nodes without a record. `None` if attestation is enforced and there are no such Nodes.
 pub(super) fn without_identity(
     without: Result<BTreeSet<String>, PartError>,
     is_enforced: bool,

@@ -1,4 +1,4 @@
-//! The parts of a round, each with its deadline.
+//! The parts of a round, each of which has a deadline.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -10,13 +10,13 @@ use tokio::time::timeout;
 /// The deadline for one part of the work: a few small calls, each with its own deadline.
 pub(super) const PART_DEADLINE: Duration = Duration::from_mins(1);
 
-/// The maximum length of errors, which are truncated. An API server can send any text.
+/// The maximum length of an error message, which is truncated. An API server can return any text.
 const MAX_MESSAGE_LEN: usize = 512;
 
 /// The failure of one part of the work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in crate::management) enum PartError {
-    /// The part did not end before this deadline.
+    /// The part did not finish before this deadline.
     #[error("not completed within {} s", .0.as_secs())]
     Late(Duration),
     /// A call failed. Contains its causes, truncated.

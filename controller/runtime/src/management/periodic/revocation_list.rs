@@ -24,25 +24,26 @@ use crate::memory::{Holding, Share};
 use crate::records::KubeRecords;
 use crate::turns::{FairTurns, Line, TurnLimits};
 
-/// The interval for comparing a list that has entries with the workload cluster, in which administrators can change it.
-/// A comparison takes four calls, so this interval keeps the controller below one call per minute to an idle cluster.
+/// The interval for comparing a non-empty list with the workload cluster, in which administrators can change the list.
+/// A comparison takes four calls, so with this interval, the controller makes less than one call per minute to an idle
+/// cluster.
 const COMPARED_AGAIN: Duration = Duration::from_mins(10);
 
 /// The memory that is reserved for each cluster's list, which is enough for a few thousand entries.
 const OWN_MEMORY: usize = 256 * 1024;
 
-/// An upper bound for the memory of a record's entry: its UID, its values, and its place in a map.
+/// An upper bound for the memory that a record's entry uses: its UID, its values, and its place in a map.
 const RECORD_ENTRY: usize = 160;
 
-/// An upper bound for the memory of a key's entry, with a name and a provider ID of maximum length.
+/// An upper bound for the memory that a key's entry uses, if its name and provider ID have the maximum length.
 const KEY_ENTRY: usize = 1536;
 
 /// The number of copies of a list while it is written: the known list, the object, its replacement and its JSON.
 const COPIES: usize = 4;
 
-/// The turns for lists that have no memory for their copies. Such a list is written in its turn, so that other
-/// clusters' lists cannot prevent a revocation. A tenant's API server can return a large list, and then never answer
-/// the write.
+/// The turns for lists whose copies do not fit into the reserved memory. Such a list is written when it gets a turn, so
+/// that other clusters' lists cannot prevent a revocation. A tenant's API server can return a large list, and then
+/// never answer the write.
 static WITHOUT_MEMORY: LazyLock<FairTurns> = LazyLock::new(|| {
     FairTurns::new(TurnLimits {
         all: 4,
@@ -53,13 +54,13 @@ static WITHOUT_MEMORY: LazyLock<FairTurns> = LazyLock::new(|| {
 /// The workload cluster does not have the complete list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RevocationListError {
-    /// The list cannot be read or written.
+    /// The list could not be read or written.
     #[error(transparent)]
     Part(#[from] PartError),
     /// This number of records and keys does not fit into the list.
     #[error("the list is full: the certificates or keys of {0} node identities are not refused")]
     Full(usize),
-    /// The list in the workload cluster is too large to keep it in memory.
+    /// The list in the workload cluster is too large to be kept in memory.
     #[error(
         "the list in the workload cluster has {records} node identities and {keys} keys, which exceed the available memory: other \
          clusters also have large lists. Delete the entries that the controller did not create"
@@ -73,7 +74,7 @@ pub(super) struct RevocationList {
     published: Option<Published>,
     #[debug(skip)]
     wanted: Option<Wanted>,
-    /// The Cluster, until it has been checked whether the Cluster was created again.
+    /// The Cluster, until it has been checked whether the Cluster was recreated.
     unknown: Option<Box<OfCluster>>,
     /// The permission that is missing for this check.
     forbidden: Option<PartError>,

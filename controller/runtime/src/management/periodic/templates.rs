@@ -1,4 +1,4 @@
-//! Bootstrap templates whose next machines could not join under enforcement.
+//! Bootstrap templates whose future machines could not join while attestation is enforced.
 
 use tokio::time::timeout;
 
@@ -7,21 +7,21 @@ use super::{MAX_NAMED, PART_DEADLINE, PartError, PeriodicTasks};
 use crate::capi::Recorded;
 
 impl PeriodicTasks {
-    /// The message about templates whose next machines could not join. `None` if there are none.
+    /// The message about templates whose future machines could not join. `None` if there are none.
     pub(super) async fn templates_without_plugin(&self) -> Option<String> {
         let found = async {
             let records = self.records().await.map_err(|error| error.to_string())?;
             let recorded = Recorded::of(&records).await;
             self.inventory.without_plugin(&recorded).await
         };
-        // The reads wait for their turn without a deadline, and the revocations of the round wait for the reads.
+        // The reads wait for their turn without a deadline, and the revocations in the same round wait for the reads.
         let found = timeout(PART_DEADLINE, Box::pin(found)).await;
         let found = found.unwrap_or_else(|_| Err(PartError::Late(PART_DEADLINE).to_string()));
         without_plugin(found.map_err(cut))
     }
 }
 
-/// The message about objects whose next machines could not join. `None` if there are none.
+/// The message about objects whose future machines could not join. `None` if there are none.
 fn without_plugin(found: Result<Vec<String>, String>) -> Option<String> {
     let objects = match found {
         Ok(objects) => objects,

@@ -107,7 +107,7 @@ async fn enforcement_waits_until_the_templates_can_be_read() {
     assert!(told.starts_with(begin), "{told}");
     assert_eq!(periodic.context.enforcement.state(), EnforcementState::Off);
 
-    // A management cluster that serves no kind of Cluster API has no templates.
+    // A management cluster that does not serve any Cluster API kind has no templates.
     let no_kinds = ClusterAccess::in_memory(|_| async {
         let none = r#"{"kind": "APIGroupList", "groups": []}"#;
         Response::new(Full::new(Bytes::from(none)))
@@ -118,7 +118,7 @@ async fn enforcement_waits_until_the_templates_can_be_read() {
     assert_eq!(periodic.context.enforcement.state(), EnforcementState::On);
 }
 
-/// Slow reads for Clusters of other namespaces, which occupy the turns for 90 seconds.
+/// Occupies the turns for 90 seconds with slow reads for Clusters in other namespaces.
 async fn occupy(objects: Objects) {
     let reads = (0..12).map(|number| {
         let cluster = ObjectKey::new(format!("flood-{number}"), "b");
@@ -189,7 +189,7 @@ async fn an_unset_mode_never_ends_enforcement_when_attestors_change() {
         assert_eq!(periodic.context.enforcement.state(), expected, "{mode:?}");
     }
 
-    // Without evidence, an unset mode does not begin enforcement either.
+    // If evidence is not required, an unset mode does not start enforcement either.
     let mut periodic = periodic();
     periodic.spec = KubeletAuthenticationSpec::new("prod-1", &["insecure"]);
     periodic.context.enforcement = Enforcement::new(EnforcementState::Unknown);
@@ -202,7 +202,7 @@ async fn an_unset_mode_never_ends_enforcement_when_attestors_change() {
     assert_eq!(periodic.context.enforcement.state(), EnforcementState::Off);
 }
 
-/// An API server with every bootstrap token, each of which expires soon. Collects the changed Secrets.
+/// An API server that contains every bootstrap token, each of which expires soon. It collects the changed Secrets.
 fn with_tokens(changed: &Arc<Mutex<Vec<String>>>) -> ClusterAccess {
     with_tokens_until("1970-01-01T00:00:00Z", changed)
 }
@@ -261,7 +261,7 @@ async fn no_token_is_extended_before_attestation_is_enforced() {
     let cases: [(_, _, &[&str]); 4] = [
         (Unknown, true, &[]),
         (Off, true, &[]),
-        // The policy that restricts tokens could not be written.
+        // The controller could not write the policy that restricts tokens.
         (On, false, &[]),
         (On, true, &["joined", "joins1"]),
     ];

@@ -18,8 +18,8 @@ use crate::clock::{elapsed, now};
 use crate::management::cluster_status::LockedOut;
 
 impl PeriodicTasks {
-    /// Extends the tokens of existing machines, and expires the tokens of deleted machines. If every attestation provider
-    /// has evidence, also extends the tokens of pools.
+    /// Extends the tokens of existing machines, and expires the tokens of deleted machines. If every attestation
+    /// provider requires evidence, also extends the tokens of pools.
     ///
     /// While attestation is not enforced, no token is extended, because a token is sufficient to join as any node.
     /// After enforcement ends, the extended tokens of machines that have joined expire.
@@ -36,7 +36,7 @@ impl PeriodicTasks {
             EnforcementState::Off => false,
             EnforcementState::On | EnforcementState::Unknown => return,
         };
-        // The reads wait for their turn without a deadline, and the revocations of the next round wait for the reads.
+        // The reads wait for their turn without a deadline, and the revocations in the next round wait for the reads.
         // Until the Machines are known, no token is expired.
         let machines = Box::pin(self.inventory.machine_tokens());
         let Ok(Some(machines)) = timeout(PART_DEADLINE, machines).await else {
@@ -61,7 +61,7 @@ impl PeriodicTasks {
         if extends_pools {
             are_owners_known &= of_pools.as_ref().is_some_and(|pools| pools.are_all);
         }
-        // One KubeadmConfig that cannot be read delays only the expiry of tokens without a known owner.
+        // An unreadable KubeadmConfig delays only the expiry of tokens without a known owner.
         self.tokens.set_owned(owned, are_owners_known);
         let mut wanted = machines.joining.tokens;
         if extends {
@@ -102,7 +102,7 @@ impl PeriodicTasks {
         health.locked_out = self.locked_out(now).await;
     }
 
-    /// The Machines whose nodes cannot rejoin. `None` if unknown.
+    /// The Machines whose nodes cannot rejoin. `None` if they are unknown.
     async fn locked_out(&self, now: SystemTime) -> Option<LockedOut> {
         match self.context.enforcement.state() {
             EnforcementState::Unknown => return None,
@@ -166,8 +166,8 @@ mod tests {
 
     use super::*;
 
-    /// The locked-out machines at hour 20. There is one machine. Its token has expired, and its record, which `change`
-    /// modifies, expires at hour 10.
+    /// The locked-out machines at hour 20, if there is one machine. Its token has expired, and its record, which
+    /// `change` modifies, expires at hour 10.
     fn found(change: impl Fn(&mut Record), of_machine: impl Fn(&mut TokenMachine)) -> Vec<String> {
         let token = TokenId::parse("abcdef").unwrap();
         let mut machine = TokenMachine {
@@ -221,7 +221,7 @@ mod tests {
         let unnamed = |machine: &mut TokenMachine| machine.provider_id = None;
         let no_records: [fn(&mut TokenMachine); 2] = [other, unnamed];
         for no_record in no_records {
-            // The Node has joined without a record, with a certificate from a built-in signer of Kubernetes.
+            // The Node joined without a record, using a certificate from a built-in Kubernetes signer.
             assert!(found(|_| {}, no_record).is_empty());
             let without_node = |machine: &mut TokenMachine| {
                 no_record(machine);

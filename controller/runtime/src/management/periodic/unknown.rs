@@ -3,8 +3,8 @@
 use super::PeriodicTasks;
 
 impl PeriodicTasks {
-    /// Pools that a limit truncates, and the first object of each group that cannot be read: Cluster API's objects that
-    /// are watched, those that are read by their names, and `NodeIdentities`.
+    /// Pools that a limit truncates, and the first unreadable object in each of these groups: watched Cluster API
+    /// objects, Cluster API objects that are read by name, and `NodeIdentities`.
     pub(super) fn unknown(&self) -> impl Iterator<Item = String> {
         let records = self.context.ledger.records();
         let unknown = [

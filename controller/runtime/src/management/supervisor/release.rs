@@ -22,10 +22,10 @@ use crate::management::single_object::Observed;
 use crate::metrics::ClusterMetrics;
 use crate::turns::FairRate;
 
-/// The number of attempts to write the last Event of a release, which take about 20 minutes.
+/// The number of attempts to write the last Event of a release. The attempts take about 20 minutes.
 const EVENT_TRIES: u32 = 10;
 
-/// The channels for the changes for which a release waits.
+/// The channels that report the changes for which a release waits.
 pub(super) struct Sources {
     pub(super) objects: watch::Receiver<()>,
     pub(super) secrets: Option<SecretWatches>,
@@ -62,7 +62,7 @@ impl Supervisor {
                 ControlFlow::Continue(None) => {}
                 ControlFlow::Continue(Some(access)) => match periodic::release(&access).await {
                     Ok(()) => {
-                        // Writing the Event can take minutes. It needs no Secrets.
+                        // Writing the Event can take minutes. It does not need the Secrets.
                         drop(sources);
                         return self.tell_release(tries > 0).await;
                     }
@@ -76,7 +76,7 @@ impl Supervisor {
                 },
             }
             tokio::select! {
-                // The loop checks whether the object exists again, or this replica is no longer the leader.
+                // The loop checks whether the object was recreated, or whether this replica is no longer the leader.
                 _ = self.authentication.changed() => {}
                 changed = secrets::changed(&mut sources.secrets) => self.secrets_changed(changed),
                 cluster = other_cluster(&self.shared.objects, &self.key, &mut sources.objects, &self.sources.cluster) => {
@@ -136,7 +136,7 @@ impl Supervisor {
                     return;
                 }
                 tokio::select! {
-                    // The object exists again, or this replica is no longer the leader.
+                    // The object was recreated, or this replica is no longer the leader.
                     _ = self.authentication.changed() => return,
                     () = sleep_until(Instant::now() + RESTART.after(tries)) => {}
                 }
@@ -158,7 +158,7 @@ impl Supervisor {
         );
     }
 
-    /// Writes an Event about the failure. Returns `false` if it must be written again.
+    /// Writes an Event about the failure. Returns `false` if the Event must be written again.
     async fn tell_failure(&self, error: &str) -> bool {
         let message = format!(
             "the KubeletAuthentication was deleted, but the admission policy for requests cannot be removed. It \
@@ -179,7 +179,8 @@ impl Supervisor {
     }
 }
 
-/// Writes an Event on the Cluster with this key and UID, if there is a turn in time. Returns whether it was written.
+/// Writes an Event on the Cluster with this key and UID, if the Event gets a turn in time. Returns whether it was
+/// written.
 async fn write_event(
     (management, rate): (&Client, &FairRate),
     key: &ObjectKey,

@@ -75,7 +75,7 @@ mod tests {
         now += wait(&mut restarts, now);
         now += wait(&mut restarts, now);
 
-        // A time as long as the maximum delay is not sufficient.
+        // A wait as long as the maximum delay is not sufficient.
         now += RESTART.longest;
         let third = wait(&mut restarts, now);
         assert_eq!(third, RESTART.first * 4);

@@ -27,9 +27,10 @@ struct Followed {
 /// without a Cluster uses no watch.
 pub(super) struct SecretWatches {
     access: WorkloadAccess,
-    /// The controller's own kubeconfig, if the controller uses such kubeconfigs.
+    /// The watch for the controller's own kubeconfig, if the controller uses such kubeconfigs.
     own: Option<Watched>,
-    /// Cluster API's kubeconfig, which is an administrator's credential. It is watched only while it is used.
+    /// The watch for Cluster API's kubeconfig, which contains an administrator's credential. It runs only while this
+    /// kubeconfig is used.
     kubeconfig: Option<Watched>,
     ca: Watched,
 }
@@ -37,8 +38,8 @@ pub(super) struct SecretWatches {
 /// The watch for a Secret.
 struct Watched {
     versions: watch::Receiver<Followed>,
-    /// The task that runs the watch. It ends only with a panic. Without this task, changes to the Secret would have no
-    /// effect.
+    /// The task that runs the watch. It ends only if it panics. Without this task, the controller would not detect
+    /// changes to the Secret.
     following: JoinSet<()>,
 }
 
@@ -66,7 +67,7 @@ impl Watched {
 }
 
 impl SecretWatches {
-    /// Whether the controller's own kubeconfig is used, not Cluster API's.
+    /// Whether the controller uses its own kubeconfig, and not Cluster API's.
     fn is_own(&self) -> bool {
         let own = self.own.as_ref().map(|own| own.versions.borrow());
         let own = own.as_deref().map(|followed| &followed.secret);
@@ -204,7 +205,7 @@ pub(super) async fn changed(watches: &mut Option<SecretWatches>) -> Secrets {
     watches.versions()
 }
 
-/// Waits until the Secret of this watch changes. Without a watch, never returns.
+/// Waits until the Secret of this watch changes. If there is no watch, never returns.
 async fn if_any(watched: Option<&mut Watched>) {
     match watched {
         Some(watched) => watched.changed().await,
@@ -230,7 +231,7 @@ mod tests {
         let used = |access: WorkloadAccess| states.each_ref().map(|own| access.is_own(own));
 
         assert_eq!(used(ClusterApi), [false; 4]);
-        // An unknown or unreadable kubeconfig does not select an administrator's credential.
+        // An unknown or unreadable own kubeconfig does not select an administrator's credential.
         assert_eq!(used(PreferOwn), [true, false, true, true]);
         assert_eq!(used(Own), [true; 4]);
     }

@@ -60,7 +60,7 @@ fn the_futures_of_a_supervisor_have_limits() {
     ]);
 }
 
-/// Whether a controller with this filter selects the cluster, by the label of its `KubeletAuthentication`.
+/// Whether a controller with this filter selects the cluster, based on the label of its `KubeletAuthentication`.
 fn selects(filter: Option<&str>, cluster: &Observed<Cluster>, label: Option<&str>) -> bool {
     let selection = Selection {
         namespace: None,
@@ -77,7 +77,7 @@ fn selects(filter: Option<&str>, cluster: &Observed<Cluster>, label: Option<&str
 fn the_label_of_the_authentication_is_used_only_without_a_cluster() {
     let blue = Some("blue");
     for label in [None, blue, Some("green"), Some("")] {
-        // The Cluster is not read yet, or belongs to another controller.
+        // The Cluster has not been read yet, or belongs to another controller.
         assert!(!selects(blue, &Observed::Unknown, label), "{label:?}");
         assert_eq!(selects(blue, &Observed::Absent, label), label == blue);
         for cluster in [Observed::Unknown, Observed::Absent] {
@@ -118,7 +118,7 @@ fn cluster(number: usize) -> Value {
     })
 }
 
-/// The kinds of Cluster API.
+/// The discovery document for the Cluster API kinds.
 pub(super) fn discovery() -> Value {
     let kinds = [
         ("clusters", "Cluster"),
@@ -142,7 +142,7 @@ pub(super) fn whole(code: u16, object: &Value) -> Answer {
     Response::builder().status(code).body(body).unwrap()
 }
 
-/// The events of a watch: after some time, each `KubeletAuthentication` has a new generation.
+/// The events of a watch, which report a new generation of each `KubeletAuthentication` after some time.
 fn changes() -> Answer {
     let change = async {
         sleep(CHANGE).await;
@@ -156,7 +156,7 @@ fn changes() -> Answer {
     Response::new(StreamBody::new(events).boxed_unsync())
 }
 
-/// A management cluster whose API server lists Secrets slowly, and notes the generation of each status.
+/// A management cluster whose API server lists Secrets slowly, and records the generation of each status.
 async fn answer(request: Request<kube::client::Body>, written: Written) -> Answer {
     let path = request.uri().path().to_owned();
     let is_watch = request
@@ -224,8 +224,7 @@ async fn a_status_is_written_while_secrets_of_other_clusters_are_listed() {
     running.await.unwrap();
 }
 
-/// The Secrets that are watched within one minute, for 200 `KubeletAuthentication`s, of which this number have a
-/// Cluster.
+/// The Secrets that are watched within one minute, if this number of 200 `KubeletAuthentication`s have a Cluster.
 async fn secrets_watched(clusters: usize) -> BTreeSet<String> {
     let watched: Arc<Mutex<BTreeSet<String>>> = Arc::default();
     let noted = watched.clone();

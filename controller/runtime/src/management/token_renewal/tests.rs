@@ -20,14 +20,14 @@ const ACCOUNT: &str = "system:serviceaccount:node-attestation-system:node-attest
 /// The day on which the token in the Secret was issued.
 const ISSUED: u64 = 100;
 
-/// A certificate, which is not parsed here.
+/// A certificate that is not parsed in these tests.
 const CA: &[u8] = b"a certificate";
 
 fn day(number: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(number * DAY)
 }
 
-/// A token that is valid from one day to another.
+/// A token that is valid from the first day to the second.
 fn token(account: &str, issued: u64, expires: u64) -> String {
     token_of(&json!({"sub": account, "iat": issued * DAY, "exp": expires * DAY}))
 }
@@ -53,7 +53,7 @@ fn status(code: u16, message: &str) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "code": code, "reason": "", "message": message})
 }
 
-/// The answer to a token request.
+/// The response to a token request.
 fn granted(token: &str) -> Answer {
     let object = json!({
         "kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "metadata": {},
@@ -63,7 +63,7 @@ fn granted(token: &str) -> Answer {
     (201, object)
 }
 
-/// The answer to a write of the Secret.
+/// The response to a write of the Secret.
 fn stored() -> Answer {
     let object = json!({
         "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
@@ -77,7 +77,7 @@ type Answer = (u16, Value);
 /// The method, the path and the body of each call.
 type Calls = Arc<Mutex<Vec<(Method, String, Value)>>>;
 
-/// An API server with one answer to each call.
+/// An API server that returns one response to each call.
 fn server(answers: impl IntoIterator<Item = Answer>) -> (ClusterAccess, Calls) {
     let calls = Calls::default();
     let answers: VecDeque<Answer> = answers.into_iter().collect();
@@ -97,7 +97,7 @@ fn server(answers: impl IntoIterator<Item = Answer>) -> (ClusterAccess, Calls) {
     (access, calls)
 }
 
-/// A renewal, with its two API servers.
+/// A token renewal with its two API servers.
 struct World {
     renewal: TokenRenewal,
     workload: (ClusterAccess, Calls),
@@ -203,7 +203,7 @@ async fn a_renewal_that_ends_at_any_call_is_repeated_with_the_current_token() {
         assert_eq!(world.renew(&kubeconfig, due).await, None);
         assert_eq!(world.calls(), calls);
 
-        // The next attempt waits, and the warning begins when half of the lifetime has passed.
+        // The next attempt waits, and the warning starts when half of the lifetime has passed.
         let warning = world.renew(&kubeconfig, late).await.unwrap();
         assert_eq!(world.calls(), calls);
         assert!(
@@ -241,7 +241,7 @@ async fn a_renewal_of_a_short_token_is_repeated_in_a_twelfth_of_its_life() {
 
 #[tokio::test(start_paused = true)]
 async fn tokens_with_short_lives_cause_one_write_in_30_seconds() {
-    // Each token is due when it is issued.
+    // Each token is due for renewal when it is issued.
     let short = |end: u64| token_of(&json!({"sub": ACCOUNT, "iat": end - 12, "exp": end}));
     let now = UNIX_EPOCH + Duration::from_secs(995);
     let granted = || vec![granted(&short(1_001)), granted(&short(1_002))];

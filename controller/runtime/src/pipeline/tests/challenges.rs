@@ -1,4 +1,4 @@
-//! Machines with a TPM challenge, and the annotation with the endorsement key of that TPM.
+//! Tests of machines that answer a TPM challenge, and of the annotation that contains the endorsement key of that TPM.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ fn challenge() -> Challenge {
     }
 }
 
-/// The two phases of a machine with a TPM.
+/// The two phases of a request from a machine with a TPM.
 #[derive(Debug, Clone, Copy)]
 enum Phase {
     Enrol,
@@ -74,7 +74,7 @@ impl Verifier for Tpm {
     }
 }
 
-/// The answer to a request with this annotation of the endorsement key.
+/// The answer to a request that has this endorsement key annotation.
 async fn answered(phase: Phase, annotated: Option<&str>) -> CertificateSigningRequest {
     let verifier: Arc<dyn Verifier> = Arc::new(Tpm(phase, [EvidenceVersion::V1]));
     let context = Context {

@@ -1,4 +1,5 @@
-//! A crash after every single write to the records and the request, and the recovery by a second controller.
+//! Tests of a crash after every single write to the records and the request, and of the recovery by a second
+//! controller.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -121,7 +122,7 @@ struct Story {
     /// The previous holder of the name, and the name.
     held: Option<(&'static str, &'static str)>,
     request: fn() -> CertificateSigningRequest,
-    /// The number of writes, without the Event.
+    /// The number of writes, excluding the Event.
     writes: usize,
 }
 
@@ -182,7 +183,7 @@ async fn before(story: &Story) -> (Arc<MemoryRecords>, Arc<MemoryStore>) {
     (records, Arc::new(MemoryStore::new((story.request)())))
 }
 
-/// The turn of one controller.
+/// Runs the turn of one controller.
 async fn turn(
     records: &Arc<MemoryRecords>,
     store: &Arc<MemoryStore>,
@@ -235,7 +236,7 @@ async fn is_whole(records: &MemoryRecords, store: &MemoryStore) {
     let all = records.all().await.unwrap();
     let live: Vec<_> = all.iter().filter(|one| one.record.is_live()).collect();
     let [live] = live.as_slice() else {
-        panic!("not one live record: {all:?}")
+        panic!("there is not exactly one live record: {all:?}")
     };
     let record = &live.record;
     assert_eq!(record.holder.provider_id.as_str(), "metal:///rack/m1");

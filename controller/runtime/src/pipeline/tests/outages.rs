@@ -1,5 +1,5 @@
-//! Outages of the management cluster for hours, and refusals for minutes. A request waits during an outage, and its
-//! certificate is issued afterwards.
+//! Tests of outages of the management cluster that last hours, and of refusals that last minutes. A request waits
+//! during an outage, and its certificate is issued afterwards.
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, ready};
@@ -50,7 +50,7 @@ impl<T: ?Sized> Away<T> {
 #[async_trait::async_trait]
 impl Records for Away<MemoryRecords> {
     async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
-        // After a watch breaks, its last known objects are used.
+        // After a watch fails, the last known objects are used.
         self.inner.known(name).await
     }
 
@@ -160,7 +160,7 @@ struct Outage {
     store: Duration,
 }
 
-/// Tries once per minute. Returns the number of minutes until success. There are no writes before that.
+/// Tries once per minute. Returns the number of minutes until success. No attempt writes anything before that.
 async fn minutes_until_issued(outage: Outage) -> u32 {
     let begun = Instant::now();
     let parts = Parts::default();

@@ -1,4 +1,4 @@
-//! Requests that wait: their Events, and the time of the next attempt.
+//! Tests of requests that wait: their Events, and the time of the next attempt.
 
 use std::sync::LazyLock;
 
@@ -19,7 +19,8 @@ use super::{
 use crate::csr_writer::testing::MemoryStore;
 use crate::pipeline::*;
 
-/// The attempts, out of 40, that create an Event on the Machine about a waiting request, and the last Event.
+/// The numbers of those attempts, out of 40, that create an Event on the Machine about a waiting request, and the last
+/// Event.
 async fn told_of(context: Context) -> (Vec<u32>, Option<Event>) {
     let store = Arc::new(MemoryStore::new(filed_at(now(), valid())));
     let (events, mut next) = Events::collected();
@@ -127,7 +128,7 @@ async fn a_built_in_request_never_fails_while_the_enforcement_is_unknown() {
         enforcement: Enforcement::new(EnforcementState::Unknown),
         ..cluster()
     };
-    // The built-in approver, which can be responsible for the request, approved it.
+    // The built-in approver, which might be responsible for the request, approved it.
     let approved = approved_by_hand(filed_at(now(), stock()));
     for request in [filed_at(now(), stock()), approved] {
         let store = Arc::new(MemoryStore::new(request));

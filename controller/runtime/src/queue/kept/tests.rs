@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// An honest request with these other fields.
+/// A normal request with these additional fields.
 fn request(metadata: &Value, spec: &Value) -> CertificateSigningRequest {
     let mut object = json!({
         "metadata": {

@@ -1,10 +1,10 @@
-//! More requests than the queue can store.
+//! Tests with more requests than the queue can store.
 
 use super::super::tests::{csr, csr_by};
 use super::super::{MAX_ID_LEN, MAX_NAME_LEN, Room, SHARE, Share};
 use super::*;
 
-/// The maximum memory for the requests of one cluster, if no other cluster needs it: 20 such clusters fit into 400 MiB.
+/// The maximum memory for the requests in one cluster, if no other cluster needs it: 20 such clusters fit into 400 MiB.
 const MOST: usize = 20 * 1024 * 1024;
 
 #[tokio::test(start_paused = true)]
@@ -12,7 +12,7 @@ async fn an_endless_list_of_requests_uses_bounded_memory() {
     let mut queue = Queue::default();
 
     for number in 0..MAX_ENTRIES + 20 {
-        // The texts have the length of a Kubernetes UID and of a node name.
+        // The texts have the same length as a Kubernetes UID and a node name.
         let (uid, node) = (format!("{number:0>36}"), format!("{number:0>43}"));
         queue.sees(csr_by(&format!("system:node:{node}"), &uid));
     }
@@ -102,7 +102,7 @@ fn worked_on_after(queue: &mut Queue, name: &str) -> Duration {
             }
             queue.retry(&work.uid, now);
         }
-        now = queue.next_turn().expect("it is never worked on");
+        now = queue.next_turn().expect("the request is never processed");
         assert!(now - begin < Duration::from_mins(1), "it is not worked on");
     }
 }

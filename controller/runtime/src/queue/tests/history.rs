@@ -1,4 +1,4 @@
-//! Random histories of the queue.
+//! Tests with random histories of the queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,7 @@ enum Event {
         is_large: bool,
     },
     Deleted(usize),
-    /// A list with some of the objects.
+    /// A list that contains some of the objects.
     Listed([bool; OBJECTS]),
     Next,
     Ended(Index, End),
@@ -89,11 +89,11 @@ struct Object {
 
 struct World {
     queue: Queue,
-    /// The objects by UID. A deleted request remains while it is in progress.
+    /// The objects, keyed by UID. A deleted request remains in the map while it is in progress.
     objects: BTreeMap<String, Object>,
-    /// The number of deleted objects of each name.
+    /// The number of deleted objects with each name.
     deleted: [usize; OBJECTS],
-    /// The number of turns of each requester.
+    /// The number of turns that each requester has had.
     turns: BTreeMap<&'static str, u64>,
     began: Instant,
 }
@@ -206,7 +206,7 @@ impl World {
         self.deleted[object] += 1;
     }
 
-    /// Begins the next request, and returns its UID.
+    /// Starts the next request, and returns its UID.
     fn next(&mut self) -> Option<String> {
         let was_busy = self.queue.room.is_busy();
         let work = self.queue.next(Instant::now())?;

@@ -1,4 +1,4 @@
-//! Outages, with the decisions of the real plugin and of the real queue, in simulated time.
+//! Tests of outages, with the decisions of the real plugin and the real queue, in simulated time.
 
 mod world;
 
@@ -11,13 +11,13 @@ const FEW: usize = 500;
 const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
 
-/// The cluster at the end of an outage of the controller, and the controller, which has listed the requests.
+/// The cluster at the end of a controller outage, and the controller, which has listed the requests.
 async fn after_outage(outage: Duration) -> (World, Option<Controller>) {
     after(Away::Controller, outage, NODES, Duration::ZERO).await
 }
 
-/// The same cluster, with an outage of this part. This number of nodes renewed during one day, which ended this long
-/// before the outage.
+/// Returns the same cluster, after an outage of this component. This number of nodes renewed within one day, which
+/// ended this long before the outage.
 async fn after(
     away: Away,
     outage: Duration,
@@ -79,7 +79,7 @@ async fn a_day_without_a_controller_delays_renewals_and_loses_no_node() {
     assert_eq!((world.undecided, world.in_vain), (0, 0));
 }
 
-/// Asserts that no node has a certificate after this outage, and that each node has one within an hour after its token
+/// Asserts that no node has a certificate after this outage, and that each node gets one within an hour after its token
 /// is recreated.
 async fn ends_certificates_and_tokens(away: Away, outage: Duration) {
     let (mut world, mut controller) = after(away, outage, FEW, Duration::ZERO).await;
@@ -92,7 +92,7 @@ async fn ends_certificates_and_tokens(away: Away, outage: Duration) {
     assert_eq!(world.undecided, 0, "nothing is filed without a token");
     assert!(world.in_vain >= FEW, "each node tries");
 
-    // `tokens recreate` creates tokens for one hour.
+    // `tokens recreate` creates tokens with a lifetime of one hour.
     world.tokens_end = recreated + HOUR;
     world.until(recreated + HOUR, &mut controller).await;
     assert_eq!(world.certificates(recreated + HOUR), FEW);
@@ -120,7 +120,7 @@ async fn an_api_server_outage_of_up_to_five_days_loses_no_node() {
         assert_eq!(world.certificates(outage), FEW, "{outage:?}");
         assert_eq!(world.last, 0, "{outage:?}");
 
-        // All due requests are answered, while the other requests wait for their time.
+        // All due requests have been answered, while the other requests wait until they are due.
         world.until(outage + DAY + 5 * HOUR, &mut controller).await;
 
         assert_eq!(not_renewed(&world, outage), 0, "{outage:?}");
@@ -155,7 +155,7 @@ async fn requests_pending_in_an_api_server_outage_are_decided_or_recreated() {
 
 #[tokio::test(start_paused = true)]
 async fn certificates_expired_in_an_outage_are_replaced_while_tokens_last() {
-    // For another reason, these certificates were not renewed. They expire during the day of the outage.
+    // These certificates were not renewed for another reason. They expire during the day of the outage.
     let ago = LIFETIME.saturating_sub(DAY);
     for (outage, is_back) in [(2 * HOUR, true), (DAY, false)] {
         let (mut world, mut controller) = after(Away::ApiServer, outage, FEW, ago).await;

@@ -1,4 +1,4 @@
-//! Requests that are not kept in memory, and requests in progress that use all the memory.
+//! Tests of requests that are not kept in memory, and of requests in progress that use all the memory.
 
 use node_attestation_core::testing::valid;
 use tokio::time::advance;

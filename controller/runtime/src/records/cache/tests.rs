@@ -33,7 +33,7 @@ fn broken() -> BrokenRecord {
     }
 }
 
-/// Asserts that the index finds the records that a search of all records finds.
+/// Asserts that the index finds the same records as a search of all records.
 #[track_caller]
 fn assert_found(cache: &Cache) {
     let all = all(cache);
@@ -66,7 +66,7 @@ fn the_records_of_a_machine_its_tpm_or_a_key_are_found_after_every_change() {
     put("b", Ok(stored("m2", 2, Some("b"))));
     put("c", Ok(stored("m1", 3, None)));
     put("d", Ok(stored("m4", 1, Some("b"))));
-    // Another machine, with another TPM and another key, now has the name.
+    // The name now belongs to another machine, with another TPM and another key.
     put("a", Ok(stored("m3", 2, None)));
     put("b", Err(broken()));
     cache.remove("d");
@@ -233,7 +233,7 @@ fn a_uid_with_too_many_records_waits() {
     assert!(error.contains(expected), "{error}");
 }
 
-/// An object in the cache of the cluster `prod-1` whose spec names another cluster.
+/// An object in the cache for the cluster `prod-1` whose spec contains the name of another cluster.
 fn of_another(version: usize) -> Lenient<NodeIdentity> {
     let record = stored("m1", 1, None).record;
     let spec = object::spec(&record, "other").unwrap();
@@ -261,6 +261,6 @@ async fn many_versions_of_an_unreadable_record_are_logged_100_times() {
 
     tokio::time::advance(Duration::from_mins(1)).await;
     drop(entry(&of_another(10_000), "prod-1", &mut skipped));
-    // Each version with a log line had one line. The other versions were omitted twice.
+    // Each version with a log line was logged once. The other versions were omitted twice.
     assert_eq!(log.count(&["left_out=19800"]), 1);
 }

@@ -1,4 +1,4 @@
-//! An API server with the responses that a test specifies.
+//! Tests with an API server that returns the responses that a test specifies.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -235,7 +235,7 @@ async fn failing_lists_are_retried_with_backoff() {
     assert!((5..=14).contains(&calls), "{calls} calls in a minute");
 }
 
-/// A watch after its first list, and the channel of its events. The API server does not answer later calls.
+/// A watch after its first list, and the channel for its events. The API server does not respond to later calls.
 fn watched_once() -> (KubeRecords, UnboundedSender<Value>) {
     watched(Vec::new())
 }
@@ -401,8 +401,8 @@ async fn one_watch_has_the_records_of_many_clusters() {
     }
 }
 
-/// A management cluster with records with these names and owners, and the write calls with their bodies. Each write of
-/// the record `prod-1.busy` is a conflict, and the record `prod-1.invalid` cannot be written.
+/// A management cluster with records that have these names and owners, and the write calls with their bodies. Each
+/// write to the record `prod-1.busy` is a conflict, and the record `prod-1.invalid` cannot be written.
 fn with_records(
     records: Vec<(&'static str, Option<Value>)>,
 ) -> (Client, Arc<Unshared<Vec<Value>>>) {

@@ -27,7 +27,7 @@ fn with_records(count: usize, limits: Limits) -> (Caches, Watching) {
     (caches, watching)
 }
 
-/// Waits until a list of the namespace is due, and begins it without pages.
+/// Waits until a list of the namespace is due, and starts the list without pages.
 async fn begin_list(watching: &mut Watching) {
     let RecoveryStep::Due(namespace) = watching.recovery.step().await else {
         panic!("no list is due");
@@ -131,7 +131,7 @@ async fn a_list_that_recovers_records_changes_only_dropped_ones() {
     }
     begin_list(&mut watching).await;
 
-    // The list began before both changes.
+    // The list started before both changes.
     caches.apply(Event::Delete(unreadable("c", "r3")), &mut watching);
     caches.apply(Event::Apply(unreadable("c1", "r2")), &mut watching);
     let page = [("c2", "r2"), ("c3", "r3"), ("c4", "r4")];
@@ -141,7 +141,7 @@ async fn a_list_that_recovers_records_changes_only_dropped_ones() {
     assert!(has(&caches, "c2", "r2"), "it was known");
     assert!(!has(&caches, "c3", "r3"), "it is deleted");
     assert!(has(&caches, "c4", "r4"));
-    // Objects of another namespace are not in the list.
+    // The list does not contain objects in another namespace.
     let mut foreign = unreadable("c9", "r9");
     foreign.metadata.namespace = Some("other".to_owned());
     caches.recovered(vec![foreign], &mut watching);

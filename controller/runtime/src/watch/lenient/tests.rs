@@ -1,4 +1,4 @@
-//! Each listed kind, with an unreadable object next to a valid object.
+//! Tests of each listed kind, with an unreadable object next to a valid object.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -32,15 +32,15 @@ mod values;
 /// A time that Go can parse and jiff cannot, because jiff's last `Timestamp` is one day earlier.
 const NO_TIMESTAMP: &str = "9999-12-31T23:59:59Z";
 
-/// A client of an API server with these objects. It answers every list with all objects, a watch with an event for each
-/// object, and a read with the object with that name.
+/// A client for an API server that contains these objects. The API server answers every list with all objects, a watch
+/// with an event for each object, and a read with the object that has this name.
 fn client(objects: Vec<Value>) -> Client {
     let answer = move |uri: &Uri| -> String {
         let query = uri.query().unwrap_or_default();
         let name = uri.path().rsplit('/').next().unwrap_or_default();
         let named = |one: &&Value| one["metadata"]["name"] == name;
         if query.contains("watch=true") {
-            // The fields have the order of the API server.
+            // The fields are in the same order as in an API server's event.
             let event = |object| format!("{{\"type\":\"ADDED\",\"object\":{object}}}\n");
             objects.iter().map(event).collect()
         } else if let Some(object) = objects.iter().find(named) {
@@ -67,7 +67,7 @@ fn named(mut object: Value, name: &str) -> Value {
     object
 }
 
-/// The object with every format of metadata that an API server can return.
+/// Copies of the object with every form of metadata that an API server can return.
 fn hostile(object: &Value) -> Vec<(&'static str, Value)> {
     let around = |inner, _| Value::Object([("f:a".to_owned(), inner)].into_iter().collect());
     let deep = (0..2000).fold(Value::Null, around);
@@ -363,7 +363,7 @@ async fn the_next_log_line_contains_the_number_of_omitted_objects() {
     assert_eq!(taken.unwrap().1, Some(7));
 }
 
-/// A tenant's API server sends the namespace of another tenant.
+/// A tenant's API server returns the namespace of another tenant.
 #[tokio::test(start_paused = true)]
 async fn unreadable_objects_of_tenants_do_not_displace_other_log_lines() {
     let own = ClusterLines::of(&crate::object_key::ObjectKey::new("own", "prod-1"));
@@ -417,7 +417,7 @@ async fn the_log_of_unreadable_objects_uses_bounded_memory() {
         is_logged(&mut skipped, &metadata(&number.to_string(), number));
     }
     is_logged(&mut skipped, &metadata(&"n".repeat(MAX_NAME_LEN + 1), 0));
-    // All other namespaces share the empty name.
+    // All other namespaces share the entry with the empty name.
     assert_eq!(skipped.logged.len(), MAX_NAMESPACES + 1);
 
     let versions = skipped.logged.values().map(|logged| logged.versions.len());

@@ -1,4 +1,4 @@
-//! Each kind that is read, with each hostile value in each of its fields.
+//! Tests of each kind that is read, with each hostile value in each of its fields.
 
 use http_body_util::Full;
 use hyper::Response;
@@ -117,7 +117,7 @@ fn good(name: &str) -> Value {
     object
 }
 
-/// The names of the rows.
+/// The names of the rows that were tried.
 #[derive(Default)]
 struct Tried(Vec<&'static str>);
 
@@ -154,7 +154,7 @@ impl Table for Tried {
                 assert!(object.is_ok(), "{name}: unread in {place}: {object:?}");
             }
         }
-        // A single object is read completely. Its length has a limit, which no stored object reaches.
+        // A single object is read completely. Its length has a limit that no stored object can reach.
         let mut oversized = good.clone();
         oversized["metadata"]["unread"] = long_text();
         oversized["status"]["unread"] = many_values();
@@ -164,7 +164,7 @@ impl Table for Tried {
     }
 }
 
-/// Each kind, in a list and in a watch.
+/// Tests each kind in a list and in a watch.
 struct Listed(Runtime);
 
 impl Table for Listed {

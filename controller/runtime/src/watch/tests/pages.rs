@@ -1,4 +1,4 @@
-//! Lists with objects of any size.
+//! Tests of lists with objects of any size.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ fn with_labels(name: usize, labels: usize) -> String {
         .map(|number| format!(r#""l{number}":"""#))
         .collect();
     let labels = labels.join(",");
-    // The members are in the order of a custom resource.
+    // The members are in the same order as in a custom resource.
     format!(r#"{{"metadata":{{"labels":{{{labels}}},"name":"{name}"}}}}"#)
 }
 
@@ -29,7 +29,7 @@ fn with_labels(name: usize, labels: usize) -> String {
 struct Listed {
     /// The requested limit of each page.
     limits: Vec<u32>,
-    /// The number of lists that began.
+    /// The number of lists that started.
     begun: usize,
     readable: Vec<String>,
     unreadable: Vec<String>,

@@ -1,4 +1,4 @@
-//! Files of CAs that appear, change and disappear.
+//! Tests of CA files that appear, change and disappear.
 
 use std::os::unix::fs::symlink;
 
@@ -102,7 +102,7 @@ fn a_second_file_for_a_cluster_is_refused_until_the_first_ends() {
 #[test]
 fn a_ca_in_use_keeps_its_cluster_if_its_file_changes() {
     let [one, renewed, second] = ["t/one"; 3].map(|cluster| file(cluster, &new_ca()));
-    // The file of another CA changes its Cluster at the same time.
+    // At the same time, the file of another CA changes its Cluster.
     let [other, moved] = ["t/other", "t/one"].map(|cluster| file(cluster, &new_ca()));
     let refused = "is already the file for Cluster t/one";
     let mut folder = Folder::default();
@@ -138,7 +138,7 @@ fn a_ca_certificate_is_refused_for_a_second_cluster() {
 fn the_key_of_a_ca_is_refused_for_a_second_cluster() {
     let key = KeyPair::generate().unwrap();
     let one = file("t/one", &ca_of(&key, 1));
-    // A certificate with the name and the public key of another CA has a different digest.
+    // If a certificate has the name and the public key of another CA, its digest is different.
     let copied = file("t/two", &ca_of(&key, 2));
     let text = String::from_utf8(file("t/two", &new_ca())).unwrap();
     let labelled = text.replace("key-label: of-t/two", "key-label: of-t/one");

@@ -1,4 +1,4 @@
-//! The certificate of a node, with one change.
+//! Tests of a node certificate with one change.
 
 use rcgen::{
     BasicConstraints as RcgenConstraints, CertificateParams, CustomExtension, DistinguishedName,
@@ -89,7 +89,7 @@ fn checked_at(params: &CertificateParams, now: SystemTime) -> Result<NodeCertifi
     check(&message, &ca.authority, algorithm, now)
 }
 
-/// The result for the changed certificate at the beginning of its validity.
+/// The result for the changed certificate at the start of its validity.
 fn checked(change: Change) -> Result<NodeCertificate, Refused> {
     let mut params = valid();
     change(&mut params);
@@ -232,7 +232,7 @@ fn the_longest_lifetime_with_a_start_in_the_past_is_signed() {
         checked_at(&params, now())
     };
 
-    // The start can be five more minutes in the past.
+    // The start can be up to five minutes further in the past.
     let longest = set + Duration::from_mins(5);
     for life in [set, longest] {
         assert_eq!(of(life).unwrap().user, "system:node:n1");
@@ -278,7 +278,7 @@ fn a_certificate_that_outlives_its_ca_is_refused() {
     assert_eq!(later, Err(Refused("it expires after its CA")));
 }
 
-/// The result for this certificate after bytes that occur once are replaced.
+/// The result for this certificate after bytes that occur once have been replaced.
 fn checked_after(params: &CertificateParams, from: &[u8], to: &[u8]) -> Option<&'static str> {
     let ca = ca("ca");
     let mut message = to_be_signed(params, &ca);

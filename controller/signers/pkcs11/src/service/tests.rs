@@ -1,4 +1,4 @@
-//! The service, with a token that hangs.
+//! Tests of the service with a token that hangs.
 
 mod served;
 
@@ -15,7 +15,7 @@ use tonic::Code;
 use super::*;
 use crate::policy::tests::{Ca, ca, now, to_be_signed, valid};
 
-/// The log of all tests of this program.
+/// The log of all tests in this program.
 static LOG: LazyLock<Log> = LazyLock::new(|| {
     let log = Log::default();
     let writer = log.clone();
@@ -40,14 +40,14 @@ impl io::Write for Log {
     }
 }
 
-/// The lines with this word.
+/// The log lines that contain this word.
 fn logged(word: &str) -> Vec<String> {
     let text = String::from_utf8(LOG.0.lock().clone()).unwrap();
     let lines = text.lines().filter(|line| line.contains(word));
     lines.map(str::to_owned).collect()
 }
 
-/// A token that reports the key of each signature call, and waits before it responds. The token responds to a health
+/// A token that reports the key in each signature call, and waits before it responds. The token responds to a health
 /// check immediately, unless the check also hangs.
 pub(crate) struct Hanging {
     asked: mpsc::UnboundedSender<String>,
@@ -80,7 +80,7 @@ impl Keys for Hanging {
     }
 }
 
-/// A token that refused the PIN.
+/// A token that has rejected the PIN.
 struct Refusing;
 
 impl Keys for Refusing {
@@ -111,7 +111,8 @@ const ONE_CALL: Calls = Calls {
     of_ca: 1,
 };
 
-/// The deadline of a call to the token. Without a deadline, a test of a service that makes no call would not end.
+/// The deadline for a call to the token. Without a deadline, a test of a service that does not make a call would never
+/// end.
 const ASKED_WITHIN: Duration = Duration::from_mins(1);
 
 fn world() -> World {
@@ -123,7 +124,7 @@ pub(crate) fn world_of(calls: Calls, check_hangs: bool) -> World {
     world_with(calls, check_hangs, &["", ""])
 }
 
-/// A service for a CA of each of these namespaces. The keys are `ca-0`, `ca-1` and so on.
+/// A service that has a CA for each of these namespaces. The keys are `ca-0`, `ca-1` and so on.
 fn world_with(calls: Calls, check_hangs: bool, namespaces: &[&str]) -> World {
     LazyLock::force(&LOG);
     let cas = namespaces.iter().enumerate().map(|(number, namespace)| {
@@ -178,7 +179,7 @@ impl World {
         call.expect("the call hangs").unwrap()
     }
 
-    /// Waits for another call to the token, and returns the key.
+    /// Waits for the next call to the token, and returns its key.
     pub(crate) async fn asked(&mut self) -> String {
         let asked = timeout(ASKED_WITHIN, self.asked.recv()).await;
         asked.expect("the service does not call the token").unwrap()
@@ -194,7 +195,7 @@ impl World {
         calls
     }
 
-    /// The keys of the next `count` signatures. After each signature, the token answers once.
+    /// The keys of the next `count` signatures. After each signature, the token responds once.
     async fn signed(&mut self, count: usize) -> Vec<String> {
         let mut keys = Vec::new();
         for _ in 0..count {
@@ -204,7 +205,7 @@ impl World {
         keys
     }
 
-    /// Requests a signature from the token, and abandons the call, as after a deadline.
+    /// Requests a signature from the token, and abandons the call, as it happens at a deadline.
     async fn abandon(&mut self) {
         let call = self.call(0);
         self.asked().await;
@@ -231,7 +232,7 @@ impl World {
         self.first().turns.one_is_free().await;
     }
 
-    /// The number of free turns for other CAs in the namespace of the first CA.
+    /// The number of free turns for other CAs in the first CA's namespace.
     fn free_turns(&self) -> usize {
         let first = self.first();
         let namespace = &first.authority.cluster.namespace;
@@ -295,13 +296,13 @@ async fn a_hanging_ca_key_does_not_block_another_ca() {
         world.answer();
     }
     assert_eq!(other.await.unwrap().unwrap(), [1]);
-    // The token has answered, so that the first CA has turns again.
+    // The token has responded, so the first CA has turns again.
     world.one_is_free().await;
     world.answer();
     assert_eq!(world.sign().await.unwrap(), [1]);
 }
 
-/// Calls of one CA wait for each other, and leave turns to another CA.
+/// Calls for one CA wait for each other, and leave turns for another CA.
 #[tokio::test]
 async fn a_busy_ca_gets_4_of_16_signing_slots() {
     let mut world = world_of(crate::CALLS, false);
@@ -328,8 +329,8 @@ const FOUR_CALLS: Calls = Calls {
     of_ca: 2,
 };
 
-/// Two CAs have all turns, and two other CAs have more calls than turns. The turns of each CA are limited, so in the
-/// order of arrival, the fifth CA would wait for four signatures.
+/// Two CAs occupy all turns, and two other CAs have more calls than there are turns. The number of turns for each CA is
+/// limited. If turns were assigned in the order of arrival, the fifth CA would wait for four signatures.
 #[tokio::test]
 async fn a_ca_with_one_call_waits_for_one_signature_of_each_waiting_ca() {
     let mut world = world_with(FOUR_CALLS, false, &["a"; 5]);
@@ -363,7 +364,7 @@ async fn the_cas_of_one_namespace_leave_signing_slots_to_others() {
     busy.sort();
     assert_eq!(busy, ["ca-0", "ca-0"], "half of the turns");
 
-    // The token does not answer these calls.
+    // The token does not respond to these calls.
     calls.extend(world.calls(4, 1).await);
     assert_eq!(world.asked().await, "ca-4");
 
@@ -375,7 +376,7 @@ async fn the_cas_of_one_namespace_leave_signing_slots_to_others() {
     }
 }
 
-/// The CAs of a single namespace can have all turns.
+/// The CAs in a single namespace can occupy all turns.
 #[tokio::test]
 async fn four_cas_of_a_single_namespace_use_all_signing_slots() {
     let mut world = world_with(crate::CALLS, false, &["a"; 4]);
@@ -419,7 +420,7 @@ async fn a_hanging_token_is_unhealthy_and_all_status_calls_share_one_query() {
         })
         .collect();
     world.asked().await;
-    // A waiting thread prevents an automatic advance of the clock.
+    // A waiting thread prevents the clock from advancing automatically.
     for _ in 0..3 {
         tokio::time::advance(STATUS_DEADLINE).await;
     }

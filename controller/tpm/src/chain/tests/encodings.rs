@@ -1,4 +1,4 @@
-//! Certificates in unusual encodings, which vendors have signed.
+//! Tests with certificates in unusual encodings, which vendors have signed.
 
 use kubelet_authenticator_test_support::ek_ca::vendors::{self, Issued};
 
@@ -11,7 +11,7 @@ fn certificates_in_unusual_encodings_are_accepted() {
     let p256 = spki(Kind::P256);
     let cases: [(Issued, Check); 4] = [
         (vendors::with_explicit_defaults(&p256), |it| {
-            // The BOOLEAN FALSE before the value of an extension.
+            // The bytes are the BOOLEAN FALSE before the value of an extension.
             let signed: &[u8] = it.tbs_certificate.as_ref();
             signed.windows(4).any(|part| part == [1, 1, 0, 4])
         }),

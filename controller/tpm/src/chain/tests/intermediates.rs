@@ -1,4 +1,4 @@
-//! Authorities between an endorsement key and the required authority: a valid chain with one change.
+//! Tests with authorities between an endorsement key and the required authority: a valid chain with one change.
 
 use kubelet_attestation::version::EvidenceVersion;
 use kubelet_authenticator_test_support::ek_ca::Flaw;
@@ -25,20 +25,20 @@ fn required(pem: &str, maker: &EkCa, intermediates: &[Vec<u8>]) -> Result<(), Tp
     decided.map(|_| ())
 }
 
-/// The denial because of this manufacturer's authority.
+/// The denial that this manufacturer's authority causes.
 fn issuer_unfit(name: &str, detail: &str) -> Result<(), TpmDenial> {
     let detail = format!("\"CN={name}\": {detail}");
     Err(TpmDenial::EndorsementCertificateIssuerUnfit(detail))
 }
 
-/// The denial because of the authority with this number.
+/// The denial that the authority with this number causes.
 fn number_unfit(number: usize, detail: &str) -> Result<(), TpmDenial> {
     issuer_unfit(&format!("a maker intermediate {number}"), detail)
 }
 
 const DID_NOT: &str = "the signature (ecdsa-with-SHA256) does not match its key";
 
-/// The index of this authority's number among the intermediates. The root is 0.
+/// The index among the intermediates of the authority with this number. The root is 0.
 fn place(number: usize) -> usize {
     COUNT - number
 }
@@ -160,7 +160,7 @@ fn a_stored_ca_that_signed_is_reported_before_a_listed_namesake() {
 
     let start = "\"CN=a maker intermediate 1\": its own certificate expired on 20";
     assert!(detail.starts_with(start), "{detail}");
-    // Neither CA signed the certificate.
+    // Neither of the CAs signed the certificate.
     let other = EkCa::with_intermediates("a maker", Intermediates::Good(1));
     assert_eq!(
         reason(required(&listed, &maker, other.intermediates())),
@@ -257,7 +257,7 @@ fn a_chain_longer_than_its_path_length_limit_is_denied() {
 
 #[test]
 fn a_chain_with_a_duplicate_extension_is_denied() {
-    // The basic constraints become a second key usage.
+    // The basic constraints are changed to a second key usage.
     let maker = maker(COUNT);
     let mut chain = maker.intermediates().to_vec();
     let constraints = [0x06, 0x03, 0x55, 0x1d, 0x13];
@@ -292,7 +292,7 @@ fn an_intermediate_with_trailing_bytes_is_denied() {
 
 #[test]
 fn an_endorsement_certificate_is_not_accepted_as_a_ca() {
-    // A certificate with the name of the authority, whose key is an endorsement key.
+    // The certificate has the name of the authority, but its key is an endorsement key.
     let maker = maker(1);
     let name = Some("a maker intermediate 1".to_owned());
     let contents = EkContents {
@@ -301,7 +301,7 @@ fn an_endorsement_certificate_is_not_accepted_as_a_ca() {
     };
     let leaf = maker.certify(&spki(Kind::P256), &contents);
 
-    // Regardless of its other properties, it is not allowed to issue certificates.
+    // Regardless of its other properties, the certificate's holder is not allowed to issue certificates.
     assert_eq!(
         decided(&maker, &[leaf]),
         number_unfit(1, "it has an unknown critical extension (2.5.29.17)")

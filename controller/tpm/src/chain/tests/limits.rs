@@ -1,4 +1,4 @@
-//! The limits on signature checks and on listed authorities.
+//! Tests of the limits on signature checks and on listed authorities.
 
 use kubelet_authenticator_test_support::ek_ca::{Flaw, vendors};
 use node_attestation_core::testing::pauses;
@@ -37,7 +37,7 @@ impl Authorities {
         decided.map_err(|not_accepted| not_accepted.denial)
     }
 
-    /// The expiry that is the only reason for a denial.
+    /// The expiry time that is the only reason for a denial.
     pub(super) fn expired(
         &self,
         certificate: Option<&[u8]>,
@@ -71,7 +71,7 @@ fn assert_accepted(required: &[&str], maker: &EkCa, chain: &[Vec<u8>], checks: u
 
 #[test]
 fn a_request_causes_at_most_16_signature_checks() {
-    // For each certificate of the chain, the list contains four authorities with the name of its issuer and a different
+    // For each certificate in the chain, the list contains four authorities with the name of its issuer and a different
     // key.
     let maker = maker(LONGEST);
     let namesakes = [(); 4].map(|()| EkCa::with_intermediates("a maker", Intermediates::Good(5)));
@@ -89,7 +89,7 @@ fn a_request_causes_at_most_16_signature_checks() {
         "the endorsement key certificates require more than 16 signature checks"
     );
     assert!(not_accepted.expired.is_none());
-    // Without the other authorities with the same name as one authority, the number of checks is sufficient.
+    // If the other authorities with the same name as one authority are missing, the number of checks is sufficient.
     let (decided, count) = counted(&all[..1], &maker, maker.intermediates());
     assert_eq!(reason(decided.map_err(|why| why.denial)), untrusted());
     assert_eq!(count, 2 * LONGEST);
@@ -173,7 +173,7 @@ fn a_valid_ca_is_preferred_to_an_expired_ca() {
         not_accepted.expired.is_none(),
         "only the listed authority has expired"
     );
-    // The expired root is listed before the renewed root with the same name.
+    // In the list, the expired root precedes the renewed root, which has the same name.
     let (past, far) = (later() - day, later() + day);
     let good = vendors::ending(&spki(Kind::P256), far, far);
     let expired = vendors::ending(&spki(Kind::P256), far, past);

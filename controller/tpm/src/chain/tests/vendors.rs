@@ -1,4 +1,4 @@
-//! Certificates with vendor-specific properties, and the details in a denial.
+//! Tests with certificates that have vendor-specific properties, and of the details in a denial.
 
 use kubelet_authenticator_test_support::ek_ca::vendors::{
     self, CPS, Issued, USER_NOTICE, Usage, pem,
@@ -68,7 +68,7 @@ fn a_changed_certificate_from_a_p521_ca_is_denied() {
         by_issuer(&issued, Kind::P256),
         untrusted_as(does_not_verify)
     );
-    // A certificate from another authority with the same name.
+    // The certificate belongs to another authority with the same name.
     let namesake = vendors::infineon_slb_9672(&spki(Kind::P256));
     issued.certificate = good;
     assert_eq!(
@@ -100,7 +100,7 @@ fn a_ca_with_an_unsupported_key_is_refused() {
         error.contains("is ECDSA on the curve 1.3.132.0.10, and can"),
         "{error}"
     );
-    // A point that is not on its curve.
+    // The point is not on its curve.
     let error = of(
         &[0x2b, 0x81, 0x04, 0x00, 0x23],
         &[0x2b, 0x81, 0x04, 0x00, 0x22],
@@ -230,7 +230,8 @@ fn critical_certificate_policies_of_an_intermediate_are_accepted() {
 
 #[test]
 fn unsupported_critical_policy_extensions_are_refused() {
-    // policyMappings, policyConstraints (explicit policy from here on), inhibitAnyPolicy, nameConstraints.
+    // The extensions are policyMappings, policyConstraints (which requires an explicit policy from here on),
+    // inhibitAnyPolicy and nameConstraints.
     for (last, value) in [
         (
             33,
@@ -327,8 +328,8 @@ fn a_denial_contains_the_unlisted_issuer_and_the_listed_ones() {
 
 #[test]
 fn of_several_cas_with_one_name_the_signing_ca_is_reported() {
-    // AMD uses one of its names for an RSA key and for an ECC key. Without the identifier of the issuer's key in the
-    // certificate, the authorities are tried in the order of the list.
+    // AMD uses the same name for an RSA key and for an ECC key. If the certificate does not contain the identifier of
+    // the issuer's key, the authorities are tried in the order of the list.
     let p256 = spki(Kind::P256);
     let issued = vendors::infineon_expired_without_key_id(&p256);
     let (_, parsed) = X509Certificate::from_der(&issued.certificate).unwrap();
@@ -375,7 +376,7 @@ fn a_name_in_a_denial_is_truncated_to_one_line() {
 #[test]
 fn listed_cas_complete_an_incomplete_chain() {
     let issued = vendors::intel_on_die(&spki(Kind::P256));
-    // The TPM stores the authorities of its processor. The vendor publishes the next authority.
+    // The TPM stores the certificates of its processor's authorities. The vendor publishes the next authority.
     let [root, intermediate, issuing] = [0, 1, 2].map(|index| pem(&issued.authorities[index]));
     let stored: Vec<_> = issued.chain().into_iter().take(3).collect();
 
@@ -457,7 +458,7 @@ fn only_an_expired_certificate_of_the_machine_is_reported_as_the_reason() {
         // The certificate is valid in its last second.
         (later(), far, None),
         (later(), past, None),
-        // The policy itself reports when its authorities expire.
+        // The policy itself shows when its authorities expire.
         (far, past, None),
         (far, far, None),
     ] {

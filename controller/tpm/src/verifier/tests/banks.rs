@@ -1,4 +1,4 @@
-//! Quotes over banks other than SHA-256.
+//! Tests of quotes over banks other than SHA-256.
 
 use kubelet_attestation::evidence::tpm::{Bank, Registers, Response};
 use kubelet_authenticator_test_support::swtpm::Swtpm;
@@ -10,7 +10,7 @@ use super::quotes::qualifying_data;
 use super::*;
 use crate::fixture::REGISTERS;
 
-/// A register of this bank that the firmware extended with a separator.
+/// A register in this bank that the firmware has extended with a separator.
 const MEASURED: &str = "518923b0f955d08da077c96aaba522b9decede61c599cea6\
     c41889cfbea4ae4d50529d96fe4d1afdafb65e7f95bf23c4";
 
@@ -18,12 +18,12 @@ fn measured() -> Vec<u8> {
     data_encoding::HEXLOWER.decode(MEASURED.as_bytes()).unwrap()
 }
 
-/// A valid case: a TPM whose only strong bank is SHA-384, and an honest answer from its machine.
+/// A valid case: a TPM whose only strong bank is SHA-384, and a valid answer from its machine.
 fn with_sha384() -> (Case, Response, Arc<Swtpm>) {
     quoted(Swtpm::with_banks("sha1,sha384"), &measured())
 }
 
-/// Like [`with_sha384`], for this TPM, whose registers have this value.
+/// Like [`with_sha384`], for this TPM, whose registers contain this value.
 fn quoted(tpm: Swtpm, value: &[u8]) -> (Case, Response, Arc<Swtpm>) {
     let tpm = Arc::new(tpm);
     let machine = TpmMachine::new(tpm.clone(), Kind::P256);
@@ -84,7 +84,7 @@ fn a_quote_over_the_sha384_bank_with_other_registers_is_denied() {
 
         assert_eq!(denied(case.respond(&response)), denial);
     }
-    // The values of a policy are SHA-256 digests.
+    // The values in a policy are SHA-256 digests.
     let values = ["8", "4"].map(|register| (register.to_owned(), "1f".repeat(32)));
     case.settings.pcr_policy.allowed = vec![values.into()];
     assert_eq!(denied(case.respond(&good)), TpmDenial::RegisterNotQuoted(4));

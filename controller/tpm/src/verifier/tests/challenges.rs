@@ -1,4 +1,4 @@
-//! Challenges, and the values that they cover.
+//! Tests of challenges, and of the values that they cover.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn evidence_for_another_key_is_denied() {
     );
 }
 
-/// Changes to the values that a challenge covers, one at a time.
+/// Changes to the values that a challenge covers, one value at a time.
 fn others() -> Vec<(&'static str, Case)> {
     let changed = |what, change: &dyn Fn(&mut Case)| {
         let mut case = Case::valid();

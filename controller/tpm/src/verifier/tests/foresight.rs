@@ -1,4 +1,4 @@
-//! Predictions for machines that have not sent evidence yet.
+//! Tests of predictions for machines that have not sent evidence yet.
 
 use node_attestation_core::testing::pauses;
 

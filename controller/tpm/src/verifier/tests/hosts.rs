@@ -1,4 +1,4 @@
-//! Machines that can be listed only by their host, and not by name.
+//! Tests of machines that can be listed only by their host, and not by name.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use node_attestation_runtime::capi::ObjectKey;
 use super::*;
 use crate::key_lists::{KeyList, KeyLists, report_without_lists};
 
-/// Metal3's provider ID of a machine on host 7.
+/// Metal3's provider ID for a machine on host 7.
 const ID: &str = "metal3://metal/host-7/m1";
 
 const HOST: &str = "metal3://metal/host-7/";
@@ -31,7 +31,7 @@ impl KeyLists for Lists {
     }
 }
 
-/// A list of this `ConfigMap`.
+/// A list that is in this `ConfigMap`.
 fn list(name: &str, entries: &[(&str, &str)]) -> Arc<KeyList> {
     let owned = |&(key, value): &(&str, &str)| (key.to_owned(), value.to_owned());
     let entries: BTreeMap<_, _> = entries.iter().map(owned).collect();

@@ -10,7 +10,7 @@ use crate::fixture::{REGISTERS, answer, enrolment};
 /// The position of the attributes in a `TPMT_PUBLIC`.
 const ATTRIBUTES: std::ops::Range<usize> = 4..8;
 
-/// The results of the first request and of the response with these public areas.
+/// The results of the first request and of the response, if both contain these public areas.
 fn both(
     case: &Case,
     endorsement: Option<&[u8]>,
@@ -224,7 +224,7 @@ fn a_public_area_with_trailing_bytes_is_denied() {
     }
 }
 
-/// Every prefix, trailing bytes, a wrong length, and an unknown selector of a union.
+/// Every prefix, trailing bytes, an incorrect length, and an unknown union selector.
 fn unstructured(good: &[u8]) -> Vec<Vec<u8>> {
     let with = |at: usize, value: u8| {
         let mut changed = good.to_vec();
@@ -263,7 +263,7 @@ fn an_endorsement_key_with_an_unknown_template_is_denied() {
             );
         }
     }
-    // The changed bytes are in the attributes and in the policy. The last key has a different use.
+    // The bytes that change are in the attributes and in the policy. The last key has a different use.
     for at in [4, 7, 10, 41] {
         let mut public = good.clone();
         public[at] ^= 1;

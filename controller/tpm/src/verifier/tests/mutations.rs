@@ -1,4 +1,4 @@
-//! Random changes to valid evidence.
+//! Tests with random changes to valid evidence.
 
 use kubelet_attestation::evidence::version_of;
 
@@ -22,7 +22,7 @@ impl Numbers {
     }
 }
 
-/// One change: a bit or byte is changed, or bytes are omitted, repeated or moved.
+/// Makes one change: a bit or byte is changed, or bytes are omitted, repeated or moved.
 fn change(bytes: &mut Vec<u8>, numbers: &mut Numbers) {
     if bytes.is_empty() {
         return;
@@ -96,7 +96,7 @@ fn a_changed_enrollment_is_never_challenged_for_another_tpm() {
             0 => changed(&mut enrolment.keys.endorsement, &mut numbers),
             _ => changed(&mut enrolment.keys.attestation, &mut numbers),
         }
-        // One half of the runs uses a list. In the other half of the runs, the platform reports the key.
+        // Half of the runs use a list. In the other half, the platform reports the key.
         if number == MUTATIONS / 2 {
             case.settings.endorsement_keys.allow_list.clear();
             case.platform = Arc::new(FakePlatform::Knows(digest(&machine())));
@@ -127,7 +127,7 @@ fn a_mutated_response_is_denied_or_has_the_same_content() {
     for _ in 0..MUTATIONS / 10 {
         let mut evidence = good.clone();
         changed(&mut evidence, &mut numbers);
-        // The chain performs this check earlier.
+        // The chain makes this check earlier.
         let is_v1 = version_of(&evidence).is_ok_and(|version| version == EvidenceVersion::V1);
         if is_v1 && case.decide_by(&verifier, Some(&evidence)).is_ok() {
             let TpmEvidence::Respond(mut response) = TpmEvidence::parse(&evidence).unwrap() else {

@@ -27,7 +27,7 @@ fn quote_denied(response: &Response) -> TpmDenial {
     denied(Case::valid().respond(response))
 }
 
-/// The qualifying data of the valid quote.
+/// The qualifying data in the valid quote.
 fn qualifying() -> Vec<u8> {
     let opened = machine().activate(
         &GOOD.challenge.credential_blob,
@@ -152,7 +152,7 @@ fn a_signature_algorithm_that_does_not_match_the_key_is_denied() {
     let good = Good::of(&rsassa, &Case::valid());
     let mut ecdsa_key = GOOD.response.clone();
     ecdsa_key.quote.signature = good.response.quote.signature.clone();
-    // The same signatures, declared as SHA-1 or SHA-384.
+    // The signatures are the same, but declared as SHA-1 or SHA-384.
     let mut other_hashes = Vec::new();
     for hash in [0x04, 0x0c] {
         for mut response in [GOOD.response.clone(), good.response.clone()] {
@@ -163,7 +163,7 @@ fn a_signature_algorithm_that_does_not_match_the_key_is_denied() {
     }
     let mut rsa_key = good.response;
     rsa_key.quote.signature = GOOD.response.quote.signature.clone();
-    // TPM_ALG_HMAC with a SHA-256 digest, and no signature.
+    // The quote contains TPM_ALG_HMAC with a SHA-256 digest, and no signature.
     let hmac = with(|quote| quote.signature = [&[0, 5, 0, 0x0b][..], &[0; 32]].concat());
     let none = with(|quote| quote.signature = vec![0, 0x10]);
     for response in [ecdsa_key, rsa_key, hmac, none]
@@ -334,7 +334,7 @@ fn a_quote_or_signature_with_trailing_bytes_is_denied() {
     }
 }
 
-/// The qualifying data of a quote with a key whose Name uses SHA-256.
+/// The qualifying data in a quote with a key whose Name uses SHA-256.
 pub(super) fn qualifying_data(response: &Response) -> [u8; 32] {
     response.quote.attest[44..76].try_into().unwrap()
 }
@@ -396,7 +396,7 @@ fn an_unsafe_tpm_clock_is_recorded_but_not_denied() {
     let registers = format!(", 0={zero}, 4={zero}, 7={zero}");
     assert!(written.ends_with(&registers), "{written}");
 
-    // The version of the firmware, the selection and the digest follow it.
+    // The firmware version, the selection and the digest follow it.
     let attest = &good.response.quote.attest;
     assert_eq!(attest[attest.len() - 34 - 10 - 8 - 1], 0, "it is safe");
     assert!(after > before);

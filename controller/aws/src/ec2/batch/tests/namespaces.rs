@@ -1,4 +1,4 @@
-//! Namespaces whose Clusters have the same credentials.
+//! Tests of namespaces whose Clusters have the same credentials.
 
 use futures::future::FutureExt as _;
 use node_attestation_runtime::shared::Lock;
@@ -7,7 +7,7 @@ use node_attestation_runtime::shared::testing::most_visited;
 use super::*;
 use crate::credentials::ClusterTenant;
 
-/// A tenant of another namespace with the same credentials.
+/// A tenant in another namespace that has the same credentials.
 fn neighbour() -> Tenant {
     Tenant::Cluster(ClusterTenant::new(ObjectKey::new("tenant-b", ACCOUNT)))
 }
@@ -33,7 +33,7 @@ async fn a_flood_with_shared_credentials_delays_other_namespaces_by_one_call() {
     assert_eq!(victim.unwrap(), None, "more may wait of each namespace");
     let calls = ec2.calls();
     let lengths: Vec<_> = calls.iter().map(|call| call.ids().len()).collect();
-    // The first call is sent immediately. The second call waits for its token when the victim sends its request.
+    // The first call is sent immediately. The second call is waiting for its token when the victim sends its request.
     assert_eq!(calls[2].ids(), [INSTANCE]);
     assert_eq!(
         lengths,
@@ -56,14 +56,15 @@ async fn namespaces_with_the_same_credentials_share_a_call() {
     let answers = join_all(asked).await;
 
     assert!(answers.iter().all(Result::is_ok));
-    // The first 100 requests, a request from the first namespace (whose first call is full), and the other requests.
+    // The calls are for the first 100 requests, for a request from the first namespace (whose first call is full), and
+    // for the other requests.
     let calls = ec2.calls();
     let mut lengths: Vec<_> = calls.iter().map(|call| call.ids().len()).collect();
     lengths.sort_unstable();
     assert_eq!(lengths, [1, 99, 100]);
 }
 
-/// Adds a query of this Cluster for the instance. Returns whether the query starts a new batch.
+/// Adds a query for the instance by this Cluster. Returns whether the query starts a new batch.
 fn begins(batches: &mut Batches, (namespace, name): (&str, &str), instance: &str) -> bool {
     let mut begins = false;
     drop(

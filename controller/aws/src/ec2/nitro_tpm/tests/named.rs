@@ -1,4 +1,4 @@
-//! Names and addresses of machines, as EC2 reports them.
+//! Tests of machine names and addresses that EC2 reports.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -112,7 +112,7 @@ async fn a_node_whose_instance_has_no_private_dns_name_waits() {
     );
 }
 
-/// A source whose clusters are in one region.
+/// A source of clusters that are in one region.
 #[derive(Debug)]
 struct OfRegion(Result<&'static str, ()>);
 
@@ -132,7 +132,7 @@ impl CredentialsSource for OfRegion {
     }
 }
 
-/// The facts that the attestor `tpm` gets about an instance of a cluster with this policy.
+/// The facts that the attestor `tpm` gets about an instance in a cluster that has this policy.
 async fn checked_in(
     policy: AwsPolicy,
     facts: InstanceFacts,
@@ -161,7 +161,7 @@ fn reason(checked: Result<(), Refusal>) -> String {
     }
 }
 
-/// A policy with an ownership tag, which is in `facts`.
+/// A policy with an ownership tag, which `facts` contains.
 fn owned() -> (AwsPolicy, InstanceFacts) {
     let tag = "sigs.k8s.io/cluster-api-provider-aws/cluster/prod".to_owned();
     let facts = InstanceFacts {

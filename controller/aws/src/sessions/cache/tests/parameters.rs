@@ -1,4 +1,4 @@
-//! The memory of sessions in many regions.
+//! Tests of the memory for sessions in many regions.
 
 use super::*;
 

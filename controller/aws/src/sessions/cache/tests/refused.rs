@@ -16,7 +16,7 @@ async fn a_refused_session_is_renewed_at_most_once_in_a_period() {
     let first = credentials.keys().await.unwrap();
     let began = Instant::now();
 
-    // AWS refuses two calls that began at the same time.
+    // AWS rejects two calls that started at the same time.
     assert!(sessions.forget(credentials.key, began));
     let second = credentials.keys().await.unwrap();
     assert!(sessions.forget(credentials.key, began));
@@ -104,7 +104,8 @@ async fn a_refused_session_is_used_if_no_other_exists() {
     assert_eq!(credentials.keys().await.unwrap_err().kind, away);
 }
 
-/// The controller's credentials. Each renewal returns different credentials. STS returns at most three credentials.
+/// The controller's credentials. Each renewal returns different credentials. STS returns at most three different
+/// credentials.
 #[derive(Debug, Default)]
 struct Rotating(Mutex<u32>);
 

@@ -1,4 +1,4 @@
-//! A namespace's share of the STS calls.
+//! Tests of a namespace's share of the STS calls.
 
 use tokio::time::timeout;
 
@@ -19,7 +19,7 @@ async fn account_queries_of_many_regions_take_the_share_of_their_namespace() {
     let flood = timeout(Duration::from_secs(10), join_all((0..300).map(query)));
     assert!(flood.await.is_err());
 
-    // A burst of ten, then one per second.
+    // There is a burst of ten calls, and then one call per second.
     assert!(sts.count() <= 20, "{}", sts.count());
 }
 
@@ -81,10 +81,10 @@ async fn renewals_of_many_sessions_take_the_share_of_their_namespace() {
         sleep(Duration::from_secs(1)).await;
     }
 
-    // A burst of ten, then one per second.
+    // There is a burst of ten calls, and then one call per second.
     let renewed = sts.count() - first;
     assert!((10..=15).contains(&renewed), "{renewed}");
-    // Another namespace renews a session that both use.
+    // Another namespace renews a session that both namespaces use.
     let last = numbers(200).pop().unwrap();
     let before = sts.count();
     session(&last, "tenant-b").keys().await.unwrap();

@@ -1,4 +1,4 @@
-//! The first credentials of a chain: access keys in Secrets, and service account tokens.
+//! Tests of the first credentials in a chain: access keys in Secrets, and service account tokens.
 
 use super::*;
 

@@ -214,7 +214,7 @@ fn bytes_after_the_request_are_denied() {
 fn a_length_that_is_not_minimally_encoded_is_denied() {
     let csr = Csr::valid().der();
     let [0x30, 0x82, len @ ..] = csr.as_slice() else {
-        panic!("a request has two bytes of length");
+        panic!("the length of a request takes two bytes");
     };
 
     denied_der(&[&[0x30, 0x83, 0x00], len].concat());

@@ -1,4 +1,4 @@
-//! The key, and the proof that the requester has it.
+//! Tests of the key, and of the proof that the requester has it.
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair as _};
 use x509_cert::der::asn1::ObjectIdentifier;

@@ -1,7 +1,7 @@
 //! Expensive sizes and structures.
 //!
-//! A request over a limit is not read. A request within the limits has a bounded cost, because every step is linear in
-//! the size, or sorts a list of that size.
+//! Tests that a request over a limit is not read. A request within the limits has a bounded cost, because every step is
+//! linear in the size, or sorts a list of that size.
 
 use futures::executor::block_on;
 use kubelet_attestation::csr::envelope::MAX_REQUEST_LEN;
@@ -15,7 +15,7 @@ use crate::testing::{
     object, provider_block, texts, valid,
 };
 
-/// The violated DER rule in the denial of this certification request.
+/// The DER rule that this certification request violates, from the denial.
 #[track_caller]
 fn not_strict_der(csr: &[u8]) -> String {
     let denial = denied(&object(envelope(csr)));
@@ -60,7 +60,7 @@ fn too_many_lines_are_denied() {
     assert_eq!(denied(&object(begins)), Denial::NotARequestFirst);
 }
 
-/// The maximum number of items that fit into a request, which is base64-encoded DER.
+/// The maximum number of these items that fit into a request, which is base64-encoded DER.
 fn as_many<T>(len: usize, item: impl Fn(usize) -> T) -> Vec<T> {
     (0..MAX_REQUEST_LEN * 70 / 100 / len).map(item).collect()
 }
@@ -137,7 +137,7 @@ fn deep_nesting_is_denied() {
         Denial::UnknownExtension(ObjectIdentifier::new_unwrap("1.2.3"))
     );
     for csr in [in_subject.der(), deep] {
-        // The detail is the message of the DER library.
+        // The detail contains the message of the DER library.
         not_strict_der(&csr);
     }
 }

@@ -1,4 +1,4 @@
-//! The fields of the object other than the request.
+//! Tests of the fields of the object other than the request.
 
 use std::time::Duration;
 

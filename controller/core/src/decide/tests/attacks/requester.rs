@@ -1,4 +1,4 @@
-//! Attacks on the requester's identity.
+//! Tests of attacks on the requester's identity.
 
 use kubelet_attestation::names::NodeName;
 

@@ -1,4 +1,4 @@
-//! Expiries and boots of issued certificates, and when they are written to records.
+//! Tests of the expiry times and boots of issued certificates, and of the times at which they are written to records.
 
 use super::*;
 use crate::nodes::Nodes;
@@ -213,7 +213,7 @@ fn a_reset_or_restart_of_the_tpm_is_recorded_immediately() {
     }
 }
 
-/// Nodes, some of which cannot be read.
+/// Nodes of which some cannot be read.
 #[derive(Debug)]
 struct Partial {
     nodes: Arc<MemoryNodes>,

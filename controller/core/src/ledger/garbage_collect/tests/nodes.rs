@@ -1,4 +1,4 @@
-//! Nodes that change, or cannot be read, while a sweep runs.
+//! Tests of Nodes that change, or cannot be read, while a sweep runs.
 
 use futures::future::{FutureExt, pending};
 
@@ -7,7 +7,7 @@ use crate::nodes::{NodeWork, NodeWorkResult, Nodes};
 use crate::scope::Enforcement;
 use crate::testing::nodes::MemoryNodes;
 
-/// Nodes whose name is claimed during the lookup.
+/// Nodes whose name is claimed while they are looked up.
 #[derive(Debug)]
 struct Rejoined(World);
 
@@ -90,7 +90,7 @@ fn a_node_that_was_not_deleted_is_listed_for_the_next_sweep() {
     assert_eq!(swept.not_removed, listed);
 }
 
-/// Nodes of which one never answers. There is time for two Nodes before the deadline.
+/// Nodes of which one never responds. There is time for two Nodes before the deadline.
 #[derive(Debug)]
 struct Slow(Arc<MemoryNodes>);
 

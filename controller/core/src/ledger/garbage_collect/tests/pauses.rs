@@ -1,4 +1,4 @@
-//! The pauses of a sweep of many records.
+//! Tests of the pauses in a sweep of many records.
 
 use super::*;
 use crate::identifiers::RecordUid;
@@ -8,7 +8,7 @@ use crate::testing::pauses;
 
 const PAGES: usize = 4;
 
-/// A cluster with several pages of records, whose machines no longer exist.
+/// A cluster that contains several pages of records, whose machines no longer exist.
 fn many() -> World {
     many_with(policy())
 }

@@ -1,4 +1,4 @@
-//! The retirement of records whose machines are missing, and the limit for one round.
+//! Tests of the retirement of records whose machines are missing, and of the limit for one round.
 
 use super::*;
 
@@ -36,7 +36,7 @@ fn a_record_is_retired_when_its_provider_id_moves_to_another_machine() {
         provider_id: Some(provider_id("m1")),
         ..Machine::new(name)
     };
-    // A Machine, and a pool member without a Machine.
+    // The cases are a Machine, and a pool member without a Machine.
     for other in ["m2", provider_id("m1").as_str()] {
         let claimed = claim("m1", "n1", 1, 0);
         for claimed in [insecure(claimed.clone()), claimed] {
@@ -212,7 +212,7 @@ fn a_wall_clock_jump_neither_retires_nor_keeps_a_record() {
     .unwrap();
     assert!(world.record("n1").is_live());
 
-    // A clock that is set back does not delay a retirement either.
+    // If the clock is set back, this does not delay a retirement either.
     block_on(ledger.sweep((at(0), at(0)), 11 * minute, &BTreeSet::new())).unwrap();
     assert!(!world.record("n1").is_live());
 }
@@ -236,7 +236,7 @@ fn any_number_of_machines_seen_during_deletion_is_retired() {
     }
 }
 
-/// An inventory that has seen the deletion of these Machines.
+/// An inventory that has observed the deletion of these Machines.
 #[derive(Debug)]
 struct Watched {
     machines: StaticInventory,

@@ -1,4 +1,4 @@
-//! Records that cannot be written.
+//! Tests of records that cannot be written.
 
 use super::*;
 use crate::testing::faulty_records::Fault;

@@ -7,7 +7,7 @@ use super::*;
 use crate::testing::faulty_records::{Fault, FaultyRecords};
 use crate::testing::{cluster, decided, valid};
 
-/// The records of a cluster in which `n1` has joined.
+/// The records of a cluster that `n1` has joined.
 fn joined() -> Arc<dyn Records> {
     let cluster = cluster();
     drop(decided(&valid(), &cluster));

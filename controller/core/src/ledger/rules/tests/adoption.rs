@@ -1,4 +1,4 @@
-//! Existing nodes that have only their current certificate.
+//! Tests of existing nodes that have only their current certificate.
 
 use crate::ledger::*;
 use crate::refusal::Denial;
@@ -13,7 +13,7 @@ fn adopting(adoption: Adoption) -> World {
     world
 }
 
-/// The claim of Node `n1` with this key and without evidence.
+/// The claim of Node `n1` with this key, without evidence.
 fn bare(machine: &str, key: u8, hour: u32) -> Claim {
     insecure(by_node(claim(machine, "n1", key, hour)))
 }
@@ -55,7 +55,7 @@ fn adoption_without_evidence_opens_only_one_generation() {
     let mut world = adopting(Adoption::AllowWithoutEvidence);
     world.claims(&bare("m1", 1, 0), 0).unwrap();
 
-    // A crash before the answer has no effect.
+    // A crash before the answer does not have any effect.
     assert_eq!(world.granted(&bare("m1", 1, 1), 1), 1);
     let refused = Denial::RequesterUidMissing;
     assert_eq!(world.denied(&bare("m1", 2, 1), 1), refused);
@@ -125,7 +125,7 @@ fn an_adopted_node_rejoins_with_its_token_after_two_weeks_off() {
         let (world, token) = off(adoption, is_attested);
         assert_eq!(world.granted(&token, TWO_WEEKS), opened_at(TWO_WEEKS));
 
-        // kubeadm's certificate is valid for a year. Without evidence, it opens one generation.
+        // kubeadm's certificate is valid for a year. If there is no evidence, it opens one generation.
         let (world, token) = off(adoption, is_attested);
         let certificate = by_node(token);
         if is_attested {

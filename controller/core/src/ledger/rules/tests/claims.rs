@@ -1,4 +1,4 @@
-//! Claims: first and repeated claims, and claims with another key, machine or name.
+//! Tests of claims: first and repeated claims, and claims with another key, machine or name.
 
 use crate::inventory::MachineState;
 use crate::ledger::record::GRANT_LAG;
@@ -376,7 +376,7 @@ fn claiming(machine: &str, of: &str, node: &str, key: u8, hour: u32) -> Claim {
     }
 }
 
-/// Machines `m1` and `m2`, without provider IDs from their infrastructure.
+/// Machines `m1` and `m2`, for which the infrastructure has not set provider IDs.
 fn unnamed() -> World {
     let mut world = World::new();
     world.machines = ["m1", "m2"].map(crate::inventory::Machine::new).to_vec();

@@ -1,4 +1,4 @@
-//! Machines whose renewals have stronger evidence than their records.
+//! Tests of machines whose renewals have stronger evidence than their records.
 
 use futures::executor::block_on;
 
@@ -13,7 +13,7 @@ use crate::testing::records::{
 };
 use crate::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
 
-/// `m1` holds `n1` without evidence.
+/// A world in which `m1` holds `n1` without evidence.
 fn unproved() -> World {
     let world = World::with(policy());
     world.claims(&insecure(claim("m1", "n1", 1, 0)), 0).unwrap();
@@ -145,7 +145,7 @@ fn an_upgrade_to_evidence_survives_each_lost_write_or_response() {
             assert_eq!(lowest_valid(&world, 2), None);
             assert_eq!(world.record("n1").superseded, Some(1));
 
-            // The node used the next certificate, regardless of the result of the write.
+            // The node has used the next certificate, regardless of the result of the write.
             let second = world.record("n1").certificate_uid();
             assert_eq!(over(second_fault, second, 3).unwrap(), granted);
             let ended = second_fault == Fault::AnswerLost;
@@ -156,7 +156,7 @@ fn an_upgrade_to_evidence_survives_each_lost_write_or_response() {
     }
 }
 
-/// The claim of a renewal with this certificate, if its evidence is stronger than the record's.
+/// The claim in a renewal with this certificate, if its evidence is stronger than the evidence in the record.
 fn stronger(identity: AttestedIdentity, uid: CertificateUid) -> Claim {
     Claim {
         claimant: Claimant::Renewal(uid),

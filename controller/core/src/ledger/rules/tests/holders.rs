@@ -1,4 +1,4 @@
-//! The holder of a name, as returned to a requester with a certificate of its record.
+//! Tests of the holder of a name, which is returned to a requester with a certificate for its record.
 
 use futures::executor::block_on;
 

@@ -1,4 +1,4 @@
-//! Certificates whose records were lost, or come from a backup.
+//! Tests of certificates whose records were lost, or come from a backup.
 
 use futures::executor::block_on;
 
@@ -22,7 +22,7 @@ fn lose(world: &World) {
     block_on(world.records.delete(&name("n1"), &stored.version)).unwrap();
 }
 
-/// `m1` held `n1` with generation 1. The record was lost, and the Node is up.
+/// A world in which `m1` held `n1` with generation 1. The record was lost, and the Node is up.
 fn lost(policy: LedgerPolicy) -> World {
     let world = World::held(policy);
     world.node("n1", true, 1);
@@ -30,7 +30,7 @@ fn lost(policy: LedgerPolicy) -> World {
     world
 }
 
-/// Like [`lost`], after a second generation of hour 1.
+/// Like [`lost`], after a second generation at hour 1.
 fn lost_after_two_generations() -> World {
     let world = World::held(recovering());
     assert_eq!(world.granted(&claim("m1", "n1", 2, 1), 1), opened_at(1));
@@ -38,7 +38,7 @@ fn lost_after_two_generations() -> World {
     world
 }
 
-/// The record `n1` of generation 1, from a backup that is older than generation 2.
+/// A world with the record `n1` in generation 1, from a backup that is older than generation 2.
 fn restored(policy: LedgerPolicy) -> World {
     let world = World::held(policy);
     let backup = world.record("n1");
@@ -168,7 +168,7 @@ fn a_revoked_machine_recovers_nothing_after_its_record_is_lost() {
 fn a_repeated_recovery_still_waits_for_another_name_of_the_machine() {
     let world = lost(recovering());
     world.renews("m1", 1, 2).unwrap();
-    // Another replica recovered `n2` at the same time.
+    // Another replica recovers `n2` at the same time.
     let other = Record {
         node_name: name("n2"),
         uid: RecordUid::new([8; 16]),

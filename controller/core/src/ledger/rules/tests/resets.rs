@@ -1,4 +1,4 @@
-//! Claims to a name whose record was reset.
+//! Tests of claims to a name whose record was reset.
 
 use crate::refusal::Denial;
 use crate::testing::records::*;

@@ -1,4 +1,4 @@
-//! Keys whose certificates were revoked.
+//! Tests of keys whose certificates were revoked.
 
 use crate::ledger::*;
 use crate::refusal::Denial;

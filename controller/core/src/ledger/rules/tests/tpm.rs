@@ -1,4 +1,4 @@
-//! Machines that attest with a TPM: the identity of the TPM, and its boot counters.
+//! Tests of machines that attest with a TPM: the identity of the TPM, and its boot counters.
 
 use std::time::{Duration, SystemTime};
 
@@ -266,7 +266,7 @@ fn a_tpm_cannot_join_a_second_machine_with_the_same_provider_id() {
         ..Machine::new(name)
     };
     for (other, is_denied) in [("m2", true), ("m1", false)] {
-        // Neither machine has a provider ID yet.
+        // Neither of the machines has a provider ID yet.
         let mut world = World::new();
         world.machines = vec![machine("m1"), machine("m2")];
         let first = by_tpm(claim("m1", "n1", 1, 0), "m1", b"ek", boot(1, 0, 100));

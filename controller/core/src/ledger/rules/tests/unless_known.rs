@@ -1,4 +1,4 @@
-//! Facts that prevent only the first record of an identity.
+//! Tests of facts that prevent only the first record of an identity.
 
 use crate::identifiers::KeyDigest;
 use crate::ledger::*;
@@ -6,7 +6,7 @@ use crate::refusal::{Denial, EvidenceReason};
 use crate::testing::records::*;
 use crate::verifier::{Assurance, AttestedIdentity, Identity};
 
-/// A denial reason of a provider.
+/// A provider's reason for a denial.
 #[derive(Debug, thiserror::Error)]
 #[error("the root volume was moved")]
 struct RootVolumeMoved;
@@ -44,7 +44,7 @@ fn a_first_claim_of_a_suspect_instance_is_denied() {
 
     assert_eq!(world.denied(&suspect(claim("m1", "n1", 1, 0)), 0), moved());
 
-    // The name is still free.
+    // The name is still available.
     assert_eq!(world.granted(&claim("m1", "n1", 1, 0), 0), 1);
 }
 

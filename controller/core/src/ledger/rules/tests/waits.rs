@@ -1,4 +1,4 @@
-//! The wait until a previous certificate expires, and the clock that determines this wait.
+//! Tests of the wait until a previous certificate expires, and of the clock that determines this wait.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn a_wait_for_the_previous_certificate_contains_its_expiry() {
     world.node("n1", true, 10);
     let waits = |world: &World, claim: &Claim, hour| match world.claims(claim, hour) {
         Err(Refusal::Retry(deferral @ Deferral::IdentityLive(..))) => deferral.to_string(),
-        other => panic!("no wait for a certificate: {other:?}"),
+        other => panic!("the claim does not wait for a certificate: {other:?}"),
     };
     let begin = "the machine has a certificate for node n1 that might still be valid; the request waits until ";
 

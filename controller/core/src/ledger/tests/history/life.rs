@@ -1,4 +1,4 @@
-//! One cluster: the records of the management cluster, the list of the workload cluster, and the issued certificates.
+//! One cluster: the records in the management cluster, the list in the workload cluster, and the issued certificates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,7 +42,7 @@ pub(super) enum Event {
     Forget(usize),
     /// All records are lost.
     ForgetAll,
-    /// A backup of both clusters.
+    /// Both clusters are backed up.
     Backup,
     RestoreManagement,
     /// If another controller becomes the leader before the list is written again, the operator raises the floor
@@ -54,7 +54,7 @@ pub(super) enum Event {
     Restart,
     /// After the restore, the operator raises the floor.
     RestoreBoth,
-    /// `clusterctl move`, after which another controller has objects without a status.
+    /// `clusterctl move` runs, after which another controller has objects without a status.
     Move,
     RaiseFloor,
     Hour,
@@ -124,7 +124,7 @@ impl Life {
         }
     }
 
-    /// Applies the event. The error is the violated invariant.
+    /// Applies the event. The error is the invariant that was violated.
     pub(super) fn take(&mut self, event: &Event) -> Result<(), String> {
         match event {
             Event::Join { machine, name } => {
@@ -282,7 +282,7 @@ impl Life {
         if is_opened && revoked.is_some_and(|end| *end > self.hour) {
             return Err(format!("a revoked machine recovers {}", grant.uid));
         }
-        // Renewals of one generation do not change the key of its record.
+        // Renewals within one generation do not change the key in its record.
         let opened = self.issued.iter().find(|one| one.uid == grant.uid);
         if opened.is_some_and(|one| one.machine != certificate.machine) {
             return Err(format!("two machines have {}", grant.uid));
@@ -373,13 +373,13 @@ impl Life {
         self.restart();
     }
 
-    /// A new controller process, which reads the list before it decides.
+    /// Starts a new controller process, which reads the list before it decides.
     fn restart(&self) {
         self.world.revocations.forget();
         self.world.revocations.decide(self.decisions.clone());
     }
 
-    /// The list has the same age as the backup.
+    /// Replaces the list with one that has the same age as the backup.
     fn lose_list(&mut self) {
         if self.flaw != Some(Flaw::NoFloorAfterRestore) {
             self.raise_floor();

@@ -1,4 +1,4 @@
-//! The search through all states.
+//! Searches all states.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -27,7 +27,7 @@ pub(super) struct Found {
     pub(super) outcomes: BTreeSet<[Outcome; 2]>,
 }
 
-/// A violated invariant, and the calls that led to it.
+/// An invariant that was violated, and the calls that led to the violation.
 #[derive(Debug)]
 pub(super) struct Violation {
     pub(super) what: String,
@@ -54,7 +54,7 @@ const ACTIONS: [Action; 6] = [
     Action::Crash(1),
 ];
 
-/// Tries every order of actions.
+/// Tries every order of the actions.
 pub(super) fn search(scenario: &Scenario) -> Result<Found, Violation> {
     let scenario = Arc::new(scenario.clone());
     let mut found = Found::default();
@@ -138,7 +138,7 @@ impl Run {
                     return false;
                 }
                 self.crashed = true;
-                // The cache of the other replica is in the state of its own task.
+                // The cache in the other replica is in the state of its own task.
                 let cached = self.tasks[1 - task].seen.lock().unwrap().cached;
                 self.tasks[task] = Task::start(&self.scenario, &self.shared, (task, 1), cached);
                 true
@@ -183,7 +183,7 @@ impl Run {
         Ok(())
     }
 
-    /// Tries every request one more time, in turn, with current caches.
+    /// Tries every request once more, in turn, with current caches.
     fn recover(&mut self) -> Result<(), String> {
         for task in [0, 1] {
             let written = self.shared().log.len();

@@ -1,4 +1,4 @@
-//! The state that two replicas share, and the view of each.
+//! The state that two replicas share, and the view of each replica.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -19,7 +19,7 @@ use crate::testing::Uids;
 use crate::testing::records::{at, machine, policy};
 use crate::verifier::{Assurance, Identity};
 
-/// The UID in the certificate of the previous holder of the name.
+/// The UID in the certificate for the previous holder of the name.
 pub(super) fn before() -> CertificateUid {
     CertificateUid {
         record: RecordUid::new([9; 16]),
@@ -36,7 +36,7 @@ pub(super) struct Scenario {
     pub(super) flaw: Option<Flaw>,
 }
 
-/// A rule that is violated, so that the search must find the violation.
+/// A rule that the test violates, so that the search must find the violation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flaw {
     CreateOverwrites,
@@ -56,7 +56,7 @@ impl Scenario {
         }
     }
 
-    /// Adds a previous claim of a deleted machine.
+    /// Adds an earlier claim by a machine that was deleted.
     pub(super) fn held_by(self, claim: Claim) -> Self {
         Self {
             before: Some(claim),
@@ -64,7 +64,7 @@ impl Scenario {
         }
     }
 
-    /// Permits the recovery of lost records.
+    /// Allows the recovery of lost records.
     pub(super) fn recovering(self) -> Self {
         Self {
             adoption: Adoption::Recover,
@@ -80,7 +80,7 @@ impl Scenario {
     }
 }
 
-/// A certificate that was published.
+/// A published certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Published {
     pub(super) uid: CertificateUid,
@@ -90,7 +90,7 @@ pub(super) struct Published {
 /// The API servers.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// All writes, in order. The version is the position of the write, from 1.
+    /// All writes, in order. The version is the position of the write, starting from 1.
     pub(super) log: Vec<Record>,
     pub(super) published: Vec<Published>,
     adoption: Adoption,
@@ -162,7 +162,7 @@ impl Shared {
     }
 }
 
-/// The progress of one request through one replica, for the search.
+/// The progress of one request in one replica, for the search.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// The number of writes that have reached the replica's cache.
@@ -265,7 +265,7 @@ fn renewal(claim: &Claim) -> Option<Renewal> {
 
 /// The part of a call's result that can affect the caller's next call.
 pub(super) trait Answer {
-    /// Versions identify the content of a record. 0 means that there is no record.
+    /// A number that represents a record: its version identifies its content. 0 means that there is no record.
     fn told(&self) -> Vec<usize>;
 }
 
@@ -398,7 +398,7 @@ impl Records for Replica {
     }
 
     async fn delete(&self, _: &NodeName, _: &Version) -> Result<(), WriteError> {
-        unreachable!("a claim deletes no record")
+        unreachable!("a claim does not delete a record")
     }
 
     async fn all(&self) -> Result<AllRecords, Unavailable> {

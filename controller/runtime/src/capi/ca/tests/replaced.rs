@@ -1,4 +1,4 @@
-//! A CA that is replaced, in the steps of docs/ca-rotation.md.
+//! Tests that replace a CA in the steps of docs/ca-rotation.md.
 
 use node_attestation_core::decide::Context;
 use node_attestation_core::testing::{UID, cluster, issued_at, now, renewal, valid};
@@ -8,13 +8,13 @@ use super::*;
 /// The content of the Secret and the kubeconfigs of the nodes after a step.
 struct Step<'a> {
     number: u8,
-    /// The certificates of the Secret. The first certificate signs.
+    /// The certificates in the Secret. The first certificate signs.
     secret: &'a [&'a Ca],
     /// The CAs in the kubeconfigs of the nodes.
     nodes: &'a [&'a Ca],
 }
 
-/// The cluster, with the CA of this Secret.
+/// The cluster with the CA from this Secret.
 fn with(context: Context, certificates: &[&Ca]) -> (Context, ClusterCa) {
     let pem: Vec<_> = certificates.iter().map(|ca| &*ca.certificate).collect();
     let values = [
@@ -47,14 +47,14 @@ fn each_step_of_a_ca_replacement_signs_with_the_first_certificate() {
         secret,
         nodes,
     } in [
-        // The API servers trust both.
+        // The API servers trust both CAs.
         step(1, &[&former][..], &[&former][..]),
         step(2, &[&former, &new], &[&former]),
         // Both orders work.
         step(3, &[&former, &new], &[&former, &new]),
         step(3, &[&former, &new], &[&new, &former]),
         step(4, &[&new, &former], &[&new, &former]),
-        // Nodes renew. Requests with evidence from before this step are still answered.
+        // Nodes renew. The controller still answers requests whose evidence was created before this step.
         step(5, &[&new, &former], &[&former, &new]),
         step(6, &[&new], &[&new]),
     ] {

@@ -1,4 +1,4 @@
-//! `KubeadmConfig`s are read separately, when an answer depends on them.
+//! Tests of `KubeadmConfig`s, which are read separately when an answer depends on them.
 
 use std::sync::Mutex;
 
@@ -29,7 +29,7 @@ pub(super) fn taken(read: &Mutex<Vec<String>>) -> Vec<String> {
     names
 }
 
-/// The Machine once Cluster API has found its Node.
+/// The Machine, after Cluster API has found its Node.
 pub(super) fn joined(name: &str) -> Value {
     with(V2.machine(name), "/status/nodeRef", json!({"name": name}))
 }
@@ -103,7 +103,7 @@ fn an_unserved_config_version_affects_only_the_machines_that_name_it() {
         }
     });
     seen::<Cluster>(&objects, V2.cluster());
-    // Any user who can write the Machine can name any version.
+    // Any user who can write the Machine can specify any version.
     let group = "bootstrap.cluster.x-k8s.io";
     let config = Contract::V1Beta1.reference(group, "KubeadmConfig", "m1-config");
     let machine = with(V2.machine("m1"), "/spec/bootstrap/configRef", config);

@@ -1,4 +1,4 @@
-//! Statuses that a tenant forges, and the machines of another namespace.
+//! Tests in which a tenant forges statuses that refer to machines in another namespace.
 
 use super::*;
 
@@ -33,7 +33,7 @@ fn fields() -> Value {
     })
 }
 
-/// Each field separately, and all of them.
+/// A status for each field, and a status with all fields.
 fn statuses() -> Vec<Value> {
     let all = fields();
     let each = all.as_object().unwrap().iter();

@@ -1,4 +1,5 @@
-//! Pools that a limit truncates: the other members are unknown. Machines whose reported addresses are unknown.
+//! Tests of pools that a limit truncates, whose other members are unknown. Tests of Machines whose reported addresses
+//! are unknown.
 
 use node_attestation_core::inventory::Naming;
 use node_attestation_core::ledger::{Claim, MISSING_MACHINE_TIMEOUT, RecordLedger};
@@ -27,7 +28,7 @@ fn see_pool(objects: &Objects, members: &[&str]) {
     configured(objects, V2.config("p1", "poolp1"));
 }
 
-/// Adds pools of other namespaces that use all the memory that they can get.
+/// Adds pools in other namespaces that use all the memory available to them.
 fn flood(objects: &Objects) {
     let ids: Vec<String> = (0..20)
         .map(|number| format!("metal:///{number:0>2}"))
@@ -44,7 +45,7 @@ fn remove_pool(objects: &Objects, namespace: &str) {
     objects.put::<MachinePool>(&ObjectKey::new(namespace, "p1"), None);
 }
 
-/// Drops the second member, as a restart of the controller does.
+/// Drops the second member, as a controller restart does.
 fn cut(objects: &Objects) {
     remove_pool(objects, NAMESPACE);
     flood(objects);
@@ -195,7 +196,7 @@ fn a_guest_reported_name_waits_if_a_pool_exceeds_its_limit() {
     }
 }
 
-/// A name that the Machine reports, with 63 characters.
+/// A reported name with 63 characters.
 fn host(machine: &str, number: usize) -> String {
     format!("{machine}-{number:0>60}")
 }
@@ -240,7 +241,7 @@ fn reported_names_beyond_the_memory_of_a_namespace_are_unknown() {
     assert_eq!(named(host("x2", 0)).unwrap_err().to_string(), reason);
     assert_eq!(address().unwrap_err().to_string(), reason);
     assert_eq!(inventory.unknown_members(), Some(reason));
-    // Its provider ID, known names, and small lists are known.
+    // The Machine's provider ID is known, and so are its known names and the small lists of other Machines.
     assert!(by_id(&inventory, "generic:///rack/x2").is_some());
     for known in ["x2".to_owned(), host("x1", 0), host("x3", 7)] {
         assert_eq!(named(known).unwrap().len(), 1);

@@ -185,7 +185,8 @@ fn the_machine_of_a_token_has_the_provider_id_of_its_infra_machine() {
         };
 
         assert_eq!(machine.provider_id, Some(id("generic:///rack/new")));
-        // Before the Machine has the ID, the ID does not find it. Even so, the machine does not count as deleted.
+        // Before the Machine has the ID, a lookup of the ID does not find it. Even so, the machine does not count as
+        // deleted.
         assert_eq!(by_id(&inventory, "generic:///rack/new"), None);
         let named = |name| block_on(inventory.by_machine_name(name)).unwrap();
         let named = ["m1", "m2", "m9"].map(|name| named(name).map(|machine| machine.provider_id));

@@ -3,8 +3,8 @@
 use super::configs::{counted, joined, taken};
 use super::*;
 
-/// The tokens of Machines and pools, of which this name's `KubeadmConfig` cannot be decoded. The other names are `m1`,
-/// `m2`, `m3`, `p1` and `p2`. Machine `m1` has joined, and `m3` is being deleted.
+/// The inventory of the Machines `m1`, `m2` and `m3`, and of the pools `p1` and `p2`. The `KubeadmConfig` of
+/// `unreadable` cannot be decoded. Machine `m1` has joined, and `m3` is being deleted.
 fn without(unreadable: &'static str) -> CapiInventory {
     let objects = answered_by(move |path| match path.rsplit_once("/kubeadmconfigs/") {
         Some((_, name)) => {

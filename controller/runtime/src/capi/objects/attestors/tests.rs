@@ -4,7 +4,7 @@ use super::*;
 use crate::capi::objects::Cluster;
 use crate::capi::testing::{Contract, kept};
 
-/// The attestors of a Cluster with this annotation and these values of our variable.
+/// The attestors that a Cluster authorizes with this annotation and these values of the topology variable.
 fn own_attestors(annotation: Option<&str>, values: &[Value]) -> OwnAttestors {
     let mut cluster = Contract::V1Beta2.cluster();
     if let Some(text) = annotation {
@@ -36,7 +36,7 @@ fn a_cluster_sets_its_attestors_with_an_annotation_or_a_variable() {
         (None, vec![], OwnAttestors::Unset),
         (Some("aws"), vec![], named(&["aws"])),
         (Some(" aws, tpm "), vec![], named(&["aws", "tpm"])),
-        // The API server refuses an invalid name.
+        // The API server rejects an invalid name.
         (Some(""), vec![], named(&[""])),
         (None, vec![setting(&["aws"])], named(&["aws"])),
         (None, vec![json!({"enabled": true})], named(&[])),

@@ -1,4 +1,4 @@
-//! Limits of the stored parts of an object, which are kept as long as the object exists.
+//! Limits on the stored parts of an object, which are kept as long as the object exists.
 
 use std::collections::BTreeMap;
 

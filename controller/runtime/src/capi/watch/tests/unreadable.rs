@@ -13,7 +13,7 @@ fn without_spec(object: Value) -> Value {
     with(object, "/spec", json!([5]))
 }
 
-/// The object after the client has removed its excess, which includes its labels.
+/// The object after the client has removed the parts that exceed its limits, which include the labels.
 fn cut(mut object: Value) -> Value {
     object["$excessRemoved"] = json!(true);
     object
@@ -67,7 +67,7 @@ fn unreadable_members_are_named_with_their_number_in_their_cluster() {
     apply::<MachinePool>(&objects, Event::Apply(raw(pool)), &mut listing);
     let pool = "cannot read MachinePool p1 (the log contains the cause)";
     assert_eq!(of("prod-1").as_deref(), Some(pool));
-    // The lists of another kind do not contain it.
+    // A list of another kind does not contain the object.
     list(&objects, &mut listing, &[]);
     apply::<Machine>(&objects, Event::InitDone, &mut listing);
     assert_eq!(of("prod-1").as_deref(), Some(pool));
@@ -152,7 +152,7 @@ fn unreadable_members_of_a_namespace_use_bounded_memory() {
         apply(Event::Apply(raw(machine(NAMESPACE, number))));
     }
 
-    // Half of the limit, with 320 bytes and the names of each.
+    // The number of entries that fit into half of the limit, if each uses 320 bytes and the length of its names.
     let count = known();
     assert!((15..=25).contains(&count), "{count}");
     assert!(unread(&objects, NAMESPACE, "prod-2").is_some());
@@ -187,7 +187,7 @@ fn unreadable_objects_without_an_entry_are_known_until_a_later_list() {
     for kind in [Cluster::KIND, Machine::KIND, MachinePool::KIND] {
         objects.listed(kind);
     }
-    // There is memory for the first object only.
+    // There is memory only for the first object.
     objects.store().limit_unreadable(KeptLimit::new(1));
     let machine = |name: &str| raw(without_spec(Contract::V1Beta2.machine(name)));
     let mut listing = BTreeSet::new();

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Passes the text in pieces of this length.
+/// Passes the text through the filter in pieces of this length, and returns the forwarded text.
 fn sieved(text: &str, piece: usize) -> String {
     let mut sieve = Sieve::new(Limits::ANY);
     let mut passed = Vec::new();

@@ -1,4 +1,4 @@
-//! Responses from a management cluster in which tenants write objects.
+//! Tests of responses from a management cluster in which tenants write objects.
 
 use super::*;
 
@@ -91,6 +91,6 @@ async fn large_responses_for_a_namespace_leave_memory_to_all_others() {
     ] {
         assert!(watch(path).await.is_ok(), "{path}");
     }
-    // The calls use 32 MiB, although no other namespace makes a call.
+    // The calls can use only 32 MiB, even if no other namespace makes a call.
     assert_eq!(open.len(), 10);
 }

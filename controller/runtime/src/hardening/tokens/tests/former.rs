@@ -1,4 +1,4 @@
-//! Tokens that a previous controller process extended, and calls for tokens.
+//! Tests of tokens that a previous controller process extended, and of the calls for tokens.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,8 +11,8 @@ use crate::client::ClusterAccess;
 
 const GRACE: Duration = Duration::from_hours(1);
 
-/// The names in a page of a list, by its number and the previous calls, and whether another page exists. `None` means
-/// that the list fails.
+/// The names in a page of a list, and whether another page exists, for a page number and the previous calls. `None`
+/// means that the list fails.
 type Page = fn(usize, &[String]) -> Option<(Vec<String>, bool)>;
 
 /// An API server with extended tokens, and the calls that it has answered.
@@ -131,7 +131,7 @@ async fn without_enforcement_extended_tokens_end_when_machines_have_joined() {
     });
     let client = server.client();
     let mut tokens = Tokens::new(GRACE);
-    // The Machine of `bbbbbb` has a Node from the start, and the Machine of `aaaaaa` has one later.
+    // The Machine of `bbbbbb` has a Node from the start, and the Machine of `aaaaaa` gets a Node later.
     let (joining, none) = (BTreeSet::from([token("aaaaaa")]), BTreeSet::new());
     let found = tokens.find_former(&client, &joining, time(10), Duration::ZERO);
     found.await.unwrap();
@@ -177,7 +177,7 @@ async fn a_list_of_extended_tokens_that_fails_is_read_again() {
 
 #[tokio::test(start_paused = true)]
 async fn endless_extended_tokens_use_bounded_memory_and_time() {
-    // Each page has more names than requested, and another page follows.
+    // Each page contains more names than requested, and is followed by another page.
     let server = Server::new(|number, _| {
         let names = (0..2 * PAGE).map(|one| format!("bootstrap-token-{number:02}{one:04}"));
         Some((names.collect(), true))

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A lifetime of the bootstrap provider's tokens.
+/// A lifetime that the bootstrap provider gives to its tokens.
 fn lifetimes() -> [Duration; 7] {
     let days = |days: u64| Duration::from_hours(24 * days);
     [
@@ -20,7 +20,7 @@ fn plus(time: Timestamp, by: Duration) -> Timestamp {
     time.saturating_add(by).unwrap()
 }
 
-/// The Secret of a token with this expiry time and this label.
+/// The Secret of a token that has this expiry time and this label.
 fn with_label(end: Timestamp, label: Option<&str>) -> String {
     let mut text: Value =
         serde_json::from_str(&secret(SECRET_TYPE, Some(&end.to_string()))).unwrap();
@@ -28,7 +28,8 @@ fn with_label(end: Timestamp, label: Option<&str>) -> String {
     text.to_string()
 }
 
-/// The expiry time and the label after a look at a pool's token at `now`. `None` if the Secret does not change.
+/// The expiry time and the label after the controller processes a pool's token at `now`. `None` if the Secret does not
+/// change.
 fn looked_at(text: &str, now: Timestamp) -> Option<(Timestamp, String)> {
     let (found, life) = TokenSecret::parse(text).unwrap();
     let term = found.pool_term(life, now);

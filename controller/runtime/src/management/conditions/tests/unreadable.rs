@@ -1,8 +1,8 @@
-//! Objects that cannot be read, in the condition `Ready`.
+//! Tests of the condition `Ready` when objects cannot be read.
 
 use super::*;
 
-/// The message of `Ready`, and the number of writes of the same status.
+/// The message of `Ready`, and the number of times that the same status is written.
 fn message(phase: &ClusterPhase, unreadable: &[&str]) -> String {
     let authentication = authentication("aws");
     let mut status = status(&authentication, phase, now());

@@ -1,10 +1,10 @@
-//! CAs whose key is in an external signer.
+//! Tests of CAs whose key is in an external signer.
 
 use super::*;
 use crate::external_signer::ExternalSigner;
 use crate::metrics::Metrics;
 
-/// A controller with an external signer, and a CA without its key in a Secret.
+/// A controller with an external signer, and a CA whose Secret does not contain its key.
 fn external_world() -> World {
     let mut world = world();
     let (certificate, _) = ca();

@@ -1,11 +1,11 @@
-//! Reconciliations that do not parse objects, because no object has changed.
+//! Tests of reconciliations that do not parse objects, because no object has changed.
 
 use node_attestation_core::crd::KubeletAuthenticationStatus;
 use node_attestation_core::signer::testing::parsed_keys;
 
 use super::*;
 
-/// The result of a reconciliation, and the number of objects and keys that it parses.
+/// Returns the result of a reconciliation, and the number of objects and keys that it parses.
 fn parses(
     world: &mut World,
     parsed: &mut Parsed,
@@ -16,7 +16,7 @@ fn parses(
     (plan.unwrap(), [parsed.count() - before, keys])
 }
 
-/// Another version of each object, with the same content.
+/// Replaces each object with another version that has the same content.
 fn touch(world: &mut World) {
     world.authentication.metadata.resource_version = Some("2".to_owned());
     world.authentication.status = Some(KubeletAuthenticationStatus::default());

@@ -1,4 +1,4 @@
-//! Objects that cannot be read.
+//! Tests of objects that cannot be read.
 
 use super::*;
 

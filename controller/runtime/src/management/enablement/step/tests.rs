@@ -1,4 +1,4 @@
-//! The decision about a step.
+//! Tests of the decision about a step.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;

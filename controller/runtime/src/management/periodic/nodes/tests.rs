@@ -13,17 +13,17 @@ use serde_json::json;
 use super::*;
 use crate::capi::{ObjectKey, objects_with_tokens};
 
-/// An API server with this number of pages of Nodes, and one Node per page.
+/// An API server with this number of pages, each of which contains one Node.
 fn pages(count: usize) -> Client {
     pages_of(count, "n")
 }
 
-/// Like [`pages`], with this prefix in the names of the Nodes.
+/// Like [`pages`], with this prefix in the Node names.
 fn pages_of(count: usize, prefix: &'static str) -> Client {
     full_pages_of(count, 1, prefix)
 }
 
-/// Like [`pages_of`], with this number of Nodes per page.
+/// Like [`pages_of`], with this number of Nodes on each page.
 fn full_pages_of(count: usize, nodes: usize, prefix: &'static str) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| async move {
         let query = request.uri().query().unwrap_or_default();
@@ -96,7 +96,7 @@ async fn a_list_of_many_nodes_keeps_1000_names_and_the_retired_ones() {
     assert_eq!(few.unwrap().len(), MAX_WITHOUT);
 }
 
-/// The records of this node: live, or retired.
+/// The records of this node: a live record, or a retired record.
 fn records_of(node: &str, tombstone: Option<Tombstone>) -> AllRecords {
     let mut record = Record::first(
         &claim("m2", node, 1, 0),

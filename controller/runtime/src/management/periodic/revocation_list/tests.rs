@@ -19,7 +19,7 @@ use super::*;
 use crate::client::ClusterAccess;
 use crate::testing::ThreadLog;
 
-/// The objects of an API server by their paths. `None` means that the API server is unavailable.
+/// The objects of an API server, keyed by path. `None` means that the API server is unavailable.
 type Stored = Arc<Mutex<Option<BTreeMap<String, Value>>>>;
 
 fn api_server() -> (Stored, ClusterAccess) {
@@ -54,7 +54,7 @@ fn failure(code: u16, reason: &str) -> Value {
     json!({"kind": "Status", "metadata": {}, "code": code, "reason": reason, "message": ""})
 }
 
-/// The number of entries of the list in the workload cluster.
+/// The number of entries in the workload cluster's list.
 fn entries(stored: &Stored) -> usize {
     let stored = stored.lock();
     let mut objects = stored.as_ref().unwrap().values();
@@ -62,7 +62,7 @@ fn entries(stored: &Stored) -> usize {
     list.map_or(0, |list| list["spec"]["revoked"].as_object().unwrap().len())
 }
 
-/// A record that was revoked.
+/// A world with a revoked record.
 fn world() -> World {
     let world = World::held(policy());
     world.revoke("n1", 1);
@@ -98,7 +98,7 @@ async fn a_deleted_revocation_list_is_restored_after_ten_minutes() {
 
 #[tokio::test(start_paused = true)]
 async fn a_list_from_a_backup_gets_its_revocations_back_after_ten_minutes() {
-    // A new leader has only the records, without the deleted record.
+    // A new leader knows only the remaining records, without the deleted record.
     for (is_leading, is_deleted, expected) in [
         (true, false, 1),
         (true, true, 1),
@@ -156,7 +156,7 @@ async fn a_generation_floor_is_published_and_restored_after_ten_minutes() {
     publish(&mut list, &access, &world).await.unwrap();
     assert_eq!(floor(&stored), Some(json!(7)));
 
-    // The floor is no longer in the list or in the annotation.
+    // Neither the list nor the annotation contains the floor any more.
     *stored.lock() = Some(BTreeMap::new());
     world.revocations.decide(RevocationDecisions::default());
     advance(COMPARED_AGAIN).await;
@@ -225,7 +225,7 @@ async fn a_full_list_is_reported_in_each_round_until_it_has_space() {
     let world = world();
     let all = world.records.all().await.unwrap();
     let revoked = (*all[0]).clone();
-    // All records have the same key, so that only the list of records is full.
+    // All records have the same key, so only the list of records is full.
     let records = |count: u32| {
         let numbers = (0..count).map(u128::from);
         let with_uid = |number: u128| {
@@ -247,7 +247,7 @@ async fn a_full_list_is_reported_in_each_round_until_it_has_space() {
 
     assert_eq!(round(max + 2).await, full(2));
     assert_eq!(entries(&stored), MAX_REVOKED);
-    // The next round makes no call.
+    // The next round does not make a call.
     let kept = stored.lock().take();
     assert_eq!(round(max + 2).await, full(2));
     assert_eq!(round(max + 2).await, full(2));

@@ -39,7 +39,7 @@ fn authentication(uid: &str) -> Value {
 /// The time at which the `KubeletAuthentication` is deleted.
 const DELETED: Duration = Duration::from_secs(5);
 
-/// The next events of a watch: a deletion, and a later creation.
+/// The next events of a watch: a deletion, and a creation after it.
 fn events(begun: Instant, created_again: Option<Duration>) -> Answer {
     let created_again = created_again.map(|after| (DELETED + after, "ADDED", "again"));
     let to_come = [(DELETED, "DELETED", "ka")]
@@ -54,8 +54,8 @@ fn events(begun: Instant, created_again: Option<Duration>) -> Answer {
     Response::new(StreamBody::new(events.chain(stream::pending())).boxed_unsync())
 }
 
-/// A management cluster whose Cluster has no CA and is therefore not served. Notes the reasons of Events, and the first
-/// status of the object that was created again.
+/// A management cluster whose Cluster has no CA and is therefore not served. Records the reasons of Events, and the
+/// first status of the recreated object.
 async fn management(
     request: Request<Body>,
     case: Case,
@@ -111,25 +111,25 @@ struct Case {
     paused: bool,
     /// The duration of the outage of the workload cluster's API server.
     away: Duration,
-    /// The time in which the API server is available.
+    /// The time before each response from the workload cluster's API server.
     slow: Duration,
-    /// Each Event is written only at the second attempt.
+    /// Whether each Event is written only at the second attempt.
     events_fail: bool,
-    /// The time between the deletion and the creation of another object with the same name.
+    /// The time between the deletion of the object and the creation of another object with the same name.
     created_again: Option<Duration>,
 }
 
 #[derive(Clone, Default)]
 struct Noted {
-    /// The times of the answers to deletions of the policy's binding.
+    /// The times of the responses to deletions of the policy's binding.
     deletions: Vec<Duration>,
     /// The reasons of Events.
     told: Vec<String>,
-    /// The time at which the object that was created again has a status.
+    /// The time at which the recreated object gets a status.
     served_again: Option<Duration>,
 }
 
-/// The actions within 30 minutes.
+/// The actions of the controller within 30 minutes.
 async fn released(case: Case) -> Noted {
     let begun = Instant::now();
     let noted: Arc<Mutex<Noted>> = Arc::default();
@@ -177,7 +177,7 @@ async fn the_policy_of_an_unserved_cluster_is_removed_after_its_deletion() {
     assert_eq!(told, Vec::<String>::new());
 }
 
-/// Longer than the first attempts of a release.
+/// An outage that is longer than the first attempts of a release.
 const AWAY: Duration = Duration::from_mins(10);
 
 #[tokio::test(start_paused = true)]

@@ -1,11 +1,11 @@
-//! A management cluster whose API server does not respond to a write.
+//! Tests of a management cluster whose API server does not respond to a write.
 
 use super::*;
 
-/// The time at which the Cluster appears. At this time, the write of the first status is in progress.
+/// The time at which the Cluster is created. At this time, the first status is being written.
 const APPEARS: Duration = Duration::from_secs(2);
 
-/// A management cluster with a `KubeletAuthentication`, whose Cluster appears later. Counts the calls for Secrets.
+/// A management cluster with a `KubeletAuthentication` whose Cluster is created later. Counts the calls for Secrets.
 async fn without_writes(
     request: Request<kube::client::Body>,
     of_secrets: Arc<Mutex<usize>>,

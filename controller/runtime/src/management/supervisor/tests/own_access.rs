@@ -1,4 +1,4 @@
-//! The Secrets that the controller reads, with and without its own kubeconfigs.
+//! Tests of the Secrets that the controller reads, with and without its own kubeconfigs.
 
 use node_attestation_core::verifier::{InsecureVerifier, Verifier};
 
@@ -8,7 +8,7 @@ use crate::management::WorkloadAccess;
 const OWN: &str = "workload-access.default.c0";
 const CLUSTER_API: &str = "c0-kubeconfig";
 
-/// What the API server of the management cluster got.
+/// The calls that the management cluster's API server received.
 #[derive(Default)]
 struct Heard {
     /// The queries about Secrets.
@@ -29,7 +29,7 @@ fn own() -> Value {
     json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"value": "YQ=="}})
 }
 
-/// A management cluster with one Cluster. If `has_own` is set, it has the controller's own kubeconfig.
+/// A management cluster with one Cluster. If `has_own` is set, it contains the controller's own kubeconfig.
 async fn one_cluster(
     request: Request<kube::client::Body>,
     has_own: bool,
@@ -64,7 +64,8 @@ async fn one_cluster(
     }
 }
 
-/// Whether the controller reads its own kubeconfig and Cluster API's, and the last message of the condition `Ready`.
+/// Whether the controller reads its own kubeconfig, whether it reads Cluster API's, and the last message of the
+/// condition `Ready`.
 async fn reads(access: WorkloadAccess, has_own: bool) -> ([bool; 2], BTreeSet<String>) {
     let heard: Arc<Mutex<Heard>> = Arc::default();
     let noted = heard.clone();

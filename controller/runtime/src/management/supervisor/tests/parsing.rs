@@ -1,4 +1,4 @@
-//! Clusters whose objects are parsed once, in the turn of the cluster.
+//! Tests of Clusters whose objects are parsed once, in the cluster's turn.
 
 use data_encoding::BASE64;
 use node_attestation_core::verifier::{InsecureVerifier, Verifier};
@@ -10,7 +10,7 @@ use crate::capi::created_clients;
 /// The number of clusters in the busy namespace.
 const BUSY: usize = 20;
 
-/// The same object in this namespace.
+/// The same object, moved to this namespace.
 fn moved(mut object: Value, namespace: &str) -> Value {
     let metadata = &mut object["metadata"];
     let uid = format!("{namespace}-{}", metadata["name"].as_str().unwrap());
@@ -33,7 +33,7 @@ fn listed(request: &Request<kube::client::Body>) -> Option<(String, String)> {
     is_list.then(|| (kind.to_owned(), query.to_owned()))
 }
 
-/// A management cluster with one cluster in a namespace, and many in another.
+/// A management cluster with one cluster in one namespace, and many clusters in another.
 async fn two_namespaces(request: Request<kube::client::Body>) -> Answer {
     let all = |object: &dyn Fn(usize) -> Value| {
         let busy = (0..BUSY).map(|number| moved(object(number), "busy"));

@@ -1,9 +1,9 @@
-//! A `KubeletAuthentication` that is deleted and created constantly.
+//! Tests of a `KubeletAuthentication` that is deleted and recreated constantly.
 
 use super::*;
 
-/// A management cluster that deletes the `KubeletAuthentication` after 10 ms, creates it after 10 ms, and so on. Notes
-/// the lists of Secrets.
+/// A management cluster that alternately deletes and creates the `KubeletAuthentication` every 10 ms. Records the lists
+/// of Secrets.
 async fn answer_of_storm(
     request: Request<kube::client::Body>,
     (written, lists): (Written, Arc<Mutex<usize>>),

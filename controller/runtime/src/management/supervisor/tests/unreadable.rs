@@ -1,9 +1,9 @@
-//! A `KubeletAuthentication` or a Cluster that cannot be read.
+//! Tests of a `KubeletAuthentication` or a Cluster that cannot be read.
 
 use super::*;
 
-/// A management cluster with a `KubeletAuthentication` that is listed and then changed, and cannot be read. Its Cluster
-/// appears 5 seconds later, with this label. Notes Events, the first of which fails.
+/// A management cluster with an unreadable `KubeletAuthentication` that is listed and then changed. Its Cluster, which
+/// has this label, is created 5 seconds later. Records Events, the first of which fails.
 async fn unreadable(
     request: Request<kube::client::Body>,
     labels: [Option<&'static str>; 2],
@@ -31,7 +31,7 @@ async fn unreadable(
     let mut of_watch = cluster(0);
     of_watch["metadata"]["labels"] = label_of_cluster;
     let (events, items) = match path.rsplit('/').next().unwrap() {
-        // The first version again, and another version.
+        // The first version again, and then another version.
         "kubeletauthentications" => (vec![version(1), version(2)], vec![version(1)]),
         "clusters" => (vec![of_watch], Vec::new()),
         _ => return answer(request, Written::default()).await,
@@ -58,11 +58,11 @@ async fn an_event_names_each_unreadable_version_of_an_authentication() {
     let (blue, green) = (Some("blue"), Some("green"));
     for (filter, labels, expected) in [
         (None, [None, None], 2),
-        // The label of the Cluster decides.
+        // The label of the Cluster determines the controller.
         (blue, [None, blue], 2),
         (blue, [None, None], 0),
         (blue, [green, green], 0),
-        // Until the Cluster exists, the label of the other object decides.
+        // Until the Cluster exists, the label of the `KubeletAuthentication` determines the controller.
         (blue, [blue, green], 2),
     ] {
         let events: Arc<Mutex<Vec<Value>>> = Arc::default();
@@ -79,7 +79,7 @@ async fn an_event_names_each_unreadable_version_of_an_authentication() {
         sleep(Duration::from_mins(1)).await;
 
         let events = events.lock().unwrap().clone();
-        // The first one was written again.
+        // The first Event was written again.
         let expected = if expected > 0 { expected + 1 } else { 0 };
         assert_eq!(events.len(), expected, "{filter:?} {labels:?}: {events:?}");
         for event in events {
@@ -96,10 +96,11 @@ async fn an_event_names_each_unreadable_version_of_an_authentication() {
     }
 }
 
-/// The number of unreadable `KubeletAuthentication`s in each of two namespaces. Together, they exceed the burst of Events.
+/// The number of unreadable `KubeletAuthentication`s in each of two namespaces. Together, they exceed the burst for
+/// Events.
 const MANY: usize = 90;
 
-/// A management cluster with many `KubeletAuthentication`s that cannot be read. Notes the objects of Events.
+/// A management cluster with many `KubeletAuthentication`s that cannot be read. Records the objects of Events.
 async fn many_unreadable(
     request: Request<kube::client::Body>,
     noted: Arc<Mutex<BTreeSet<String>>>,
@@ -153,7 +154,7 @@ async fn events_about_many_unreadable_authentications_wait_for_turns() {
     running.await.unwrap();
 }
 
-/// A management cluster with one `KubeletAuthentication`, whose Cluster cannot be read. Notes the condition Ready.
+/// A management cluster with one `KubeletAuthentication` whose Cluster cannot be read. Records the condition Ready.
 async fn unreadable_cluster(
     request: Request<kube::client::Body>,
     noted: Arc<Mutex<Vec<Value>>>,

@@ -17,17 +17,17 @@ use super::*;
 /// The default lifetime of a certificate.
 pub(super) const LIFETIME: Duration = Duration::from_hours(7 * 24);
 
-/// The time by which signers back-date certificates.
+/// The time by which signers backdate certificates.
 const BACKDATED: Duration = Duration::from_mins(5);
 
 /// The time after which kube-controller-manager deletes a pending request, and the time between its rounds.
 const PENDING_KEPT: Duration = DAY;
 const COLLECTED_EVERY: Duration = HOUR;
 
-/// The age at which a verifier refuses evidence.
+/// The age at which a verifier rejects evidence.
 const EVIDENCE_VALID: Duration = Duration::from_mins(14);
 
-/// The duration of a decision that calls a cloud.
+/// The duration of a decision that calls a cloud API.
 const DECISION: Duration = Duration::from_secs(1);
 
 /// The length of a request with evidence.
@@ -67,31 +67,31 @@ pub(super) struct Node {
     jitter: Fraction,
     open: Option<(OpenRequest, Duration)>,
     record: Option<FailureRecord>,
-    /// The request of `open`, in the API server.
+    /// The index in `World::filed` of the request in `open`.
     filed: Option<usize>,
     undecided: usize,
 }
 
-/// A cluster. Times are relative to the beginning of the outage.
+/// A cluster. Times are relative to the start of the outage.
 pub(super) struct World {
     away: Away,
     pub(super) nodes: Vec<Node>,
     filed: BTreeMap<usize, Filed>,
-    /// The number of requests that were filed.
+    /// The number of requests that were created.
     pub(super) last: usize,
     /// The next runs of the plugin.
     runs: BinaryHeap<Reverse<(Duration, usize)>>,
-    /// The beginning of an outage of the API server. Before the outage, the controller is slow.
+    /// The start of an API server outage. Before the outage, the controller is slow.
     pub(super) begin: Duration,
     /// The end of the outage.
     back: Duration,
-    /// The expiry of the bootstrap tokens.
+    /// The expiry time of the bootstrap tokens.
     pub(super) tokens_end: Duration,
     collected: Duration,
     pub(super) undecided: usize,
     pub(super) most_undecided: usize,
     pub(super) most_of_node: usize,
-    /// The number of runs without a certificate or a token, after the end of the controller's outage.
+    /// The number of plugin runs that had neither a certificate nor a token, after the end of the controller's outage.
     pub(super) in_vain: usize,
 }
 
@@ -111,7 +111,8 @@ fn scope() -> FailureScope {
 }
 
 impl World {
-    /// A cluster with this number of nodes, which renewed their certificates during one day that ended this long ago.
+    /// Creates a cluster with this number of nodes, which renewed their certificates within one day that ended this
+    /// long ago.
     pub(super) fn new(away: Away, back: Duration, nodes: usize, ago: Duration) -> Self {
         let node = |number: usize| {
             let name = format!("ip-10-{number}.ec2.internal");
@@ -185,7 +186,7 @@ impl World {
         }
     }
 
-    /// The next run with an effect. While a request is pending, this is the run that sends another request.
+    /// The next run that has an effect. While a request is pending, this is the run that creates another request.
     fn in_outage(&self, number: usize, now: Duration) -> Duration {
         let node = &self.nodes[number];
         let back = self.back + RUN_AGAIN.mul_f64(share(number));
@@ -241,7 +242,7 @@ impl World {
         });
     }
 
-    /// A run of the plugin. Returns the time of the next run.
+    /// Simulates a run of the plugin. Returns the time of the next run.
     fn run(
         &mut self,
         number: usize,
@@ -289,7 +290,7 @@ impl World {
         }
     }
 
-    /// Continues the open request, or sends another request. `None` if the certificate is issued.
+    /// Continues the open request, or creates another request. `None` if the certificate is issued.
     fn ask(
         &mut self,
         number: usize,
@@ -411,7 +412,7 @@ pub(super) struct Controller {
 }
 
 impl Controller {
-    /// Lists the requests of the cluster.
+    /// Lists the requests in the cluster.
     pub(super) fn start(world: &World, now: Duration) -> Self {
         let mut controller = Self {
             queue: Queue::default(),
@@ -459,7 +460,7 @@ impl Controller {
         next.map(|next| next.max(self.now))
     }
 
-    /// Completes decisions, and starts others.
+    /// Completes decisions, and starts other decisions.
     fn work(&mut self, world: &mut World) {
         while self.ends.peek().is_some_and(|end| end.0.0 <= self.now) {
             let Some(Reverse((_, number))) = self.ends.pop() else {

@@ -1,4 +1,4 @@
-//! The owners of records, and the writes about their certificates.
+//! Tests of the owners of records, and of the writes about their certificates.
 
 use super::*;
 

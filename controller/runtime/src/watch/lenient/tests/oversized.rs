@@ -1,4 +1,4 @@
-//! Each kind that is listed, with an object that exceeds the limits of one object.
+//! Tests of each listed kind, with an object that exceeds the limits for one object.
 
 use k8s_openapi::api::core::v1::Namespace;
 

@@ -1,4 +1,4 @@
-//! Each kind that is read, with each hostile value as the value of each field.
+//! Tests that put each hostile value into each field of every kind that the controller reads.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
 use k8s_openapi::api::events::v1::Event as KubeEvent;

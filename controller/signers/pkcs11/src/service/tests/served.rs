@@ -1,9 +1,9 @@
-//! CAs that are served while the service runs, and their problems.
+//! Tests of CAs that are served while the service runs, and of problems with them.
 
 use super::*;
 use crate::server_names::Reserved;
 
-/// A token with all keys except one.
+/// A token that contains all keys except one.
 struct Without(&'static str);
 
 impl Keys for Without {
