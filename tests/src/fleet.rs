@@ -205,7 +205,7 @@ pub fn authorize(
     authorize_with_defaults(management, cluster, attestors, settings)
 }
 
-/// Like [`authorize`](Self::authorize), but each setting that `spec` does not contain has its default value.
+/// Like [`authorize`], but each setting that `spec` does not contain has its default value.
 #[track_caller]
 pub fn authorize_with_defaults(
     management: &Management,

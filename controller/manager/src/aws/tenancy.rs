@@ -55,7 +55,7 @@ pub(crate) struct TenancyArguments {
 enum AckOption {
     /// ACK does not specify a role
     Off,
-    /// Annotations of Namespaces, and the ConfigMap `ack-role-account-map` (CARM)
+    /// Annotations of the Namespace, and the maps of accounts (CARM)
     Carm,
     /// The only ACK role selector that matches the instances
     RoleSelectors,

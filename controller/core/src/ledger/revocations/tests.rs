@@ -14,10 +14,8 @@ mod future;
 fn published(world: &World, hour: u32) -> RevokedNodeCredentialsSpec {
     let records = [world.record("n1")];
     let records = RevokedNodeCredentialsSpec::of_records(&records, LONGEST, at(hour));
-    let nothing = RevokedNodeCredentialsSpec::default();
-    world
-        .revocations
-        .merged(nothing, records, |list| list, at(hour))
+    let (revocations, nothing) = (&world.revocations, RevokedNodeCredentialsSpec::default());
+    revocations.merged(nothing, records, |list| list, at(hour))
 }
 
 fn raise_floor(world: &World, hour: u32) {
