@@ -1,7 +1,8 @@
 //! The machines of one Cluster.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem::take;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -32,7 +33,7 @@ mod view;
 use fetched::{Undecoded, unread};
 pub(crate) use known::{KnownMachine, TokenMachine};
 use recent::Recent;
-use view::{Need, Needed, View, waiting};
+use view::{Need, Needed, Places, View, waiting};
 
 /// The machines of one Cluster, from Cluster API objects.
 ///
@@ -51,8 +52,17 @@ pub struct CapiInventory {
     /// Whether a pool's infrastructure provider creates Machines for the members, by `InfraMachinePool`.
     makes_machines: Arc<Recent<bool>>,
     undecoded: Arc<Undecoded>,
-    /// Held while `KubeadmConfig`s are read, so that concurrent requests for the Cluster share one read.
-    reading: Arc<Turnstile<()>>,
+    /// Held while `KubeadmConfig`s are read, so that concurrent requests for the Cluster share one read. The value is
+    /// the place of the next page, so that configs that cannot be read delay no others.
+    reading: Arc<Turnstile<Places>>,
+}
+
+/// The result of a lookup, with a page of the unread `KubeadmConfig`s that it needs.
+struct Page<T> {
+    unread: BTreeSet<Reference>,
+    found: T,
+    /// Whether the page begins with the first of them.
+    is_whole: bool,
 }
 
 /// The maximum number of concurrent reads for one cluster.
@@ -263,24 +273,32 @@ impl CapiInventory {
             if unread.is_empty() {
                 return Ok((found, None));
             }
-            let _reading = self.reading.lock().await;
+            let mut places = self.reading.lock().await;
             // Reads each config that is due, unless another call has already read it.
             let now = Instant::now();
             for _ in 0..MAX_READS {
-                let (mut unread, _) = self.needed((UNREAD_AT_ONCE, now), &look)?;
-                unread.retain(|config| !undecoded.contains_key(config));
-                if unread.is_empty() {
+                let mut page = self.next_page((UNREAD_AT_ONCE, now), &mut places, &look)?;
+                page.unread.retain(|config| !undecoded.contains_key(config));
+                if page.unread.is_empty() {
+                    if page.is_whole {
+                        break;
+                    }
+                } else {
+                    undecoded.extend(self.read(page.unread).await?);
+                }
+                // The next call continues with the next page.
+                if undecoded.len() >= UNREAD_AT_ONCE {
                     break;
                 }
-                undecoded.extend(self.read(unread).await?);
             }
             if undecoded.is_empty() {
                 continue;
             }
-            let (unread, found) = self.needed((UNREAD_AT_ONCE, now), &look)?;
-            let error = unread.iter().find_map(|config| undecoded.remove(config));
-            if error.is_some() {
-                return Ok((found, error));
+            let (unread, found) = self.needed((1, now), &look)?;
+            if !unread.is_empty()
+                && let Some((_, error)) = undecoded.pop_first()
+            {
+                return Ok((found, Some(error)));
             }
         }
         Ok((self.look(look)?, None))
@@ -329,12 +347,25 @@ impl CapiInventory {
     /// Applies `look`, and also returns the unread `KubeadmConfig`s that it currently needs, up to a limit.
     fn needed<T>(
         &self,
-        (limit, now): (usize, Instant),
+        limit_and_now: (usize, Instant),
         look: impl FnOnce(View<'_>) -> Result<T, Unavailable>,
     ) -> Result<(BTreeSet<Reference>, T), Unavailable> {
+        let page = self.next_page(limit_and_now, &mut Places::new(), look)?;
+        Ok((page.unread, page.found))
+    }
+
+    /// Like [`needed`](Self::needed), with the configs after `places`, which become the ends of this page.
+    fn next_page<T>(
+        &self,
+        (limit, now): (usize, Instant),
+        places: &mut Places,
+        look: impl FnOnce(View<'_>) -> Result<T, Unavailable>,
+    ) -> Result<Page<T>, Unavailable> {
         let needed = Needed {
             now,
             limit,
+            places: RefCell::new(take(places)),
+            is_whole: Cell::new(true),
             configs: RefCell::default(),
         };
         let cluster = &self.cluster;
@@ -357,7 +388,12 @@ impl CapiInventory {
                 "the watch of {kind}s lags behind"
             )));
         }
-        Ok((needed.configs.into_inner(), found))
+        *places = needed.places.into_inner();
+        Ok(Page {
+            unread: needed.configs.into_inner(),
+            found,
+            is_whole: needed.is_whole.get(),
+        })
     }
 
     /// Whether the provider of this `InfraMachinePool` creates Machines. Cached, because a sweep calls this for each

@@ -132,11 +132,7 @@ impl CapiInventory {
 
     /// Reads some of the `KubeadmConfig`s that are due. `None` if they cannot be read now.
     async fn read_due(&self, need: Need) -> Option<()> {
-        let due = self.needed((READS_FOR_TOKENS, Instant::now()), |view| {
-            view.need(need);
-            Ok(())
-        });
-        let (due, ()) = due.ok()?;
+        let due = self.next_due(need).await.ok()?;
         let reads = async {
             for config in due {
                 let _reading = self.reading.lock().await;
@@ -149,6 +145,21 @@ impl CapiInventory {
         };
         let read = self.objects.read_slowly(&self.cluster, reads).await;
         read?.ok()
+    }
+
+    /// The next page of `KubeadmConfig`s that are due. The first page follows the last one.
+    async fn next_due(&self, need: Need) -> Result<BTreeSet<Reference>, Unavailable> {
+        let mut places = self.reading.lock().await;
+        loop {
+            let limit = (READS_FOR_TOKENS, Instant::now());
+            let page = self.next_page(limit, &mut places, |view| {
+                view.need(need);
+                Ok(())
+            })?;
+            if page.is_whole || !page.unread.is_empty() {
+                return Ok(page.unread);
+            }
+        }
     }
 
     /// Reads a `KubeadmConfig`. It stays unread if only this object cannot be read.

@@ -1,6 +1,6 @@
 //! A snapshot of the objects of one Cluster.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Instant;
@@ -41,11 +41,19 @@ pub(super) enum Need {
     Pools,
 }
 
+/// The ends of the last pages of due `KubeadmConfig`s. Configs that cannot be read stay due, so a page from the
+/// beginning could contain only those.
+pub(super) type Places = BTreeMap<Referrer, String>;
+
 /// The unread `KubeadmConfig`s that an answer depends on.
 pub(super) struct Needed {
     pub(super) now: Instant,
     /// The maximum number of configs to collect.
     pub(super) limit: usize,
+    /// The ends of the previous pages, then those of the current pages.
+    pub(super) places: RefCell<Places>,
+    /// Whether each page begins with the first due config.
+    pub(super) is_whole: Cell<bool>,
     pub(super) configs: RefCell<BTreeSet<Reference>>,
 }
 
@@ -94,9 +102,26 @@ impl<'a> View<'a> {
             Need::Pools => &[Referrer::Pool],
         };
         for referrer in referrers {
-            let due = self.members.due(*referrer, self.needed.now);
-            for config in due.take(self.needed.missing()) {
+            let missing = self.needed.missing();
+            if missing == 0 {
+                return;
+            }
+            let after = self.needed.places.borrow_mut().remove(referrer);
+            if after.is_some() {
+                self.needed.is_whole.set(false);
+            }
+            let after = after.as_deref().unwrap_or_default();
+            let due = self.members.due(*referrer, after, self.needed.now);
+            let page: Vec<_> = due.take(missing).collect();
+            for config in &page {
                 self.needed.add(self.members, config);
+            }
+            // After the last page, the next page is the first one.
+            if page.len() == missing
+                && let Some(last) = page.last()
+            {
+                let mut places = self.needed.places.borrow_mut();
+                places.insert(*referrer, last.name.clone());
             }
         }
     }

@@ -3,6 +3,7 @@
 //! A config is read when an answer depends on it, and is kept as long as a Machine or a pool refers to it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -70,10 +71,16 @@ impl Configs {
         self.again.get(name).is_none_or(|at| *at <= now)
     }
 
-    /// The names of the configs that are due for this type of referrer.
-    pub(super) fn due(&self, referrer: Referrer, now: Instant) -> impl Iterator<Item = &str> {
-        // The empty string sorts first.
-        let queue = self.queue.range((referrer, None, Arc::from(""))..);
+    /// The names of the configs that are due for this type of referrer. Of the configs that were never read, only those
+    /// after the name `after`. The empty string sorts first.
+    pub(super) fn due(
+        &self,
+        referrer: Referrer,
+        after: &str,
+        now: Instant,
+    ) -> impl Iterator<Item = &str> {
+        let after = Bound::Excluded((referrer, None, Arc::from(after)));
+        let queue = self.queue.range((after, Bound::Unbounded));
         let queue =
             queue.take_while(move |(of, at, _)| *of == referrer && at.is_none_or(|at| at <= now));
         visited(queue).map(|(_, _, name)| &**name)

@@ -46,13 +46,15 @@ impl Members {
         self.configs.is_due(config, now)
     }
 
-    /// The `KubeadmConfig`s that must be read for this type of referrer.
+    /// The `KubeadmConfig`s that must be read for this type of referrer. Of those that were never read, only those
+    /// after the name `after`.
     pub(in crate::capi) fn due(
         &self,
         referrer: Referrer,
+        after: &str,
         now: Instant,
     ) -> impl Iterator<Item = &ConfigReference> {
-        let due = self.configs.due(referrer, now);
+        let due = self.configs.due(referrer, after, now);
         due.filter_map(|config| {
             let machines = self.with_config(config);
             let of_machine = machines.map(|(_, machine)| machine.config.as_ref());

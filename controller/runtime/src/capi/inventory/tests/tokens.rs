@@ -90,6 +90,87 @@ fn an_unreadable_config_delays_only_the_requests_of_its_owner() {
 }
 
 #[test]
+fn a_name_waits_while_the_config_of_a_joining_machine_is_unreadable() {
+    let naming = |unreadable: &'static str| {
+        let inventory = without(unreadable);
+        let found = block_on(inventory.by_provider_id(&id("generic:///rack/m1")));
+        let asked = NodeName::parse("m1").unwrap();
+        block_on(inventory.naming(&found.unwrap().unwrap(), &asked))
+    };
+    for unreadable in ["none", "p1"] {
+        assert!(naming(unreadable).is_ok(), "{unreadable}");
+    }
+
+    // This configuration can contain the name, and would have precedence.
+    let error = naming("m2").unwrap_err().to_string();
+
+    let begin = "cannot read KubeadmConfig m2-config: ";
+    assert!(error.starts_with(begin), "{error}");
+}
+
+/// The joining Machines `a000` to `a199`, whose `KubeadmConfig`s cannot be decoded, and Machine `m1` and pool `p1`.
+fn with_many_unreadable() -> CapiInventory {
+    let objects = answered_by(|path| match path.rsplit_once("/kubeadmconfigs/") {
+        Some((_, name)) => {
+            let owner = name.strip_suffix("-config").unwrap();
+            let config = V2.config(owner, &format!("{owner:0>6}"));
+            if ["m1", "p1"].contains(&owner) {
+                config
+            } else {
+                with(config, "/spec", json!(7))
+            }
+        }
+        None => bootstrap_api(path),
+    });
+    seen::<Cluster>(&objects, V2.cluster());
+    for number in 0..200 {
+        seen::<objects::Machine>(&objects, V2.machine(&format!("a{number:03}")));
+    }
+    seen::<objects::Machine>(&objects, V2.machine("m1"));
+    seen::<MachinePool>(&objects, V2.pool("p1", &[]));
+    listed(&objects);
+    inventory_of(&objects)
+}
+
+#[test]
+fn many_unreadable_configs_do_not_hide_the_token_of_another_machine() {
+    let inventory = with_many_unreadable();
+    // The pools are read after the machines.
+    let joining = || {
+        let machines = block_on(inventory.machine_tokens()).unwrap();
+        assert_eq!(block_on(inventory.pool_tokens()).unwrap().tokens.len(), 1);
+        machines.joining
+    };
+    for _ in 0..4 {
+        assert_eq!(joining().tokens, BTreeSet::new());
+    }
+
+    let last = joining();
+
+    assert_eq!(last.tokens, [token("0000m1")].into());
+    assert!(!last.are_all);
+}
+
+#[test]
+fn many_unreadable_configs_do_not_delay_the_requests_of_another_machine() {
+    let inventory = with_many_unreadable();
+    let owner = |text: &str| block_on(inventory.by_token(&token(text)));
+    let begin = "cannot read KubeadmConfig a";
+    // Each call reads a limited number of them.
+    let error = owner("0000m1").unwrap_err().to_string();
+    assert!(error.starts_with(begin), "{error}");
+
+    let found = owner("0000m1").unwrap().unwrap();
+
+    assert!(matches!(found, TokenOwner::Machine(machine) if machine.name == "m1"));
+    // Each of them can have an unknown token.
+    for _ in 0..4 {
+        let error = owner("zzzzzz").unwrap_err().to_string();
+        assert!(error.starts_with(begin), "{error}");
+    }
+}
+
+#[test]
 fn an_unreadable_config_hides_only_its_own_control_plane_node() {
     let nodes = |unreadable: &'static str| {
         let objects = answered_by(move |path| match path.rsplit_once("/kubeadmconfigs/") {
