@@ -65,6 +65,7 @@ fn nodes_renew_and_join_after_clusterctl_upgrades_cluster_api() {
     let node = before[0]["status"]["nodeRef"]["name"].as_str().unwrap();
     authentication.wait_for(management.kubectl(), PATHS_CLOSED, "True", "Closed");
     let generations_before = generations(&management, &cluster);
+    assert_eq!(generations_before.len(), 1, "{generations_before:?}");
     assert_ne!(api.versions(&management), [CLUSTER_API_VERSION; 2]);
 
     let paused = provider.paused();
@@ -193,6 +194,7 @@ fn clusterctl_upgrades_and_rolls_back_the_controller_with_its_records() {
     let first = join("first");
     serves();
     let by_first = generations(&management, &cluster);
+    assert_eq!(by_first.len(), 1, "{by_first:?}");
     assert!(!has_new_field(&management));
 
     drop(process);
@@ -205,6 +207,7 @@ fn clusterctl_upgrades_and_rolls_back_the_controller_with_its_records() {
     first.wait_for_lease_renewal();
     let second = join("second");
     let by_second = generations(&management, &cluster);
+    assert_eq!(by_second.len(), 2, "{by_second:?}");
 
     drop(process);
     upgrade_to(FIRST);
