@@ -73,6 +73,28 @@ fn every_row_of_the_test_plan_and_the_disasters_names_a_test() {
     }
 }
 
+/// The first cells of the tables in this section, without the headings.
+fn first_cells<'a>(page: &'a str, heading: &str) -> Vec<&'a str> {
+    let (_, section) = page.split_once(&format!("\n## {heading}\n")).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let rows = section.lines().filter_map(|row| row.strip_prefix("| "));
+    let cells = rows.filter_map(|row| row.split(" | ").next());
+    cells
+        .filter(|cell| *cell != "---" && !cell.starts_with("Disaster"))
+        .collect()
+}
+
+#[test]
+fn every_disaster_on_its_page_is_in_the_table_of_tests() {
+    let (disasters, conformance) = (page("disasters.md"), page("conformance.md"));
+    let listed = first_cells(&disasters, "Disasters");
+    let tested = first_cells(&conformance, "Disasters");
+
+    assert!(listed.len() > 20, "{listed:?}");
+    let untested: Vec<_> = listed.iter().filter(|row| !tested.contains(row)).collect();
+    assert_eq!(untested, Vec::<&&str>::new());
+}
+
 #[test]
 fn every_tenancy_case_is_listed_once_in_order_and_names_a_test() {
     let page = page("tenancy-cases.md");
