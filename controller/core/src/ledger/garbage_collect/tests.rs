@@ -358,7 +358,7 @@ fn an_inventory_outage_retires_no_record() {
         Enforcement::default(),
     );
 
-    // The Machine has been missing for long enough, as the second case below shows.
+    // In an inventory that answers, the next test retires the record with two of these sweeps.
     for hour in [1, 2, 3] {
         let swept = block_on(ledger.sweep_at(at(hour), &BTreeSet::new())).unwrap();
 
