@@ -45,9 +45,17 @@ struct State {
 /// The records whose machines no longer exist.
 #[derive(Debug, Default)]
 pub(super) struct Gone {
-    pub(super) holdings: BTreeSet<Holding>,
-    /// The number of records whose machines are missing without an observed deletion.
-    unexpected: usize,
+    /// The records whose machines were deleted, as the controller observed.
+    deleted: BTreeSet<Holding>,
+    /// The records whose machines are missing without an observed deletion.
+    unexpected: BTreeSet<Holding>,
+}
+
+impl Gone {
+    /// Whether the machine of this record no longer exists.
+    pub(super) fn contains(&self, holding: &Holding) -> bool {
+        self.deleted.contains(holding) || self.unexpected.contains(holding)
+    }
 }
 
 /// The holder of a name. When the holder changes, a new absence starts.
@@ -101,20 +109,30 @@ impl Absences {
                 (since, was_leaving)
             };
             if since.is_some_and(|since| elapsed >= since + self.timeout) {
-                gone.unexpected += usize::from(!was_leaving);
-                gone.holdings.insert(holding);
+                let found = if was_leaving {
+                    &mut gone.deleted
+                } else {
+                    &mut gone.unexpected
+                };
+                found.insert(holding);
             }
             pace.step().await;
         }
         gone
     }
 
-    /// Whether one round is allowed to retire these records. `live` is the number of live records. Machines with an
-    /// observed deletion do not count, because the deletion was intended, for example by a scale-down.
-    pub(super) fn may_retire(&self, gone: &Gone, live: usize) -> bool {
-        gone.unexpected <= ALWAYS_ALLOWED
-            || gone.unexpected.saturating_mul(ONE_OF) <= live
-            || gone.holdings.len() <= self.state.lock().allowed
+    /// Removes the records that one round is not allowed to retire, because too many machines are missing without an
+    /// observed deletion. Returns their number. `live` is the number of live records. A machine whose deletion was
+    /// observed does not count and is not held back, because its deletion was intended, for example by a scale-down.
+    pub(super) fn hold_back(&self, gone: &mut Gone, live: usize) -> Option<usize> {
+        let unexpected = gone.unexpected.len();
+        let may_retire = unexpected <= ALWAYS_ALLOWED
+            || unexpected.saturating_mul(ONE_OF) <= live
+            || unexpected <= self.state.lock().allowed;
+        (!may_retire).then(|| {
+            gone.unexpected.clear();
+            unexpected
+        })
     }
 }
 

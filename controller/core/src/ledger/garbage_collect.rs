@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 
-use super::absences::{Gone, holding};
+use super::absences::holding;
 use super::record::{Record, whole_seconds};
 use super::record_ledger::DueRemoval;
 use super::records::{Stored, WriteError};
@@ -55,8 +55,8 @@ pub struct SweepReport {
     pub revoked: usize,
     /// The number of retired records.
     pub tombstones: usize,
-    /// The number of live records whose machines no longer exist. Set if the sweep did not retire any of these records
-    /// because their number is too high. An operator must allow the retirement
+    /// The number of live records whose machines are missing without an observed deletion. Set if the sweep did not
+    /// retire any of these records because their number is too high. An operator must allow the retirement
     /// ([`Absences::allow`](super::Absences::allow)).
     pub held_back: Option<usize>,
     /// The actions of the sweep, for operators.
@@ -184,10 +184,10 @@ pub(super) fn gc_action(
 impl RecordLedger {
     /// Sweeps all records.
     ///
-    /// The sweep retires records whose machines no longer exist, unless there are too many at the same time
-    /// ([`SweepReport::held_back`]). It deletes retired records whose certificates have expired, and Nodes whose name
-    /// has no holder. It writes an issued certificate to its record if the stored expiry time or boot is outdated.
-    /// These writes occur at most once per day for each record, or more often if certificates have a shorter validity.
+    /// The sweep retires records whose machines no longer exist. If too many machines are missing at the same time, it
+    /// retires only the records of machines whose deletion was observed ([`SweepReport::held_back`]). It deletes retired
+    /// records whose certificates have expired, and Nodes whose name has no holder. It writes an issued certificate to
+    /// its record if the stored expiry time or boot is outdated. These writes occur at most once per day for each record, or more often if certificates have a shorter validity.
     /// The earliest expiry time in the report does not depend on these writes, because it comes from records and
     /// memory.
     ///
@@ -238,10 +238,7 @@ impl RecordLedger {
         }
         retain(&self.issued, |issued| issued, |name| names.contains(name)).await;
         let mut gone = self.absences.round(missing, leaving, elapsed).await;
-        if !self.absences.may_retire(&gone, live) {
-            swept.held_back = Some(gone.holdings.len());
-            gone = Gone::default();
-        }
+        swept.held_back = self.absences.hold_back(&mut gone, live);
         let (mut overdue, mut removals) = (BTreeSet::new(), BTreeMap::new());
         for (stored, holder) in found {
             pace.step().await;
@@ -255,8 +252,7 @@ impl RecordLedger {
                 swept.count(&stored.record, issued.as_ref(), now);
                 continue;
             };
-            let is_settled =
-                !is_missing(holder) || gone.holdings.contains(&holding(&stored.record));
+            let is_settled = !is_missing(holder) || gone.contains(&holding(&stored.record));
             let holder = if is_settled {
                 holder
             } else {

@@ -266,7 +266,7 @@ fn kept_up(health: &Health) -> ConditionReport {
     if let Some((gone, IdentityCounts { live, .. })) = health.held_back.zip(health.identities) {
         parts.push(format!(
             "the Machines of {gone} of {live} live node identities are missing, so the controller does not retire \
-             node identities. If these Machines are permanently deleted, allow it: kubectl annotate \
+             these node identities. If these Machines are permanently deleted, allow it: kubectl annotate \
              kubeletauthentication <name> {ALLOW_RETIREMENT_ANNOTATION}={gone}"
         ));
     }
