@@ -410,7 +410,7 @@ machete:
 	machete=$$($(call tool,cargo-machete@$(CARGO_MACHETE))); "$$machete" .
 
 ## mutants: changes of the code of docs/attacks.md that no unit test notices; 10 minutes; PART=... for a part,
-##          PART=--table for the results of all parts
+##          PART=all for the parts without a result, PART=--table for the results
 mutants:
 	@$(FETCH)
 	mutants=$$($(call tool,cargo-mutants@$(CARGO_MUTANTS))); PATH="$${mutants%/*}:$$PATH" tests/mutants $(PART)
