@@ -132,10 +132,11 @@ fn a_cluster_paused_before_a_move_keeps_its_records_and_requests() {
         kubectl.ok(words.into_iter().chain([NAME, value]));
     };
     let (here, there) = (site(), site());
-    let scene = Scene::start(&here, NAME, json!({}));
-    let [joined, waits] = ["joined", "waits"].map(|name| scene.cluster.machine(name).create());
+    let scene = Scene::start(&here, NAME, json!({"adoption": "Allow"}));
+    let names = ["adopted", "joined", "waits"];
+    let [adopted, joined, waits] = names.map(|name| scene.cluster.machine(name).create());
     let credential = scene.join(&joined);
-    for machine in ["joined", "waits"] {
+    for machine in names {
         // clusterctl only moves Machines that have Nodes.
         let node = json!({"status": {"nodeRef": {"name": machine}}});
         let target = ["machines.cluster.x-k8s.io", machine, "-n", NAME];
@@ -154,7 +155,11 @@ fn a_cluster_paused_before_a_move_keeps_its_records_and_requests() {
     };
     wait_until_paused(&scene);
     let before = records(scene.management(), NAME);
+    // kubeadm issued this certificate, which does not identify a record.
+    let plane = scene.cluster.control_plane();
+    let stock = plane.client_cert_kubeconfig("system:node:adopted", Some("system:nodes"));
     let asked = [
+        scene.file(&stock, &scene.rightful(&adopted)),
         scene.file(&waits.bootstrap_kubeconfig(), &scene.rightful(&waits)),
         scene.file(&credential, &scene.rightful(&joined)),
     ];
@@ -183,6 +188,6 @@ fn a_cluster_paused_before_a_move_keeps_its_records_and_requests() {
     }
     let after = records(scene.management(), NAME);
     let names: Vec<&Value> = after.iter().map(|(name, _)| name).collect();
-    assert_eq!(names, ["prod-1.joined", "prod-1.waits"]);
+    assert_eq!(names, ["prod-1.adopted", "prod-1.joined", "prod-1.waits"]);
     assert!(after.contains(&before[0]));
 }
