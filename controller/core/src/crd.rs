@@ -57,7 +57,8 @@ pub use tpm::{
 pub const GROUP: &str = "attestation.cluster.x-k8s.io";
 
 /// The annotation on a [`KubeletAuthentication`] with which an operator permits the controller to retire more node
-/// identities than usual. Its value is the number of node identities that one sweep is allowed to retire.
+/// identities than usual. Its value is the number of node identities of missing Machines that one sweep is allowed to
+/// retire. A Machine whose deletion was observed does not count.
 pub const ALLOW_RETIREMENT_ANNOTATION: &str = "attestation.cluster.x-k8s.io/allow-retirement";
 
 /// The annotation on a [`KubeletAuthentication`] that stores the first AWS account of the Cluster's identity. After an
