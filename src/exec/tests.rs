@@ -106,7 +106,7 @@ fn a_binary_exec_info_is_refused() {
 fn an_exec_info_of_ten_megabytes_is_not_parsed() {
     let error = parse(&" ".repeat(10 << 20)).unwrap_err();
 
-    assert!(error.what().contains("has 10485760 bytes"), "{error}");
+    assert!(error.what().contains("is 10485760 bytes long"), "{error}");
 }
 
 #[test]

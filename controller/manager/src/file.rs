@@ -39,7 +39,7 @@ mod tests {
         fs::write(&path, "123456").unwrap();
         let error = read("--file", &path, 5).unwrap_err();
         assert!(
-            error.to_string().ends_with("has more than 5 bytes"),
+            error.to_string().ends_with("is larger than 5 bytes"),
             "{error}"
         );
     }

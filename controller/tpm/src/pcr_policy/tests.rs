@@ -258,7 +258,7 @@ fn a_value_without_a_firmware_measurement_is_refused() {
         assert!(
             error
                 .to_string()
-                .starts_with("pcrPolicy.allowed[1] has the value"),
+                .starts_with("pcrPolicy.allowed[1] contains the value"),
             "{error}"
         );
     }

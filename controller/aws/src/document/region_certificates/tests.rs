@@ -152,7 +152,7 @@ fn an_invalid_signers_file_is_refused_with_its_line() {
     let (begun, _) = file.split_once("-----END").unwrap();
     assert_eq!(
         refused(begun),
-        "line 2: the certificate of us-iso-east-1 is not PEM"
+        "line 2: the certificate for us-iso-east-1 is not PEM"
     );
     assert_eq!(
         refused(&format!(
@@ -168,7 +168,7 @@ fn a_signer_with_a_key_other_than_rsa_2048_is_refused() {
 
     assert_eq!(
         refused(&larger.signers_file(&[NEW])),
-        "line 2: the key of us-iso-east-1 is not a 2048-bit RSA key"
+        "line 2: the key for us-iso-east-1 is not a 2048-bit RSA key"
     );
 }
 

@@ -96,7 +96,7 @@ async fn reads(access: WorkloadAccess, has_own: bool) -> ([bool; 2], BTreeSet<St
 async fn an_administrators_kubeconfig_is_read_only_without_an_own_one() {
     use WorkloadAccess::{ClusterApi, Own, PreferOwn};
     let missing = |name: &str| format!("Secret {name} does not exist");
-    let refused = format!("the kubeconfig in Secret {OWN} is refused: ");
+    let refused = format!("the kubeconfig in Secret {OWN} is not accepted: ");
     for (access, has_own, expected, message) in [
         (ClusterApi, true, [false, true], missing(CLUSTER_API)),
         (PreferOwn, false, [true, true], missing(CLUSTER_API)),
