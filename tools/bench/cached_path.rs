@@ -92,7 +92,7 @@ pub fn run(programs: &Path, limits_only: bool) -> Suite {
     let settings = folder.path().join("config.yaml");
     std::fs::write(&settings, SETTINGS).unwrap();
     let with_settings = Program {
-        name: "the same with a settings file",
+        name: "insecure, with a settings file",
         ..plugin.clone()
     };
     let with_settings = with_settings.with_args([option("config", &settings)]);

@@ -60,11 +60,15 @@ fn texts(bed: &Bed) -> Vec<Form> {
         ),
         Form::new("document start", bed, format!("---\n{usual}")),
         Form::new("YAML directive", bed, format!("%YAML 1.1\n---\n{usual}")),
-        Form::new("second document", bed, format!("{usual}---\n{usual}"))
-            .stricter("not a kubeconfig"),
+        Form::new(
+            "second document in a kubeconfig",
+            bed,
+            format!("{usual}---\n{usual}"),
+        )
+        .stricter("not a kubeconfig"),
         with(
             bed,
-            "key twice in a kubeconfig",
+            "duplicate key in a kubeconfig",
             "kind: Config",
             "kind: Config\nkind: Config",
         )

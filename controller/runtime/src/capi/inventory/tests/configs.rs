@@ -24,7 +24,7 @@ pub(super) fn counted() -> (Objects, CapiInventory, Arc<Mutex<Vec<String>>>) {
 
 /// The configurations that were read since the previous call, in order.
 pub(super) fn taken(read: &Mutex<Vec<String>>) -> Vec<String> {
-    let mut names = std::mem::take(&mut *read.lock().unwrap());
+    let mut names = take(&mut *read.lock().unwrap());
     names.sort();
     names
 }
