@@ -125,7 +125,8 @@ fn rogue_nodes_do_not_delay_enforcement_and_cannot_renew() {
 
 #[test]
 fn the_built_in_signer_refuses_a_bootstrap_token() {
-    let scene = Scene::start(&SITE, "built-in", json!({"autoApproveBindings": "Remove"}));
+    let settings = json!({"autoApproveBindings": "Remove", "exemptNodes": []});
+    let scene = Scene::start(&SITE, "built-in", settings);
     let token = scene.cluster.machine("own").create().bootstrap_kubeconfig();
     scene.wait_for_paths("True", "Closed", &[]);
 

@@ -26,7 +26,7 @@ fn the_first_control_plane_node_renews_without_blocking_enforcement() {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
         plane.kubectl().create_object(&node);
     }
-    let settings = json!({"autoApproveBindings": "Remove"});
+    let settings = json!({"autoApproveBindings": "Remove", "exemptNodes": []});
     let scene = Scene::attend(&SITE, cluster, settings);
     let words = ["2 Nodes have no node identity", "cp-1, worker-1"];
     scene.wait_for_paths("False", "WaitingForRecords", &words);
