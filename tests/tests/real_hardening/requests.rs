@@ -53,7 +53,7 @@ fn oversized_requests_from_a_bootstrap_token_are_refused() {
     );
     for excess in 1..4 {
         let refused = request.file_of(&token, Some(65_536 + excess));
-        let words = format!("the request has {} bytes", 65_536 + excess);
+        let words = format!("the request is {} bytes long", 65_536 + excess);
         assert_refused(&refused, &words);
     }
     assert_done(&request.file_of(&token, Some(65_536)));
@@ -66,7 +66,7 @@ fn oversized_requests_from_a_node_are_refused() {
 
     assert_refused(
         &request.file_of(&CONFINED.node("flood"), Some(65_537)),
-        "the request has 65537 bytes",
+        "the request is 65537 bytes long",
     );
 }
 
