@@ -64,6 +64,7 @@
     not(feature = "testing"),
     expect(
         unreachable_pub,
+        unnameable_types,
         reason = "items for tests are public only with the feature"
     )
 )]
