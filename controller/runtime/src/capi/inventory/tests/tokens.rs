@@ -57,9 +57,9 @@ fn an_unreadable_config_hides_only_the_token_of_its_owner() {
 fn an_unreadable_config_delays_only_the_requests_of_its_owner() {
     let owners = ["m1", "m2", "m3", "p1", "p2"];
     for unreadable in owners {
-        let inventory = without(unreadable);
         let error = format!("cannot read KubeadmConfig {unreadable}-config: ");
-        let owner = |text: &str| block_on(inventory.by_token(&token(text)));
+        // An inventory keeps the configurations that it read for an earlier token.
+        let owner = |text: &str| block_on(without(unreadable).by_token(&token(text)));
         for name in owners {
             let found = owner(&format!("{name:0>6}"));
             if name == unreadable {
