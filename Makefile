@@ -99,7 +99,6 @@ test-all: prerequisites-all dependencies
 	@# Tests wait more than they compute. The builds and checks that run beside them get only idle time.
 	@$(call staged,$(MAKE) --jobs=3 $(STAGES_TESTED) stages-idle)
 	@$(call staged,$(MAKE) --jobs=2 stage-more-suites stages-idle-checks)
-	@$(call staged,$(MAKE) stage-image-builder-check)
 	@$(SAVE)
 	@tests/stage --table
 	@echo "make test-all: everything passed"
@@ -117,9 +116,9 @@ stages-idle:
 	@chrt --idle 0 ionice --class 3 $(MAKE) --jobs=1 stage-cluster-api stage-metrics-server stage-judges stage-promtool \
 	  stage-helm stage-cosign
 
-# The package checks run only while a processor is idle, because no stage waits for them.
+# The checks of packages and images run only while a processor is idle, because no stage waits for them.
 stages-idle-checks:
-	@chrt --idle 0 ionice --class 3 $(MAKE) stage-packages-check
+	@chrt --idle 0 ionice --class 3 $(MAKE) --jobs=1 stage-packages-check stage-image-builder-check
 
 stage-%:
 	@tests/stage $* $(MAKE) $*
