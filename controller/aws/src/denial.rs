@@ -48,7 +48,7 @@ reasons! {
         DocumentSignerMismatch(String) => "the identity document is not signed with the certificate for its region",
         /// The signature does not match the key of the region's signer.
         #[error("the identity document's signature does not match the key of region {0}")]
-        #[cure("Treat it as an attack: the document was changed after AWS signed it.")]
+        #[cure("Treat the request as an attack: the document was changed after AWS signed it.")]
         DocumentSignatureInvalid(String) => "the identity document's signature is not valid",
         /// The account of the instance is not allowed for the machines of this cluster.
         #[error("the instance is in account {0}, which is not allowed")]
@@ -69,7 +69,7 @@ reasons! {
         } => "the signed STS call is for a different region",
         /// The same signature was used before, with another key.
         #[error("the evidence was already used with another key")]
-        #[cure("Treat it as an attack: evidence of this instance was copied.")]
+        #[cure("Treat the request as an attack: evidence of this instance was copied.")]
         EvidenceReplayed => "the evidence was already used with another key",
         /// STS rejects the call. It was signed for another request, with different credentials, or with invalid
         /// credentials.
@@ -99,7 +99,7 @@ reasons! {
         CallerRoleNotAllowed(String) => "the signed STS call does not come from the instance identity role",
         /// The caller and the document belong to different accounts.
         #[error("the STS caller belongs to account {caller}, but the instance belongs to {account}")]
-        #[cure("Treat it as an attack: the document and the credentials come from different instances.")]
+        #[cure("Treat the request as an attack: the document and the credentials come from different instances.")]
         CallerOfAnotherAccount {
             /// The account that STS reports.
             caller: String,
@@ -108,7 +108,7 @@ reasons! {
         } => "the signed STS call comes from another account",
         /// The caller and the region of the document belong to different partitions.
         #[error("the STS caller belongs to partition {caller}, but the instance belongs to {partition}")]
-        #[cure("Treat it as an attack: the document and the credentials come from different instances.")]
+        #[cure("Treat the request as an attack: the document and the credentials come from different instances.")]
         CallerOfAnotherPartition {
             /// The partition that STS reports.
             caller: String,
@@ -117,7 +117,7 @@ reasons! {
         } => "the signed STS call comes from another partition",
         /// The caller and the document belong to different instances.
         #[error("the STS caller is {caller}, but the identity document belongs to {instance}")]
-        #[cure("Treat it as an attack: the document and the credentials come from different instances.")]
+        #[cure("Treat the request as an attack: the document and the credentials come from different instances.")]
         CallerIsAnotherInstance {
             /// The session's name.
             caller: String,
@@ -139,8 +139,8 @@ reasons! {
         } => "the instance is not running",
         /// The account, zone or launch time that EC2 reports does not match the identity document or the provider ID.
         #[error("the {1} of {0} in EC2 does not match the identity document or the provider ID")]
-        #[cure("Compare the Machine's `spec.providerID` with the instance in EC2. If it is correct, treat the request \
-                 as an attack.")]
+        #[cure("Compare the Machine's `spec.providerID` with the instance in EC2. If the ID is correct, treat the \
+                request as an attack.")]
         InstanceContradictsDocument(String, &'static str) => "EC2's data and the identity document differ",
         /// The document was created before the last launch of the instance.
         #[error("the identity document of {0} is from an earlier launch")]

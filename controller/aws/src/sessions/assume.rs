@@ -126,10 +126,9 @@ impl SdkSts {
         answer
     }
 
-    /// Returns the home region, if the STS failure in this region can be specific to the region, because the account
-    /// might not have enabled it. A session is valid in every region, regardless of where it was created. The home
-    /// region is the controller's own region if it is in the same partition. Otherwise, it is the partition's first
-    /// region.
+    /// Returns the home region if the STS failure might be limited to this region: the account might not have enabled
+    /// it. A session is valid in every region, regardless of where it was created. The home region is the controller's
+    /// own region if it is in the same partition. Otherwise, it is the partition's first region.
     async fn home_after(&self, failed: Option<&FailureKind>, region: &str) -> Option<String> {
         if !failed?.may_be_of_region() {
             return None;

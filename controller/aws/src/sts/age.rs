@@ -12,8 +12,9 @@ use kubelet_attestation::contract::MAX_EVIDENCE_AGE;
 use node_attestation_core::refusal::{Denial, Failure, Refusal};
 use node_attestation_core::time::until;
 
-/// The maximum time by which STS allows the date of a signature to be ahead ("+ 15 min."). With the same limit, a
-/// controller clock that is ten minutes slow does not block nodes. STS rejects a node whose clock is fast.
+/// The maximum time by which STS allows the date of a signature to be ahead ("+ 15 min."). The controller applies the
+/// same limit, so a controller clock that is 10 minutes slow does not block nodes. STS rejects a node whose clock is
+/// fast.
 pub(super) const MAX_AHEAD: Duration = Duration::from_mins(15);
 
 /// The time for which STS accepts a signature.

@@ -358,13 +358,13 @@ crate::reasons! {
         TpmRanBackwards(NodeName, ProviderId) => "the TPM counters are lower than recorded",
         /// The machine's TPM is registered for another machine, which holds a different node name.
         #[error("the TPM belongs to {1}, which holds node name {0}")]
-        #[cure("Investigate immediately, and find the copy. Possible causes are swapped boards, and a virtual machine \
-            that was cloned with its TPM.")]
+        #[cure("Investigate immediately. Possible causes are swapped boards, and a virtual machine that was cloned \
+                with its TPM. In the second case, find the clone.")]
         TpmOfAnotherMachine(NodeName, ProviderId) => "the TPM is already registered for another machine",
         /// The key belongs to the node identity of another machine. A copied disk or image contains the key.
         #[error("the key belongs to {1}, which holds node name {0}")]
         #[cure("If the plugin creates another key automatically, no action is needed. Otherwise, run `reset` on the \
-                 copied machine.")]
+                machine that was created from the copy.")]
         KeyOfAnotherMachine(NodeName, ProviderId) => "the key is already registered for another machine",
         /// An operator revoked the machine's certificates. The machine cannot get another certificate until an operator
         /// runs `identities reset --revoked`.
