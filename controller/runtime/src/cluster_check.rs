@@ -214,7 +214,10 @@ pub async fn check_settings(file: &Path, workload: Option<ClusterAccess>) -> Vec
     let authentication = match settings_file::read(file) {
         Ok(authentication) => authentication,
         Err(error) => {
-            let finding = Finding::fail(error_chain(&error), "correct each field in the finding");
+            let finding = Finding::fail(
+                error_chain(&error),
+                "correct each field that the finding lists",
+            );
             return vec![finding.checked(None, "settings")];
         }
     };

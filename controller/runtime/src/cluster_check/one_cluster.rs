@@ -167,7 +167,7 @@ fn authentication(state: &ClusterState) -> Finding {
     let status = authentication.status.as_ref();
     let ready = status.and_then(|status| conditions::find(&status.conditions, READY));
     if let Some(why) = reported(authentication) {
-        let cure = "correct the cause in the message";
+        let cure = "fix the problem that the message describes";
         return Finding::fail(format!("not Ready, {why}"), cure);
     }
     match ready {
@@ -178,7 +178,7 @@ fn authentication(state: &ClusterState) -> Finding {
                     "Ready, but attestors are unavailable ({}): {}",
                     condition.reason, condition.message
                 ),
-                "remove the attestor from spec.authorizedAttestors, or correct the cause in the message",
+                "remove the attestor from spec.authorizedAttestors, or fix the problem that the message describes",
             ),
         },
         Some(ready) => Finding::warn(

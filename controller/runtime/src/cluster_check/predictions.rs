@@ -52,7 +52,7 @@ pub async fn predict(
                 all.extend(predictions);
                 finding
             }
-            Err(error) => Finding::fail(error, "correct the cause in the message"),
+            Err(error) => Finding::fail(error, "fix the problem that the message describes"),
         };
         let cluster = Some(key.to_string());
         let last = checks.iter().rposition(|one| one.cluster == cluster);
