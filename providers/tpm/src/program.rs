@@ -34,7 +34,7 @@ const NOT_LOADED: i32 = 127;
 /// The interval at which a program that has answered is polled for its exit.
 const ENDING: Duration = Duration::from_millis(1);
 
-/// The error if the TPM helper does not answer.
+/// The error if the TPM helper does not respond.
 fn unanswered(what: String, remedy: &str) -> Failure {
     Failure::new(Code::DeviceUnavailable, what, remedy).within("cannot use the TPM")
 }
@@ -107,7 +107,7 @@ pub(crate) fn answer<T: DeserializeOwned>(
     }
     let slow = || {
         unanswered(
-            format!("the TPM did not answer within {given:.1?}"),
+            format!("the TPM did not respond within {given:.1?}"),
             "the next run tries again; for a slow TPM, use a stored or elliptic-curve endorsement \
              key (tpm.endorsementKey); remove sessions of other programs with `tpm2_flushcontext \
              -s`; reboot if the TPM never answers",

@@ -76,7 +76,7 @@ pub(crate) enum Ask {
         /// The endorsement key in use.
         endorsement_key: EndorsementKey,
     },
-    /// Return the [`Version`] of the TPM helper. This question does not need a TPM.
+    /// Return the [`Version`] of the TPM helper. This request does not need a TPM.
     Version {},
 }
 
@@ -165,7 +165,7 @@ pub(crate) struct Quoted {
     pub(crate) pcrs: Registers,
 }
 
-/// The reason why the TPM did not answer a question.
+/// The reason why the TPM did not respond to a request.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) enum DeviceError {
     /// The TPM, or the library, returns a code.

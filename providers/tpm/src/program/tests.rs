@@ -189,7 +189,7 @@ fn a_helper_that_hangs_times_out() {
 
     let error = asked(&program, Duration::from_millis(50)).unwrap_err();
 
-    assert!(error.what().contains("did not answer within"), "{error}");
+    assert!(error.what().contains("did not respond within"), "{error}");
     assert!(error.remedy().contains("`tpm2_flushcontext -s`"), "{error}");
 }
 
