@@ -60,21 +60,23 @@ reasons! {
         RegionNotAllowed(String) => "the instance's region is not allowed",
         /// The STS call was signed for a different endpoint, or for a region that does not match the document.
         #[error("the signed STS call is for {claimed}, but the instance is in {region}")]
-        #[cure("Set the same STS endpoint in `aws.stsEndpoint` on the node and in `--aws-sts-endpoint`.")]
+        #[cure("Set the same STS endpoint in `aws.stsEndpoint` on the node and in the controller's \
+                `--aws-sts-endpoint`.")]
         CallerRegionMismatch {
             /// The STS region in the evidence.
             claimed: String,
             /// The region of the document.
             region: String,
-        } => "the signed STS call is for a different region",
-        /// The same signature was used before, with another key.
-        #[error("the evidence was already used with another key")]
+        } => "the region of the signed STS call does not match the instance",
+        /// The same signature was used before with a different key.
+        #[error("the evidence was already used with a different key")]
         #[cure("Treat the request as an attack: evidence of this instance was copied.")]
-        EvidenceReplayed => "the evidence was already used with another key",
+        EvidenceReplayed => "the evidence was already used with a different key",
         /// STS rejects the call. It was signed for another request, with different credentials, or with invalid
         /// credentials.
         #[error("STS rejects the signed call: {0}")]
-        #[cure("Set the same STS endpoint in `aws.stsEndpoint` on the node and in `--aws-sts-endpoint`.")]
+        #[cure("Set the same STS endpoint in `aws.stsEndpoint` on the node and in the controller's \
+                `--aws-sts-endpoint`.")]
         CallerRefused(String) => "STS rejects the signed call",
         /// The caller of STS is not a role session.
         #[error("the STS caller is {0}, which is not a role session")]
@@ -105,7 +107,7 @@ reasons! {
             caller: String,
             /// The account of the document.
             account: String,
-        } => "the signed STS call comes from another account",
+        } => "the account of the STS caller does not match the instance",
         /// The caller and the region of the document belong to different partitions.
         #[error("the STS caller belongs to partition {caller}, but the instance belongs to {partition}")]
         #[cure("Treat the request as an attack: the document and the credentials come from different instances.")]
@@ -114,7 +116,7 @@ reasons! {
             caller: String,
             /// The partition of the document's region.
             partition: String,
-        } => "the signed STS call comes from another partition",
+        } => "the partition of the STS caller does not match the instance",
         /// The caller and the document belong to different instances.
         #[error("the STS caller is {caller}, but the identity document belongs to {instance}")]
         #[cure("Treat the request as an attack: the document and the credentials come from different instances.")]
@@ -123,7 +125,7 @@ reasons! {
             caller: String,
             /// The instance of the document.
             instance: String,
-        } => "the signed STS call comes from another instance",
+        } => "the STS caller is not the instance in the identity document",
         /// EC2 does not report the instance in the account and region, although the instance is not new.
         #[error("instance {0} does not exist in EC2")]
         #[cure("Give the controller credentials for the instances' account.")]

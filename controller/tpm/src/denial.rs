@@ -75,8 +75,8 @@ reasons! {
         EndorsementCertificateUnfit(String) => "the certificate is not valid for an endorsement key",
         /// The certificate has expired, or is not valid yet.
         #[error("the endorsement key certificate {0}")]
-        #[cure("Check the controller's clock. If it is correct, list the key and remove `requireCA`. The log shows the \
-                 date.")]
+        #[cure("Check the controller's clock. If the clock is correct, list the key and remove `requireCA`. The log \
+                shows the date.")]
         EndorsementCertificateNotValid(String) => "the endorsement key certificate has expired or is not valid yet",
         /// A certificate in the chain between the endorsement key certificate and `requireCA` is not acceptable as a
         /// CA.
@@ -164,8 +164,8 @@ reasons! {
         } => "the operating system did not extend its separator, which the policy requires",
         /// The boot state of the machine does not match the policy. The log compares it with the nearest allowed state.
         #[error("registers {} are not in an allowed state; register {register} is {value}", listed(others))]
-        #[cure("After an update of firmware, boot loader or kernel, add the new value. Otherwise, examine the \
-                 machine.")]
+        #[cure("If you updated the firmware, the boot loader or the kernel, add the new value to the policy. \
+                Otherwise, examine the machine.")]
         RegisterNotAllowed {
             /// The first register that differs.
             register: u8,

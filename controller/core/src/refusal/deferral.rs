@@ -26,7 +26,7 @@ crate::reasons! {
         #[error("machine {0} is not provisioned yet, so its names and addresses are not known")]
         #[cure("Wait for the infrastructure: `kubectl get machines`.")]
         MachineNotProvisioned(String) => "the machine's names and addresses are not known yet",
-        /// The request is for a serving certificate with an address, but the addresses of the cluster's Services are
+        /// The request is for a serving certificate with an address, but the Service addresses of the cluster are
         /// unknown. The infrastructure provider can relay addresses from inside the machine, such as a Service address.
         #[error("the Service addresses of the cluster are unknown, so an address of the machine could be one of them")]
         #[cure("See the condition `ServiceRangesKnown` of the KubeletAuthentication.")]

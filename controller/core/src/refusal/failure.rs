@@ -23,7 +23,8 @@ crate::reasons! {
         } => "the evidence version is not supported; the annotation lists the supported versions",
         /// The evidence is older than allowed.
         #[error("the evidence is too old")]
-        #[cure("Synchronize the clocks. At its next run, the plugin creates new evidence.")]
+        #[cure("Synchronize the clocks of the node and the controller. At its next run, the plugin creates new \
+                evidence.")]
         EvidenceExpired => "the evidence is too old",
         /// The annotation contains a challenge for the machine's TPM. The node responds in another request with the
         /// same key, because a request can be answered only once.
