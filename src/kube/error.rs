@@ -89,7 +89,7 @@ impl ApiError {
             ApiErrorKind::NameConflict,
             Code::Refused,
             format!("the request {name} exists, but this machine did not create it"),
-            "check its creator; the next run uses a different name",
+            "check who created the request; the next run uses a different name",
         )
     }
 

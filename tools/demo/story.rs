@@ -36,7 +36,7 @@ pub fn embedded() -> bool {
     let resumed = killed_in_the_middle(&cluster, &controller, killed, INSECURE, &plugin(killed));
     let refused = attacks(&cluster, &controller, &joined.1, stock);
     println!(
-        "\nThe column \"stock\" is what real Kubernetes answered: make demo CONTROL_PLANE=real tries it again."
+        "\nThe column \"stock\" shows how Kubernetes itself responds. To try it: make demo CONTROL_PLANE=real"
     );
     joined.0 && resumed && refused
 }

@@ -122,7 +122,7 @@ impl AwsArguments {
             let role = role.to_string();
             tracing::warn!(
                 role,
-                "sessions of this role are accepted as instances: make sure that only EC2 can assume it"
+                "sessions of this role are accepted as instances: make sure that only EC2 can assume the role"
             );
         }
         let use_fips = env::var(USE_FIPS).ok();
