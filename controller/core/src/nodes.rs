@@ -45,7 +45,7 @@ pub trait Nodes: Debug + Send + Sync {
         read
     }
 
-    /// Does this work, which begins in this order, and returns its results in any order.
+    /// Does this work. The work begins in this order, and the results can have any order.
     ///
     /// An implementation that calls an API server works on several Nodes at the same time, with one deadline for all
     /// Nodes together. The result omits Nodes whose work is not complete at the deadline.

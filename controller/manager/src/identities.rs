@@ -44,8 +44,8 @@ enum Act {
     /// certificate until `reset --revoked`
     Revoke(Revoke),
     /// Reset the node identities whose nodes presented certificates of later generations with evidence, and create lost
-    /// node identities of nodes without evidence. Use it after the restore of a backup of the management cluster, and
-    /// repeat the command until all nodes have renewed
+    /// node identities of nodes without evidence. Use this command after you restore a backup of the management
+    /// cluster, and repeat it until all nodes have renewed
     Restored {
         /// The Cluster
         cluster: String,

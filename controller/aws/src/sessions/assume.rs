@@ -78,7 +78,7 @@ pub struct SdkSts {
 
 impl SdkSts {
     /// Creates a client that calls the STS of each region with the HTTP client from `base`. If `endpoints` contains a
-    /// URL for the region, it calls that URL with `http_client`.
+    /// URL for the region, the client calls that URL with `http_client`.
     pub fn new(
         base: Arc<dyn CredentialsSource>,
         endpoints: BTreeMap<String, String>,

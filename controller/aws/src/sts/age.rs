@@ -1,8 +1,8 @@
 //! The limits on the age of evidence.
 //!
 //! The limits use three clocks: the node's clock sets the date of the signature, the API server's clock sets the date
-//! of the request, and the controller's clock shows the current time. Evidence is never considered fresh because of
-//! only one clock, because STS also has a clock.
+//! of the request, and the controller's clock shows the current time. No single clock can make evidence fresh, because
+//! STS also checks the date with its own clock.
 
 use std::time::{Duration, SystemTime};
 

@@ -106,7 +106,7 @@ crate::reasons! {
         #[error("the node identity of node {0} keeps changing; retrying")]
         #[cure("No action is needed: the controller retries.")]
         RecordContended(NodeName) => "the node name could not be claimed yet",
-        /// A machine that is being deleted still has the name or address of the serving certificate.
+        /// A machine that is being deleted still has a name or address that the serving certificate request contains.
         #[error("{0} still belongs to machine {1}, which is being deleted")]
         #[cure("Wait until the other machine is deleted.")]
         ServingNameNotFree(ServingName, String) => "a name or address still belongs to a machine that is being deleted",

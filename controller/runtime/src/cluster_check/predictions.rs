@@ -24,8 +24,8 @@ const KUBECONFIG: &str = "kubeconfig";
 /// The deadline for all Nodes in one Cluster, because a Cluster can have thousands of Nodes.
 const DEADLINE: Duration = Duration::from_mins(2);
 
-/// The limit on Clusters whose Nodes are predicted at the same time. The Clusters take turns by namespace, because a
-/// tenant can create any number of Clusters whose API servers do not respond.
+/// The limit on Clusters whose predictions run at the same time. The Clusters take turns by namespace, because a tenant
+/// can create any number of Clusters whose API servers do not respond.
 const AT_ONCE: TurnLimits = TurnLimits {
     all: 8,
     of_cluster: 1,

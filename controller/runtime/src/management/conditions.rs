@@ -254,7 +254,7 @@ fn ready(phase: &ClusterPhase) -> Option<ConditionReport> {
     Some(not_ready(reason, message))
 }
 
-/// The message about a CA that is not valid now.
+/// The message about a CA certificate that has expired or is not valid yet.
 pub(super) fn out_of_time(why: CaOutOfTime) -> String {
     format!("{why}: the controller cannot sign certificates until the CA is replaced")
 }
