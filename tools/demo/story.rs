@@ -41,7 +41,7 @@ pub fn embedded() -> bool {
     joined.0 && resumed && refused
 }
 
-/// Runs the demo on real Kubernetes. Returns `false` if a step has an unexpected result.
+/// Runs the demo with a real control plane. Returns `false` if a step has an unexpected result.
 pub fn real() -> bool {
     let folder = tempfile::tempdir().unwrap();
     println!("Real etcd, kube-apiserver, kube-controller-manager and kubelet.");

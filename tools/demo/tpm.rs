@@ -172,7 +172,7 @@ pub fn embedded() -> bool {
     as_told
 }
 
-/// Runs the demo on real Kubernetes. Returns `false` if a step has an unexpected result.
+/// Runs the demo with a real control plane. Returns `false` if a step has an unexpected result.
 pub fn real() -> bool {
     println!("Real etcd, kube-apiserver, kube-controller-manager and kubelet; a TPM in software");
     println!("(swtpm) for each machine.");

@@ -63,7 +63,7 @@ fn first(looked: &[PathBuf]) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Starts the program and sends it a question.
+/// Starts the program and sends it a request.
 pub(crate) fn ask<T: DeserializeOwned>(
     program: &Path,
     question: &Question,
@@ -87,7 +87,7 @@ pub(crate) fn failure(question: &Question, error: &DeviceError) -> Failure {
     device_error::failure(tpm.unwrap_or(&question.tcti), error)
 }
 
-/// Returns the program's answer to a question. An answer that the plugin cannot read counts as
+/// Returns the program's answer to a request. An answer that the plugin cannot read counts as
 /// [`DeviceError::Question`].
 ///
 /// This function returns at the deadline, even if the program hangs, because libtss2 waits for a TPM indefinitely. It
