@@ -205,7 +205,7 @@ impl IdentityWatch {
                 tracing::warn!(
                     count,
                     limit,
-                    "ignoring Secrets of AWS identities: there are too many"
+                    "AWS identities reference too many Secrets; ignoring some of them"
                 );
             }
             self.store.set_unwatched(unwatched);
@@ -268,7 +268,7 @@ impl IdentityWatch {
                 Ok(Ok(())) => return,
                 Ok(Err(kube::Error::Api(status))) if status.code == 404 => return,
                 Ok(Err(error)) => error_chain(&error),
-                Err(_) => "no answer in time".to_owned(),
+                Err(_) => "no response in time".to_owned(),
             };
             if failures.is_first() {
                 cluster_line!(&ClusterLines::of(&cluster), WARN, error, "{MESSAGE}");

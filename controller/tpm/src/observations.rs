@@ -204,8 +204,8 @@ impl Seen {
                 format!("\"{subject}\" ({of}) {verb} on {}", day(*at))
             });
         let message = format!(
-            "{}. From then on, the controller denies machines: add a certificate of the CA with a later expiry, or \
-             remove requireCA",
+            "{}. From then on, the controller denies the affected machines: add a certificate of the CA with a \
+             later expiry, or remove requireCA",
             listed(named.collect(), ends.len())
         );
         let reason = if first.at < now {

@@ -292,9 +292,9 @@ where
 {
     let unavailable = |detail: &str| FailureKind::Unavailable(detail.to_owned());
     match error {
-        SdkError::TimeoutError(_) => unavailable("no answer in time"),
+        SdkError::TimeoutError(_) => unavailable("no response in time"),
         SdkError::DispatchFailure(failure) if failure.is_timeout() => {
-            unavailable("no answer in time")
+            unavailable("no response in time")
         }
         SdkError::DispatchFailure(_) => unavailable("no connection"),
         SdkError::ServiceError(answer) => {

@@ -20,7 +20,7 @@ pub struct CredentialsError {
 #[non_exhaustive]
 pub enum TokenError {
     /// The API server did not respond before the deadline.
-    #[error("no answer in time")]
+    #[error("no response in time")]
     TimedOut,
     /// The API server rejected the call, or is unavailable.
     #[error(transparent)]

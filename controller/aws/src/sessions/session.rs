@@ -148,7 +148,7 @@ impl Session {
             let answer = AssertUnwindSafe(timeout(FETCH, session.fetch(&tenant))).catch_unwind();
             let answer = match answer.await {
                 Ok(Ok(answer)) => answer,
-                Ok(Err(_)) => Err(session.failure("no answer in time")),
+                Ok(Err(_)) => Err(session.failure("no response in time")),
                 Err(_) => Err(session.failure("the call ended early")),
             };
             session.state.write(|state| state.settle(answer))

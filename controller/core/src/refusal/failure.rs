@@ -53,7 +53,7 @@ crate::reasons! {
         MachineMissing => "no machine matched the request within 20 minutes",
         /// The request was approved, but could not be verified within 10 minutes. An approved request must not remain
         /// open. By then, the node has sent another request.
-        #[error("approved, but not verified in time: {0}")]
+        #[error("the request was approved, but could not be verified in time: {0}")]
         #[cure("Find the cause in the log, and correct it. The node sends another request.")]
         UndecidedTooLong(String) => "the request was approved but could not be verified within 10 minutes",
     }

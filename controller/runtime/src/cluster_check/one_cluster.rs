@@ -265,9 +265,9 @@ async fn templates(
             "your user needs the permission to list kubeadmcontrolplanes, machinedeployments, machinepools and \
              machines, and to get clusters, their control planes, kubeadmconfigs and kubeadmconfigtemplates",
         ),
-        Ok(without) if without.is_empty() => {
-            Finding::pass("each contains the plugin, or has a machine with a node identity")
-        }
+        Ok(without) if without.is_empty() => Finding::pass(
+            "each bootstrap template contains the plugin, or has a machine with a node identity",
+        ),
         Ok(without) => Finding::warn(
             format!("without the plugin: {}", some(&without)),
             "add the plugin to these bootstrap templates. Until then, autoApproveBindings: Remove waits; if you \
