@@ -19,7 +19,7 @@ const LEASE_GRACE: Duration = Duration::from_mins(1);
 /// The name of a Node, and whether the work on it changed the Node.
 pub type NodeWorkResult = (NodeName, Result<bool, Unavailable>);
 
-/// Work on several Nodes. The iterator creates the work on one Node when it starts.
+/// Work on several Nodes. The iterator creates the future for a Node only when the work on this Node starts.
 pub type NodeWork<'a> = Box<dyn Iterator<Item = BoxFuture<'a, NodeWorkResult>> + Send + 'a>;
 
 /// Reads and deletes Nodes.
