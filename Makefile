@@ -60,7 +60,7 @@ BUILD = $(CARGO) build --locked --workspace
 FETCH = tests/retry $(CARGO) fetch --locked --quiet
 # saved COMMAND: runs the command, and saves the dependencies that the command builds, even if the command fails.
 saved = status=0; $(1) || status=$$?; $(SAVE); exit $$status
-SAVE = tests/dependencies save || echo "what was built of the dependencies is not saved" >&2
+SAVE = tests/dependencies save || echo "the built dependencies are not saved" >&2
 # staged COMMAND: runs the command. After a failure, the last lines name the failed parts, and the commands that repeat
 # only these parts.
 staged = $(1) || { tests/stage --failed; exit 1; }
@@ -367,7 +367,7 @@ image-builder: prerequisites-images
 
 # Reuses the dependencies that were built for a different clone.
 dependencies:
-	@tests/dependencies restore || echo "what was built of the dependencies is built again" >&2
+	@tests/dependencies restore || echo "the dependencies are built again" >&2
 	@$(FETCH)
 
 fmt:
@@ -381,7 +381,7 @@ book:
 	mermaid=$$($(call tool,mdbook-mermaid@$(MDBOOK_MERMAID))); \
 	said=$$(MDBOOK_PREPROCESSOR__MERMAID__COMMAND="$$mermaid" "$$mdbook" build docs 2>&1) || { echo "$$said" >&2; exit 1; }; \
 	if grep -E '(WARN|ERROR)' <<<"$$said" >&2; then exit 1; fi; \
-	if grep -l 'language-mermaid' target/book/*.html >&2; then echo "these pages show pictures as code" >&2; exit 1; fi; \
+	if grep -l 'language-mermaid' target/book/*.html >&2; then echo "these pages show the code of a diagram instead of the diagram" >&2; exit 1; fi; \
 	RUST_LOG=error "$$mermaid" install target/book
 	@# Only pages with pictures load the scripts that draw pictures.
 	@sed -i 's#</body>#<script src="mermaid.min.js"></script><script src="mermaid-init.js"></script></body>#' \

@@ -89,7 +89,7 @@ impl Authenticator<'_> {
     /// accepts the certificate. This call takes at most two seconds.
     ///
     /// A run for client-go takes at most 25 seconds, or 5 seconds with a valid stored credential, even if a dependency
-    /// hangs. The exception is a device that proves the machine's identity and did not answer in time. If less than a
+    /// hangs. The exception is a device that proves the machine's identity and did not respond in time. If less than a
     /// fifth of the lifetime is left, one run per hour can then take 25 seconds in addition to the check above.
     ///
     /// The read of the state directory has no deadline, because a deadline would need a thread. A pipe or device

@@ -157,7 +157,7 @@ impl FailureRecord {
     }
 
     /// Whether a run with a valid credential needs the full time. It needs the full time if the device that proves the
-    /// machine's identity did not answer in time, and no other run used the full time within the last hour.
+    /// machine's identity did not respond in time, and no other run used the full time within the last hour.
     pub(crate) fn needs_full_time(&self, now: SystemTime) -> bool {
         self.code == Code::DeviceUnavailable.number() && !self.had_full_time(now)
     }

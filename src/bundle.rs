@@ -139,7 +139,7 @@ impl Bundle {
         written.map_err(|error| {
             let what = format!("cannot write {}: {error}", path.display());
             let remedy =
-                "set a file that does not exist yet, in a directory that this user can write";
+                "specify a file that does not exist yet, in a directory that this user can write to";
             Failure::new(Code::Store, what, remedy)
         })
     }

@@ -7,11 +7,11 @@ use std::{io, iter};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::text::is_invisible;
 
-/// The maximum length of a line, which is longer than any message of this program, including an embedded message from
+/// The maximum length of a line. It is sufficient for every message of this program, including an embedded message from
 /// the API server.
 const MAX_LINE_LEN: usize = 4096;
 
-/// The maximum length of a hint, which is longer than any hint with two paths.
+/// The maximum length of a hint. It is sufficient for every hint that contains two paths.
 const MAX_REMEDY_LEN: usize = 1024;
 
 /// Declares the codes with their numbers.

@@ -45,7 +45,11 @@ impl Document {
         );
         if file.is_none() && io::stdin().is_terminal() {
             let what = "no input: standard input is a terminal";
-            return Err(Failure::new(Code::Usage, what, "set a file, or use a pipe"));
+            return Err(Failure::new(
+                Code::Usage,
+                what,
+                "specify a file, or use a pipe",
+            ));
         }
         let mut bytes = Zeroizing::new(Vec::new());
         let mut limited = |from: &mut dyn io::Read| {
@@ -64,7 +68,7 @@ impl Document {
             return Err(Failure::new(
                 Code::Usage,
                 format!("cannot read {name}: {error}"),
-                "set a file that this user can read",
+                "specify a file that this user can read",
             ));
         }
         if u64::try_from(bytes.len()).is_ok_and(|length| length > MAX_INPUT_LEN) {

@@ -85,7 +85,7 @@ pub(crate) fn output(
         receiver.recv_timeout(patience).map_err(|_| held)
     };
     match ended {
-        None => Err(format!("{program} did not answer in time")),
+        None => Err(format!("{program} did not exit in time")),
         Some(true) => text(out),
         Some(false) => {
             let words = text(err).map(|output| output.text).unwrap_or_default();
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn a_hanging_program_is_killed() {
         let error = output("sleep", &["600"], Duration::from_millis(50)).unwrap_err();
-        assert_eq!(error, "sleep did not answer in time");
+        assert_eq!(error, "sleep did not exit in time");
     }
 
     /// A program that is in an uninterruptible sleep.

@@ -18,8 +18,8 @@ impl Backoff {
         doubled.min(self.longest)
     }
 
-    /// The pause after the next failure, if `pause` followed the previous failure. The result is within the limits of
-    /// this back-off, because a different back-off might have computed `pause`.
+    /// The pause after the next failure, if `pause` followed the previous failure. The result is always within the
+    /// limits of this back-off, even if a different back-off computed `pause`.
     pub fn following(self, pause: Duration) -> Duration {
         pause.saturating_mul(2).max(self.first).min(self.longest)
     }

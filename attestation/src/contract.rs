@@ -54,16 +54,16 @@ pub const FAILURES: [&str; 3] = [
 /// The controller backdates certificates by this time. A node then accepts a new certificate even if its clock is up
 /// to this time slow. kube-controller-manager backdates certificates by the same time.
 ///
-/// A node adds this time to the start of its certificate's validity. For a renewal, the node measures the certificate's
-/// age from the result.
+/// A node adds this time to the start of its certificate's validity. To determine whether a renewal is due, the node
+/// measures the certificate's age from this sum.
 pub const CERTIFICATE_BACKDATING: Duration = Duration::from_mins(5);
 
 /// The age at which a node without a certificate abandons an undecided request and creates another request. The
 /// controller then fails the abandoned request.
 pub const REQUEST_ABANDONED_AFTER: Duration = Duration::from_mins(10);
 
-/// The age at which verifiers reject evidence. STS accepts a signature for 15 minutes; the difference of one minute is
-/// for the STS call.
+/// The age at which verifiers reject evidence. STS accepts a signature for 15 minutes; the remaining minute is for the
+/// STS call.
 ///
 /// The age is greater than [`REQUEST_ABANDONED_AFTER`], so evidence does not expire before its request is abandoned.
 pub const MAX_EVIDENCE_AGE: Duration = Duration::from_mins(14);

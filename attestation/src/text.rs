@@ -56,7 +56,8 @@ pub fn visible_lines(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 
-/// The JSON with escaped invisible characters in its strings. Line ends and spaces between values remain unchanged.
+/// The JSON, in which the invisible characters in strings are escaped. Line ends and spaces between values remain
+/// unchanged.
 pub fn visible_json(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for letter in json.chars() {

@@ -87,7 +87,8 @@ impl Authenticator<'_> {
         let is_revoked = error_chain(refused).contains(REVOKED);
         let is_claim = self.attester.renewal() == Renewal::Impossible;
         (is_forbidden && is_claim && !is_revoked).then(|| {
-            "the certificate is not revoked, so the plugin does not request another".to_owned()
+            "the certificate is not revoked, so the plugin does not request another certificate"
+                .to_owned()
         })
     }
 

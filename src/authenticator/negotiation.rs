@@ -122,7 +122,8 @@ impl Negotiation<'_> {
                             // A challenge from an earlier run might have expired. Whether a challenge from this run has
                             // expired depends only on the controller's clock.
                             Some(Ok(challenge)) if open.acknowledged && has_ended(&challenge) => {
-                                let step = "the challenge has expired; requesting another";
+                                let step =
+                                    "the challenge has expired; requesting another challenge";
                                 self.attempt.log.step(step);
                                 Some(self.again()?)
                             }

@@ -127,7 +127,7 @@ impl Steps {
             | Step::Answered
             | Step::BootstrapKubeconfigWritten
             | Step::KubeletKubeconfigWritten
-            | Step::EnvironmentWritten => (Code::Store, "a file system did not answer in time"),
+            | Step::EnvironmentWritten => (Code::Store, "a file system did not respond in time"),
             Step::Decided | Step::CredentialStored | Step::Cleared => (
                 Code::Store,
                 "a file system did not store the certificate in time",
@@ -140,7 +140,7 @@ impl Steps {
                 (Code::EvidenceUnavailable, "cannot get the evidence in time")
             }
             Step::RequestSaved | Step::AnswerSaved => {
-                (Code::Unreachable, "the API server did not answer in time")
+                (Code::Unreachable, "the API server did not respond in time")
             }
             Step::Acknowledged | Step::AnswerAcknowledged => {
                 (Code::Pending, "the request was not decided in time")

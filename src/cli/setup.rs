@@ -56,7 +56,7 @@ pub(super) fn plain(flag: &str, path: &Path) -> Result<(), Failure> {
     let path = path.to_string_lossy();
     let what =
         format!("{flag} {path:?} is not an absolute path without systemd special characters");
-    let remedy = "use an absolute path without spaces, quotes and the characters \\ % $ ; #";
+    let remedy = "use an absolute path without spaces, quotes or the characters \\ % $ ; #";
     Err(Failure::new(Code::Usage, what, remedy))
 }
 

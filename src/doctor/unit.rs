@@ -45,7 +45,7 @@ impl Unit {
         let (sender, receiver) = mpsc::sync_channel(1);
         let read = move || drop(sender.send(Self::ask()));
         drop(thread::Builder::new().spawn(read));
-        let late = |_| "no answer from systemd or from the kubelet's process".to_owned();
+        let late = |_| "the kubelet's unit and process could not be read in time".to_owned();
         receiver.recv_timeout(ALL).map_err(late)?
     }
 

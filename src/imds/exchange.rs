@@ -185,7 +185,7 @@ impl Question<'_> {
             return temporary(what, CHECK_HOPS);
         }
         let what = format!(
-            "the instance metadata service at {endpoint} did not answer the request for {path} within {waited:.1?}"
+            "the instance metadata service at {endpoint} did not respond to the request for {path} within {waited:.1?}"
         );
         temporary(what, CHECK_IF_IT_STAYS)
     }

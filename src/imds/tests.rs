@@ -183,7 +183,7 @@ fn a_slow_metadata_response_does_not_extend_the_deadline() {
     assert!(
         error
             .what()
-            .contains("did not answer the request for /latest/"),
+            .contains("did not respond to the request for /latest/"),
         "{error}"
     );
     assert!(started.elapsed() < Duration::from_secs(10));

@@ -30,7 +30,7 @@ pub(crate) fn store(dir: &Path, machine: &Machine, now: SystemTime) -> Result<Sh
             Code::Store,
             what,
             format!(
-                "set the path of the state directory, or run: {} renew",
+                "specify the path of the state directory, or run: {} renew",
                 command()
             ),
         ));

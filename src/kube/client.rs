@@ -257,7 +257,7 @@ impl ApiClient {
 
     pub(super) fn not_an_object(&self, why: &serde_json::Error) -> ApiError {
         let server = &self.transport.server;
-        let what = format!("the answer from {server} is not the requested object: {why}");
+        let what = format!("the response from {server} is not the requested object: {why}");
         ApiError::not_an_api_server(what)
     }
 }

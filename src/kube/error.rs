@@ -26,7 +26,7 @@ pub struct ApiError {
 /// The reason why a call to the API server failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ApiErrorKind {
-    /// The server cannot be reached, does not answer in time, or is overloaded or not available. Another attempt can
+    /// The server cannot be reached, does not respond in time, or is overloaded or not available. Another attempt can
     /// succeed.
     Unavailable,
     /// 401: the credential is missing, expired or unknown.
@@ -56,7 +56,7 @@ impl ApiError {
         Self::new(ApiErrorKind::Other, code, what, remedy)
     }
 
-    /// The error for a server that does not answer.
+    /// The error for a server that does not respond.
     pub(super) fn unavailable(what: String) -> Self {
         Self::new(
             ApiErrorKind::Unavailable,
@@ -89,7 +89,7 @@ impl ApiError {
             ApiErrorKind::NameConflict,
             Code::Refused,
             format!("the request {name} exists, but this machine did not create it"),
-            "check its creator; the next run uses a different name",
+            "check who created the request; the next run uses a different name",
         )
     }
 

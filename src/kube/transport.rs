@@ -308,14 +308,14 @@ impl Transport {
             ),
             500..=599 => ApiError::unavailable(says(&format!("has an internal error ({status})"))),
             _ => ApiError::not_an_api_server(format!(
-                "{server} answered with status {status}, which is not an answer from an API server"
+                "{server} returned status {status}, but the response is not from an API server"
             )),
         }
     }
 
     fn too_long(&self) -> ApiError {
         ApiError::not_an_api_server(format!(
-            "the answer from {} is longer than {MAX_ANSWER_LEN} bytes",
+            "the response from {} is longer than {MAX_ANSWER_LEN} bytes",
             self.server
         ))
     }
@@ -332,7 +332,7 @@ impl Transport {
         let by = self.proxy.as_ref();
         let by = by.map_or_else(String::new, |(proxy, _)| format!(" through {proxy}"));
         let what = if http::failed_by(error, reqwest::Error::is_timeout) {
-            format!("{server} did not answer in time{by} ({what})")
+            format!("{server} did not respond in time{by} ({what})")
         } else {
             format!("cannot reach {server}{by}: {}", plain(error))
         };
@@ -394,7 +394,7 @@ fn plain(error: &(dyn Error + 'static)) -> String {
         cause.is_some_and(|cause| cause.kind() == io::ErrorKind::UnexpectedEof)
     };
     if causes(error).any(is_end) {
-        "the server closed the connection before it answered".to_owned()
+        "the server closed the connection before it responded".to_owned()
     } else {
         innermost(error)
     }

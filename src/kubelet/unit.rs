@@ -162,7 +162,7 @@ impl<'a> Properties<'a> {
     }
 }
 
-/// A variable of this process.
+/// Returns an environment variable of this process.
 fn variable(name: &str) -> Option<String> {
     env::var(name).ok()
 }

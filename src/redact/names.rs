@@ -161,7 +161,8 @@ pub(super) fn is_noun(name: &str) -> bool {
     NOUNS.iter().any(|noun| last.eq_ignore_ascii_case(noun))
 }
 
-/// The last part of a name, split at separators and at changes of the case.
+/// The last part of a name that is split at separators and before each uppercase letter that follows a lowercase
+/// letter.
 fn last_part(name: &str) -> &str {
     let last = name.rsplit(['-', '_', '.', '/']).next().unwrap_or_default();
     let mut before = ' ';

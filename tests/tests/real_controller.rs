@@ -1,4 +1,4 @@
-//! Tests of the controller on real Kubernetes, next to kube-controller-manager with all controllers of kubeadm's
+//! Tests of the controller with a real API server, next to kube-controller-manager with all controllers of kubeadm's
 //! clusters, and with only the required permissions.
 
 use std::fs;

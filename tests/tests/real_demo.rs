@@ -1,4 +1,4 @@
-//! Tests that the demo has the same steps on real Kubernetes.
+//! Tests that the demo runs the same steps with a real API server.
 
 use kubelet_authenticator_tests::demo;
 

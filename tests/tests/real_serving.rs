@@ -1,4 +1,4 @@
-//! Tests of requests that kube-controller-manager signs, on real Kubernetes: kubelets' serving certificates, and
+//! Tests, with a real API server, of requests that kube-controller-manager signs: kubelets' serving certificates, and
 //! requests to the built-in client signer, either closed or with evidence.
 
 use std::net::IpAddr;

@@ -1,6 +1,6 @@
-//! The clusters of one controller. A quarter of their API servers turn hostile, and the effect on the other clusters is
-//! measured. Three more tenants have many Machines, objects that are expensive to read, and many Clusters in the
-//! management cluster. Everything except the controller runs in this process.
+//! The clusters of one controller. A quarter of their API servers become hostile, and the benchmark measures the effect
+//! on the other clusters. Three more tenants have many Machines, objects that are expensive to read, and many Clusters
+//! in the management cluster. Everything except the controller runs in this process.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::{crowd, heavy, swarm};
 /// The number of clusters that do not change.
 const GOOD: usize = 150;
 
-/// The number of clusters that turn hostile, ten in each way.
+/// The number of clusters that become hostile, ten in each way.
 const HOSTILE: usize = 50;
 
 /// The number of concurrent joins, each in a separate cluster.

@@ -111,7 +111,7 @@ pub fn embedded() -> bool {
     tell(&world, &controller, folder.path())
 }
 
-/// Runs the demo on real Kubernetes. Returns `false` if a step has an unexpected result.
+/// Runs the demo with a real control plane. Returns `false` if a step has an unexpected result.
 pub fn real() -> bool {
     let folder = tempfile::tempdir().unwrap();
     println!("Real etcd, kube-apiserver, kube-controller-manager and kubelet; STS and instance");

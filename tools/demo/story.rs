@@ -36,12 +36,12 @@ pub fn embedded() -> bool {
     let resumed = killed_in_the_middle(&cluster, &controller, killed, INSECURE, &plugin(killed));
     let refused = attacks(&cluster, &controller, &joined.1, stock);
     println!(
-        "\nThe column \"stock\" is what real Kubernetes answered: make demo CONTROL_PLANE=real tries it again."
+        "\nThe column \"stock\" shows how Kubernetes itself responds. To try it: make demo CONTROL_PLANE=real"
     );
     joined.0 && resumed && refused
 }
 
-/// Runs the demo on real Kubernetes. Returns `false` if a step has an unexpected result.
+/// Runs the demo with a real control plane. Returns `false` if a step has an unexpected result.
 pub fn real() -> bool {
     let folder = tempfile::tempdir().unwrap();
     println!("Real etcd, kube-apiserver, kube-controller-manager and kubelet.");

@@ -140,7 +140,7 @@ impl World {
         );
         let registers = machine::BOOT.map(|(register, what)| format!("{register} ({what})"));
         println!(
-            "  They have booted alike, and no other boot chain is let in: a TPM measures it in the"
+            "  All machines have the same boot state. No other state is accepted. A TPM records it in the"
         );
         println!("  registers {}.", registers.join(", "));
     }
@@ -166,12 +166,13 @@ pub fn embedded() -> bool {
     }
     let as_told = tell(&world, &controller);
     println!(
-        "\nThe column \"stock\" is what real Kubernetes answered: make demo PROVIDER=tpm CONTROL_PLANE=real\ntries it again."
+        "\nThe column \"stock\" shows how Kubernetes itself responds. To try it:\nmake demo PROVIDER=tpm \
+         CONTROL_PLANE=real"
     );
     as_told
 }
 
-/// Runs the demo on real Kubernetes. Returns `false` if a step has an unexpected result.
+/// Runs the demo with a real control plane. Returns `false` if a step has an unexpected result.
 pub fn real() -> bool {
     println!("Real etcd, kube-apiserver, kube-controller-manager and kubelet; a TPM in software");
     println!("(swtpm) for each machine.");

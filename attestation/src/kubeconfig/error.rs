@@ -49,7 +49,7 @@ pub enum Refused {
     Missing,
     /// `insecure-skip-tls-verify` is set.
     #[error(
-        "the server is always verified, because it receives the credential; set its CA instead"
+        "the server is always verified, because it receives the credential; set the server's CA instead"
     )]
     SkipsVerification,
     /// The CA is missing.

@@ -24,8 +24,8 @@ pub struct NamespaceLimits {
 ///
 /// # Guarantees
 ///
-/// - If the number of objects is exceeded, a new object is omitted.
-/// - If the size is exceeded, a small object replaces it.
+/// - If a namespace has too many objects, a new object is omitted.
+/// - If the objects of a namespace are too large, a small object replaces the new object.
 /// - The cost of a change does not depend on the number of objects.
 #[derive(Debug)]
 pub struct Bounded<K, V> {
@@ -110,8 +110,8 @@ impl<K: Ord + Hash, V> Bounded<K, V> {
         })
     }
 
-    /// Replaces an object in this namespace, with this size in bytes. If the objects of the namespace would be too
-    /// large, keeps `instead`.
+    /// Replaces an object in this namespace, with this size in bytes. If the objects of the namespace would then be too
+    /// large, stores `instead`.
     ///
     /// Returns the objects that are not kept, so that the caller can drop large objects after it releases a lock.
     pub fn put(

@@ -52,7 +52,7 @@ pub enum Tenant {
 }
 
 impl Tenant {
-    /// The Cluster to whose share of the call rate the call counts. The key is empty for the controller.
+    /// The Cluster whose share of the call rate includes the call. Empty for the controller.
     pub(crate) fn line(&self) -> ObjectKey {
         match self {
             Self::Controller => ObjectKey::new("", ""),
@@ -83,7 +83,7 @@ impl ClusterTenant {
 /// Finds the credentials for describing instances.
 ///
 /// An implementation for several tenants returns separate credentials for each tenant. Batches and caches are separated
-/// by [`CredentialsKey`], so that a decision never depends on the view of a different tenant.
+/// by [`CredentialsKey`], so that a decision never depends on the result of a different tenant's call.
 #[async_trait::async_trait]
 pub trait CredentialsSource: fmt::Debug + Send + Sync {
     /// Returns the credentials for the instances of `tenant` in `region`.
@@ -101,7 +101,7 @@ pub trait CredentialsSource: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Whether this tenant can have instances in the region. Its cluster can be in a different region.
+    /// Whether this tenant can have instances in the region. The tenant's cluster might be in a different region.
     ///
     /// # Errors
     ///
@@ -129,8 +129,8 @@ impl CredentialsSource for NoCredentials {
 pub struct Credentials {
     /// The identity of the credentials.
     pub key: CredentialsKey,
-    /// The SDK's configuration: the credentials provider, the HTTP client, and the endpoint unless another endpoint is
-    /// set. If the credentials change under the same key, they must still belong to the same principal.
+    /// The SDK's configuration: the credentials provider, the HTTP client, and the endpoint, unless a different
+    /// endpoint is set. If the credentials change under the same key, they must still belong to the same principal.
     pub config: SdkConfig,
     /// The account of the credentials, if it is known. An instance of another account never belongs to the tenant.
     pub account: Option<String>,

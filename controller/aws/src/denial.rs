@@ -48,7 +48,7 @@ reasons! {
         DocumentSignerMismatch(String) => "the identity document is not signed with the certificate for its region",
         /// The signature does not match the key of the region's signer.
         #[error("the identity document's signature does not match the key of region {0}")]
-        #[cure("Treat it as an attack: the document was changed after AWS signed it.")]
+        #[cure("Treat the request as an attack: the document was changed after AWS signed it.")]
         DocumentSignatureInvalid(String) => "the identity document's signature is not valid",
         /// The account of the instance is not allowed for the machines of this cluster.
         #[error("the instance is in account {0}, which is not allowed")]
@@ -60,21 +60,23 @@ reasons! {
         RegionNotAllowed(String) => "the instance's region is not allowed",
         /// The STS call was signed for a different endpoint, or for a region that does not match the document.
         #[error("the signed STS call is for {claimed}, but the instance is in {region}")]
-        #[cure("Set the same STS endpoint in `aws.stsEndpoint` on the node and in `--aws-sts-endpoint`.")]
+        #[cure("Set the same STS endpoint in `aws.stsEndpoint` on the node and in the controller's \
+                `--aws-sts-endpoint`.")]
         CallerRegionMismatch {
             /// The STS region in the evidence.
             claimed: String,
             /// The region of the document.
             region: String,
-        } => "the signed STS call is for a different region",
-        /// The same signature was used before, with another key.
-        #[error("the evidence was already used with another key")]
-        #[cure("Treat it as an attack: evidence of this instance was copied.")]
-        EvidenceReplayed => "the evidence was already used with another key",
+        } => "the region of the signed STS call does not match the instance",
+        /// The same signature was used before with a different key.
+        #[error("the evidence was already used with a different key")]
+        #[cure("Treat the request as an attack: evidence of this instance was copied.")]
+        EvidenceReplayed => "the evidence was already used with a different key",
         /// STS rejects the call. It was signed for another request, with different credentials, or with invalid
         /// credentials.
         #[error("STS rejects the signed call: {0}")]
-        #[cure("Set the same STS endpoint in `aws.stsEndpoint` on the node and in `--aws-sts-endpoint`.")]
+        #[cure("Set the same STS endpoint in `aws.stsEndpoint` on the node and in the controller's \
+                `--aws-sts-endpoint`.")]
         CallerRefused(String) => "STS rejects the signed call",
         /// The caller of STS is not a role session.
         #[error("the STS caller is {0}, which is not a role session")]
@@ -99,31 +101,31 @@ reasons! {
         CallerRoleNotAllowed(String) => "the signed STS call does not come from the instance identity role",
         /// The caller and the document belong to different accounts.
         #[error("the STS caller belongs to account {caller}, but the instance belongs to {account}")]
-        #[cure("Treat it as an attack: the document and the credentials come from different instances.")]
+        #[cure("Treat the request as an attack: the document and the credentials come from different instances.")]
         CallerOfAnotherAccount {
             /// The account that STS reports.
             caller: String,
             /// The account of the document.
             account: String,
-        } => "the signed STS call comes from another account",
+        } => "the account of the STS caller does not match the instance",
         /// The caller and the region of the document belong to different partitions.
         #[error("the STS caller belongs to partition {caller}, but the instance belongs to {partition}")]
-        #[cure("Treat it as an attack: the document and the credentials come from different instances.")]
+        #[cure("Treat the request as an attack: the document and the credentials come from different instances.")]
         CallerOfAnotherPartition {
             /// The partition that STS reports.
             caller: String,
             /// The partition of the document's region.
             partition: String,
-        } => "the signed STS call comes from another partition",
+        } => "the partition of the STS caller does not match the instance",
         /// The caller and the document belong to different instances.
         #[error("the STS caller is {caller}, but the identity document belongs to {instance}")]
-        #[cure("Treat it as an attack: the document and the credentials come from different instances.")]
+        #[cure("Treat the request as an attack: the document and the credentials come from different instances.")]
         CallerIsAnotherInstance {
             /// The session's name.
             caller: String,
             /// The instance of the document.
             instance: String,
-        } => "the signed STS call comes from another instance",
+        } => "the STS caller is not the instance in the identity document",
         /// EC2 does not report the instance in the account and region, although the instance is not new.
         #[error("instance {0} does not exist in EC2")]
         #[cure("Give the controller credentials for the instances' account.")]
@@ -139,8 +141,8 @@ reasons! {
         } => "the instance is not running",
         /// The account, zone or launch time that EC2 reports does not match the identity document or the provider ID.
         #[error("the {1} of {0} in EC2 does not match the identity document or the provider ID")]
-        #[cure("Compare the Machine's `spec.providerID` with the instance in EC2. If it is correct, treat the request \
-                 as an attack.")]
+        #[cure("Compare the Machine's `spec.providerID` with the instance in EC2. If the ID is correct, treat the \
+                request as an attack.")]
         InstanceContradictsDocument(String, &'static str) => "EC2's data and the identity document differ",
         /// The document was created before the last launch of the instance.
         #[error("the identity document of {0} is from an earlier launch")]

@@ -7,8 +7,8 @@ use kubelet_attestation::errors::{error_chain, shortened};
 /// The maximum length of an error's causes, in bytes, because they become part of conditions.
 const MAX_CAUSES: usize = 512;
 
-/// The meaning of an error code. The codes come from "Error codes for the Amazon EC2 API" and "Common errors" of STS,
-/// but only the codes that a call without caller-specific parameters can return.
+/// The meaning of an error code. The codes come from "Error codes for the Amazon EC2 API" and "Common errors" of STS.
+/// Codes that only caller-specific parameters can cause are omitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// AWS throttles the calls.

@@ -105,8 +105,8 @@ pub(crate) async fn kind_of(client: &Client, source: &Source) -> Result<Kind, ku
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Kind::NotServed),
         Err(error) => return Err(error),
     };
-    // The most stable version is determined for each kind separately, because Cluster API Provider AWS's versions do
-    // not contain this project's identity kind.
+    // The most stable version is determined separately for each kind, because the versions in Cluster API Provider AWS
+    // do not contain this project's identity kind.
     let mut resources = found.resources_by_stability().into_iter();
     let resource = resources.find(|(resource, _)| resource.kind == kind);
     Ok(resource.map_or(Kind::NotServed, |(resource, _)| Kind::Custom(resource)))

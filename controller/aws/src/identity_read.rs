@@ -50,7 +50,7 @@ pub enum ExplainError {
         source: Box<Error>,
     },
     /// The API server did not respond in time.
-    #[error("cannot read {0}: no answer in time")]
+    #[error("cannot read {0}: no response in time")]
     NoAnswer(String),
 }
 

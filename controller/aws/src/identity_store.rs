@@ -231,7 +231,7 @@ impl IdentityStore {
             .write(|state| state.watches.insert(source.clone(), watch));
     }
 
-    /// Records that the API server answered the watch for a source. A broken watch continues where it stopped.
+    /// Records that the API server responded to the watch for a source. A broken watch continues where it stopped.
     pub fn heard(&self, source: &Source) {
         let is_resumed = |watch: &WatchState| watch.is_read && watch.broken_since.is_some();
         // A watch is rarely broken, so a read lock is almost always sufficient.

@@ -205,7 +205,7 @@ impl IdentityWatch {
                 tracing::warn!(
                     count,
                     limit,
-                    "ignoring Secrets of AWS identities: there are too many"
+                    "AWS identities reference too many Secrets; ignoring some of them"
                 );
             }
             self.store.set_unwatched(unwatched);
@@ -236,8 +236,8 @@ impl IdentityWatch {
     /// Writes the first account of each cluster to its `KubeletAuthentication`.
     pub async fn write_accounts(&self, mut accounts: mpsc::UnboundedReceiver<(ObjectKey, String)>) {
         let mut writes = FuturesUnordered::new();
-        // Each cluster has at most one task. A Cluster that is created again can get an account each time, and each
-        // attempt to write it can fail as long as the object exists.
+        // Each cluster has at most one task. A Cluster can be created again many times, and get an account each time.
+        // Each attempt to write the account can fail as long as the object exists.
         let mut running: BTreeMap<ObjectKey, AbortHandle> = BTreeMap::new();
         loop {
             tokio::select! {
@@ -268,7 +268,7 @@ impl IdentityWatch {
                 Ok(Ok(())) => return,
                 Ok(Err(kube::Error::Api(status))) if status.code == 404 => return,
                 Ok(Err(error)) => error_chain(&error),
-                Err(_) => "no answer in time".to_owned(),
+                Err(_) => "no response in time".to_owned(),
             };
             if failures.is_first() {
                 cluster_line!(&ClusterLines::of(&cluster), WARN, error, "{MESSAGE}");

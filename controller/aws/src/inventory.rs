@@ -70,7 +70,9 @@ pub enum InvalidInventory {
     #[error("no tag identifies the instances of the cluster")]
     NoTags,
     /// The settings have no account and region.
-    #[error("the settings contain no account and region for the list of instances")]
+    #[error(
+        "the settings do not contain an account and a region, which are required to list instances"
+    )]
     NoPlaces,
 }
 

@@ -187,7 +187,9 @@ impl TenantCredentials {
         };
         ensure!(
             cause == Cause::Request || session.try_start(),
-            Unavailable::new("the namespace has no STS calls left for an attempt")
+            Unavailable::new(
+                "the namespace has reached its limit of STS calls; the controller tries again later"
+            )
         );
         // An account is recorded only after AWS has issued credentials for it.
         session.keys().await.map_err(unusable)?;

@@ -262,7 +262,7 @@ impl Verifier for AwsVerifier {
                         of: conditions::AWS_CREDENTIALS_READY,
                         holds: ConditionStatus::False,
                         reason: reason::IDENTITY_NOT_RESOLVED,
-                        message: "AWS is not called until the identity is resolved".to_owned(),
+                        message: "the controller does not call AWS until it has determined the AWS identity".to_owned(),
                     }
                 } else {
                     let failed = tenants.credentials_report(&tenant.cluster);

@@ -58,15 +58,15 @@ pub const GROUP: &str = "attestation.cluster.x-k8s.io";
 
 /// The annotation on a [`KubeletAuthentication`] with which an operator permits the controller to retire more node
 /// identities than usual. Its value is the number of node identities of missing Machines that one sweep is allowed to
-/// retire. A Machine whose deletion was observed does not count.
+/// retire. Machines whose deletion the controller observed do not count.
 pub const ALLOW_RETIREMENT_ANNOTATION: &str = "attestation.cluster.x-k8s.io/allow-retirement";
 
 /// The annotation on a [`KubeletAuthentication`] that stores the first AWS account of the Cluster's identity. After an
 /// operator removes the annotation, the controller accepts a different account.
 pub const AWS_ACCOUNT_ANNOTATION: &str = "attestation.cluster.x-k8s.io/aws-account";
 
-/// The annotation on a [`KubeletAuthentication`] that the controller created because the Cluster has an annotation. A
-/// [`KubeletAuthentication`] without this annotation was created by an operator.
+/// The annotation on each [`KubeletAuthentication`] that the controller created because of an annotation on the
+/// Cluster. A [`KubeletAuthentication`] without this annotation was created by an operator.
 ///
 /// Neither the owner nor the field manager identifies the creator: an operator can set the owner, and `clusterctl move`
 /// drops the field manager.

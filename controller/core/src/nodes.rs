@@ -19,7 +19,7 @@ const LEASE_GRACE: Duration = Duration::from_mins(1);
 /// The name of a Node, and whether the work on it changed the Node.
 pub type NodeWorkResult = (NodeName, Result<bool, Unavailable>);
 
-/// Work on several Nodes. The iterator creates the work on one Node when it starts.
+/// Work on several Nodes. The iterator creates the future for a Node only when the work on this Node starts.
 pub type NodeWork<'a> = Box<dyn Iterator<Item = BoxFuture<'a, NodeWorkResult>> + Send + 'a>;
 
 /// Reads and deletes Nodes.
@@ -45,7 +45,7 @@ pub trait Nodes: Debug + Send + Sync {
         read
     }
 
-    /// Does this work, which begins in this order, and returns its results in any order.
+    /// Does this work. The work begins in this order, and the results can have any order.
     ///
     /// An implementation that calls an API server works on several Nodes at the same time, with one deadline for all
     /// Nodes together. The result omits Nodes whose work is not complete at the deadline.

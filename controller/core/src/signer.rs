@@ -134,8 +134,8 @@ impl Signer {
     ///
     /// # Errors
     ///
-    /// Defers if the CA is not valid now, the system provides no random bytes, or the external signer does not respond.
-    /// Fails if the certificate cannot be encoded or signed.
+    /// Defers if the CA certificate has expired or is not valid yet, the system does not provide random bytes, or the
+    /// external signer does not respond. Fails if the certificate cannot be encoded or signed.
     pub(crate) async fn sign(
         &self,
         contents: &CertificateContents<'_>,

@@ -135,7 +135,7 @@ pub struct Identity {
     pub instance: Option<String>,
     /// The endorsement key of the machine's TPM, if the evidence contains one.
     pub endorsement_key: Option<KeyDigest>,
-    /// The boot of that TPM.
+    /// The start counters and clock of that TPM.
     pub boot: Option<TpmBoot>,
 }
 

@@ -39,8 +39,8 @@ pub(crate) struct AwsArguments {
     /// Additional AWS document signing certificates, for new or isolated regions
     #[arg(long, value_name = "FILE")]
     aws_extra_signers: Option<PathBuf>,
-    /// Version of instance identity documents, in addition to 2017-09-30 and 2010-08-31. Use it when AWS documents
-    /// a new version whose fields have the same meaning
+    /// Version of instance identity documents, in addition to 2017-09-30 and 2010-08-31. Use this option when AWS
+    /// documents a new version whose fields have the same meaning
     #[arg(long = "aws-extra-document-version", value_name = "VERSION", value_parser = document_version)]
     aws_extra_document_versions: Vec<String>,
     /// STS host for a region, instead of its public endpoint: for FIPS or VPC endpoints. The nodes in the region need
@@ -50,13 +50,14 @@ pub(crate) struct AwsArguments {
     /// EC2 URL for a region, instead of its public endpoint
     #[arg(long = "aws-ec2-endpoint", value_name = "REGION=URL", value_parser = ec2_endpoint)]
     aws_ec2_endpoints: Vec<(String, String)>,
-    /// PEM file with CA certificates for the STS endpoints of --aws-sts-endpoint, in addition to the system's
+    /// PEM file with CA certificates for the STS endpoints of --aws-sts-endpoint, in addition to the CA certificates of
+    /// the system
     #[arg(long, value_name = "FILE")]
     aws_endpoint_ca: Option<PathBuf>,
     #[command(flatten)]
     tenancy: TenancyArguments,
     /// Accept sessions of this role, given as ROLE or ACCOUNT:ROLE, as evidence. A principal that can assume the role
-    /// can join as any of its instances
+    /// can join as any instance that has the role
     #[arg(
         long = "aws-allow-instance-profile",
         value_name = "ROLE",
@@ -121,7 +122,7 @@ impl AwsArguments {
             let role = role.to_string();
             tracing::warn!(
                 role,
-                "sessions of this role are accepted as instances: make sure that only EC2 can assume it"
+                "sessions of this role are accepted as instances: make sure that only EC2 can assume the role"
             );
         }
         let use_fips = env::var(USE_FIPS).ok();

@@ -48,7 +48,7 @@ pub(crate) struct ExplainCommand {
     /// List of the cluster's machines, for a controller without a management cluster
     #[arg(long, value_name = "FILE", requires = "settings")]
     inventory: Option<PathBuf>,
-    /// Settings of that controller, as for `run`
+    /// Settings of a controller without a management cluster, as for `run`
     #[arg(
         long,
         value_name = "FILE",
@@ -56,7 +56,8 @@ pub(crate) struct ExplainCommand {
         conflicts_with = "cluster"
     )]
     settings: Option<PathBuf>,
-    /// CA certificate of that controller, as PEM. Default: the first CA certificate of the kubeconfig
+    /// CA certificate for client certificates, as PEM, for a controller without a management cluster. Default: the
+    /// first CA certificate of the kubeconfig
     #[arg(
         long,
         value_name = "FILE",

@@ -44,12 +44,13 @@ enum Act {
     /// certificate until `reset --revoked`
     Revoke(Revoke),
     /// Reset the node identities whose nodes presented certificates of later generations with evidence, and create lost
-    /// node identities of nodes without evidence. Use it after the restore of a backup of the management cluster, and
-    /// repeat the command until all nodes have renewed
+    /// node identities of nodes without evidence. Use this command after you restore a backup of the management
+    /// cluster, and repeat it until all nodes have renewed
     Restored {
         /// The Cluster
         cluster: String,
-        /// Also reset these nodes without evidence, whose machines you know. Missing node identities are created
+        /// Also reset these nodes, which have no evidence and whose machines you know. The command creates missing node
+        /// identities
         #[arg(value_name = "NODE")]
         nodes: Vec<String>,
         /// Also reset the nodes without evidence whose Machines have these labels
@@ -254,8 +255,8 @@ const RELEASED: &str =
 
 const UNCHANGED: &str = "Nothing was changed.\n";
 
-/// Returns the output of a command that did not change any record. It contains the unchanged records, in the same
-/// format as after a change, or a text.
+/// Returns the output of a command that did not change any record. The output contains the unchanged records, in the
+/// same format as for changed records, or a message.
 fn unchanged(output: Format, found: &impl Serialize) -> Result<String, BoxError> {
     output.print(found, || UNCHANGED.to_owned())
 }

@@ -267,7 +267,8 @@ pub(crate) fn attestors() -> PossibleValuesParser {
     let values = PROVIDERS.iter();
     let values = values.map(|one| PossibleValue::new(one.provider.as_str()).help(one.help));
     let insecure = PossibleValue::new(Provider::INSECURE.as_str());
-    let insecure = insecure.help("Machines without evidence; run requires --allow-insecure");
+    let insecure = insecure
+        .help("Machines without evidence. Requires `--allow-insecure` in the command `run`");
     PossibleValuesParser::new(values.chain([insecure]))
 }
 

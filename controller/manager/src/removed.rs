@@ -45,7 +45,7 @@ pub(crate) const REMOVED: &[(&[&str], &str, Instead)] = &[
     (&["run"], "--endpoint-host", Inventory("endpointHosts: [HOST]")),
     (&["run"], "--guest-reported-addresses", Settings("guestReportedAddresses: Allow")),
     (&["run"], "--insecure-certificate-duration", Settings("certificate.expirationSeconds: 31536000")),
-    (&["run"], "--leader-elect", Hint("remove the option: one replica always leads, with a Lease")),
+    (&["run"], "--leader-elect", Hint("remove the option: leader election is always enabled")),
     (&["run"], "--management-kubeconfig", BREAK_GLASS),
     (&["run"], "--service-range", Inventory("serviceRanges: [10.96.0.0/12]")),
     (&["run"], "--serving", Hint("remove the option: requests for serving certificates are always answered")),

@@ -42,8 +42,8 @@ enum File {
         #[arg(long)]
         without_bootstrap_tokens: bool,
     },
-    /// Print the Secret with the controller's own kubeconfig for a Cluster, for `run --workload-access`. The standard
-    /// input contains a token of the service account
+    /// Print the Secret with the controller's own kubeconfig for a Cluster, for `run --workload-access`. Standard input
+    /// must contain a token of the service account
     WorkloadSecret(SecretParameters),
     /// Print the controller's permissions for the Secrets of single Clusters, instead of all Secrets
     SecretRoles(RolesParameters),
@@ -172,13 +172,10 @@ async fn secret(parameters: SecretParameters) -> Result<String, BoxError> {
     let mut token = String::new();
     let mut input = io::stdin().take(MAX_INPUT_LEN + 1);
     let length = input.read_to_string(&mut token);
-    let length = length.map_err(explain("cannot read the token from the standard input"))?;
+    let length = length.map_err(explain("cannot read the token from standard input"))?;
     let token = Secret::new(token);
     let is_short = u64::try_from(length).is_ok_and(|length| length <= MAX_INPUT_LEN);
-    ensure!(
-        is_short,
-        "the standard input is too long for a token".into()
-    );
+    ensure!(is_short, "standard input is too long for a token".into());
     let egress = EgressPolicy {
         insecure_allow_loopback,
     };

@@ -28,8 +28,8 @@ pub(crate) struct Arguments {
 #[command(next_help_heading = "CA keys")]
 struct SignerArguments {
     /// Unix socket of the external signer, which holds CA keys. It signs for Clusters whose Secret has no tls.key, or
-    /// for --ca-cert instead of --ca-key. With ",kubelet-serving", the controller also signs the serving certificates
-    /// of these Clusters, instead of kube-controller-manager
+    /// for --ca-cert instead of --ca-key. With ",kubelet-serving" at the end, the controller also signs the serving
+    /// certificates of these Clusters, instead of kube-controller-manager
     #[arg(
         long,
         value_name = "unix://PATH[,kubelet-serving]",

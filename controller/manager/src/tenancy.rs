@@ -34,7 +34,7 @@ struct Explain {
     cluster: String,
     #[command(flatten)]
     options: QueryOptions,
-    /// The same options as for `run`: other options give a different answer
+    /// Use the same options as for `run`: different options give a different result
     #[command(flatten)]
     tenancy: TenancyArguments,
 }

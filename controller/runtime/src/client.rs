@@ -2,7 +2,7 @@
 //!
 //! # Guarantees
 //!
-//! - No response from an API server takes more than a few megabytes, or more than a few minutes.
+//! - A response from an API server uses at most a few megabytes, and takes at most a few minutes.
 //! - An error from a server that a tenant chooses contains only the text of a Kubernetes `Status`.
 
 use std::time::Duration;

@@ -144,7 +144,7 @@ fn within<'a>(check: impl Future<Output = Finding> + 'a) -> LocalBoxFuture<'a, F
     let checked = timeout(DEADLINE, check);
     let checked = checked.map(|found| {
         found.unwrap_or_else(|_| {
-            let what = format!("no answer in {} s", DEADLINE.as_secs());
+            let what = format!("no response within {} s", DEADLINE.as_secs());
             Finding::fail(what, "check the network connection to the API server")
         })
     });
@@ -180,7 +180,7 @@ pub async fn check(
             return checked;
         }
         Err(_) => {
-            let finding = Finding::fail("no answer in time", "");
+            let finding = Finding::fail("no response in time", "");
             checked.push(finding.checked(only, "clusters"));
             return checked;
         }
@@ -214,7 +214,10 @@ pub async fn check_settings(file: &Path, workload: Option<ClusterAccess>) -> Vec
     let authentication = match settings_file::read(file) {
         Ok(authentication) => authentication,
         Err(error) => {
-            let finding = Finding::fail(error_chain(&error), "correct each field in the finding");
+            let finding = Finding::fail(
+                error_chain(&error),
+                "correct each field that the finding lists",
+            );
             return vec![finding.checked(None, "settings")];
         }
     };

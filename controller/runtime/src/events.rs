@@ -133,8 +133,8 @@ pub struct EventWriter {
 impl Events {
     /// Starts a writer.
     ///
-    /// It writes Events on requests with `workload`. It writes Events on machines with `management`, or with `workload`
-    /// if that cluster contains the machines' objects.
+    /// Uses `workload` to write Events on requests. Uses `management` to write Events on machines, or `workload` if
+    /// that cluster contains the machines' objects.
     pub fn start(workload: Client, management: Option<Client>) -> (Self, EventWriter) {
         Self::start_within(workload, management, EventLimits::alone())
     }

@@ -253,10 +253,11 @@ impl Explainer {
 
     fn signed_by(&self, signer: &str) -> String {
         if signer == BUILT_IN_CLIENT_SIGNER {
-            "kube-controller-manager, once it is approved".to_owned()
+            "kube-controller-manager, after the request is approved".to_owned()
         } else if signer == BUILT_IN_SERVING_SIGNER {
             // No object shows the value of this option.
-            "kube-controller-manager, once it is approved, or the controller, if --signer-endpoint ends with ,kubelet-serving"
+            "kube-controller-manager, after the request is approved; or the controller, if --signer-endpoint ends with \
+             \",kubelet-serving\""
                 .to_owned()
         } else if self.context.signers().iter().any(|own| own == signer) {
             self.signed_by.clone()

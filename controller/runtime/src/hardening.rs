@@ -3,17 +3,17 @@
 //!
 //! | Part | Task |
 //! | --- | --- |
-//! | [`bindings`] | finds bindings that approve kubelet CSRs without evidence, and removes kubeadm's two |
+//! | [`bindings`] | finds bindings that approve kubelet CSRs without evidence, and removes the two that kubeadm creates |
 //! | [`auto_approve_audit`] | verifies that no such path is open, or lists the open paths |
 //! | [`other_approvers`] | finds other approvers of requests for serving certificates |
 //! | [`exempt_overlaps`] | finds exempt Nodes whose name has two valid certificates |
 //! | [`admission`] | restricts the requests that tokens and nodes can create |
-//! | [`floor`] | the policies of a management cluster that its tenants cannot go below; it does no I/O |
+//! | [`floor`] | the policies of a management cluster that set minimum requirements for tenants; does no I/O |
 //! | [`revocation`] | refuses every write with a revoked certificate |
 //! | [`workload_identity`] | distinguishes a cluster from a previous cluster with the same name |
 //! | [`tokens`] | extends bootstrap tokens while they are needed |
 //! | [`service_ranges`] | reads the addresses of Services, which no node can have |
-//! | [`rate_limit`] | limits the work that one requester can cause; it does no I/O |
+//! | [`rate_limit`] | limits the work that one requester can cause; does no I/O |
 //!
 //! # Guarantees
 //!

@@ -118,7 +118,7 @@ pub(crate) fn rejected(lines: &dyn LogLines, subject: &Subject<'_>, error: &dyn 
         ERROR,
         csr = subject.name,
         error = error_chain(error),
-        "the API server rejects the answer"
+        "the API server rejected the controller's answer to the request"
     );
 }
 

@@ -179,7 +179,7 @@ pub struct Controller {
     connect: Option<Connect>,
 }
 
-/// Returns access to the API server of a workload cluster. Replaces the kubeconfig.
+/// Returns access to the API server of a workload cluster. Used instead of the kubeconfig.
 pub type Connect = Arc<dyn Fn(&ObjectKey) -> ClusterAccess + Send + Sync>;
 
 /// The state that all clusters share.

@@ -27,9 +27,9 @@ static PROCESS: LazyLock<Common> = LazyLock::new(|| {
     Common::new(limit / OWN_PART, limit / COMMON_PART)
 });
 
-/// The container's memory limit divided by this number is the memory for connections in own shares: 256 MiB, half of
-/// which is sufficient for 1,024 connections. By default, a namespace has up to 1,000 clusters, each with one
-/// connection that remains open.
+/// The container's memory limit divided by this number is the memory for connections within their own shares: 256
+/// MiB, half of which is sufficient for 1,024 connections. By default, a namespace has up to 1,000 clusters, each with
+/// one connection that remains open.
 const CONNECTIONS_PART: usize = 4;
 
 /// The container's memory limit divided by this number is the memory for connections that exceed their own shares: 32

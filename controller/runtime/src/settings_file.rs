@@ -203,7 +203,8 @@ fn of_management(authentication: &KubeletAuthentication) -> Vec<Fault> {
     if aws.is_some_and(|aws| aws.service_account_identity.is_some()) {
         faults.push(Fault::new(
             "spec.aws.serviceAccountIdentity",
-            "references an object in a management cluster: remove it, and give the controller its own AWS credentials",
+            "references an object in a management cluster: remove this field, and give the controller its own AWS \
+             credentials",
         ));
     }
     let tpm = spec.tpm.as_ref();
@@ -216,7 +217,7 @@ fn of_management(authentication: &KubeletAuthentication) -> Vec<Fault> {
     if tpm.is_some_and(|tpm| tpm.late_provider_ids == LateProviderIds::Allow) {
         faults.push(Fault::new(
             "spec.tpm.lateProviderIDs",
-            "must be Refuse without a management cluster: each machine of an inventory file has its provider ID",
+            "must be Refuse without a management cluster, because each machine in an inventory file has a provider ID",
         ));
     }
     faults

@@ -342,7 +342,7 @@ async fn examine_once(client: &kube::Client, signers: &[String]) -> Result<(), k
     let missing = preflight::missing(client, preflight::required_rights(signers)).await?;
     let missing_optional = preflight::missing(client, preflight::optional_rights()).await?;
     let version = server.name.as_str();
-    tracing::info!(version, "the API server answers");
+    tracing::info!(version, "the API server responds");
     if !server.hands_uids_on() {
         tracing::warn!(
             version,

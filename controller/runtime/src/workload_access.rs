@@ -5,7 +5,7 @@
 //! | --- | --- | --- |
 //! | [`rights`] | workload | a service account with the permissions in `packaging/rbac/workload-cluster.yaml` |
 //! | [`secret`] | management | a Secret with a kubeconfig of this service account |
-//! | [`roles`] | management | permissions for the Secrets of single Clusters, in place of all Secrets |
+//! | [`roles`] | management | permissions for the Secrets of single Clusters, instead of all Secrets |
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;

@@ -25,7 +25,7 @@ use crate::structure::exactly;
 pub(crate) struct VerifiedQuote {
     /// The registers that the quote covers.
     pub(crate) registers: Registers,
-    /// The boot of the TPM.
+    /// The TPM's start counters and clock.
     pub(crate) boot: TpmBoot,
     is_clock_safe: bool,
     firmware: u64,

@@ -4,12 +4,12 @@
 //! A genuine TPM can belong to any machine. Therefore a certificate can be required in addition to the trusted
 //! endorsement key, but never replaces the trusted key.
 //!
-//! A required authority must have signed the certificate, or a chain of certificates that leads to it. Vendors publish
-//! the certificates of their intermediate authorities, and an operator can list them. Some TPMs have their own
-//! intermediate authority, and store its certificate. The evidence then contains this certificate, which is trusted
-//! only if a listed authority signed it. The path ends at the first listed authority, even if another listed authority
-//! signed its certificate, so the evidence need not contain a complete chain. The path is followed upwards without
-//! backtracking: each certificate is used at most once. The path is followed to its end, even above an expired
+//! A required authority must have signed the certificate directly, or through a chain of intermediate certificates.
+//! Vendors publish the certificates of their intermediate authorities, and an operator can list them. Some TPMs have
+//! their own intermediate authority, and store its certificate. The evidence then contains this certificate, which is
+//! trusted only if a listed authority signed it. The path ends at the first listed authority, even if another listed
+//! authority signed its certificate, so the evidence need not contain a complete chain. The path is followed upwards
+//! without backtracking: each certificate is used at most once. The path is followed to its end, even above an expired
 //! certificate, to determine whether expiry is the only reason for the denial.
 //!
 //! # Guarantees

@@ -75,9 +75,9 @@ reasons! {
         EndorsementCertificateUnfit(String) => "the certificate is not valid for an endorsement key",
         /// The certificate has expired, or is not valid yet.
         #[error("the endorsement key certificate {0}")]
-        #[cure("Check the controller's clock. If it is correct, list the key and remove `requireCA`. The log shows the \
-                 date.")]
-        EndorsementCertificateNotValid(String) => "the endorsement key certificate is not valid now",
+        #[cure("Check the controller's clock. If the clock is correct, list the key and remove `requireCA`. The log \
+                shows the date.")]
+        EndorsementCertificateNotValid(String) => "the endorsement key certificate has expired or is not valid yet",
         /// A certificate in the chain between the endorsement key certificate and `requireCA` is not acceptable as a
         /// CA.
         #[error("an intermediate certificate of the endorsement key is not accepted: {0}")]
@@ -119,7 +119,7 @@ reasons! {
         /// The quote does not cover this request and its challenge. It was made for another key, name, machine or
         /// challenge (a replay), or the TPM did not open the challenge.
         #[error("the quote was not made for this request and its challenge")]
-        #[cure("Run `renew` on the node. If the denial repeats, treat it as an attack.")]
+        #[cure("Run `renew` on the node. If the controller denies the request again, treat the request as an attack.")]
         QuoteOfAnotherRequest => "the quote was not made for this request and its challenge",
         /// The attestation key is not a primary key of the endorsement hierarchy.
         #[error("the quote's signer is not a primary key of the endorsement hierarchy")]
@@ -134,7 +134,7 @@ reasons! {
         QuoteSelection(&'static str) => "the quote does not cover the registers in the evidence",
         /// The registers in the evidence do not match the quoted digest.
         #[error("the registers do not match the digest of the quote")]
-        #[cure("Run `renew` on the node. If the denial repeats, treat it as an attack.")]
+        #[cure("Run `renew` on the node. If the controller denies the request again, treat the request as an attack.")]
         QuoteDigest => "the registers do not match the quote",
         /// The policy requires a register that the quote does not cover.
         #[error("the PCR policy requires register {0}, which is not quoted")]
@@ -164,8 +164,8 @@ reasons! {
         } => "the operating system did not extend its separator, which the policy requires",
         /// The boot state of the machine does not match the policy. The log compares it with the nearest allowed state.
         #[error("registers {} are not in an allowed state; register {register} is {value}", listed(others))]
-        #[cure("After an update of firmware, boot loader or kernel, add the new value. Otherwise, examine the \
-                 machine.")]
+        #[cure("If you updated the firmware, the boot loader or the kernel, add the new value to the policy. \
+                Otherwise, examine the machine.")]
         RegisterNotAllowed {
             /// The first register that differs.
             register: u8,

@@ -190,7 +190,7 @@ impl Seen {
                     report(ConditionStatus::True, reason::CERTIFICATES_VALID, message)
                 } else {
                     let message =
-                        "not all machines have sent their certificates since the start".to_owned();
+                        "not all machines have sent their certificates since the controller started".to_owned();
                     report(ConditionStatus::Unknown, reason::PENDING, message)
                 },
                 None,
@@ -204,8 +204,8 @@ impl Seen {
                 format!("\"{subject}\" ({of}) {verb} on {}", day(*at))
             });
         let message = format!(
-            "{}. From then on, machines are denied: list a certificate of the CA with a later expiry, or remove \
-             requireCA",
+            "{}. From then on, the controller denies the affected machines: add a certificate of the CA with a \
+             later expiry, or remove requireCA",
             listed(named.collect(), ends.len())
         );
         let reason = if first.at < now {
@@ -220,7 +220,8 @@ impl Seen {
     fn boots(&self, policy: &TpmPolicy, is_complete: bool) -> ConditionReport {
         use ConditionStatus::{False, True, Unknown};
         let (holds, reason, message) = if !policy.registers.is_empty() {
-            let message = "pcrPolicy denies machines that are not measured".to_owned();
+            let message =
+                "pcrPolicy denies machines whose firmware does not measure their boot".to_owned();
             (True, reason::NOT_APPLICABLE, message)
         } else if !self.unmeasured.is_empty() {
             let named = self.unmeasured.iter().take(MAX_NAMED);
@@ -237,7 +238,8 @@ impl Seen {
         } else if is_complete {
             (True, reason::MEASURED, String::new())
         } else {
-            let message = "not all machines have sent a quote since the start".to_owned();
+            let message =
+                "not all machines have sent a quote since the controller started".to_owned();
             (Unknown, reason::PENDING, message)
         };
         ConditionReport {

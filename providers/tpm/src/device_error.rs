@@ -1,4 +1,4 @@
-//! The errors and hints for a TPM that does not answer.
+//! The errors and hints for a TPM that does not respond.
 
 use kubelet_authenticator::failure::{Code, Failure};
 

@@ -39,13 +39,13 @@ pub(crate) fn examine(
     };
     let answers = |keys: &Keys| {
         let kind = kind_of(&keys.endorsement.0).unwrap_or_default();
-        Finding::pass(format!("{place} answers, with an endorsement key {kind}"))
+        Finding::pass(format!("{place} responds, with an endorsement key {kind}"))
     };
     report(TPM, keys.as_ref().map(answers).map_err(Clone::clone).into());
 
     let Ok(read) = &keys else {
         for check in [CERTIFICATE, MEASUREMENTS] {
-            report(check, Finding::skip("the TPM does not answer"));
+            report(check, Finding::skip("the TPM does not respond"));
         }
         return keys;
     };

@@ -22,7 +22,7 @@
 //! - `device_check`: checks of the TPM's device file
 //! - `device_error`: errors of the TPM, with remedies
 //! - `program`: starts the program that accesses the TPM
-//! - `device`: questions to this machine's TPM
+//! - `device`: requests to this machine's TPM
 //! - `instance`: the provider ID of a machine that is an EC2 instance
 //! - `examine`: the checks of `doctor`, and the facts of `identify`
 //! - `attester`: the attester

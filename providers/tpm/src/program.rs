@@ -34,7 +34,7 @@ const NOT_LOADED: i32 = 127;
 /// The interval at which a program that has answered is polled for its exit.
 const ENDING: Duration = Duration::from_millis(1);
 
-/// The error if the TPM helper does not answer.
+/// The error if the TPM helper does not respond.
 fn unanswered(what: String, remedy: &str) -> Failure {
     Failure::new(Code::DeviceUnavailable, what, remedy).within("cannot use the TPM")
 }
@@ -63,7 +63,7 @@ fn first(looked: &[PathBuf]) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Starts the program and sends it a question.
+/// Starts the program and sends it a request.
 pub(crate) fn ask<T: DeserializeOwned>(
     program: &Path,
     question: &Question,
@@ -87,7 +87,7 @@ pub(crate) fn failure(question: &Question, error: &DeviceError) -> Failure {
     device_error::failure(tpm.unwrap_or(&question.tcti), error)
 }
 
-/// Returns the program's answer to a question. An answer that the plugin cannot read counts as
+/// Returns the program's answer to a request. An answer that the plugin cannot read counts as
 /// [`DeviceError::Question`].
 ///
 /// This function returns at the deadline, even if the program hangs, because libtss2 waits for a TPM indefinitely. It
@@ -107,7 +107,7 @@ pub(crate) fn answer<T: DeserializeOwned>(
     }
     let slow = || {
         unanswered(
-            format!("the TPM did not answer within {given:.1?}"),
+            format!("the TPM did not respond within {given:.1?}"),
             "the next run tries again; for a slow TPM, use a stored or elliptic-curve endorsement \
              key (tpm.endorsementKey); remove sessions of other programs with `tpm2_flushcontext \
              -s`; reboot if the TPM never answers",

@@ -5,10 +5,10 @@
 //! valid. The tests contain such lines.
 //!
 //! - A program ignores unknown fields. Each new field has a default.
-//! - If the TPM helper cannot parse a question, it answers with [`DeviceError::Question`].
+//! - If the TPM helper cannot parse a request, it answers with [`DeviceError::Question`].
 //! - The plugin fails after this answer, and after an answer that it cannot parse. The error contains the name of the
 //!   package. Only `doctor` continues: it warns if the TPM helper does not support [`Ask::Examine`], because joins and
-//!   renewals do not need this question.
+//!   renewals do not need this request.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kubelet_attestation::evidence::tpm::Registers;
@@ -51,7 +51,7 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// A question to a TPM.
+/// A request to a TPM.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Question {
     /// The process ID of the caller.
@@ -76,7 +76,7 @@ pub(crate) enum Ask {
         /// The endorsement key in use.
         endorsement_key: EndorsementKey,
     },
-    /// Return the [`Version`] of the TPM helper. This question does not need a TPM.
+    /// Return the [`Version`] of the TPM helper. This request does not need a TPM.
     Version {},
 }
 
@@ -165,7 +165,7 @@ pub(crate) struct Quoted {
     pub(crate) pcrs: Registers,
 }
 
-/// The reason why the TPM did not answer a question.
+/// The reason why the TPM did not respond to a request.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) enum DeviceError {
     /// The TPM, or the library, returns a code.
@@ -195,7 +195,7 @@ pub(crate) enum DeviceError {
     NoBank,
     /// The PCRs change while the program reads them.
     Unsettled,
-    /// The TPM helper cannot parse the question, because the plugin has a different version.
+    /// The TPM helper cannot parse the request, because the plugin has a different version.
     Question,
 }
 
@@ -212,7 +212,7 @@ pub(crate) mod tests {
         assert!(serde_json::from_str::<Bytes>("\"?\"").is_err());
     }
 
-    /// Questions as the first version of the plugin wrote them (commit 7571c2c2).
+    /// Requests as the first version of the plugin wrote them (commit 7571c2c2).
     const QUESTIONS: &[&str] = &[
         r#"{"asker":7,"tcti":"device:/dev/tpmrm0","ask":{"Keys":{"endorsement_key":null}}}"#,
         r#"{"asker":7,"tcti":"device:/dev/tpmrm0","ask":{"Keys":{"endorsement_key":"EccP384"}}}"#,
@@ -223,13 +223,13 @@ pub(crate) mod tests {
         ),
     ];
 
-    /// Answers of the first version of the TPM helper to the question for the keys, with and without a certificate.
+    /// Answers of the first version of the TPM helper to the request for the keys, with and without a certificate.
     pub(crate) const KEYS: &[&str] = &[
         r#"{"Ok":{"endorsement":"AQ==","spki":"Ag==","certificate":"AwP/","chain":"BA==","attestation":"BQ=="}}"#,
         r#"{"Ok":{"endorsement":"AQ==","spki":"Ag==","certificate":null,"chain":"","attestation":"BQ=="}}"#,
     ];
 
-    /// The answer of the first version to the question for a quote.
+    /// The answer of the first version to the request for a quote.
     pub(crate) const QUOTED: &str = concat!(
         r#"{"Ok":{"attestation":"AQ==","attest":"Ag==","signature":"Aw==","pcrs":{"#,
         r#""0":"0101010101010101010101010101010101010101010101010101010101010101","#,

@@ -279,7 +279,7 @@ fn a_redirect_of_the_api_server_is_not_followed() {
     let error = read_with(Fault::Redirect { to: other.url() }, soon());
 
     assert!(
-        is(&error, "which is not an answer from an API server"),
+        is(&error, "but the response is not from an API server"),
         "{error:?}"
     );
     assert_eq!(error.kind, ApiErrorKind::Other);
@@ -329,7 +329,10 @@ fn a_response_that_never_ends_times_out() {
         let began = Instant::now();
         let error = read_with(fault.clone(), short());
 
-        assert!(is(&error, "did not answer in time"), "{fault:?}: {error:?}");
+        assert!(
+            is(&error, "did not respond in time"),
+            "{fault:?}: {error:?}"
+        );
         assert!(began.elapsed() < Duration::from_secs(10), "{fault:?}");
     }
 }

@@ -50,7 +50,7 @@ impl Failed {
 }
 
 /// The proxy's status for a connection to the server. This function sends another CONNECT request, because the HTTP
-/// library does not return the status. `None` for a SOCKS proxy, or if the proxy does not answer in time.
+/// library does not return the status. `None` for a SOCKS proxy, or if the proxy does not respond in time.
 pub(in crate::kube) fn connect_status(
     proxy: &ProxyServer,
     server: &Url,

@@ -29,7 +29,7 @@ const ANY_PURPOSE: &[usize] = &[2, 5, 29, 37, 0];
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(super) enum Fault {
     /// The only CA certificate that verifies it has expired or is not valid yet.
-    #[error("its CA is not valid now")]
+    #[error("its CA has expired or is not valid yet")]
     Authority(CertificateError),
     /// A key in the chain is too short.
     #[error("an RSA key of {0} bits")]

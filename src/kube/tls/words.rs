@@ -43,7 +43,7 @@ fn of_handshake(error: &rustls::Error, name: &str) -> (String, &'static str) {
         }
         rustls::Error::AlertReceived(alert) => of_alert(*alert, name),
         rustls::Error::InvalidMessage(_) => (
-            "the server does not answer with TLS; the port might be for plain HTTP".to_owned(),
+            "the server does not respond with TLS; the port might be for plain HTTP".to_owned(),
             CHECK_CLUSTER,
         ),
         rustls::Error::PeerIncompatible(PeerIncompatible::ServerDoesNotSupportTls12Or13) => {

@@ -62,7 +62,7 @@ impl Attester for Null {
             let time = claim.deadline.remaining();
             sleep(needed.min(time));
             if needed > time {
-                let what = "the device did not answer in time";
+                let what = "the device did not respond in time";
                 return Err(Failure::new(Code::DeviceUnavailable, what, "nothing"));
             }
         }

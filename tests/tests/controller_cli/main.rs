@@ -119,8 +119,7 @@ fn a_removed_option_is_an_error_that_names_its_replacement() {
     for (arguments, expected) in [
         (
             &["run", "--leader-elect=false"][..],
-            "error: --leader-elect was removed\n\
-             hint: remove the option: one replica always leads, with a Lease\n",
+            "error: --leader-elect was removed\nhint: remove the option: leader election is always enabled\n",
         ),
         (
             &["tenancy", "explain", "prod-1", "--ack-iam-role-selector"],

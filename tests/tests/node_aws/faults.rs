@@ -51,7 +51,7 @@ fn faults() -> Vec<(Route, Fault, &'static str)> {
             "more than 65536 bytes",
         ),
         (Route::token(), Fault::Trickle { every }, "hop limit"),
-        (Route::rsa2048(), Fault::Hang, "did not answer"),
+        (Route::rsa2048(), Fault::Hang, "did not respond"),
         (
             Route::rsa2048(),
             Fault::Cut,
@@ -71,7 +71,11 @@ fn faults() -> Vec<(Route, Fault, &'static str)> {
             Fault::Huge(10_000_000),
             "more than 65536 bytes",
         ),
-        (Route::rsa2048(), Fault::Trickle { every }, "did not answer"),
+        (
+            Route::rsa2048(),
+            Fault::Trickle { every },
+            "did not respond",
+        ),
         (
             credentials(),
             Fault::Status(401),
@@ -79,13 +83,13 @@ fn faults() -> Vec<(Route, Fault, &'static str)> {
         ),
         (credentials(), Fault::Status(403), "(403)"),
         (credentials(), Fault::Status(404), "ec2-instance (404)"),
-        (credentials(), Fault::Hang, "did not answer"),
+        (credentials(), Fault::Hang, "did not respond"),
         (
             credentials(),
             Fault::Huge(10_000_000),
             "more than 65536 bytes",
         ),
-        (credentials(), Fault::Trickle { every }, "did not answer"),
+        (credentials(), Fault::Trickle { every }, "did not respond"),
     ]
 }
 

@@ -77,7 +77,7 @@ fn an_unreachable_api_server_is_reported_as_one_failure() {
         ),
         (
             ConnectionFault::SilentAtTls,
-            "did not answer in time",
+            "did not respond in time",
             network,
         ),
     ] {

@@ -171,7 +171,7 @@ fn doctor_reports_a_tpm_that_fails_hangs_or_has_no_certificate() {
     proxy.clear_faults();
     proxy.inject(create, Times::always(), tpm_proxy::Fault::Hang);
     let examined = bed.first_failing("tpm", "", "");
-    examined.says("tpm", "fail", "the TPM did not answer within");
+    examined.says("tpm", "fail", "the TPM did not respond within");
     examined.run.within(LIMIT);
     proxy.clear_faults();
 
@@ -254,7 +254,7 @@ fn a_helper_without_a_check_is_a_warning_with_its_version() {
     .unwrap();
     let examined = bed.first_failing("tpm", "", "update the package");
     examined.says("tpm", "fail", "belongs to a different release");
-    examined.says("boot-measurements", "skip", "the TPM does not answer");
+    examined.says("boot-measurements", "skip", "the TPM does not respond");
 }
 
 /// Runs these commands in a directory that contains this file.

@@ -232,8 +232,8 @@ fn a_hanging_systemd_leaves_time_for_a_hanging_api_server() {
 
     let examined = bed.doctor();
 
-    examined.says("kubelet-unit", "skip", "systemctl did not answer in time");
-    examined.says("api-server", "fail", "did not answer in time");
+    examined.says("kubelet-unit", "skip", "systemctl did not exit in time");
+    examined.says("api-server", "fail", "did not respond in time");
     examined.run.within(LIMIT);
 }
 
@@ -244,7 +244,7 @@ fn a_hanging_systemd_does_not_hide_other_checks() {
 
     let examined = bed.doctor();
 
-    examined.says("kubelet-unit", "skip", "systemctl did not answer in time");
+    examined.says("kubelet-unit", "skip", "systemctl did not exit in time");
     assert_eq!(examined.names("skip"), ["kubelet-unit"]);
     assert_eq!(examined.run.code, Some(0), "{}", examined.run.stdout);
 }

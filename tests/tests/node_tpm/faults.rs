@@ -70,7 +70,7 @@ fn a_hanging_tpm_exits_with_6_at_the_deadline() {
 
         bed.run()
             .failed(6)
-            .saying("the TPM did not answer within")
+            .saying("the TPM did not respond within")
             .within(TIMEOUT);
     };
     // The runs are parallel, because each of them uses its full time limit.

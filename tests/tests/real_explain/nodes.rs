@@ -84,7 +84,7 @@ fn existing_nodes_are_predicted_with_their_machine_and_reason() {
         (&json!("predictions"), &json!("fail"))
     );
     let finding = last["finding"].as_str().unwrap();
-    assert!(finding.contains("denied from n4"), "{finding}");
+    assert!(finding.contains("would be denied: n4"), "{finding}");
     let table = String::from_utf8(run_as(&admin(), &arguments).stdout).unwrap();
     let row = table.lines().find(|line| line.contains(" n4 ")).unwrap();
     assert!(

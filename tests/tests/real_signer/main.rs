@@ -1,5 +1,5 @@
-//! Tests of the controller on real Kubernetes, with the CA's key in a PKCS #11 token (`SoftHSM`), behind the project's
-//! external signer.
+//! Tests of the controller with a real API server, and with the CA's key in a PKCS #11 token (`SoftHSM`), behind the
+//! project's external signer.
 
 mod least_privilege;
 mod management;

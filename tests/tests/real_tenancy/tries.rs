@@ -34,7 +34,7 @@ fn a_role_is_assumed_once_before_the_first_node() {
     assert_eq!(accepted.unwrap(), ["OK"]);
     let message = tenant.condition(READY, "True", "CredentialsAccepted");
     assert!(
-        message.starts_with("STS accepted the credentials; EC2 was not called yet"),
+        message.starts_with("STS accepted the credentials; EC2 has not been called yet"),
         "{message}"
     );
 

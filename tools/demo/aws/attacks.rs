@@ -1,4 +1,4 @@
-//! The attacks by an attacker who has everything except the instance.
+//! Attacks by an attacker who has everything except the instance.
 
 use std::time::Duration;
 

@@ -116,7 +116,9 @@ impl<'a> Input<'a> {
     fn piece(&mut self) -> Result<&'a [u8], InvalidBer> {
         match self.header()? {
             (OCTET_STRING, Length::Known(length)) => self.take(length),
-            _ => Err(InvalidBer("a part of an octet string has a different type")),
+            _ => Err(InvalidBer(
+                "a part of an octet string is not a primitive octet string",
+            )),
         }
     }
 

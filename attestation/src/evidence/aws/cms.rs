@@ -22,7 +22,7 @@ const EXPLICIT: Tag = Tag::ContextSpecific {
 /// Returns the reason if the text is not a CMS message that contains its content.
 pub fn content(text: &str) -> Result<Vec<u8>, &'static str> {
     let der = ber::decode(text).map_err(|InvalidBer(detail)| detail)?;
-    signed_content(&der).map_err(|_| "an element is missing or has a different type")
+    signed_content(&der).map_err(|_| "an element is missing or has an unexpected type")
 }
 
 /// Returns the content of `SignedData` (RFC 5652 sections 3 to 5.2).

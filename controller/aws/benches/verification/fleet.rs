@@ -36,7 +36,7 @@ pub(crate) const CLUSTER: &str = "prod";
 /// The time of all signatures and decisions.
 const NOW: &str = "20260101T120000Z";
 
-/// The time of all signatures and decisions, for computations.
+/// The time of all signatures and decisions, from which other times are computed.
 pub(crate) fn now() -> SystemTime {
     UNIX_EPOCH + Duration::from_hours(490_908)
 }

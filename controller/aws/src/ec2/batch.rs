@@ -99,7 +99,7 @@ struct Batches {
 /// The instances that one call describes.
 #[derive(Debug)]
 struct Batch {
-    /// The Cluster to whose share of the call rate the call counts.
+    /// The Cluster whose share of the call rate includes the call.
     owner: ObjectKey,
     opened: Instant,
     /// The time at which the last instance was added.

@@ -124,7 +124,7 @@ where
     }
 }
 
-/// Returns the reason why EC2 did not answer.
+/// Returns the reason why EC2 did not respond.
 fn not_sent<E>(error: &SdkError<E>) -> OutageKind {
     match error {
         SdkError::DispatchFailure(failure) if failure.is_timeout() => OutageKind::TimedOut,

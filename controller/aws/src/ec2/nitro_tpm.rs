@@ -149,7 +149,7 @@ impl NitroTpms {
     }
 }
 
-/// Whether an outage also affects other instances. Other errors can be specific to this instance, because permissions
+/// Whether an outage also affects other instances. Other errors might affect only this instance, because permissions
 /// can depend on tags.
 fn is_of_all(outage: &OutageKind) -> bool {
     use OutageKind::{Credentials, Throttled, TimedOut, Unreachable};

@@ -19,7 +19,7 @@ pub struct Outage {
 #[non_exhaustive]
 pub enum OutageKind {
     /// EC2 did not respond in time.
-    #[display("did not answer in time")]
+    #[display("did not respond in time")]
     TimedOut,
     /// EC2 cannot be reached, or its response cannot be parsed. Contains the error.
     #[display("returned an invalid response: {_0}")]

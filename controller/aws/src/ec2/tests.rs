@@ -250,7 +250,7 @@ async fn a_hanging_ec2_call_times_out_and_is_retried_later() {
 
     assert_eq!(
         hung.unwrap_err().to_string(),
-        "EC2 in eu-west-1 did not answer in time"
+        "EC2 in eu-west-1 did not respond in time"
     );
     // A response can take longer on a busy machine.
     for _ in 0..100 {
@@ -258,7 +258,7 @@ async fn a_hanging_ec2_call_times_out_and_is_retried_later() {
             .describe(tenant(account), REGION, &instance.id)
             .await
         {
-            Err(late) if late.to_string().ends_with("did not answer in time") => {}
+            Err(late) if late.to_string().ends_with("did not respond in time") => {}
             answered => return assert!(answered.unwrap().is_some()),
         }
     }

@@ -11,15 +11,15 @@ use crate::tenancy::ResolutionError;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// Objects from this source have not been read yet.
-    #[error("the controller has not read the {0} objects of the management cluster yet")]
+    #[error("the controller has not read the {0} objects in the management cluster yet")]
     NotRead(Source),
     /// The watch for these objects is broken.
     #[error(
-        "the watch of {0} objects of the management cluster has been broken for more than 2 minutes"
+        "the watch of {0} objects in the management cluster has been broken for more than 2 minutes"
     )]
     WatchBroken(Source),
     /// The watch for these objects is interrupted, so denials must not be based on it.
-    #[error("the watch of {0} objects of the management cluster is broken")]
+    #[error("the watch of {0} objects in the management cluster is broken")]
     WatchInterrupted(Source),
     /// Identities refer to more Secrets than the controller watches.
     #[error(
@@ -29,7 +29,7 @@ pub enum IdentityError {
     /// A namespace has more objects of a kind than the controller keeps, and this object is not kept.
     #[error(
         "the controller does not read {kind} {name} if it exists: namespace {namespace} has more than {limit} such \
-         objects. Delete some of them, then change this one"
+         objects. Delete some of them, then change this object"
     )]
     TooManyObjects {
         /// Its kind.

@@ -78,7 +78,7 @@ pub struct SdkSts {
 
 impl SdkSts {
     /// Creates a client that calls the STS of each region with the HTTP client from `base`. If `endpoints` contains a
-    /// URL for the region, it calls that URL with `http_client`.
+    /// URL for the region, the client calls that URL with `http_client`.
     pub fn new(
         base: Arc<dyn CredentialsSource>,
         endpoints: BTreeMap<String, String>,
@@ -126,10 +126,9 @@ impl SdkSts {
         answer
     }
 
-    /// Returns the home region, if the STS failure in this region can be specific to the region, because the account
-    /// might not have enabled it. A session is valid in every region, regardless of where it was created. The home
-    /// region is the controller's own region if it is in the same partition. Otherwise, it is the partition's first
-    /// region.
+    /// Returns the home region if the STS failure might be limited to this region: the account might not have enabled
+    /// it. A session is valid in every region, regardless of where it was created. The home region is the controller's
+    /// own region if it is in the same partition. Otherwise, it is the partition's first region.
     async fn home_after(&self, failed: Option<&FailureKind>, region: &str) -> Option<String> {
         if !failed?.may_be_of_region() {
             return None;
@@ -293,9 +292,9 @@ where
 {
     let unavailable = |detail: &str| FailureKind::Unavailable(detail.to_owned());
     match error {
-        SdkError::TimeoutError(_) => unavailable("no answer in time"),
+        SdkError::TimeoutError(_) => unavailable("no response in time"),
         SdkError::DispatchFailure(failure) if failure.is_timeout() => {
-            unavailable("no answer in time")
+            unavailable("no response in time")
         }
         SdkError::DispatchFailure(_) => unavailable("no connection"),
         SdkError::ServiceError(answer) => {

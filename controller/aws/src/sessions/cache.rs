@@ -163,8 +163,8 @@ impl PlanCredentials {
         self.session.keys_for(&self.tenant).await
     }
 
-    /// Starts a call for the credentials if it is necessary, unless it must wait for the share of the namespace.
-    /// Returns `false` if it must wait.
+    /// Starts a call for the credentials if it is necessary, unless the call must wait for the namespace's share of the
+    /// rate. Returns `false` if the call must wait.
     pub fn try_start(&self) -> bool {
         self.session.try_start(&self.tenant)
     }

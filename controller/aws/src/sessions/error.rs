@@ -20,7 +20,7 @@ pub struct CredentialsError {
 #[non_exhaustive]
 pub enum TokenError {
     /// The API server did not respond before the deadline.
-    #[error("no answer in time")]
+    #[error("no response in time")]
     TimedOut,
     /// The API server rejected the call, or is unavailable.
     #[error(transparent)]
@@ -83,7 +83,7 @@ impl FailureKind {
         matches!(self, Self::Refused { .. } | Self::ActionDenied { .. })
     }
 
-    /// Whether this failure can be specific to the STS in one region, such as a region that the account has not
+    /// Whether this failure might be limited to the STS in one region, such as a region that the account has not
     /// enabled. AWS returns the same code for an invalid access key.
     pub(super) fn may_be_of_region(&self) -> bool {
         const CODES: [&str; 2] = ["InvalidClientTokenId", "RegionDisabledException"];

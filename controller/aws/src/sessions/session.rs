@@ -55,7 +55,7 @@ pub(super) struct Calls {
 /// - If the STS in one region does not return the account of the credentials, the failure affects only that region. The
 ///   account is valid in all regions.
 /// - Credentials that AWS rejects are replaced, but at most once in five minutes. If no other credentials are
-///   available, the old credentials remain in use, because a rejection can be specific to one region. The controller's
+///   available, the old credentials remain in use, because a rejection might be limited to one region. The controller's
 ///   own credentials remain in use until new credentials are available, because all tenants use them.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -148,7 +148,7 @@ impl Session {
             let answer = AssertUnwindSafe(timeout(FETCH, session.fetch(&tenant))).catch_unwind();
             let answer = match answer.await {
                 Ok(Ok(answer)) => answer,
-                Ok(Err(_)) => Err(session.failure("no answer in time")),
+                Ok(Err(_)) => Err(session.failure("no response in time")),
                 Err(_) => Err(session.failure("the call ended early")),
             };
             session.state.write(|state| state.settle(answer))

@@ -378,7 +378,7 @@ mod tests {
     fn outage() -> CredentialsError {
         CredentialsError {
             step: "a role".into(),
-            kind: FailureKind::Unavailable("no answer in time".to_owned()),
+            kind: FailureKind::Unavailable("no response in time".to_owned()),
         }
     }
 

@@ -1,8 +1,8 @@
 //! The limits on the age of evidence.
 //!
 //! The limits use three clocks: the node's clock sets the date of the signature, the API server's clock sets the date
-//! of the request, and the controller's clock shows the current time. Evidence is never considered fresh because of
-//! only one clock, because STS also has a clock.
+//! of the request, and the controller's clock shows the current time. No single clock can make evidence fresh, because
+//! STS also checks the date with its own clock.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,8 +12,9 @@ use kubelet_attestation::contract::MAX_EVIDENCE_AGE;
 use node_attestation_core::refusal::{Denial, Failure, Refusal};
 use node_attestation_core::time::until;
 
-/// The maximum time by which STS allows the date of a signature to be ahead ("+ 15 min."). With the same limit, a
-/// controller clock that is ten minutes slow does not block nodes. STS rejects a node whose clock is fast.
+/// The maximum time by which STS allows the date of a signature to be ahead ("+ 15 min."). The controller applies the
+/// same limit, so a controller clock that is 10 minutes slow does not block nodes. STS rejects a node whose clock is
+/// fast.
 pub(super) const MAX_AHEAD: Duration = Duration::from_mins(15);
 
 /// The time for which STS accepts a signature.

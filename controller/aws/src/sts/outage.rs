@@ -8,8 +8,8 @@ use node_attestation_core::refusal::{Deferral, Refusal, Unavailable};
 /// STS did not identify the caller. These errors never contain parts of the request or of a response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Outage {
-    /// STS did not answer in time.
-    #[error("STS does not answer in time")]
+    /// STS did not respond in time.
+    #[error("STS did not respond in time")]
     TimedOut,
     /// The connection failed or was closed.
     #[error("cannot reach STS")]
@@ -30,7 +30,7 @@ pub(super) enum Outage {
     #[error("the server that returned status {} is not STS", .0.as_u16())]
     Undecodable(StatusCode),
     /// More signatures were confirmed than the cache can store.
-    #[error("too many signatures were confirmed within minutes")]
+    #[error("STS confirmed too many signatures within minutes")]
     MemoryFull,
     /// The request could not be built.
     #[error("cannot create the request to STS")]

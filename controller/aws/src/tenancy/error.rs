@@ -254,7 +254,7 @@ impl ResolutionError {
 /// The fix, if it is not obvious.
 fn hint(identity: &IdentityRef) -> &'static str {
     if *identity == IdentityRef::controller() {
-        ": create it, or enable the feature AutoControllerIdentityCreator of Cluster API Provider AWS"
+        ": create it, or enable the feature gate AutoControllerIdentityCreator in Cluster API Provider AWS"
     } else {
         ""
     }

@@ -124,7 +124,8 @@ impl Accounts {
                 ConditionStatus::False,
                 reason::NAME_NOT_UNIQUE,
                 format!(
-                    "another Cluster with this name uses account {account}: instances of both have the same ownership tag"
+                    "another Cluster with this name uses account {account}: instances of both Clusters have the same \
+                     ownership tag"
                 ),
             ),
         };

@@ -91,13 +91,13 @@ impl Answers {
             let wrong = ill.join("; ");
             (ConditionStatus::False, reason::CREDENTIALS_UNUSABLE, wrong)
         } else if well.is_empty() && sts_accepts {
-            let message = "STS accepted the credentials; EC2 was not called yet".to_owned();
+            let message = "STS accepted the credentials; EC2 has not been called yet".to_owned();
             (ConditionStatus::True, reason::CREDENTIALS_ACCEPTED, message)
         } else if well.is_empty() {
             let message = "EC2 has not been called yet: no instance has sent a request".to_owned();
             (ConditionStatus::Unknown, reason::PENDING, message)
         } else {
-            let message = format!("EC2 answered in {}", well.join(", "));
+            let message = format!("EC2 responded in {}", well.join(", "));
             (ConditionStatus::True, reason::CREDENTIALS_ACCEPTED, message)
         };
         ConditionReport {
@@ -194,7 +194,7 @@ mod tests {
 
         answers.heard(CLUSTER, "eu-north-1", None);
         let report = answers.credentials(CLUSTER, &[], false);
-        assert_eq!(report.message, "EC2 answered in eu-north-1");
+        assert_eq!(report.message, "EC2 responded in eu-north-1");
     }
 
     #[test]
@@ -207,7 +207,7 @@ mod tests {
         let visited = most_visited(|| {
             answers.heard(CLUSTER, "eu-west-1", None);
             let report = answers.credentials(CLUSTER, &[], false);
-            assert_eq!(report.message, "EC2 answered in eu-west-1");
+            assert_eq!(report.message, "EC2 responded in eu-west-1");
         });
 
         assert!(visited[&Lock::Ec2Answers] < 10, "{visited:?}");

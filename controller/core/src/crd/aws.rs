@@ -11,14 +11,15 @@ use super::schema;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AwsSettings {
-    /// The AWS accounts in which machines can be. Empty: every account of the Cluster's identity.
+    /// The AWS accounts in which machines can be. If empty, every account that the credentials of the Cluster's
+    /// identity can read.
     #[schemars(
         length(max = 64),
         inner(length(max = 12), regex(pattern = "^[0-9]{12}$")),
         extend("x-kubernetes-list-type" = "set")
     )]
     pub accounts: Vec<String>,
-    /// The AWS regions in which machines can be. Empty: every region.
+    /// The AWS regions in which machines can be. If empty, every region.
     #[schemars(
         length(max = 64),
         inner(length(max = 32), regex(pattern = "^[a-z]{2}(-[a-z]+)+-[0-9]{1,2}$")),

@@ -4,8 +4,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// An AWS role that the controller uses for EC2 calls, for the Clusters in this namespace that refer to it. A service
-/// account of the same name in this namespace assumes the role with its token.
+/// An AWS role that the controller uses for EC2 calls, for Clusters in this namespace that refer to this object. The
+/// service account with the same name in this namespace uses its token to assume the role.
 ///
 /// The fields follow the proposal "CAPA: Multi-tenancy" of Cluster API Provider AWS. No other project implements it.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -35,15 +35,15 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AWSServiceAccountIdentitySpec {
-    /// The ARN of the role. Its trust policy names the OIDC provider of the management cluster, and the service
-    /// account.
+    /// The ARN of the role. The role's trust policy must name the OIDC provider of the management cluster, and the
+    /// service account.
     #[serde(rename = "roleARN")]
     #[schemars(
         length(max = 2048),
         regex(pattern = "^arn:[a-z-]+:iam::[0-9]{12}:role/[!-~]+$")
     )]
     pub role_arn: String,
-    /// The name of the session. Empty: the controller derives a name from the name of this object.
+    /// The name of the session. If empty, the controller derives a name from the name of this object.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64), regex(pattern = r"^([\w+=,.@-]{2,64})?$"))]
     pub session_name: String,

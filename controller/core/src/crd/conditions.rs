@@ -17,7 +17,7 @@ pub const AWS_CREDENTIALS_READY: &str = "AWSCredentialsReady";
 pub const AWS_CLUSTER_NAME_UNIQUE: &str = "AWSClusterNameUnique";
 /// Whether the controller read the `ConfigMaps` with endorsement keys, and every entry in them.
 pub const ENDORSEMENT_KEY_LISTS_READ: &str = "EndorsementKeyListsRead";
-/// Whether the certificates for endorsement keys remain valid for the next 90 days.
+/// Whether the endorsement key certificates and their CA certificates remain valid for the next 90 days.
 pub const ENDORSEMENT_CERTIFICATES_VALID: &str = "EndorsementCertificatesValid";
 /// Whether the firmware of all machines measures their boot.
 pub const BOOT_MEASURED: &str = "BootMeasured";
@@ -133,17 +133,17 @@ pub mod reason {
     pub const NAME_NOT_UNIQUE: &str = "NameNotUnique";
     /// The provider of the control plane signs certificates itself, and does not expose the CA key.
     pub const MANAGED_CONTROL_PLANE: &str = "ManagedControlPlane";
-    /// The controller read all lists.
+    /// The controller read all `ConfigMaps` with endorsement keys.
     pub const LISTS_READ: &str = "ListsRead";
     /// A `ConfigMap` is missing or unreadable.
     pub const CONFIG_MAP_UNREADABLE: &str = "ConfigMapUnreadable";
-    /// Entries of a `ConfigMap` are malformed.
+    /// A `ConfigMap` contains malformed entries.
     pub const ENTRIES_MALFORMED: &str = "EntriesMalformed";
-    /// No certificate of an authority or endorsement key expires within 90 days.
+    /// No CA certificate or endorsement key certificate expires within 90 days.
     pub const CERTIFICATES_VALID: &str = "CertificatesValid";
-    /// A certificate of an authority or an endorsement key expires within 90 days.
+    /// A CA certificate or endorsement key certificate expires within 90 days.
     pub const CERTIFICATE_EXPIRES: &str = "CertificateExpires";
-    /// A certificate of an authority or an endorsement key has expired.
+    /// A CA certificate or endorsement key certificate has expired.
     pub const CERTIFICATE_EXPIRED: &str = "CertificateExpired";
     /// No other approver was found.
     pub const NONE_FOUND: &str = "NoneFound";

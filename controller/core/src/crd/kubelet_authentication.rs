@@ -120,31 +120,33 @@ pub struct KubeletAuthenticationSpec {
     )]
     pub audiences: Vec<String>,
     /// Whether attestation is enforced. `Report`: it is not enforced. A condition lists the kubeadm bindings that
-    /// approve requests without evidence, and the Nodes without a node identity; an admission policy warns. `Remove`:
-    /// when every Node has a node identity, the controller removes the bindings and keeps them removed, and the
-    /// admission policy refuses. `RemoveNow`: the same without the wait; Nodes without a node identity cannot renew,
-    /// and the condition lists them. Unset: `Remove` with evidence, and `Report` with `insecure`, where the controller
-    /// does not end an enforcement that is in force.
+    /// approve requests without evidence, and the Nodes without a node identity. An admission policy warns about
+    /// requests that it would reject. `Remove`: when every Node has a node identity, the controller removes the
+    /// bindings and keeps them removed, and the admission policy rejects these requests. `RemoveNow`: like `Remove`,
+    /// but without waiting for the Nodes. Nodes without a node identity cannot renew, and the condition lists them. If
+    /// unset: `Remove` with evidence, and `Report` with `insecure`. With `insecure`, the controller then does not end
+    /// an enforcement that is in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "AutoApproveBindings")]
     pub auto_approve_bindings: Option<AutoApproveBindings>,
     /// The treatment of bootstrap tokens. `Manage`: while attestation is enforced, the controller keeps the token of a
-    /// Machine valid as long as the Machine exists, and then makes it expire. If every authorized attestor has
-    /// evidence, it does the same for the token of a pool. `Ignore`: it does not change tokens.
+    /// Machine valid as long as the Machine exists, and then makes it expire. If every authorized attestor uses
+    /// evidence, the controller does the same for the token of a machine pool. `Ignore`: the controller does not change
+    /// tokens.
     #[serde(default)]
     pub bootstrap_tokens: BootstrapTokens,
     /// Whether existing Nodes can be adopted. `Allow`: with their kubelet certificate and new evidence.
     /// `AllowWithoutEvidence`, only for `insecure`: with only that certificate. `Recover`: only Nodes whose node
-    /// identity was lost, with a certificate of this controller and new evidence. Unset: `Allow` with evidence, and
-    /// `Refuse` with `insecure`.
+    /// identity was lost, with a certificate from this controller and new evidence. If unset: `Allow` with evidence,
+    /// and `Refuse` with `insecure`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Adoption")]
     pub adoption: Option<Adoption>,
     /// Nodes that renew their certificates with the built-in signer of Kubernetes, without evidence, until they have a
     /// node identity. Enforcement does not wait for them. An entry is the name of a Node without the plugin, such as a
-    /// Windows node or a virtual kubelet. The entry `ControlPlane` means the nodes of control-plane Machines, for the
-    /// certificate that kubeadm issued to the first one. Unset: `ControlPlane` if the attestors have evidence and
-    /// autoApproveBindings or adoption is also unset, and otherwise no Node.
+    /// Windows node or a virtual kubelet. The entry `ControlPlane` means the nodes of control-plane Machines, because
+    /// kubeadm issued the certificate of the first of these nodes. If unset: `ControlPlane` if the attestors use
+    /// evidence and autoApproveBindings or adoption is also unset; otherwise, no Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         with = "Vec<String>",
@@ -158,7 +160,8 @@ pub struct KubeletAuthenticationSpec {
     #[serde(default)]
     pub guest_reported_addresses: GuestReportedAddresses,
     /// The ranges, in CIDR notation, for the IP addresses of serving certificates, regardless of their source. DNS
-    /// names are not limited. A range never permits an address that does not belong to the machine. Empty: no limit.
+    /// names are not limited. A range never permits an address that does not belong to the machine. If empty, the
+    /// addresses are not limited.
     #[serde(default)]
     #[schemars(schema_with = "schema::address_ranges")]
     pub serving_address_ranges: Vec<String>,
@@ -245,10 +248,10 @@ impl KubeletAuthenticationSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CertificateSettings {
-    /// The longest validity of certificates, in seconds. A node can request less. With evidence, the default is 604800
-    /// (7 days), and the maximum is 2592000 (30 days). With `insecure`, which cannot renew, the default is 31536000
-    /// (365 days), and the maximum is 31622400 (366 days). With `insecure`, 604800 also means the default, because
-    /// earlier versions wrote it into every object.
+    /// The maximum validity of certificates, in seconds. A node can request a shorter validity. With evidence, the
+    /// default is 604800 (7 days), and the maximum is 2592000 (30 days). With `insecure`, which cannot renew, the
+    /// default is 31536000 (365 days), and the maximum is 31622400 (366 days). With `insecure`, 604800 also means the
+    /// default, because earlier versions wrote it into every object.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i32>", range(min = 600, max = MAX_SECONDS))]
     pub expiration_seconds: Option<u32>,
@@ -306,8 +309,8 @@ choice! {
         Allow,
         /// With only their kubelet certificate, once for each Node. Only for `insecure`.
         AllowWithoutEvidence,
-        /// Only with a certificate of this controller and fresh evidence, if the record was lost or comes from a
-        /// backup.
+        /// Only with a certificate from this controller and fresh evidence, if the node identity was lost or comes from
+        /// a backup.
         Recover,
     }
 }
@@ -357,7 +360,7 @@ pub struct IdentityCounts {
     /// The number of nodes that hold their names.
     #[schemars(with = "i32", range(min = 0))]
     pub live: u32,
-    /// The number of retired node identities: their nodes are gone.
+    /// The number of retired node identities, whose nodes no longer exist.
     #[schemars(with = "i32", range(min = 0))]
     pub tombstones: u32,
 }

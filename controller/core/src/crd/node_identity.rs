@@ -11,7 +11,8 @@ use serde_json::Value;
 use super::schema::{self, immutable, rule_at};
 use super::system_time;
 
-/// The holder of a node name of one Cluster. The controller creates it when a machine first claims the name.
+/// The machine that holds a node name in a Cluster. The controller creates this object when a machine first claims the
+/// name.
 ///
 /// Its name is `<cluster>.<node name>`. A name that is too long or ambiguous is truncated, and contains a digest.
 /// Therefore exactly one object exists for each Cluster and node name.
@@ -28,8 +29,8 @@ use super::system_time;
     namespaced,
     status = "NodeIdentityStatus",
     derive = "PartialEq",
-    doc = "The holder of the name of one node of one Cluster. The controller creates it when a machine first claims the \
-           name.",
+    doc = "The machine that holds a node name in a Cluster. The controller creates this object when a machine first \
+           claims the name.",
     label("clusterctl.cluster.x-k8s.io", ""),
     label("clusterctl.cluster.x-k8s.io/move", ""),
     label("cluster.x-k8s.io/v1beta1", "v1alpha1"),
@@ -174,7 +175,7 @@ pub struct NodeIdentitySpec {
     #[serde(rename = "endorsementKeySHA256")]
     #[schemars(length(max = 64), regex(pattern = schema::SHA256))]
     pub endorsement_key_sha256: Option<String>,
-    /// The boot of the TPM at the time of the claim. An earlier boot means a copy of the TPM, or a TPM that was
+    /// The TPM's start counters and clock at the time of the claim. Lower values show that the TPM was copied or
     /// cleared.
     pub tpm_boot: Option<TpmBoot>,
     /// The generation number of the node name, starting at 1. Certificates of earlier generations are invalid.
@@ -197,11 +198,11 @@ pub struct NodeIdentitySpec {
     #[serde(default)]
     #[schemars(schema_with = "schema::time")]
     pub renewed_until: Option<Time>,
-    /// The boot of the machine's TPM when the last certificate was issued.
+    /// The start counters and clock of the machine's TPM when the last certificate was issued.
     #[serde(default)]
     pub last_tpm_boot: Option<LastTpmBoot>,
     /// The previous generation, whose certificates remain valid until the node uses a certificate of this generation.
-    /// The machine sent stronger evidence with a renewal.
+    /// Set if the machine sent stronger evidence with a renewal.
     #[serde(default)]
     #[schemars(with = "Option<i64>", range(min = 1))]
     pub superseded_generation: Option<u64>,
@@ -242,8 +243,8 @@ pub struct Opened {
     pub stale_node_uid: Option<String>,
 }
 
-/// The counters of a TPM's starts, and its clock: a later boot is greater ("TPM 2.0 Library, Part 2",
-/// `TPMS_CLOCK_INFO`). They decrease only after `TPM2_Clear`, or in an earlier copy of the TPM.
+/// A TPM's start counters and clock. A later boot has greater values ("TPM 2.0 Library, Part 2", `TPMS_CLOCK_INFO`).
+/// They decrease only after `TPM2_Clear`, or in an earlier copy of the TPM.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema,
 )]
@@ -272,7 +273,7 @@ fn within_schema<S: Serializer>(clock: &u64, serializer: S) -> Result<S::Ok, S::
     serializer.serialize_u64((*clock).min(i64::MAX.unsigned_abs()))
 }
 
-/// The boot of a TPM when the last certificate of a generation was issued.
+/// The start counters and clock of a TPM when the last certificate of a generation was issued.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LastTpmBoot {
@@ -283,7 +284,7 @@ pub struct LastTpmBoot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub time: Option<Time>,
-    /// The boot of the TPM.
+    /// The start counters and clock of the TPM.
     pub boot: TpmBoot,
 }
 
@@ -307,7 +308,7 @@ pub struct Tombstone {
     pub until: SystemTime,
 }
 
-/// The reason of a tombstone.
+/// The reason for the retirement of a node identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum TombstoneReason {
     /// The Machine is gone.
@@ -348,7 +349,8 @@ pub struct NodeIdentityStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub last_renewal: Option<Time>,
-    /// The boot of the machine's TPM at that time. Only earlier versions wrote this field, which is now in the spec.
+    /// The start counters and clock of the machine's TPM at that time. Only earlier versions wrote this field, which is
+    /// now in the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_tpm_boot: Option<LastTpmBoot>,
     /// The generation of a certificate that the node presented with evidence. The node identity does not contain this

@@ -42,8 +42,9 @@ pub enum LateProviderIds {
 pub struct EndorsementKeys {
     /// The cloud whose API reports the endorsement key of an instance.
     pub platform: EndorsementKeyPlatform,
-    /// CA certificates, as PEM. One of these CAs must have signed the endorsement key certificate, or a chain that
-    /// leads to it. This is an additional check, because a genuine TPM can still belong to another machine.
+    /// CA certificates, as PEM. One of these CAs must have signed the endorsement key certificate directly, or through
+    /// intermediate certificates. This is an additional check, because a genuine TPM can still belong to another
+    /// machine.
     #[serde(rename = "requireCA")]
     #[schemars(
         length(max = 16),
@@ -104,7 +105,7 @@ pub struct AllowedEndorsementKey {
     #[schemars(length(min = 1, max = 253), regex(pattern = schema::SUBDOMAIN))]
     pub machine: Option<String>,
     /// The provider ID of the Machine. If it ends with a `/`, it is the beginning of a provider ID:
-    /// `metal3://metal/host-7/` is the Machine that has this host.
+    /// `metal3://metal/host-7/` matches the Machine that uses this host.
     #[serde(rename = "providerID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub provider_id: Option<String>,
@@ -119,7 +120,8 @@ pub struct AllowedEndorsementKey {
 pub struct PcrPolicy {
     /// The allowed states. A machine must be in one of them. A state contains registers (0 to 23) with their SHA-256
     /// values. It must contain at least one register that software cannot reset (all except 16 and 23). A register that
-    /// changes by itself can have several values, separated by commas. Empty: every state is accepted and logged.
+    /// changes by itself can have several values, separated by commas. If empty, the controller accepts and logs every
+    /// state.
     #[schemars(schema_with = "schema::pcr_sets")]
     pub allowed: Vec<PcrSet>,
     /// The treatment of the separator that systemd 261 and later extend into the registers 0 to 7, 9 and 12 to 14.
@@ -136,6 +138,6 @@ pub enum OsSeparator {
     Permitted,
     /// A register has its allowed value followed by the separator.
     Required,
-    /// A register has its allowed value.
+    /// A register has its allowed value, without the separator.
     Refused,
 }

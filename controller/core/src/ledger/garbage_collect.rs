@@ -109,8 +109,8 @@ pub enum Swept {
 
 /// Whether the issued certificate must be written to its record. The first write is due one hour after the certificate
 /// is issued. Later, a write is due if the stored expiry time is one day too early, has passed, or is too late. After a
-/// restart of the machine's TPM, a write is due immediately: the stored boot detects a copy of the TPM, and the process
-/// might lose its memory.
+/// restart of the machine's TPM, a write is due immediately, because the sweep needs the stored boot to detect a copy
+/// of the TPM, and a restart of the process loses the observed boot.
 fn is_due(issued: &LastIssued, record: &Record, (now, elapsed): (SystemTime, Duration)) -> bool {
     let starts = |boot: TpmBoot| (boot.resets, boot.restarts);
     if issued.boot.map(starts) > record.known_boot().map(starts) {
@@ -191,12 +191,12 @@ impl RecordLedger {
     /// The earliest expiry time in the report does not depend on these writes, because it comes from records and
     /// memory.
     ///
-    /// The replica that serves the cluster calls this once per minute, while the inventory is complete and the cluster
-    /// is not paused. The sweep deletes a retired record if its certificates expired before `ended_by`. This time is
-    /// not later than `now`, so that a fast clock does not delete records. `now` is the time on the management API
-    /// server, because records store it across restarts. `elapsed` is a monotonic time, used for absences and for the
-    /// age of certificates that this process issued. `listed` contains the names of the Nodes if they were listed since
-    /// the last sweep. This list limits the number of calls, which then does not depend on the number of retired
+    /// The replica that serves the cluster calls this function once per minute, while the inventory is complete and the
+    /// cluster is not paused. The sweep deletes a retired record if its certificates expired before `ended_by`. This
+    /// time is not later than `now`, so that a fast clock does not delete records. `now` is the time on the management
+    /// API server, because records store it across restarts. `elapsed` is a monotonic time, used for absences and for
+    /// the age of certificates that this process issued. `listed` contains the names of the Nodes if they were listed
+    /// since the last sweep. This list limits the number of calls, which then does not depend on the number of retired
     /// records. Other tasks run between pages of records.
     ///
     /// # Errors

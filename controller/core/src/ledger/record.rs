@@ -322,8 +322,8 @@ impl Record {
             .max(whole_seconds(now + longest + GRANT_LAG))
     }
 
-    /// The time at which all certificates of previous holders have expired, and the certificates of a retired record's
-    /// last holder. `None` if no such certificates exist.
+    /// The time at which all certificates of previous holders have expired, including the certificates of a retired
+    /// record's last holder. `None` if no such certificates exist.
     pub(super) fn former_end(&self) -> Option<SystemTime> {
         self.former_until
             .max(self.tombstone.map(|tombstone| tombstone.until))

@@ -33,7 +33,7 @@ mod overdue;
 use deliberation::Deliberation;
 pub(super) use nodes::DueRemoval;
 
-/// The maximum number of steps in a claim. If a name changes to a machine with three other names, the claim needs about
+/// The maximum number of steps in a claim. If a machine with three other names takes over a name, the claim needs about
 /// 12 steps.
 const MAX_STEPS: usize = 24;
 

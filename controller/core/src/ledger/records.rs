@@ -120,7 +120,7 @@ pub struct LastIssued {
     pub time: SystemTime,
     /// The time of issue, on the monotonic clock of the process.
     pub elapsed: Duration,
-    /// The boot of the machine's TPM.
+    /// The start counters and clock of the machine's TPM.
     pub boot: Option<TpmBoot>,
 }
 

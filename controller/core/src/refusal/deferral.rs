@@ -26,7 +26,7 @@ crate::reasons! {
         #[error("machine {0} is not provisioned yet, so its names and addresses are not known")]
         #[cure("Wait for the infrastructure: `kubectl get machines`.")]
         MachineNotProvisioned(String) => "the machine's names and addresses are not known yet",
-        /// The request is for a serving certificate with an address, but the addresses of the cluster's Services are
+        /// The request is for a serving certificate with an address, but the Service addresses of the cluster are
         /// unknown. The infrastructure provider can relay addresses from inside the machine, such as a Service address.
         #[error("the Service addresses of the cluster are unknown, so an address of the machine could be one of them")]
         #[cure("See the condition `ServiceRangesKnown` of the KubeletAuthentication.")]
@@ -35,7 +35,7 @@ crate::reasons! {
         /// attestation.
         #[error("the admission policy, which shows whether attestation is enforced, has not been read yet")]
         #[cure("Restore the workload API server. If a permission is missing, the condition `Ready` names it.")]
-        EnforcementUnknown => "the controller cannot determine yet whether it is responsible",
+        EnforcementUnknown => "the controller cannot determine yet whether it is responsible for the request",
         /// Another machine has an equal or stronger claim to the node name: through its objects, its Node, or the
         /// addresses that its infrastructure reports. The request waits until one machine is renamed or deleted.
         #[error("machines {machine} and {other} have the same node name {node_name}")]
@@ -53,10 +53,10 @@ crate::reasons! {
         #[cure("Restore the management API server, or unpause the Cluster. If a permission is missing, the condition \
                  `Ready` names it.")]
         InventoryUnavailable(#[source] Unavailable) => "the machine could not be looked up",
-        /// The verifier, or a service that it needs, does not answer.
+        /// The verifier, or a service that it needs, does not respond.
         #[error("the verifier is unavailable")]
         #[cure("See the conditions `AWSCredentialsReady` and `AttestorsAvailable`. The log names the service that does \
-                 not answer.")]
+                not respond.")]
         VerifierUnavailable(#[source] Unavailable) => "the evidence could not be verified",
         /// EC2 does not report the instance, its state `running`, its root volume or its first network interface yet.
         /// This is normal for a new instance.
@@ -88,7 +88,8 @@ crate::reasons! {
         /// controller. If adoption is allowed, the node must send the request with its own certificate.
         #[error("Node {0} is running and has no NodeIdentity")]
         #[cure("If the Node is this machine, set `adoption: Allow`. Otherwise, delete the Node.")]
-        NodeAlive(NodeName) => "a running Node already uses this name; if adoption is enabled, it must renew with its own certificate",
+        NodeAlive(NodeName) => "a running Node already uses this name; if adoption is enabled, the Node must renew \
+                                with its own certificate",
         /// The Node with this name has the provider ID of another machine in the cluster, and is not deleted.
         #[error("Node {0} belongs to another machine, {1}")]
         #[cure("Rename one machine. If the other machine now has a different name, delete the Node.")]
@@ -105,7 +106,7 @@ crate::reasons! {
         #[error("the node identity of node {0} keeps changing; retrying")]
         #[cure("No action is needed: the controller retries.")]
         RecordContended(NodeName) => "the node name could not be claimed yet",
-        /// A machine that is being deleted still has the name or address of the serving certificate.
+        /// A machine that is being deleted still has a name or address that the serving certificate request contains.
         #[error("{0} still belongs to machine {1}, which is being deleted")]
         #[cure("Wait until the other machine is deleted.")]
         ServingNameNotFree(ServingName, String) => "a name or address still belongs to a machine that is being deleted",
@@ -114,9 +115,9 @@ crate::reasons! {
         #[cure("No action is needed: the controller retries. If the request stays pending, check the controller's host.")]
         NoEntropy => "the certificate could not be signed yet",
         /// The cluster's CA certificate has expired, or is not valid yet.
-        #[error("the CA certificate is not valid now")]
+        #[error("the CA certificate has expired or is not valid yet")]
         #[cure("Replace the CA certificate, or correct the controller's clock.")]
-        CaNotValid => "the cluster's CA certificate is not valid now",
+        CaNotValid => "the cluster's CA certificate has expired or is not valid yet",
         /// The external signer, which holds the CA key, is unreachable, slow or busy.
         #[error("the external signer is unavailable")]
         #[cure("Check the external signer: its process, its socket and its log.")]

@@ -194,7 +194,7 @@ crate::reasons! {
         /// The request has evidence and is for the built-in client signer. Only this controller's signers verify
         /// evidence. The log and the Event name the correct signer.
         #[error("the request names kubernetes.io/kube-apiserver-client-kubelet instead of {0}")]
-        #[cure("Request the signer that the log and the Event name, as the plugin does.")]
+        #[cure("Request the certificate from the signer that the log and the Event name, as the plugin does.")]
         BuiltInSignerNotUsed(String) => "the built-in signer is not used in this cluster; request the signer of the attestation provider",
         /// A request to the serving signer of kube-controller-manager has a longer validity than the
         /// `KubeletAuthentication` permits. That signer does not shorten it.
@@ -230,7 +230,7 @@ crate::reasons! {
         /// A subject alternative name is not in the required form. A DNS name must be in lower case, without a wildcard
         /// or a trailing dot. An address must have 4 or 16 bytes, and must not be an IPv4-mapped IPv6 address.
         #[error("the subject alternative name {0:?} is not in the required form")]
-        #[cure("Correct the name or address of the Node. The log shows it.")]
+        #[cure("Correct the name or address of the Node. The log shows the invalid value.")]
         ServingNameMalformed(String) => "a name or address is not in the required form",
         /// A subject alternative name occurs twice.
         #[error("the request contains {0} twice")]
@@ -296,11 +296,11 @@ crate::reasons! {
 
         /// The bootstrap token and the request belong to different machines.
         #[error("bootstrap token {0} does not belong to machine {1}")]
-        #[cure("Correct the machine's bootstrap data. If it is correct, treat the request as an attack.")]
+        #[cure("Correct the machine's bootstrap data. If the data is correct, treat the request as an attack.")]
         TokenOfAnotherMachine(TokenId, String) => "the bootstrap token belongs to another machine",
         /// The provider ID does not match the machine of the bootstrap token.
         #[error("the request claims provider ID {0}, but the requester is machine {1}, which has a different provider ID")]
-        #[cure("Correct the machine's bootstrap data. If it is correct, treat the request as an attack.")]
+        #[cure("Correct the machine's bootstrap data. If the data is correct, treat the request as an attack.")]
         ProviderIdOfAnotherMachine(ProviderId, String) => "the provider ID does not match the machine",
         /// The machine is being deleted and has not joined. A machine that has joined can renew its certificate until
         /// it is deleted.
@@ -315,7 +315,8 @@ crate::reasons! {
         AudienceMismatch(Audience) => "the evidence was created for another cluster",
         /// The evidence and the request identify different machines.
         #[error("the evidence identifies {attested}, but the request claims {claimed}")]
-        #[cure("Correct the setting `providerID` on the node. If it is correct, treat the request as an attack.")]
+        #[cure("Correct the setting `providerID` on the node. If the setting is correct, treat the request as an \
+                attack.")]
         AnotherMachine {
             /// The provider ID in the evidence.
             attested: ProviderId,
@@ -342,15 +343,16 @@ crate::reasons! {
         RecordMissing(NodeName) => "the node identity of the certificate no longer exists",
         /// The certificate belongs to a different node identity or to an earlier generation.
         #[error("certificate {1} of node {0} belongs to another node identity or to an earlier generation")]
-        #[cure("If the bootstrap token is valid, no action is needed: the plugin uses it next. After the restore of \
-                 a backup, run `identities restored`.")]
+        #[cure("If the bootstrap token is valid, no action is needed: the plugin uses it next. After you restore a \
+                backup, run `identities restored`.")]
         FormerCertificate(NodeName, CertificateUid) => "the certificate is no longer valid for the node",
         /// The machine has the provider ID of the machine that holds the name, but is a different instance or has a
         /// different TPM.
         #[error("{1} holds node name {0}, but was a different instance or had a different TPM when it joined")]
         #[cure("Investigate immediately. If the change was intended, run `identities reset`, and put a new bootstrap \
                  credential on the node.")]
-        AnotherInstance(NodeName, ProviderId) => "the instance or the TPM of the machine has changed since its join",
+        AnotherInstance(NodeName, ProviderId) => "the instance or the TPM of the machine has changed since the machine \
+                                                  joined",
         /// The counters of the machine's TPM are lower than recorded: the TPM was copied, or an operator cleared it.
         #[error("the TPM counters of {1}, which holds node name {0}, are lower than recorded: the TPM was copied or cleared")]
         #[cure("Investigate immediately: run `identities revoke`, and find the copy. If the TPM was cleared on \
@@ -358,18 +360,18 @@ crate::reasons! {
         TpmRanBackwards(NodeName, ProviderId) => "the TPM counters are lower than recorded",
         /// The machine's TPM is registered for another machine, which holds a different node name.
         #[error("the TPM belongs to {1}, which holds node name {0}")]
-        #[cure("Investigate immediately, and find the copy. Possible causes are swapped boards, and a virtual machine \
-            that was cloned with its TPM.")]
+        #[cure("Investigate immediately. Possible causes are swapped boards, and a virtual machine that was cloned \
+                with its TPM. In the second case, find the clone.")]
         TpmOfAnotherMachine(NodeName, ProviderId) => "the TPM is already registered for another machine",
         /// The key belongs to the node identity of another machine. A copied disk or image contains the key.
         #[error("the key belongs to {1}, which holds node name {0}")]
         #[cure("If the plugin creates another key automatically, no action is needed. Otherwise, run `reset` on the \
-                 copied machine.")]
+                machine that was created from the copy.")]
         KeyOfAnotherMachine(NodeName, ProviderId) => "the key is already registered for another machine",
         /// An operator revoked the machine's certificates. The machine cannot get another certificate until an operator
         /// runs `identities reset --revoked`.
         #[error("generation {1} of node {0} is revoked")]
-        #[cure("Run `identities reset --revoked`, if the machine is allowed to join again.")]
+        #[cure("To allow the machine to join again, run `identities reset --revoked`.")]
         IdentityRevoked(NodeName, u64) => "the machine's certificates were revoked",
     }
     and {

@@ -23,7 +23,8 @@ crate::reasons! {
         } => "the evidence version is not supported; the annotation lists the supported versions",
         /// The evidence is older than allowed.
         #[error("the evidence is too old")]
-        #[cure("Synchronize the clocks. At its next run, the plugin creates new evidence.")]
+        #[cure("Synchronize the clocks of the node and the controller. At its next run, the plugin creates new \
+                evidence.")]
         EvidenceExpired => "the evidence is too old",
         /// The annotation contains a challenge for the machine's TPM. The node responds in another request with the
         /// same key, because a request can be answered only once.
@@ -45,14 +46,14 @@ crate::reasons! {
         #[error("the API server rejected the certificate")]
         #[cure("See the API server's message in the log. The node sends another request.")]
         CertificateRejected => "the API server rejected the certificate",
-        /// 20 minutes after its creation, the request still matches no machine in the cluster. The machine was deleted
-        /// or never existed. No node still waits for the request.
+        /// The request did not match any machine in the cluster within 20 minutes of its creation. The machine was
+        /// deleted or never existed. No node still waits for the request.
         #[error("the machine is still missing 20 minutes after the request")]
         #[cure("Compare the output of `identify` on the node with `spec.providerID` of the Machine.")]
-        MachineMissing => "no machine was found for 20 minutes",
+        MachineMissing => "no machine matched the request within 20 minutes",
         /// The request was approved, but could not be verified within 10 minutes. An approved request must not remain
         /// open. By then, the node has sent another request.
-        #[error("approved, but not verified in time: {0}")]
+        #[error("the request was approved, but could not be verified in time: {0}")]
         #[cure("Find the cause in the log, and correct it. The node sends another request.")]
         UndecidedTooLong(String) => "the request was approved but could not be verified within 10 minutes",
     }

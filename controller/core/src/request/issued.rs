@@ -40,7 +40,7 @@ pub struct Issued {
     pub grant_reason: Option<GrantReason>,
     /// The endorsement key of the TPM that attested the key of a client certificate.
     pub endorsement_key: Option<KeyDigest>,
-    /// The boot of that TPM.
+    /// The start counters and clock of that TPM.
     pub boot: Option<TpmBoot>,
 }
 

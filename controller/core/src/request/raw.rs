@@ -48,7 +48,7 @@ pub enum SignerKind {
     Serving(Provider),
     /// kube-controller-manager's serving signer.
     BuiltInServing,
-    /// The same signer in a cluster without a signer in kube-controller-manager, so that this controller signs.
+    /// The same signer in a cluster in which kube-controller-manager does not sign, so that this controller signs.
     OwnBuiltInServing,
 }
 

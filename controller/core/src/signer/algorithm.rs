@@ -19,7 +19,7 @@ pub(super) const RSA_MODULUS_LEN: RangeInclusive<usize> = 256..=512;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_enums,
-    reason = "an external signer must support each"
+    reason = "an external signer must support each algorithm"
 )]
 pub enum SignatureAlgorithm {
     /// ECDSA on P-256 with SHA-256.

@@ -29,7 +29,7 @@ const FORGET: Duration = Duration::from_mins(5);
 #[command(next_help_heading = "AWS identities of Clusters (management cluster)")]
 #[expect(
     clippy::doc_markdown,
-    reason = "each is an option, and its comment the help of it"
+    reason = "each field is an option, and its comment is the option's help"
 )]
 pub(crate) struct TenancyArguments {
     /// Namespace of Cluster API Provider AWS, with the Secrets of AWSClusterStaticIdentity

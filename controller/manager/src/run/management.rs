@@ -44,7 +44,8 @@ pub(super) struct ManagementArguments {
     /// workload-access.NAMESPACE.CLUSTER, in the namespace of the controller
     #[arg(long, value_name = "WAY", value_enum, default_value_t = AccessOption::ClusterApi)]
     workload_access: AccessOption,
-    /// The time for which a Machine must be missing, in at least two rounds, until its record is retired
+    /// The time for which a Machine must be missing, in at least two rounds, before the controller retires its node
+    /// identity
     #[arg(long, hide = true, value_name = "DURATION", value_parser = humantime::parse_duration)]
     missing_machine_timeout: Option<Duration>,
     /// Time between two inspections of a workload cluster without problems
@@ -60,7 +61,7 @@ pub(super) struct ManagementArguments {
 enum AccessOption {
     /// Cluster API's kubeconfigs, which belong to an administrator
     ClusterApi,
-    /// The controller's own kubeconfigs. For a Cluster without one, Cluster API's kubeconfig
+    /// The controller's own kubeconfigs, or Cluster API's kubeconfig for a Cluster that does not have one
     PreferOwn,
     /// Only the controller's own kubeconfigs
     Own,

@@ -16,8 +16,8 @@ const CONTRACTS: [&str; 2] = ["v1beta2", "v1beta1"];
 #[error("the API server does not serve the kind in the required version")]
 pub(crate) struct NotServed;
 
-/// The API groups. Only the fields in use are decoded, so that another field cannot make the document unreadable. An API
-/// server can return an empty list as null.
+/// The API groups. Only the fields that the controller uses are decoded, so that other fields cannot make the document
+/// unreadable. An API server can return an empty list as null.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Groups {
@@ -37,7 +37,7 @@ struct Version {
     version: String,
 }
 
-/// The resources of a version, with only the fields in use.
+/// The resources of a version, with only the fields that the controller uses.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Resources {

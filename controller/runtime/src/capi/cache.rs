@@ -28,7 +28,8 @@ use crate::watch::{Heard, ReadAlone, required_one_of};
 ///
 /// # Guarantees
 ///
-/// - The cache does not answer before it has listed each kind once. After that, a missing object does not exist.
+/// - The cache does not return results before it has listed each kind once. After that, a missing object does not
+///   exist.
 /// - If the API server is unavailable, the cache keeps the last known objects. Before a decision that depends on them,
 ///   the caller must check that recent events have arrived for every kind.
 /// - The cache keeps only the fields that are used, and no secrets.

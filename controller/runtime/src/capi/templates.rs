@@ -82,7 +82,7 @@ enum Unread {
     List(&'static str, #[source] CallError),
     #[error("cannot read {0}")]
     One(String, #[source] FetchError),
-    #[error("their templates were not read within 30 s")]
+    #[error("could not read the bootstrap templates within 30 s")]
     Late,
 }
 

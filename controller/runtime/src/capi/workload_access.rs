@@ -112,7 +112,7 @@ impl TokenClaims {
         self.lifetime() / 3 * 2 >= OUTAGE
     }
 
-    /// Whether `later` is a token of the same service account that expires later.
+    /// Whether `later` is a token with a later expiry for the same service account.
     pub(crate) fn is_renewed_by(&self, later: &Self) -> bool {
         let accounts = [self, later].map(|claims| (&claims.namespace, &claims.account));
         let [own, other] = accounts;

@@ -30,7 +30,7 @@ const MAX_REFUSAL_LEN: usize = 4096;
 #[non_exhaustive]
 pub enum CallError {
     /// The API server did not respond in time.
-    #[error("the API server did not answer within {} s", .0.as_secs())]
+    #[error("the API server did not respond within {} s", .0.as_secs())]
     Deadline(Duration),
     /// The API server rejected the call, and did not write anything.
     #[error("the API server rejected the call with {} {}: {}", .0.code, .0.reason, .0.message)]

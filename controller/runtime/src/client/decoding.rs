@@ -72,7 +72,7 @@ pub(super) fn reading(processor: &Processor) -> bool {
 #[derive(Debug)]
 pub(crate) struct Decoding<F> {
     inner: F,
-    /// The budget, which the first chunk sets.
+    /// The budget. `None` until the first chunk is read.
     processor: Option<Processor>,
 }
 

@@ -12,10 +12,10 @@ use serde::Deserialize;
 use serde_json::json;
 use tower::BoxError;
 
-/// The message in place of the text of another server.
+/// The message that replaces the text from another server.
 const MESSAGE: &str = "the error is not a Kubernetes Status, and is not shown";
 
-/// The reason in place of the text of another server. Kubernetes does not have this reason, so only the code is
+/// The reason that replaces the text from another server. Kubernetes does not have this reason, so only the code is
 /// relevant.
 const REASON: &str = "NotAStatus";
 

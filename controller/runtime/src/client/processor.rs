@@ -148,7 +148,7 @@ impl Processor {
         });
         tracing::warn!(
             namespace = &*self.namespace,
-            "the API servers of this namespace use too much processor time: their connections are delayed"
+            "the API servers of this namespace use too much CPU time: their connections are delayed"
         );
     }
 

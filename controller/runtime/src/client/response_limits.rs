@@ -117,19 +117,19 @@ const WATCH_DEADLINE: Duration = super::LONGEST_WATCH.saturating_add(Duration::f
 /// A response exceeds a limit, and reading stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Excess {
-    #[error("the API server's answer is longer than {0} bytes")]
+    #[error("the API server's response is longer than {0} bytes")]
     Length(usize),
     #[error("an event of the API server's watch is longer than {0} bytes")]
     Event(usize),
-    #[error("the API server's answer has more than {0} values")]
+    #[error("the API server's response has more than {0} values")]
     Values(usize),
-    #[error("the API server's answer has more objects than the requested {0}")]
+    #[error("the API server's response has more objects than the requested {0}")]
     Items(usize),
     #[error("the API server's list has more than {0} pages")]
     Pages(usize),
     #[error("the API server's page token is longer than {0} bytes")]
     Token(usize),
-    #[error("the answers from API servers exceed the available memory")]
+    #[error("the responses from API servers exceed the available memory")]
     Memory,
     #[error("the connections to the API servers of the namespace exceed its share of the memory")]
     Connections,

@@ -69,8 +69,8 @@ impl ServerTime {
         (ahead > TOLERATED).then(|| {
             let minutes = ahead.as_secs() / 60;
             format!(
-                "the removal of expired revocations: the controller's clock is {minutes} minutes ahead of the management \
-                 API server"
+                "the removal of expired revocations: the controller's clock is {minutes} minutes ahead of the clock of \
+                 the management API server"
             )
         })
     }

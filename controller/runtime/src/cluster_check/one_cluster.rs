@@ -167,7 +167,7 @@ fn authentication(state: &ClusterState) -> Finding {
     let status = authentication.status.as_ref();
     let ready = status.and_then(|status| conditions::find(&status.conditions, READY));
     if let Some(why) = reported(authentication) {
-        let cure = "correct the cause in the message";
+        let cure = "fix the problem that the message describes";
         return Finding::fail(format!("not Ready, {why}"), cure);
     }
     match ready {
@@ -178,7 +178,7 @@ fn authentication(state: &ClusterState) -> Finding {
                     "Ready, but attestors are unavailable ({}): {}",
                     condition.reason, condition.message
                 ),
-                "remove the attestor from spec.authorizedAttestors, or correct the cause in the message",
+                "remove the attestor from spec.authorizedAttestors, or fix the problem that the message describes",
             ),
         },
         Some(ready) => Finding::warn(
@@ -265,9 +265,9 @@ async fn templates(
             "your user needs the permission to list kubeadmcontrolplanes, machinedeployments, machinepools and \
              machines, and to get clusters, their control planes, kubeadmconfigs and kubeadmconfigtemplates",
         ),
-        Ok(without) if without.is_empty() => {
-            Finding::pass("each contains the plugin, or has a machine with a node identity")
-        }
+        Ok(without) if without.is_empty() => Finding::pass(
+            "each bootstrap template contains the plugin, or has a machine with a node identity",
+        ),
         Ok(without) => Finding::warn(
             format!("without the plugin: {}", some(&without)),
             "add the plugin to these bootstrap templates. Until then, autoApproveBindings: Remove waits; if you \

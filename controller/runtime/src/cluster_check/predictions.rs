@@ -24,8 +24,8 @@ const KUBECONFIG: &str = "kubeconfig";
 /// The deadline for all Nodes in one Cluster, because a Cluster can have thousands of Nodes.
 const DEADLINE: Duration = Duration::from_mins(2);
 
-/// The limit on Clusters whose Nodes are predicted at the same time. The Clusters take turns by namespace, because a
-/// tenant can create any number of Clusters whose API servers do not respond.
+/// The limit on Clusters whose predictions run at the same time. The Clusters take turns by namespace, because a tenant
+/// can create any number of Clusters whose API servers do not respond.
 const AT_ONCE: TurnLimits = TurnLimits {
     all: 8,
     of_cluster: 1,
@@ -52,7 +52,7 @@ pub async fn predict(
                 all.extend(predictions);
                 finding
             }
-            Err(error) => Finding::fail(error, "correct the cause in the message"),
+            Err(error) => Finding::fail(error, "fix the problem that the message describes"),
         };
         let cluster = Some(key.to_string());
         let last = checks.iter().rposition(|one| one.cluster == cluster);
@@ -77,7 +77,7 @@ async fn each(
             }
             let _turn = line.turn().await;
             let found = timeout(DEADLINE, Box::pin(predict(&key))).await;
-            let late = |_| Err(format!("no answer in {} s", DEADLINE.as_secs()));
+            let late = |_| Err(format!("no response within {} s", DEADLINE.as_secs()));
             (key, found.unwrap_or_else(late))
         };
         found.boxed_local()
@@ -132,17 +132,17 @@ fn finding(predictions: &[NodePrediction]) -> Finding {
     let (denied, waiting) = (named(State::Fail), named(State::Warn));
     let mut parts = vec![format!("{} Nodes", nodes.len())];
     if !denied.is_empty() {
-        parts.push(format!("requests would be denied from {}", some(&denied)));
+        parts.push(format!("these Nodes would be denied: {}", some(&denied)));
     }
     if !waiting.is_empty() {
-        parts.push(format!("requests would wait from {}", some(&waiting)));
+        parts.push(format!("these Nodes would wait: {}", some(&waiting)));
     }
     if !denied.is_empty() {
         Finding::fail(parts.join("; "), CURE)
     } else if !waiting.is_empty() {
         Finding::warn(parts.join("; "), CURE)
     } else {
-        parts.push("no request would fail a check that works without evidence".to_owned());
+        parts.push("no request would fail the checks that do not require evidence".to_owned());
         Finding::pass(parts.join("; "))
     }
 }
@@ -170,12 +170,12 @@ mod tests {
         assert!(passed.what.starts_with("3 Nodes; no request"), "{passed:?}");
         let waits = found(&[prediction("n1", "deferred")]);
         assert_eq!(waits.state, State::Warn, "{waits:?}");
-        assert_eq!(waits.what, "4 Nodes; requests would wait from n1");
+        assert_eq!(waits.what, "4 Nodes; these Nodes would wait: n1");
         for outcome in ["denied", "failed"] {
             let denied = found(&[prediction("n2", outcome), prediction("n1", "deferred")]);
             assert_eq!(denied.state, State::Fail, "{denied:?}");
-            assert!(denied.what.contains("denied from n2; "), "{denied:?}");
-            assert!(denied.what.ends_with("wait from n1"), "{denied:?}");
+            assert!(denied.what.contains("would be denied: n2; "), "{denied:?}");
+            assert!(denied.what.ends_with("would wait: n1"), "{denied:?}");
         }
     }
 
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(found.pop(), Some((skipped, Ok(None))));
         assert_eq!(found.pop(), Some((other, Ok(Some(Vec::new())))));
         assert_eq!(found.len(), 40);
-        let late = Err("no answer in 120 s".to_owned());
+        let late = Err("no response within 120 s".to_owned());
         assert!(found.into_iter().all(|(_, found)| found == late));
     }
 }

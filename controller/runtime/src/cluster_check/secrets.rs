@@ -144,7 +144,7 @@ pub(super) fn answering(server: &str, claims: Option<&TokenClaims>) -> Finding {
     };
     let hours = claims.lifetime().as_secs() / 3600;
     let what = format!(
-        "{server} answers, but the token is valid for only {hours} h: it would expire during an outage of 10 days"
+        "{server} responds, but the token is valid for only {hours} h: it would expire during an outage of 10 days"
     );
     let cure = "request a token with a lifetime of 720h; if the API server grants a shorter one, increase its option \
         --service-account-max-token-expiration";

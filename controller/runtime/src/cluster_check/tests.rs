@@ -14,7 +14,7 @@ async fn a_hanging_check_fails_at_its_deadline() {
     let found = within(std::future::pending()).await;
 
     assert_eq!(found.state, State::Fail);
-    assert_eq!(found.what, "no answer in 10 s");
+    assert_eq!(found.what, "no response within 10 s");
 }
 
 #[test]

@@ -38,7 +38,7 @@ async fn a_much_larger_response_to_a_write_is_not_kept() {
         if let Err(error) = approved {
             let error = kubelet_attestation::errors::error_chain(&error);
             assert!(
-                error.contains("the API server's answer is longer than 8192 bytes"),
+                error.contains("the API server's response is longer than 8192 bytes"),
                 "{error}"
             );
         }

@@ -171,7 +171,7 @@ impl Client {
     ) -> Result<T, CallError> {
         let begin = Instant::now();
         let answer = timeout(deadline, call).await.unwrap_or_else(|_| {
-            let message = format!("no answer in {} s", deadline.as_secs());
+            let message = format!("no response within {} s", deadline.as_secs());
             Err(Status::deadline_exceeded(message))
         });
         let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);

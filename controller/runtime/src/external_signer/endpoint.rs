@@ -24,7 +24,7 @@ pub struct SignerEndpoint {
 /// The text is not a signer endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "must be unix:// with the absolute path of a socket, of at most {MAX_PATH_LEN} bytes, and optionally \
+    "must be unix:// and the absolute path of a socket (at most {MAX_PATH_LEN} bytes), optionally followed by \
      {KUBELET_SERVING}"
 )]
 pub struct InvalidEndpoint;

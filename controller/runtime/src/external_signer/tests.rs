@@ -242,7 +242,7 @@ async fn an_external_signer_that_hangs_times_out() {
 
     let error = unavailable(&cluster).await;
 
-    assert!(error.contains("no answer in 10 s"), "{error}");
+    assert!(error.contains("no response within 10 s"), "{error}");
     let text = bed.metrics.text(Format::OpenMetrics);
     let line =
         r#"node_attestation_signer_requests_total{operation="Sign",code="DEADLINE_EXCEEDED"} 1"#;

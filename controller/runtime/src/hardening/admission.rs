@@ -159,7 +159,7 @@ fn validations() -> Vec<(String, &'static str, String)> {
         ),
         (
             "!variables.byToken || variables.ourName".to_owned(),
-            "the name of a bootstrap token's request must be a name from kubelet-authenticator",
+            "a request with a bootstrap token must have a name from kubelet-authenticator",
             format!(
                 "'bootstrap tokens can create only requests with names from kubelet-authenticator \
                  ({CSR_NAME_PREFIX}...): nodes of this cluster join through it'"
@@ -211,7 +211,7 @@ fn metadata_bounds() -> [(String, &'static str, String); 4] {
         ),
         bound(
             annotated,
-            "the request must not have annotations except its endorsement key, which must not be longer",
+            "the request must not have annotations except its endorsement key, which has a maximum length",
         ),
         bound(
             all(&["name", "generateName"].map(short)),

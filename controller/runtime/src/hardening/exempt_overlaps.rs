@@ -137,7 +137,7 @@ impl ExemptOverlaps {
         }
         if count > 0 {
             parts.push(format!(
-                "{count} exempt names have two valid certificates, so another holder can be an attacker: {}",
+                "{count} exempt names have two valid certificates, so the second holder might be an attacker: {}",
                 named.join(", ")
             ));
         }

@@ -177,7 +177,7 @@ impl CaKeyHolder {
         self.other.clone()
     }
 
-    /// Sets the cluster's key, as [`hold`](Self::hold) does, and describes the other cluster.
+    /// Sets the cluster's key, as [`hold`](Self::hold) does, and describes the other cluster that has this key.
     pub(super) fn compare(&mut self, key: Option<CaKey>) -> Option<OtherHolder> {
         let other = self.hold(key)?;
         let is_neighbor = self.cluster.namespace == other.namespace;

@@ -193,7 +193,7 @@ impl ClusterRegistry {
         let labels: Option<BTreeMap<String, String>> =
             labels.map(|labels| labels.into_iter().filter(filter).collect());
         let note = format!(
-            "the controller cannot read the KubeletAuthentication, and does not apply this version: {error}"
+            "the controller cannot read this version of the KubeletAuthentication, and does not apply it: {error}"
         );
         let namespace = key.namespace.clone();
         let reported = async move {

@@ -254,7 +254,7 @@ fn ready(phase: &ClusterPhase) -> Option<ConditionReport> {
     Some(not_ready(reason, message))
 }
 
-/// The message about a CA that is not valid now.
+/// The message about a CA certificate that has expired or is not valid yet.
 pub(super) fn out_of_time(why: CaOutOfTime) -> String {
     format!("{why}: the controller cannot sign certificates until the CA is replaced")
 }
@@ -266,7 +266,7 @@ fn kept_up(health: &Health) -> ConditionReport {
     if let Some((gone, IdentityCounts { live, .. })) = health.held_back.zip(health.identities) {
         parts.push(format!(
             "the Machines of {gone} of {live} live node identities are missing, so the controller does not retire \
-             these node identities. If these Machines are permanently deleted, allow it: kubectl annotate \
+             these node identities. If these Machines are permanently deleted, allow the retirement: kubectl annotate \
              kubeletauthentication <name> {ALLOW_RETIREMENT_ANNOTATION}={gone}"
         ));
     }
@@ -343,8 +343,9 @@ fn of_record_attestors(unauthorized: &BTreeMap<String, usize>) -> ConditionRepor
         return report(AUTHORIZED, ConditionStatus::True, reason::AUTHORIZED, "");
     }
     let message = format!(
-        "nodes cannot renew, because the attestor of their node identity is not authorized: {}. Move them to an authorized \
-         attestor, replace their Machines, or authorize it again: node-attestation-controller identities list",
+        "nodes cannot renew, because the attestor of their node identity is not authorized: {}. Move them to an \
+         authorized attestor, replace their Machines, or authorize their attestor again. To list the nodes: \
+         node-attestation-controller identities list",
         counted(unauthorized)
     );
     let reason = reason::ATTESTOR_NOT_AUTHORIZED;

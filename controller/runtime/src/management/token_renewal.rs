@@ -10,7 +10,7 @@
 //!   the request. A token that was not stored expires.
 //! - The write specifies the version of the Secret that was read. If an operator has replaced the Secret in the
 //!   meantime, the Secret is not overwritten.
-//! - The Secret is only updated with a token for the same service account that expires later.
+//! - The Secret is only updated with a token that expires later and belongs to the same service account.
 //! - Errors do not contain a token, or any other part of a response that contains a token.
 
 use std::time::{Duration, SystemTime};
@@ -194,7 +194,7 @@ fn with_token_of(
     let is_renewed = TokenClaims::of(&token).is_some_and(|later| claims.is_renewed_by(&later));
     let text = kubeconfig.with_token(&token).filter(|_| is_renewed);
     text.ok_or(
-        "the API server did not return a token for the same service account that expires later",
+        "the API server did not return a token with a later expiry for the same service account",
     )
 }
 

@@ -90,19 +90,19 @@ metrics! {
     SIGNER_DURATION = Histogram "node_attestation_signer_duration_seconds" &["operation", "code"],
         "Duration of calls to the external signer, including the wait for a turn";
     SIGNER_PROBLEMS = Gauge "node_attestation_signer_problems" NONE,
-        "CAs that the external signer cannot use, from its last status";
+        "CAs that the external signer cannot use, according to its last status";
     CPU = Counter "process_cpu_seconds" NONE,
         "Processor time";
     RESIDENT = Gauge "process_resident_memory_bytes" NONE,
-        "Memory in use";
+        "Resident memory size";
     VIRTUAL = Gauge "process_virtual_memory_bytes" NONE,
-        "Size of the address space";
+        "Virtual memory size";
     THREADS = Gauge "process_threads" NONE,
         "Threads";
     OPEN_FILES = Gauge "process_open_fds" NONE,
         "Open files, including connections";
     MAX_FILES = Gauge "process_max_fds" NONE,
-        "The limit of open files";
+        "Maximum number of open files";
     STARTED = Gauge "process_start_time_seconds" NONE,
-        "The time of the start";
+        "Start time of the process";
 }

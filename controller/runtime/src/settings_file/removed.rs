@@ -10,30 +10,30 @@ const REMOVED: &[(&str, &str)] = &[
     ),
     (
         "spec.builtInRenewal",
-        "for ControlPlane, set exemptNodes: [ControlPlane]; otherwise, remove it",
+        "if the value is ControlPlane, set exemptNodes: [ControlPlane] instead; otherwise, remove the field",
     ),
     (
         "spec.reenrolment",
-        "remove it: a machine gets a new certificate with evidence while its Node is down",
+        "remove the field: a machine gets a new certificate with evidence while its Node is down",
     ),
     (
         "spec.nameReuse",
         concat!(
-            "remove it; to find out when another machine can get a node name, see ",
+            "remove the field; to find out when another machine can get a node name, see ",
             page_url!("architecture.md#one-behavior-for-each-policy")
         ),
     ),
     (
         "spec.staleNodes",
-        "remove it: the controller deletes the Node of the previous holder of a name",
+        "remove the field: the controller deletes the Node of the previous holder of a name",
     ),
     (
         "spec.tpm.pcrPolicy.mode",
-        "remove it: a policy enforces the values in allowed; without values, it only records",
+        "remove the field: a policy enforces the values in allowed; without values, it only records",
     ),
     (
         "spec.tpm.pcrPolicy.bank",
-        "remove it: the length of the values in allowed determines the bank",
+        "remove the field: the length of the values in allowed determines the bank",
     ),
 ];
 

@@ -239,10 +239,10 @@ fn a_removed_field_is_refused_with_its_replacement() {
         "type": "object", "properties": {"adoption": {"type": "string"}},
     }}});
     for (field, replacement) in [
-        ("reenrolment", "remove it"),
+        ("reenrolment", "remove the field"),
         (
             "builtInRenewal",
-            "for ControlPlane, set exemptNodes: [ControlPlane]",
+            "if the value is ControlPlane, set exemptNodes: [ControlPlane]",
         ),
     ] {
         let mut found = Vec::new();

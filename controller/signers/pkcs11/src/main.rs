@@ -118,8 +118,8 @@ struct Arguments {
     /// Label of the token
     #[arg(long, value_name = "LABEL")]
     token_label: String,
-    /// File whose first line is the PIN of the token's user. Only the signer's user must have access to it.
-    /// Alternatively, root owns the file, and the signer's group can read it
+    /// File whose first line is the PIN of the token's user. Only the signer's user is allowed to have access to it.
+    /// Alternatively, root can own the file, and the signer's group can read it
     #[arg(long, value_name = "FILE")]
     pin_file: PathBuf,
     /// Directory with one file for each CA: the label of its private key, its Cluster, and its certificate. The signer

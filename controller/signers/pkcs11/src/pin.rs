@@ -39,7 +39,8 @@ enum PinErrorSource {
     #[error("it is longer than {MAX_LEN} bytes")]
     TooLong,
     #[error(
-        "its first line is empty, and would cost one of the token's login attempts: write the PIN to this line"
+        "its first line is empty, and a login with an empty PIN would use one of the token's login attempts: write the \
+         PIN to this line"
     )]
     Empty,
 }

@@ -28,7 +28,7 @@ const GOOD_FOR: Duration = Duration::from_secs(3);
 const STATUS_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The health of a token that does not respond.
-const BUSY: &str = "the token has not answered earlier calls";
+const BUSY: &str = "the token has not responded to earlier calls";
 
 /// The maximum number of problems in a response, and the maximum length of each text. The controller reads at most 4
 /// KiB.
@@ -207,7 +207,7 @@ impl<T: Keys> Service<T> {
         answer.map_err(|error| {
             let error = chain(&error);
             if let Ok(left_out) = self.lines.take(&authority.cluster.namespace) {
-                tracing::error!(error, left_out, "the token did not answer");
+                tracing::error!(error, left_out, "the token did not respond");
             }
             Status::unavailable(error)
         })

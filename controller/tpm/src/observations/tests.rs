@@ -85,8 +85,8 @@ fn a_ca_that_expires_within_90_days_is_reported_with_its_date() {
     );
     assert_eq!(
         message,
-        "\"CN=an ending root\" (requireCA) expires on 2026-04-01. From then on, machines are denied: list a certificate \
-         of the CA with a later expiry, or remove requireCA"
+        "\"CN=an ending root\" (requireCA) expires on 2026-04-01. From then on, the controller denies the affected \
+         machines: add a certificate of the CA with a later expiry, or remove requireCA"
     );
     let (_, reason, message) = said(&observations, &policy, CERTIFICATES, expires + second);
     assert_eq!(reason, "CertificateExpired");

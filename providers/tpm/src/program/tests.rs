@@ -25,7 +25,7 @@ fn script(text: &str) -> (Script, PathBuf) {
 
 type Script = (MutexGuard<'static, ()>, TempDir);
 
-/// Sends a question to the program. The answer is a number.
+/// Sends a request to the program. The answer is a number.
 fn asked(program: &Path, time: Duration) -> Result<u8, Failure> {
     asked_for(program, time)
 }
@@ -139,7 +139,7 @@ fn a_helper_of_the_first_version_supports_a_join() {
 #[test]
 fn the_error_for_an_unsupported_command_names_the_helpers_package() {
     for line in [
-        // The first version of the TPM helper does not support the questions from `doctor`.
+        // The first version of the TPM helper does not support the requests from `doctor`.
         r#"{"Err":"Question"}"#,
         // A later version defines this error.
         r#"{"Err":"Later"}"#,
@@ -189,7 +189,7 @@ fn a_helper_that_hangs_times_out() {
 
     let error = asked(&program, Duration::from_millis(50)).unwrap_err();
 
-    assert!(error.what().contains("did not answer within"), "{error}");
+    assert!(error.what().contains("did not respond within"), "{error}");
     assert!(error.remedy().contains("`tpm2_flushcontext -s`"), "{error}");
 }
 

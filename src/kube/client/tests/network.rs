@@ -18,7 +18,10 @@ fn a_server_that_sends_no_response_times_out() {
         let began = Instant::now();
         let error = client(&server).get(NAME, short()).unwrap_err();
 
-        assert!(is(&error, "did not answer in time"), "{fault:?}: {error:?}");
+        assert!(
+            is(&error, "did not respond in time"),
+            "{fault:?}: {error:?}"
+        );
         assert!(began.elapsed() < Duration::from_secs(10), "{fault:?}");
     }
 }
@@ -273,5 +276,5 @@ fn the_error_reports_a_server_without_tls() {
         .get(NAME, soon())
         .unwrap_err();
 
-    assert!(is(&error, "does not answer with TLS"), "{error}");
+    assert!(is(&error, "does not respond with TLS"), "{error}");
 }

@@ -35,7 +35,7 @@ use verifier::RubberStamp;
 #[derive(Debug, Parser)]
 #[command(name = "null-attestation-controller")]
 enum Cli {
-    /// Serve one workload cluster, or a management cluster's
+    /// Serve one workload cluster, or the workload clusters of a management cluster
     Run(Box<Run>),
 }
 
@@ -54,14 +54,15 @@ struct Run {
     inventory: Option<PathBuf>,
     #[arg(long)]
     settings: Option<PathBuf>,
-    /// In place of the lifetime in the settings; can be shorter than a Kubernetes signer's 600 s
+    /// Lifetime of certificates, instead of the lifetime in the settings. Can be shorter than 600 s, the minimum of
+    /// Kubernetes signers
     #[arg(long, value_parser = humantime::parse_duration)]
     certificate_duration: Option<Duration>,
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[arg(short, long)]
     verbose: bool,
-    /// Die, as by kill -9, when this has been done and before anything follows it
+    /// Kill the program, as with kill -9, immediately after this step
     #[arg(long, value_enum)]
     crash_after: Option<CrashPoint>,
     /// Panic while the evidence of this node is appraised

@@ -37,7 +37,8 @@ pub(crate) struct Management {
     metrics_bind_address: Option<SocketAddr>,
     #[arg(long)]
     health_addr: Option<SocketAddr>,
-    /// Write the longest times in milliseconds for which locks were held to this file, twice a second
+    /// File to which the program writes, twice per second, the longest time for which each lock was held, in
+    /// milliseconds
     #[arg(long)]
     lock_times: Option<PathBuf>,
 }

@@ -13,7 +13,7 @@ use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate};
 /// The only name in the certificate of [`ConnectionFault::AnotherName`].
 pub const OTHER_NAME: &str = "another-server.test";
 
-/// The protocol names in TLS.
+/// The ALPN protocol names.
 pub(super) const HTTP_2: &[u8] = b"h2";
 const HTTP_1: &[u8] = b"http/1.1";
 

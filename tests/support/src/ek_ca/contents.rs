@@ -128,7 +128,7 @@ impl EkContents {
     }
 }
 
-/// The `GeneralNames` of a directory name that contains the attributes of the TPM.
+/// A `GeneralNames` value with a directory name that contains the TPM attributes.
 fn model() -> Vec<u8> {
     let attributes = TPM.map(|(arcs, value)| {
         let pair = [oid(arcs), tlv(UTF8_STRING, value.as_bytes())];

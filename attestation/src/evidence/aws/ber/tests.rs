@@ -103,11 +103,11 @@ fn invalid_or_unsupported_ber_is_refused_with_the_reason() {
         (&[0x04, 0xff], "a length is too large"),
         (
             &[0x24, 0x80, 0x24, 0, 0, 0],
-            "a part of an octet string has a different type",
+            "a part of an octet string is not a primitive octet string",
         ),
         (
             &[0x24, 0x80, 0x30, 0, 0, 0],
-            "a part of an octet string has a different type",
+            "a part of an octet string is not a primitive octet string",
         ),
         (&[0x24, 3, 0x04, 2, 7, 7], "it is truncated"),
         (&[0x04, 0, 0], "it has trailing bytes"),

@@ -280,7 +280,7 @@ async fn a_region_that_hangs_times_out_and_does_not_delay_other_regions() {
     assert!(
         hung.unwrap_err()
             .to_string()
-            .contains("did not answer in time")
+            .contains("did not respond in time")
     );
     assert!(begin.elapsed() <= Limits::default().calls.call + Limits::default().window);
 }

@@ -313,11 +313,11 @@ async fn a_hanging_key_query_times_out_and_is_retried_later() {
 
     let hung = key_of(&cluster, &instance).await.unwrap_err().to_string();
 
-    assert_eq!(hung, "EC2 in eu-west-1 did not answer in time");
+    assert_eq!(hung, "EC2 in eu-west-1 did not respond in time");
     // A response can take longer on a busy machine.
     for _ in 0..100 {
         match key_of(&cluster, &instance).await {
-            Err(late) if late.to_string().ends_with("did not answer in time") => {}
+            Err(late) if late.to_string().ends_with("did not respond in time") => {}
             answered => return assert!(answered.unwrap().is_some()),
         }
     }

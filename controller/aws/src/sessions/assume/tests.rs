@@ -139,8 +139,8 @@ fn only_a_refusal_by_sts_is_permanent() {
     assert_eq!(failed, FailureKind::Unavailable(detail));
 }
 
-/// Assumes a role from a session with the tags of EKS Pod Identity. The role allows `sts:TagSession` if this is
-/// specified.
+/// Assumes a role from a session with the tags of EKS Pod Identity. The role allows `sts:TagSession` if `allows` is
+/// true.
 async fn assumed_with_tags(
     allows: bool,
     fields: &[(&str, Value)],

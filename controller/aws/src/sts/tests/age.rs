@@ -81,7 +81,7 @@ async fn a_clock_skew_of_10_minutes_is_accepted() {
             .await
             .unwrap();
     }
-    // The date is the clock of the node.
+    // The date comes from the node's clock.
     for date in ["20260101T115000Z", "20260101T121000Z"] {
         let bed = Bed::start();
         let mut node = bed.instance();

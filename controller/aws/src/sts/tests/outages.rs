@@ -93,7 +93,7 @@ async fn an_sts_call_without_a_response_times_out() {
 
         let said = given_up(&bed, |service| !service.calls().is_empty()).await;
 
-        assert!(said.ends_with("STS does not answer in time"), "{said}");
+        assert!(said.ends_with("STS did not respond in time"), "{said}");
         bed.verify(&bed.instance()).await.unwrap();
     }
     let bed = Bed::start();
@@ -102,7 +102,7 @@ async fn an_sts_call_without_a_response_times_out() {
 
     let said = given_up(&bed, |service| service.connections() > 0).await;
 
-    assert!(said.ends_with("STS does not answer in time"), "{said}");
+    assert!(said.ends_with("STS did not respond in time"), "{said}");
     bed.verify(&bed.instance()).await.unwrap();
 }
 

@@ -106,7 +106,7 @@ async fn accepted_credentials_are_reported_before_the_first_instance() {
         (ready.holds, ready.reason),
         (ConditionStatus::True, "CredentialsAccepted")
     );
-    let message = "STS accepted the credentials; EC2 was not called yet; the session ends at ";
+    let message = "STS accepted the credentials; EC2 has not been called yet; the session ends at ";
     assert!(ready.message.starts_with(message), "{}", ready.message);
     assert!(case.ec2.calls().is_empty());
 }

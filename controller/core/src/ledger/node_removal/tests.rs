@@ -14,7 +14,7 @@ use crate::testing::records::{
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// A Node `n1` that was created at this hour, with the provider ID of a machine.
+/// A Node `n1` that was created at the hour `created`, with the provider ID of `machine` if it is set.
 fn node_of(machine: Option<&str>, is_up: bool, created: u32) -> Node {
     Node {
         uid: "of-machine".to_owned(),

@@ -20,7 +20,7 @@ pub struct RecordHolder {
     pub machine_name: Option<String>,
     /// The endorsement key of the machine's TPM, if the evidence contained one.
     pub endorsement_key: Option<KeyDigest>,
-    /// The boot of the TPM at the time of the claim.
+    /// The TPM's start counters and clock at the time of the claim.
     pub boot: Option<TpmBoot>,
 }
 

@@ -127,7 +127,7 @@ fn a_record_with_hostile_times_ends_at_a_time_that_can_be_written() {
     let last = SystemTime::from(last);
     assert_eq!(whole_seconds(last), last);
     let mut revoked = record_of(identity("m1"));
-    // A revocation in the future counts from its claim.
+    // If the time of a revocation is in the future, the time of the claim is used instead.
     revoked.opened.time = last;
     revoked.revoked = Some(Revoked {
         generation: 1,

@@ -75,7 +75,7 @@ impl<'a> View<'a> {
         knows.then(|| self.candidates(name, machine).next())?
     }
 
-    /// Whether the `KubeadmConfig` was read. True if the Machine does not have a `KubeadmConfig`.
+    /// Whether the `KubeadmConfig` was read. Also true if the Machine does not have a `KubeadmConfig`.
     fn knows_config(self, machine: &objects::Machine) -> bool {
         machine.config.is_none() || self.config(machine).is_some()
     }

@@ -126,7 +126,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether this `KubeadmConfig` is still to be read for these referrers. Only the config of a pool is read again.
+    /// Whether this `KubeadmConfig` must still be read for these referrers. Only the config of a pool is read again.
     pub(super) fn is_wanted(self, need: Need, config: &str) -> bool {
         match need {
             Need::Joining | Need::All => self.is_unread(config),

@@ -1,4 +1,4 @@
-//! `KubeadmConfig`: it identifies the owner of a bootstrap token, and can contain the Node name.
+//! `KubeadmConfig`, which identifies the owner of a bootstrap token, and can contain the Node name.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kubelet_attestation::names::NodeName;

@@ -19,7 +19,7 @@ use super::{
 /// The label on every control-plane Machine. Its value is ignored.
 const CONTROL_PLANE_LABEL: &str = "cluster.x-k8s.io/control-plane";
 
-/// The label with the name of a Machine's pool, or with a digest of this name if it is long.
+/// The label with the name of a Machine's pool, or with a digest of this name if the name is long.
 const POOL_LABEL: &str = "cluster.x-k8s.io/pool-name";
 
 /// The condition on a Machine that reports whether its node is attested.

@@ -71,8 +71,8 @@ impl Configs {
         self.again.get(name).is_none_or(|at| *at <= now)
     }
 
-    /// The names of the configs that are due for this type of referrer. Of the configs that were never read, only those
-    /// after the name `after`. The empty string sorts first.
+    /// The names of the configs that are due for this type of referrer. A config that was never read is included only
+    /// if its name comes after `after`. The empty string sorts first.
     pub(super) fn due(
         &self,
         referrer: Referrer,

@@ -46,8 +46,8 @@ impl Members {
         self.configs.is_due(config, now)
     }
 
-    /// The `KubeadmConfig`s that must be read for this type of referrer. Of those that were never read, only those
-    /// after the name `after`.
+    /// The `KubeadmConfig`s that must be read for this type of referrer. A config that was never read is included only
+    /// if its name comes after `after`.
     pub(in crate::capi) fn due(
         &self,
         referrer: Referrer,

@@ -40,9 +40,9 @@ pub(in crate::management) fn set(
     };
     let message = format!(
         "{kind}: {service} does not provide the CA key of the cluster, does not sign client certificates for kubelet \
-         requests, and does not accept bootstrap tokens. Nodes cannot join with this controller. They \
-         cannot get serving certificates from it either, because these require the node identity from a join. Let the \
-         nodes join with the authentication of {service}, and delete the KubeletAuthentication"
+         requests, and does not accept bootstrap tokens. Nodes cannot get client certificates from this controller, or \
+         serving certificates, which require a node identity. Let the nodes join with the authentication of {service}, \
+         and delete the KubeletAuthentication"
     );
     let report = report(
         SUPPORTED,

@@ -73,8 +73,8 @@ pub(super) enum EnableError {
     #[error(transparent)]
     Invalid(#[from] InvalidOwnAttestors),
     #[error(
-        "the KubeletAuthentication was created by a user and authorizes different attestors: change it, or \
-         remove the annotation or variable of the Cluster"
+        "the KubeletAuthentication was created by a user and authorizes different attestors: change its \
+         authorizedAttestors, or remove the annotation or variable of the Cluster"
     )]
     MadeByPerson,
     /// The message from the API server.

@@ -36,7 +36,7 @@ fn cluster() -> Cluster {
 /// The number of examples. Each reason has one.
 const REASONS: usize = 19;
 
-/// An example of a reason. The match has no default arm, so each new reason requires an example.
+/// The number of the example for this reason. The match has no default arm, so each new reason requires an example.
 fn number(why: &NotReady) -> usize {
     match why {
         NotReady::ClusterNotFound(_) => 0,

@@ -86,7 +86,7 @@ pub(super) fn without_identity(
     let effect = if is_enforced {
         "and cannot renew their certificates"
     } else {
-        "which they get when they join with the plugin"
+        "which is created when a Node's machine joins with the plugin"
     };
     Some(format!(
         "{at_least}{count} Nodes have no node identity, {effect}: {}",

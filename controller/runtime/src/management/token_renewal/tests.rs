@@ -264,7 +264,7 @@ async fn tokens_with_short_lives_cause_one_write_in_30_seconds() {
 #[tokio::test(start_paused = true)]
 async fn a_response_without_a_later_token_of_the_account_is_not_stored() {
     const NOT_LATER: &str =
-        "the API server did not return a token for the same service account that expires later";
+        "the API server did not return a token with a later expiry for the same service account";
     const INVALID: &str = "the response to the token request is invalid";
     let foreign = ACCOUNT.replace("node-attestation-controller", "default");
     let with_line = format!("{}\n  exec: {{}}", next());

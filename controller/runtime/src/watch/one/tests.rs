@@ -1,4 +1,4 @@
-//! Tests of each kind that is read, with each hostile value in each of its fields.
+//! Tests that read each kind with hostile values in every field.
 
 use http_body_util::Full;
 use hyper::Response;

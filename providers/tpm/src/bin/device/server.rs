@@ -1,4 +1,4 @@
-//! Reads one question and writes its answer.
+//! Reads one request and writes its answer.
 
 use std::io::{self, BufRead as _, Read as _, Write as _};
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::protocol::{Ask, DeviceError, MAX_LINE_LEN, Question, Version};
 use crate::tpm::Device;
 
-/// Reads a question from standard input and writes its answer to standard output.
+/// Reads a request from standard input and writes its answer to standard output.
 pub(crate) fn answer_one() -> io::Result<()> {
     // Otherwise, a process that waits for its TPM could continue to run indefinitely after its parent exits.
     set_parent_process_death_signal(Some(Signal::KILL))?;
