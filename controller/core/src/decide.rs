@@ -198,8 +198,7 @@ impl Deciding<'_> {
             let signer = provider.client_signer();
             return Err(Decision::Ignore(Ignored::AnotherSigner(signer)));
         };
-        // The node identity must not expire later than the certificate, and the certificate must not expire later than
-        // the CA.
+        // The certificate must not expire later than the CA.
         let left = until(signer.not_after(), now);
         let longest = context.longest_lifetime.min(left);
         let csr = self
