@@ -151,7 +151,7 @@ fn signs_serving(authentication: &KubeletAuthentication) -> bool {
 }
 
 /// Checks that the Cluster has a `KubeletAuthentication` that is Ready.
-fn authentication(state: &ClusterState) -> Finding {
+pub(super) fn authentication(state: &ClusterState) -> Finding {
     if let Some(error) = &state.unreadable {
         return Finding::fail(
             format!("cannot parse the KubeletAuthentication: {error}"),

@@ -1,15 +1,11 @@
 //! Determines the desired state of one cluster from the management cluster's objects, without input or output.
 
-use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
 use kubelet_attestation::ensure;
-use kubelet_attestation::names::Audience;
-use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationSpec};
-use node_attestation_core::serving::AddressRange;
-use node_attestation_core::signer::Signer;
+use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::verifier::Verifiers;
 
 use crate::capi::{Cluster, ClusterCa, TenantKubeconfig, is_paused};
@@ -17,6 +13,7 @@ use crate::capi::{Cluster, ClusterCa, TenantKubeconfig, is_paused};
 use super::Settings;
 use super::ca_key_registry::{CaKey, OtherHolder};
 use super::conditions::not_ready::NotReady;
+use super::configuration::Configuration;
 use super::kept_authentications::KeptAuthentication;
 use super::single_object::Observed;
 use crate::watch::Unreadable;
@@ -24,7 +21,7 @@ use crate::watch::Unreadable;
 mod parsed;
 
 pub(super) use parsed::Parsed;
-use parsed::{ParsedCa, ParsedKubeconfig, ParsedSpec, digest};
+use parsed::{ParsedCa, digest};
 
 /// The management cluster's objects that configure one cluster.
 #[derive(Debug, Default)]
@@ -68,20 +65,14 @@ impl Sources {
     }
 }
 
-/// The configuration of a served cluster.
+/// The desired state of a served cluster.
 #[derive(Debug)]
 pub(super) struct Service {
-    pub(super) spec: KubeletAuthenticationSpec,
-    pub(super) cluster: Cluster,
+    pub(super) configuration: Configuration,
     pub(super) kubeconfig: Arc<TenantKubeconfig>,
     pub(super) ca: Arc<ClusterCa>,
-    /// The signer that uses this CA.
-    pub(super) signer: Arc<Signer>,
     /// Whether the controller has an external signer, although the Secret contains the key.
     pub(super) signer_unused: bool,
-    pub(super) verifiers: Verifiers,
-    pub(super) audiences: Vec<Audience>,
-    pub(super) serving_address_ranges: Vec<AddressRange>,
     pub(super) fingerprint: Fingerprint,
 }
 
@@ -218,25 +209,21 @@ pub(super) fn service(
     let signer = ca.signer().cloned();
     let signer = signer.ok_or(NotReady::CaKeyNotFound(ca_name))?;
     let of_spec = parsed.spec(authentication);
-    let audiences = audiences(&of_spec, &of_ca, &of_kubeconfig)?;
-    of_spec.combination.clone().map_err(NotReady::Settings)?;
-    let serving_address_ranges = of_spec.address_ranges.clone();
-    let serving_address_ranges = serving_address_ranges.map_err(NotReady::ServingAddressRange)?;
+    let checked = of_spec.checked.clone().map_err(NotReady::Spec)?;
     let fingerprint = Fingerprint::of(
         authentication,
         cluster,
         [&of_spec.digest, &of_kubeconfig.digest, &of_ca.digest],
     );
+    let of_cas = of_kubeconfig.audiences.iter().chain(&of_ca.audiences);
+    let of_cas = of_cas.cloned();
+    let configuration =
+        Configuration::new(spec, checked, cluster.clone(), of_cas, verifiers, signer);
     Ok(Some(Service {
-        spec: spec.clone(),
-        cluster: cluster.clone(),
+        configuration,
         kubeconfig,
         ca,
-        signer,
         signer_unused,
-        verifiers,
-        audiences,
-        serving_address_ranges,
         fingerprint,
     }))
 }
@@ -276,18 +263,6 @@ impl Parsed {
             self.forget_kubeconfig();
         }
     }
-}
-
-fn audiences(
-    spec: &ParsedSpec,
-    ca: &ParsedCa,
-    kubeconfig: &ParsedKubeconfig,
-) -> Result<Vec<Audience>, NotReady> {
-    let own = spec.audiences.as_ref();
-    let own = own.map_err(|error| NotReady::Audience(error.clone()))?;
-    let all = kubeconfig.audiences.iter().chain(&ca.audiences).chain(own);
-    let audiences: BTreeSet<Audience> = all.cloned().collect();
-    Ok(audiences.into_iter().collect())
 }
 
 fn value<'a>(secret: &'a Secret, key: &str) -> &'a [u8] {
