@@ -74,7 +74,7 @@ pub(super) struct PeriodicTasks {
     sweep_failures: Failures,
     machine_conditions: MachineConditions,
     pub(super) sync_period: Duration,
-    admission: admission::Settings,
+    admission: admission::AdmissionSettings,
     /// Whether the last inspection applied the admission policy.
     is_policy_applied: bool,
     inspection: Option<Inspection>,
@@ -116,7 +116,7 @@ impl PeriodicTasks {
             sweep_failures: Failures::default(),
             machine_conditions,
             sync_period: settings.sync_period.unwrap_or(SYNC_PERIOD),
-            admission: admission::Settings {
+            admission: admission::AdmissionSettings {
                 attestors: context.verifiers.providers().into_iter().collect(),
                 exempt: context.exempt_nodes.names(BTreeSet::new()),
                 enforced: false,
