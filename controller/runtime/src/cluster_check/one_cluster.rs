@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Api, ListParams};
+use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::conditions::{self, ATTESTORS_AVAILABLE, READY};
 use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationSpec, NodeIdentity};
 
@@ -261,7 +262,7 @@ async fn templates(
     let found = inventory.without_plugin(&Recorded::of_live(live)).await;
     match found {
         Err(error) => Finding::fail(
-            error,
+            error_chain(&error),
             "your user needs the permission to list kubeadmcontrolplanes, machinedeployments, machinepools and \
              machines, and to get clusters, their control planes, kubeadmconfigs and kubeadmconfigtemplates",
         ),

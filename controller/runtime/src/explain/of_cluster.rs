@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::snapshot::ClusterSnapshot;
 use super::{BoxError, ExplainError, Explainer, Offline};
-use crate::capi::{CapiInventory, ClusterCa, ObjectKey, TenantKubeconfig};
+use crate::capi::{CaRefused, CapiInventory, ClusterCa, ObjectKey, TenantKubeconfig};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::clock;
 use crate::hardening::{admission, revocation, service_ranges};
@@ -214,15 +214,29 @@ async fn read_service_ranges(context: &Context, access: &ClusterAccess) -> Optio
     }
 }
 
+/// The CA in a Secret cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum UnusableCa {
+    #[error("cannot read Secret {name}")]
+    Unread { name: String, source: CallError },
+    #[error("Secret {0} does not exist")]
+    Absent(String),
+    #[error("Secret {name} is not accepted")]
+    Refused { name: String, source: CaRefused },
+}
+
 /// The CA in the Secret with this name.
-fn accepted(found: Result<Option<Secret>, CallError>, name: &str) -> Result<ClusterCa, String> {
-    let secret = found.map_err(|error| {
-        let error = error_chain(&error);
-        format!("cannot read Secret {name}: {error}")
+fn accepted(found: Result<Option<Secret>, CallError>, name: &str) -> Result<ClusterCa, UnusableCa> {
+    let name = || name.to_owned();
+    let secret = found.map_err(|source| UnusableCa::Unread {
+        name: name(),
+        source,
     })?;
-    let secret = secret.ok_or_else(|| format!("Secret {name} does not exist"))?;
-    ClusterCa::from_secret(&secret)
-        .map_err(|error| format!("Secret {name} is not accepted: {}", error_chain(&error)))
+    let secret = secret.ok_or_else(|| UnusableCa::Absent(name()))?;
+    ClusterCa::from_secret(&secret).map_err(|source| UnusableCa::Refused {
+        name: name(),
+        source,
+    })
 }
 
 /// The name of the program that signs, the audiences of the CA in the Secret with this name, and a signer for the
@@ -240,6 +254,7 @@ fn signer_of(
             Ok((who, ca.audiences().collect(), signer))
         }
         Err(why) => {
+            let why = error_chain(&why);
             notes.push(format!(
                 "{why}; the checks assume that it has the kubeconfig's CA with its key"
             ));

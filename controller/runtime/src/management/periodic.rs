@@ -320,7 +320,6 @@ impl PeriodicTasks {
             Some(paths.unwrap_or_else(|error| (AutoApprove::NotReviewed, error.to_string())));
         let approvers = other_approvers::read(self.access.client());
         let approvers = part_within(REPORT_WITHIN, approvers).await;
-        let approvers = approvers.map_err(|error| error.to_string());
         health.approvers = Some(if self.context.signer.signs_kubelet_serving() {
             approvers.map(other_approvers::OtherApprovers::with_signers)
         } else {
