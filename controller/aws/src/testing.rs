@@ -14,7 +14,7 @@ use crate::credentials::ClusterTenant;
 use crate::credentials::{Credentials, CredentialsKey, CredentialsSource, Lease, Tenant};
 use crate::document::VerifiedDocument;
 use crate::ec2::{Attachment, Describe, InstanceFacts, OutageKind, Page, Query, RootDevice};
-use crate::identity_store::IdentityStore;
+use crate::tenancy::store::IdentityStore;
 use crate::tenancy::{Cluster, ObjectRef};
 
 pub(crate) const ACCOUNT: &str = "111122223333";
