@@ -10,7 +10,9 @@ use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationSpe
 
 use super::workload::{self, Workload};
 use super::{Checked, Finding, secrets, some, within};
-use crate::capi::{CapiInventory, ObjectKey, Recorded, TokenClaims, required_cluster_resource};
+use crate::capi::{
+    CapiInventory, ObjectKey, Recorded, TokenClaims, ca_secret_name, required_cluster_resource,
+};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::cluster_states::ClusterState;
 use crate::hardening::other_approvers::OtherApprovers;
@@ -37,7 +39,7 @@ pub(super) async fn checks(
     let spec = &authentication.spec;
     let signing = KeylessSigning::of(authentication);
     let ca = within(async {
-        let read = secrets::read(management, key, "ca").await;
+        let read = secrets::read(management, key, &ca_secret_name(&key.name)).await;
         secrets::ca(key, &read, signing)
     });
     findings.push(("ca", ca.await));

@@ -23,7 +23,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::snapshot::ClusterSnapshot;
 use super::{BoxError, ExplainError, Explainer, Offline};
-use crate::capi::{CaRefused, CapiInventory, ClusterCa, ObjectKey, TenantKubeconfig};
+use crate::capi::{
+    CaRefused, CapiInventory, ClusterCa, ObjectKey, TenantKubeconfig, ca_secret_name,
+    kubeconfig_secret_name,
+};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::clock;
 use crate::hardening::{admission, revocation, service_ranges};
@@ -95,7 +98,7 @@ async fn read(
         Some(access) => access,
         None => by_secret(management, key, egress).await?,
     };
-    let name = format!("{}-ca", key.name);
+    let name = ca_secret_name(&key.name);
     let found = secret(management, &key.namespace, &name).await;
     let ca = match &found {
         Ok(Some(secret)) => CaSecret::Present(secret),
@@ -344,22 +347,20 @@ pub(crate) async fn by_secret(
     egress: EgressPolicy,
 ) -> Result<ClusterAccess, BoxError> {
     const OTHERWISE: &str = "use --workload-kubeconfig to specify a different kubeconfig";
-    let name = format!("{}-kubeconfig", key.name);
+    let name = kubeconfig_secret_name(&key.name);
     let found = secret(management, &key.namespace, &name).await;
     let found = found.map_err(|error| {
         let error = error_chain(&error);
         format!("cannot read Secret {name} ({OTHERWISE}): {error}")
     })?;
     let found = found.ok_or_else(|| format!("Secret {name} does not exist ({OTHERWISE})"))?;
-    let text = found.data.as_ref().and_then(|data| data.get("value"));
-    let text = text.map(|bytes| bytes.0.as_slice()).unwrap_or_default();
     let refused = |error| {
         format!(
             "Secret {name} is not accepted ({OTHERWISE}): {}",
             error_chain(&error)
         )
     };
-    let kubeconfig = TenantKubeconfig::parse(text, egress).map_err(refused)?;
+    let kubeconfig = TenantKubeconfig::from_secret(&found, egress).map_err(refused)?;
     Ok(kubeconfig.access(key).map_err(refused)?)
 }
 

@@ -8,14 +8,15 @@ use kubelet_attestation::ensure;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::verifier::Verifiers;
 
-use crate::capi::{Cluster, ClusterCa, TenantKubeconfig, is_paused};
-
 use super::Settings;
 use super::ca_key_registry::{CaKey, OtherHolder};
 use super::conditions::not_ready::NotReady;
 use super::configuration::Configuration;
 use super::kept_authentications::KeptAuthentication;
 use super::single_object::Observed;
+use crate::capi::{
+    Cluster, ClusterCa, TenantKubeconfig, ca_secret_name, is_paused, kubeconfig_secret_name,
+};
 use crate::watch::Unreadable;
 
 mod parsed;
@@ -46,14 +47,14 @@ impl Sources {
     /// The name of the Secret with this cluster's kubeconfig.
     pub(super) fn kubeconfig_name(&self, cluster: &str) -> String {
         let own = self.own_kubeconfig.clone();
-        own.unwrap_or_else(|| format!("{cluster}-kubeconfig"))
+        own.unwrap_or_else(|| kubeconfig_secret_name(cluster))
     }
 
     /// The messages about unreadable versions of this cluster's Secrets.
     pub(super) fn outdated_messages(&self, cluster: &str) -> Vec<String> {
         let secrets = [
             (self.kubeconfig_name(cluster), &self.outdated.kubeconfig),
-            (format!("{cluster}-ca"), &self.outdated.ca),
+            (ca_secret_name(cluster), &self.outdated.ca),
         ];
         let messages = secrets.into_iter().filter_map(|(name, why)| {
             let why = why.as_ref()?;
@@ -149,7 +150,7 @@ pub(super) fn service(
         ensure!(!is_paused(&authentication.metadata), NotReady::Paused);
         return Err(missing);
     }
-    let ca_name = format!("{name}-ca");
+    let ca_name = ca_secret_name(name);
     let ca = match &sources.ca {
         Observed::Unknown => return Ok(None),
         Observed::Absent => Err(NotReady::CaNotFound(ca_name.clone())),

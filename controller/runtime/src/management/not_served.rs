@@ -15,7 +15,7 @@ use super::configuration::CheckedSpec;
 use super::desired_state::{Inputs, Parsed, Sources, service};
 use super::kept_authentications::KeptAuthentication;
 use super::single_object::Observed;
-use crate::capi::{Cluster, ClusterCa};
+use crate::capi::{Cluster, ClusterCa, ca_secret_name};
 
 /// The reasons about the CA in the Secret.
 const OF_CA: [&str; 4] = [
@@ -92,7 +92,7 @@ pub(crate) fn not_served(
 
 /// The state of the CA in the Secret of the Cluster with this name.
 fn state_of(ca: CaSecret<'_>, cluster: &str, now: SystemTime) -> CaState {
-    let name = format!("{cluster}-ca");
+    let name = ca_secret_name(cluster);
     let why = match ca {
         CaSecret::Unread => return CaState::Unknown,
         CaSecret::Absent => NotReady::CaNotFound(name),
