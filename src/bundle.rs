@@ -14,12 +14,13 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::SystemTime;
 
+use kubelet_attestation::errors::error_chain;
 use tar::{Builder, Header};
 
 use crate::clock;
 use crate::failure::{Code, Failure};
 use crate::file_size;
-use crate::process::Output;
+use crate::process::{NoOutput, Output};
 use crate::redact::{REDACTED, Redactor};
 
 /// The size of a header, and the unit to which contents are padded (tar(5)).
@@ -79,10 +80,11 @@ impl Bundle {
         &mut self,
         name: &'static str,
         source: &str,
-        output: Result<Output, String>,
+        output: Result<Output, NoOutput>,
     ) {
         let is_cut = output.as_ref().is_ok_and(|output| output.is_cut);
-        self.add(name, source, output.map(|output| output.text));
+        let text = output.map(|output| output.text);
+        self.add(name, source, text.map_err(|error| error_chain(&error)));
         if let Some(member) = self.members.last_mut().filter(|_| is_cut) {
             member.is_cut = true;
         }

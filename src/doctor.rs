@@ -30,7 +30,7 @@ use crate::kubelet::KubeletArguments;
 use crate::settings::Settings;
 use crate::store::Store;
 use crate::store_contents::{StoreContents, remembered};
-pub(crate) use unit::Unit;
+pub(crate) use unit::{Unit, UnitUnknown};
 
 /// The time limit of all checks. An operator should not wait longer than ten seconds.
 pub(crate) const TOTAL: Duration = Duration::from_secs(9);
@@ -82,7 +82,7 @@ pub(crate) struct Doctor {
     /// The kubelet's kubeconfig.
     pub(crate) kubelet_kubeconfig: PathBuf,
     /// The kubelet's unit, or the reason why it is unknown.
-    pub(crate) unit: Result<Unit, String>,
+    pub(crate) unit: Result<Unit, UnitUnknown>,
 }
 
 impl Doctor {
@@ -152,8 +152,8 @@ impl Doctor {
             .map_err(|_| Finding::skip("cannot read the state directory"))
     }
 
-    fn unit(&self) -> Result<&Unit, &str> {
-        self.unit.as_ref().map_err(String::as_str)
+    fn unit(&self) -> Result<&Unit, &UnitUnknown> {
+        self.unit.as_ref()
     }
 
     /// The host name, and the arguments of the running kubelet, or otherwise the arguments in its unit.

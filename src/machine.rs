@@ -125,7 +125,7 @@ impl Machine {
     }
 
     /// The values that identify this machine.
-    pub(crate) fn identity(&self) -> Identity {
+    pub(crate) fn identity(&self) -> MachineIdentity {
         let dmi = self.root.join(DMI);
         let digest = |path: &Path, name: &str| {
             let value = line(path).filter(|value| !is_placeholder(value));
@@ -143,7 +143,7 @@ impl Machine {
                 .filter(|value| value != UNINITIALIZED)
                 .map(|value| hex_digest("machine-id", &value));
         }
-        Identity { digest, uuid }
+        MachineIdentity { digest, uuid }
     }
 
     /// Digests of the values that identify this machine.
@@ -154,13 +154,13 @@ impl Machine {
 
 /// The values that identify a running machine.
 #[derive(derive_more::Debug, Clone)]
-pub(crate) struct Identity {
+pub(crate) struct MachineIdentity {
     digest: MachineDigest,
     #[debug(skip)]
     uuid: Option<String>,
 }
 
-impl Identity {
+impl MachineIdentity {
     /// Digests of the values.
     pub(crate) fn digest(&self) -> &MachineDigest {
         &self.digest

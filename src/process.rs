@@ -61,36 +61,66 @@ pub(crate) struct Output {
     pub(crate) is_cut: bool,
 }
 
+/// The reason why there is no output of a program.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoOutput {
+    #[error("cannot run {program}")]
+    Start { program: String, source: io::Error },
+    /// The exit status cannot be read.
+    #[error("{program}")]
+    Wait { program: String, source: io::Error },
+    #[error("{0} did not exit in time")]
+    Late(String),
+    #[error("{program} failed: {first}")]
+    Failed {
+        program: String,
+        /// The first line that the program wrote to standard error.
+        first: String,
+    },
+    #[error("{0} has exited, but another program keeps its output open")]
+    Held(String),
+}
+
 /// Returns the standard output of a program, or the reason why there is none. A program that does not exit within
 /// `patience` is killed. Returns an error if a different program keeps the output open for longer.
 pub(crate) fn output(
     program: &str,
     arguments: &[&str],
     patience: Duration,
-) -> Result<Output, String> {
+) -> Result<Output, NoOutput> {
     let child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
-    let mut child = child.map_err(|error| format!("cannot run {program}: {error}"))?;
+    let name = || program.to_owned();
+    let mut child = child.map_err(|source| NoOutput::Start {
+        program: name(),
+        source,
+    })?;
     let deadline = Deadline::after(patience);
     let out = collect(child.stdout.take());
     let err = collect(child.stderr.take());
-    let ended = wait(&mut child, deadline).map_err(|error| format!("{program}: {error}"))?;
+    let ended = wait(&mut child, deadline).map_err(|source| NoOutput::Wait {
+        program: name(),
+        source,
+    })?;
     let text = |receiver: mpsc::Receiver<Output>| {
-        let held = format!("{program} has exited, but another program keeps its output open");
         let patience = deadline.remaining().max(POLL);
-        receiver.recv_timeout(patience).map_err(|_| held)
+        let text = receiver.recv_timeout(patience);
+        text.map_err(|_| NoOutput::Held(name()))
     };
     match ended {
-        None => Err(format!("{program} did not exit in time")),
+        None => Err(NoOutput::Late(name())),
         Some(true) => text(out),
         Some(false) => {
             let words = text(err).map(|output| output.text).unwrap_or_default();
             let first = words.lines().next().unwrap_or_default();
-            Err(format!("{program} failed: {first}"))
+            Err(NoOutput::Failed {
+                program: name(),
+                first: first.to_owned(),
+            })
         }
     }
 }
@@ -159,20 +189,27 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Output> {
 
 #[cfg(test)]
 mod tests {
+    use kubelet_attestation::errors::error_chain;
+
     use super::*;
 
     const PATIENCE: Duration = Duration::from_mins(1);
 
+    /// The output of a program, or the error with its causes.
+    fn told(program: &str, arguments: &[&str], patience: Duration) -> Result<Output, String> {
+        output(program, arguments, patience).map_err(|error| error_chain(&error))
+    }
+
     #[test]
     fn program_output_is_read_and_a_failure_shows_its_first_error_line() {
-        let sh = |script| output("sh", &["-c", script], PATIENCE).map(|output| output.text);
+        let sh = |script| told("sh", &["-c", script], PATIENCE).map(|output| output.text);
 
         assert_eq!(sh("echo one; echo two"), Ok("one\ntwo\n".to_owned()));
         assert_eq!(
             sh("echo a >&2; echo b >&2; exit 3"),
             Err("sh failed: a".to_owned())
         );
-        let missing = output("/missing", &[], PATIENCE).unwrap_err();
+        let missing = told("/missing", &[], PATIENCE).unwrap_err();
         assert!(missing.starts_with("cannot run /missing: "), "{missing}");
     }
 
@@ -193,7 +230,7 @@ mod tests {
     #[test]
     fn output_held_open_by_a_background_process_is_an_error() {
         let script = "echo one; sleep 60 &";
-        let error = output("sh", &["-c", script], Duration::from_secs(3)).unwrap_err();
+        let error = told("sh", &["-c", script], Duration::from_secs(3)).unwrap_err();
         assert_eq!(
             error,
             "sh has exited, but another program keeps its output open"
@@ -202,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_hanging_program_is_killed() {
-        let error = output("sleep", &["600"], Duration::from_millis(50)).unwrap_err();
+        let error = told("sleep", &["600"], Duration::from_millis(50)).unwrap_err();
         assert_eq!(error, "sleep did not exit in time");
     }
 

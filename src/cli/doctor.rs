@@ -13,7 +13,7 @@ use super::{Session, answer, leftovers};
 use crate::attester::Identity;
 use crate::authenticator::{Authenticator, Caller, Cluster};
 use crate::clock::Deadline;
-use crate::doctor::{Checked, Doctor, TOTAL, Unit};
+use crate::doctor::{Checked, Doctor, TOTAL, Unit, UnitUnknown};
 use crate::failure::{Code, Failure};
 use crate::finding::{Finding, State};
 use crate::kube::kubeconfig::Kubeconfig;
@@ -57,7 +57,7 @@ impl Session {
         &self,
         arguments: &Arguments,
         kubelet_kubeconfig: &Path,
-        unit: Result<Unit, String>,
+        unit: Result<Unit, UnitUnknown>,
         total: Deadline,
     ) -> Vec<Checked> {
         let mut leftovers = leftovers();

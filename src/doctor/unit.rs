@@ -8,13 +8,15 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use kubelet_attestation::errors::error_chain;
+
 use super::kubelet::rendered;
 use super::{Doctor, fail, warn};
 use crate::finding::Finding;
 use crate::kubelet::{KubeletArguments, UNIT, environment_files, is_flag, words};
 use crate::leftovers::VARIABLE_PREFIX;
 use crate::machine::Machine;
-use crate::process::{command, output};
+use crate::process::{NoOutput, command, output};
 
 const PROPERTIES: &str = "--property=LoadState,ActiveState,MainPID,NeedDaemonReload,ExecStartPre,\
                           Environment,EnvironmentFiles";
@@ -31,6 +33,17 @@ const OFF: [&str; 6] = ["0", "f", "F", "false", "FALSE", "False"];
 /// The common part of this project's program and file names.
 const OURS: &str = "kubelet-authenticator";
 
+/// The reason why the kubelet's unit is unknown.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UnitUnknown {
+    #[error(transparent)]
+    NoOutput(#[from] NoOutput),
+    #[error("the unit {UNIT} does not exist")]
+    Missing,
+    #[error("the kubelet's unit and process could not be read in time")]
+    Late,
+}
+
 /// The properties of the kubelet's unit (systemd.directives(7)), and the arguments and variables of its process.
 pub(crate) struct Unit {
     properties: Vec<(String, String)>,
@@ -41,21 +54,21 @@ pub(crate) struct Unit {
 impl Unit {
     /// Reads the properties from systemd, and the files of the kubelet's process. Returns within [`ALL`], even if a
     /// read hangs.
-    pub(crate) fn read() -> Result<Self, String> {
+    pub(crate) fn read() -> Result<Self, UnitUnknown> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let read = move || drop(sender.send(Self::ask()));
         drop(thread::Builder::new().spawn(read));
-        let late = |_| "the kubelet's unit and process could not be read in time".to_owned();
-        receiver.recv_timeout(ALL).map_err(late)?
+        let answer = receiver.recv_timeout(ALL);
+        answer.map_err(|_| UnitUnknown::Late)?
     }
 
-    fn ask() -> Result<Self, String> {
+    fn ask() -> Result<Self, UnitUnknown> {
         let text = output("systemctl", &["show", UNIT, PROPERTIES], PATIENCE)?.text;
         let lines = text.lines().filter_map(|line| line.split_once('='));
         let properties = lines.map(|(key, value)| (key.into(), value.into()));
         let unit = Self::of(properties.collect());
         if unit.get("LoadState") != "loaded" {
-            return Err(format!("the unit {UNIT} does not exist"));
+            return Err(UnitUnknown::Missing);
         }
         Ok(unit)
     }
@@ -126,7 +139,7 @@ impl Doctor {
     pub(super) fn kubelet_unit(&self) -> Finding {
         let unit = match self.unit() {
             Ok(unit) => unit,
-            Err(why) => return Finding::skip(why),
+            Err(why) => return Finding::skip(error_chain(why)),
         };
         if unit.get("NeedDaemonReload") == "yes" {
             let cure = "run: systemctl daemon-reload && systemctl restart kubelet";

@@ -9,6 +9,8 @@ use std::env;
 use std::path::Path;
 use std::time::Duration;
 
+use kubelet_attestation::errors::error_chain;
+
 use super::environment::{assignments, expanded, words};
 use super::pattern::environment_files;
 use super::{CONFIGURATION, read_text};
@@ -57,7 +59,8 @@ const CONFIG_ARGUMENTS: &str = "KUBELET_CONFIG_ARGS";
 pub(super) fn arguments(machine: &Machine) -> Result<Option<Vec<String>>, Failure> {
     if machine.path(SYSTEMD).exists() {
         let shown = output("systemctl", &["show", UNIT, PROPERTIES], PATIENCE);
-        let shown = shown.map_err(|why| {
+        let shown = shown.map_err(|error| {
+            let why = error_chain(&error);
             let what = format!("cannot determine the kubelet's arguments: {why}");
             Failure::new(
                 Code::Configuration,

@@ -51,7 +51,7 @@ pub struct InstanceFacts {
     /// The network interface with device index 0.
     pub first_interface: Option<Attachment>,
     /// Its root device.
-    pub root: Root,
+    pub root: RootDevice,
     /// Its tags.
     pub tags: BTreeMap<String, String>,
 }
@@ -65,7 +65,7 @@ pub struct Attachment {
 
 /// The root device of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Root {
+pub enum RootDevice {
     /// A disk on the host, which was never attached to another instance.
     InstanceStore,
     /// A volume. `None` if EC2 does not report when it was attached.

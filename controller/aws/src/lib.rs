@@ -14,13 +14,7 @@
 //! - `sts`: the STS call in the evidence
 //! - `ec2`: EC2: batches, rate limits, the checks of an instance, its TPM
 //! - `bounded`: objects of tenants, within the limits of each namespace
-//! - `tenancy`: the AWS identity of a workload cluster
-//! - `sessions`: role sessions, each shared by all tenants with the same calls
-//! - `identity_store`: the objects that specify the identities of clusters
-//! - `identity_objects`: the stored fields of objects in the management cluster
-//! - `identity_watch`: the watches that fill the store
-//! - `identity_read`: the identity of one cluster, for `tenancy explain`
-//! - `tenants`: the credentials of each tenant
+//! - `tenancy`: the AWS identity and the credentials of a workload cluster
 //! - `inventory`: the machines of a cluster without Cluster API: instances with its tags
 //! - `verifier`: the order of the checks
 
@@ -35,18 +29,12 @@ pub mod denial;
 pub mod document;
 pub mod ec2;
 mod error_codes;
-pub mod identity_objects;
-pub mod identity_read;
-pub mod identity_store;
-pub mod identity_watch;
 pub mod inventory;
 pub mod partition;
 pub mod policy;
 pub mod proxy;
-pub mod sessions;
 pub mod sts;
 pub mod tenancy;
-pub mod tenants;
 #[cfg(test)]
 mod testing;
 pub mod verifier;

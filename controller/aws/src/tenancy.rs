@@ -1,6 +1,6 @@
 //! The AWS identity of a workload cluster: the credentials for EC2 calls about its instances.
 //!
-//! These modules are pure: they use objects that other modules watch, and make no calls.
+//! The modules up to `cluster` are pure: they use objects that later modules watch, and make no calls.
 //!
 //! # Modules
 //!
@@ -17,20 +17,32 @@
 //! - `selected_role`: the role of the only `IAMRoleSelector` that matches
 //! - `carm`: annotations and `ConfigMap`s of AWS Controllers for Kubernetes
 //! - `cluster`: the object that specifies a cluster's identity, and the order of precedence
+//! - `sessions`: role sessions, each shared by all tenants with the same calls
+//! - `store`: the objects that specify the identities of clusters
+//! - `stored_objects`: the stored fields of objects in the management cluster
+//! - `read`: the identity of one cluster, for `tenancy explain`
+//! - `watch`: the watches that fill the store
+//! - `credentials`: the credentials of each tenant
 
 mod allowed_namespaces;
 mod carm;
 mod chain;
 mod cluster;
+pub mod credentials;
 mod error;
 mod identity;
 mod objects;
 mod plan;
+pub mod read;
 mod role;
 mod role_selector;
 mod selected_role;
+pub mod sessions;
+pub mod store;
+pub mod stored_objects;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod watch;
 
 pub use self::allowed_namespaces::{AllowedNamespaces, InvalidSelector, Labels, Permission};
 pub use self::cluster::{

@@ -13,8 +13,8 @@ use serde_json::Value;
 use crate::credentials::ClusterTenant;
 use crate::credentials::{Credentials, CredentialsKey, CredentialsSource, Lease, Tenant};
 use crate::document::VerifiedDocument;
-use crate::ec2::{Attachment, Describe, InstanceFacts, OutageKind, Page, Query, Root};
-use crate::identity_store::IdentityStore;
+use crate::ec2::{Attachment, Describe, InstanceFacts, OutageKind, Page, Query, RootDevice};
+use crate::tenancy::store::IdentityStore;
 use crate::tenancy::{Cluster, ObjectRef};
 
 pub(crate) const ACCOUNT: &str = "111122223333";
@@ -54,7 +54,7 @@ pub(crate) fn facts() -> InstanceFacts {
         addresses: vec!["10.0.0.1".parse().unwrap()],
         dns_names: vec!["ip-10-0-0-1.eu-west-1.compute.internal".to_owned()],
         first_interface: Some(attached),
-        root: Root::Volume(Some(attached)),
+        root: RootDevice::Volume(Some(attached)),
         tags: BTreeMap::from([(
             "sigs.k8s.io/cluster-api-provider-aws/cluster/prod".to_owned(),
             "owned".to_owned(),

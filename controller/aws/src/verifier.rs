@@ -38,7 +38,7 @@ use crate::document::{Signers, VerifiedDocument};
 use crate::ec2::{self, Checked, Instances, Reservation};
 use crate::policy::AwsPolicy;
 use crate::sts::Sts;
-use crate::tenants::TenantCredentials;
+use crate::tenancy::credentials::TenantCredentials;
 
 use self::answers::Answers;
 

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use kubelet_attestation::errors::error_chain;
-use node_attestation_aws::identity_read::{self, Explained};
+use node_attestation_aws::tenancy::read::{self, Explained};
 use node_attestation_aws::tenancy::{
     AccountMismatch, DecidedBy, Plan, ResolutionError, Role, Root,
 };
@@ -56,8 +56,7 @@ pub(crate) async fn run(command: TenancyCommand) -> Result<String, BoxError> {
     let namespace = options.namespace_of(&access);
     let cluster = ObjectKey::new(namespace, cluster);
     let (places, settings) = (tenancy.places(None), tenancy.settings());
-    let explained =
-        identity_read::explain(access.client(), &places, settings, cluster.clone()).await?;
+    let explained = read::explain(access.client(), &places, settings, cluster.clone()).await?;
     let object = object(&cluster, &explained);
     options.output.print(&object, || text(&cluster, &explained))
 }

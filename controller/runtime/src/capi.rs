@@ -21,12 +21,14 @@ mod watch;
 mod workload_access;
 
 pub(crate) use api_discovery::{cluster_resource, required_cluster_resource};
+pub(crate) use ca::ca_secret_name;
 pub use ca::{CaOutOfTime, CaRefused, ClusterCa};
 pub use cache::Objects;
 pub use inventory::CapiInventory;
 pub(crate) use inventory::{KnownMachine, TokenMachine};
 #[cfg(test)]
 pub(crate) use kubeconfig::created_clients;
+pub(crate) use kubeconfig::kubeconfig_secret_name;
 pub use kubeconfig::{KubeconfigRefused, TenantKubeconfig};
 pub(crate) use lookups::Lookups;
 #[cfg(test)]

@@ -243,5 +243,19 @@ pub async fn check_settings(file: &Path, workload: Option<ClusterAccess>) -> Vec
         .collect()
 }
 
+/// The finding about a Cluster with this `KubeletAuthentication`.
+#[cfg(test)]
+pub(crate) fn finding_about(
+    authentication: node_attestation_core::crd::KubeletAuthentication,
+) -> (State, String) {
+    let finding = one_cluster::authentication(&ClusterState {
+        namespace: "tenant-a".to_owned(),
+        name: "prod-1".to_owned(),
+        kubelet_authentication: Some(authentication),
+        unreadable: None,
+    });
+    (finding.state, finding.what)
+}
+
 #[cfg(test)]
 mod tests;

@@ -60,11 +60,11 @@ pub struct ConfigMaps<T> {
     /// The lock is held during a read. Only the clusters of one namespace use the lock.
     kept: Turnstile<BTreeMap<ObjectKey, Kept<T>>>,
     /// Only the clusters in one namespace use this lock.
-    last: Unshared<Option<(Instant, Outcome<T>)>>,
+    last: Unshared<Option<(Instant, ReadConfigMaps<T>)>>,
 }
 
 /// The outcome of reading all `ConfigMaps`.
-pub type Outcome<T> = Result<Arc<[Arc<T>]>, ConfigMapUnread>;
+pub type ReadConfigMaps<T> = Result<Arc<[Arc<T>]>, ConfigMapUnread>;
 
 /// A `ConfigMap` could not be read. The text contains the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -116,7 +116,7 @@ impl<T> ConfigMaps<T> {
     /// # Errors
     ///
     /// Returns the error for the first `ConfigMap` that could not be read.
-    pub async fn read(&self) -> Outcome<T> {
+    pub async fn read(&self) -> ReadConfigMaps<T> {
         let mut kept = self.kept.lock().await;
         let last = self.last.lock().clone();
         if let Some((at, outcome)) = last
@@ -145,7 +145,7 @@ impl<T> ConfigMaps<T> {
     }
 
     /// The outcome of the last read. `None` before the first read. Does not read anything.
-    pub fn last_outcome(&self) -> Option<Outcome<T>> {
+    pub fn last_outcome(&self) -> Option<ReadConfigMaps<T>> {
         self.last
             .lock()
             .as_ref()

@@ -53,7 +53,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 
 /// The pages that a server serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pages {
+pub enum ServedPaths {
     /// `/metrics`.
     Metrics,
     /// `/healthz` and `/readyz`.
@@ -61,7 +61,7 @@ pub enum Pages {
 }
 
 /// Serves these pages. Never returns.
-pub async fn serve(listener: TcpListener, pages: Pages, metrics: Metrics) {
+pub async fn serve(listener: TcpListener, pages: ServedPaths, metrics: Metrics) {
     let site = Arc::new(Site {
         pages,
         metrics,
@@ -103,7 +103,7 @@ async fn connection(stream: TcpStream, site: Arc<Site>) {
 }
 
 struct Site {
-    pages: Pages,
+    pages: ServedPaths,
     metrics: Metrics,
     /// Not shared with tenants: only metrics scrapers use this lock.
     scraped: Unshared<[Option<(Instant, Bytes)>; 2]>,
@@ -113,8 +113,8 @@ impl Site {
     fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         let path = request.uri().path();
         let is_page = match self.pages {
-            Pages::Metrics => path == "/metrics",
-            Pages::Health => matches!(path, "/healthz" | "/readyz"),
+            ServedPaths::Metrics => path == "/metrics",
+            ServedPaths::Health => matches!(path, "/healthz" | "/readyz"),
         };
         if !is_page {
             return text(StatusCode::NOT_FOUND, "not found\n".to_owned());

@@ -85,7 +85,7 @@ pub(crate) enum Outcome {
 
 /// The condition to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Condition {
+pub(crate) struct MachineCondition {
     pub(crate) status: ConditionStatus,
     pub(crate) reason: &'static str,
     pub(crate) message: String,
@@ -149,7 +149,11 @@ impl Outcome {
     }
 
     /// The condition to write, based on the `known` condition. `None` if the condition does not change.
-    pub(crate) fn condition(&self, known: Option<Attested>, now: SystemTime) -> Option<Condition> {
+    pub(crate) fn condition(
+        &self,
+        known: Option<Attested>,
+        now: SystemTime,
+    ) -> Option<MachineCondition> {
         use ConditionStatus::{False, True, Unknown};
         let held = known.is_some_and(is_true);
         let (status, reason, message) = match self {
@@ -185,7 +189,7 @@ impl Outcome {
         if same.is_some_and(|known| known.condition_digest == condition_digest(reason, &message)) {
             return None;
         }
-        Some(Condition {
+        Some(MachineCondition {
             status,
             reason,
             message,
@@ -286,7 +290,7 @@ pub(crate) async fn write(
     management: &Client,
     resource: &ApiResource,
     machine: &ObjectReference,
-    condition: &Condition,
+    condition: &MachineCondition,
 ) -> kube::Result<()> {
     let namespace = machine.namespace.as_deref().unwrap_or_default();
     let name = machine.name.as_deref().unwrap_or_default();

@@ -49,6 +49,7 @@ mod cluster_status;
 mod cluster_tasks;
 mod condition_events;
 mod conditions;
+pub(crate) mod configuration;
 mod desired_state;
 mod enablement;
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub(crate) use leases::LeaseMetrics;
 pub(crate) use pending::Pending;
 pub(crate) use watches::WatchMetrics;
 
-use clusters::Cluster;
+use clusters::ClusterValues;
 use leases::Lease;
 use live::Live;
 use watches::Watch;
@@ -75,7 +75,7 @@ struct Inner {
     signer_problems: AtomicU64,
     watch_failures: Family<Labels<1>, Counter>,
     terms: Family<Labels<1>, Counter>,
-    clusters: Live<Cluster>,
+    clusters: Live<ClusterValues>,
     /// The number of clusters that are not served because of memory limits.
     left_out: AtomicUsize,
     watches: Live<Watch>,
@@ -276,7 +276,7 @@ impl Metrics {
     /// The metrics for a cluster. They are removed when the last clone is dropped.
     pub(crate) fn cluster(&self, namespace: &str, name: &str) -> ClusterMetrics {
         let added = self.0.as_ref().map(|inner| {
-            let cluster = Cluster::new(namespace, name);
+            let cluster = ClusterValues::new(namespace, name);
             inner.clusters.add(cluster)
         });
         ClusterMetrics::new(self.clone(), added)
@@ -287,7 +287,7 @@ impl Metrics {
         self.watch_in(kind, None)
     }
 
-    fn watch_in(&self, kind: &'static str, cluster: Option<Arc<Cluster>>) -> WatchMetrics {
+    fn watch_in(&self, kind: &'static str, cluster: Option<Arc<ClusterValues>>) -> WatchMetrics {
         WatchMetrics(self.0.as_ref().map(|inner| {
             let failures = [("kind", kind.to_owned())];
             let failures = inner.watch_failures.get_or_create_owned(&failures);

@@ -37,9 +37,9 @@ pub mod testing;
 mod written;
 
 pub(crate) use heard::{Heard, heard_config};
-pub use kinds::ReadAlone;
 #[cfg(test)]
-pub(crate) use kinds::Table;
+pub(crate) use kinds::KindTable;
+pub use kinds::ReadAlone;
 pub(crate) use kinds::read_alone;
 pub use lenient::{Lenient, Skipped, Unreadable};
 pub use list::{MetadataOf, NoFields, page_of};

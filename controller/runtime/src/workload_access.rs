@@ -16,7 +16,7 @@ use serde_saphyr::ser::Error as YamlError;
 
 use crate::capi::{
     KUBECONFIG_KEY, KubeconfigRefused, ObjectKey, TenantKubeconfig, access_secret_name,
-    kubeconfig_text,
+    ca_secret_name, kubeconfig_text,
 };
 use crate::client::EgressPolicy;
 
@@ -152,7 +152,7 @@ pub fn roles(
 ) -> Result<String, YamlError> {
     let mut documents = String::new();
     for cluster in clusters {
-        let ca = format!("{}-ca", cluster.name);
+        let ca = ca_secret_name(&cluster.name);
         let kubeconfig = access_secret_name(cluster);
         let name = format!("node-attestation-controller.{ca}");
         for (place, name, secret, verbs) in [

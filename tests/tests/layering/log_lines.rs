@@ -70,7 +70,7 @@ const WITHOUT_BUDGET: [(&str, usize, &str); 19] = [
         "once an hour for each namespace",
     ),
     (
-        "controller/aws/src/identity_watch.rs",
+        "controller/aws/src/tenancy/watch.rs",
         1,
         "identities have no namespace, and belong to the operator",
     ),

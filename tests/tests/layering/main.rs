@@ -2,7 +2,7 @@
 //!
 //! - the permitted imports in docs/architecture.md, which are compared with the manifests, and with `use` lines for the
 //!   rules within a package
-//! - names of options and settings that no suite uses
+//! - names of types, and names of options and settings that no suite uses
 //! - rules for assertions
 
 mod absences;
@@ -12,6 +12,7 @@ mod files;
 mod locks;
 mod log_lines;
 mod modules;
+mod names;
 mod prose;
 mod reasons;
 mod tried;

@@ -21,7 +21,7 @@ use node_attestation_aws::credentials::{
 use node_attestation_aws::document::Signers;
 use node_attestation_aws::ec2::{
     Attachment, CallLimits, Describe, InstanceFacts, Instances, Limits, OutageKind, Page, Query,
-    Root,
+    RootDevice,
 };
 use node_attestation_aws::policy::AwsPolicy;
 use node_attestation_aws::sts::{Sts, StsSettings};
@@ -194,7 +194,7 @@ fn facts(id: &str) -> InstanceFacts {
         addresses: vec![[10, 0, 0, 1].into()],
         dns_names: vec![fleet::node_name(id)],
         first_interface: Some(attached),
-        root: Root::Volume(Some(attached)),
+        root: RootDevice::Volume(Some(attached)),
         tags: BTreeMap::from([(own, "owned".to_owned())]),
     }
 }

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use node_attestation_aws::credentials::ClusterTenant;
-use node_attestation_aws::identity_store::IdentityStore;
+use node_attestation_aws::tenancy::store::IdentityStore;
 use node_attestation_aws::tenancy::{
     Cluster, Identity, IdentityKind, Infrastructure, Namespace, ObjectRef, TenancySettings,
 };

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use kubelet_attestation::secret::Secret;
 use node_attestation_aws::credentials::{ClusterTenant, Tenant};
 use node_attestation_aws::ec2::{Ec2, Ec2Settings, Instances, Limits};
-use node_attestation_aws::identity_store::IdentityStore;
-use node_attestation_aws::sessions::{AssumeRole, FailureKind, Issued, Keys, TokenError, Tokens};
+use node_attestation_aws::tenancy::credentials::{TenantClients, TenantCredentials};
+use node_attestation_aws::tenancy::sessions::{
+    AssumeRole, FailureKind, Issued, Keys, TokenError, Tokens,
+};
+use node_attestation_aws::tenancy::store::IdentityStore;
 use node_attestation_aws::tenancy::{
     Cluster, DigestKey, Identity, IdentityKind, Role, ServiceAccount, TenancySettings,
 };
-use node_attestation_aws::tenants::{TenantClients, TenantCredentials};
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::clock::now;
 use node_attestation_runtime::shared::{InUse, Lock};

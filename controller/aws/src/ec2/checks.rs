@@ -13,7 +13,7 @@ use node_attestation_core::identifiers::dns_form;
 use node_attestation_core::refusal::{Deferral, Refusal};
 use node_attestation_core::time::{age, apart};
 
-use super::{Attachment, InstanceFacts, Root};
+use super::{Attachment, InstanceFacts, RootDevice};
 use crate::credentials::CredentialsSource;
 use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
@@ -274,7 +274,7 @@ impl<'a> Subject<'a> {
     /// Checks whether the root volume or the first interface was attached at a different time. For a young instance,
     /// EC2 can report missing attachments later.
     fn moved(&self) -> Result<Option<AwsDenial>, Refusal> {
-        let Root::Volume(volume) = self.facts.root else {
+        let RootDevice::Volume(volume) = self.facts.root else {
             return Ok(None);
         };
         let time = |attachment: Option<Attachment>| attachment?.time;

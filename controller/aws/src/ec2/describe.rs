@@ -14,7 +14,7 @@ use futures::future::FutureExt as _;
 use node_attestation_core::identifiers::dns_form;
 
 use super::client::{Ec2, outage};
-use super::{Attachment, InstanceFacts, OutageKind, Root};
+use super::{Attachment, InstanceFacts, OutageKind, RootDevice};
 use crate::credentials::Credentials;
 
 /// The maximum number of instances in one call. EC2 accepts 200 values in a filter, and recommends paging for more than
@@ -214,16 +214,16 @@ fn first_interface(instance: &Instance) -> Option<Attachment> {
     })
 }
 
-fn root(instance: &Instance) -> Root {
+fn root(instance: &Instance) -> RootDevice {
     if instance.root_device_type() == Some(&DeviceType::InstanceStore) {
-        return Root::InstanceStore;
+        return RootDevice::InstanceStore;
     }
     let mut devices = instance.block_device_mappings().iter();
     let root = instance
         .root_device_name()
         .and_then(|name| devices.find(|device| device.device_name() == Some(name)));
     let volume = root.and_then(|device| device.ebs());
-    Root::Volume(volume.map(|volume| Attachment {
+    RootDevice::Volume(volume.map(|volume| Attachment {
         time: time(volume.attach_time()),
     }))
 }

@@ -113,7 +113,7 @@ async fn the_facts_of_an_instance_are_read_from_ec2() {
     assert!(facts.addresses.contains(&private), "{facts:?}");
     assert!(facts.dns_names.contains(&instance.private_dns_name));
     assert_eq!(facts.tags.get(OWNED.0).map(String::as_str), Some("owned"));
-    let Root::Volume(Some(Attachment { time: Some(_) })) = facts.root else {
+    let RootDevice::Volume(Some(Attachment { time: Some(_) })) = facts.root else {
         panic!("{:?}", facts.root)
     };
     assert!(facts.first_interface.unwrap().time.is_some());
@@ -344,7 +344,7 @@ async fn an_instance_store_root_is_recognized() {
 
     assert_eq!(
         described(&instance).await.unwrap().root,
-        Root::InstanceStore
+        RootDevice::InstanceStore
     );
 }
 

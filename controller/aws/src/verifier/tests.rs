@@ -18,7 +18,7 @@ mod tenant;
 
 use super::*;
 use crate::credentials::CredentialsSource;
-use crate::ec2::{Attachment, InstanceFacts, Limits, OutageKind, Root};
+use crate::ec2::{Attachment, InstanceFacts, Limits, OutageKind, RootDevice};
 use crate::sts::StsSettings;
 use crate::testing::{ACCOUNT, FakeEc2, Fares, INSTANCE, PerAccount, REGION, facts};
 
@@ -184,7 +184,7 @@ fn instance() -> InstanceFacts {
     InstanceFacts {
         launched: Some(launch()),
         first_interface: Some(attached),
-        root: Root::Volume(Some(attached)),
+        root: RootDevice::Volume(Some(attached)),
         ..facts()
     }
 }
@@ -340,7 +340,7 @@ async fn a_moved_root_volume_blocks_only_a_first_claim() {
         time: Some(launch() + Duration::from_mins(10)),
     };
     case.ec2.knows([InstanceFacts {
-        root: Root::Volume(Some(late)),
+        root: RootDevice::Volume(Some(late)),
         ..instance()
     }]);
 

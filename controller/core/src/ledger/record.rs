@@ -41,7 +41,7 @@ pub struct Record {
     /// The machine.
     pub holder: RecordHolder,
     /// The request that opened the generation.
-    pub opened: Opened,
+    pub opened: Opening,
     /// The latest possible expiry time of the certificate that opened the generation.
     pub not_after: SystemTime,
     /// The latest known expiry time of a renewed certificate. It can be outdated, because a renewal does not write the
@@ -74,7 +74,7 @@ pub struct SeenBoot {
 
 /// The claim that opened a generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Opened {
+pub struct Opening {
     /// The key.
     pub key: KeyDigest,
     /// The request.
@@ -108,7 +108,7 @@ impl Record {
             uid,
             generation: 1,
             holder: RecordHolder::of(claim),
-            opened: Opened {
+            opened: Opening {
                 key: claim.key,
                 request: claim.request.clone(),
                 time: whole_seconds(now),

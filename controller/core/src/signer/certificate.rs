@@ -7,13 +7,12 @@ use aws_lc_rs::error::Unspecified;
 use kubelet_attestation::contract::CERTIFICATE_BACKDATING;
 use kubelet_attestation::csr::oid;
 use kubelet_attestation::names::{NODES_GROUP, NodeName, ProviderId};
-use x509_cert::Certificate;
 use x509_cert::attr::AttributeTypeAndValue;
 use x509_cert::certificate::Rfc5280;
 use x509_cert::der::asn1::{
     Any, BitString, Ia5String, ObjectIdentifier, OctetString, Utf8StringRef,
 };
-use x509_cert::der::{self, Decode as _, Encode, Tag};
+use x509_cert::der::{self, Encode, Tag};
 use x509_cert::ext::Extension;
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::ext::pkix::{
@@ -22,6 +21,8 @@ use x509_cert::ext::pkix::{
 use x509_cert::name::{RdnSequence, RelativeDistinguishedName};
 use x509_cert::serial_number::SerialNumber;
 use x509_cert::time::{Time, Validity};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer as _;
 
 use super::Signed;
 use super::algorithm::SignatureAlgorithm;
@@ -138,12 +139,12 @@ pub fn is_other_serving(certificate: &[u8]) -> bool {
     let Ok(block) = pem::parse(certificate) else {
         return true;
     };
-    let Ok(certificate) = Certificate::from_der(block.contents()) else {
+    let Ok((rest, certificate)) = X509Certificate::from_der(block.contents()) else {
         return true;
     };
-    let extensions = certificate.tbs_certificate().extensions();
-    let found = extensions.into_iter().flatten().map(|one| one.extn_id);
-    found.take(OWN.len()).ne(OWN)
+    let extensions = certificate.extensions().iter();
+    let found = extensions.map(|one| one.oid.as_bytes()).take(OWN.len());
+    !rest.is_empty() || found.ne(OWN.iter().map(ObjectIdentifier::as_bytes))
 }
 
 /// Returns `O=system:nodes, CN=system:node:<name>` and, for a client certificate, the UID that the API server copies

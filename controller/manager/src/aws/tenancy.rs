@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use kubelet_attestation::evidence::aws::is_region;
 use node_attestation_aws::credentials::{ClusterTenant, DefaultChain, Tenant};
-use node_attestation_aws::identity_objects::Places;
-use node_attestation_aws::identity_store::IdentityStore;
-use node_attestation_aws::identity_watch::{IdentityWatch, KubeTokens};
 use node_attestation_aws::proxy::SharedHttpClient;
-use node_attestation_aws::sessions::SdkSts;
+use node_attestation_aws::tenancy::credentials::{TenantClients, TenantCredentials};
+use node_attestation_aws::tenancy::sessions::SdkSts;
+use node_attestation_aws::tenancy::store::IdentityStore;
+use node_attestation_aws::tenancy::stored_objects::Places;
+use node_attestation_aws::tenancy::watch::{IdentityWatch, KubeTokens};
 use node_attestation_aws::tenancy::{Ack, DigestKey, TenancySettings};
-use node_attestation_aws::tenants::{TenantClients, TenantCredentials};
 use node_attestation_core::crd::AwsSettings;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::ClusterAccess;

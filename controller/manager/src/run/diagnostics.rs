@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-use node_attestation_runtime::diagnostics::{Pages, serve};
+use node_attestation_runtime::diagnostics::{ServedPaths, serve};
 use node_attestation_runtime::metrics::Metrics;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -37,10 +37,10 @@ impl DiagnosticsArguments {
         for (option, pages, address) in [
             (
                 "--metrics-bind-address",
-                Pages::Metrics,
+                ServedPaths::Metrics,
                 self.metrics_bind_address,
             ),
-            ("--health-addr", Pages::Health, self.health_addr),
+            ("--health-addr", ServedPaths::Health, self.health_addr),
         ] {
             let Some(address) = address else { continue };
             let listener = address.listen().await.map_err(explain(option))?;

@@ -16,6 +16,11 @@ pub(super) const MAX_CERTIFICATE_LEN: usize = 64 * 1024;
 /// The maximum length of the key, in bytes. The longest supported RSA key is 4 kilobytes long.
 pub(super) const MAX_KEY_LEN: usize = 16 * 1024;
 
+/// The name of the Secret with the CA of the Cluster with this name.
+pub(crate) fn ca_secret_name(cluster: &str) -> String {
+    format!("{cluster}-ca")
+}
+
 /// The CA that a workload cluster's API server accepts for client certificates.
 ///
 /// The Secret can contain several certificates. As in kube-controller-manager, the first certificate is used for

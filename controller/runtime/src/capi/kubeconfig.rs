@@ -10,6 +10,7 @@
 use std::net::IpAddr;
 
 use data_encoding::BASE64;
+use k8s_openapi::api::core::v1::Secret;
 use kube::Config;
 use kube::config::AuthInfo;
 use kubelet_attestation::kubeconfig::{
@@ -20,11 +21,17 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
 use super::ObjectKey;
+use super::secret_values::KUBECONFIG_KEY;
 use super::workload_access::{TokenClaims, kubeconfig_text};
 use crate::client::{ClusterAccess, EgressPolicy, LocalRange};
 
 /// The name of the document in error messages: the key of the kubeconfig in the Secret.
 const DOCUMENT: &str = "value";
+
+/// The name of the Secret with Cluster API's kubeconfig of the Cluster with this name.
+pub(crate) fn kubeconfig_secret_name(cluster: &str) -> String {
+    format!("{cluster}-kubeconfig")
+}
 
 /// The first reason to reject a tenant's kubeconfig.
 ///
@@ -62,6 +69,21 @@ pub struct TenantKubeconfig {
 }
 
 impl TenantKubeconfig {
+    /// Parses the kubeconfig in the Secret. A missing kubeconfig counts as an empty text.
+    ///
+    /// # Errors
+    ///
+    /// Like [`parse`](Self::parse).
+    pub(crate) fn from_secret(
+        secret: &Secret,
+        egress: EgressPolicy,
+    ) -> Result<Self, KubeconfigRefused> {
+        let values = secret.data.as_ref();
+        let text = values.and_then(|values| values.get(KUBECONFIG_KEY));
+        let text = text.map(|text| text.0.as_slice()).unwrap_or_default();
+        Self::parse(text, egress)
+    }
+
     /// Parses the kubeconfig and uses its current context. Does not connect to the cluster.
     ///
     /// # Errors

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::api::{Api, ListParams};
 use kube::core::ApiResource;
 use kube::{Client, ResourceExt as _};
-use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::{CLUSTER_NAME_LABEL, NodeIdentity};
 use node_attestation_core::ledger::AllRecords;
 use node_attestation_core::pace::Pace;
@@ -75,13 +74,16 @@ impl Recorded {
     }
 }
 
-/// The objects could not be read.
+/// The objects or their templates could not be read.
 #[derive(Debug, thiserror::Error)]
-enum Unread {
+pub(crate) enum TemplatesUnread {
+    /// The objects of this kind could not be listed.
     #[error("cannot list {0}s")]
     List(&'static str, #[source] CallError),
+    /// The object with this kind and name could not be read.
     #[error("cannot read {0}")]
     One(String, #[source] FetchError),
+    /// The reads did not finish before their deadline.
     #[error("could not read the bootstrap templates within 30 s")]
     Late,
 }
@@ -99,14 +101,19 @@ impl CapiInventory {
     /// # Errors
     ///
     /// Returns an error if the objects or their templates could not be read.
-    pub(crate) async fn without_plugin(&self, recorded: &Recorded) -> Result<Vec<String>, String> {
+    pub(crate) async fn without_plugin(
+        &self,
+        recorded: &Recorded,
+    ) -> Result<Vec<String>, TemplatesUnread> {
         let reads = Box::pin(self.read_without_plugin(recorded));
         let read = self.objects.read_slowly(&self.cluster, reads).await;
-        let found = read.unwrap_or(Err(Unread::Late));
-        found.map_err(|error| error_chain(&error))
+        read.unwrap_or(Err(TemplatesUnread::Late))
     }
 
-    async fn read_without_plugin(&self, recorded: &Recorded) -> Result<Vec<String>, Unread> {
+    async fn read_without_plugin(
+        &self,
+        recorded: &Recorded,
+    ) -> Result<Vec<String>, TemplatesUnread> {
         let mut without = Box::pin(self.control_planes_without_plugin(recorded)).await?;
         without.extend(Box::pin(self.other_control_plane_without_plugin(recorded)).await?);
         let deployments = Box::pin(self.deployments_without_plugin(recorded));
@@ -119,7 +126,7 @@ impl CapiInventory {
     async fn control_planes_without_plugin(
         &self,
         recorded: &Recorded,
-    ) -> Result<Vec<String>, Unread> {
+    ) -> Result<Vec<String>, TemplatesUnread> {
         const KIND: &str = KUBEADM_CONTROL_PLANE;
         let planes = self.listed::<KubeadmControlPlane, _>(CONTROL_PLANE_GROUP, KIND, "", |raw| {
             let name = raw.name_any();
@@ -141,7 +148,7 @@ impl CapiInventory {
     async fn other_control_plane_without_plugin(
         &self,
         recorded: &Recorded,
-    ) -> Result<Option<String>, Unread> {
+    ) -> Result<Option<String>, TemplatesUnread> {
         let cluster = Reference {
             group: CORE_GROUP.to_owned(),
             version: None,
@@ -178,7 +185,10 @@ impl CapiInventory {
         }))
     }
 
-    async fn deployments_without_plugin(&self, recorded: &Recorded) -> Result<Vec<String>, Unread> {
+    async fn deployments_without_plugin(
+        &self,
+        recorded: &Recorded,
+    ) -> Result<Vec<String>, TemplatesUnread> {
         const KIND: &str = "MachineDeployment";
         let deployments = self.listed::<MachineDeployment, _>(CORE_GROUP, KIND, "", |raw| {
             let name = raw.name_any();
@@ -212,7 +222,10 @@ impl CapiInventory {
         Ok(without)
     }
 
-    async fn pools_without_plugin(&self, recorded: &Recorded) -> Result<Vec<String>, Unread> {
+    async fn pools_without_plugin(
+        &self,
+        recorded: &Recorded,
+    ) -> Result<Vec<String>, TemplatesUnread> {
         let pools = self.listed::<MachinePool, _>(CORE_GROUP, MachinePool::KIND, "", |raw| {
             let name = raw.name_any();
             let Some(pool) = raw.kept().unwrap_or_default() else {
@@ -245,7 +258,7 @@ impl CapiInventory {
         &self,
         reference: &Reference,
         has_plugin: impl Fn(K) -> bool,
-    ) -> Result<bool, Unread>
+    ) -> Result<bool, TemplatesUnread>
     where
         Fields<K>: ReadAlone,
     {
@@ -253,7 +266,7 @@ impl CapiInventory {
     }
 
     /// The referenced object. `None` if it is missing.
-    async fn found<K: Kept>(&self, reference: &Reference) -> Result<Option<K>, Unread>
+    async fn found<K: Kept>(&self, reference: &Reference) -> Result<Option<K>, TemplatesUnread>
     where
         Fields<K>: ReadAlone,
     {
@@ -264,13 +277,13 @@ impl CapiInventory {
             Err(FetchError::NotServed(_)) => Ok(None),
             Err(error) => {
                 let Reference { kind, name, .. } = reference;
-                Err(Unread::One(format!("{kind} {name}"), error))
+                Err(TemplatesUnread::One(format!("{kind} {name}"), error))
             }
         }
     }
 
     /// Whether one of the Machines with this label has a record.
-    async fn has_member(&self, label: &str, recorded: &Recorded) -> Result<bool, Unread> {
+    async fn has_member(&self, label: &str, recorded: &Recorded) -> Result<bool, TemplatesUnread> {
         let members = self.listed::<Machine, ()>(CORE_GROUP, Machine::KIND, label, |raw| {
             recorded.machines.contains(&raw.name_any()).then_some(())
         });
@@ -284,7 +297,7 @@ impl CapiInventory {
         kind: &'static str,
         label: &str,
         of: impl Fn(Raw<K>) -> Option<T>,
-    ) -> Result<Vec<T>, Unread>
+    ) -> Result<Vec<T>, TemplatesUnread>
     where
         Fields<K>: ReadAlone,
     {
@@ -318,7 +331,7 @@ impl CapiInventory {
                 Ok(None) => return Ok(all),
                 Ok(Some(page)) => all.extend(page.into_iter().filter_map(&of)),
                 Err(error) if cause::<NotServed>(&error).is_none() => {
-                    return Err(Unread::List(kind, error));
+                    return Err(TemplatesUnread::List(kind, error));
                 }
                 Err(_) if is_repeated => return Ok(Vec::new()),
                 // The known version is no longer served. The next call looks up the kind again.

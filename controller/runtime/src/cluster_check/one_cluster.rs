@@ -4,12 +4,15 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Api, ListParams};
+use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::conditions::{self, ATTESTORS_AVAILABLE, READY};
 use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationSpec, NodeIdentity};
 
 use super::workload::{self, Workload};
 use super::{Checked, Finding, secrets, some, within};
-use crate::capi::{CapiInventory, ObjectKey, Recorded, TokenClaims, required_cluster_resource};
+use crate::capi::{
+    CapiInventory, ObjectKey, Recorded, TokenClaims, ca_secret_name, required_cluster_resource,
+};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::cluster_states::ClusterState;
 use crate::hardening::other_approvers::OtherApprovers;
@@ -36,7 +39,7 @@ pub(super) async fn checks(
     let spec = &authentication.spec;
     let signing = KeylessSigning::of(authentication);
     let ca = within(async {
-        let read = secrets::read(management, key, "ca").await;
+        let read = secrets::read(management, key, &ca_secret_name(&key.name)).await;
         secrets::ca(key, &read, signing)
     });
     findings.push(("ca", ca.await));
@@ -151,7 +154,7 @@ fn signs_serving(authentication: &KubeletAuthentication) -> bool {
 }
 
 /// Checks that the Cluster has a `KubeletAuthentication` that is Ready.
-fn authentication(state: &ClusterState) -> Finding {
+pub(super) fn authentication(state: &ClusterState) -> Finding {
     if let Some(error) = &state.unreadable {
         return Finding::fail(
             format!("cannot parse the KubeletAuthentication: {error}"),
@@ -261,7 +264,7 @@ async fn templates(
     let found = inventory.without_plugin(&Recorded::of_live(live)).await;
     match found {
         Err(error) => Finding::fail(
-            error,
+            error_chain(&error),
             "your user needs the permission to list kubeadmcontrolplanes, machinedeployments, machinepools and \
              machines, and to get clusters, their control planes, kubeadmconfigs and kubeadmconfigtemplates",
         ),

@@ -8,7 +8,10 @@ use kube::api::Api;
 use kubelet_attestation::errors::error_chain;
 
 use super::Finding;
-use crate::capi::{ClusterCa, ObjectKey, TenantKubeconfig, TokenClaims, access_secret_name};
+use crate::capi::{
+    ClusterCa, ObjectKey, TenantKubeconfig, TokenClaims, access_secret_name, ca_secret_name,
+    kubeconfig_secret_name,
+};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::clock;
 use crate::keyless_signing::KeylessSigning;
@@ -24,11 +27,10 @@ const KEY_MISSING: &str = "put the CA's key into tls.key, or start the controlle
 pub(super) async fn read(
     management: &ClusterAccess,
     key: &ObjectKey,
-    suffix: &str,
+    name: &str,
 ) -> Result<Option<Secret>, CallError> {
     let api: Api<Secret> = Api::namespaced(management.client().clone(), &key.namespace);
-    let name = format!("{}-{suffix}", key.name);
-    call(readable_one_of(&api, &name)).await
+    call(readable_one_of(&api, name)).await
 }
 
 /// Checks the CA.
@@ -37,7 +39,7 @@ pub(super) fn ca(
     read: &Result<Option<Secret>, CallError>,
     signing: KeylessSigning,
 ) -> Finding {
-    let name = format!("{}/{}-ca", key.namespace, key.name);
+    let name = format!("{}/{}", key.namespace, ca_secret_name(&key.name));
     let secret = match read {
         Ok(Some(secret)) => secret,
         Ok(None) => {
@@ -106,10 +108,11 @@ pub(super) async fn kubeconfig(
     let api: Api<Secret> = Api::namespaced(management.client().clone(), controller_namespace);
     let (name, found) = match call(readable_one_of(&api, &own)).await {
         Ok(Some(secret)) => (format!("{controller_namespace}/{own}"), Ok(Some(secret))),
-        Ok(None) | Err(_) => (
-            format!("{}/{}-kubeconfig", key.namespace, key.name),
-            read(management, key, "kubeconfig").await,
-        ),
+        Ok(None) | Err(_) => {
+            let name = kubeconfig_secret_name(&key.name);
+            let found = read(management, key, &name).await;
+            (format!("{}/{name}", key.namespace), found)
+        }
     };
     let secret = match found {
         Ok(Some(secret)) => secret,
@@ -122,9 +125,7 @@ pub(super) async fn kubeconfig(
         }
         Err(error) => return Err(Finding::failed(&error, &format!("get secret {name}"))),
     };
-    let text = secret.data.as_ref().and_then(|data| data.get("value"));
-    let text = text.map(|bytes| bytes.0.as_slice()).unwrap_or_default();
-    let parsed = TenantKubeconfig::parse(text, egress);
+    let parsed = TenantKubeconfig::from_secret(&secret, egress);
     parsed
         .and_then(|parsed| Ok((parsed.access(key)?, parsed.claims().cloned())))
         .map_err(|error| {

@@ -5,7 +5,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-async fn start(pages: Pages, metrics: &Metrics) -> (SocketAddr, JoinHandle<()>) {
+async fn start(pages: ServedPaths, metrics: &Metrics) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     (
@@ -40,7 +40,7 @@ const UNAVAILABLE: &str = "HTTP/1.1 503 Service Unavailable";
 #[tokio::test]
 async fn readiness_reports_the_missing_lists() {
     let metrics = Metrics::new("1");
-    let (address, _server) = start(Pages::Health, &metrics).await;
+    let (address, _server) = start(ServedPaths::Health, &metrics).await;
     let answered = |status: &str, body: &str| (status.to_owned(), body.to_owned());
     assert_eq!(
         get(address, "/readyz").await,
@@ -60,7 +60,7 @@ async fn readiness_reports_the_missing_lists() {
 #[tokio::test]
 async fn the_liveness_page_names_the_stalled_loop() {
     let metrics = Metrics::new("1");
-    let (address, _server) = start(Pages::Health, &metrics).await;
+    let (address, _server) = start(ServedPaths::Health, &metrics).await;
     let _beat = metrics.heartbeat("the election", Duration::ZERO);
     // A heartbeat is late only after its interval, which is zero here. The server answers in real time.
     sleep(Duration::from_millis(1)).await;
@@ -76,8 +76,8 @@ async fn the_liveness_page_names_the_stalled_loop() {
 #[tokio::test]
 async fn each_diagnostics_server_has_only_its_pages_and_only_get() {
     let metrics = Metrics::new("1");
-    let (health, _server) = start(Pages::Health, &metrics).await;
-    let (scrapes, _other) = start(Pages::Metrics, &metrics).await;
+    let (health, _server) = start(ServedPaths::Health, &metrics).await;
+    let (scrapes, _other) = start(ServedPaths::Metrics, &metrics).await;
 
     for (address, path, expected) in [
         (health, "/metrics", "HTTP/1.1 404 Not Found"),
@@ -99,7 +99,7 @@ async fn each_diagnostics_server_has_only_its_pages_and_only_get() {
 
 #[tokio::test]
 async fn metrics_are_served_as_openmetrics_or_as_prometheus_text() {
-    let (address, _server) = start(Pages::Metrics, &Metrics::new("1")).await;
+    let (address, _server) = start(ServedPaths::Metrics, &Metrics::new("1")).await;
     let accept = "Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n";
     let open = format!("GET /metrics HTTP/1.1\r\nHost: a\r\n{accept}\r\n");
 
@@ -126,7 +126,7 @@ async fn metrics_are_served_as_openmetrics_or_as_prometheus_text() {
 async fn metrics_are_cached_for_a_second() {
     let metrics = Metrics::new("1");
     let site = Site {
-        pages: Pages::Metrics,
+        pages: ServedPaths::Metrics,
         metrics: metrics.clone(),
         scraped: Unshared::default(),
     };
@@ -159,7 +159,7 @@ async fn metrics_are_cached_for_a_second() {
 
 #[tokio::test]
 async fn oversized_heads_and_silent_clients_do_not_block_the_health_page() {
-    let (address, _server) = start(Pages::Health, &Metrics::new("1")).await;
+    let (address, _server) = start(ServedPaths::Health, &Metrics::new("1")).await;
     let long = format!("GET /healthz HTTP/1.1\r\nA: {}\r\n", "a".repeat(MAX_HEAD));
     let refused = ask(address, &long).await;
     assert!(!refused.starts_with(OK), "{refused}");

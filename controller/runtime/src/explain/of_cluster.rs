@@ -1,6 +1,5 @@
 //! Explains requests in a Cluster of a management cluster, using the same data as the Cluster's controller.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,19 +23,20 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::snapshot::ClusterSnapshot;
 use super::{BoxError, ExplainError, Explainer, Offline};
-use crate::capi::{CapiInventory, ClusterCa, ObjectKey, TenantKubeconfig};
+use crate::capi::{
+    CaRefused, CapiInventory, ClusterCa, ObjectKey, TenantKubeconfig, ca_secret_name,
+    kubeconfig_secret_name,
+};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::clock;
 use crate::hardening::{admission, revocation, service_ranges};
 use crate::keyless_signing::KeylessSigning;
+use crate::management::configuration::{CheckedSpec, Configuration, Dependencies, InvalidSpec};
 use crate::management::not_served::{CaSecret, not_served};
-use crate::management::spec_mapping::{
-    self, ContextBuilder, serving_address_ranges, stays_enforced,
-};
+use crate::management::spec_mapping::stays_enforced;
 use crate::metrics::Metrics;
 use crate::nodes::KubeNodes;
 use crate::records::KubeRecords;
-use crate::settings_file::check_stored;
 use crate::watch::readable_one_of;
 
 /// The deadline for reading the data before the checks run.
@@ -87,52 +87,37 @@ async fn read(
     let mut notes = Vec::new();
     let client = management.client();
     let snapshot = ClusterSnapshot::read(client, key).await?;
-    let spec = &snapshot.authentication.spec;
+    let authentication = &snapshot.authentication;
+    let spec = &authentication.spec;
+    let Some(cluster) = &snapshot.cluster else {
+        let (ca, now) = (CaSecret::Unread, clock::now());
+        let why = not_served(authentication, None, ca, &verifiers_of, now);
+        return Err(why.unwrap_or_else(|| "no Cluster".to_owned()).into());
+    };
     let access = match workload {
         Some(access) => access,
         None => by_secret(management, key, egress).await?,
     };
-    let offline = Offline::default();
-    let verifiers = verifiers_of(&snapshot.authentication, &snapshot.cluster.uid);
-    let verifiers = offline.verifiers(verifiers, &named_by_platform(spec));
-
-    let trusted = access.ca_certificates();
-    let mut audiences: BTreeSet<_> = trusted.iter().map(|der| Audience::of_ca(der)).collect();
-    audiences.extend(spec_mapping::audiences(spec)?);
-    check_stored(spec)?;
-    let serving_address_ranges = serving_address_ranges(spec)?;
-    let name = format!("{}-ca", key.name);
+    let name = ca_secret_name(&key.name);
     let found = secret(management, &key.namespace, &name).await;
     let ca = match &found {
         Ok(Some(secret)) => CaSecret::Present(secret),
         Ok(None) => CaSecret::Absent,
         Err(_) => CaSecret::Unread,
     };
-    let not_ready = not_served(
-        &snapshot.authentication,
-        &snapshot.cluster,
-        ca,
-        &verifiers_of,
-        clock::now(),
-    );
-    let (signed_by, signer) = match accepted(found, &name) {
-        Ok(ca) => {
-            audiences.extend(ca.audiences());
-            let signing = KeylessSigning::of(&snapshot.authentication);
-            signing_of(&ca, &name, signing, &mut notes)?
-        }
-        Err(why) => {
-            notes.push(format!(
-                "{why}; the checks assume that it has the kubeconfig's CA with its key"
-            ));
-            let ca = trusted.first().ok_or("the kubeconfig has no CA")?;
-            let signer = rehearsed_signer(ca)?;
-            (
-                format!("the controller, with the CA of Secret {name}"),
-                signer,
-            )
-        }
+    let now = clock::now();
+    let not_ready = not_served(authentication, Some(cluster), ca, &verifiers_of, now);
+    let why = |invalid: InvalidSpec| {
+        let first = not_ready.clone();
+        first.unwrap_or_else(|| invalid.to_string())
     };
+    let checked = CheckedSpec::of(spec).map_err(why)?;
+    let offline = Offline::default();
+    let verifiers = verifiers_of(authentication, &cluster.uid);
+    let verifiers = offline.verifiers(verifiers, &named_by_platform(spec));
+    let trusted = access.ca_certificates();
+    let signing = KeylessSigning::of(authentication);
+    let (signed_by, of_ca, signer) = signer_of(found, &name, trusted, signing, &mut notes)?;
 
     let wanted = stays_enforced(spec);
     let enforced = admission::is_enforced(access.client()).await;
@@ -142,7 +127,7 @@ async fn read(
             "cannot determine whether attestation is enforced: {error}"
         ));
     }
-    notes.extend(unavailable_attestors(&snapshot.authentication));
+    notes.extend(unavailable_attestors(authentication));
     let records = KubeRecords::start(
         client.clone(),
         &key.namespace,
@@ -150,23 +135,20 @@ async fn read(
         &Metrics::default(),
     );
     are_read(&records).await?;
-    let revocations = revocations(&access, &snapshot.authentication, &mut notes).await;
-    let builder = ContextBuilder {
-        spec,
-        cluster: &snapshot.cluster,
+    let revocations = revocations(&access, authentication, &mut notes).await;
+    let of_cas = trusted.iter().map(|der| Audience::of_ca(der)).chain(of_ca);
+    let configuration =
+        Configuration::new(spec, checked, cluster.clone(), of_cas, verifiers, signer);
+    let context = configuration.context(Dependencies {
         nodes: KubeNodes::new(access.client().clone()),
         endpoint_hosts: access.server_host().into_iter().collect(),
-        verifiers,
-        audiences: audiences.into_iter().collect(),
-        serving_address_ranges,
         inventory: Arc::new(CapiInventory::new(snapshot.objects.clone(), key.clone())),
         records: Arc::new(records),
         absences: Absences::default(),
         revocations,
-        signer,
         lines: Arc::new(Unlimited),
-    };
-    let context = rehearsed(builder.context(), &access);
+    });
+    let context = rehearsed(context, &access);
     // If the state is unknown, requests to built-in signers remain pending, as in the controller.
     if let Ok(enforced) = enforced {
         context.enforcement.set(wanted && enforced);
@@ -235,15 +217,55 @@ async fn read_service_ranges(context: &Context, access: &ClusterAccess) -> Optio
     }
 }
 
+/// The CA in a Secret cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum UnusableCa {
+    #[error("cannot read Secret {name}")]
+    Unread { name: String, source: CallError },
+    #[error("Secret {0} does not exist")]
+    Absent(String),
+    #[error("Secret {name} is not accepted")]
+    Refused { name: String, source: CaRefused },
+}
+
 /// The CA in the Secret with this name.
-fn accepted(found: Result<Option<Secret>, CallError>, name: &str) -> Result<ClusterCa, String> {
-    let secret = found.map_err(|error| {
-        let error = error_chain(&error);
-        format!("cannot read Secret {name}: {error}")
+fn accepted(found: Result<Option<Secret>, CallError>, name: &str) -> Result<ClusterCa, UnusableCa> {
+    let name = || name.to_owned();
+    let secret = found.map_err(|source| UnusableCa::Unread {
+        name: name(),
+        source,
     })?;
-    let secret = secret.ok_or_else(|| format!("Secret {name} does not exist"))?;
-    ClusterCa::from_secret(&secret)
-        .map_err(|error| format!("Secret {name} is not accepted: {}", error_chain(&error)))
+    let secret = secret.ok_or_else(|| UnusableCa::Absent(name()))?;
+    ClusterCa::from_secret(&secret).map_err(|source| UnusableCa::Refused {
+        name: name(),
+        source,
+    })
+}
+
+/// The name of the program that signs, the audiences of the CA in the Secret with this name, and a signer for the
+/// checks. If the Secret cannot be used, the first of the `trusted` certificates replaces its CA.
+fn signer_of(
+    found: Result<Option<Secret>, CallError>,
+    name: &str,
+    trusted: &[Vec<u8>],
+    signing: KeylessSigning,
+    notes: &mut Vec<String>,
+) -> Result<(String, Vec<Audience>, Arc<Signer>), BoxError> {
+    match accepted(found, name) {
+        Ok(ca) => {
+            let (who, signer) = signing_of(&ca, name, signing, notes)?;
+            Ok((who, ca.audiences().collect(), signer))
+        }
+        Err(why) => {
+            let why = error_chain(&why);
+            notes.push(format!(
+                "{why}; the checks assume that it has the kubeconfig's CA with its key"
+            ));
+            let ca = trusted.first().ok_or("the kubeconfig has no CA")?;
+            let who = format!("the controller, with the CA of Secret {name}");
+            Ok((who, Vec::new(), rehearsed_signer(ca)?))
+        }
+    }
 }
 
 /// The name of the program that signs with the CA of this Secret, and a signer for that CA.
@@ -325,22 +347,20 @@ pub(crate) async fn by_secret(
     egress: EgressPolicy,
 ) -> Result<ClusterAccess, BoxError> {
     const OTHERWISE: &str = "use --workload-kubeconfig to specify a different kubeconfig";
-    let name = format!("{}-kubeconfig", key.name);
+    let name = kubeconfig_secret_name(&key.name);
     let found = secret(management, &key.namespace, &name).await;
     let found = found.map_err(|error| {
         let error = error_chain(&error);
         format!("cannot read Secret {name} ({OTHERWISE}): {error}")
     })?;
     let found = found.ok_or_else(|| format!("Secret {name} does not exist ({OTHERWISE})"))?;
-    let text = found.data.as_ref().and_then(|data| data.get("value"));
-    let text = text.map(|bytes| bytes.0.as_slice()).unwrap_or_default();
     let refused = |error| {
         format!(
             "Secret {name} is not accepted ({OTHERWISE}): {}",
             error_chain(&error)
         )
     };
-    let kubeconfig = TenantKubeconfig::parse(text, egress).map_err(refused)?;
+    let kubeconfig = TenantKubeconfig::from_secret(&found, egress).map_err(refused)?;
     Ok(kubeconfig.access(key).map_err(refused)?)
 }
 

@@ -15,7 +15,8 @@ use crate::watch::readable_one_of;
 /// The settings and objects that were read from the management cluster.
 pub(super) struct ClusterSnapshot {
     pub(super) authentication: KubeletAuthentication,
-    pub(super) cluster: Cluster,
+    /// `None` if the Cluster does not exist.
+    pub(super) cluster: Option<Cluster>,
     pub(super) objects: Objects,
     pub(super) watches: JoinSet<()>,
 }
@@ -46,7 +47,7 @@ impl ClusterSnapshot {
         let cluster = objects.cluster(key);
         Ok(Self {
             authentication,
-            cluster: cluster.ok_or("the Cluster does not exist")?,
+            cluster,
             objects,
             watches,
         })

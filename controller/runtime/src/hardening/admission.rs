@@ -47,7 +47,7 @@ pub const POLICY_NAME: &str = "node-attestation-requests";
 
 /// The requests that are allowed in one cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct AdmissionSettings {
     /// The attestation providers whose client signers are allowed.
     pub attestors: BTreeSet<Provider>,
     /// The exempt Nodes, which renew with the built-in signer. Empty, unless an operator configures exempt Nodes.
@@ -62,7 +62,7 @@ pub struct Settings {
 /// # Errors
 ///
 /// Returns an error if the policy could not be read or written. The previous policy then remains in effect.
-pub async fn apply(client: &Client, settings: &Settings) -> Result<bool, HardeningError> {
+pub async fn apply(client: &Client, settings: &AdmissionSettings) -> Result<bool, HardeningError> {
     policy(settings).apply(client).boxed().await
 }
 
@@ -91,7 +91,7 @@ pub async fn is_enforced(client: &Client) -> Result<bool, HardeningError> {
 const ENFORCED: &[&str] = &["Deny"];
 
 /// The policy with these settings, and its binding.
-fn policy(settings: &Settings) -> Policy {
+fn policy(settings: &AdmissionSettings) -> Policy {
     let by_either = format!("{IS_NODE} || {IS_TOKEN}");
     Policy {
         name: POLICY_NAME,
@@ -117,7 +117,7 @@ const IS_NODE: &str = "request.userInfo.groups.exists(g, g == 'system:nodes')";
 const IS_TOKEN: &str = "request.userInfo.groups.exists(g, g == 'system:bootstrappers' \
     || g.startsWith('system:bootstrappers:'))";
 
-fn variables(settings: &Settings) -> Vec<(&'static str, String)> {
+fn variables(settings: &AdmissionSettings) -> Vec<(&'static str, String)> {
     let clients = settings.attestors.iter().map(Provider::client_signer);
     let exempt = settings.exempt.iter().map(NodeName::user_name);
     let (clients, exempt) = (list(clients), list(exempt));

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use node_attestation_core::crd::IdentityCounts;
 use node_attestation_core::crd::conditions::{ConditionStatus, reason};
 
+use super::periodic::PartError;
 use crate::hardening::other_approvers::OtherApprovers;
 use crate::preflight::ServerVersion;
 
@@ -20,7 +21,7 @@ pub(super) struct Health {
     pub(super) paths: Option<(AutoApprove, String)>,
     /// The other approvers of serving certificates, or the error from searching for them. `None` before the first
     /// inspection.
-    pub(super) approvers: Option<Result<OtherApprovers, String>>,
+    pub(super) approvers: Option<Result<OtherApprovers, PartError>>,
     pub(super) identities: Option<IdentityCounts>,
     /// The earliest expiry time of a certificate.
     pub(super) earliest_expiry: Option<SystemTime>,

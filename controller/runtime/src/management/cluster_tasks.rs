@@ -10,10 +10,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::cluster_status::Health;
+use super::configuration::Dependencies;
 use super::desired_state::{Fingerprint, Service};
 use super::machine_conditions::MachineConditions;
 use super::periodic::{OfCluster, PeriodicTasks};
-use super::spec_mapping::ContextBuilder;
 use super::sweep_events::SweepEvents;
 use super::{Controller, Shared};
 use crate::capi::{CapiInventory, ClusterCa, KubeconfigRefused, ObjectKey};
@@ -91,22 +91,16 @@ impl Running {
         let inventory = CapiInventory::new(shared.objects.clone(), key.clone());
         // A cluster might differ from the previous cluster with the same name.
         revocations.forget();
-        let builder = ContextBuilder {
-            spec: &service.spec,
-            cluster: &service.cluster,
+        let configuration = &service.configuration;
+        let context = configuration.context(Dependencies {
             nodes: KubeNodes::new(access.client().clone()).with_time(server_time.clone()),
             endpoint_hosts: access.server_host().into_iter().collect(),
-            verifiers: service.verifiers.clone(),
-            audiences: service.audiences.clone(),
-            serving_address_ranges: service.serving_address_ranges.clone(),
             inventory: Arc::new(inventory.clone()),
             records: records.clone(),
             absences,
             revocations,
-            signer: service.signer.clone(),
             lines: Arc::new(lines.clone()),
-        };
-        let context = builder.context();
+        });
         let conditions = MachineConditions::new(
             management.clone(),
             shared.machine_conditions.clone(),
@@ -117,19 +111,19 @@ impl Running {
             management: management.clone(),
             key: key.clone(),
             records,
-            uid: service.cluster.uid.clone(),
+            uid: configuration.cluster.uid.clone(),
             overlaps,
         };
         let periodic = PeriodicTasks::new(
             access.clone(),
-            service.spec.clone(),
+            configuration.spec.clone(),
             context.clone(),
             inventory,
             SweepEvents::new(events.clone(), management, key),
             conditions,
             settings,
         )
-        .of_cluster(&service.cluster, known)
+        .of_cluster(&configuration.cluster, known)
         .with_server_time(server_time.clone());
         // Boxed, because a task reserves space for every place to which it moves a value.
         let periodic = Box::new(periodic);
@@ -152,7 +146,7 @@ impl Running {
             writer.finish().await;
         });
         tasks.spawn(until(quitted.clone(), returns.boxed()));
-        for background in service.verifiers.background() {
+        for background in configuration.verifiers.background() {
             tasks.spawn(until(quitted.clone(), background));
         }
         tasks.spawn(until(quitted, run_periodic(periodic, reported).boxed()));

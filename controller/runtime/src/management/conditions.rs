@@ -17,6 +17,7 @@ use node_attestation_core::verifier::Findings;
 
 use self::not_ready::NotReady;
 use super::cluster_status::{ApiReachability, Health, LockedOut, ServiceAddresses};
+use super::periodic::PartError;
 use super::spec_mapping::counted;
 use crate::capi::CaOutOfTime;
 use crate::hardening::other_approvers::OtherApprovers;
@@ -389,10 +390,10 @@ fn of_returning_nodes(
 }
 
 /// Whether only this controller approves requests for serving certificates.
-fn of_approvers(approvers: &Result<OtherApprovers, String>) -> ConditionReport {
+fn of_approvers(approvers: &Result<OtherApprovers, PartError>) -> ConditionReport {
     use ConditionStatus::{False, True, Unknown};
     let (holds, reason, message) = match approvers {
-        Err(error) => (Unknown, reason::UNREACHABLE, error.clone()),
+        Err(error) => (Unknown, reason::UNREACHABLE, error.to_string()),
         Ok(found) => {
             let (holds, reason) = if !found.approved.is_empty() {
                 (False, reason::APPROVED_BY_OTHERS)

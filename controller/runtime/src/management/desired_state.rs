@@ -1,30 +1,28 @@
 //! Determines the desired state of one cluster from the management cluster's objects, without input or output.
 
-use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
 use kubelet_attestation::ensure;
-use kubelet_attestation::names::Audience;
-use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationSpec};
-use node_attestation_core::serving::AddressRange;
-use node_attestation_core::signer::Signer;
+use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::verifier::Verifiers;
-
-use crate::capi::{Cluster, ClusterCa, TenantKubeconfig, is_paused};
 
 use super::Settings;
 use super::ca_key_registry::{CaKey, OtherHolder};
 use super::conditions::not_ready::NotReady;
+use super::configuration::Configuration;
 use super::kept_authentications::KeptAuthentication;
 use super::single_object::Observed;
+use crate::capi::{
+    Cluster, ClusterCa, TenantKubeconfig, ca_secret_name, is_paused, kubeconfig_secret_name,
+};
 use crate::watch::Unreadable;
 
 mod parsed;
 
 pub(super) use parsed::Parsed;
-use parsed::{ParsedCa, ParsedKubeconfig, ParsedSpec, digest};
+use parsed::{ParsedCa, digest};
 
 /// The management cluster's objects that configure one cluster.
 #[derive(Debug, Default)]
@@ -49,14 +47,14 @@ impl Sources {
     /// The name of the Secret with this cluster's kubeconfig.
     pub(super) fn kubeconfig_name(&self, cluster: &str) -> String {
         let own = self.own_kubeconfig.clone();
-        own.unwrap_or_else(|| format!("{cluster}-kubeconfig"))
+        own.unwrap_or_else(|| kubeconfig_secret_name(cluster))
     }
 
     /// The messages about unreadable versions of this cluster's Secrets.
     pub(super) fn outdated_messages(&self, cluster: &str) -> Vec<String> {
         let secrets = [
             (self.kubeconfig_name(cluster), &self.outdated.kubeconfig),
-            (format!("{cluster}-ca"), &self.outdated.ca),
+            (ca_secret_name(cluster), &self.outdated.ca),
         ];
         let messages = secrets.into_iter().filter_map(|(name, why)| {
             let why = why.as_ref()?;
@@ -68,20 +66,14 @@ impl Sources {
     }
 }
 
-/// The configuration of a served cluster.
+/// The desired state of a served cluster.
 #[derive(Debug)]
 pub(super) struct Service {
-    pub(super) spec: KubeletAuthenticationSpec,
-    pub(super) cluster: Cluster,
+    pub(super) configuration: Configuration,
     pub(super) kubeconfig: Arc<TenantKubeconfig>,
     pub(super) ca: Arc<ClusterCa>,
-    /// The signer that uses this CA.
-    pub(super) signer: Arc<Signer>,
     /// Whether the controller has an external signer, although the Secret contains the key.
     pub(super) signer_unused: bool,
-    pub(super) verifiers: Verifiers,
-    pub(super) audiences: Vec<Audience>,
-    pub(super) serving_address_ranges: Vec<AddressRange>,
     pub(super) fingerprint: Fingerprint,
 }
 
@@ -158,7 +150,7 @@ pub(super) fn service(
         ensure!(!is_paused(&authentication.metadata), NotReady::Paused);
         return Err(missing);
     }
-    let ca_name = format!("{name}-ca");
+    let ca_name = ca_secret_name(name);
     let ca = match &sources.ca {
         Observed::Unknown => return Ok(None),
         Observed::Absent => Err(NotReady::CaNotFound(ca_name.clone())),
@@ -218,25 +210,21 @@ pub(super) fn service(
     let signer = ca.signer().cloned();
     let signer = signer.ok_or(NotReady::CaKeyNotFound(ca_name))?;
     let of_spec = parsed.spec(authentication);
-    let audiences = audiences(&of_spec, &of_ca, &of_kubeconfig)?;
-    of_spec.combination.clone().map_err(NotReady::Settings)?;
-    let serving_address_ranges = of_spec.address_ranges.clone();
-    let serving_address_ranges = serving_address_ranges.map_err(NotReady::ServingAddressRange)?;
+    let checked = of_spec.checked.clone().map_err(NotReady::Spec)?;
     let fingerprint = Fingerprint::of(
         authentication,
         cluster,
         [&of_spec.digest, &of_kubeconfig.digest, &of_ca.digest],
     );
+    let of_cas = of_kubeconfig.audiences.iter().chain(&of_ca.audiences);
+    let of_cas = of_cas.cloned();
+    let configuration =
+        Configuration::new(spec, checked, cluster.clone(), of_cas, verifiers, signer);
     Ok(Some(Service {
-        spec: spec.clone(),
-        cluster: cluster.clone(),
+        configuration,
         kubeconfig,
         ca,
-        signer,
         signer_unused,
-        verifiers,
-        audiences,
-        serving_address_ranges,
         fingerprint,
     }))
 }
@@ -276,18 +264,6 @@ impl Parsed {
             self.forget_kubeconfig();
         }
     }
-}
-
-fn audiences(
-    spec: &ParsedSpec,
-    ca: &ParsedCa,
-    kubeconfig: &ParsedKubeconfig,
-) -> Result<Vec<Audience>, NotReady> {
-    let own = spec.audiences.as_ref();
-    let own = own.map_err(|error| NotReady::Audience(error.clone()))?;
-    let all = kubeconfig.audiences.iter().chain(&ca.audiences).chain(own);
-    let audiences: BTreeSet<Audience> = all.cloned().collect();
-    Ok(audiences.into_iter().collect())
 }
 
 fn value<'a>(secret: &'a Secret, key: &str) -> &'a [u8] {

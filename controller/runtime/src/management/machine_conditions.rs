@@ -18,7 +18,7 @@ use crate::client::in_time;
 use crate::log_lines::ClusterLines;
 use crate::logs::Failures;
 use crate::machine_conditions::{
-    Condition, DEADLINE, Outcome, Outcomes, is_refusal, uid_of, write,
+    DEADLINE, MachineCondition, Outcome, Outcomes, is_refusal, uid_of, write,
 };
 use crate::turns::FairRate;
 
@@ -69,7 +69,7 @@ impl Written {
     fn allows(
         &self,
         uid: &str,
-        (outcome, condition): (&Outcome, &Condition),
+        (outcome, condition): (&Outcome, &MachineCondition),
         now: Instant,
     ) -> bool {
         let Some(last) = self.0.get(uid) else {
@@ -82,7 +82,12 @@ impl Written {
         !(is_same && age < REPEAT || refused_again && age < BETWEEN_REFUSALS)
     }
 
-    fn add(&mut self, uid: &str, (outcome, condition): (&Outcome, &Condition), now: Instant) {
+    fn add(
+        &mut self,
+        uid: &str,
+        (outcome, condition): (&Outcome, &MachineCondition),
+        now: Instant,
+    ) {
         let last = Write {
             at: now,
             condition_digest: condition_digest(condition.reason, &condition.message),
@@ -194,7 +199,7 @@ impl MachineConditions {
         &self,
         inventory: &CapiInventory,
         machine: &ObjectReference,
-        condition: &Condition,
+        condition: &MachineCondition,
     ) -> Result<(), Unavailable> {
         let written = inventory.call_about_machine(|resource| async move {
             write(&self.management, &resource, machine, condition).await
@@ -257,8 +262,8 @@ mod tests {
 
     const GRANTED: Outcome = Outcome::Granted { evidence: true };
 
-    fn condition(message: &str) -> Condition {
-        Condition {
+    fn condition(message: &str) -> MachineCondition {
+        MachineCondition {
             status: ConditionStatus::Unknown,
             reason: "MachineNotFound",
             message: message.to_owned(),

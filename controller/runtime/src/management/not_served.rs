@@ -11,10 +11,11 @@ use node_attestation_core::verifier::Verifiers;
 use super::Settings;
 use super::conditions::not_ready::NotReady;
 use super::conditions::out_of_time;
+use super::configuration::CheckedSpec;
 use super::desired_state::{Inputs, Parsed, Sources, service};
 use super::kept_authentications::KeptAuthentication;
 use super::single_object::Observed;
-use crate::capi::{Cluster, ClusterCa};
+use crate::capi::{Cluster, ClusterCa, ca_secret_name};
 
 /// The reasons about the CA in the Secret.
 const OF_CA: [&str; 4] = [
@@ -44,20 +45,21 @@ enum CaState {
 }
 
 /// The reason why the controller does not serve the Cluster: from its objects or, if they have no fault, from the
-/// condition that the controller wrote. `None` if the Cluster is Ready.
+/// condition that the controller wrote. `None` if the Cluster is Ready. `cluster` is `None` if the Cluster does not
+/// exist.
 ///
 /// Some reasons depend on the options of the controller, or on other Clusters. Only the condition contains these
 /// reasons. The kubeconfig is not checked, because a command can use a different kubeconfig.
 pub(crate) fn not_served(
     authentication: &KubeletAuthentication,
-    cluster: &Cluster,
+    cluster: Option<&Cluster>,
     ca: CaSecret<'_>,
     verifiers: &dyn Fn(&KubeletAuthentication, &str) -> Verifiers,
     now: SystemTime,
 ) -> Option<String> {
     let kept = Arc::new(KeptAuthentication::new(authentication.clone()));
     let sources = Sources {
-        cluster: Observed::Present(cluster.clone()),
+        cluster: cluster.cloned().into(),
         ca: match ca {
             CaSecret::Unread => Observed::Unknown,
             CaSecret::Absent => Observed::Absent,
@@ -71,23 +73,26 @@ pub(crate) fn not_served(
         settings: &Settings::default(),
     };
     match service(inputs, None, &mut Parsed::default(), verifiers) {
-        Err(why) if !depends_on_controller(&why) => {
-            return Some(words(why.reason(), &why.to_string()));
-        }
-        // The kubeconfig is unknown, so the CA was not checked.
+        Err(why) if !depends_on_controller(&why) => return Some(words_of(&why)),
+        // The kubeconfig is unknown, so neither the CA nor the settings were checked.
         Err(_) | Ok(_) => {}
     }
-    match state_of(ca, &authentication.spec.cluster_name, now) {
-        CaState::Faulty(why) => Some(why),
+    let spec = &authentication.spec;
+    let in_condition = match state_of(ca, &spec.cluster_name, now) {
+        CaState::Faulty(why) => return Some(why),
         CaState::Unknown => reported(authentication),
         // The controller has not read the current CA yet.
         CaState::Valid => reported(authentication).filter(|why| !is_of_ca(why)),
+    };
+    match CheckedSpec::of(spec) {
+        Err(invalid) => Some(words_of(&NotReady::Spec(invalid))),
+        Ok(_) => in_condition,
     }
 }
 
 /// The state of the CA in the Secret of the Cluster with this name.
 fn state_of(ca: CaSecret<'_>, cluster: &str, now: SystemTime) -> CaState {
-    let name = format!("{cluster}-ca");
+    let name = ca_secret_name(cluster);
     let why = match ca {
         CaSecret::Unread => return CaState::Unknown,
         CaSecret::Absent => NotReady::CaNotFound(name),
@@ -103,7 +108,7 @@ fn state_of(ca: CaSecret<'_>, cluster: &str, now: SystemTime) -> CaState {
             }
         },
     };
-    CaState::Faulty(words(why.reason(), &why.to_string()))
+    CaState::Faulty(words_of(&why))
 }
 
 /// Whether the reason is about the CA in the Secret.
@@ -122,6 +127,10 @@ pub(crate) fn reported(authentication: &KubeletAuthentication) -> Option<String>
 
 fn words(reason: &str, message: &str) -> String {
     format!("{reason}: {message}")
+}
+
+fn words_of(why: &NotReady) -> String {
+    words(why.reason(), &why.to_string())
 }
 
 /// Whether the reason can be wrong if the controller's options, other Clusters and tasks are unknown.
@@ -143,9 +152,7 @@ fn depends_on_controller(why: &NotReady) -> bool {
         | NotReady::CaNotFound(_)
         | NotReady::CaRefused { .. }
         | NotReady::CaUnreadable { .. }
-        | NotReady::Audience(_)
-        | NotReady::Settings(_)
-        | NotReady::ServingAddressRange(_) => false,
+        | NotReady::Spec(_) => false,
     }
 }
 

@@ -8,7 +8,6 @@ use std::time::{Duration, SystemTime};
 use futures::future::FutureExt as _;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
-use node_attestation_core::cluster_line;
 use node_attestation_core::crd::{AutoApproveBindings, IdentityCounts, KubeletAuthenticationSpec};
 use node_attestation_core::decide::Context;
 use node_attestation_core::ledger::{AllRecords, MISSING_MACHINE_TIMEOUT};
@@ -16,6 +15,7 @@ use node_attestation_core::pace::{self, Pace};
 use tokio::time::{Instant, timeout};
 
 mod created_again;
+mod enforcement;
 mod inspection;
 mod nodes;
 mod owners;
@@ -34,9 +34,7 @@ use revocation_list::{RevocationList, RevocationListError};
 
 use super::cluster_status::{ApiReachability, AutoApprove, Health, ServiceAddresses};
 use super::machine_conditions::MachineConditions;
-use super::spec_mapping::{
-    ServiceRangesOfCluster, is_to_be_enforced, stays_enforced, unauthorized_of_records,
-};
+use super::spec_mapping::{ServiceRangesOfCluster, unauthorized_of_records};
 use super::sweep_events::SweepEvents;
 use super::{SYNC_PERIOD, Settings};
 use crate::capi::{CapiInventory, Cluster};
@@ -44,9 +42,7 @@ use crate::client::{ClusterAccess, Decoding, ServerTime};
 use crate::clock::{elapsed, now};
 use crate::hardening::exempt_overlaps::ExemptOverlaps;
 use crate::hardening::tokens::Tokens;
-use crate::hardening::{
-    HardeningError, admission, auto_approve_audit, bindings, other_approvers, service_ranges,
-};
+use crate::hardening::{admission, other_approvers, service_ranges};
 use crate::logs::Failures;
 use crate::preflight::{self, required_rights};
 use crate::records::KubeRecords;
@@ -74,7 +70,7 @@ pub(super) struct PeriodicTasks {
     sweep_failures: Failures,
     machine_conditions: MachineConditions,
     pub(super) sync_period: Duration,
-    admission: admission::Settings,
+    admission: admission::AdmissionSettings,
     /// Whether the last inspection applied the admission policy.
     is_policy_applied: bool,
     inspection: Option<Inspection>,
@@ -116,7 +112,7 @@ impl PeriodicTasks {
             sweep_failures: Failures::default(),
             machine_conditions,
             sync_period: settings.sync_period.unwrap_or(SYNC_PERIOD),
-            admission: admission::Settings {
+            admission: admission::AdmissionSettings {
                 attestors: context.verifiers.providers().into_iter().collect(),
                 exempt: context.exempt_nodes.names(BTreeSet::new()),
                 enforced: false,
@@ -271,6 +267,9 @@ impl PeriodicTasks {
     }
 
     /// Inspects the cluster, and restores objects that another client changed.
+    ///
+    /// The steps have this order because each step uses the state that the previous steps set: the exempt Nodes, the
+    /// decision in [`enforce`](Self::enforce), the admission policy, and then the bindings in [`paths`](Self::paths).
     async fn inspect(&mut self, counted: Option<&Counted>) -> Health {
         let mut health = self.examined().await;
         if !matches!(health.answers, ApiReachability::Yes(_)) {
@@ -320,7 +319,6 @@ impl PeriodicTasks {
             Some(paths.unwrap_or_else(|error| (AutoApprove::NotReviewed, error.to_string())));
         let approvers = other_approvers::read(self.access.client());
         let approvers = part_within(REPORT_WITHIN, approvers).await;
-        let approvers = approvers.map_err(|error| error.to_string());
         health.approvers = Some(if self.context.signer.signs_kubelet_serving() {
             approvers.map(other_approvers::OtherApprovers::with_signers)
         } else {
@@ -393,71 +391,6 @@ impl PeriodicTasks {
             answers,
             ..Health::default()
         }
-    }
-
-    /// Decides whether attestation is enforced from now on. If attestation is not enforced, or if enforcement does not
-    /// wait, returns the message about Nodes without a record, or about templates without the plugin. After attestation
-    /// is enforced, it stays enforced while the settings require it. Otherwise, anyone who can create a Node without a
-    /// record could open all auto-approval paths again.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if it is unknown whether attestation was enforced. The settings then do not change.
-    async fn enforce(
-        &mut self,
-        without: Result<BTreeSet<String>, PartError>,
-    ) -> Result<Option<String>, PartError> {
-        // A previous controller process could have enforced attestation.
-        let mut enforced = stays_enforced(&self.spec)
-            && (self.enforces_now()
-                || self.is_enforcing()
-                || part(admission::is_enforced(self.access.client())).await?);
-        let mut told = None;
-        if !enforced
-            && is_to_be_enforced(&self.spec)
-            && without.as_ref().is_ok_and(BTreeSet::is_empty)
-        {
-            told = self.templates_without_plugin().boxed().await;
-            enforced = told.is_none();
-        }
-        if enforced != self.is_enforcing() {
-            cluster_line!(self.context.ledger.lines(), INFO, enforced, "attestation");
-        }
-        self.context.enforcement.set(enforced);
-        self.admission.enforced = enforced;
-        if enforced && !self.enforces_now() {
-            return Ok(None);
-        }
-        Ok(told.or_else(|| without_identity(without, enforced)))
-    }
-
-    /// The state of the auto-approval paths, and the message about them. The message starts with `told`.
-    async fn paths(&self, mut told: Vec<String>) -> Result<(AutoApprove, String), HardeningError> {
-        let client = self.access.client();
-        let lines = self.machine_conditions.lines();
-        let mut memory = bindings::memory_of(lines);
-        let mut scan = bindings::scan_of(client, lines, &mut memory).await?;
-        let mut refusals = Vec::new();
-        if self.is_enforcing() {
-            let removed = bindings::remove(client, &mut scan).await?;
-            for binding in removed.names {
-                cluster_line!(lines, INFO, binding, "removed");
-            }
-            refusals = removed.refusals;
-        }
-        let open = auto_approve_audit::examine(client, &scan).await?;
-        let found = if is_to_be_enforced(&self.spec) && !self.is_enforcing() {
-            AutoApprove::Waiting
-        } else if open.is_empty() {
-            AutoApprove::Closed
-        } else if scan.open.iter().all(|one| one.is_kubeadms) {
-            AutoApprove::Bindings
-        } else {
-            AutoApprove::Open
-        };
-        told.push(auto_approve_audit::message(&open));
-        told.extend(refusals.iter().map(|error| cut(error_chain(error))));
-        Ok((found, told.join("; ")))
     }
 
     /// The names of Nodes that have no live record, and that are not allowed to renew without one. The result includes

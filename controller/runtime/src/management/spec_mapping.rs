@@ -3,85 +3,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kubelet_attestation::names::Audience;
 use node_attestation_core::crd::{
     AutoApproveBindings, GuestReportedAddresses, KubeletAuthenticationSpec,
 };
-use node_attestation_core::decide::Context;
-use node_attestation_core::inventory::Inventory;
-use node_attestation_core::ledger::{
-    Absences, AllRecords, LedgerPolicy, RecordLedger, Records, Revocations,
-};
-use node_attestation_core::log_lines::LogLines;
-use node_attestation_core::nodes::Nodes;
+use node_attestation_core::ledger::{AllRecords, LedgerPolicy};
 use node_attestation_core::pace::Pace;
 use node_attestation_core::scope::{Enforcement, EnforcementState};
 use node_attestation_core::serving::{
-    AddressRange, InvalidAddressRange, NodeReportedAddresses, ServiceRanges, ServingPolicy,
+    AddressRange, NodeReportedAddresses, ServiceRanges, ServingPolicy,
 };
-use node_attestation_core::signer::Signer;
-use node_attestation_core::verifier::Verifiers;
 
 use crate::capi::Cluster;
 
-/// The inputs for creating a cluster's context. `N` is the type that reads its Nodes.
-pub(crate) struct ContextBuilder<'a, N> {
-    pub(crate) spec: &'a KubeletAuthenticationSpec,
-    pub(crate) cluster: &'a Cluster,
-    pub(crate) nodes: N,
-    /// The control-plane endpoint's hosts, in addition to the host in the Cluster.
-    pub(crate) endpoint_hosts: Vec<String>,
-    pub(crate) verifiers: Verifiers,
-    pub(crate) audiences: Vec<Audience>,
-    /// The result of [`serving_address_ranges`].
-    pub(crate) serving_address_ranges: Vec<AddressRange>,
-    pub(crate) inventory: Arc<dyn Inventory>,
-    pub(crate) records: Arc<dyn Records>,
-    pub(crate) absences: Absences,
-    pub(crate) revocations: Revocations,
-    pub(crate) signer: Arc<Signer>,
-    pub(crate) lines: Arc<dyn LogLines>,
-}
-
-impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
-    /// Creates the context for decisions on the cluster's requests.
-    pub(crate) fn context(self) -> Context {
-        let Self { spec, .. } = self;
-        let nodes = Arc::new(self.nodes);
-        let mut serving = serving_policy(spec, self.cluster, nodes.clone());
-        serving.endpoint_hosts.extend(self.endpoint_hosts);
-        serving.address_ranges = self.serving_address_ranges;
-        let policy = ledger_policy(spec);
-        let enforcement = enforcement(spec);
-        let ledger = RecordLedger::new(
-            self.records,
-            self.inventory.clone(),
-            nodes,
-            policy,
-            enforcement.clone(),
-        );
-        Context {
-            verifiers: self.verifiers,
-            audiences: self.audiences,
-            inventory: self.inventory,
-            ledger: Arc::new(
-                ledger
-                    .with_absences(self.absences)
-                    .with_revocations(self.revocations)
-                    .with_lines(self.lines),
-            ),
-            signer: self.signer,
-            longest_lifetime: spec.longest_lifetime(),
-            exempt_nodes: spec.exempt(),
-            enforcement,
-            serving,
-        }
-    }
-}
-
 /// The enforcement state until the periodic work has read the admission policy. A previous process might have enforced
 /// attestation.
-fn enforcement(spec: &KubeletAuthenticationSpec) -> Enforcement {
+pub(super) fn enforcement(spec: &KubeletAuthenticationSpec) -> Enforcement {
     Enforcement::new(if stays_enforced(spec) {
         EnforcementState::Unknown
     } else {
@@ -165,54 +101,11 @@ pub(crate) fn counted(attestors: &BTreeMap<String, usize>) -> String {
 }
 
 /// The policy of the ledger.
-fn ledger_policy(spec: &KubeletAuthenticationSpec) -> LedgerPolicy {
+pub(super) fn ledger_policy(spec: &KubeletAuthenticationSpec) -> LedgerPolicy {
     LedgerPolicy {
         adoption: spec.adopts(),
         longest_lifetime: spec.longest_lifetime(),
     }
-}
-
-/// This entry of `spec.audiences` is not an audience.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("spec.audiences: {0:?} is not an audience")]
-pub(crate) struct InvalidAudience(pub(crate) String);
-
-/// The additional audiences of a Cluster.
-pub(crate) fn audiences(
-    spec: &KubeletAuthenticationSpec,
-) -> Result<Vec<Audience>, InvalidAudience> {
-    let audience = |text: &String| Audience::parse(text).map_err(|_| InvalidAudience(text.clone()));
-    spec.audiences.iter().map(audience).collect()
-}
-
-/// An entry of `spec.servingAddressRanges` is not a valid range.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "spec.servingAddressRanges: {text:?} is invalid: {why}. Until it is corrected, the controller does not \
-     answer requests from the Cluster"
-)]
-pub(crate) struct InvalidServingAddressRange {
-    text: String,
-    why: InvalidAddressRange,
-}
-
-/// The ranges that limit the addresses in serving certificates.
-///
-/// # Errors
-///
-/// Returns an error if an entry is invalid, because ignoring the entry would change or remove the limit.
-pub(crate) fn serving_address_ranges(
-    spec: &KubeletAuthenticationSpec,
-) -> Result<Vec<AddressRange>, InvalidServingAddressRange> {
-    let ranges = spec.serving_address_ranges.iter();
-    ranges
-        .map(|text| {
-            text.parse().map_err(|why| InvalidServingAddressRange {
-                text: text.clone(),
-                why,
-            })
-        })
-        .collect()
 }
 
 /// The Service ranges of a Cluster.
@@ -248,7 +141,7 @@ impl ServiceRangesOfCluster {
 }
 
 /// The policy for serving certificates, without the ranges of `spec`.
-fn serving_policy(
+pub(super) fn serving_policy(
     spec: &KubeletAuthenticationSpec,
     cluster: &Cluster,
     reported: Arc<dyn NodeReportedAddresses>,

@@ -364,7 +364,7 @@ impl Supervisor {
                 }
             }
         };
-        let mut findings = service.verifiers.findings(now());
+        let mut findings = service.configuration.verifiers.findings(now());
         let conditions = std::mem::take(&mut findings.conditions);
         let mut health = Box::new(running.health.borrow().clone());
         health.signer_unused = service.signer_unused;
@@ -381,7 +381,12 @@ impl Supervisor {
         ClusterPhase::Serving {
             ca: running.ca.out_of_time(now()),
             health,
-            attestors: service.verifiers.reports().chain(conditions).collect(),
+            attestors: service
+                .configuration
+                .verifiers
+                .reports()
+                .chain(conditions)
+                .collect(),
             findings: Box::new(findings),
         }
     }

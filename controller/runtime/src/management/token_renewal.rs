@@ -29,7 +29,7 @@ use zeroize::Zeroizing;
 use super::desired_state::Sources;
 use super::own_secrets;
 use crate::capi::{KUBECONFIG_KEY, TenantKubeconfig, TokenClaims};
-use crate::client::{CONTROLLER, call, merge};
+use crate::client::{CONTROLLER, CallError, call, merge};
 use crate::watch::{patched_metadata, token_text};
 
 /// The lifetime to request, which is three times the longest outage. At least two thirds are left before a renewal.
@@ -56,6 +56,21 @@ pub(super) struct OwnSecret<'a> {
     management: &'a Client,
     /// The namespace of the Cluster.
     namespace: &'a str,
+}
+
+/// The reason why the token was not renewed. It does not contain a part of a response that can contain a token.
+#[derive(Debug, thiserror::Error)]
+enum TokenNotRenewed {
+    #[error("cannot create serviceaccounts/token for {account}")]
+    Request { account: String, source: CallError },
+    #[error("the response to the token request is invalid")]
+    Response,
+    #[error(
+        "the API server did not return a token with a later expiry for the same service account"
+    )]
+    NotLater,
+    #[error("cannot patch Secret {name}")]
+    Patch { name: String, source: CallError },
 }
 
 /// The attempts to renew a token.
@@ -105,7 +120,8 @@ impl TokenRenewal {
         }
         let delay = (claims.lifetime() / ATTEMPTS).clamp(LEAST, AGAIN);
         self.next = Some(Instant::now() + delay);
-        self.error = renewed(claims, kubeconfig, own, workload).await.err();
+        let renewed = renewed(claims, kubeconfig, own, workload).await;
+        self.error = renewed.err().map(|error| error_chain(&error));
         if self.error.is_none() {
             // The new token can have a shorter lifetime.
             self.next = Some(Instant::now() + LEAST);
@@ -149,7 +165,7 @@ async fn renewed(
     kubeconfig: &TenantKubeconfig,
     own: &OwnSecret<'_>,
     workload: &Client,
-) -> Result<(), String> {
+) -> Result<(), TokenNotRenewed> {
     let account = (claims.namespace(), claims.account());
     let (namespace, name) = account;
     let request = TokenRequest {
@@ -161,9 +177,9 @@ async fn renewed(
         ..TokenRequest::default()
     };
     let answer = call(token_text(workload, account, &request)).await;
-    let answer = answer.map_err(|error| {
-        let error = error_chain(&error);
-        format!("cannot create serviceaccounts/token for {namespace}/{name}: {error}")
+    let answer = answer.map_err(|source| TokenNotRenewed::Request {
+        account: format!("{namespace}/{name}"),
+        source,
     })?;
     let text = with_token_of(answer, claims, kubeconfig)?;
     let patch = json!({
@@ -173,8 +189,10 @@ async fn renewed(
     let api: Api<Secret> = own_secrets(own.management, own.namespace);
     let (parameters, patch) = (merge(CONTROLLER), Patch::Merge(&patch));
     let written = call(patched_metadata(&api, own.name, &parameters, &patch)).await;
-    written
-        .map_err(|error| format!("cannot patch Secret {}: {}", own.name, error_chain(&error)))?;
+    written.map_err(|source| TokenNotRenewed::Patch {
+        name: own.name.to_owned(),
+        source,
+    })?;
     Ok(())
 }
 
@@ -184,18 +202,16 @@ fn with_token_of(
     answer: Zeroizing<String>,
     claims: &TokenClaims,
     kubeconfig: &TenantKubeconfig,
-) -> Result<Zeroizing<String>, &'static str> {
+) -> Result<Zeroizing<String>, TokenNotRenewed> {
     let answer = Some(answer).filter(|answer| answer.len() <= MAX_RESPONSE_LEN);
     // The parser's error can contain a part of the response.
     let read: Option<TokenRequest> = answer.and_then(|answer| serde_json::from_str(&answer).ok());
     let status = read.and_then(|read| read.status);
-    let status = status.ok_or("the response to the token request is invalid")?;
+    let status = status.ok_or(TokenNotRenewed::Response)?;
     let token = Zeroizing::new(status.token);
     let is_renewed = TokenClaims::of(&token).is_some_and(|later| claims.is_renewed_by(&later));
     let text = kubeconfig.with_token(&token).filter(|_| is_renewed);
-    text.ok_or(
-        "the API server did not return a token with a later expiry for the same service account",
-    )
+    text.ok_or(TokenNotRenewed::NotLater)
 }
 
 #[cfg(test)]

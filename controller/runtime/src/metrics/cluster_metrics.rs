@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::clusters::{Cluster, ClusterReport};
+use super::clusters::{ClusterReport, ClusterValues};
 use super::{DENIED, Heartbeat, Metrics, Pending, WatchMetrics};
 
 /// The metrics of a workload cluster. Its time series are removed when the last clone is dropped.
@@ -11,11 +11,11 @@ use super::{DENIED, Heartbeat, Metrics, Pending, WatchMetrics};
 pub(crate) struct ClusterMetrics {
     metrics: Metrics,
     is_only: bool,
-    cluster: Option<Arc<Cluster>>,
+    cluster: Option<Arc<ClusterValues>>,
 }
 
 impl ClusterMetrics {
-    pub(super) fn new(metrics: Metrics, cluster: Option<Arc<Cluster>>) -> Self {
+    pub(super) fn new(metrics: Metrics, cluster: Option<Arc<ClusterValues>>) -> Self {
         Self {
             metrics,
             is_only: false,

@@ -9,7 +9,7 @@ use super::Pending;
 
 /// A workload cluster.
 #[derive(Debug)]
-pub(crate) struct Cluster {
+pub(crate) struct ClusterValues {
     namespace: String,
     name: String,
     /// Not shared: only the tasks of this cluster and the metrics page use this lock.
@@ -89,7 +89,7 @@ impl ClusterReport {
     }
 }
 
-impl Cluster {
+impl ClusterValues {
     pub(super) fn new(namespace: &str, name: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),

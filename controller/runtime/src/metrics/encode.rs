@@ -16,7 +16,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::catalogue::{self, Metric};
-use super::clusters::Cluster;
+use super::clusters::ClusterValues;
 use super::process::Usage;
 use super::{Format, Inner, NO_STATUS};
 use crate::clock::now;
@@ -210,7 +210,7 @@ fn watches(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
     let mut worst: BTreeMap<Labels, (bool, f64)> = BTreeMap::new();
     for watch in inner.watches.all() {
         let mut labels = vec![("kind", watch.kind().to_owned())];
-        labels.extend(watch.cluster().into_iter().flat_map(Cluster::labels));
+        labels.extend(watch.cluster().into_iter().flat_map(ClusterValues::labels));
         let (holds, age) = worst.entry(labels).or_insert((true, 0.0));
         *holds &= watch.holds();
         *age = age.max(watch.age());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use prometheus_client::metrics::counter::Counter;
 use tokio::time::Instant;
 
-use super::clusters::Cluster;
+use super::clusters::ClusterValues;
 use crate::shared::{Lock, Shared};
 
 /// A watch of objects of one kind.
@@ -13,7 +13,7 @@ use crate::shared::{Lock, Shared};
 pub(crate) struct Watch {
     kind: &'static str,
     /// The workload cluster. `None` for the management cluster.
-    cluster: Option<Arc<Cluster>>,
+    cluster: Option<Arc<ClusterValues>>,
     failures: Counter,
     state: Shared<State>,
 }
@@ -29,7 +29,7 @@ struct State {
 impl Watch {
     pub(super) fn new(
         kind: &'static str,
-        cluster: Option<Arc<Cluster>>,
+        cluster: Option<Arc<ClusterValues>>,
         failures: Counter,
     ) -> Self {
         let state = State {
@@ -50,7 +50,7 @@ impl Watch {
     }
 
     /// The workload cluster. `None` for the management cluster.
-    pub(super) fn cluster(&self) -> Option<&Cluster> {
+    pub(super) fn cluster(&self) -> Option<&ClusterValues> {
         self.cluster.as_deref()
     }
 

@@ -12,7 +12,7 @@ use node_attestation_core::crd::{
 };
 use node_attestation_core::identifiers::{KeyDigest, RecordUid};
 use node_attestation_core::ledger::{
-    Opened, Record, RecordHolder, RequestRef, SeenBoot, Stored, Version,
+    Opening, Record, RecordHolder, RequestRef, SeenBoot, Stored, Version,
 };
 
 /// The maximum length of a request name in a record.
@@ -124,8 +124,8 @@ fn holder(spec: &NodeIdentitySpec) -> Result<RecordHolder, &'static str> {
     })
 }
 
-fn opened(opened: &crd::Opened) -> Result<Opened, &'static str> {
-    Ok(Opened {
+fn opened(opened: &crd::Opened) -> Result<Opening, &'static str> {
+    Ok(Opening {
         key: KeyDigest::parse(&opened.key_sha256).map_err(|_| "spec.opened.keySHA256")?,
         request: RequestRef {
             name: opened.request_name.clone(),

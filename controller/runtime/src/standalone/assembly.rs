@@ -16,9 +16,8 @@ use node_attestation_core::verifier::Verifiers;
 use crate::capi::{Cluster, OwnAttestors};
 use crate::client::ClusterAccess;
 use crate::file_inventory::ClusterInventory;
-use crate::management::spec_mapping::{
-    self, ContextBuilder, is_to_be_enforced, serving_address_ranges,
-};
+use crate::management::configuration::{CheckedSpec, Configuration, Dependencies};
+use crate::management::spec_mapping::is_to_be_enforced;
 
 /// The settings are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -55,15 +54,8 @@ impl ClusterInFiles<'_> {
             UnusableSettings(what.to_owned())
         })?;
         let spec = &self.authentication.spec;
-        let mut audiences: BTreeSet<_> = self
-            .ca_certificates
-            .iter()
-            .map(|der| Audience::of_ca(der))
-            .collect();
-        let own = spec_mapping::audiences(spec);
-        audiences.extend(own.map_err(|error| UnusableSettings(error.to_string()))?);
-        let ranges = serving_address_ranges(spec);
-        let serving_address_ranges = ranges.map_err(|error| UnusableSettings(error.to_string()))?;
+        let checked = CheckedSpec::of(spec);
+        let checked = checked.map_err(|error| UnusableSettings(error.to_string()))?;
         endpoint_hosts.extend(self.workload.and_then(ClusterAccess::server_host));
         let cluster = Cluster {
             uid: uid(self.ca_certificates),
@@ -76,22 +68,19 @@ impl ClusterInFiles<'_> {
             control_plane: None,
             attestors: OwnAttestors::Unset,
         };
-        let builder = ContextBuilder {
-            spec,
-            cluster: &cluster,
+        let of_cas = self.ca_certificates.iter();
+        let of_cas = of_cas.map(|der| Audience::of_ca(der));
+        let configuration =
+            Configuration::new(spec, checked, cluster, of_cas, self.verifiers, self.signer);
+        let context = configuration.context(Dependencies {
             nodes,
             endpoint_hosts,
-            verifiers: self.verifiers,
-            audiences: audiences.into_iter().collect(),
-            serving_address_ranges,
             inventory,
             records: self.records,
             absences: Absences::default(),
             revocations: Revocations::default(),
-            signer: self.signer,
             lines: Arc::new(Unlimited),
-        };
-        let context = builder.context();
+        });
         // Enforcement does not wait for records, because records exist only in the process's memory.
         context.enforcement.set(is_to_be_enforced(spec));
         if spec.guest_reported_addresses == GuestReportedAddresses::Refuse {

@@ -16,7 +16,7 @@ macro_rules! read_alone {
 
         /// Calls `table` with each type.
         #[cfg(test)]
-        pub(crate) fn each_read_alone(table: &mut impl $crate::watch::Table) {
+        pub(crate) fn each_read_alone(table: &mut impl $crate::watch::KindTable) {
             $(table.row::<$fields>($name);)*
         }
     };
@@ -26,7 +26,7 @@ pub(crate) use read_alone;
 
 /// The rows of the table of hostile values.
 #[cfg(test)]
-pub(crate) trait Table {
+pub(crate) trait KindTable {
     /// Adds the row for a type that objects are decoded as.
     fn row<K: ReadAlone>(&mut self, name: &'static str);
 }

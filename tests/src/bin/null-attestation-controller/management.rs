@@ -11,7 +11,7 @@ use kubelet_attestation::names::Provider;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
 use node_attestation_runtime::client::{ClusterAccess, ClusterAccessError, EgressPolicy};
-use node_attestation_runtime::diagnostics::{self, Pages};
+use node_attestation_runtime::diagnostics::{self, ServedPaths};
 use node_attestation_runtime::management::{Controller, Settings};
 use node_attestation_runtime::metrics::Metrics;
 use node_attestation_runtime::shared::testing::longest_held;
@@ -69,8 +69,8 @@ pub(crate) async fn serve(
     settings.metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
     let mut servers = JoinSet::new();
     for (pages, address) in [
-        (Pages::Metrics, management.metrics_bind_address),
-        (Pages::Health, management.health_addr),
+        (ServedPaths::Metrics, management.metrics_bind_address),
+        (ServedPaths::Health, management.health_addr),
     ] {
         let Some(address) = address else { continue };
         let listener = TcpListener::bind(address).await.expect("a free port");

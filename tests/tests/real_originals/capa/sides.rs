@@ -17,7 +17,9 @@ use node_attestation_aws::credentials::{
     Credentials, CredentialsKey, CredentialsSource, Lease, Tenant,
 };
 use node_attestation_aws::proxy::Proxy;
-use node_attestation_aws::sessions::{FailureKind, Keys, SdkSts, Sessions, TokenError, Tokens};
+use node_attestation_aws::tenancy::sessions::{
+    FailureKind, Keys, SdkSts, Sessions, TokenError, Tokens,
+};
 use node_attestation_aws::tenancy::{
     Cluster, DigestKey, Infrastructure, ObjectRef, Plan, ResolutionError, ServiceAccount,
     TenancySettings, explain,

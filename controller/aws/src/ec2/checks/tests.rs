@@ -176,7 +176,7 @@ fn a_root_volume_attached_over_60_seconds_from_launch_blocks_the_join() {
         };
         let volume = Attachment { time: Some(time) };
         checked(&InstanceFacts {
-            root: Root::Volume(Some(volume)),
+            root: RootDevice::Volume(Some(volume)),
             ..facts()
         })
         .unwrap()
@@ -207,7 +207,7 @@ fn an_instance_without_a_first_interface_waits_then_is_denied() {
 fn an_instance_without_a_root_volume_cannot_join() {
     for root in [None, Some(Attachment { time: None })] {
         let facts = InstanceFacts {
-            root: Root::Volume(root),
+            root: RootDevice::Volume(root),
             ..facts()
         };
         assert_eq!(
@@ -236,8 +236,8 @@ fn an_instance_without_an_interface_attach_time_cannot_join() {
 #[test]
 fn a_young_instance_without_root_volume_facts_waits() {
     let hidden: [fn(&mut InstanceFacts); 3] = [
-        |facts| facts.root = Root::Volume(None),
-        |facts| facts.root = Root::Volume(Some(Attachment { time: None })),
+        |facts| facts.root = RootDevice::Volume(None),
+        |facts| facts.root = RootDevice::Volume(Some(Attachment { time: None })),
         |facts| facts.first_interface = Some(Attachment { time: None }),
     ];
     for hide in hidden {
@@ -252,13 +252,13 @@ fn a_young_instance_without_root_volume_facts_waits() {
 #[test]
 fn the_root_volume_check_skips_instance_stores_and_can_be_disabled() {
     let store = InstanceFacts {
-        root: Root::InstanceStore,
+        root: RootDevice::InstanceStore,
         ..facts()
     };
     assert_eq!(checked(&store).unwrap().first_claim_only, None);
 
     let moved = InstanceFacts {
-        root: Root::Volume(None),
+        root: RootDevice::Volume(None),
         ..facts()
     };
     let mut lenient = policy();

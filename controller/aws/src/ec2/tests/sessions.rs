@@ -4,11 +4,11 @@ use kubelet_authenticator_test_support::sts::{Fault, Trust};
 use serde_json::json;
 
 use super::*;
-use crate::identity_store::IdentityStore;
-use crate::sessions::testing::{CONTROLLER_USER, NamedTokens, StrictSts};
+use crate::tenancy::credentials::{TenantClients, TenantCredentials};
+use crate::tenancy::sessions::testing::{CONTROLLER_USER, NamedTokens, StrictSts};
+use crate::tenancy::store::IdentityStore;
 use crate::tenancy::testing::{objects, put};
 use crate::tenancy::{DigestKey, TenancySettings};
-use crate::tenants::{TenantClients, TenantCredentials};
 use crate::testing::one_cluster;
 
 /// A cluster whose identity is a role in this account.

@@ -93,7 +93,7 @@ async fn a_prediction_has_the_denial_of_a_moved_root_volume() {
         time: Some(launch() + Duration::from_hours(1)),
     };
     case.ec2.knows([InstanceFacts {
-        root: Root::Volume(Some(moved)),
+        root: RootDevice::Volume(Some(moved)),
         ..instance()
     }]);
 

@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::identity_store::{IdentityStore, Source};
-use crate::sessions::testing::{CountingSts, NamedTokens, StrictSts};
+use crate::tenancy::credentials::{TenantClients, TenantError};
+use crate::tenancy::sessions::testing::{CountingSts, NamedTokens, StrictSts};
+use crate::tenancy::store::{IdentityStore, Source};
 use crate::tenancy::testing::{objects, put, role};
 use crate::tenancy::{DigestKey, IdentityKind, TenancySettings};
-use crate::tenants::{TenantClients, TenantError};
 use crate::testing::one_cluster;
 
 /// Decides on an instance in the account and region of the case. The tenant has a role in the same account, and this

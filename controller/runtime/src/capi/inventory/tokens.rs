@@ -27,7 +27,7 @@ pub(crate) struct OwnedTokens {
 
 /// The tokens of all Machines. Machines can share a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct MachineTokens {
+pub(crate) struct InventoryTokens {
     /// The tokens of Machines whose Nodes Cluster API has not found yet.
     pub(crate) joining: OwnedTokens,
     /// The tokens of the other Machines.
@@ -84,7 +84,7 @@ impl CapiInventory {
     ///
     /// `None` while the inventory is unavailable. Each call reads only a few `KubeadmConfig`s. A `KubeadmConfig` that
     /// cannot be read hides only its own token. Excludes the [tokens of pools](Self::pool_tokens).
-    pub(crate) async fn machine_tokens(&self) -> Option<MachineTokens> {
+    pub(crate) async fn machine_tokens(&self) -> Option<InventoryTokens> {
         self.read_due(Need::All).await?;
         let of = |view: View<'_>, _: &str, machine: &Machine| {
             let seen = match view.config(machine) {
@@ -103,7 +103,7 @@ impl CapiInventory {
                 State::Deleting => deleting.add(seen),
             }
         }
-        Some(MachineTokens {
+        Some(InventoryTokens {
             joining,
             joined,
             deleting: deleting.tokens,

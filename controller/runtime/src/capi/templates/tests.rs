@@ -3,6 +3,7 @@ use std::sync::{Arc, Mutex};
 use http_body_util::Full;
 use hyper::Response;
 use hyper::body::Bytes;
+use kubelet_attestation::errors::error_chain;
 use serde_json::{Value, json};
 
 use super::super::testing::{NAMESPACE, with};
@@ -163,6 +164,7 @@ async fn read(objects: Value, recorded: &[&str]) -> (Result<Vec<String>, String>
         with_record.add(Some(name), &format!("generic:///rack/{name}"));
     }
     let found = inventory.without_plugin(&with_record).await;
+    let found = found.map_err(|error| error_chain(&error));
     let called = called.lock().unwrap().clone();
     (found, called)
 }

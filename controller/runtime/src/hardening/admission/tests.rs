@@ -98,8 +98,8 @@ fn an_update_of_a_request_has_the_same_limits_as_its_creation() {
     assert_eq!(operations, [&["CREATE", "UPDATE"]]);
 }
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> AdmissionSettings {
+    AdmissionSettings {
         attestors: BTreeSet::from([Provider::AWS]),
         exempt: BTreeSet::new(),
         enforced: true,

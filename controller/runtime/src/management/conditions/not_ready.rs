@@ -8,8 +8,7 @@ use node_attestation_core::signer::InvalidCa;
 use node_attestation_core::verifier::VerifierUnavailable;
 
 use crate::capi::{CaRefused, KubeconfigRefused};
-use crate::management::spec_mapping::{InvalidAudience, InvalidServingAddressRange};
-use crate::settings_file::Contradiction;
+use crate::management::configuration::InvalidSpec;
 use crate::watch::Unreadable;
 
 /// The reason why a cluster is not served.
@@ -62,11 +61,7 @@ pub(in crate::management) enum NotReady {
         availability: Box<ConditionReport>,
     },
     #[error(transparent)]
-    Audience(InvalidAudience),
-    #[error(transparent)]
-    Settings(Contradiction),
-    #[error(transparent)]
-    ServingAddressRange(InvalidServingAddressRange),
+    Spec(InvalidSpec),
     #[error(
         "Secret {0} has no tls.key, and the controller has no external signer, so the controller does not answer \
          requests from the Cluster. Put the CA's key into the Secret, or start the controller with \
@@ -111,9 +106,11 @@ impl NotReady {
             Self::CaRefused { .. } | Self::CaUnreadable { .. } => reason::CA_INVALID,
             Self::SharedCa(_) => reason::SHARED_CA,
             Self::NoAttestor { why, .. } => why.reason(),
-            Self::Audience(_) => reason::AUDIENCE_INVALID,
-            Self::Settings(_) => reason::SETTINGS_INVALID,
-            Self::ServingAddressRange(_) => reason::SERVING_ADDRESS_RANGE_INVALID,
+            Self::Spec(InvalidSpec::Audience(_)) => reason::AUDIENCE_INVALID,
+            Self::Spec(InvalidSpec::Combination(_)) => reason::SETTINGS_INVALID,
+            Self::Spec(InvalidSpec::ServingAddressRange(_)) => {
+                reason::SERVING_ADDRESS_RANGE_INVALID
+            }
             Self::CaKeyNotFound(_) => reason::CA_KEY_NOT_FOUND,
             Self::TooManyClusters(_) => reason::TOO_MANY_CLUSTERS,
             Self::Broken => reason::INTERNAL_ERROR,

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
 use kubelet_attestation::names::Audience;
-use node_attestation_core::serving::AddressRange;
 use node_attestation_core::signer::ExternalKey;
 use node_attestation_core::verifier::ParsedSettings;
 use sha2::{Digest as _, Sha256};
@@ -13,11 +12,8 @@ use super::value;
 use crate::capi::{CaRefused, ClusterCa, KUBECONFIG_KEY, KubeconfigRefused, TenantKubeconfig};
 use crate::client::EgressPolicy;
 use crate::management::ca_key_registry::CaKey;
+use crate::management::configuration::{CheckedSpec, InvalidSpec};
 use crate::management::kept_authentications::KeptAuthentication;
-use crate::management::spec_mapping::{
-    InvalidAudience, InvalidServingAddressRange, audiences, serving_address_ranges,
-};
-use crate::settings_file::{Contradiction, check_stored};
 
 /// The parsed objects of one cluster. Each object is stored with its source.
 ///
@@ -53,9 +49,7 @@ pub(super) struct ParsedKubeconfig {
 
 /// The settings.
 pub(super) struct ParsedSpec {
-    pub(super) audiences: Result<Vec<Audience>, InvalidAudience>,
-    pub(super) combination: Result<(), Contradiction>,
-    pub(super) address_ranges: Result<Vec<AddressRange>, InvalidServingAddressRange>,
+    pub(super) checked: Result<CheckedSpec, InvalidSpec>,
     pub(super) digest: [u8; 32],
 }
 
@@ -113,9 +107,7 @@ impl Parsed {
             // The spec has no map with an unstable order, and all of its values can be serialized.
             let text = serde_json::to_vec(spec).unwrap_or_default();
             ParsedSpec {
-                audiences: audiences(spec),
-                combination: check_stored(spec),
-                address_ranges: serving_address_ranges(spec),
+                checked: CheckedSpec::of(spec),
                 digest: digest([text.as_slice()]),
             }
         })

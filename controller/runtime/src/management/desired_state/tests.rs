@@ -1,6 +1,9 @@
 use k8s_openapi::ByteString;
 use kubelet_attestation::kubeconfig::Refused;
-use node_attestation_core::crd::{AutoApproveBindings, GuestReportedAddresses};
+use node_attestation_core::crd::{
+    AutoApproveBindings, GuestReportedAddresses, KubeletAuthenticationSpec,
+};
+use node_attestation_core::serving::AddressRange;
 use node_attestation_core::signer::InvalidCa;
 use node_attestation_core::verifier::{
     InsecureVerifier, ParsedSettings, Verifier, VerifierUnavailable,
@@ -11,8 +14,10 @@ use serde_json::json;
 use super::*;
 use crate::capi::{CaRefused, KUBECONFIG_KEY, KubeconfigRefused, ObjectKey, OwnAttestors};
 use crate::management::ca_key_registry::{CaKeyHolder, CaKeys};
+use crate::management::configuration::InvalidSpec;
 
 mod authentication;
+mod commands;
 mod external;
 mod unchanged;
 mod unreadable;
@@ -183,8 +188,9 @@ fn a_valid_cluster_is_served() {
 
     let service = world.plan().unwrap().unwrap();
 
-    assert_eq!(service.signer.ca_der(), service.ca.certificates()[0]);
-    assert_eq!(service.audiences.len(), 1);
+    let configuration = service.configuration;
+    assert_eq!(configuration.signer.ca_der(), service.ca.certificates()[0]);
+    assert_eq!(configuration.audiences.len(), 1);
 }
 
 #[test]
@@ -279,28 +285,25 @@ fn an_invalid_audience_is_reported() {
 
     let why = world.why();
 
-    assert!(matches!(&why, NotReady::Audience(invalid) if invalid.0 == "no audience\n"));
+    let NotReady::Spec(InvalidSpec::Audience(invalid)) = &why else {
+        panic!("{why:?}");
+    };
+    assert_eq!(invalid.0, "no audience\n");
     assert_eq!(why.reason(), "AudienceInvalid");
 }
 
 #[test]
 fn address_ranges_are_read() {
     let mut world = world();
-    assert!(
-        world
-            .plan()
-            .unwrap()
-            .unwrap()
-            .serving_address_ranges
-            .is_empty()
-    );
+    let service = world.plan().unwrap().unwrap();
+    assert!(service.configuration.serving_address_ranges.is_empty());
     let texts = ["10.0.0.0/8", "2001:db8::/32"];
     world.authentication.spec.serving_address_ranges = texts.map(String::from).into();
 
     let service = world.plan().unwrap().unwrap();
 
     let expected: [AddressRange; 2] = texts.map(|text| text.parse().unwrap());
-    assert_eq!(service.serving_address_ranges, expected);
+    assert_eq!(service.configuration.serving_address_ranges, expected);
 }
 
 /// Such a cluster is not served. Otherwise, only the other ranges, or no range, would limit its addresses.

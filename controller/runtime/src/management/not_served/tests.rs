@@ -9,9 +9,9 @@ use super::*;
 use crate::capi::{
     CaOutOfTime, CaRefused, KubeconfigRefused, OwnAttestors, ca_secret, ca_secret_without_key,
 };
+use crate::cluster_check::{State, finding_about};
 use crate::management::conditions::{ClusterPhase, status};
-use crate::management::spec_mapping::{InvalidAudience, serving_address_ranges};
-use crate::settings_file::check_stored;
+use crate::management::configuration::{CheckedSpec, InvalidSpec};
 use crate::watch::Unreadable;
 
 fn authentication() -> KubeletAuthentication {
@@ -33,6 +33,17 @@ fn cluster() -> Cluster {
     }
 }
 
+/// Settings with an invalid audience, with an invalid combination, and with an invalid range.
+fn invalid_specs() -> [KubeletAuthenticationSpec; 3] {
+    let mut audience = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
+    audience.audiences = vec!["a b".to_owned()];
+    let mut combination = KubeletAuthenticationSpec::new("prod-1", &["insecure"]);
+    combination.adoption = Some(Adoption::Allow);
+    let mut range = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
+    range.serving_address_ranges = vec!["everywhere".to_owned()];
+    [audience, combination, range]
+}
+
 /// The number of examples. Each reason has one.
 const REASONS: usize = 19;
 
@@ -52,9 +63,9 @@ fn number(why: &NotReady) -> usize {
         NotReady::CaUnreadable { .. } => 10,
         NotReady::SharedCa(_) => 11,
         NotReady::NoAttestor { .. } => 12,
-        NotReady::Audience(_) => 13,
-        NotReady::Settings(_) => 14,
-        NotReady::ServingAddressRange(_) => 15,
+        NotReady::Spec(InvalidSpec::Audience(_)) => 13,
+        NotReady::Spec(InvalidSpec::Combination(_)) => 14,
+        NotReady::Spec(InvalidSpec::ServingAddressRange(_)) => 15,
         NotReady::CaKeyNotFound(_) => 16,
         NotReady::TooManyClusters(_) => 17,
         NotReady::Broken => 18,
@@ -64,10 +75,10 @@ fn number(why: &NotReady) -> usize {
 fn examples() -> [NotReady; REASONS] {
     let name = || "prod-1".to_owned();
     let source = || Unreadable::because("tls.crt is not base64");
-    let mut contradictory = KubeletAuthenticationSpec::new("prod-1", &["insecure"]);
-    contradictory.adoption = Some(Adoption::Allow);
-    let mut invalid = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
-    invalid.serving_address_ranges = vec!["everywhere".to_owned()];
+    let [audience, combination, range] = invalid_specs().map(|spec| {
+        let invalid = CheckedSpec::of(&spec).unwrap_err();
+        NotReady::Spec(invalid)
+    });
     [
         NotReady::ClusterNotFound(name()),
         NotReady::ClusterUnreadable {
@@ -100,9 +111,9 @@ fn examples() -> [NotReady; REASONS] {
             why: VerifierUnavailable::InsecureNotAllowed,
             availability: Box::new(Verifiers::default().availability()),
         },
-        NotReady::Audience(InvalidAudience("a b".to_owned())),
-        NotReady::Settings(check_stored(&contradictory).unwrap_err()),
-        NotReady::ServingAddressRange(serving_address_ranges(&invalid).unwrap_err()),
+        audience,
+        combination,
+        range,
         NotReady::CaKeyNotFound(name()),
         NotReady::TooManyClusters(NonZeroUsize::MIN),
         NotReady::Broken,
@@ -116,7 +127,7 @@ fn explained(
     now: SystemTime,
 ) -> Option<String> {
     let verifiers = |_: &KubeletAuthentication, _: &str| Verifiers::default();
-    not_served(authentication, &cluster(), ca, &verifiers, now)
+    not_served(authentication, Some(&cluster()), ca, &verifiers, now)
 }
 
 #[test]
@@ -131,6 +142,8 @@ fn commands_report_each_reason_of_the_controller() {
         assert_eq!(reported(&authentication).as_deref(), Some(&*words));
         let explained = explained(&authentication, CaSecret::Unread, now());
         assert_eq!(explained.as_deref(), Some(&*words));
+        let finding = (State::Fail, format!("not Ready, {words}"));
+        assert_eq!(finding_about(authentication), finding);
     }
 }
 
@@ -143,7 +156,7 @@ fn the_current_objects_take_precedence_over_an_old_condition() {
     let of = |authentication: &KubeletAuthentication, cluster: &Cluster| {
         let verifiers = |_: &KubeletAuthentication, _: &str| Verifiers::default();
         let ca = CaSecret::Present(&ca);
-        not_served(authentication, cluster, ca, &verifiers, now()).unwrap()
+        not_served(authentication, Some(cluster), ca, &verifiers, now()).unwrap()
     };
     let paused = Cluster {
         paused: true,

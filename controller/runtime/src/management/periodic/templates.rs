@@ -2,7 +2,6 @@
 
 use tokio::time::timeout;
 
-use super::parts::cut;
 use super::{MAX_NAMED, PART_DEADLINE, PartError, PeriodicTasks};
 use crate::capi::Recorded;
 
@@ -10,19 +9,19 @@ impl PeriodicTasks {
     /// The message about templates whose future machines could not join. `None` if there are none.
     pub(super) async fn templates_without_plugin(&self) -> Option<String> {
         let found = async {
-            let records = self.records().await.map_err(|error| error.to_string())?;
+            let records = self.records().await?;
             let recorded = Recorded::of(&records).await;
-            self.inventory.without_plugin(&recorded).await
+            let found = self.inventory.without_plugin(&recorded).await;
+            found.map_err(|error| PartError::of(&error))
         };
         // The reads wait for their turn without a deadline, and the revocations in the same round wait for the reads.
         let found = timeout(PART_DEADLINE, Box::pin(found)).await;
-        let found = found.unwrap_or_else(|_| Err(PartError::Late(PART_DEADLINE).to_string()));
-        without_plugin(found.map_err(cut))
+        without_plugin(found.unwrap_or(Err(PartError::Late(PART_DEADLINE))))
     }
 }
 
 /// The message about objects whose future machines could not join. `None` if there are none.
-fn without_plugin(found: Result<Vec<String>, String>) -> Option<String> {
+fn without_plugin(found: Result<Vec<String>, PartError>) -> Option<String> {
     let objects = match found {
         Ok(objects) => objects,
         Err(error) => {
@@ -49,7 +48,7 @@ fn without_plugin(found: Result<Vec<String>, String>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::without_plugin;
+    use super::{PartError, without_plugin};
 
     #[test]
     fn a_few_templates_without_the_plugin_are_named() {
@@ -69,7 +68,7 @@ mod tests {
             "{many}"
         );
         assert!(!many.contains("w5"), "{many}");
-        let unread = without_plugin(Err("forbidden".to_owned())).unwrap();
+        let unread = without_plugin(Err(PartError::Call("forbidden".to_owned()))).unwrap();
         assert_eq!(
             unread,
             "enforcement waits until the bootstrap templates can be read: forbidden"

@@ -10,7 +10,10 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::Supervisor;
-use crate::capi::{CA_KEYS, KUBECONFIG_KEY, ObjectKey, SecretValues, access_secret_name};
+use crate::capi::{
+    CA_KEYS, KUBECONFIG_KEY, ObjectKey, SecretValues, access_secret_name, ca_secret_name,
+    kubeconfig_secret_name,
+};
 use crate::management::desired_state::Outdated;
 use crate::management::single_object::{Change, Observed, follow};
 use crate::management::{Controller, WorkloadAccess, own_secrets, resume_panic};
@@ -135,12 +138,12 @@ impl Supervisor {
                 self.follow_secret(own_secrets(management, namespace), &own, &[KUBECONFIG_KEY])
             }),
             kubeconfig: None,
-            ca: self.follow_secret(of_cluster(), &format!("{name}-ca"), &CA_KEYS),
+            ca: self.follow_secret(of_cluster(), &ca_secret_name(name), &CA_KEYS),
         });
         if watches.is_own() {
             watches.kubeconfig = None;
         } else if watches.kubeconfig.is_none() {
-            let name = format!("{name}-kubeconfig");
+            let name = kubeconfig_secret_name(name);
             watches.kubeconfig = Some(self.follow_secret(of_cluster(), &name, &[KUBECONFIG_KEY]));
         }
     }

@@ -12,7 +12,7 @@ use super::*;
 use crate::client::{ClusterAccess, NamedBy};
 use crate::testing::{hostile_values, long_text, many_values, with_each_value};
 use crate::watch::oversized::hides_no_other;
-use crate::watch::{Custom, Table};
+use crate::watch::{Custom, KindTable};
 use crate::{capi, management, nodes};
 
 /// A valid object.
@@ -121,7 +121,7 @@ fn good(name: &str) -> Value {
 #[derive(Default)]
 struct Tried(Vec<&'static str>);
 
-impl Table for Tried {
+impl KindTable for Tried {
     fn row<K: ReadAlone>(&mut self, name: &'static str) {
         let decoded = |object: &Value| {
             let read: Lenient<K> = serde_json::from_str(&object.to_string()).unwrap();
@@ -167,7 +167,7 @@ impl Table for Tried {
 /// Tests each kind in a list and in a watch.
 struct Listed(Runtime);
 
-impl Table for Listed {
+impl KindTable for Listed {
     fn row<K: ReadAlone>(&mut self, name: &'static str) {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("g", "v1", "K"));
         let all = |client| -> Api<Custom<K>> { Api::all_with(client, &resource) };
@@ -178,7 +178,7 @@ impl Table for Listed {
 }
 
 /// Calls `table` with each type that objects are decoded as.
-fn each(table: &mut impl Table) {
+fn each(table: &mut impl KindTable) {
     each_read_alone(table);
     nodes::each_read_alone(table);
     management::each_read_alone(table);

@@ -26,7 +26,7 @@ fn another_approver_of_serving_certificates_sets_the_condition_to_false() {
     let unread = of(|found| found.unread = Some("not allowed".to_owned()));
     assert_eq!(unread, is("Unknown", "RolesUnreadable"));
     let failed = serving(Health {
-        approvers: Some(Err("no answer".to_owned())),
+        approvers: Some(Err(PartError::Call("no answer".to_owned()))),
         ..healthy()
     });
     let failed = said(&failed, "NoOtherServingApprover");

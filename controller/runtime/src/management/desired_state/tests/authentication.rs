@@ -17,7 +17,7 @@ fn a_cluster_is_served_with_the_attestors_that_are_available() {
 
     let service = world.plan().unwrap().unwrap();
 
-    let report = service.verifiers.reports().next().unwrap();
+    let report = service.configuration.verifiers.reports().next().unwrap();
     assert_eq!(
         (report.of, report.holds, report.reason),
         (

@@ -18,7 +18,10 @@ fn external_world() -> World {
 async fn with_an_external_signer_a_ca_without_its_key_signs() {
     let service = external_world().plan().unwrap().unwrap();
 
-    assert_eq!(service.signer.ca_der(), service.ca.certificates()[0]);
+    assert_eq!(
+        service.configuration.signer.ca_der(),
+        service.ca.certificates()[0]
+    );
 }
 
 #[tokio::test]

@@ -47,7 +47,10 @@ fn a_second_reconcile_without_a_change_parses_nothing() {
         assert_eq!(count, [0, 0], "{touched}");
         let second = second.unwrap().unwrap();
         assert_eq!(second.fingerprint, first.fingerprint);
-        assert_eq!(second.audiences, first.audiences);
+        assert_eq!(
+            second.configuration.audiences,
+            first.configuration.audiences
+        );
         assert!(Arc::ptr_eq(&second.ca, &first.ca));
         assert!(Arc::ptr_eq(&second.kubeconfig, &first.kubeconfig));
     }

@@ -13,8 +13,8 @@ use serde_json::json;
 use tokio::time::advance;
 
 use super::*;
-use crate::identity_store::Source;
-use crate::sessions::testing::{CountingSts, NamedTokens};
+use crate::tenancy::sessions::testing::{CountingSts, NamedTokens};
+use crate::tenancy::store::Source;
 use crate::tenancy::testing::{arn, objects, put, role, secret, static_identity};
 use crate::tenancy::{Cluster, Infrastructure, ObjectRef, TenancySettings};
 use crate::testing::credentials;

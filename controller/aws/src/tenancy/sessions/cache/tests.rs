@@ -10,8 +10,8 @@ use serde_json::json;
 use tokio::time::{advance, sleep};
 
 use super::*;
-use crate::sessions::error::FailureKind;
-use crate::sessions::testing::{CountingSts, plan, sessions};
+use crate::tenancy::sessions::error::FailureKind;
+use crate::tenancy::sessions::testing::{CountingSts, plan, sessions};
 use crate::tenancy::testing::{arn, objects, put, role, secret, static_identity};
 use crate::tenancy::{Cluster, Objects, TenancySettings, explain};
 

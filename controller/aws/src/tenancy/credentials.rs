@@ -15,11 +15,11 @@ use tokio::sync::{OnceCell, mpsc};
 use tokio::time::{Instant, sleep};
 
 use crate::credentials::{ClusterTenant, Credentials, CredentialsKey, CredentialsSource, Tenant};
-use crate::identity_store::{IdentityError, IdentityStore};
 use crate::partition;
-use crate::sessions::{
+use crate::tenancy::sessions::{
     AssumeRole, CredentialsError, FailureKind, PlanCredentials, Sessions, Tokens,
 };
+use crate::tenancy::store::{IdentityError, IdentityStore};
 use crate::tenancy::{DigestKey, Plan};
 
 mod accounts;

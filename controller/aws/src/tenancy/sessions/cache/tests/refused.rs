@@ -5,7 +5,7 @@ use aws_credential_types::provider::ProvideCredentials;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::sessions::testing::NamedTokens;
+use crate::tenancy::sessions::testing::NamedTokens;
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_session_is_renewed_at_most_once_in_a_period() {

@@ -13,10 +13,10 @@ use node_attestation_runtime::watch::{Lenient, NoFields, one_of, page_of, readab
 use tokio::time::timeout;
 
 use crate::credentials::ClusterTenant;
-use crate::identity_objects::{
+use crate::tenancy::store::{IdentityError, IdentityStore, Source};
+use crate::tenancy::stored_objects::{
     Kind, Places, WithSpec, key_of, kind_of, put_config_map, put_custom, put_namespace, put_secret,
 };
-use crate::identity_store::{IdentityError, IdentityStore, Source};
 use crate::tenancy::{
     Ack, Cluster, DecidedBy, Explanation, IdentityKind, ResolutionError, TenancySettings,
 };

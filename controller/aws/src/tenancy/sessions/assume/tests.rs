@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::proxy::Proxy;
-use crate::sessions::CredentialsError;
-use crate::sessions::testing::{CONTROLLER_USER, StrictSts, plan};
+use crate::tenancy::sessions::CredentialsError;
+use crate::tenancy::sessions::testing::{CONTROLLER_USER, StrictSts, plan};
 use crate::tenancy::testing::{arn, objects, put, role};
 
 const REGION: &str = "eu-west-1";

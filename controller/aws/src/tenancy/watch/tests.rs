@@ -14,8 +14,8 @@ use tracing::Level;
 use self::api_server::Server;
 use super::*;
 use crate::credentials::ClusterTenant;
-use crate::identity_objects::INFRASTRUCTURE;
-use crate::identity_store::IdentityError;
+use crate::tenancy::store::IdentityError;
+use crate::tenancy::stored_objects::INFRASTRUCTURE;
 use crate::tenancy::{Ack, TEAM_MAP, TenancySettings};
 
 const CLUSTERS: [&str; 4] = ["cluster.x-k8s.io", "v1beta2", "Cluster", "clusters"];

@@ -16,7 +16,7 @@ use node_attestation_runtime::watch::{Custom, Lenient, MetadataOf, ReadAlone, Un
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::identity_store::{IdentityStore, Source};
+use crate::tenancy::store::{IdentityStore, Source};
 use crate::tenancy::{
     Cluster, Identity, Infrastructure, Labels, Namespace as NamespaceFacts, ObjectRef, access_key,
 };

@@ -4,7 +4,7 @@ use std::mem::take;
 use std::time::SystemTime;
 
 use crate::credentials::{Credentials, CredentialsKey};
-use crate::sessions::{CredentialsError, PlanCredentials};
+use crate::tenancy::sessions::{CredentialsError, PlanCredentials};
 
 /// The maximum number of regions for a cluster, which is more than the number of regions in which a cluster has
 /// instances. At the limit, the least recently used session is removed.

@@ -35,11 +35,11 @@ use serde_json::json;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-use crate::identity_objects::{
+use crate::tenancy::sessions::{TokenError, Tokens};
+use crate::tenancy::store::{IdentityStore, MAX_SECRETS, Source};
+use crate::tenancy::stored_objects::{
     Kind, Places, WithSpec, key_of, kind_of, put_config_map, put_custom, put_namespace, put_secret,
 };
-use crate::identity_store::{IdentityStore, MAX_SECRETS, Source};
-use crate::sessions::{TokenError, Tokens};
 use crate::tenancy::{IdentityKind, ServiceAccount};
 
 /// The pause between two lookups of a kind that is not served, because an administrator can install it later.

@@ -5,7 +5,7 @@ use node_attestation_runtime::testing::{hostile_values, long_text, many_values};
 use node_attestation_runtime::watch::NoFields;
 
 use super::*;
-use crate::identity_read::Reader;
+use crate::tenancy::read::Reader;
 
 const MANAGED_CONTROL_PLANES: [&str; 4] = [
     "controlplane.cluster.x-k8s.io",

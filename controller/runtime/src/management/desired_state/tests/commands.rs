@@ -1,0 +1,128 @@
+//! Tests of the commands, and of the controller without a management cluster: they have the same reasons as the
+//! controller with a management cluster.
+
+use node_attestation_core::inventory::StaticInventory;
+use node_attestation_core::testing::now;
+
+use super::*;
+use crate::explain::{Explainer, StandaloneSettings};
+use crate::file_inventory::ClusterInventory;
+use crate::management::not_served::{CaSecret, not_served};
+use crate::standalone::{self, Standalone};
+
+/// The reason according to `explain`, from the objects without a condition.
+fn explained(world: &World) -> Option<String> {
+    let ca = match &world.sources.ca {
+        Observed::Unknown | Observed::Unreadable(_) => CaSecret::Unread,
+        Observed::Absent => CaSecret::Absent,
+        Observed::Present(secret) => CaSecret::Present(secret),
+    };
+    let cluster = world.sources.cluster.present();
+    let verifiers = |_: &KubeletAuthentication, _: &str| Verifiers::default();
+    not_served(&world.authentication, cluster, ca, &verifiers, now())
+}
+
+fn no_machines() -> ClusterInventory {
+    ClusterInventory {
+        machines: Some(Arc::new(StaticInventory::default())),
+        endpoint_hosts: Vec::new(),
+        service_ranges: Vec::new(),
+    }
+}
+
+#[test]
+fn explain_finds_the_reason_of_the_controller_in_the_objects() {
+    let cases: [(&str, Change); 10] = [
+        ("Misnamed", |world| {
+            world.authentication.metadata.name = Some("prod-2".to_owned());
+        }),
+        ("Paused", World::pause),
+        ("ClusterNotFound", |world| {
+            world.sources.cluster = Observed::Absent;
+        }),
+        ("Paused", |world| world.cluster().paused = true),
+        ("CANotFound", |world| world.sources.ca = Observed::Absent),
+        ("CAInvalid", |world| {
+            world.sources.ca = secret(&[("tls.crt", "no certificate".to_owned())]);
+        }),
+        ("CAKeyMismatch", |world| {
+            let ((certificate, _), (_, key)) = (ca(), ca());
+            world.sources.ca = ca_secret(&(certificate, key));
+        }),
+        ("AudienceInvalid", |world| {
+            world.authentication.spec.audiences = vec!["a b".to_owned()];
+        }),
+        ("SettingsInvalid", |world| {
+            let spec = &mut world.authentication.spec;
+            spec.guest_reported_addresses = GuestReportedAddresses::Allow;
+        }),
+        ("ServingAddressRangeInvalid", |world| {
+            world.authentication.spec.serving_address_ranges = vec!["all".to_owned()];
+        }),
+    ];
+    assert_eq!(explained(&world()), None);
+    for (reason, change) in cases {
+        let mut world = world();
+        change(&mut world);
+
+        let why = world.why();
+
+        assert_eq!(why.reason(), reason);
+        let expected = format!("{reason}: {why}");
+        assert_eq!(explained(&world), Some(expected));
+    }
+}
+
+#[test]
+fn invalid_settings_have_the_same_reason_without_a_management_cluster() {
+    let changes: [fn(&mut KubeletAuthenticationSpec); 3] = [
+        |spec| spec.audiences = vec!["a b".to_owned()],
+        |spec| spec.guest_reported_addresses = GuestReportedAddresses::Allow,
+        |spec| spec.serving_address_ranges = vec!["all".to_owned()],
+    ];
+    let (certificate, _) = ca();
+    let explainer = |authentication: KubeletAuthentication| {
+        let settings = StandaloneSettings {
+            workload: None,
+            ca_certificates: certificate.clone().into_bytes(),
+            inventory: no_machines(),
+            authentication,
+        };
+        Explainer::standalone(settings, |_, _| Verifiers::default())
+    };
+    assert!(explainer(world().authentication).is_ok());
+    for change in changes {
+        let mut world = world();
+        change(&mut world.authentication.spec);
+
+        let refused = explainer(world.authentication.clone()).unwrap_err();
+
+        assert_eq!(refused.to_string(), world.why().to_string());
+    }
+}
+
+#[tokio::test]
+async fn without_attestors_the_reason_does_not_depend_on_the_objects() {
+    let mut world = world();
+    let unavailable = VerifierUnavailable::Unknown("tpm".to_owned());
+    world.has_insecure = false;
+    world.unavailable = vec![unavailable.clone()];
+    let (certificate, _) = ca();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), certificate).unwrap();
+    let settings = standalone::Settings {
+        workload_kubeconfig: "/nowhere/kubeconfig".into(),
+        ca_cert: file.path().to_owned(),
+        ca_key: standalone::CaKey::File("/nowhere/ca.key".into()),
+        inventory: no_machines(),
+        authentication: world.authentication.clone(),
+    };
+    let verifiers = |_: &KubeletAuthentication, _: &str| {
+        let unavailable: Result<Arc<dyn Verifier>, _> = Err(unavailable.clone());
+        [unavailable].into_iter().collect::<Verifiers>()
+    };
+
+    let refused = Standalone::load(settings, verifiers).await.unwrap_err();
+
+    assert_eq!(refused.to_string(), world.why().to_string());
+}
