@@ -17,7 +17,7 @@ use crate::capi::{Cluster, OwnAttestors};
 use crate::client::ClusterAccess;
 use crate::file_inventory::ClusterInventory;
 use crate::management::spec_mapping::{
-    self, ContextBuilder, is_to_be_enforced, serving_address_ranges,
+    self, ContextBuilder, allowed_retirements, is_to_be_enforced, serving_address_ranges,
 };
 
 /// The settings are invalid.
@@ -76,6 +76,8 @@ impl ClusterInFiles<'_> {
             control_plane: None,
             attestors: OwnAttestors::Unset,
         };
+        let absences = Absences::default();
+        absences.allow(allowed_retirements(self.authentication));
         let builder = ContextBuilder {
             spec,
             cluster: &cluster,
@@ -86,13 +88,13 @@ impl ClusterInFiles<'_> {
             serving_address_ranges,
             inventory,
             records: self.records,
-            absences: Absences::default(),
+            absences,
             revocations: Revocations::default(),
             signer: self.signer,
             lines: Arc::new(Unlimited),
         };
         let context = builder.context();
-        // Enforcement does not wait for records, because records exist only in the process's memory.
+        // The operator enforces attestation with the settings file. The controller does not inspect the existing Nodes.
         context.enforcement.set(is_to_be_enforced(spec));
         if spec.guest_reported_addresses == GuestReportedAddresses::Refuse {
             // Machine addresses come only from the operator's file, and never from the machines themselves.
