@@ -85,7 +85,7 @@ pub(crate) struct ExplainCommand {
 pub(crate) async fn run(command: ExplainCommand) -> Result<String, BoxError> {
     let explainer = match &command.cluster {
         Some(cluster) => Box::pin(of_cluster(&command, cluster)).await?,
-        None => standalone(&command).await?,
+        None => Box::pin(standalone(&command)).await?,
     };
     let asked = match (&command.file, &command.name) {
         (Some(path), name) => {
@@ -173,7 +173,7 @@ async fn standalone(command: &ExplainCommand) -> Result<Explainer, BoxError> {
     let verifiers = |authentication: &KubeletAuthentication, cluster: &str| {
         providers.verifiers(authentication, cluster)
     };
-    Ok(Explainer::standalone(settings, verifiers)?)
+    Ok(Explainer::standalone(settings, verifiers).await?)
 }
 
 async fn workload(command: &ExplainCommand) -> Result<Option<ClusterAccess>, BoxError> {

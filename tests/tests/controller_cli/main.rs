@@ -356,7 +356,6 @@ fn warnings_for_the_operator_are_logged_at_the_start() {
 
     for words in [
         "machines without evidence are allowed",
-        "node identities are kept in memory",
         "--client-ca-file",
         "ca-sha256:",
         "autoApproveBindings is Report",
