@@ -78,8 +78,9 @@ roleRef:
 subjects:
 ";
 
-/// The name of the Role and the binding for the records of a cluster without a management cluster.
-const RECORDS: &str = "node-attestation-controller-identities";
+/// The prefix of the name of the Role and the binding for the records of a cluster without a management cluster. The
+/// subject follows, so that each of several users keeps its permissions.
+const RECORDS: &str = "node-attestation-controller-identities:";
 
 /// The group of Roles.
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -194,7 +195,9 @@ pub fn identities(controller: &str) -> Result<String, YamlError> {
         rule(group, "nodeidentities", &RECORD_VERBS),
         rule(group, "nodeidentities/status", &["patch"]),
     ];
-    let granted = granted((WORKLOAD_NAMESPACE, RECORDS), rules, controller)?;
+    // A name must not contain these letters.
+    let name = format!("{RECORDS}{}", controller.replace(['/', '%'], "-"));
+    let granted = granted((WORKLOAD_NAMESPACE, &name), rules, controller)?;
     Ok(crd::yaml(&definition)? + &granted)
 }
 

@@ -131,9 +131,13 @@ impl RealBed {
 
     /// `node-attestation-controller` for these machines.
     pub fn insecure(&self, machines: &[Machine]) -> Setup {
+        self.insecure_as(CONTROLLER, machines)
+    }
+
+    /// Like [`insecure`](Self::insecure), with a different user.
+    pub fn insecure_as(&self, user: &str, machines: &[Machine]) -> Setup {
         let program = program("node-attestation-controller");
-        self.setup(CONTROLLER, &program, machines)
-            .allowing_insecure()
+        self.setup(user, &program, machines).allowing_insecure()
     }
 
     /// Sets up `node-attestation-controller` for these machines, with a CA whose key is in an external signer.

@@ -163,6 +163,8 @@ fn the_rendered_role_has_exactly_the_permissions_for_records() {
     assert_eq!(granted, needed);
     let subject = json!([{"apiGroup": RBAC, "kind": "User", "name": "jane"}]);
     assert_eq!(documents[2]["subjects"], subject);
+    let name = "node-attestation-controller-identities:user:jane";
+    assert_eq!(documents[2]["roleRef"]["name"], name);
 }
 
 /// Renders the Secret with this token.
