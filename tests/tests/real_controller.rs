@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::process::Command;
 use std::sync::LazyLock;
 
 use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, Provider};
@@ -14,6 +15,7 @@ use kubelet_authenticator_tests::controller::{
     reason_of,
 };
 use kubelet_authenticator_tests::page::{Desk, repository, steps};
+use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
 
 /// The resource of node identities.
@@ -358,6 +360,17 @@ fn the_name_of_a_node_without_evidence_waits_after_a_restart() {
     assert_eq!(decision["outcome"], "deferred");
     assert_eq!(decision["reason"], "IdentityLive");
     assert_eq!(identity(MACHINE)["spec"]["generation"], 1);
+
+    let reset = ["identities", "reset", "--yes", CLUSTER, MACHINE.name];
+    let reset = Command::new(program("node-attestation-controller"))
+        .args(reset)
+        .args(["-n", "kube-system", "--kubeconfig"])
+        .arg(BED.cluster.admin_kubeconfig())
+        .output()
+        .unwrap();
+    assert!(reset.status.success(), "{reset:?}");
+    assert!(is_issued(&BED.wait_for_answer(&name)));
+    assert_ne!(identity(MACHINE)["spec"]["generation"], 1);
 }
 
 #[test]
