@@ -173,7 +173,8 @@ async fn standalone(command: &ExplainCommand) -> Result<Explainer, BoxError> {
     let verifiers = |authentication: &KubeletAuthentication, cluster: &str| {
         providers.verifiers(authentication, cluster)
     };
-    Ok(Explainer::standalone(settings, verifiers).await?)
+    let explainer = Explainer::standalone(settings, verifiers);
+    Ok(Box::pin(explainer).await?)
 }
 
 async fn workload(command: &ExplainCommand) -> Result<Option<ClusterAccess>, BoxError> {

@@ -165,10 +165,16 @@ mod tests {
     use hyper::body::Bytes;
     use hyper::{Request, Response};
     use kube::client::Body;
+    use node_attestation_core::identifiers::RecordUid;
+    use node_attestation_core::inventory::StaticInventory;
+    use node_attestation_core::ledger::{Absences, AllRecords, Record};
+    use node_attestation_core::testing::records::{at, claim, policy};
     use serde_json::{Value, json};
+    use tracing::Level;
 
     use super::*;
     use crate::client::ClusterAccess;
+    use crate::testing::ThreadLog;
 
     const RECORDS: &str =
         "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/kube-system/nodeidentities";
@@ -257,5 +263,40 @@ mod tests {
         assert!(refused.to_string().ends_with(words), "{refused}");
         let words = "set spec.clusterName in the --settings file to prod-2.";
         assert!(refused.cure().starts_with(words), "{refused:?}");
+    }
+
+    /// The records after several sweeps, if this number of machines have a record, and no machine is in the inventory.
+    async fn swept(machines: u8) -> AllRecords {
+        let ledger = RecordLedger::in_memory(Arc::new(StaticInventory::default()), policy());
+        let ledger = Arc::new(ledger.with_absences(Absences::new(Duration::ZERO)));
+        for number in 0..machines {
+            let (machine, node) = (format!("m{number}"), format!("n{number}"));
+            let claim = claim(&machine, &node, number, 0);
+            let record = Record::first(&claim, RecordUid::new([number; 16]), None, at(0));
+            ledger.records().create(&record).await.unwrap();
+        }
+        let sweeping = tokio::spawn(sweep(ledger.clone(), ServerTime::default()));
+        sleep(5 * ROUND).await;
+        sweeping.abort();
+        ledger.records().all().await.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_record_of_a_machine_that_left_the_inventory_is_retired() {
+        let all = swept(1).await;
+
+        assert!(!all.iter().any(|one| one.record.is_live()), "{all:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_empty_inventory_retires_no_records_and_causes_one_warning() {
+        let log = ThreadLog::start(Level::WARN);
+
+        let all = swept(6).await;
+
+        assert_eq!(all.len(), 6);
+        assert!(all.iter().all(|one| one.record.is_live()), "{all:?}");
+        let words = ["many machines are missing in the inventory", "count=6"];
+        assert_eq!(log.count(&words), 1, "{}", log.text());
     }
 }
