@@ -99,7 +99,7 @@ pub(super) async fn run(
         providers.verifiers(authentication, cluster)
     };
     let controller = Standalone::load(settings, verifiers).await?;
-    controller.run(stop).await.map_err(|refused| {
+    Box::pin(controller.run(stop)).await.map_err(|refused| {
         let cure = refused.cure().to_owned();
         Hinted::new(refused, cure).into()
     })

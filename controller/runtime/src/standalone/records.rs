@@ -109,7 +109,8 @@ async fn user(client: &Client) -> String {
 
 /// Waits until the API server answers, and checks that the workload cluster can store the records of this cluster.
 pub(super) async fn check(client: &Client, cluster: &str) -> Result<(), RecordsRefused> {
-    const MESSAGE: &str = "cannot check whether the workload cluster can store node identities; the controller retries";
+    const MESSAGE: &str =
+        "cannot check whether the workload cluster stores node identities; the controller retries";
     let mut is_logged = false;
     loop {
         let error = match refusal(client, cluster).await {
@@ -133,7 +134,8 @@ pub(super) async fn sweep(ledger: Arc<RecordLedger>, time: ServerTime) {
     loop {
         sleep(jittered(ROUND)).await;
         let times = (time.now_or(now()), time.earlier(now()));
-        let swept = match ledger.sweep(times, elapsed(), &BTreeSet::new()).await {
+        let listed = BTreeSet::new();
+        let swept = match Box::pin(ledger.sweep(times, elapsed(), &listed)).await {
             Ok(swept) => swept,
             Err(error) => {
                 let error = error_chain(&error);
