@@ -2,6 +2,7 @@
 
 mod application;
 mod bed;
+mod identities;
 mod instances;
 mod real;
 
@@ -20,6 +21,7 @@ pub use self::application::{
     Application, certificate_of, is_answered, is_issued, is_signed_by, reason_of, wait_for_csr,
 };
 pub use self::bed::{Bed, token_of_instance};
+pub use self::identities::{define_identities, serve_identities};
 pub use self::instances::request;
 pub use self::real::{RealBed, conditions};
 

@@ -1,7 +1,7 @@
 //! Tests of the controller with faults: concurrent writes, lost responses, a controller crash, an unavailable API
 //! server.
 
-use kubelet_authenticator_test_support::api_server::{Fault, Route, Step, Times};
+use kubelet_authenticator_test_support::api_server::{Fault, Route, Step, Times, Verb};
 use kubelet_authenticator_tests::absence::{Later, assert_unanswered};
 use kubelet_authenticator_tests::controller::{Application, Bed, Machine, PATIENCE, is_issued};
 use rustix::process::Signal;
@@ -9,6 +9,11 @@ use serde_json::json;
 
 const ONE: Machine = Machine::new("worker-1", "token1");
 const TWO: Machine = Machine::new("worker-2", "token2");
+
+/// The creation of a node identity.
+fn identity() -> Route {
+    Route::new(Verb::Create, "nodeidentities")
+}
 
 #[test]
 fn a_concurrently_changed_request_is_decided_again() {
@@ -45,7 +50,7 @@ fn a_failed_or_unacknowledged_write_is_retried() {
         Fault::LoseAnswer,
         Fault::not_json(),
     ] {
-        for route in [Route::approval(), Route::status()] {
+        for route in [identity(), Route::approval(), Route::status()] {
             let bed = Bed::null(&[ONE, TWO]);
             bed.server.inject(route, Times::once(), fault.clone());
             let _controller = bed.setup.start();
@@ -96,7 +101,7 @@ fn a_slow_api_server_response_does_not_block_other_requests() {
 
 #[test]
 fn kill_9_at_each_step_of_a_write_is_recovered() {
-    for route in [Route::approval(), Route::status()] {
+    for route in [identity(), Route::approval(), Route::status()] {
         for step in [Step::Received, Step::Stored] {
             let null = Bed::null(&[ONE, TWO]);
             let stamped = Application::null(ONE, null.server.ca_pem());
@@ -113,6 +118,11 @@ fn kill_9_at_each_step_of_a_write_is_recovered() {
                 let csr = bed.wait_for_answer(&name);
 
                 assert!(is_issued(&csr), "{route:?} {step:?}: {csr:#}");
+                let identities = bed.server.all("nodeidentities");
+                let [identity] = identities.as_slice() else {
+                    panic!("{route:?} {step:?}: {identities:#?}");
+                };
+                assert_eq!(identity["spec"]["generation"], 1, "{route:?} {step:?}");
             }
         }
     }

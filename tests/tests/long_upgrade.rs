@@ -9,7 +9,7 @@ use kubelet_attestation::names::Provider;
 use kubelet_authenticator_test_support::binaries::{control_plane_binary, older_kubernetes};
 use kubelet_authenticator_test_support::control_plane::{KubeadmBinding, Kubectl, has_condition};
 use kubelet_authenticator_test_support::machine::{Machine, Role};
-use kubelet_authenticator_tests::controller::{Machine as Member, Setup};
+use kubelet_authenticator_tests::controller::{Machine as Member, Setup, define_identities};
 use kubelet_authenticator_tests::node::NULL;
 use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
@@ -118,6 +118,7 @@ fn a_joined_node_renews_after_an_upgrade_to_the_next_minor_version() {
         kubectl.ok(["delete", "clusterrolebinding", binding.name()]);
     }
     let ca = (&*cluster.ca_cert_path(), &*cluster.ca_key_path());
+    define_identities(kubectl);
     let controller = program("null-attestation-controller");
     let setup = Setup::new(&controller, cluster.admin_kubeconfig(), ca, &[])
         .spec(&json!({"autoApproveBindings": "Remove"}));

@@ -8,7 +8,9 @@ use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, Provider};
 use kubelet_authenticator_test_support::control_plane::{KubeadmBinding, has_condition};
 use kubelet_authenticator_test_support::machine::{KubeadmCluster, Machine, Role};
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::controller::{Controller, Machine as Member, Setup, reason_of};
+use kubelet_authenticator_tests::controller::{
+    Controller, Machine as Member, Setup, define_identities, reason_of,
+};
 use kubelet_authenticator_tests::node::NULL;
 use kubelet_authenticator_tests::program;
 use rustix::process::Signal;
@@ -155,6 +157,7 @@ fn workers_and_late_control_planes_join_a_kubeadm_cluster() {
     close(&cluster);
 
     let ca = (&*cluster.ca_cert_path(), &*cluster.ca_key_path());
+    define_identities(kubectl);
     let controller = program("null-attestation-controller");
     let duties = json!({"autoApproveBindings": "Remove", "exemptNodes": ["ControlPlane"]});
     let setup = Setup::new(&controller, cluster.admin_kubeconfig(), ca, &[]).spec(&duties);

@@ -3,17 +3,23 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::process::Command;
 use std::sync::LazyLock;
 
 use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, Provider};
 use kubelet_authenticator_test_support::control_plane::Controllers;
+use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::absence::assert_refused;
 use kubelet_authenticator_tests::controller::{
-    Application, Controller, Machine, PATIENCE, RealBed, conditions, inventory, is_issued,
+    Application, CLUSTER, Controller, Machine, PATIENCE, RealBed, conditions, inventory, is_issued,
     reason_of,
 };
 use kubelet_authenticator_tests::page::{Desk, repository, steps};
-use serde_json::json;
+use kubelet_authenticator_tests::program;
+use serde_json::{Value, json};
+
+/// The resource of node identities.
+const IDENTITIES: &str = "nodeidentities.attestation.cluster.x-k8s.io";
 
 /// Shared by all tests, because every test has its own machines.
 static BED: LazyLock<RealBed> = LazyLock::new(|| RealBed::start(Controllers::Default));
@@ -301,4 +307,131 @@ fn a_node_renews_its_certificate_with_another_key_and_keeps_its_uid() {
     );
     assert_eq!(csr["spec"]["username"], "system:node:renewed");
     assert_eq!(csr["spec"]["uid"], user["uid"]);
+}
+
+/// The node identity of the machine's node.
+fn identity(machine: Machine) -> Value {
+    let name = format!("{CLUSTER}.{}", machine.name);
+    let words = ["get", "nodeidentities", "-n", "kube-system", &name];
+    BED.cluster.kubectl().json(words)
+}
+
+#[test]
+fn a_restarted_controller_renews_an_earlier_certificate() {
+    const MACHINE: Machine = Machine::new("restarts", "start1");
+    let setup = BED.null(&[MACHINE]);
+    let controller = setup.start();
+    let first = BED.stamped(MACHINE);
+    let csr = BED.wait_for_answer(&BED.file(&first));
+    let node = BED.kubeconfig_of(&first, &csr);
+    let user = BED.who_is(&node);
+    let before = identity(MACHINE);
+    assert_eq!(before["spec"]["generation"], 1);
+    assert_eq!(controller.stop(), Some(0));
+
+    let _controller = setup.start();
+    let second = BED.stamped(MACHINE);
+    let csr = BED.wait_for_answer(&BED.file_with(&node, &second));
+
+    assert_eq!(
+        BED.who_is(&BED.kubeconfig_of(&second, &csr))["uid"],
+        user["uid"]
+    );
+    assert_eq!(
+        identity(MACHINE)["metadata"]["uid"],
+        before["metadata"]["uid"]
+    );
+}
+
+#[test]
+fn the_name_of_a_node_without_evidence_waits_after_a_restart() {
+    const MACHINE: Machine = Machine::new("name-waits", "waits1");
+    let setup = BED.insecure(&[MACHINE]);
+    let controller = setup.start();
+    let name = BED.file(&Application::insecure(MACHINE));
+    assert!(is_issued(&BED.wait_for_answer(&name)));
+    assert_eq!(controller.stop(), Some(0));
+
+    let mut controller = setup.start();
+    // The machine has lost its key, or this is another machine with the same token.
+    let name = BED.file(&Application::insecure(MACHINE));
+
+    let decision = controller.wait_for_decision(&name);
+    assert_eq!(decision["outcome"], "deferred");
+    assert_eq!(decision["reason"], "IdentityLive");
+    assert_eq!(identity(MACHINE)["spec"]["generation"], 1);
+
+    let reset = ["identities", "reset", "--yes", CLUSTER, MACHINE.name];
+    let reset = Command::new(program("node-attestation-controller"))
+        .args(reset)
+        .args(["-n", "kube-system", "--kubeconfig"])
+        .arg(BED.cluster.admin_kubeconfig())
+        .output()
+        .unwrap();
+    assert!(reset.status.success(), "{reset:?}");
+    assert!(is_issued(&BED.wait_for_answer(&name)));
+    assert_ne!(identity(MACHINE)["spec"]["generation"], 1);
+}
+
+#[test]
+fn an_adopted_node_keeps_its_identity_after_a_restart() {
+    const MACHINE: Machine = Machine::new("adopted", "");
+    const NODE: &str = "system:node:adopted";
+    let setup = BED.null(&[MACHINE]).spec(&json!({"adoption": "Allow"}));
+    let controller = setup.start();
+    let existing = BED
+        .cluster
+        .client_cert_kubeconfig(NODE, Some("system:nodes"));
+    let first = BED.stamped(MACHINE);
+    let csr = BED.wait_for_answer(&BED.file_with(&existing, &first));
+    let node = BED.kubeconfig_of(&first, &csr);
+    let user = BED.who_is(&node);
+    assert_eq!(user["username"], NODE);
+    assert_eq!(controller.stop(), Some(0));
+
+    let _controller = setup.start();
+    let second = BED.stamped(MACHINE);
+    let csr = BED.wait_for_answer(&BED.file_with(&node, &second));
+
+    let renewed = BED.who_is(&BED.kubeconfig_of(&second, &csr));
+    assert_eq!(renewed["uid"], user["uid"]);
+}
+
+#[test]
+fn without_its_permissions_the_controller_prints_a_command_and_ends() {
+    const MACHINE: Machine = Machine::new("granted", "grant1");
+    const USER: &str = "controller-without-identities";
+    let bed = &*BED;
+    bed.grant(USER, &["approve", "sign"]);
+    let kubectl = bed.cluster.kubectl();
+    kubectl.ok(["delete", "rolebinding", USER, "-n", "kube-system"]);
+    let own = bed.cluster.client_cert_kubeconfig(USER, None);
+    let own = bed.cluster.kubectl_with(&own);
+    let can = |expected: bool| {
+        let words = ["auth", "can-i", "create", IDENTITIES, "-n", "kube-system"];
+        let can = || own.run(words).status.success() == expected;
+        poll(PATIENCE, || can().then_some(())).unwrap();
+    };
+    can(false);
+    let setup = bed.insecure_as(USER, &[MACHINE]);
+
+    let mut controller = setup.start();
+
+    assert_eq!(controller.process.wait(PATIENCE).code(), Some(3));
+    let lines = controller.lines();
+    let mut fields = lines.iter().map(|line| &line["fields"]);
+    let ended = fields.find(|fields| fields["message"] == "cannot run");
+    let ended = ended.unwrap();
+    let error = ended["error"].as_str().unwrap();
+    let missing = format!("permissions are missing: get {IDENTITIES} in namespace kube-system, ");
+    assert!(error.contains(&missing), "{error}");
+    let hint = ended["hint"].as_str().unwrap();
+    let (_, command) = hint.split_once("run: ").unwrap();
+    assert!(command.contains(USER), "{command}");
+
+    Desk::new(bed.cluster.admin_kubeconfig()).follow(command);
+    can(true);
+    let _controller = setup.start();
+    let name = bed.file(&Application::insecure(MACHINE));
+    assert!(is_issued(&bed.wait_for_answer(&name)));
 }

@@ -9,7 +9,9 @@ use kubelet_authenticator_test_support::control_plane::{
     ControlPlane, Controllers, KubeadmBinding,
 };
 use kubelet_authenticator_test_support::machine::Machine;
-use kubelet_authenticator_tests::controller::{Machine as Member, Setup, reason_of};
+use kubelet_authenticator_tests::controller::{
+    Machine as Member, Setup, define_identities, reason_of,
+};
 use kubelet_authenticator_tests::metrics_server::MetricsServer;
 use kubelet_authenticator_tests::node::NULL;
 use kubelet_authenticator_tests::pods::{self, text};
@@ -56,6 +58,7 @@ fn kubectl_logs_exec_and_top_use_the_approved_certificate() {
         .program(PLUGIN, &program(NULL))
         .file(DROP_IN, 0o644, rendered.stdout);
     let ca = (&*plane.ca_cert_path(), &*plane.ca_key_path());
+    define_identities(kubectl);
     let controller = program("null-attestation-controller");
     let setup = Setup::new(&controller, plane.admin_kubeconfig(), ca, &[]);
     setup.write_inventory(&inventory(&[]));

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use kubelet_authenticator_test_support::api_server::{ApiServer, Verb};
+use kubelet_authenticator_tests::controller::serve_identities;
 
 use crate::cached_path::Node;
 use crate::controller::{self, Controller, Files};
@@ -19,6 +20,7 @@ const START: Duration = Duration::from_secs(20);
 pub fn run(programs: &Path, program: &Path) -> Suite {
     let folder = tempfile::tempdir().unwrap();
     let server = ApiServer::start();
+    serve_identities(&server);
     let _controller = start(program, &server, folder.path());
     server.wait_for_request(Verb::Watch, 1, START);
 

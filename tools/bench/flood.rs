@@ -11,7 +11,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kubelet_attestation::names::Provider;
 use kubelet_authenticator_test_support::control_plane::ControlPlane;
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::controller::{Application, is_issued};
+use kubelet_authenticator_tests::controller::{Application, define_identities, is_issued};
 
 use crate::controller;
 use crate::report::{Suite, print_table};
@@ -35,6 +35,7 @@ const FLOODER: &str = "floods";
 pub fn run(program: &Path) -> Suite {
     let plane = ControlPlane::start();
     plane.install_kubeadm_bindings();
+    define_identities(plane.kubectl());
     let machines = ["alone", "meanwhile", "afterwards", "restarted"];
     let tokens: Vec<(String, String)> = machines
         .iter()

@@ -8,6 +8,7 @@ use kubelet_authenticator_test_support::control_plane::{
     ControlPlane, Controllers, DEADLINE, Exec, User, Watch,
 };
 use kubelet_authenticator_test_support::kubelet::Kubelet;
+use kubelet_authenticator_tests::controller::define_identities;
 use serde_json::Value;
 
 use crate::controller;
@@ -32,6 +33,7 @@ pub fn run(programs: &Path, program: &Path) -> Suite {
         .controllers(Controllers::Certificates)
         .start();
     plane.install_kubeadm_bindings();
+    define_identities(plane.kubectl());
     let folder = tempfile::tempdir().unwrap();
     let machines: Vec<(String, String)> = (0..JOINS)
         .map(|index| (format!("plugin-{index}"), format!("plug{index:02}")))

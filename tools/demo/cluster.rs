@@ -7,6 +7,7 @@ use std::time::Duration;
 use kubelet_authenticator_test_support::api_server::ApiServer;
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, User};
 use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::controller::{define_identities, serve_identities};
 use serde_json::Value;
 
 /// The machines, each with the public half of its bootstrap token.
@@ -71,6 +72,14 @@ impl Cluster {
                     plane.add_bootstrap_token(id, TOKEN_SECRET);
                 }
             }
+        }
+    }
+
+    /// Defines node identities, which the controller stores in the cluster.
+    pub fn define_identities(&self) {
+        match self {
+            Self::Embedded(server) => serve_identities(server),
+            Self::Real(plane) => define_identities(plane.kubectl()),
         }
     }
 

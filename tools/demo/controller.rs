@@ -47,6 +47,7 @@ impl Controller {
         spec: &Value,
         told: impl FnOnce(Launch) -> Launch,
     ) -> Self {
+        cluster.define_identities();
         let inventory = folder.join("machines.yaml");
         std::fs::write(&inventory, machines).unwrap();
         let settings = folder.join("settings.yaml");

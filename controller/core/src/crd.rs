@@ -37,7 +37,7 @@ pub use kubelet_authentication::{
     Adoption, AutoApproveBindings, BootstrapTokens, CertificateSettings, GuestReportedAddresses,
     IdentityCounts, KubeletAuthentication, KubeletAuthenticationSpec, KubeletAuthenticationStatus,
 };
-pub use manifests::{manifests, workload_manifest, yaml};
+pub use manifests::{identity_manifest, manifests, workload_manifest, yaml};
 pub use name::object_name;
 pub use node_identity::{
     LastTpmBoot, NodeIdentity, NodeIdentitySpec, NodeIdentityStatus, Opened, Revoked, Tombstone,

@@ -86,7 +86,7 @@ pub(crate) struct ExplainCommand {
 pub(crate) async fn run(command: ExplainCommand) -> Result<String, BoxError> {
     let explainer = match &command.cluster {
         Some(cluster) => Box::pin(of_cluster(&command, cluster)).await?,
-        None => standalone(&command).await?,
+        None => Box::pin(standalone(&command)).await?,
     };
     let asked = match (&command.file, &command.name) {
         (Some(path), name) => {
@@ -174,7 +174,8 @@ async fn standalone(command: &ExplainCommand) -> Result<Explainer, BoxError> {
     let verifiers = |authentication: &KubeletAuthentication, cluster: &str| {
         providers.verifiers(authentication, cluster)
     };
-    Ok(Explainer::standalone(settings, verifiers)?)
+    let explainer = Explainer::standalone(settings, verifiers);
+    Ok(Box::pin(explainer).await?)
 }
 
 async fn workload(command: &ExplainCommand) -> Result<Option<ClusterAccess>, BoxError> {

@@ -47,6 +47,13 @@ enum File {
     WorkloadSecret(SecretParameters),
     /// Print the controller's permissions for the Secrets of single Clusters, instead of all Secrets
     SecretRoles(RolesParameters),
+    /// Print the definition of NodeIdentity, and the controller's permissions for NodeIdentities in a workload cluster,
+    /// for `run --workload-kubeconfig`
+    WorkloadIdentities {
+        /// The user in the kubeconfig, as user:NAME or group:NAME
+        #[arg(long, value_name = "SUBJECT", value_parser = subject, default_value = USER)]
+        controller: String,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -110,6 +117,9 @@ struct Parameters {
 const CONTROLLER: &str =
     "user:system:serviceaccount:node-attestation-system:node-attestation-controller";
 
+/// The user of the controller in `packaging/rbac/workload-cluster.yaml`, as a subject.
+const USER: &str = "user:node-attestation-controller";
+
 /// The maximum length of the standard input with a token.
 const MAX_INPUT_LEN: u64 = 64 * 1024;
 
@@ -158,6 +168,7 @@ pub(crate) async fn run(command: RenderCommand) -> Result<String, BoxError> {
             let roles = workload_access::roles(&clusters, &controller_namespace, &controller);
             Ok(roles?)
         }
+        File::WorkloadIdentities { controller } => Ok(workload_access::identities(&controller)?),
     }
 }
 

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use futures::future::{FutureExt as _, LocalBoxFuture, join_all};
+use kube::Client;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::page_url;
 use serde::Serialize;
@@ -20,6 +21,7 @@ use crate::capi::ObjectKey;
 use crate::client::{ClusterAccess, EgressPolicy};
 use crate::cluster_states::{self, ClusterState};
 use crate::settings_file;
+use crate::standalone::refusal;
 
 mod management;
 mod one_cluster;
@@ -226,10 +228,15 @@ pub async fn check_settings(file: &Path, workload: Option<ClusterAccess>) -> Vec
     let what = format!("valid; {} authorizes {attestors}", spec.cluster_name);
     let mut findings = vec![("settings", Finding::pass(what))];
     if let Some(access) = workload {
+        let client = access.client().clone();
+        findings.push((
+            "records",
+            within(records(&client, &spec.cluster_name)).await,
+        ));
         let of_workload = one_cluster::of_workload(Ok((access, None)), spec, None, (None, false));
         let of_workload = Box::pin(of_workload).await;
-        // These checks require a controller with a management cluster, because only this controller keeps records and
-        // installs the policies.
+        // These checks require a controller with a management cluster, because only this controller installs the
+        // policies, and compares the Nodes with the records.
         let is_of_management = |name| ["admission-policy", "nodes"].contains(&name);
         findings.extend(
             of_workload
@@ -255,6 +262,15 @@ pub(crate) fn finding_about(
         unreadable: None,
     });
     (finding.state, finding.what)
+}
+
+/// Checks that a controller without a management cluster can store its records in the workload cluster.
+async fn records(client: &Client, cluster: &str) -> Finding {
+    match refusal(client, cluster).await {
+        Ok(None) => Finding::pass("the workload cluster can store node identities"),
+        Ok(Some(refused)) => Finding::fail(refused.to_string(), refused.cure()),
+        Err(error) => Finding::failed(&error, "list nodeidentities"),
+    }
 }
 
 #[cfg(test)]

@@ -72,6 +72,9 @@ const OURS: &str = "attestation.cluster.x-k8s.io";
 /// The group of Cluster API.
 const CLUSTER_API: &str = "cluster.x-k8s.io";
 
+/// The verbs for records.
+pub(crate) const RECORD_VERBS: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];
+
 /// The permissions in the management cluster: verbs, group and resources. Excludes permissions for Leases, and
 /// permissions that only some providers need.
 const MANAGEMENT_RULES: [(&[&str], &str, &[&str]); 11] = [
@@ -81,11 +84,7 @@ const MANAGEMENT_RULES: [(&[&str], &str, &[&str]); 11] = [
         &["kubeletauthentications"],
     ),
     (&["update"], OURS, &["kubeletauthentications/status"]),
-    (
-        &["get", "list", "watch", "create", "patch", "delete"],
-        OURS,
-        &["nodeidentities"],
-    ),
+    (&RECORD_VERBS, OURS, &["nodeidentities"]),
     (&["patch"], OURS, &["nodeidentities/status"]),
     (
         &["get", "list", "watch"],
@@ -181,6 +180,14 @@ pub fn management_rights() -> Vec<Right> {
             rights.extend(all);
         }
     }
+    rights
+}
+
+/// The permissions for records in this namespace.
+pub fn record_rights(namespace: &str) -> Vec<Right> {
+    let right = |verb: &str, resource: &str| Right::new([verb, OURS, resource, namespace], "");
+    let mut rights = Vec::from(RECORD_VERBS.map(|verb| right(verb, "nodeidentities")));
+    rights.push(right("patch", "nodeidentities/status"));
     rights
 }
 

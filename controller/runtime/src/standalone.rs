@@ -1,5 +1,5 @@
 //! The controller for one cluster without a management cluster. The controller reads its configuration from files, and
-//! keeps its records in memory.
+//! keeps its records in the cluster.
 //!
 //! An infrastructure provider can embed the controller with its own verifiers:
 //!
@@ -10,6 +10,7 @@
 //! # use node_attestation_core::crd::KubeletAuthentication;
 //! # use node_attestation_core::verifier::{Verifier, Verifiers};
 //! # use node_attestation_runtime::file_inventory::ClusterInventory;
+//! # use node_attestation_runtime::metrics::Metrics;
 //! # use node_attestation_runtime::settings_file;
 //! # use node_attestation_runtime::standalone::{CaKey, Settings, Standalone};
 //! # async fn embed(verifier: Arc<dyn Verifier>) -> Result<(), Box<dyn Error>> {
@@ -19,10 +20,11 @@
 //!     ca_key: CaKey::File(PathBuf::from("ca.key")),
 //!     inventory: ClusterInventory::open(Path::new("machines.yaml"))?,
 //!     authentication: settings_file::read(Path::new("settings.yaml"))?,
+//!     metrics: Metrics::default(),
 //! };
 //! let verifiers = move |_: &KubeletAuthentication, _: &str| Verifiers::from_iter([verifier.clone()]);
 //! let controller = Standalone::load(settings, &verifiers).await?;
-//! controller.run(std::future::pending()).await;
+//! controller.run(std::future::pending()).await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -30,14 +32,15 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::{BoxFuture, FutureExt as _};
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::conditions::ConditionStatus;
 use node_attestation_core::crd::{AutoApproveBindings, KubeletAuthentication};
 use node_attestation_core::decide::Context;
-use node_attestation_core::ledger::MemoryRecords;
 use node_attestation_core::serving::ServiceRanges;
 use node_attestation_core::signer::{InvalidCa, Signer};
 use node_attestation_core::verifier::{VerifierUnavailable, Verifiers};
@@ -54,15 +57,19 @@ use crate::metrics::Metrics;
 use crate::nodes::KubeNodes;
 use crate::pipeline::Pipeline;
 use crate::preflight;
+use crate::records::{KubeRecords, WORKLOAD_NAMESPACE};
 use crate::worker;
 
 mod assembly;
 mod findings;
+mod records;
 #[cfg(feature = "testing")]
 mod testing;
 
 pub use assembly::UnusableSettings;
 pub(crate) use assembly::{ClusterInFiles, certificates, uid};
+pub use records::RecordsRefused;
+pub(crate) use records::refusal;
 
 /// The maximum size of a PEM file, which is enough for hundreds of certificates, or any key. The limit prevents reading
 /// all of a large file that was specified by mistake.
@@ -84,6 +91,8 @@ pub struct Settings {
     pub inventory: ClusterInventory,
     /// The other settings, which are the same as in a management cluster ([`settings_file`](crate::settings_file)).
     pub authentication: KubeletAuthentication,
+    /// The metrics and the health of the controller.
+    pub metrics: Metrics,
 }
 
 /// The location of the CA's private key.
@@ -139,10 +148,15 @@ pub enum StandaloneError {
 }
 
 /// A controller that is ready to run.
-#[derive(Debug)]
+#[derive(derive_more::Debug)]
 pub struct Standalone {
     access: ClusterAccess,
+    /// The name of the cluster in its records.
+    cluster: String,
     context: Context,
+    /// Watches the records. Never ends.
+    #[debug(skip)]
+    records_watch: BoxFuture<'static, ()>,
     store: Arc<dyn RequestStore>,
     ca_is_known: bool,
     auto_approve_bindings: AutoApproveBindings,
@@ -174,13 +188,20 @@ impl Standalone {
         let trusted = access.ca_certificates();
         let ca_is_known = signing.iter().any(|ca| trusted.contains(ca));
         let ca_certificates = signing.into_iter().chain(trusted.iter().cloned()).collect();
+        let cluster = authentication.spec.cluster_name.clone();
+        let (records, records_watch) = KubeRecords::of_one(
+            access.client().clone(),
+            WORKLOAD_NAMESPACE,
+            &cluster,
+            &settings.metrics,
+        );
         let files = ClusterInFiles {
             authentication,
             inventory: settings.inventory,
             ca_certificates: &ca_certificates,
             workload: Some(&access),
             verifiers,
-            records: Arc::new(MemoryRecords::default()),
+            records: Arc::new(records),
             signer,
         };
         let nodes = KubeNodes::new(access.client().clone());
@@ -188,24 +209,36 @@ impl Standalone {
         let store = Arc::new(KubeStore::all(access.client().clone()));
         Ok(Self {
             access,
+            cluster,
             context,
+            records_watch: records_watch.boxed(),
             store,
             ca_is_known,
             auto_approve_bindings: authentication.spec.mode(),
-            metrics: Metrics::default(),
+            metrics: settings.metrics,
         })
     }
 
-    /// Reports to these metrics.
-    #[must_use]
-    pub fn measured_by(self, metrics: Metrics) -> Self {
-        Self { metrics, ..self }
-    }
-
     /// Serves requests until `stop` is ready.
-    pub async fn run(self, stop: impl Future<Output = ()>) {
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the cluster cannot store the records. In this case, no request was answered.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), RecordsRefused> {
         self.tell_of_settings();
-        self.metrics.require_lists(&["CertificateSigningRequest"]);
+        self.metrics
+            .require_lists(&["CertificateSigningRequest", "NodeIdentity"]);
+        let mut stop = pin!(stop);
+        tokio::select! {
+            () = &mut stop => return Ok(()),
+            checked = records::check(self.access.client(), &self.cluster) => checked?,
+        }
+        let records_watch = tokio::spawn(self.records_watch);
+        let sweep = records::sweep(
+            self.context.ledger.clone(),
+            self.access.server_time().clone(),
+        );
+        let sweep = tokio::spawn(sweep);
         let metrics = self.metrics.cluster("", "").only();
         let findings = findings::tell(self.context.verifiers.clone(), metrics.clone());
         let findings = tokio::spawn(findings);
@@ -224,10 +257,12 @@ impl Standalone {
             })
         };
         worker::run(client, pipeline, Arc::default(), stop).await;
-        examination.abort();
-        findings.abort();
+        for task in [examination, findings, sweep, records_watch] {
+            task.abort();
+        }
         writer.finish().await;
         tracing::info!("stopped");
+        Ok(())
     }
 
     fn tell_of_settings(&self) {
@@ -241,10 +276,6 @@ impl Standalone {
                 "evidence for this audience is accepted"
             );
         }
-        tracing::warn!(
-            "node identities are kept in memory: after a restart, the first machine that claims a node name gets it, \
-             and earlier certificates cannot be renewed"
-        );
         match self.auto_approve_bindings {
             AutoApproveBindings::Report => tracing::info!(
                 "autoApproveBindings is Report: requests to built-in signers from nodes without a node identity are not answered"

@@ -6,11 +6,13 @@
 //! | [`rights`] | workload | a service account with the permissions in `packaging/rbac/workload-cluster.yaml` |
 //! | [`secret`] | management | a Secret with a kubeconfig of this service account |
 //! | [`roles`] | management | permissions for the Secrets of single Clusters, instead of all Secrets |
+//! | [`identities`] | workload | the definition of `NodeIdentity`, and the permissions for these objects |
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use node_attestation_core::crd;
 use serde::Serialize;
 use serde_saphyr::ser::Error as YamlError;
 
@@ -19,6 +21,8 @@ use crate::capi::{
     ca_secret_name, kubeconfig_text,
 };
 use crate::client::EgressPolicy;
+use crate::preflight::RECORD_VERBS;
+use crate::records::WORKLOAD_NAMESPACE;
 
 /// The permissions that a user needs in a workload cluster.
 const RIGHTS: &str = include_str!("../../../packaging/rbac/workload-cluster.yaml");
@@ -73,6 +77,10 @@ roleRef:
   name: node-attestation-controller-own-token
 subjects:
 ";
+
+/// The prefix of the name of the Role and the binding for the records of a cluster without a management cluster. The
+/// subject follows, so that each of several users keeps its permissions.
+const RECORDS: &str = "node-attestation-controller-identities:";
 
 /// The group of Roles.
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -164,30 +172,64 @@ pub fn roles(
                 &["list", "watch", "patch"][..],
             ),
         ] {
-            let role = Role {
-                metadata: metadata(place, name),
-                rules: Some(vec![PolicyRule {
-                    api_groups: Some(vec![String::new()]),
-                    resources: Some(vec!["secrets".to_owned()]),
-                    resource_names: Some(vec![secret.clone()]),
-                    verbs: verbs.iter().map(|verb| (*verb).to_owned()).collect(),
-                    ..PolicyRule::default()
-                }]),
+            let rule = PolicyRule {
+                resource_names: Some(vec![secret.clone()]),
+                ..rule("", "secrets", verbs)
             };
-            let binding = RoleBinding {
-                metadata: metadata(place, name),
-                role_ref: RoleRef {
-                    api_group: RBAC.to_owned(),
-                    kind: "Role".to_owned(),
-                    name: name.clone(),
-                },
-                subjects: Some(vec![subject(controller)]),
-            };
-            documents.push_str(&yaml(&role)?);
-            documents.push_str(&yaml(&binding)?);
+            documents.push_str(&granted((place, name), vec![rule], controller)?);
         }
     }
     Ok(documents)
+}
+
+/// The definition of `NodeIdentity`, and the permissions of `controller` for the records of a cluster without a
+/// management cluster, as YAML documents. `controller` is `user:NAME` or `group:NAME`.
+///
+/// # Errors
+///
+/// Like [`roles`].
+pub fn identities(controller: &str) -> Result<String, YamlError> {
+    let definition = crd::identity_manifest();
+    let group = &*definition.spec.group;
+    let rules = vec![
+        rule(group, "nodeidentities", &RECORD_VERBS),
+        rule(group, "nodeidentities/status", &["patch"]),
+    ];
+    // A name must not contain these letters.
+    let name = format!("{RECORDS}{}", controller.replace(['/', '%'], "-"));
+    let granted = granted((WORKLOAD_NAMESPACE, &name), rules, controller)?;
+    Ok(crd::yaml(&definition)? + &granted)
+}
+
+fn rule(group: &str, resource: &str, verbs: &[&str]) -> PolicyRule {
+    PolicyRule {
+        api_groups: Some(vec![group.to_owned()]),
+        resources: Some(vec![resource.to_owned()]),
+        verbs: verbs.iter().map(|verb| (*verb).to_owned()).collect(),
+        ..PolicyRule::default()
+    }
+}
+
+/// A Role with these rules, and its binding to `controller`, as YAML documents.
+fn granted(
+    (namespace, name): (&str, &str),
+    rules: Vec<PolicyRule>,
+    controller: &str,
+) -> Result<String, YamlError> {
+    let role = Role {
+        metadata: metadata(namespace, name),
+        rules: Some(rules),
+    };
+    let binding = RoleBinding {
+        metadata: metadata(namespace, name),
+        role_ref: RoleRef {
+            api_group: RBAC.to_owned(),
+            kind: "Role".to_owned(),
+            name: name.to_owned(),
+        },
+        subjects: Some(vec![subject(controller)]),
+    };
+    Ok(yaml(&role)? + &yaml(&binding)?)
 }
 
 fn metadata(namespace: &str, name: &str) -> ObjectMeta {

@@ -6,7 +6,7 @@ use kubelet_authenticator_test_support::api_server::ApiServer;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
 use serde_json::{Value, json};
 
-use super::{Application, Machine, PATIENCE, Setup, is_answered, wait_for_csr};
+use super::{Application, Machine, PATIENCE, Setup, is_answered, serve_identities, wait_for_csr};
 use crate::cloud::{Cloud, Instance};
 use crate::program;
 
@@ -91,6 +91,7 @@ impl Bed {
 
     fn with(setup: impl FnOnce(&Path, (&Path, &Path)) -> Setup) -> Self {
         let server = ApiServer::start();
+        serve_identities(&server);
         let files = Scratch::new("cluster");
         let kubeconfig = server.write_admin_kubeconfig(files.path());
         let (ca_cert, ca_key) = server.write_ca(files.path());

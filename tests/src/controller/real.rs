@@ -9,7 +9,7 @@ use kubelet_authenticator_test_support::control_plane::{
 use kubelet_authenticator_test_support::pki::KeyAndCertificate;
 use serde_json::{Value, json};
 
-use super::{Application, Machine, Setup, certificate_of, is_answered};
+use super::{Application, Machine, Setup, certificate_of, define_identities, is_answered};
 use crate::program;
 
 /// The controller's user name in the cluster.
@@ -30,6 +30,7 @@ impl RealBed {
     pub fn start(controllers: Controllers) -> Self {
         let cluster = ControlPlane::builder().controllers(controllers).start();
         cluster.install_bindings(&[KubeadmBinding::KubeletBootstrap]);
+        define_identities(cluster.kubectl());
         let bed = Self { cluster };
         bed.grant(CONTROLLER, &["approve", "sign"]);
         bed
@@ -92,6 +93,26 @@ impl RealBed {
             }),
             json!({
                 "apiVersion": format!("{rbac}/v1"), "kind": "Role",
+                "metadata": {"name": user, "namespace": "kube-system"},
+                "rules": [
+                    {
+                        "apiGroups": ["attestation.cluster.x-k8s.io"],
+                        "resources": ["nodeidentities"],
+                        "verbs": ["get", "list", "watch", "create", "patch", "delete"],
+                    },
+                    {
+                        "apiGroups": ["attestation.cluster.x-k8s.io"],
+                        "resources": ["nodeidentities/status"], "verbs": ["patch"],
+                    },
+                ],
+            }),
+            json!({
+                "apiVersion": format!("{rbac}/v1"), "kind": "RoleBinding",
+                "metadata": {"name": user, "namespace": "kube-system"},
+                "roleRef": role("Role"), "subjects": subjects,
+            }),
+            json!({
+                "apiVersion": format!("{rbac}/v1"), "kind": "Role",
                 "metadata": {"name": user, "namespace": "default"},
                 "rules": [{
                     "apiGroups": ["events.k8s.io"], "resources": ["events"],
@@ -110,9 +131,13 @@ impl RealBed {
 
     /// `node-attestation-controller` for these machines.
     pub fn insecure(&self, machines: &[Machine]) -> Setup {
+        self.insecure_as(CONTROLLER, machines)
+    }
+
+    /// Like [`insecure`](Self::insecure), with a different user.
+    pub fn insecure_as(&self, user: &str, machines: &[Machine]) -> Setup {
         let program = program("node-attestation-controller");
-        self.setup(CONTROLLER, &program, machines)
-            .allowing_insecure()
+        self.setup(user, &program, machines).allowing_insecure()
     }
 
     /// Sets up `node-attestation-controller` for these machines, with a CA whose key is in an external signer.

@@ -76,11 +76,11 @@ passed     request-format: node n1 on machine test:///n1, with bootstrap token
 passed     machine: machine n1 can join; its Node is n1
 passed     evidence: no evidence identifies test:///n1
 passed     node-name: machine n1 is allowed to use node name n1
-undecided  claim: not called: the node identities, which exist only in the
-           controller's memory
+undecided  claim: not called: the node identities, which are in the workload
+           cluster
 
-Result:    undecided, NotCalled: the node identities, which exist only in the
-           controller's memory
+Result:    undecided, NotCalled: the node identities, which are in the workload
+           cluster
 ";
     assert_eq!(text, expected);
     for line in text.lines() {

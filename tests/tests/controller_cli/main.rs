@@ -13,7 +13,9 @@ use std::process::{Command, Output};
 use kubelet_authenticator_test_support::api_server::ApiServer;
 use kubelet_authenticator_test_support::pki::CertificateAuthority;
 use kubelet_authenticator_test_support::process::{Launch, Process, Scratch};
-use kubelet_authenticator_tests::controller::{Machine, PATIENCE, inventory, settings};
+use kubelet_authenticator_tests::controller::{
+    Machine, PATIENCE, inventory, serve_identities, settings,
+};
 use kubelet_authenticator_tests::program;
 use rustix::process::Signal;
 use serde_json::json;
@@ -28,6 +30,7 @@ impl Files {
     fn new() -> Self {
         let scratch = Scratch::new("cli");
         let server = ApiServer::start();
+        serve_identities(&server);
         server.write_admin_kubeconfig(scratch.path());
         server.write_ca(scratch.path());
         scratch.write("machines.yaml", inventory(&[Machine::new("n1", "token1")]));
@@ -355,7 +358,6 @@ fn warnings_for_the_operator_are_logged_at_the_start() {
 
     for words in [
         "machines without evidence are allowed",
-        "node identities are kept in memory",
         "--client-ca-file",
         "ca-sha256:",
         "autoApproveBindings is Report",

@@ -179,6 +179,7 @@ fn the_settings_check_includes_the_workload_cluster() {
         .collect();
     let expected = [
         "settings",
+        "records",
         "kubeconfig",
         "workload-version",
         "workload-rights",

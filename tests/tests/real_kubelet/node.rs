@@ -8,7 +8,7 @@ use base64::prelude::*;
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Exec, KubeadmBinding, User};
 use kubelet_authenticator_test_support::kubelet::{Kubelet, KubeletBuilder};
 pub use kubelet_authenticator_tests::controller::Machine;
-use kubelet_authenticator_tests::controller::{Controller, Setup};
+use kubelet_authenticator_tests::controller::{Controller, Setup, define_identities};
 use kubelet_authenticator_tests::program;
 use serde_json::Value;
 use x509_parser::certification_request::X509CertificationRequest;
@@ -48,6 +48,7 @@ impl Cluster {
 /// Permits bootstrap tokens to create requests, as in kubeadm's clusters, but without any automatic approval.
 pub fn prepare(plane: &ControlPlane) {
     plane.install_bindings(&[KubeadmBinding::KubeletBootstrap, KubeadmBinding::GetNodes]);
+    define_identities(plane.kubectl());
 }
 
 /// The setup for a controller of this cluster and these machines.

@@ -12,7 +12,7 @@ use kubelet_authenticator_test_support::control_plane::{
     ControlPlane, Controllers, KubeadmBinding, User,
 };
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::controller::{Machine, Setup, is_answered};
+use kubelet_authenticator_tests::controller::{Machine, Setup, define_identities, is_answered};
 use kubelet_authenticator_tests::node::{NULL, Node};
 use kubelet_authenticator_tests::program;
 use rustix::process::Signal;
@@ -44,6 +44,7 @@ impl Fleet {
             .controllers(Controllers::None)
             .start();
         plane.install_bindings(&[KubeadmBinding::KubeletBootstrap]);
+        define_identities(plane.kubectl());
         let secrets = machines.iter().map(|machine| {
             json!({
                 "apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token",
@@ -125,8 +126,7 @@ fn two_hundred_nodes_keep_one_request_each_in_an_outage_and_renew() {
     controller.wait_until_it_watches();
     let begun = Instant::now();
     let joined = fleet.run();
-    // The stopped controller keeps its node identities, which are in memory in this test, but does not process
-    // requests.
+    // The stopped controller does not process requests.
     controller.process.signal(Signal::STOP);
 
     // No renewal is due before this time.

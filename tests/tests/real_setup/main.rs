@@ -15,7 +15,9 @@ use kubelet_authenticator_test_support::control_plane::{
 use kubelet_authenticator_test_support::machine::Machine;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_test_support::settings;
-use kubelet_authenticator_tests::controller::{Controller, Machine as Member, Setup, inventory};
+use kubelet_authenticator_tests::controller::{
+    Controller, Machine as Member, Setup, define_identities, inventory,
+};
 use kubelet_authenticator_tests::machines::CREDENTIAL;
 use kubelet_authenticator_tests::node::{NULL, UNDER_TEST};
 use kubelet_authenticator_tests::{program, steps};
@@ -62,6 +64,7 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
     plane.remove_binding(KubeadmBinding::NodeAutoapproveBootstrap);
     plane.remove_binding(KubeadmBinding::NodeAutoapproveCertificateRotation);
     let ca = (&*plane.ca_cert_path(), &*plane.ca_key_path());
+    define_identities(plane.kubectl());
     let controller = program("null-attestation-controller");
     let known = vec![JOINS, KILLED, BARE, HANGS, BY_README, BY_PAGE];
     let setup = Setup::new(&controller, plane.admin_kubeconfig(), ca, &known);

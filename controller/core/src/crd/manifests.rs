@@ -14,10 +14,15 @@ use super::{
 pub fn manifests() -> Vec<CustomResourceDefinition> {
     vec![
         prepared(KubeletAuthentication::crd()),
-        prepared(NodeIdentity::crd()),
+        identity_manifest(),
         prepared(AWSServiceAccountIdentity::crd()),
         workload_manifest(),
     ]
+}
+
+/// The definition of [`NodeIdentity`], which a workload cluster without a management cluster also needs.
+pub fn identity_manifest() -> CustomResourceDefinition {
+    prepared(NodeIdentity::crd())
 }
 
 /// The definition of [`RevokedNodeCredentials`], for workload clusters.

@@ -17,7 +17,7 @@ use node_attestation_runtime::standalone::{CaKey, Settings, Standalone};
 
 use super::management::ManagementArguments;
 use crate::aws::{AwsUnavailable, TenancyArguments};
-use crate::error::{BoxError, explain};
+use crate::error::{BoxError, Hinted, explain};
 use crate::providers::{OpenedProviders, Providers};
 
 #[derive(Debug, clap::Args)]
@@ -93,13 +93,16 @@ pub(super) async fn run(
         ),
         inventory,
         authentication,
+        metrics,
     };
     let verifiers = |authentication: &KubeletAuthentication, cluster: &str| {
         providers.verifiers(authentication, cluster)
     };
     let controller = Standalone::load(settings, verifiers).await?;
-    controller.measured_by(metrics).run(stop).await;
-    Ok(())
+    Box::pin(controller.run(stop)).await.map_err(|refused| {
+        let cure = refused.cure().to_owned();
+        Hinted::new(refused, cure).into()
+    })
 }
 
 fn is_authorized(spec: &KubeletAuthenticationSpec, provider: &Provider) -> bool {

@@ -365,7 +365,7 @@ pub(crate) async fn by_secret(
 }
 
 /// Waits until the records are loaded.
-async fn are_read(records: &KubeRecords) -> Result<(), BoxError> {
+pub(super) async fn are_read(records: &KubeRecords) -> Result<(), BoxError> {
     let end = Instant::now() + READ_DEADLINE / 2;
     loop {
         match records.all().await {

@@ -1,5 +1,5 @@
 //! Explains requests in a cluster that does not belong to a management cluster. A file lists the machines of this
-//! cluster, and its records are in the memory of its controller.
+//! cluster, and its records are in the cluster.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -8,7 +8,7 @@ use kubelet_attestation::names::NodeName;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::identifiers::{KeyDigest, RecordUid, ServingName};
 use node_attestation_core::ledger::{
-    AllRecords, LastIssued, Record, Records, Stored, Version, WriteError,
+    AllRecords, LastIssued, Record, Records, Rehearsal, Stored, Version, WriteError,
 };
 use node_attestation_core::nodes::{Node, Nodes};
 use node_attestation_core::refusal::{NotCalled, Unavailable};
@@ -16,11 +16,13 @@ use node_attestation_core::serving::NodeReportedAddresses;
 use node_attestation_core::verifier::{Identity, Verifiers};
 use tokio::task::JoinSet;
 
-use super::of_cluster::{named_by_platform, rehearsed_signer};
+use super::of_cluster::{are_read, named_by_platform, rehearsed_signer};
 use super::{ExplainError, Explainer, Offline};
 use crate::client::ClusterAccess;
 use crate::file_inventory::ClusterInventory;
+use crate::metrics::Metrics;
 use crate::nodes::KubeNodes;
+use crate::records::{KubeRecords, WORKLOAD_NAMESPACE};
 use crate::standalone::{ClusterInFiles, certificates, uid};
 
 /// The settings for a cluster whose controller uses files.
@@ -43,7 +45,7 @@ impl Explainer {
     /// # Errors
     ///
     /// Returns an error if a file cannot be used, or if there is no CA certificate.
-    pub fn standalone(
+    pub async fn standalone(
         settings: StandaloneSettings,
         verifiers: impl Fn(&KubeletAuthentication, &str) -> Verifiers,
     ) -> Result<Self, ExplainError> {
@@ -65,13 +67,16 @@ impl Explainer {
         let signer = rehearsed_signer(&ca).map_err(ExplainError::File)?;
         let offline = Offline::default();
         let verifiers = verifiers(&authentication, &uid(&signing));
+        let mut notes = Vec::new();
+        let cluster = &*authentication.spec.cluster_name;
+        let records = records(workload.as_ref(), cluster, &mut notes).await;
         let files = ClusterInFiles {
             authentication: &authentication,
             inventory,
             ca_certificates: &signing.into_iter().chain(trusted.cloned()).collect(),
             workload: workload.as_ref(),
             verifiers: offline.verifiers(verifiers, &named_by_platform(&authentication.spec)),
-            records: Arc::new(Unknown),
+            records,
             signer,
         };
         let nodes = workload.as_ref();
@@ -87,20 +92,40 @@ impl Explainer {
                 .to_owned(),
             not_ready: None,
             offline,
-            notes: Vec::new(),
+            notes,
             _watches: JoinSet::new(),
         })
     }
 }
 
-/// The records, which are unknown because they are in another process's memory.
+/// The records of the cluster, without writes. They are unknown without a kubeconfig, and if they cannot be read.
+async fn records(
+    workload: Option<&ClusterAccess>,
+    cluster: &str,
+    notes: &mut Vec<String>,
+) -> Arc<dyn Records> {
+    let Some(workload) = workload else {
+        return Arc::new(Unknown);
+    };
+    let client = workload.client().clone();
+    let records = KubeRecords::start(client, WORKLOAD_NAMESPACE, cluster, &Metrics::default());
+    match are_read(&records).await {
+        Ok(()) => Arc::new(Rehearsal::over(Arc::new(records))),
+        Err(error) => {
+            notes.push(error.to_string());
+            Arc::new(Unknown)
+        }
+    }
+}
+
+/// The records, which are unknown because they were not read.
 #[derive(Debug)]
 struct Unknown;
 
 impl Unknown {
     fn records() -> Unavailable {
         Unavailable::new(NotCalled(
-            "the node identities, which exist only in the controller's memory",
+            "the node identities, which are in the workload cluster",
         ))
     }
 }

@@ -1,10 +1,11 @@
-//! Converts the `spec` of a `KubeletAuthentication` to policies, without input or output.
+//! Converts a `KubeletAuthentication` to policies, without input or output.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use node_attestation_core::crd::{
-    AutoApproveBindings, GuestReportedAddresses, KubeletAuthenticationSpec,
+    ALLOW_RETIREMENT_ANNOTATION, AutoApproveBindings, GuestReportedAddresses,
+    KubeletAuthentication, KubeletAuthenticationSpec,
 };
 use node_attestation_core::ledger::{AllRecords, LedgerPolicy};
 use node_attestation_core::pace::Pace;
@@ -35,6 +36,15 @@ pub(crate) fn is_to_be_enforced(spec: &KubeletAuthenticationSpec) -> bool {
 /// writer of a Cluster can change the attestors, and could otherwise end enforcement with `insecure`.
 pub(crate) fn stays_enforced(spec: &KubeletAuthenticationSpec) -> bool {
     spec.auto_approve_bindings.is_none() || is_to_be_enforced(spec)
+}
+
+/// The number of records that one round is allowed to retire, as set by an operator. 0 if the annotation is not a
+/// number.
+pub(crate) fn allowed_retirements(authentication: &KubeletAuthentication) -> usize {
+    let annotations = authentication.metadata.annotations.as_ref();
+    annotations
+        .and_then(|annotations| annotations.get(ALLOW_RETIREMENT_ANNOTATION)?.parse().ok())
+        .unwrap_or_default()
 }
 
 /// The maximum number of attestation providers in a message. A tenant chooses the names in its records.

@@ -8,9 +8,7 @@ use std::time::Duration;
 use futures::future::FutureExt as _;
 use kubelet_attestation::backoff::Backoff;
 use node_attestation_core::cluster_line;
-use node_attestation_core::crd::{
-    ALLOW_RETIREMENT_ANNOTATION, KubeletAuthentication, KubeletAuthenticationStatus,
-};
+use node_attestation_core::crd::KubeletAuthenticationStatus;
 use node_attestation_core::ledger::{
     Absences, MISSING_MACHINE_TIMEOUT, Records as _, RevocationDecisions, Revocations,
 };
@@ -34,6 +32,7 @@ use super::kept_authentications::{Authentication, KeptAuthentication};
 use super::places::Place;
 use super::reporting::{Report, Reporting};
 use super::single_object::Observed;
+use super::spec_mapping::allowed_retirements;
 use super::token_renewal::{OwnSecret, TokenRenewal};
 use crate::capi::{Cluster, KubeconfigRefused, ObjectKey, Objects, Selection};
 use crate::clock::now;
@@ -407,15 +406,6 @@ impl Supervisor {
             cluster_line!(&self.lines, INFO, "no longer serving");
         }
     }
-}
-
-/// The number of records that one round is allowed to retire, as set by an operator. 0 if the annotation is not a
-/// number.
-fn allowed_retirements(authentication: &KubeletAuthentication) -> usize {
-    let annotations = authentication.metadata.annotations.as_ref();
-    annotations
-        .and_then(|annotations| annotations.get(ALLOW_RETIREMENT_ANNOTATION)?.parse().ok())
-        .unwrap_or_default()
 }
 
 /// Waits until the Cluster differs from `known`. A Cluster that another controller selects counts as unknown.

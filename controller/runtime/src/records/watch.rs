@@ -144,11 +144,24 @@ impl KubeRecords {
     /// Starts watching the records of the Cluster with this name in `namespace`. [`RecordsWatch::new`] watches the
     /// records of many Clusters.
     pub fn start(client: Client, namespace: &str, cluster: &str, metrics: &Metrics) -> Self {
-        let label = format!("{CLUSTER_NAME_LABEL}={cluster}");
-        let (records, watch) = RecordsWatch::selected(client, Some(namespace), &label, metrics);
-        let mut records = records.of_cluster(&ObjectKey::new(namespace, cluster));
+        let (mut records, watch) = Self::of_one(client, namespace, cluster, metrics);
         records.run(watch);
         records
+    }
+
+    /// Creates the records of one Cluster, like [`start`](Self::start).
+    ///
+    /// The returned future runs the watch, and never ends. The records are unknown until that future runs.
+    pub(crate) fn of_one(
+        client: Client,
+        namespace: &str,
+        cluster: &str,
+        metrics: &Metrics,
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
+        let label = format!("{CLUSTER_NAME_LABEL}={cluster}");
+        let (records, watch) = RecordsWatch::selected(client, Some(namespace), &label, metrics);
+        let records = records.of_cluster(&ObjectKey::new(namespace, cluster));
+        (records, watch)
     }
 }
 

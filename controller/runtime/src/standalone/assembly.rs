@@ -17,7 +17,7 @@ use crate::capi::{Cluster, OwnAttestors};
 use crate::client::ClusterAccess;
 use crate::file_inventory::ClusterInventory;
 use crate::management::configuration::{CheckedSpec, Configuration, Dependencies};
-use crate::management::spec_mapping::is_to_be_enforced;
+use crate::management::spec_mapping::{allowed_retirements, is_to_be_enforced};
 
 /// The settings are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -68,6 +68,8 @@ impl ClusterInFiles<'_> {
             control_plane: None,
             attestors: OwnAttestors::Unset,
         };
+        let absences = Absences::default();
+        absences.allow(allowed_retirements(self.authentication));
         let of_cas = self.ca_certificates.iter();
         let of_cas = of_cas.map(|der| Audience::of_ca(der));
         let configuration =
@@ -77,11 +79,11 @@ impl ClusterInFiles<'_> {
             endpoint_hosts,
             inventory,
             records: self.records,
-            absences: Absences::default(),
+            absences,
             revocations: Revocations::default(),
             lines: Arc::new(Unlimited),
         });
-        // Enforcement does not wait for records, because records exist only in the process's memory.
+        // The operator enforces attestation with the settings file. The controller does not inspect the existing Nodes.
         context.enforcement.set(is_to_be_enforced(spec));
         if spec.guest_reported_addresses == GuestReportedAddresses::Refuse {
             // Machine addresses come only from the operator's file, and never from the machines themselves.

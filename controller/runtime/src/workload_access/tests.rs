@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::capi::token_of;
+use crate::preflight::record_rights;
 
 /// A certificate that is not parsed in these tests.
 const CA: &[u8] = b"a certificate";
@@ -129,6 +130,41 @@ fn roles_for_secrets_name_each_secret_of_a_cluster() {
         let expected = json!({"apiGroup": RBAC, "kind": kind, "name": name});
         assert_eq!(of(text), expected, "{text}");
     }
+}
+
+#[test]
+fn the_rendered_role_has_exactly_the_permissions_for_records() {
+    let documents = documents(&identities("user:jane").unwrap());
+
+    let kinds = documents.iter().map(|one| one["kind"].as_str().unwrap());
+    let expected = ["CustomResourceDefinition", "Role", "RoleBinding"];
+    assert_eq!(kinds.collect::<Vec<_>>(), expected);
+    let name = &documents[0]["metadata"]["name"];
+    assert_eq!(name, "nodeidentities.attestation.cluster.x-k8s.io");
+    let role: Role = serde_json::from_value(documents[1].clone()).unwrap();
+    let namespace = role.metadata.namespace.unwrap();
+    let granted: BTreeSet<_> = role
+        .rules
+        .unwrap()
+        .into_iter()
+        .flat_map(|rule| {
+            let (groups, resources) = (rule.api_groups.unwrap(), rule.resources.unwrap());
+            let (resource, part) = match resources[0].split_once('/') {
+                Some((resource, part)) => (resource, format!("/{part}")),
+                None => (&*resources[0], String::new()),
+            };
+            let right = format!("{resource}.{}{part} in namespace {namespace}", groups[0]);
+            let rights = rule.verbs.iter().map(|verb| format!("{verb} {right}"));
+            rights.collect::<Vec<_>>()
+        })
+        .collect();
+    let needed = record_rights(WORKLOAD_NAMESPACE);
+    let needed: BTreeSet<_> = needed.iter().map(ToString::to_string).collect();
+    assert_eq!(granted, needed);
+    let subject = json!([{"apiGroup": RBAC, "kind": "User", "name": "jane"}]);
+    assert_eq!(documents[2]["subjects"], subject);
+    let name = "node-attestation-controller-identities:user:jane";
+    assert_eq!(documents[2]["roleRef"]["name"], name);
 }
 
 /// Renders the Secret with this token.

@@ -23,6 +23,7 @@ use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::verifier::Verifier;
 use node_attestation_runtime::file_inventory::ClusterInventory;
+use node_attestation_runtime::metrics::Metrics;
 use node_attestation_runtime::settings_file;
 use node_attestation_runtime::standalone::{CaKey, Settings, Standalone};
 use tokio::signal::unix::{SignalKind, signal};
@@ -147,6 +148,7 @@ async fn serve(
         ca_key: CaKey::File(run.ca_key.unwrap_or_default()),
         inventory: ClusterInventory::open(&run.inventory.unwrap_or_default())?,
         authentication,
+        metrics: Metrics::default(),
     };
     let mut controller = Standalone::load(settings, management::verifiers(stamp)).await?;
     if let Some(point) = run.crash_after {
@@ -154,6 +156,6 @@ async fn serve(
             .with_store(|store| Arc::new(CrashingStore::new(store, point)))
             .with_records(|records| Arc::new(CrashingRecords::new(records, point)));
     }
-    controller.run(stop).await;
+    controller.run(stop).await?;
     Ok(())
 }

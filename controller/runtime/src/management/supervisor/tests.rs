@@ -8,7 +8,9 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
 use hyper::{Method, Request, Response};
-use node_attestation_core::crd::KubeletAuthenticationSpec;
+use node_attestation_core::crd::{
+    ALLOW_RETIREMENT_ANNOTATION, KubeletAuthentication, KubeletAuthenticationSpec,
+};
 use node_attestation_core::verifier::Verifiers;
 use serde_json::{Value, json};
 use tokio::time::sleep;
