@@ -235,6 +235,11 @@ impl Node {
         self.kubelet.var_lib().join("kubelet-authenticator")
     }
 
+    /// Deletes the node's key and certificate, as a reinstallation does.
+    pub fn lose_state(&self) {
+        fs::remove_dir_all(self.state()).unwrap();
+    }
+
     /// Runs `renew --force` on the node.
     pub fn renew(&self) -> Output {
         self.renew_with(&self.state(), &[])
