@@ -79,11 +79,10 @@ impl Explainer {
             records,
             signer,
         };
-        let nodes = workload.as_ref();
-        let nodes = SeenNodes(nodes.map(|access| {
+        let seen = SeenNodes(workload.as_ref().map(|access| {
             KubeNodes::new(access.client().clone()).with_time(access.server_time().clone())
         }));
-        let context = files.context(nodes);
+        let context = files.context(seen);
         Ok(Self {
             context: context.map_err(|error| ExplainError::File(error.into()))?,
             workload,
