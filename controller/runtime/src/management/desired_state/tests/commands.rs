@@ -102,7 +102,7 @@ fn invalid_settings_have_the_same_reason_without_a_management_cluster() {
 }
 
 #[tokio::test]
-async fn without_attestors_the_reason_does_not_depend_on_the_objects() {
+async fn without_attestors_both_controllers_have_the_same_reason() {
     let mut world = world();
     let unavailable = VerifierUnavailable::Unknown("tpm".to_owned());
     world.has_insecure = false;
