@@ -61,7 +61,7 @@ pub(crate) struct Output {
     pub(crate) is_cut: bool,
 }
 
-/// The reason why there is no output of a program.
+/// The reason why the output of a program is missing.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoOutput {
     #[error("cannot run {program}")]

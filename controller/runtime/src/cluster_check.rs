@@ -141,6 +141,20 @@ impl Finding {
     }
 }
 
+/// The finding about a Cluster with this `KubeletAuthentication`.
+#[cfg(test)]
+pub(crate) fn finding_about(
+    authentication: node_attestation_core::crd::KubeletAuthentication,
+) -> (State, String) {
+    let finding = one_cluster::authentication(&ClusterState {
+        namespace: "tenant-a".to_owned(),
+        name: "prod-1".to_owned(),
+        kubelet_authentication: Some(authentication),
+        unreadable: None,
+    });
+    (finding.state, finding.what)
+}
+
 /// Runs a check within its deadline.
 fn within<'a>(check: impl Future<Output = Finding> + 'a) -> LocalBoxFuture<'a, Finding> {
     let checked = timeout(DEADLINE, check);
@@ -248,20 +262,6 @@ pub async fn check_settings(file: &Path, workload: Option<ClusterAccess>) -> Vec
     findings
         .map(|(name, finding)| finding.checked(None, name))
         .collect()
-}
-
-/// The finding about a Cluster with this `KubeletAuthentication`.
-#[cfg(test)]
-pub(crate) fn finding_about(
-    authentication: node_attestation_core::crd::KubeletAuthentication,
-) -> (State, String) {
-    let finding = one_cluster::authentication(&ClusterState {
-        namespace: "tenant-a".to_owned(),
-        name: "prod-1".to_owned(),
-        kubelet_authentication: Some(authentication),
-        unreadable: None,
-    });
-    (finding.state, finding.what)
 }
 
 /// Checks that a controller without a management cluster can store its records in the workload cluster.

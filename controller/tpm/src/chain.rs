@@ -23,6 +23,7 @@ pub(crate) mod checks;
 mod extension;
 mod name;
 mod signature;
+mod unfit;
 
 use std::time::SystemTime;
 
@@ -42,6 +43,7 @@ use self::authority::{Authority, NotIssued, issued, issuer_key_id, key_id};
 use self::checks::{Checks, TooManyChecks};
 use self::extension::pass_over;
 use self::name::{date, name, system_time, text};
+use self::unfit::Unfit;
 use crate::denial::TpmDenial;
 use crate::invalid_settings::InvalidTpmSettings;
 use crate::public::{EndorsementKey, Key};
@@ -167,7 +169,8 @@ impl Authorities {
         if key_of(certificate.public_key()).as_ref() != Some(key.key()) {
             return Err(TpmDenial::EndorsementCertificateOfAnotherKey.into());
         }
-        check_profile(&certificate).map_err(TpmDenial::EndorsementCertificateUnfit)?;
+        let unfit = |unfit: Unfit| TpmDenial::EndorsementCertificateUnfit(unfit.to_string());
+        check_profile(&certificate).map_err(unfit)?;
         let not_valid = TpmDenial::EndorsementCertificateNotValid;
         let time =
             asn1_time(now).ok_or_else(|| not_valid("is not valid before 1970".to_owned()))?;
@@ -412,21 +415,18 @@ fn key_of(spki: &SubjectPublicKeyInfo<'_>) -> Option<Key> {
     }
 }
 
-/// Checks the certificate against the profile. The error describes the violated rule.
-fn check_profile(certificate: &X509Certificate<'_>) -> Result<(), String> {
+/// Checks the certificate against the profile.
+fn check_profile(certificate: &X509Certificate<'_>) -> Result<(), Unfit> {
     certificate
         .extensions_map()
-        .map_err(|_| "it has a duplicate extension")?;
+        .map_err(|_| Unfit::DuplicateExtension)?;
     let (mut for_endorsement, mut names_tpm) = (false, false);
     for extension in certificate.extensions() {
         let parsed = extension.parsed_extension();
         if let ParsedExtension::BasicConstraints(constraints) = parsed {
-            ensure!(!constraints.ca, "it is a CA certificate".to_owned());
+            ensure!(!constraints.ca, Unfit::Authority);
         } else if let ParsedExtension::KeyUsage(usage) = parsed {
-            ensure!(
-                is_to_decrypt(*usage),
-                "its key usage is not allowed for an endorsement key".to_owned()
-            );
+            ensure!(is_to_decrypt(*usage), Unfit::UsageOfEndorsementKey);
         } else if let ParsedExtension::ExtendedKeyUsage(usage) = parsed {
             for_endorsement = usage.other.contains(&EK_CERTIFICATE);
         } else if let ParsedExtension::SubjectAlternativeName(names) = parsed {
@@ -435,14 +435,8 @@ fn check_profile(certificate: &X509Certificate<'_>) -> Result<(), String> {
             pass_over(extension)?;
         }
     }
-    ensure!(
-        for_endorsement,
-        "it does not have the extended key usage 2.23.133.8.1".to_owned()
-    );
-    ensure!(
-        names_tpm,
-        "it does not contain a TPM manufacturer".to_owned()
-    );
+    ensure!(for_endorsement, Unfit::NotForEndorsementKeys);
+    ensure!(names_tpm, Unfit::NoManufacturer);
     Ok(())
 }
 

@@ -62,5 +62,5 @@ pub(crate) use located::existing_machine;
 pub use named::NamedCsr;
 pub(crate) use named::naming;
 pub use parsed::ParsedCsr;
-pub(crate) use raw::{KubeletServing, signers, triage};
-pub use raw::{RawRequest, SignerKind, TriageError};
+pub(crate) use raw::{KubeletServing, triage};
+pub use raw::{RawRequest, SignerKind, TriageError, signers};

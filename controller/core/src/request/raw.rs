@@ -85,8 +85,9 @@ impl SignerKind {
     }
 }
 
-/// The names of the signers whose requests the controller answers.
-pub(crate) fn signers(verifiers: &Verifiers) -> Vec<String> {
+/// The names of the signers whose requests the controller answers, including the signers for attestation providers with
+/// an unavailable verifier.
+pub fn signers(verifiers: &Verifiers) -> Vec<String> {
     let built_in = [BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER].map(str::to_owned);
     let providers = verifiers.providers();
     let providers = || providers.iter();

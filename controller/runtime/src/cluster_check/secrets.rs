@@ -106,13 +106,12 @@ pub(super) async fn kubeconfig(
 ) -> Result<(ClusterAccess, Option<TokenClaims>), Finding> {
     let own = access_secret_name(key);
     let api: Api<Secret> = Api::namespaced(management.client().clone(), controller_namespace);
-    let (name, found) = match call(readable_one_of(&api, &own)).await {
-        Ok(Some(secret)) => (format!("{controller_namespace}/{own}"), Ok(Some(secret))),
-        Ok(None) | Err(_) => {
-            let name = kubeconfig_secret_name(&key.name);
-            let found = read(management, key, &name).await;
-            (format!("{}/{name}", key.namespace), found)
-        }
+    let (name, found) = if let Ok(Some(secret)) = call(readable_one_of(&api, &own)).await {
+        (format!("{controller_namespace}/{own}"), Ok(Some(secret)))
+    } else {
+        let name = kubeconfig_secret_name(&key.name);
+        let found = read(management, key, &name).await;
+        (format!("{}/{name}", key.namespace), found)
     };
     let secret = match found {
         Ok(Some(secret)) => secret,

@@ -11,10 +11,11 @@ use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt as _};
 use kubelet_attestation::contract::{REQUEST_ABANDONED_AFTER, UNSUPPORTED_ATTESTATION_VERSION};
 use kubelet_attestation::errors::shortened;
-use kubelet_attestation::names::{BUILT_IN_SERVING_SIGNER, NodeName, Provider};
+use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, NodeName};
 use node_attestation_core::crd::KubeletAuthenticationSpec;
+use node_attestation_core::request::signers;
 use node_attestation_core::time;
-use node_attestation_core::verifier::VerifierUnavailable;
+use node_attestation_core::verifier::{VerifierUnavailable, Verifiers};
 use tokio::time::timeout;
 
 use super::{Finding, some};
@@ -98,15 +99,11 @@ impl Workload<'_> {
     fn signers_of(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
         let attestors = self.spec.authorized_attestors.iter();
         let attestors = attestors.filter(|name| is_wanted(name));
-        let providers = attestors.filter_map(|name| Provider::parse(name).ok());
-        let mut signers = vec![BUILT_IN_SERVING_SIGNER.to_owned()];
-        for provider in providers {
-            signers.push(provider.client_signer());
-            if provider != Provider::INSECURE {
-                signers.push(provider.serving_signer());
-            }
-        }
-        signers
+        // This command has no verifiers, and the signers of an attestation provider do not depend on its verifier.
+        let verifiers: Verifiers = attestors
+            .map(|name| Err(VerifierUnavailable::Unknown(name.clone())))
+            .collect();
+        signers(&verifiers)
     }
 
     pub(super) async fn rights(&self) -> Finding {
@@ -285,7 +282,9 @@ impl Workload<'_> {
         mut take: impl FnMut(&CertificateSigningRequest),
     ) -> Result<(), CallError> {
         let api: Api<Lenient<CertificateSigningRequest>> = Api::all(self.client.clone());
-        for signer in self.signers() {
+        // While attestation is not enforced, the controller does not answer requests to the built-in client signer.
+        let signers = self.signers().into_iter();
+        for signer in signers.filter(|signer| signer != BUILT_IN_CLIENT_SIGNER) {
             let wanted = ListParams::default().fields(&format!("spec.signerName={signer}"));
             let take = |one: Lenient<CertificateSigningRequest>| {
                 if let Ok(request) = &one.object {

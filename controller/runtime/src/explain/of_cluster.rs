@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{Audience, Provider};
-use node_attestation_core::crd::conditions::{self, ATTESTORS_AVAILABLE, ConditionStatus};
+use node_attestation_core::crd::conditions::{self, ATTESTORS_AVAILABLE, ConditionStatus, reason};
 use node_attestation_core::crd::{
     EndorsementKeyPlatform, KubeletAuthentication, KubeletAuthenticationSpec,
 };
@@ -94,10 +94,6 @@ async fn read(
         let why = not_served(authentication, None, ca, &verifiers_of, now);
         return Err(why.unwrap_or_else(|| "no Cluster".to_owned()).into());
     };
-    let access = match workload {
-        Some(access) => access,
-        None => by_secret(management, key, egress).await?,
-    };
     let name = ca_secret_name(&key.name);
     let found = secret(management, &key.namespace, &name).await;
     let ca = match &found {
@@ -107,6 +103,11 @@ async fn read(
     };
     let now = clock::now();
     let not_ready = not_served(authentication, Some(cluster), ca, &verifiers_of, now);
+    let access = match workload {
+        Some(access) => Ok(access),
+        None => by_secret(management, key, egress).await,
+    };
+    let access = access.map_err(|error| after_reason(not_ready.as_deref(), error))?;
     let why = |invalid: InvalidSpec| {
         let first = not_ready.clone();
         first.unwrap_or_else(|| invalid.to_string())
@@ -137,17 +138,18 @@ async fn read(
     are_read(&records).await?;
     let revocations = revocations(&access, authentication, &mut notes).await;
     let of_cas = trusted.iter().map(|der| Audience::of_ca(der)).chain(of_ca);
-    let configuration =
-        Configuration::new(spec, checked, cluster.clone(), of_cas, verifiers, signer);
-    let context = configuration.context(Dependencies {
-        nodes: KubeNodes::new(access.client().clone()),
-        endpoint_hosts: access.server_host().into_iter().collect(),
-        inventory: Arc::new(CapiInventory::new(snapshot.objects.clone(), key.clone())),
-        records: Arc::new(records),
-        absences: Absences::default(),
-        revocations,
-        lines: Arc::new(Unlimited),
-    });
+    let cluster = cluster.clone();
+    let context = Configuration::new(spec, checked, cluster, of_cas, verifiers, signer).context(
+        Dependencies {
+            nodes: KubeNodes::new(access.client().clone()),
+            endpoint_hosts: access.server_host().into_iter().collect(),
+            inventory: Arc::new(CapiInventory::new(snapshot.objects.clone(), key.clone())),
+            records: Arc::new(records),
+            absences: Absences::default(),
+            revocations,
+            lines: Arc::new(Unlimited),
+        },
+    );
     let context = rehearsed(context, &access);
     // If the state is unknown, requests to built-in signers remain pending, as in the controller.
     if let Ok(enforced) = enforced {
@@ -164,6 +166,17 @@ async fn read(
         notes,
         _watches: snapshot.watches,
     })
+}
+
+/// The error about the kubeconfig, after the reason why the Cluster is not served. That reason is omitted if it is also
+/// about the kubeconfig.
+fn after_reason(not_ready: Option<&str>, error: BoxError) -> BoxError {
+    let of_kubeconfig = [reason::KUBECONFIG_NOT_FOUND, reason::KUBECONFIG_REFUSED];
+    let is_other = |why: &&str| !of_kubeconfig.iter().any(|reason| why.starts_with(reason));
+    match not_ready.filter(is_other) {
+        Some(why) => format!("{why}; {}", error_chain(&*error)).into(),
+        None => error,
+    }
 }
 
 /// Returns a note about attestation providers for which the controller has no verifier. The note is based on the
@@ -390,6 +403,20 @@ mod tests {
         let mut notes = Vec::new();
         let (who, _) = signing_of(&ca, "prod-1-ca", signing, &mut notes).unwrap();
         (who, notes)
+    }
+
+    #[test]
+    fn an_error_about_the_kubeconfig_follows_the_reason_of_the_cluster() {
+        let of = |not_ready| after_reason(not_ready, "no kubeconfig".into()).to_string();
+
+        assert_eq!(of(None), "no kubeconfig");
+        assert_eq!(
+            of(Some("Paused: the Cluster is paused")),
+            "Paused: the Cluster is paused; no kubeconfig"
+        );
+        for reason in ["KubeconfigNotFound: a", "KubeconfigRefused: b"] {
+            assert_eq!(of(Some(reason)), "no kubeconfig");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::checks::{Checks, TooManyChecks};
 use super::extension::pass_over;
 use super::name::{date, name, text};
 use super::signature::{AuthorityKey, NotSigned, SUPPORTED};
+use super::unfit::Unfit;
 
 /// A vendor's authority. Its subject must match the issuer of a certificate byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +32,7 @@ pub(super) struct Authority {
 pub(super) enum NotIssued {
     /// The authority's certificate, which is in the evidence, is not acceptable as a CA certificate.
     #[error("{0}")]
-    Unfit(String),
+    Unfit(Unfit),
     /// The authority did not sign the certificate.
     #[error("{0}")]
     NotSigned(NotSigned),
@@ -130,12 +131,11 @@ pub(super) async fn issued(
         .and_then(|()| not_ended(authority.validity(), now)))
 }
 
-/// Returns the key and the path length constraint of an authority in the evidence. The error describes the rule that is
-/// violated.
-fn usable(authority: &X509Certificate<'_>) -> Result<(AuthorityKey, Option<u32>), String> {
+/// Returns the key and the path length constraint of an authority in the evidence.
+fn usable(authority: &X509Certificate<'_>) -> Result<(AuthorityKey, Option<u32>), Unfit> {
     authority
         .extensions_map()
-        .map_err(|_| "it has a duplicate extension")?;
+        .map_err(|_| Unfit::DuplicateExtension)?;
     let (mut is_authority, mut signs, mut most) = (false, false, None);
     for extension in authority.extensions() {
         let parsed = extension.parsed_extension();
@@ -146,19 +146,15 @@ fn usable(authority: &X509Certificate<'_>) -> Result<(AuthorityKey, Option<u32>)
             signs = usage.key_cert_sign();
         } else if let ParsedExtension::ExtendedKeyUsage(usage) = parsed {
             if !usage.any && !usage.other.contains(&EK_CERTIFICATE) {
-                return Err("its extended key usage is not allowed for endorsement keys".to_owned());
+                return Err(Unfit::UsageOfAuthority);
             }
         } else {
             pass_over(extension)?;
         }
     }
-    ensure!(is_authority, "it is not a CA certificate".to_owned());
-    ensure!(
-        signs,
-        "its key usage does not allow it to sign certificates".to_owned()
-    );
-    let key = AuthorityKey::read(authority.public_key())
-        .map_err(|kind| format!("its key is {kind}: {SUPPORTED}"))?;
+    ensure!(is_authority, Unfit::NotAnAuthority);
+    ensure!(signs, Unfit::DoesNotSign);
+    let key = AuthorityKey::read(authority.public_key()).map_err(Unfit::Key)?;
     Ok((key, most))
 }
 

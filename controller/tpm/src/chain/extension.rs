@@ -6,6 +6,8 @@ use x509_parser::der_parser::oid;
 use x509_parser::extensions::{ParsedExtension, PolicyInformation, X509Extension};
 use x509_parser::oid_registry::Oid;
 
+use super::unfit::Unfit;
+
 /// `id-qt-cps` and `id-qt-unotice` (RFC 5280, 4.2.1.4).
 const QUALIFIERS: [Oid<'static>; 2] = [oid!(1.3.6.1.5.5.7.2.1), oid!(1.3.6.1.5.5.7.2.2)];
 
@@ -16,24 +18,21 @@ const QUALIFIERS: [Oid<'static>; 2] = [oid!(1.3.6.1.5.5.7.2.1), oid!(1.3.6.1.5.5
 /// # Errors
 ///
 /// Returns the reason why the extension cannot be ignored.
-pub(super) fn pass_over(extension: &X509Extension<'_>) -> Result<(), String> {
+pub(super) fn pass_over(extension: &X509Extension<'_>) -> Result<(), Unfit> {
     if !extension.critical {
         return Ok(());
     }
     let parsed = extension.parsed_extension();
     if let ParsedExtension::CertificatePolicies(policies) = parsed {
-        return are_understood(policies)
-            .map_err(|why| format!("its critical certificate policies {why}"));
+        return are_understood(policies).map_err(Unfit::Policies);
     }
     let what = if matches!(parsed, ParsedExtension::ParseError { .. }) {
         "a malformed"
     } else {
         "an unknown"
     };
-    Err(format!(
-        "it has {what} critical extension ({})",
-        extension.oid
-    ))
+    let oid = extension.oid.to_string();
+    Err(Unfit::Extension { what, oid })
 }
 
 /// Checks the policies in a critical extension. All qualifiers of the policies must be known.

@@ -4,11 +4,34 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use http_body_util::Full;
 use hyper::Response;
 use hyper::body::Bytes;
+use kubelet_attestation::names::{BUILT_IN_SERVING_SIGNER, Provider};
 use serde_json::json;
 
 use super::super::State;
 use super::*;
 use crate::client::ClusterAccess;
+
+/// Without the permission on one of these signers, the controller cannot deny or sign a request.
+#[tokio::test]
+async fn the_permissions_on_all_signers_of_the_controller_are_checked() {
+    let access = ClusterAccess::in_memory(|_| async { Response::new(Full::new(Bytes::new())) });
+    let spec = KubeletAuthenticationSpec::new("prod-1", &["aws", "insecure"]);
+    let workload = Workload {
+        client: access.client(),
+        spec: &spec,
+        unavailable: None,
+        signs_serving: false,
+    };
+
+    let expected = [
+        Provider::AWS.client_signer(),
+        Provider::INSECURE.client_signer(),
+        Provider::AWS.serving_signer(),
+        BUILT_IN_CLIENT_SIGNER.to_owned(),
+        BUILT_IN_SERVING_SIGNER.to_owned(),
+    ];
+    assert_eq!(workload.signers(), expected);
+}
 
 #[tokio::test]
 async fn only_nodes_without_an_identity_or_exemption_are_a_warning() {

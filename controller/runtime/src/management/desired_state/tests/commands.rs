@@ -1,14 +1,21 @@
 //! Tests of the commands, and of the controller without a management cluster: they have the same reasons as the
 //! controller with a management cluster.
 
+use std::collections::BTreeSet;
+
+use kubelet_attestation::names::NodeName;
+use node_attestation_core::identifiers::ServingName;
 use node_attestation_core::inventory::StaticInventory;
+use node_attestation_core::ledger::MemoryRecords;
+use node_attestation_core::nodes::{Node, Nodes};
+use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::serving::NodeReportedAddresses;
 use node_attestation_core::testing::now;
 
 use super::*;
-use crate::explain::{Explainer, StandaloneSettings};
 use crate::file_inventory::ClusterInventory;
 use crate::management::not_served::{CaSecret, not_served};
-use crate::standalone::{self, Standalone};
+use crate::standalone::{ClusterInFiles, StandaloneError};
 
 /// The reason according to `explain`, from the objects without a condition.
 fn explained(world: &World) -> Option<String> {
@@ -22,11 +29,25 @@ fn explained(world: &World) -> Option<String> {
     not_served(&world.authentication, cluster, ca, &verifiers, now())
 }
 
-fn no_machines() -> ClusterInventory {
-    ClusterInventory {
-        machines: Some(Arc::new(StaticInventory::default())),
-        endpoint_hosts: Vec::new(),
-        service_ranges: Vec::new(),
+/// A workload cluster without Nodes.
+#[derive(Debug)]
+struct NoNodes;
+
+#[async_trait::async_trait]
+impl Nodes for NoNodes {
+    async fn state(&self, _: &NodeName) -> Result<Option<Node>, Unavailable> {
+        Ok(None)
+    }
+
+    async fn delete(&self, _: &NodeName, _: &str) -> Result<(), Unavailable> {
+        Ok(())
+    }
+}
+
+#[async_trait::async_trait]
+impl NodeReportedAddresses for NoNodes {
+    async fn names(&self, _: &NodeName) -> Result<Vec<ServingName>, Unavailable> {
+        Ok(Vec::new())
     }
 }
 
@@ -80,49 +101,42 @@ fn invalid_settings_have_the_same_reason_without_a_management_cluster() {
         |spec| spec.guest_reported_addresses = GuestReportedAddresses::Allow,
         |spec| spec.serving_address_ranges = vec!["all".to_owned()],
     ];
-    let (certificate, _) = ca();
-    let explainer = |authentication: KubeletAuthentication| {
-        let settings = StandaloneSettings {
-            workload: None,
-            ca_certificates: certificate.clone().into_bytes(),
-            inventory: no_machines(),
+    let signer = world().plan().unwrap().unwrap().configuration.signer;
+    let in_files = |authentication: &KubeletAuthentication| {
+        let files = ClusterInFiles {
             authentication,
+            inventory: ClusterInventory {
+                machines: Some(Arc::new(StaticInventory::default())),
+                endpoint_hosts: Vec::new(),
+                service_ranges: Vec::new(),
+            },
+            ca_certificates: &BTreeSet::new(),
+            workload: None,
+            verifiers: Verifiers::default(),
+            records: Arc::new(MemoryRecords::default()),
+            signer: signer.clone(),
         };
-        Explainer::standalone(settings, |_, _| Verifiers::default())
+        files.context(NoNodes)
     };
-    assert!(explainer(world().authentication).is_ok());
+    assert!(in_files(&world().authentication).is_ok());
     for change in changes {
         let mut world = world();
         change(&mut world.authentication.spec);
 
-        let refused = explainer(world.authentication.clone()).unwrap_err();
+        let refused = in_files(&world.authentication).unwrap_err();
 
         assert_eq!(refused.to_string(), world.why().to_string());
     }
 }
 
-#[tokio::test]
-async fn without_attestors_the_reason_does_not_depend_on_the_objects() {
+#[test]
+fn without_attestors_both_controllers_have_the_same_reason() {
     let mut world = world();
     let unavailable = VerifierUnavailable::Unknown("tpm".to_owned());
     world.has_insecure = false;
     world.unavailable = vec![unavailable.clone()];
-    let (certificate, _) = ca();
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), certificate).unwrap();
-    let settings = standalone::Settings {
-        workload_kubeconfig: "/nowhere/kubeconfig".into(),
-        ca_cert: file.path().to_owned(),
-        ca_key: standalone::CaKey::File("/nowhere/ca.key".into()),
-        inventory: no_machines(),
-        authentication: world.authentication.clone(),
-    };
-    let verifiers = |_: &KubeletAuthentication, _: &str| {
-        let unavailable: Result<Arc<dyn Verifier>, _> = Err(unavailable.clone());
-        [unavailable].into_iter().collect::<Verifiers>()
-    };
 
-    let refused = Standalone::load(settings, verifiers).await.unwrap_err();
+    let refused = StandaloneError::from(unavailable);
 
     assert_eq!(refused.to_string(), world.why().to_string());
 }
