@@ -257,6 +257,7 @@ impl Setup {
         given: Kubeconfig,
         adopts: bool,
     ) -> Result<String, Failure> {
+        let keeps_copy = adopts && self.has_replaced_copy(&authenticator, &given);
         let Kubeconfig { endpoint, login } = given;
         let endpoint = Arc::new(endpoint);
         check_length(&endpoint, &self.from)?;
@@ -277,7 +278,9 @@ impl Setup {
             remove_file(&self.environment_file)?;
         }
         let mut held = lock(&authenticator)?;
-        self.write_copy(&authenticator, &endpoint, &login, &held)?;
+        if !keeps_copy {
+            self.write_copy(&authenticator, &endpoint, &login, &held)?;
+        }
         told(Step::BootstrapKubeconfigWritten);
         if adopts {
             drop(held);
