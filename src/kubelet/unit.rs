@@ -254,6 +254,11 @@ mod tests {
         // The unit does not refer to this file.
         let unread = found(&in_line.replace(flag, ""), &[("/a", &assigned)]).unwrap();
         assert_eq!(unread.hostname_override(), None);
+        // Packages install this file with an empty value, which replaces the value in a drop-in.
+        let empty = files.replace("=n2", "=n1");
+        let emptied = found(&empty, &[("/a", "KUBELET_EXTRA_ARGS=\n")]).unwrap();
+        assert_eq!(emptied.hostname_override(), None);
+        assert_eq!(found(&empty, &[]).unwrap().hostname_override(), Some("n1"));
     }
 
     #[test]
