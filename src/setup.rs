@@ -257,8 +257,14 @@ impl Setup {
         given: Kubeconfig,
         adopts: bool,
     ) -> Result<String, Failure> {
-        let keeps_copy = adopts && self.has_replaced_copy(&authenticator, &given);
+        let replaced = if adopts {
+            self.replaced_copy(&authenticator, &given)?
+        } else {
+            None
+        };
+        let keeps_copy = replaced.is_some();
         let Kubeconfig { endpoint, login } = given;
+        let login = replaced.unwrap_or(login);
         let endpoint = Arc::new(endpoint);
         check_length(&endpoint, &self.from)?;
         forget_other_cluster(&authenticator, &endpoint)?;

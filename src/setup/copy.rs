@@ -97,16 +97,19 @@ impl Setup {
         Ok(again)
     }
 
-    /// Whether an administrator has written the copy since the last change to the original. The hint for a rejected
-    /// credential asks for this.
-    pub(super) fn has_replaced_copy(
+    /// Returns the login in the copy if an administrator has written the copy since the last change to the original.
+    /// Some hints ask for a bootstrap token in this file.
+    pub(super) fn replaced_copy(
         &self,
         authenticator: &Authenticator<'_>,
         given: &Kubeconfig,
-    ) -> bool {
+    ) -> Result<Option<Login>, Failure> {
         let copy = &authenticator.settings.bootstrap_kubeconfig;
         let compared = compare(given, &self.from, copy);
-        !compared.is_newer && !compared.is_own
+        if compared.is_newer || compared.is_own {
+            return Ok(None);
+        }
+        Ok(Some(Kubeconfig::read(copy)?.login))
     }
 
     /// Copies the bootstrap kubeconfig to the plugin's directory.
