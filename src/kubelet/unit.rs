@@ -66,8 +66,17 @@ pub(super) fn arguments(machine: &Machine) -> Result<Option<Vec<String>>, Failur
             )
         })?;
         let shown = Properties(&shown.text);
-        if shown.all("LoadState").any(|state| state == "loaded") {
-            return shown.arguments(machine, variable).map(Some);
+        match shown.all("LoadState").next() {
+            Some("loaded") => return shown.arguments(machine, variable).map(Some),
+            // The unit exists, so the arguments of kubeadm's unit can be wrong.
+            Some(state @ ("bad-setting" | "error")) => {
+                let what = format!(
+                    "cannot determine the kubelet's arguments: systemd cannot load {UNIT} ({state})"
+                );
+                let cure = format!("see: systemctl status {UNIT}");
+                return Err(Failure::new(Code::Configuration, what, cure));
+            }
+            _ => {}
         }
     }
     let mut variables = BTreeMap::new();
