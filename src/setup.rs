@@ -257,7 +257,14 @@ impl Setup {
         given: Kubeconfig,
         adopts: bool,
     ) -> Result<String, Failure> {
+        let replaced = if adopts {
+            self.replaced_copy(&authenticator, &given)?
+        } else {
+            None
+        };
+        let keeps_copy = replaced.is_some();
         let Kubeconfig { endpoint, login } = given;
+        let login = replaced.unwrap_or(login);
         let endpoint = Arc::new(endpoint);
         check_length(&endpoint, &self.from)?;
         forget_other_cluster(&authenticator, &endpoint)?;
@@ -277,7 +284,9 @@ impl Setup {
             remove_file(&self.environment_file)?;
         }
         let mut held = lock(&authenticator)?;
-        self.write_copy(&authenticator, &endpoint, &login, &held)?;
+        if !keeps_copy {
+            self.write_copy(&authenticator, &endpoint, &login, &held)?;
+        }
         told(Step::BootstrapKubeconfigWritten);
         if adopts {
             drop(held);

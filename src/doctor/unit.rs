@@ -67,7 +67,7 @@ impl Unit {
         let lines = text.lines().filter_map(|line| line.split_once('='));
         let properties = lines.map(|(key, value)| (key.into(), value.into()));
         let unit = Self::of(properties.collect());
-        if unit.get("LoadState") != "loaded" {
+        if unit.get("LoadState") == "not-found" {
             return Err(UnitUnknown::Missing);
         }
         Ok(unit)
@@ -147,6 +147,11 @@ impl Doctor {
                 "systemd has not reloaded the changed files of the kubelet's unit",
                 cure,
             );
+        }
+        let state = unit.get("LoadState");
+        if state != "loaded" {
+            let what = format!("systemd has not loaded the kubelet's unit ({state})");
+            return warn(what, format!("run: systemctl status {UNIT}"));
         }
         let arguments = unit.arguments();
         if let Some(finding) = arguments.and_then(bypass) {

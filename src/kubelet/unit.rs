@@ -69,8 +69,17 @@ pub(super) fn arguments(machine: &Machine) -> Result<Option<Vec<String>>, Failur
             )
         })?;
         let shown = Properties(&shown.text);
-        if shown.all("LoadState").any(|state| state == "loaded") {
-            return shown.arguments(machine, variable).map(Some);
+        match shown.all("LoadState").next() {
+            Some("loaded") => return shown.arguments(machine, variable).map(Some),
+            // The unit exists, so the arguments of kubeadm's unit can be wrong.
+            Some(state @ ("bad-setting" | "error")) => {
+                let what = format!(
+                    "cannot determine the kubelet's arguments: systemd cannot load {UNIT} ({state})"
+                );
+                let cure = format!("see: systemctl status {UNIT}");
+                return Err(Failure::new(Code::Configuration, what, cure));
+            }
+            _ => {}
         }
     }
     let mut variables = BTreeMap::new();
@@ -257,6 +266,11 @@ mod tests {
         // The unit does not refer to this file.
         let unread = found(&in_line.replace(flag, ""), &[("/a", &assigned)]).unwrap();
         assert_eq!(unread.hostname_override(), None);
+        // Packages install this file with an empty value, which replaces the value in a drop-in.
+        let empty = files.replace("=n2", "=n1");
+        let emptied = found(&empty, &[("/a", "KUBELET_EXTRA_ARGS=\n")]).unwrap();
+        assert_eq!(emptied.hostname_override(), None);
+        assert_eq!(found(&empty, &[]).unwrap().hostname_override(), Some("n1"));
     }
 
     #[test]

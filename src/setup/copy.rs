@@ -45,6 +45,8 @@ struct Compared {
     is_newer: bool,
     /// The copy was made before the node had a name.
     is_unnamed: bool,
+    /// `setup` made the copy.
+    is_own: bool,
 }
 
 impl Setup {
@@ -59,6 +61,7 @@ impl Setup {
         let Compared {
             is_newer,
             is_unnamed,
+            ..
         } = compare(&given, &self.from, copy);
         // kubeadm has set the node's name since the last copy.
         let is_named_now = is_unnamed && self.kubeadm_flags.exists();
@@ -94,6 +97,21 @@ impl Setup {
         Ok(again)
     }
 
+    /// Returns the login in the copy if an administrator has written the copy since the last change to the original.
+    /// Some hints ask for a bootstrap token in this file.
+    pub(super) fn replaced_copy(
+        &self,
+        authenticator: &Authenticator<'_>,
+        given: &Kubeconfig,
+    ) -> Result<Option<Login>, Failure> {
+        let copy = &authenticator.settings.bootstrap_kubeconfig;
+        let compared = compare(given, &self.from, copy);
+        if compared.is_newer || compared.is_own {
+            return Ok(None);
+        }
+        Ok(Some(Kubeconfig::read(copy)?.login))
+    }
+
     /// Copies the bootstrap kubeconfig to the plugin's directory.
     pub(super) fn write_copy(
         &self,
@@ -125,7 +143,8 @@ fn compare(given: &Kubeconfig, from: &Path, copy: &Path) -> Compared {
     let text = read_text(copy).unwrap_or_default();
     let first = text.lines().next().unwrap_or_default();
     let unnamed = first.strip_prefix(UNNAMED);
-    let is_newer = match unnamed.or_else(|| first.strip_prefix(COPIED)) {
+    let copied = unnamed.or_else(|| first.strip_prefix(COPIED));
+    let is_newer = match copied {
         Some(copied) => copied != digest(&bootstrap_kubeconfig(&given.endpoint, &given.login)),
         // An administrator or an earlier release wrote the copy.
         None => changed_at(from) >= changed_at(copy),
@@ -133,6 +152,7 @@ fn compare(given: &Kubeconfig, from: &Path, copy: &Path) -> Compared {
     Compared {
         is_newer,
         is_unnamed: unnamed.is_some(),
+        is_own: copied.is_some(),
     }
 }
 

@@ -188,10 +188,22 @@ impl Cloud {
         instance.rsa2048 = launched.rsa2048;
     }
 
+    /// Replaces the instance's document by one of this version of the format.
+    pub fn set_document_version(&self, instance: &mut Instance, version: &str) {
+        let document = Document {
+            version: version.to_owned(),
+            ..document_of(&instance.ec2)
+        };
+        instance.rsa2048 = self.signer.sign(&document);
+        instance.document = document.to_json();
+        instance.imds.update(|metadata| {
+            metadata.document = instance.document.clone().into_bytes();
+            metadata.rsa2048.clone_from(&instance.rsa2048);
+        });
+    }
+
     fn launched(&self, ec2: &moto::Instance) -> Launched {
-        let mut document = Document::new(&ec2.account, &ec2.region, &ec2.zone, &ec2.id);
-        document.private_ip = Some(ec2.private_ip.clone());
-        document.pending_time.clone_from(&ec2.launched);
+        let document = document_of(ec2);
         let rsa2048 = self.signer.sign(&document);
         let document = document.to_json();
         let credentials = self
@@ -311,6 +323,14 @@ impl Cloud {
     fn authorities(&self) -> PathBuf {
         self.scratch.join("authorities.pem")
     }
+}
+
+/// The identity document of an instance.
+fn document_of(ec2: &moto::Instance) -> Document {
+    let mut document = Document::new(&ec2.account, &ec2.region, &ec2.zone, &ec2.id);
+    document.private_ip = Some(ec2.private_ip.clone());
+    document.pending_time.clone_from(&ec2.launched);
+    document
 }
 
 /// The first interface of an instance without IPv4, as reported by EC2.

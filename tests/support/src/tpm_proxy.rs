@@ -61,13 +61,19 @@ pub enum Commands {
     All,
     /// The commands with this code.
     One(u32),
+    /// The calls of `TPM2_GetCapability` for this capability (`TPM_CAP`).
+    Capability(u32),
 }
 
 impl Commands {
-    fn matches(self, code: u32) -> bool {
+    fn matches(self, code: u32, request: &[u8]) -> bool {
         match self {
             Self::All => true,
             Self::One(one) => one == code,
+            // The first parameter, after the header of a command without sessions.
+            Self::Capability(one) => {
+                code == command::GET_CAPABILITY && request[10..].starts_with(&one.to_be_bytes())
+            }
         }
     }
 }
@@ -77,6 +83,8 @@ impl Commands {
 pub enum Fault {
     /// The proxy answers with this response code, without the TPM.
     Answer(u32),
+    /// The proxy answers with success and these parameters, without the TPM.
+    Respond(&'static [u8]),
     /// The TPM gets the command after this time.
     Slow(Duration),
     /// The command is not answered until the faults are cleared. After that, the connection is closed.
@@ -227,7 +235,7 @@ impl Shared {
         let number = state.exchanges.len() - 1;
         let mut faults = state.faults.iter_mut();
         let fault = faults.find_map(|(commands, times, fault)| {
-            (commands.matches(code) && times.take()).then_some(*fault)
+            (commands.matches(code, request) && times.take()).then_some(*fault)
         });
         (number, fault)
     }

@@ -23,6 +23,23 @@ fn credentials_expired_before_sts_exit_with_13_and_fresh_ones_join() {
 }
 
 #[test]
+fn a_document_of_another_version_is_accepted_only_with_the_option() {
+    const VERSION: &str = "2031-01-01";
+    let option = format!("--aws-extra-document-version={VERSION}");
+    for options in [vec![], vec![option]] {
+        let mut world = World::with(|_, _, setup| setup.args(&options));
+        let cloud = &world.cloud;
+        cloud.set_document_version(&mut world.instance, VERSION);
+
+        if options.is_empty() {
+            world.run().failed(12).saying("DocumentMalformed");
+        } else {
+            world.joins_in_the_end();
+        }
+    }
+}
+
+#[test]
 fn failures_do_not_show_credentials_on_nodes_or_the_controller() {
     // Denied.
     let mut world = World::start();

@@ -169,6 +169,18 @@ fn doctor_reports_a_drop_in_without_effect() {
             "skip",
             "the unit kubelet.service does not exist",
         ),
+        (
+            "LoadState=loaded",
+            "LoadState=bad-setting",
+            "warn",
+            "systemd has not loaded the kubelet's unit (bad-setting)",
+        ),
+        (
+            "LoadState=loaded",
+            "LoadState=masked",
+            "warn",
+            "systemd has not loaded the kubelet's unit (masked)",
+        ),
     ] {
         systemctl(&bed, &good.replace(from, to));
         let examined = bed.doctor();

@@ -8,10 +8,11 @@ use kubelet_authenticator::testing::{Kubeconfig, Login};
 use kubelet_authenticator_test_support::api_server::{
     ApiServer, Kubeconfig as File, Signer, TOKEN,
 };
+use kubelet_authenticator_test_support::pki::{Contents, Subject};
 use kubelet_authenticator_tests::node::{NULL, UNDER_TEST, is_pair};
 use kubelet_authenticator_tests::steps;
 
-use crate::bed::{Host, issuing, mode_of};
+use crate::bed::{Host, asked, issuing, mode_of};
 
 #[test]
 fn setup_after_kubeadm_join_configures_the_kubelet_and_enrolls() {
@@ -324,4 +325,33 @@ fn an_adopted_node_is_configured_only_after_it_enrolls() {
         "{again:#?}"
     );
     host.is_set_up(NULL);
+}
+
+#[test]
+fn the_hint_for_an_expired_certificate_adopts_the_node_with_a_token() {
+    let server = issuing();
+    let mut host = Host::named(&server, "worker-1");
+    fs::remove_file(host.from()).unwrap();
+    let ended = Contents::client(Subject::node("worker-1")).expired();
+    let ended = server.authority().issue(&ended);
+    let own = server.kubeconfig().client_certificate(&ended);
+    own.write(&host.kubelet_conf());
+    let conf = host.kubelet_conf();
+    let adopt = ["--from", conf.to_str().unwrap()];
+    let copy = host.bootstrap();
+    let hint = "write a kubeconfig with a new bootstrap token to";
+    let hint = format!("{hint} {}", copy.display());
+
+    for _ in 0..2 {
+        let refused = host.setup_with(&adopt).failed(9);
+        refused.saying("401 Unauthorized").saying(&hint);
+    }
+    server.kubeconfig().write(&copy);
+    host.setup_with(&adopt).succeeded();
+
+    host.is_set_up(UNDER_TEST);
+    let kept = fs::read_to_string(&copy).unwrap();
+    assert!(kept.contains(TOKEN), "{kept}");
+    assert_eq!(asked(&server), "worker-1");
+    host.kubelet("worker-1", "--v=2").succeeded().pair();
 }

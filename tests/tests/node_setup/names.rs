@@ -212,6 +212,36 @@ fn the_name_of_an_adopted_certificate_overrides_the_host_name() {
 }
 
 #[test]
+fn the_hint_for_another_name_of_an_adopted_node_enrolls_it() {
+    let server = issuing();
+    let mut host = Host::named(&server, "vm");
+    fs::remove_file(host.from()).unwrap();
+    let own = server.client_certificate(Subject::node("worker-1"));
+    let own = server.kubeconfig().client_certificate(&own);
+    own.write(&host.kubelet_conf());
+    let conf = host.kubelet_conf();
+    let adopt = ["--from", conf.to_str().unwrap()];
+    let flag = "--hostname-override=worker-2";
+    let file = format!("KUBELET_EXTRA_ARGS={flag}\n");
+    host.machine_file("/etc/default/kubelet", &file);
+    let copy = host.bootstrap();
+    let token = "to enroll it as worker-2, write a kubeconfig with a bootstrap token to";
+    let renew = format!("and run: {} renew", program(UNDER_TEST).display());
+    let hint = format!("{token} {}, {renew}", copy.display());
+
+    host.setup_with(&adopt).failed(15).saying(&hint);
+    server.kubeconfig().write(&copy);
+    host.node.command(&["renew"]).succeeded();
+    let run = host.setup_with(&adopt).succeeded();
+
+    assert!(!run.stderr.contains("emptied"), "{run:#?}");
+    assert_eq!(asked(&server), "worker-2");
+    assert_eq!(server.creates(), 1);
+    host.is_set_up(UNDER_TEST);
+    host.kubelet("vm", flag).succeeded().pair();
+}
+
+#[test]
 fn a_store_for_another_node_is_not_adopted() {
     let server = issuing();
     let host = Host::named(&server, "first");

@@ -199,6 +199,11 @@ fn setup_leaves_the_first_request_to_a_kubelet_with_an_unknown_unit() {
             &shows("/bin/sh -c kubelet", ""),
             "kubelet.service starts /bin/sh",
         ),
+        // For example, two drop-ins add an `ExecStart=` each.
+        (
+            &shows("/usr/bin/kubelet", "").replace("=loaded", "=bad-setting"),
+            "systemd cannot load kubelet.service (bad-setting)",
+        ),
     ] {
         let server = issuing();
         let mut host = Host::named(&server, "vm");

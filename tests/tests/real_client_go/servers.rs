@@ -431,6 +431,7 @@ fn by_openssl() -> Vec<Form> {
     let weak = ["-cipher", "ALL:@SECLEVEL=0"];
     vec![
         made("self-signed by openssl req -x509", &["rsa:2048"], &[], &[]),
+        made("negative serial number", &p256, &["-set_serial", "-5"], &[]).looser(),
         made("RSA key of 1024 bits", &["rsa:1024"], &[], &weak).stricter("1024 bits"),
         made("RSA key of 4096 bits", &["rsa:4096"], &[], &[]),
         made(

@@ -423,28 +423,31 @@ fn an_unquoted_register_is_reported_before_a_different_value() {
 
 #[test]
 fn a_state_that_lacks_only_the_separator_is_the_nearest() {
-    let policy = |os_separator| {
-        let allowed = vec![state(&[(7, 1), (9, 1)]), state(&[(7, 2), (9, 2)])];
-        PcrPolicy::new(&crd::PcrPolicy {
-            allowed,
-            os_separator,
-        })
-        .unwrap()
-    };
     let plain = registers(&[(7, 1), (9, 1)]);
     let with = [(7, array(7, [1; 32])), (9, array(9, [1; 32]))];
     let with = Registers::new(with.into()).unwrap();
+    // The order of the states has no effect.
+    for order in [[1, 2], [2, 1]] {
+        let policy = |os_separator| {
+            let allowed = order.map(|byte| state(&[(7, byte), (9, byte)])).to_vec();
+            PcrPolicy::new(&crd::PcrPolicy {
+                allowed,
+                os_separator,
+            })
+            .unwrap()
+        };
 
-    assert_eq!(
-        policy(OsSeparator::Required).allows(&plain),
-        Err(TpmDenial::OsSeparatorMissing {
-            registers: vec![7, 9]
-        })
-    );
-    assert_eq!(
-        policy(OsSeparator::Refused).allows(&with),
-        Err(TpmDenial::OsSeparatorRefused {
-            registers: vec![7, 9]
-        })
-    );
+        assert_eq!(
+            policy(OsSeparator::Required).allows(&plain),
+            Err(TpmDenial::OsSeparatorMissing {
+                registers: vec![7, 9]
+            })
+        );
+        assert_eq!(
+            policy(OsSeparator::Refused).allows(&with),
+            Err(TpmDenial::OsSeparatorRefused {
+                registers: vec![7, 9]
+            })
+        );
+    }
 }

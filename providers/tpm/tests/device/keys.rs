@@ -236,6 +236,33 @@ fn a_key_with_a_certificate_is_preferred_and_p384_is_the_fallback() {
 }
 
 #[test]
+fn a_tpm_that_cannot_report_p384_gets_a_p256_key() {
+    // TPM_CAP_ECC_CURVES, and a response that contains only Curve448, which the bindings do not know.
+    const ECC_CURVES: u32 = 8;
+    const CURVE448: [u8; 11] = [0, 0, 0, 0, 8, 0, 0, 0, 1, 0, 0x41];
+    let tpm = Swtpm::start();
+    for kind in [EndorsementKey::Rsa2048, EndorsementKey::P384] {
+        tpm.evict(kind.persistent_handle());
+        tpm.remove_certificate(kind.certificate_index());
+    }
+    let keys_after = |fault| {
+        let proxy = TpmProxy::before(&tpm);
+        proxy.inject(Commands::Capability(ECC_CURVES), Times::always(), fault);
+        ask(&proxy.tcti(), &json!({"Keys": {"endorsement_key": null}}))
+    };
+    let p256 = keys_of(&tpm, Some("EccP256"));
+
+    // TPM_RC_VALUE for the first parameter: the TPM does not have this capability.
+    assert_eq!(keys_after(Fault::Answer(0x1c4)), p256);
+    assert_eq!(keys_after(Fault::Respond(&CURVE448)), p256);
+
+    let busy = json!({"Err": {"Code": {"step": "TPM2_GetCapability", "code": 0x902}}});
+    assert_eq!(keys_after(Fault::Answer(0x902)), busy);
+    assert_ne!(keys_of(&tpm, None), p256, "it reports P-384");
+    assert_empty(&tpm);
+}
+
+#[test]
 fn a_key_with_a_certificate_is_preferred_over_a_stored_key() {
     let tpm = Swtpm::start();
     let [rsa, p256, _] = KINDS.map(|(name, _)| keys_of(&tpm, Some(name))["Ok"].clone());

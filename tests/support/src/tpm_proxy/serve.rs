@@ -80,8 +80,13 @@ fn converse(mut client: &TcpStream, mut tpm: &TcpStream, shared: &Shared) -> io:
             }
             Some(Fault::Cut) => return Ok(()),
             Some(Fault::Answer(code)) => {
-                // TPM_ST_NO_SESSIONS, without any data after the header.
-                let response = [&[0x80, 0x01, 0, 0, 0, 10][..], &code.to_be_bytes()].concat();
+                let response = response(code, &[]);
+                shared.answered(number, &request, &response);
+                client.write_all(&response)?;
+                continue;
+            }
+            Some(Fault::Respond(parameters)) => {
+                let response = response(0, parameters);
                 shared.answered(number, &request, &response);
                 client.write_all(&response)?;
                 continue;
@@ -92,6 +97,20 @@ fn converse(mut client: &TcpStream, mut tpm: &TcpStream, shared: &Shared) -> io:
         shared.answered(number, &request, &response);
         client.write_all(&response)?;
     }
+}
+
+/// The response to a command without sessions.
+fn response(code: u32, parameters: &[u8]) -> Vec<u8> {
+    let size = u32::try_from(HEADER + parameters.len()).expect("a short response");
+    // TPM_ST_NO_SESSIONS.
+    let tag = 0x8001_u16.to_be_bytes();
+    [
+        &tag[..],
+        &size.to_be_bytes(),
+        &code.to_be_bytes(),
+        parameters,
+    ]
+    .concat()
 }
 
 /// One command or one answer, with its header.

@@ -50,6 +50,9 @@ const FAILURE: u32 = 0x101;
 /// `TPM_RC_HASH`, in format one.
 const HASH: u32 = 0x83;
 
+/// `TPM_RC_VALUE`, in format one.
+const VALUE: u32 = 0x84;
+
 /// The bits that are set in a format-one code if the error refers to a parameter.
 const PARAMETER: u32 = 0xc0;
 
@@ -126,17 +129,35 @@ impl Device {
             }
         }
         // Create only ECC keys, because a slow TPM might need too much time for an RSA key.
+        let kind = if self.has_p384()? {
+            EndorsementKey::EccP384
+        } else {
+            EndorsementKey::EccP256
+        };
+        Ok((kind, None))
+    }
+
+    /// Whether the TPM reports that it has P-384. TPMs of early specifications do not support this query, and `tss-esapi`
+    /// rejects curves that it does not know.
+    fn has_p384(&mut self) -> Result<bool, DeviceError> {
         let p384 = u32::from(u16::from(EccCurve::NistP384));
-        let (curves, _) = self
+        let curves = self
             .context
-            .get_capability(CapabilityType::EccCurves, p384, 1)
-            .map_err(at("TPM2_GetCapability"))?;
-        if let CapabilityData::EccCurves(curves) = curves
-            && curves.contains(&EccCurve::NistP384.into())
-        {
-            return Ok((EndorsementKey::EccP384, None));
+            .get_capability(CapabilityType::EccCurves, p384, 1);
+        match curves {
+            Ok((CapabilityData::EccCurves(curves), _)) => {
+                Ok(curves.contains(&EccCurve::NistP384.into()))
+            }
+            Ok(_) | Err(Error::WrapperError(_)) => Ok(false),
+            Err(error) => {
+                let error = at("TPM2_GetCapability")(error);
+                if is_format_one(&error, VALUE) {
+                    Ok(false)
+                } else {
+                    Err(error)
+                }
+            }
         }
-        Ok((EndorsementKey::EccP256, None))
     }
 
     /// Opens a challenge and quotes PCRs, qualified by the key binding with the secret of the challenge. One call does
@@ -415,12 +436,18 @@ impl Device {
 
 /// Maps the error of a bank whose hash the TPM does not implement to a missing bank.
 fn without_hash(error: DeviceError) -> DeviceError {
-    let is_hash =
-        |code| code & LAYER == 0 && code & FORMAT_ONE != 0 && code & FORMAT_ONE_ERROR == HASH;
-    if matches!(&error, DeviceError::Code { code, .. } if is_hash(*code)) {
+    if is_format_one(&error, HASH) {
         return DeviceError::NoBank;
     }
     error
+}
+
+/// Whether the TPM returned this format-one error, for any handle or parameter.
+fn is_format_one(error: &DeviceError, number: u32) -> bool {
+    let is_it = |code: u32| {
+        code & LAYER == 0 && code & FORMAT_ONE != 0 && code & FORMAT_ONE_ERROR == number
+    };
+    matches!(error, DeviceError::Code { code, .. } if is_it(*code))
 }
 
 fn selection_of(bank: Bank, pcrs: &[u8]) -> Result<PcrSelectionList, DeviceError> {
