@@ -3,6 +3,7 @@
 mod external;
 mod keys;
 mod openssl;
+mod turns;
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};

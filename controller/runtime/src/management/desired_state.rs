@@ -12,7 +12,7 @@ use node_attestation_core::serving::AddressRange;
 use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::Verifiers;
 
-use crate::capi::{Cluster, ClusterCa, TenantKubeconfig, is_paused};
+use crate::capi::{Cluster, ClusterCa, ObjectKey, TenantKubeconfig, is_paused};
 
 use super::Settings;
 use super::ca_key_registry::{CaKey, OtherHolder};
@@ -120,11 +120,12 @@ impl Inputs<'_> {
     }
 
     fn parsed_ca(&self, secret: &Arc<Secret>, parsed: &mut Parsed) -> Arc<ParsedCa> {
-        parsed.ca(secret, || {
+        let namespace = self.authentication.metadata.namespace.as_deref();
+        let name = self.authentication.spec.cluster_name.as_str();
+        let cluster = ObjectKey::new(namespace.unwrap_or_default(), name);
+        parsed.ca(secret, &cluster, || {
             let external = self.settings.external_signer.as_ref()?;
-            let namespace = self.authentication.metadata.namespace.as_deref();
-            let name = self.authentication.spec.cluster_name.as_str();
-            Some(external.key(namespace.unwrap_or_default(), name))
+            Some(external.key(&cluster.namespace, &cluster.name))
         })
     }
 }

@@ -14,6 +14,7 @@ use crate::management::ca_key_registry::{CaKeyHolder, CaKeys};
 
 mod authentication;
 mod external;
+mod signing;
 mod unchanged;
 mod unreadable;
 
