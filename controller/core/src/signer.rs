@@ -46,7 +46,8 @@ pub struct Signer {
 
 /// The turns for calculations with CA keys, which all clusters share.
 ///
-/// A signature with a key in memory takes up to 3 ms of processor time, and a tenant chooses the number of its requests.
+/// A signature with a key in memory needs up to 3 ms of processor time, and a tenant chooses the number of its
+/// requests.
 #[async_trait::async_trait]
 pub trait SignatureTurns: Debug + Send + Sync {
     /// Waits for a turn. The turn ends when the returned value is dropped.

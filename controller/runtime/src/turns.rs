@@ -22,8 +22,8 @@ impl Owner for ObjectKey {
     }
 }
 
-/// The limits on concurrent calculations: signatures with CA keys, and checks of signatures and PCR values. A calculation
-/// takes up to 3 ms of processor time, so other tasks wait only briefly.
+/// The limits on concurrent calculations: signatures with CA keys, and checks of signatures and PCR values. A
+/// calculation needs up to 3 ms of processor time, so other tasks wait only briefly.
 pub const CALCULATIONS: TurnLimits = TurnLimits {
     all: 2,
     of_cluster: 1,

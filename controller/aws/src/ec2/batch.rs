@@ -311,8 +311,8 @@ impl Batches {
         is_last
     }
 
-    /// Adds an instance for this Cluster to the first batch that the Cluster can join. Returns whether the batch's call is
-    /// now due earlier. For a new batch, `call` makes the call, and gets the batch's number.
+    /// Adds an instance for this Cluster to the first batch that the Cluster can join. Returns whether the batch's call
+    /// is now due earlier. For a new batch, `call` makes the call, and gets the batch's number.
     ///
     /// A Cluster can always join its own batches. It can join another Cluster's batch if that batch is that Cluster's
     /// next batch. If that Cluster is in another namespace, the batch must also be that namespace's next batch.

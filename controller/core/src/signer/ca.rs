@@ -36,12 +36,12 @@ pub enum InvalidCa {
     NotACa,
     /// The subject is too long.
     #[error(
-        "the CA certificate's subject is longer than {MAX_SUBJECT_LEN} bytes: use a CA with a shorter subject"
+        "the CA certificate's subject is longer than {MAX_SUBJECT_LEN} bytes: use a CA with a shorter one"
     )]
     SubjectTooLong,
     /// The subject key identifier is too long.
     #[error(
-        "the CA certificate's key identifier is longer than {MAX_KEY_ID_LEN} bytes: use a CA with a hash as its key identifier"
+        "the CA certificate's key identifier is longer than {MAX_KEY_ID_LEN} bytes: use a CA with a shorter one"
     )]
     KeyIdTooLong,
     /// The format of the key is not supported.

@@ -1,7 +1,7 @@
 //! The checks for one request that need much processor time: the signatures and the PCR values.
 //!
-//! A tenant chooses the listed authorities and PCR values, and sends the chains in its requests. Therefore the number of
-//! checks is limited, and the checks for all Clusters take turns by namespace.
+//! A tenant chooses the listed authorities and PCR values, and sends the chains in its requests. Therefore the number
+//! of checks is limited, and the checks for all Clusters take turns by namespace.
 
 use node_attestation_core::pace::yield_now;
 use node_attestation_runtime::turns::Line;

@@ -328,8 +328,8 @@ impl<'a> View<'a> {
         Ok(found.collect())
     }
 
-    /// The machines that can have this name, up to [`MAX_NAMESAKES`]. If many hosts only report the name, only the first
-    /// hosts are returned.
+    /// The machines that can have this name, up to [`MAX_NAMESAKES`]. If many hosts only report the name, only the
+    /// first hosts are returned.
     ///
     /// # Errors
     ///
