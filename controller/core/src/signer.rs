@@ -11,9 +11,13 @@ mod external;
 mod key;
 mod private_key;
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use kubelet_attestation::ensure;
+
+use crate::pace::yield_now;
 use crate::refusal::{Deferral, Failure, Refusal};
 pub use algorithm::SignatureAlgorithm;
 pub use ca::{CaCertificate, OtherCertificate};
@@ -36,6 +40,18 @@ pub use private_key::{InvalidPrivateKey, PrivateKey, PrivateKeyForm};
 pub struct Signer {
     ca: CaCertificate,
     key: Key,
+    /// The turns for calculations with the CA's keys. `None` if the CA is the only one.
+    turns: Option<Arc<dyn SignatureTurns>>,
+}
+
+/// The turns for calculations with CA keys, which all clusters share.
+///
+/// A signature with a key in memory needs up to 3 ms of processor time, and a tenant chooses the number of its
+/// requests.
+#[async_trait::async_trait]
+pub trait SignatureTurns: Debug + Send + Sync {
+    /// Waits for a turn. The turn ends when the returned value is dropped.
+    async fn turn(&self) -> Box<dyn Send>;
 }
 
 /// The CA key.
@@ -63,7 +79,7 @@ impl Signer {
     pub fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Self, InvalidCa> {
         let ca = CaCertificate::from_pem(certificate)?;
         let key = Key::Held(CaKey::from_pem(key, &ca)?);
-        Ok(Self { ca, key })
+        Ok(Self::of(ca, key))
     }
 
     /// Creates a signer for this CA in PEM, whose key another program holds.
@@ -78,7 +94,7 @@ impl Signer {
         let ca = CaCertificate::from_pem(certificate)?;
         let algorithm = ca.algorithm.ok_or(InvalidCa::KeyKind)?;
         let key = Key::External(key, algorithm);
-        Ok(Self { ca, key })
+        Ok(Self::of(ca, key))
     }
 
     /// Creates a signer that signs with this CA's name and a random key. This signer does not require the CA key, and
@@ -91,7 +107,18 @@ impl Signer {
         let ca = CaCertificate::from_pem(certificate)?;
         let key = CaKey::random().map_err(|_| InvalidCa::KeyForm)?;
         let key = Key::Held(key);
-        Ok(Self { ca, key })
+        Ok(Self::of(ca, key))
+    }
+
+    fn of(ca: CaCertificate, key: Key) -> Self {
+        let turns = None;
+        Self { ca, key, turns }
+    }
+
+    /// Returns the signer with these turns.
+    #[must_use]
+    pub fn in_turns(self, turns: Option<Arc<dyn SignatureTurns>>) -> Self {
+        Self { turns, ..self }
     }
 
     /// The expiry time of the CA certificate. Certificates from this signer never expire later.
@@ -151,15 +178,31 @@ impl Signer {
         let unsigned = unsigned.map_err(Failure::SigningImpossible)?;
         let message = &unsigned.to_be_signed;
         let signature = match &self.key {
-            Key::Held(key) => key
-                .sign(message)
-                .map_err(|_| Failure::SigningImpossible("cannot sign with the CA key".into()))?,
+            Key::Held(key) => {
+                let signature = self.calculate(|| key.sign(message)).await;
+                let failed = |_| Failure::SigningImpossible("cannot sign with the CA key".into());
+                signature.map_err(failed)?
+            }
             Key::External(key, algorithm) => {
-                external::sign(key, &self.ca, *algorithm, message).await?
+                let signature = external::sign(key, &self.ca, *algorithm, message).await?;
+                let is_right = || algorithm.is_signed_by(&self.ca.public_key, message, &signature);
+                let is_right = self.calculate(is_right).await;
+                ensure!(is_right, Deferral::SignatureInvalid.into());
+                signature
             }
         };
         let signed = unsigned.signed(&signature);
         Ok(signed.map_err(Failure::SigningImpossible)?)
+    }
+
+    /// Runs a calculation when its turn comes, after the other tasks on this thread.
+    async fn calculate<T>(&self, calculation: impl FnOnce() -> T) -> T {
+        yield_now().await;
+        let _turn = match &self.turns {
+            Some(turns) => Some(turns.turn().await),
+            None => None,
+        };
+        calculation()
     }
 }
 

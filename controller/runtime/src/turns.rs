@@ -1,8 +1,10 @@
 //! Turns and rates that the Clusters in all namespaces share: calls, lookups, requests, Events.
 
 use std::convert::Infallible;
+use std::sync::LazyLock;
 
 use node_attestation_core::rate_limit::Rate;
+use node_attestation_core::signer::SignatureTurns;
 use tokio::time::{Instant, sleep_until};
 
 use crate::object_key::ObjectKey;
@@ -17,6 +19,32 @@ impl Owner for ObjectKey {
 
     fn name(&self) -> &str {
         &self.name
+    }
+}
+
+/// The limits on concurrent calculations: signatures with CA keys, and checks of signatures and PCR values. A
+/// calculation needs up to 3 ms of processor time, so other tasks wait only briefly.
+pub const CALCULATIONS: TurnLimits = TurnLimits {
+    all: 2,
+    of_cluster: 1,
+};
+
+/// The turns for the calculations of all Clusters.
+static PROCESS: LazyLock<FairTurns> = LazyLock::new(|| FairTurns::new(CALCULATIONS));
+
+/// The queue of this Cluster for calculations.
+pub fn calculations(cluster: &ObjectKey) -> Line {
+    PROCESS.line(cluster)
+}
+
+/// The turns of one Cluster for signatures with its CA key.
+#[derive(Debug)]
+pub(crate) struct SigningTurns(pub(crate) Line);
+
+#[async_trait::async_trait]
+impl SignatureTurns for SigningTurns {
+    async fn turn(&self) -> Box<dyn Send> {
+        Box::new(self.0.turn().await)
     }
 }
 

@@ -287,6 +287,15 @@ impl Case {
         verifier: &TpmVerifier,
         evidence: Option<&[u8]>,
     ) -> Result<Assurance, Refusal> {
+        self.counted_by(verifier, evidence).0
+    }
+
+    /// The decision by this verifier, and the number of pauses for other tasks.
+    pub(crate) fn counted_by(
+        &self,
+        verifier: &TpmVerifier,
+        evidence: Option<&[u8]>,
+    ) -> (Result<Assurance, Refusal>, usize) {
         let appraisal = Appraisal {
             evidence,
             audiences: &self.audiences,
@@ -297,7 +306,7 @@ impl Case {
             asked: self.asked,
         };
         // The verifier waits only for other tasks on this thread.
-        pauses(verifier.verify(appraisal, self.now)).0
+        pauses(verifier.verify(appraisal, self.now))
     }
 
     pub(crate) fn decide(&self, evidence: &TpmEvidence) -> Result<Assurance, Refusal> {

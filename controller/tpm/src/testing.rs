@@ -5,12 +5,12 @@ use std::time::SystemTime;
 use futures::executor::block_on;
 use kubelet_attestation::evidence::tpm::{Quote, Registers};
 use node_attestation_runtime::capi::ObjectKey;
-use node_attestation_runtime::turns::FairTurns;
+use node_attestation_runtime::turns::{CALCULATIONS, FairTurns};
 use tpm2_protocol::data::{TpmsAttest, TpmtSignature};
 
 use crate::attest::VerifiedQuote;
 use crate::chain::Authorities;
-use crate::chain::checks::{self, Checks};
+use crate::chain::checks::Checks;
 use crate::denial::TpmDenial;
 use crate::invalid_settings::InvalidTpmSettings;
 use crate::public::{AttestationKey, EndorsementKey};
@@ -83,7 +83,7 @@ impl Certificates {
         now: SystemTime,
     ) -> Result<(), TpmDenial> {
         let key = EndorsementKey::parse(endorsement_key)?;
-        let line = FairTurns::new(checks::TURNS).line(&ObjectKey::new("", ""));
+        let line = FairTurns::new(CALCULATIONS).line(&ObjectKey::new("", ""));
         let mut checks = Checks::of(&line);
         let certificates = (Some(certificate), intermediates);
         let required = self.0.require(certificates, &key, now, &mut checks);

@@ -19,7 +19,7 @@
 
 mod foresight;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use futures::future::FutureExt as _;
@@ -42,11 +42,11 @@ use node_attestation_core::verifier::{
 };
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::clock::elapsed;
-use node_attestation_runtime::turns::{FairTurns, Line};
+use node_attestation_runtime::turns::{Line, calculations};
 
 use crate::attest::VerifiedQuote;
 use crate::chain::NotAccepted;
-use crate::chain::checks::{self, Checks};
+use crate::chain::checks::Checks;
 use crate::challenge::{self, ChallengeKeySource, ChallengeKeys, Subject};
 use crate::credential::{Credential, NoCredential};
 use crate::denial::TpmDenial;
@@ -69,12 +69,9 @@ pub struct TpmVerifier {
     keys: Arc<dyn ChallengeKeySource>,
     observations: Arc<Observations>,
     lines: Arc<dyn LogLines>,
-    /// The cluster's queue for signature checks.
+    /// The cluster's queue for checks of signatures and PCR values.
     checks: Line,
 }
-
-/// The turns for the signature checks of all clusters.
-static CHECKS: LazyLock<FairTurns> = LazyLock::new(|| FairTurns::new(checks::TURNS));
 
 /// The keys of a machine's TPM, from their public areas.
 struct Keys {
@@ -107,7 +104,7 @@ impl TpmVerifier {
             keys,
             observations: Arc::default(),
             lines: Arc::new(Unlimited),
-            checks: CHECKS.line(&ObjectKey::new("", "")),
+            checks: calculations(&ObjectKey::new("", "")),
         }
     }
 
@@ -137,7 +134,7 @@ impl TpmVerifier {
     /// management cluster.
     #[must_use]
     pub fn in_turns_of(self, cluster: &ObjectKey) -> Self {
-        let checks = CHECKS.line(cluster);
+        let checks = calculations(cluster);
         Self { checks, ..self }
     }
 
@@ -251,7 +248,9 @@ impl TpmVerifier {
             *binding.as_bytes()
         };
         let qualifying = [Some(binding(current)), former.as_ref().map(binding)];
-        let quote = VerifiedQuote::verify(&keys.attestation, quote, &qualifying)?;
+        let mut checks = Checks::of(&self.checks);
+        let verify = || VerifiedQuote::verify(&keys.attestation, quote, &qualifying);
+        let quote = checks.run(verify).await.map_err(TpmDenial::from)??;
         let machine_name = appraisal.machine.name.as_str();
         cluster_line!(
             &*self.lines,
@@ -260,7 +259,8 @@ impl TpmVerifier {
             %quote,
             "verified the TPM quote for a key"
         );
-        self.policy.registers.allows(&quote.registers)?;
+        let allows = || self.policy.registers.allows(&quote.registers);
+        checks.run(allows).await.map_err(TpmDenial::from)??;
         self.check_ek_source(&machine, &keys, appraisal).await?;
         let unmeasured = unmeasured(&quote.registers).collect();
         self.observations.boot(machine_name, unmeasured, elapsed());

@@ -67,7 +67,8 @@ const MAX_FOUND: usize = 20_000;
 ///
 /// - Requests share a call and its result only if they use the same credentials and region.
 /// - If the calls for a region or a tenant fail, others are not delayed.
-/// - Calls with shared credentials take turns: first by namespace, then by Cluster.
+/// - Calls with shared credentials take turns: first by namespace, then by Cluster. A call for several namespaces does
+///   not wait for expected requests.
 /// - A canceled request does not affect the requests that share its call.
 /// - An unknown instance, or an instance that is not running, is not remembered. Therefore a denial depends on
 ///   remembered data only for properties of a running instance that are a few seconds old.
@@ -104,6 +105,9 @@ struct Batch {
     opened: Instant,
     /// The time at which the last instance was added.
     latest: Instant,
+    /// The time of the first request from another namespace, which waits only for the window: the owner's requests must
+    /// not delay it, and its requests must not delay the owner.
+    shared: Option<Instant>,
     ids: BTreeSet<String>,
     found: Shared<BoxFuture<'static, Found>>,
 }
@@ -257,8 +261,8 @@ impl Reservation {
                 let (client, lane) = (self.client.clone(), self.lane.clone());
                 BatchedEc2::call(client, lane, self.cluster.clone(), number)
             };
-            let (found, is_full) = state.own.enqueue(instance, &self.cluster, call);
-            if is_full {
+            let (found, is_earlier) = state.own.enqueue(instance, &self.cluster, call);
+            if is_earlier {
                 self.lane.changed.notify_waiters();
             }
             Ok((found, waiting))
@@ -307,8 +311,8 @@ impl Batches {
         is_last
     }
 
-    /// Adds an instance for this Cluster to the first batch that the Cluster can join. Returns whether the batch is now
-    /// full. For a new batch, `call` makes the call, and gets the batch's number.
+    /// Adds an instance for this Cluster to the first batch that the Cluster can join. Returns whether the batch's call
+    /// is now due earlier. For a new batch, `call` makes the call, and gets the batch's number.
     ///
     /// A Cluster can always join its own batches. It can join another Cluster's batch if that batch is that Cluster's
     /// next batch. If that Cluster is in another namespace, the batch must also be that namespace's next batch.
@@ -336,7 +340,11 @@ impl Batches {
             if batch.ids.insert(instance.to_owned()) {
                 batch.latest = now;
             }
-            return (batch.found.clone(), batch.is_full());
+            let is_shared = batch.owner.namespace != cluster.namespace && batch.shared.is_none();
+            if is_shared {
+                batch.shared = Some(now);
+            }
+            return (batch.found.clone(), is_shared || batch.is_full());
         }
         self.last += 1;
         // The call runs in a separate task, so that it continues after the first requester stops, and a panic does not
@@ -348,6 +356,7 @@ impl Batches {
             owner: cluster.clone(),
             opened: now,
             latest: now,
+            shared: None,
             ids: BTreeSet::from([instance.to_owned()]),
             found: found.clone(),
         };
@@ -363,11 +372,13 @@ impl Batches {
             .filter(|batch| !batch.is_full())?;
         let full_time = batch.opened + limits.gathering;
         let is_expected = self.expected.contains_key(&batch.owner.namespace);
-        Some(if is_expected {
+        let end = if is_expected {
             full_time
         } else {
             full_time.min(batch.latest + limits.window)
-        })
+        };
+        let of_others = batch.shared.map(|at| at + limits.window);
+        Some(of_others.map_or(end, |of_others| end.min(of_others)))
     }
 }
 

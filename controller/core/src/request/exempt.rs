@@ -48,13 +48,11 @@ impl ParsedCsr {
 
         let machines = inventory.by_name(node_name.as_str()).await;
         let machines = machines.map_err(Deferral::InventoryUnavailable)?;
-        // The Node name of these machines can come from their bootstrap configurations, which must therefore be
-        // readable.
-        let are_known = machines.iter().try_for_each(machine::is_read);
-        let mut machines = machines
-            .into_iter()
-            .filter(|machine| machine.is_of_node(&node_name));
-        let (machine, is_only) = (machines.next(), machines.next().is_none());
+        let OfNode {
+            machine,
+            is_only,
+            are_known,
+        } = OfNode::among(machines, &node_name);
         let is_control_plane = is_only && machine.as_ref().is_some_and(|one| one.control_plane);
         let approval_reason = match exempt.of(&node_name, is_control_plane) {
             // A Node of this kind might not have a Machine.
@@ -91,6 +89,30 @@ impl ParsedCsr {
             machine,
             approval_reason,
         })
+    }
+}
+
+/// The machine of a Node. It replaces the list of machines with the Node's name, which a tenant can make long, because
+/// the request waits for the ledger.
+struct OfNode {
+    machine: Option<Machine>,
+    is_only: bool,
+    /// Whether all machines with the name could be read. The Node name of these machines can come from their bootstrap
+    /// configurations, which must therefore be readable.
+    are_known: Result<(), Deferral>,
+}
+
+impl OfNode {
+    fn among(machines: Vec<Machine>, node_name: &NodeName) -> Self {
+        let are_known = machines.iter().try_for_each(machine::is_read);
+        let mut of_node = machines
+            .into_iter()
+            .filter(|machine| machine.is_of_node(node_name));
+        Self {
+            machine: of_node.next(),
+            is_only: of_node.next().is_none(),
+            are_known,
+        }
     }
 }
 

@@ -11,6 +11,14 @@ use x509_parser::time::ASN1Time;
 use super::algorithm::SignatureAlgorithm;
 use super::private_key::InvalidPrivateKey;
 
+/// The maximum length of the CA's subject, in bytes of DER. Each certificate contains a copy, and requests keep their
+/// certificates until the API server has stored them. Subjects of common CAs are shorter than 256 bytes.
+pub(super) const MAX_SUBJECT_LEN: usize = 4096;
+
+/// The maximum length of the CA's key identifier, in bytes, which each certificate also contains. RFC 5280 and RFC 7093
+/// use a hash of the key, and the longest hash in use is SHA-512.
+const MAX_KEY_ID_LEN: usize = 64;
+
 /// A CA certificate or key that cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -26,6 +34,16 @@ pub enum InvalidCa {
         "the certificate is not a CA certificate: it lacks CA:TRUE or the key usage to sign certificates"
     )]
     NotACa,
+    /// The subject is too long.
+    #[error(
+        "the CA certificate's subject is longer than {MAX_SUBJECT_LEN} bytes: use a CA with a shorter one"
+    )]
+    SubjectTooLong,
+    /// The subject key identifier is too long.
+    #[error(
+        "the CA certificate's key identifier is longer than {MAX_KEY_ID_LEN} bytes: use a CA with a shorter one"
+    )]
+    KeyIdTooLong,
     /// The format of the key is not supported.
     #[error("the CA key is not exactly one unencrypted PEM block in PKCS#8, PKCS#1 or SEC1 form")]
     KeyForm,
@@ -85,11 +103,15 @@ impl CaCertificate {
             };
             Some(id.0.to_vec())
         });
+        let has_long_id = key_id.as_ref().is_some_and(|id| id.len() > MAX_KEY_ID_LEN);
+        ensure!(!has_long_id, InvalidCa::KeyIdTooLong);
+        let subject = certificate.subject().as_raw();
+        ensure!(subject.len() <= MAX_SUBJECT_LEN, InvalidCa::SubjectTooLong);
         let validity = certificate.validity();
         Ok(Self {
             der: der.to_vec(),
             spki: certificate.public_key().raw.to_vec(),
-            subject: certificate.subject().as_raw().to_vec(),
+            subject: subject.to_vec(),
             key_id,
             public_key: certificate.public_key().subject_public_key.data.to_vec(),
             algorithm: SignatureAlgorithm::of(certificate.public_key()),

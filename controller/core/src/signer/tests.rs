@@ -3,14 +3,19 @@
 mod external;
 mod keys;
 mod openssl;
+mod turns;
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use futures::executor::block_on;
 use kubelet_attestation::names::Provider;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyIdMethod, KeyPair,
+};
 use x509_parser::prelude::{FromDer as _, ParsedExtension, X509Certificate};
 
+use super::ca::MAX_SUBJECT_LEN;
 use super::*;
 use crate::decide::{Context, Decision, decide};
 use crate::refusal::Deferral;
@@ -309,6 +314,39 @@ fn a_ca_certificate_without_ca_constraints_is_refused() {
             "{extensions:?}"
         );
     }
+}
+
+#[test]
+fn a_ca_with_a_long_subject_or_key_identifier_is_refused() {
+    let key = KeyPair::generate().unwrap();
+    let parsed = |name_len: usize, key_id_len: usize| {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_identifier_method = KeyIdMethod::PreSpecified(vec![7; key_id_len]);
+        params.distinguished_name = DistinguishedName::new();
+        let name = "x".repeat(name_len);
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, name);
+        let ca = params.self_signed(&key).unwrap().pem();
+        let ca = CaCertificate::from_pem(ca.as_bytes());
+        ca.map(|ca| (ca.subject.len(), ca.key_id.map(|id| id.len())))
+    };
+    // The headers in the subject are 21 bytes long.
+    let longest = MAX_SUBJECT_LEN - 21;
+
+    assert_eq!(parsed(longest, 64), Ok((4096, Some(64))));
+    let subject = parsed(longest + 1, 64).unwrap_err();
+    assert_eq!(subject, InvalidCa::SubjectTooLong);
+    let key_id = parsed(longest, 65).unwrap_err();
+    assert_eq!(key_id, InvalidCa::KeyIdTooLong);
+    assert_eq!(
+        [subject, key_id].map(|error| error.to_string()),
+        [
+            "the CA certificate's subject is longer than 4096 bytes: use a CA with a shorter one",
+            "the CA certificate's key identifier is longer than 64 bytes: use a CA with a shorter one",
+        ]
+    );
 }
 
 #[test]

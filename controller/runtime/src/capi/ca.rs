@@ -7,7 +7,9 @@ use k8s_openapi::api::core::v1::Secret;
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::Audience;
 use node_attestation_core::identifiers::KeyDigest;
-use node_attestation_core::signer::{CaCertificate, ExternalKey, InvalidCa, Signer};
+use node_attestation_core::signer::{
+    CaCertificate, ExternalKey, InvalidCa, SignatureTurns, Signer,
+};
 
 /// The maximum length of the certificates, in bytes. During a rotation, a CA has several certificates, each a few
 /// kilobytes long.
@@ -29,6 +31,7 @@ pub(crate) fn ca_secret_name(cluster: &str) -> String {
 pub struct ClusterCa {
     certificates: Vec<Vec<u8>>,
     signer: Option<Arc<Signer>>,
+    turns: Option<Arc<dyn SignatureTurns>>,
     key_digest: KeyDigest,
     not_before: SystemTime,
     not_after: SystemTime,
@@ -74,6 +77,19 @@ impl ClusterCa {
     /// Returns an error if a certificate is not a CA certificate, or if the key does not match the certificate. A
     /// missing key is not an error: see [`ClusterCa::signer`].
     pub fn from_secret(secret: &Secret) -> Result<Self, CaRefused> {
+        Self::read(secret, None)
+    }
+
+    /// Like [`from_secret`](Self::from_secret), with turns for the signatures.
+    ///
+    /// # Errors
+    ///
+    /// Like [`from_secret`](Self::from_secret).
+    pub fn in_turns(secret: &Secret, turns: Arc<dyn SignatureTurns>) -> Result<Self, CaRefused> {
+        Self::read(secret, Some(turns))
+    }
+
+    fn read(secret: &Secret, turns: Option<Arc<dyn SignatureTurns>>) -> Result<Self, CaRefused> {
         let pem = value(secret, "tls.crt", MAX_CERTIFICATE_LEN)?.ok_or(CaRefused::NoCertificate)?;
         let blocks = pem::parse_many(pem).map_err(|_| InvalidCa::Certificate)?;
         let first = blocks.first().ok_or(InvalidCa::NotOneCertificate)?;
@@ -86,7 +102,8 @@ impl ClusterCa {
             .transpose()?;
         Ok(Self {
             certificates: blocks.into_iter().map(pem::Pem::into_contents).collect(),
-            signer: signer.map(Arc::new),
+            signer: signer.map(|signer| Arc::new(signer.in_turns(turns.clone()))),
+            turns,
             key_digest: KeyDigest::of(&certificate.spki),
             not_before: certificate.not_before,
             not_after: certificate.not_after,
@@ -105,7 +122,7 @@ impl ClusterCa {
         let pem = pem::encode(&pem::Pem::new("CERTIFICATE", der.as_slice()));
         let signer = Signer::with_external_key(pem.as_bytes(), key)?;
         Ok(Self {
-            signer: Some(Arc::new(signer)),
+            signer: Some(Arc::new(signer.in_turns(self.turns.clone()))),
             ..self
         })
     }

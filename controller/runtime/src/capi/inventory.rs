@@ -273,11 +273,14 @@ impl CapiInventory {
             if unread.is_empty() {
                 return Ok((found, None));
             }
+            // The result contains copies of a tenant's objects, and a tenant can prolong the wait.
+            drop(found);
             let mut places = self.reading.lock().await;
             // Reads each config that is due, unless another call has already read it.
             let now = Instant::now();
             for _ in 0..MAX_READS {
                 let mut page = self.next_page((UNREAD_AT_ONCE, now), &mut places, &look)?;
+                drop(page.found);
                 page.unread.retain(|config| !undecoded.contains_key(config));
                 if page.unread.is_empty() {
                     if page.is_whole {

@@ -1,6 +1,7 @@
 //! Cluster API objects as the API server returns them, in both contracts.
 
 use std::convert::Infallible;
+use std::future::pending;
 use std::sync::LazyLock;
 
 use data_encoding::BASE64URL_NOPAD;
@@ -14,6 +15,7 @@ use kube::client::Body;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
+use tower::Service;
 
 use super::cache::Objects;
 use super::objects::{Cluster, Kept, Machine, MachinePool, ObjectKey, Raw, Watched as _};
@@ -199,6 +201,22 @@ pub(super) fn answered_by(answer: impl Fn(&str) -> Value + Clone + Send + 'stati
             Ok::<_, Infallible>(response.body(body).unwrap())
         }
     });
+    served_by(service)
+}
+
+/// Like [`objects`], but the API server never answers.
+pub(super) fn unanswered() -> Objects {
+    served_by(tower::service_fn(|_: Request<Body>| {
+        pending::<Result<Response<Full<Bytes>>, Infallible>>()
+    }))
+}
+
+fn served_by<S>(service: S) -> Objects
+where
+    S: Service<Request<Body>, Response = Response<Full<Bytes>>, Error = Infallible>,
+    S: Send + 'static,
+    S::Future: Send + 'static,
+{
     // The client's tasks run on the runtime's thread, while the test's thread waits.
     let _entered = RUNTIME.enter();
     Objects::new(

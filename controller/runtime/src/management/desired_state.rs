@@ -15,7 +15,8 @@ use super::configuration::Configuration;
 use super::kept_authentications::KeptAuthentication;
 use super::single_object::Observed;
 use crate::capi::{
-    Cluster, ClusterCa, TenantKubeconfig, ca_secret_name, is_paused, kubeconfig_secret_name,
+    Cluster, ClusterCa, ObjectKey, TenantKubeconfig, ca_secret_name, is_paused,
+    kubeconfig_secret_name,
 };
 use crate::watch::Unreadable;
 
@@ -112,11 +113,12 @@ impl Inputs<'_> {
     }
 
     fn parsed_ca(&self, secret: &Arc<Secret>, parsed: &mut Parsed) -> Arc<ParsedCa> {
-        parsed.ca(secret, || {
+        let namespace = self.authentication.metadata.namespace.as_deref();
+        let name = self.authentication.spec.cluster_name.as_str();
+        let cluster = ObjectKey::new(namespace.unwrap_or_default(), name);
+        parsed.ca(secret, &cluster, || {
             let external = self.settings.external_signer.as_ref()?;
-            let namespace = self.authentication.metadata.namespace.as_deref();
-            let name = self.authentication.spec.cluster_name.as_str();
-            Some(external.key(namespace.unwrap_or_default(), name))
+            Some(external.key(&cluster.namespace, &cluster.name))
         })
     }
 }

@@ -1,22 +1,16 @@
-//! The signature checks for one request.
+//! The checks for one request that need much processor time: the signatures and the PCR values.
 //!
-//! A tenant chooses the listed authorities, and sends the chains in its requests. Therefore the number of checks is
-//! limited, and the checks for all Clusters take turns by namespace.
+//! A tenant chooses the listed authorities and PCR values, and sends the chains in its requests. Therefore the number
+//! of checks is limited, and the checks for all Clusters take turns by namespace.
 
 use node_attestation_core::pace::yield_now;
-use node_attestation_runtime::turns::{Line, TurnLimits};
+use node_attestation_runtime::turns::Line;
 
 use crate::denial::TpmDenial;
 
-/// The maximum number of signature checks for one request. A chain with the maximum length needs 6. Each listed
+/// The maximum number of checks for one request. A chain with the maximum length needs 6. Each listed
 /// authority that has the same name but a different key can require one more check.
 pub(crate) const MAX_CHECKS: usize = 16;
-
-/// The limits on concurrent checks. One check takes up to 1 ms of processor time, so other tasks wait only briefly.
-pub(crate) const TURNS: TurnLimits = TurnLimits {
-    all: 2,
-    of_cluster: 1,
-};
 
 /// The checks for one request, in the queue of its Cluster.
 #[derive(Debug)]
@@ -27,7 +21,7 @@ pub(crate) struct Checks<'a> {
 
 /// The request needs more signature checks than [`MAX_CHECKS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TooManyChecks;
+pub(crate) struct TooManyChecks;
 
 impl From<TooManyChecks> for TpmDenial {
     fn from(TooManyChecks: TooManyChecks) -> Self {
@@ -45,7 +39,7 @@ impl<'a> Checks<'a> {
     }
 
     /// Runs one check when its turn comes, after the other tasks on this thread.
-    pub(super) async fn run<T>(&mut self, check: impl FnOnce() -> T) -> Result<T, TooManyChecks> {
+    pub(crate) async fn run<T>(&mut self, check: impl FnOnce() -> T) -> Result<T, TooManyChecks> {
         self.left = self.left.checked_sub(1).ok_or(TooManyChecks)?;
         yield_now().await;
         let _turn = self.line.turn().await;
@@ -68,13 +62,13 @@ mod tests {
     use futures::future::join_all;
     use node_attestation_core::testing::pauses;
     use node_attestation_runtime::capi::ObjectKey;
-    use node_attestation_runtime::turns::FairTurns;
+    use node_attestation_runtime::turns::{CALCULATIONS, FairTurns};
 
     use super::*;
 
     #[test]
     fn checks_beyond_the_limit_of_a_request_do_not_run() {
-        let line = FairTurns::new(TURNS).line(&ObjectKey::new("a", "1"));
+        let line = FairTurns::new(CALCULATIONS).line(&ObjectKey::new("a", "1"));
         let mut checks = Checks::of(&line);
         let mut run = 0;
         for _ in 0..MAX_CHECKS {
@@ -88,7 +82,7 @@ mod tests {
 
     #[test]
     fn signature_checks_take_turns_by_namespace() {
-        let turns = FairTurns::new(TURNS);
+        let turns = FairTurns::new(CALCULATIONS);
         let order: RefCell<Vec<&str>> = RefCell::default();
         let clusters = (0..40).map(|number| ObjectKey::new("a", number.to_string()));
         let clusters = clusters.chain([ObjectKey::new("b", "1")]);

@@ -33,12 +33,12 @@ impl RecordLedger {
         }
         let identity = claim.assurance.identity();
         let is_own = |record: &Record| record.holder.provider_id == identity.provider_id;
-        let known = self.records.known_of_machine(identity, claim.key).await;
+        // A tenant can create a thousand large records of one machine, so only their names are kept during the reads.
         let mut others = Others {
             has_uid: self.has_uid_elsewhere(claim, own, revoked, now).await?,
             ..Others::default()
         };
-        // A tenant can create a thousand large records of one machine, so only these names are kept during the reads.
+        let known = self.records.known_of_machine(identity, claim.key).await;
         let mut live = Vec::new();
         for Stored { record: known, .. } in known.map_err(unavailable)? {
             let was_own = is_own(&known);

@@ -7,6 +7,8 @@ use crate::refusal::Refusal;
 use crate::testing::faulty_records::Fault;
 use crate::testing::records::{LONGEST, World, at, claim, insecure, name, policy, provider_id};
 
+mod order;
+
 #[test]
 fn a_claim_with_a_stale_cache_finds_its_record() {
     let world = World::held(policy());

@@ -11,7 +11,7 @@ use crate::signer::key::CaKey;
 use crate::testing::condition;
 
 /// An external program that changes its signatures.
-struct Program {
+pub(super) struct Program {
     key: CaKey,
     away: bool,
     refuses: bool,
@@ -26,7 +26,7 @@ impl std::fmt::Debug for Program {
 }
 
 impl Program {
-    fn of(pki: &Pki) -> Self {
+    pub(super) fn of(pki: &Pki) -> Self {
         let ca = CaCertificate::from_pem(pki.certificate().as_bytes()).unwrap();
         Self {
             key: CaKey::from_pem(pki.key().as_bytes(), &ca).unwrap(),
@@ -37,7 +37,7 @@ impl Program {
         }
     }
 
-    fn for_ca(self, pki: &Pki) -> Signer {
+    pub(super) fn for_ca(self, pki: &Pki) -> Signer {
         Signer::with_external_key(pki.certificate().as_bytes(), Arc::new(self)).unwrap()
     }
 }

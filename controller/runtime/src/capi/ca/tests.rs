@@ -6,6 +6,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
 use super::*;
 
 mod replaced;
+mod turns;
 
 struct Ca {
     certificate: Vec<u8>,

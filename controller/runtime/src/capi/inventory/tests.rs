@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::objects::{Cluster, MachinePool, Watched, label_value};
 use super::super::testing::{
-    BOTH, Contract, NAMESPACE, answered_by, bootstrap_api, kept, objects, seen, with,
+    BOTH, Contract, NAMESPACE, answered_by, bootstrap_api, kept, objects, seen, unanswered, with,
 };
 use super::*;
 

@@ -328,27 +328,32 @@ impl<'a> View<'a> {
         Ok(found.collect())
     }
 
-    /// The machines that can have this name. If many hosts only report the name, only the first hosts are returned.
+    /// The machines that can have this name, up to [`MAX_NAMESAKES`]. If many hosts only report the name, only the
+    /// first hosts are returned.
     ///
     /// # Errors
     ///
     /// Returns an error if too many machines have the name on another ground, or if only an unknown member can have it.
     pub(super) fn by_name(self, wanted: &str) -> Result<Vec<Machine>, Unavailable> {
+        let listed = self.listed_named(wanted)?;
         let mut named = BTreeMap::new();
         for ground in Ground::ALL {
+            let is_reported = ground == Ground::Reported;
+            let left = MAX_NAMESAKES.saturating_sub(named.len() + listed.len());
+            let most = if is_reported { left } else { MAX_NAMESAKES };
             let mut known = self.members.named(ground, wanted);
-            for (name, machine) in known.by_ref().take(MAX_NAMESAKES) {
+            for (name, machine) in known.by_ref().take(most) {
                 let reported = machine.dns_names.iter().any(|own| own == wanted);
                 if reported || self.candidate(name, machine, wanted).is_some() {
                     named.insert(name, machine);
                 }
             }
-            let has_more = ground != Ground::Reported && known.next().is_some();
-            ensure!(!has_more, too_many(wanted));
+            let has_more = known.next().is_some() || named.len() + listed.len() > MAX_NAMESAKES;
+            ensure!(is_reported || !has_more, too_many(wanted));
         }
         let named = named.into_iter();
         let named = named.map(|(name, machine)| self.machine(name, machine));
-        let all: Vec<Machine> = named.chain(self.listed_named(wanted)?).collect();
+        let all: Vec<Machine> = named.chain(listed).collect();
         if all.is_empty() {
             self.knows_all_names()?;
         }

@@ -9,11 +9,14 @@ use node_attestation_core::verifier::ParsedSettings;
 use sha2::{Digest as _, Sha256};
 
 use super::value;
-use crate::capi::{CaRefused, ClusterCa, KUBECONFIG_KEY, KubeconfigRefused, TenantKubeconfig};
+use crate::capi::{
+    CaRefused, ClusterCa, KUBECONFIG_KEY, KubeconfigRefused, ObjectKey, TenantKubeconfig,
+};
 use crate::client::EgressPolicy;
 use crate::management::ca_key_registry::CaKey;
 use crate::management::configuration::{CheckedSpec, InvalidSpec};
 use crate::management::kept_authentications::KeptAuthentication;
+use crate::turns::{SigningTurns, calculations};
 
 /// The parsed objects of one cluster. Each object is stored with its source.
 ///
@@ -54,14 +57,17 @@ pub(super) struct ParsedSpec {
 }
 
 impl Parsed {
-    /// Parses the CA in this Secret. If the Secret has no key, `external` is used for signing.
+    /// Parses the CA in this Secret. If the Secret has no key, `external` is used for signing. Signatures use the turns
+    /// of `cluster`.
     pub(super) fn ca(
         &mut self,
         secret: &Arc<Secret>,
+        cluster: &ObjectKey,
         external: impl FnOnce() -> Option<Arc<dyn ExternalKey>>,
     ) -> Arc<ParsedCa> {
         self.ca.get(Values(secret.clone()), || {
-            let ca = ClusterCa::from_secret(secret);
+            let turns = Arc::new(SigningTurns(calculations(cluster)));
+            let ca = ClusterCa::in_turns(secret, turns);
             let key = ca.as_ref().ok().map(CaKey::of);
             let has_own_key = ca.as_ref().is_ok_and(|ca| ca.signer().is_some());
             let audiences = ca.iter().flat_map(ClusterCa::audiences).collect();

@@ -19,6 +19,7 @@ use crate::management::configuration::InvalidSpec;
 mod authentication;
 mod commands;
 mod external;
+mod signing;
 mod unchanged;
 mod unreadable;
 

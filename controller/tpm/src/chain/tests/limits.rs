@@ -3,7 +3,7 @@
 use kubelet_authenticator_test_support::ek_ca::{Flaw, vendors};
 use node_attestation_core::testing::pauses;
 use node_attestation_runtime::capi::ObjectKey;
-use node_attestation_runtime::turns::FairTurns;
+use node_attestation_runtime::turns::{CALCULATIONS, FairTurns};
 
 use super::super::checks::MAX_CHECKS;
 use super::*;
@@ -19,7 +19,7 @@ impl Authorities {
         key: &EndorsementKey,
         now: SystemTime,
     ) -> (Result<Option<Expiring>, NotAccepted>, usize) {
-        let line = FairTurns::new(checks::TURNS).line(&ObjectKey::new("a", "1"));
+        let line = FairTurns::new(CALCULATIONS).line(&ObjectKey::new("a", "1"));
         let mut checks = Checks::of(&line);
         let (decided, pauses) = pauses(self.require(certificates, key, now, &mut checks));
         assert_eq!(pauses, checks.count(), "other tasks run before each check");

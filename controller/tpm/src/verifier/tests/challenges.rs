@@ -249,3 +249,15 @@ fn a_challenge_contains_the_digest_of_its_endorsement_key() {
     };
     assert_eq!(endorsement_key, digest(&machine()));
 }
+
+#[test]
+fn other_tasks_run_before_each_check_of_a_quote() {
+    let case = Case::valid();
+    let response = TpmEvidence::Respond(GOOD.response.clone()).to_json();
+
+    let (decided, pauses) = case.counted_by(&case.verifier(), Some(&response));
+
+    assert!(decided.is_ok(), "{decided:?}");
+    // The checks of the signature and of the PCR values also wait for the checks of other tests.
+    assert!(pauses >= 2, "{pauses}");
+}

@@ -64,6 +64,34 @@ async fn namespaces_with_the_same_credentials_share_a_call() {
     assert_eq!(lengths, [1, 99, 100]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn expected_requests_of_a_namespace_do_not_delay_other_namespaces() {
+    let (ec2, ids) = (fleet(60), ids(60));
+    let instances = instances(&ec2);
+    let neighbour = neighbour();
+    let _never = instances.expect(ours(), REGION).await.unwrap();
+    // The requests of the first namespace also extend the window.
+    let first = ids[1..].iter().zip(0..).map(|(id, number)| {
+        let instances = instances.clone();
+        async move {
+            tokio::time::sleep(number * Limits::default().window / 2).await;
+            instances.describe(ours(), REGION, id).await
+        }
+    });
+    let other = async {
+        tokio::time::sleep(Limits::default().window / 4).await;
+        let begin = Instant::now();
+        let found = instances.describe(&neighbour, REGION, &ids[0]).await;
+        (found.unwrap().is_some(), begin.elapsed())
+    };
+
+    let (first, other) = futures::join!(join_all(first), other);
+
+    assert!(first.iter().all(Result::is_ok));
+    assert_eq!(other, (true, Limits::default().window));
+    assert!(ec2.calls()[0].ids().contains(&ids[0].as_str()));
+}
+
 /// Adds a query for the instance by this Cluster. Returns whether the query starts a new batch.
 fn begins(batches: &mut Batches, (namespace, name): (&str, &str), instance: &str) -> bool {
     let mut begins = false;

@@ -2,6 +2,8 @@
 
 use std::sync::Mutex;
 
+use futures::future::FutureExt as _;
+
 use super::*;
 
 /// An API server with the `KubeadmConfig` of each Machine, and the names of the read objects.
@@ -197,6 +199,31 @@ fn concurrent_queries_read_a_config_once() {
     }
 
     assert_eq!(taken(&read), ["m1-config"]);
+}
+
+#[test]
+fn a_waiting_lookup_keeps_no_copy_of_its_result() {
+    let objects = unanswered();
+    seen::<Cluster>(&objects, V2.cluster());
+    seen::<objects::Machine>(&objects, V2.machine("m1"));
+    listed(&objects);
+    let inventory = inventory_of(&objects);
+    let copied = Arc::new(());
+    let look = |view: View<'_>| -> Result<Arc<()>, Unavailable> {
+        view.need(Need::All);
+        Ok(copied.clone())
+    };
+
+    block_on(async {
+        // The first call reads the config, and the other calls wait for it.
+        let calls = (0..3).map(|_| Box::pin(inventory.find_readable(look)));
+        let mut calls: Vec<_> = calls.collect();
+        for call in &mut calls {
+            assert!(call.now_or_never().is_none());
+        }
+
+        assert_eq!(Arc::strong_count(&copied), 1);
+    });
 }
 
 /// The Machine, to which an operator has assigned this token.

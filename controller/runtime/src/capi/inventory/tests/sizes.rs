@@ -174,6 +174,44 @@ fn the_lookup_by_a_shared_infra_machine_visits_few_machines() {
 }
 
 #[test]
+fn a_name_on_several_grounds_belongs_to_64_machines_at_most() {
+    let (objects, inventory) = cluster(V2);
+    let see = |name: String, pointer: &str, value: Value| {
+        let reported = json!([{"type": "Hostname", "address": "one"}]);
+        let machine = with(V2.machine(&name), "/status/addresses", reported);
+        seen::<objects::Machine>(&objects, with(machine, pointer, value));
+        configured(&objects, V2.config(&name, &format!("{name:0>6}")));
+    };
+    let found = |number: usize| {
+        let node = json!({"name": "one"});
+        see(format!("n{number}"), "/status/nodeRef", node);
+    };
+    let infrastructure = V2.reference("infrastructure.cluster.x-k8s.io", "GenericMachine", "one");
+    for number in 0..32 {
+        let name = format!("i{number}");
+        see(name, "/spec/infrastructureRef", infrastructure.clone());
+        found(number);
+        // These Machines only report the name.
+        see(
+            format!("a{number}"),
+            "/status/addresses/0/type",
+            json!("Hostname"),
+        );
+    }
+
+    let all = block_on(inventory.by_name("one")).unwrap();
+    assert_eq!(all.len(), 64);
+    assert!(all.iter().all(|machine| !machine.name.starts_with('a')));
+
+    found(32);
+    let error = block_on(inventory.by_name("one")).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "more than 64 machines can have the node name one"
+    );
+}
+
+#[test]
 fn the_lookup_by_a_shared_config_visits_few_machines() {
     let (objects, inventory) = cluster(V2);
     let config = "/spec/bootstrap/configRef/name";
