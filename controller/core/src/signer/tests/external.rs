@@ -19,7 +19,7 @@ pub(super) struct Program {
     change: fn(Vec<u8>) -> Vec<u8>,
 }
 
-impl std::fmt::Debug for Program {
+impl fmt::Debug for Program {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("Program")
     }
