@@ -21,7 +21,7 @@ pub(super) struct Program {
     change: fn(Vec<u8>) -> Vec<u8>,
 }
 
-impl fmt::Debug for Program {
+impl Debug for Program {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Program")
     }
