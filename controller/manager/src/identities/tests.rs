@@ -52,7 +52,7 @@ fn a_command_that_changes_no_record_prints_one_document() {
 }
 
 #[test]
-fn the_text_of_a_revocation_tells_whether_writes_are_refused() {
+fn the_text_of_a_revocation_shows_whether_writes_are_refused() {
     let identity: NodeIdentity = serde_json::from_value(json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeIdentity",
         "metadata": {"name": "prod-1.n1"},
