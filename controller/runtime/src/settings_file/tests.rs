@@ -206,6 +206,31 @@ fn an_object_as_kubectl_prints_it_is_accepted_and_its_status_ignored() {
 }
 
 #[test]
+fn an_annotation_that_is_a_number_is_refused_with_its_path() {
+    for (field, value, expected) in [
+        ("annotations", json!("12"), None),
+        (
+            "annotations",
+            json!(12),
+            Some("metadata.annotations.a/b: must be of type string: put it in quotes"),
+        ),
+        (
+            "labels",
+            json!(true),
+            Some("metadata.labels.a/b: must be of type string: put it in quotes"),
+        ),
+    ] {
+        let mut object = valid();
+        object["metadata"][field] = json!({"a/b": value});
+
+        let found = parse(&object.to_string()).err();
+
+        let expected = expected.map(str::to_owned);
+        assert_eq!(found.map(|error| error.to_string()), expected);
+    }
+}
+
+#[test]
 fn a_misspelled_field_is_refused_with_its_path() {
     for (pointer, field) in [
         ("/specs", "specs"),
