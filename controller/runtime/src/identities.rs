@@ -19,6 +19,8 @@ use node_attestation_core::ledger::whole_seconds;
 use serde_json::{Value, json};
 
 mod decisions;
+#[cfg(test)]
+mod durations;
 mod lost;
 mod restored;
 
