@@ -19,8 +19,6 @@ use node_attestation_core::ledger::whole_seconds;
 use serde_json::{Value, json};
 
 mod decisions;
-#[cfg(test)]
-mod durations;
 mod lost;
 mod restored;
 
@@ -343,6 +341,8 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
+
+    mod durations;
 
     fn record() -> NodeIdentity {
         let object = json!({

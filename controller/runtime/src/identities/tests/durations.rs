@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::{Identities, NamedNodes};
+use super::super::{Identities, NamedNodes};
 use crate::capi::ObjectKey;
 use crate::client::ClusterAccess;
 
