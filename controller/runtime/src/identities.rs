@@ -342,6 +342,8 @@ mod tests {
 
     use super::*;
 
+    mod durations;
+
     fn record() -> NodeIdentity {
         let object = json!({
             "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeIdentity",

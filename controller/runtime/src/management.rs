@@ -54,6 +54,7 @@ mod desired_state;
 mod enablement;
 #[cfg(test)]
 mod flood;
+mod future_floor;
 mod infra_cluster;
 mod kept_authentications;
 mod leader;

@@ -108,6 +108,35 @@ fn nodes_are_revoked_and_reset_by_the_labels_of_their_machines() {
 }
 
 #[test]
+fn the_controller_replaces_a_generation_floor_far_in_the_future() {
+    const FLOOR: &str = "attestation.cluster.x-k8s.io/lowest-valid-generation";
+    let scene = Scene::start(&SITE, "future-floor", json!({}));
+    let management = scene.management();
+    let target = ["kubeletauthentications", "prod-1", "-n", "future-floor"];
+    let floor = || {
+        let object = management.json([&["get"][..], &target].concat());
+        let floor = object["metadata"]["annotations"][FLOOR].as_str();
+        floor.map(str::to_owned)
+    };
+    // The Cluster is served for the first time, so the controller writes the creation time of its API server.
+    let before = poll(2 * SWEPT, floor).expect("no floor");
+    // The controller has read this value.
+    scene.authentication.touch(management, "Ready");
+
+    let change = json!({"metadata": {"annotations": {FLOOR: "9999999999"}}});
+    management.patch(&target, &change);
+
+    let event = scene.wait_for_event("prod-1", "FloorInFuture");
+    let note = event["message"].as_str().unwrap();
+    assert!(
+        note.contains("9999999999 is far in the future")
+            && note.contains(&format!("replaced by {before},")),
+        "{note}"
+    );
+    assert_eq!(floor().as_ref(), Some(&before));
+}
+
+#[test]
 fn a_revoked_and_reset_node_rejoins_with_its_next_renewal() {
     allow_short_certificates(&SITE.management);
     let settings = json!({"certificate": {"expirationSeconds": SECONDS}});

@@ -78,6 +78,18 @@ impl RevocationDecisions {
         self
     }
 
+    /// Like [`until`](Self::until), but a lowest valid generation that is later than `now` does not replace `known`, the
+    /// lowest valid generation before.
+    #[must_use]
+    pub fn until_or(self, now: SystemTime, known: u64) -> Self {
+        let is_set = self.floor > 0;
+        let mut decisions = self.until(now);
+        if is_set && decisions.floor == 0 {
+            decisions.floor = known;
+        }
+        decisions
+    }
+
     /// Releases the machine from revocations up to `at`. If there are too many releases, the oldest releases are
     /// removed.
     pub fn release(&mut self, machine: ProviderId, at: SystemTime) {

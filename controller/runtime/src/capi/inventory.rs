@@ -26,6 +26,7 @@ use crate::shared::Turnstile;
 mod fetched;
 mod known;
 mod names;
+mod nodes;
 mod recent;
 mod tokens;
 mod view;
@@ -124,39 +125,6 @@ impl CapiInventory {
             })
         };
         self.each(of).await.ok()
-    }
-
-    /// The names of the control-plane Nodes. `None` while the inventory is unavailable. A `KubeadmConfig` that cannot
-    /// be decoded hides only the Node of its Machine.
-    pub async fn control_plane_nodes(&self) -> Option<BTreeSet<NodeName>> {
-        let of = |view: View<'_>, name: &str, machine: &objects::Machine| {
-            machine.control_plane.then(|| view.node(name, machine))?
-        };
-        let (names, _) = self.find_each(of).await.ok()?;
-        Some(names.into_iter().collect())
-    }
-
-    /// The Nodes of those Machines for which `is_without` is true for every possible Node name.
-    ///
-    /// `None` while the inventory is unavailable, or if the `KubeadmConfig` of a control-plane Machine cannot be
-    /// decoded. The possible names are the name of the Node that Cluster API has found for the Machine and, for a
-    /// control-plane Machine, also the expected Node name.
-    pub async fn nodes_without(
-        &self,
-        is_without: impl Fn(&str) -> bool,
-    ) -> Option<BTreeSet<String>> {
-        let of = |view: View<'_>, name: &str, machine: &objects::Machine| {
-            let expected = machine.control_plane.then(|| view.node(name, machine));
-            let names = [machine.node.clone(), expected.flatten()];
-            let mut names = names
-                .into_iter()
-                .flatten()
-                .map(|name| name.as_str().to_owned());
-            let first = names.next()?;
-            (is_without(&first) && names.all(|name| is_without(&name))).then_some(first)
-        };
-        let (nodes, undecoded) = self.find_each(of).await.ok()?;
-        undecoded.is_none().then(|| nodes.into_iter().collect())
     }
 
     /// The Machines for which `chosen` returns a value. `None` while the inventory is unavailable.

@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | [`SETTINGS_POLICY`] | other attestors, `Report`, and Nodes that renew without evidence; changed decisions about revocations |
 //! | [`DELETION_POLICY`] | the deletion of a `KubeletAuthentication` while a Cluster with its name exists |
-//! | [`IDENTITIES_POLICY`] | writes of `NodeIdentity` objects by users other than the controller and responders |
+//! | [`IDENTITIES_POLICY`] | changes of `NodeIdentity` objects by users other than the controller and responders |
 //!
 //! A responder can only revoke, reset, release machines, and raise the lowest valid generation. Each of its writes must
 //! contain its user name in [`CHANGED_BY_ANNOTATION`]. The audit event about each of these writes contains the user's
@@ -338,11 +338,18 @@ fn identities(floor: &Floor) -> Policy {
     Policy {
         resources: &["nodeidentities", "nodeidentities/status"],
         operations: &["CREATE", "UPDATE", "DELETE"],
-        variables: [subjects(floor), vec![("isKubernetes", by_kubernetes)]].concat(),
+        variables: [
+            subjects(floor),
+            vec![
+                ("isKubernetes", by_kubernetes),
+                ("isUnchanged", is_unchanged()),
+            ],
+        ]
+        .concat(),
         validations: vec![
             (
                 "variables.isExempt || variables.isController || variables.isKubernetes \
-                 || (variables.isResponder && request.operation == 'UPDATE')"
+                 || variables.isUnchanged || (variables.isResponder && request.operation == 'UPDATE')"
                     .to_owned(),
                 MESSAGE,
                 format!("'{MESSAGE}'"),
@@ -356,6 +363,17 @@ fn identities(floor: &Floor) -> Policy {
         audit: vec![(ACT, act())],
         ..policy(IDENTITIES_POLICY)
     }
+}
+
+/// Whether an update changes nothing. A storage migration and the rotation of an encryption key write each object again.
+fn is_unchanged() -> String {
+    format!(
+        "request.operation == 'UPDATE' && {} && {} && {} == {}",
+        unchanged_except("spec", &[]),
+        unchanged_except("metadata", &OF_EACH_WRITE),
+        map("object", "status"),
+        map("oldObject", "status"),
+    )
 }
 
 /// Whether an update only revokes or resets the present generation, or cancels a reset.

@@ -6,6 +6,7 @@ use hyper::body::Bytes;
 use hyper::{Method, Request, Response};
 use kube::client::Body;
 use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
 
 use super::*;
 
@@ -62,7 +63,12 @@ fn management() -> ClusterAccess {
 }
 
 /// Like [`management`], with these Machines before the others.
-fn management_with(mut machines: Vec<Value>) -> ClusterAccess {
+fn management_with(machines: Vec<Value>) -> ClusterAccess {
+    slow_management_with(machines, Duration::ZERO)
+}
+
+/// Like [`management_with`], with this delay of each response. A Machine whose name begins with `n` has a token.
+fn slow_management_with(mut machines: Vec<Value>, delay: Duration) -> ClusterAccess {
     let mut deleted = machine("gone");
     deleted["metadata"]["deletionTimestamp"] = json!("2026-11-21T12:00:00Z");
     machines.extend(["m1", "m2", "first"].map(machine));
@@ -100,6 +106,9 @@ fn management_with(mut machines: Vec<Value>) -> ClusterAccess {
                 Some("m2") => answer(200, &config("bbbbbb.fedcba9876543210")),
                 Some("first") => answer(200, &json!({"spec": {"initConfiguration": {}}})),
                 Some("secret") => forbidden(),
+                Some(name) if name.starts_with('n') => {
+                    answer(200, &config(&format!("{name:0>6}.0123456789abcdef")))
+                }
                 Some("broken") => answer(
                     500,
                     &json!({"kind": "Status", "code": 500, "message": "webhook"}),
@@ -107,7 +116,10 @@ fn management_with(mut machines: Vec<Value>) -> ClusterAccess {
                 _ => missing(),
             },
         };
-        async move { answer }
+        async move {
+            sleep(delay).await;
+            answer
+        }
     })
 }
 
@@ -115,6 +127,15 @@ fn management_with(mut machines: Vec<Value>) -> ClusterAccess {
 fn workload(
     is_enforced: bool,
     tokens: &'static [(&'static str, &'static str)],
+) -> (ClusterAccess, Secrets) {
+    slow_workload(is_enforced, tokens, Duration::ZERO)
+}
+
+/// Like [`workload`], with this delay of each response.
+fn slow_workload(
+    is_enforced: bool,
+    tokens: &'static [(&'static str, &'static str)],
+    delay: Duration,
 ) -> (ClusterAccess, Secrets) {
     let applied = Secrets::default();
     let told = applied.clone();
@@ -126,6 +147,7 @@ fn workload(
     let access = ClusterAccess::in_memory(move |request: Request<Body>| {
         let (told, binding) = (told.clone(), binding.clone());
         async move {
+            sleep(delay).await;
             let path = request.uri().path().to_owned();
             let name = path.rsplit('/').next().unwrap().to_owned();
             if path.contains("validatingadmissionpolicybindings") {
@@ -365,4 +387,26 @@ async fn an_outage_of_the_management_cluster_stops_the_command() {
         "{refused:?}"
     );
     assert_eq!(*workload.1.lock().unwrap(), []);
+}
+
+/// docs/disasters.md contains this duration, if each call takes 30 ms.
+#[tokio::test(start_paused = true)]
+async fn the_tokens_of_a_thousand_machines_are_recreated_in_three_minutes() {
+    let delay = Duration::from_millis(30);
+    let machines = (0..1000).map(|number| machine(&format!("n{number}")));
+    let management = slow_management_with(machines.collect(), delay);
+    let workload = slow_workload(true, &[], delay);
+    let begun = Instant::now();
+
+    let recreated = recreate_in(&management, &workload, &[], false)
+        .await
+        .unwrap();
+
+    let took = begun.elapsed();
+    let tokens = recreated.iter().filter(|one| one.expires.is_some());
+    assert_eq!(tokens.count(), 1002);
+    let (_, secrets) = workload;
+    assert_eq!(secrets.lock().unwrap().len(), 1002);
+    let minutes = took.as_secs_f64() / 60.0;
+    assert!((1.0..=3.0).contains(&minutes), "{took:?}");
 }

@@ -415,7 +415,7 @@ impl PeriodicTasks {
         let unaccounted = |name: &str| !accounted_for.contains(name);
         // A Node can be missing temporarily, while a cluster starts or while the Node's instance is stopped.
         let of_machines = self.inventory.nodes_without(unaccounted).await;
-        let mut without = of_machines.ok_or(PartError::MachinesUnknown)?;
+        let mut without = of_machines.map_err(|error| PartError::of(&error))?;
         let retired = with_retired.then_some(&retired);
         without.extend(nodes_named(self.access.client(), retired, unaccounted).await?);
         Ok(without)

@@ -1,5 +1,5 @@
 //! Writes the result of a reconciliation to the management cluster: the status of the `KubeletAuthentication`, the
-//! signers in the `InfraCluster`, and Events about conditions.
+//! signers in the `InfraCluster`, Events about conditions, and the replacement of a generation floor in the future.
 //!
 //! A write waits for its turn and for the API server. A separate task waits, so the supervisor can react to changes
 //! immediately. The latest report takes precedence: during a write, the supervisor skips reports, and creates another
@@ -16,10 +16,12 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Shared;
 use super::condition_events::ConditionEvents;
+use super::future_floor;
 use super::infra_cluster::InfraCluster;
 use super::kept_authentications::KeptAuthentication;
 use super::status_writer::StatusWriter;
 use crate::capi::{ObjectKey, Reference};
+use crate::clock::now;
 
 /// The result of a reconciliation.
 pub(super) struct Report {
@@ -31,6 +33,8 @@ pub(super) struct Report {
     pub(super) infra_cluster: Option<Reference>,
     /// The conditions that the verifiers report.
     pub(super) attestors: Vec<ConditionReport>,
+    /// The lowest valid generation that is in effect.
+    pub(super) floor: u64,
 }
 
 /// The reports about one cluster. Dropping this value ends a write in progress.
@@ -127,6 +131,7 @@ impl Writers {
             status,
             infra_cluster,
             attestors,
+            floor,
         } = report;
         if let Some(reference) = &infra_cluster {
             Box::pin(self.infra_cluster.write(reference, &status)).await;
@@ -139,6 +144,13 @@ impl Writers {
         } = &mut *self;
         let to = (&shared.controller.management, &shared.condition_events);
         Box::pin(condition_events.write(to, &authentication, &attestors)).await;
+        let latest = shared.controller.server_time.later(now());
+        let to = (
+            &shared.controller.management,
+            &*shared.status_writes,
+            &shared.condition_events,
+        );
+        Box::pin(future_floor::replace(to, &authentication, floor, latest)).await;
         (self, again)
     }
 }

@@ -286,6 +286,7 @@ impl Supervisor {
             status,
             infra_cluster: infra_cluster.filter(|_| self.running.is_some()),
             attestors,
+            floor: self.revocations.decisions().floor,
         });
     }
 
@@ -299,7 +300,8 @@ impl Supervisor {
         }
         self.absences.allow(allowed_retirements(authentication));
         let annotations = authentication.metadata.annotations.as_ref();
-        let decisions = RevocationDecisions::of_annotations(annotations).until(now());
+        let known = self.revocations.decisions().floor;
+        let decisions = RevocationDecisions::of_annotations(annotations).until_or(now(), known);
         self.revocations.decide(decisions);
         let controller = &self.shared.controller;
         let turn = self.parsing.turn().await;

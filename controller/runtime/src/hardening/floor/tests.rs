@@ -219,7 +219,8 @@ fn a_cluster_protects_only_its_own_kubelet_authentication() {
 fn node_identities_are_written_only_by_the_controller_and_responders() {
     let message = "only the controller and responders can write NodeIdentities";
     let refused = |user: &Value, operation: &str| {
-        let given = given(user, operation, &Value::Null, &Value::Null);
+        let changed = changed_by_jane(|_| {});
+        let given = given(user, operation, &changed, &identity());
         evaluated::refused(identities(&floor()).policy(), &given)
     };
     for operation in ["CREATE", "UPDATE", "DELETE"] {
@@ -330,6 +331,36 @@ fn responders_can_change_only_the_fields_of_a_revocation_or_a_reset() {
         });
         assert_eq!(refused_identity(&responder(), &object), [only], "{field}");
     }
+}
+
+#[test]
+fn a_storage_migration_can_write_unchanged_node_identities() {
+    let message = "only the controller and responders can write NodeIdentities";
+    let migrator = user_of("system:serviceaccount:kube-system:storage-version-migrator");
+    let written = |change: &dyn Fn(&mut Value)| {
+        let mut object = identity();
+        object["metadata"]["resourceVersion"] = json!("8");
+        object["metadata"]["managedFields"] = json!([{"manager": "a"}]);
+        change(&mut object);
+        refused_identity(&migrator, &object)
+    };
+
+    assert!(written(&|_| {}).is_empty());
+
+    for path in [
+        "/spec/providerID",
+        "/spec/revoked/at",
+        "/metadata/labels/a",
+        "/metadata/annotations/a",
+        "/status/serial",
+    ] {
+        let changed = written(&|object| *object.pointer_mut(path).unwrap() = json!("c"));
+        assert_eq!(changed, [message], "{path}");
+    }
+    let added = written(&|object| object["spec"]["tombstone"] = json!({}));
+    assert_eq!(added, [message]);
+    let removed = written(&|object| object["status"] = json!({}));
+    assert_eq!(removed, [message]);
 }
 
 #[test]

@@ -22,9 +22,6 @@ pub(in crate::management) enum PartError {
     /// A call failed. Contains its causes, truncated.
     #[error("{0}")]
     Call(String),
-    /// The Machines have not been listed yet.
-    #[error("the Machines are unknown")]
-    MachinesUnknown,
     /// The list of Nodes has more pages than this number.
     #[error("their list has more than {0} pages")]
     TooManyPages(usize),

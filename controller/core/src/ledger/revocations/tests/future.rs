@@ -32,6 +32,23 @@ fn decisions_in_the_future_have_no_effect() {
 }
 
 #[test]
+fn a_floor_in_the_future_does_not_replace_the_known_floor() {
+    let read = |floor: u64| {
+        let decisions = RevocationDecisions {
+            floor,
+            ..RevocationDecisions::default()
+        };
+        decisions.until_or(at(2), 7).floor
+    };
+    let latest = unix_seconds(at(2) + DIFFERENCE);
+
+    assert_eq!(read(latest), latest);
+    assert_eq!(read(latest + 1), 7);
+    // The annotation was removed.
+    assert_eq!(read(0), 0);
+}
+
+#[test]
 fn a_floor_above_every_possible_generation_rejects_no_certificate() {
     let world = World::held(policy());
     let decisions = RevocationDecisions {

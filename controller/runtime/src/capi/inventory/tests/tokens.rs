@@ -209,7 +209,28 @@ fn an_unreadable_config_hides_only_its_own_control_plane_node() {
     assert!(readable.contains(&"node-m2".to_owned()), "{readable:?}");
     assert!(!readable.contains(&"node-m1".to_owned()), "{readable:?}");
     // Enforcement waits until each Node is known.
-    assert_eq!(without, None);
+    let error = without.unwrap_err().to_string();
+    let begin = "cannot read KubeadmConfig m1-config: ";
+    assert!(error.starts_with(begin), "{error}");
+}
+
+#[test]
+fn a_node_with_a_record_does_not_depend_on_an_unreadable_config() {
+    let objects = answered_by(|path| match path.rsplit_once("/kubeadmconfigs/") {
+        Some(_) => with(V2.config("m1", "0000m1"), "/spec", json!(7)),
+        None => bootstrap_api(path),
+    });
+    seen::<Cluster>(&objects, V2.cluster());
+    seen::<objects::Machine>(&objects, with_label(joined("m1")));
+    listed(&objects);
+    let inventory = inventory_of(&objects);
+    let without = |recorded: &str| block_on(inventory.nodes_without(|node| node != recorded));
+
+    assert_eq!(without("m1").unwrap(), BTreeSet::new());
+
+    let error = without("m2").unwrap_err().to_string();
+    let begin = "cannot read KubeadmConfig m1-config: ";
+    assert!(error.starts_with(begin), "{error}");
 }
 
 #[test]
