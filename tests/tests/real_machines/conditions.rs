@@ -1,4 +1,5 @@
-//! Tests in which a MachineHealthCheck replaces machines whose nodes do not report, or whose requests are denied.
+//! Tests in which a MachineHealthCheck replaces Machines because of a condition: their Nodes do not report, or their
+//! requests are denied.
 
 use kubelet_authenticator_test_support::control_plane::Controllers;
 use kubelet_authenticator_test_support::process::poll;
