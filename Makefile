@@ -10,7 +10,7 @@ unexport LANGUAGE
 
 # The arguments of make have common names, so a variable with the same name in the user's shell must not become an
 # argument.
-$(foreach variable,VERSION IMAGE SIGNER_IMAGE BUILDER PROVIDER CONTROL_PLANE SUITE TEST PART,$(if \
+$(foreach variable,VERSION IMAGE SIGNER_IMAGE BUILDER PROVIDER CONTROL_PLANE SUITE TEST PART LANDING,$(if \
   $(filter environment,$(origin $(variable))),$(eval undefine $(variable))))
 
 # A recipe must never get text that a shell would expand. For example, a git tag name can contain such text.
@@ -91,7 +91,7 @@ test: prerequisites-all dependencies
 	@tests/stage --table
 	@echo "make test: everything passed"
 
-## test-all: also tests whose parts take long to build; the continuous integration runs this, then tests/landing
+## test-all: also tests whose parts take long to build; the continuous integration runs this, and tests/landing
 test-all: prerequisites-all dependencies
 	@tests/stage --clear
 	@$(call staged,$(MAKE) --jobs=3 $(STAGES_BUILT) $(STAGES_OF_DEBIAN))
@@ -110,6 +110,10 @@ STAGES_TESTED := stage-suites stage-bench-limits
 STAGES_OF_DEBIAN := stage-image-builder stage-cloud-init stage-selinux-policy
 # Run these targets one after the other, because apt locks the package lists of the host.
 stage-selinux-policy: stage-cloud-init
+
+# Runs the suite of `make test-long` that the commit selects. With LANDING, `make test-all` includes this target.
+landing:
+	@tests/landing
 
 # These targets run one after the other, and only while a processor is idle.
 stages-idle:
@@ -418,6 +422,6 @@ prerequisites-%:
 	@tests/prerequisites $*
 
 .PHONY: scripts demos fresh fresh-demos readme book packages packages-check packages-check-all components help demo test test-all test-long test-fast suite build suites more-suites \
-	stages-idle stages-idle-checks selinux-policy isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
+	stages-idle stages-idle-checks landing selinux-policy isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
 	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init ignition dependencies fmt deny \
 	advisories lint-prose machete mutants image image-arm64 image-fips signer-image chart release release-programs release-check helm fips fips-check packages-fips packages-fips-check cgroup2-check cosign

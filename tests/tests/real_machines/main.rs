@@ -2,13 +2,14 @@
 //! kubeadm, a kubelet and the plugin. It joins and leaves like any node.
 
 // The tests start in the order of their names, a few at a time. The suite ends earlier if the tests with the longest
-// waits are not the last: `adoption` and `cluster_move` wait for certificates to expire, and `machine_pools` for
-// tokens.
+// waits start first: `adoption` and `cluster_move` wait for certificates to expire, `bootstrap_tokens` for tokens, and
+// `conditions` for health checks.
 mod adoption;
 mod boots;
+mod bootstrap_tokens;
 mod cluster_move;
+mod conditions;
 mod deployments;
-mod health;
 mod machine_pools;
 mod metadata;
 mod page;

@@ -1,4 +1,5 @@
-//! Tests in which a MachineHealthCheck replaces machines whose nodes do not report, or whose requests are denied.
+//! Tests in which a MachineHealthCheck replaces Machines because of a condition: their Nodes do not report, or their
+//! requests are denied.
 
 use kubelet_authenticator_test_support::control_plane::Controllers;
 use kubelet_authenticator_test_support::process::poll;
@@ -33,6 +34,18 @@ fn check_health(scene: &Scene, pool: &str, without_node: u32) {
             },
         },
     }));
+}
+
+/// Waits until this pool's MachineHealthCheck counts the pool's only Machine as healthy.
+#[track_caller]
+fn wait_until_healthy(namespace: &str, pool: &str) {
+    let words = ["get", "machinehealthchecks", pool, "-n", namespace];
+    let mut last = Value::Null;
+    let healthy = poll(PATIENCE, || {
+        last = SITE.management.kubectl().json(words);
+        (last["status"]["currentHealthy"] == 1).then_some(())
+    });
+    assert!(healthy.is_some(), "{last:#}");
 }
 
 /// Waits until this condition has this status on the Machines of the deployment. Returns them.
@@ -138,10 +151,16 @@ fn waiting_machines_are_replaced_unless_their_health_check_is_paused() {
     }
     assert_eq!(names(&waiting.machines()), names(&kept));
 
+    // Otherwise, the sentinel's Machines would be replaced until one of them joins within the startup timeout, which is
+    // too short for a join on a busy machine.
+    let check = ["machinehealthchecks", "pool-b", "-n", "waiting"];
+    let longer = json!({ "spec": { "checks": { "nodeStartupTimeoutSeconds": 600 } } });
+    kubectl.patch(&check, &longer);
     annotate(&authentication, &format!("{PAUSED}-"));
     let joined = waiting.wait_until_running(1);
     assert_eq!(names(&joined), names(&kept));
     annotate("machinehealthcheck/pool-a", &format!("{PAUSED}-"));
+    wait_until_healthy("waiting", "pool-a");
     sentinel.wait_until_running(1);
     assert_eq!(names(&waiting.machines()), names(&kept));
 
