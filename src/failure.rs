@@ -46,7 +46,7 @@ codes! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
     #[non_exhaustive]
     pub enum Code {
-        /// A bug in this program.
+        /// A bug in this program, or a system error such as missing memory.
         Internal = 1,
         /// The command line or an input is invalid, or a command was not confirmed.
         Usage = 2,

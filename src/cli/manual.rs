@@ -27,7 +27,7 @@ const FILES: [(&str, &str); 5] = [
     ),
     (
         KUBELET_KUBECONFIG,
-        "Kubeconfig of the kubelet, which runs the plugin.",
+        "Kubeconfig with which the kubelet runs the plugin.",
     ),
 ];
 

@@ -374,6 +374,33 @@ fn the_name_of_a_node_without_evidence_waits_after_a_restart() {
 }
 
 #[test]
+fn a_revoked_node_does_not_renew_after_a_restart() {
+    const MACHINE: Machine = Machine::new("ends", "ends01");
+    let setup = BED.null(&[MACHINE]);
+    let controller = setup.start();
+    let first = BED.stamped(MACHINE);
+    let csr = BED.wait_for_answer(&BED.file(&first));
+    let node = BED.kubeconfig_of(&first, &csr);
+    assert_eq!(controller.stop(), Some(0));
+
+    let revoke = ["identities", "revoke", "--yes", CLUSTER, MACHINE.name];
+    let revoke = Command::new(program("node-attestation-controller"))
+        .args(revoke)
+        .args(["-n", "kube-system", "--kubeconfig"])
+        .arg(BED.cluster.admin_kubeconfig())
+        .output()
+        .unwrap();
+    assert!(revoke.status.success(), "{revoke:?}");
+    let text = String::from_utf8(revoke.stdout).unwrap();
+    let accepts = "accepts the current certificate until it expires";
+    assert!(text.contains(accepts), "{text}");
+
+    let _controller = setup.start();
+    let csr = BED.wait_for_answer(&BED.file_with(&node, &BED.stamped(MACHINE)));
+    assert_eq!(reason_of(&csr, "Denied"), Some("IdentityRevoked"));
+}
+
+#[test]
 fn an_adopted_node_keeps_its_identity_after_a_restart() {
     const MACHINE: Machine = Machine::new("adopted", "");
     const NODE: &str = "system:node:adopted";

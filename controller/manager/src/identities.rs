@@ -209,13 +209,15 @@ async fn output_of(command: IdentitiesCommand) -> Result<(String, Vec<String>), 
         }) => {
             let node = node.as_deref().unwrap_or_default();
             let found = identities.of_node(&of, cluster, node).await?;
-            if !confirmation.ask(&effect_of_revocation(&found))? {
+            let key = ObjectKey::new(of.as_str(), cluster);
+            let is_listed = identities.has_authentication(&key).await;
+            if !confirmation.ask(&effect_of_revocation(&found, is_listed))? {
                 return Ok((unchanged(output, &found)?, errors));
             }
             let changed = identities.revoke(&found, now()).await?;
             let identity = &changed.identity;
             output.print(identity, || {
-                let text = said_of_revocation(identity, &of);
+                let text = said_of_revocation(identity, &of, is_listed);
                 with_warning(text, changed.event_error.as_ref())
             })
         }
@@ -343,18 +345,30 @@ fn said_of_reset(identity: &NodeIdentity) -> String {
     )
 }
 
-fn effect_of_revocation(identity: &NodeIdentity) -> String {
+/// The effect of a revocation. Without a revocation list, the workload cluster accepts the current certificate.
+fn effect_of_revocation(identity: &NodeIdentity, is_listed: bool) -> String {
     let spec = &identity.spec;
     let (generation, node, machine) = (spec.generation, &spec.node_name, &spec.provider_id);
-    format!(
-        "Revokes generation {generation} of node {node} on machine {machine}: the workload cluster refuses every write \
-         with its certificates, the Node becomes NotReady, and the machine does not get a certificate."
-    )
+    let effect = if is_listed {
+        "the workload cluster refuses every write with its certificates, the Node becomes NotReady, and the machine \
+         does not get a certificate."
+    } else {
+        "the machine does not get another certificate. The workload cluster accepts the current certificate until it \
+         expires, because no KubeletAuthentication exists."
+    };
+    format!("Revokes generation {generation} of node {node} on machine {machine}: {effect}")
 }
 
-fn said_of_revocation(identity: &NodeIdentity, namespace: &str) -> String {
+fn said_of_revocation(identity: &NodeIdentity, namespace: &str, is_listed: bool) -> String {
     let spec = &identity.spec;
     let (generation, node, cluster) = (spec.generation, &spec.node_name, &spec.cluster_name);
+    if !is_listed {
+        return format!(
+            "Revoked generation {generation} of node {node}. The node cannot renew its certificate or get a serving \
+             certificate. The workload cluster accepts the current certificate until it expires, because no \
+             KubeletAuthentication exists."
+        );
+    }
     format!(
         "Revoked generation {generation} of node {node}. Within seconds, the workload cluster refuses every write with \
          its certificates, and the Node becomes NotReady. The node cannot renew its certificate or get a serving \

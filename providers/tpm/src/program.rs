@@ -110,7 +110,7 @@ pub(crate) fn answer<T: DeserializeOwned>(
             format!("the TPM did not respond within {given:.1?}"),
             "the next run tries again; for a slow TPM, use a stored or elliptic-curve endorsement \
              key (tpm.endorsementKey); remove sessions of other programs with `tpm2_flushcontext \
-             -s`; reboot if the TPM never answers",
+             -s`; reboot if the TPM does not respond",
         )
     };
     let heard = hear(&mut child, deadline).map_err(|error| {

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use kubelet_attestation::names::{NodeName, Provider};
 use kubelet_authenticator_test_support::control_plane::{Controllers, KubeadmBinding};
-use node_attestation_runtime::hardening::admission::{self, POLICY_NAME, Settings};
+use node_attestation_runtime::hardening::admission::{self, AdmissionSettings, POLICY_NAME};
 use serde_json::{Value, json};
 
 use crate::bed::{BUILT_IN, Bed, OURS, Request, SECRET, STOCK, assert_done, assert_refused};
@@ -15,7 +15,7 @@ const POLICY: &str = "validatingadmissionpolicy";
 
 /// A cluster of AWS machines, in which one exempt control-plane node renews as in kubeadm's clusters.
 static CONFINED: LazyLock<Bed> = LazyLock::new(|| {
-    let settings = Settings {
+    let settings = AdmissionSettings {
         exempt: BTreeSet::from([NodeName::parse("control-plane-1").unwrap()]),
         enforced: true,
         ..settings()
@@ -23,8 +23,8 @@ static CONFINED: LazyLock<Bed> = LazyLock::new(|| {
     confined(&settings)
 });
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> AdmissionSettings {
+    AdmissionSettings {
         attestors: BTreeSet::from([Provider::AWS]),
         exempt: BTreeSet::new(),
         enforced: true,
@@ -32,7 +32,7 @@ fn settings() -> Settings {
 }
 
 /// Starts a cluster with the policy for these settings. The policy is effective when this function returns.
-fn confined(settings: &Settings) -> Bed {
+fn confined(settings: &AdmissionSettings) -> Bed {
     let bed = Bed::start(Controllers::None, &[KubeadmBinding::KubeletBootstrap]);
     let put = bed.run(admission::apply(bed.client(), settings)).unwrap();
     assert!(put);

@@ -9,7 +9,7 @@ use node_attestation_core::crd::RevokedNodeCredentialsSpec;
 use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::ledger::Revocations;
 use node_attestation_runtime::client::ClusterAccess;
-use node_attestation_runtime::hardening::admission::{self, Settings};
+use node_attestation_runtime::hardening::admission::{self, AdmissionSettings};
 use node_attestation_runtime::hardening::tokens::Tokens;
 use node_attestation_runtime::hardening::{HardeningError, bindings, revocation, service_ranges};
 
@@ -22,7 +22,7 @@ fn every_missing_permission_is_named_and_stops_the_call() {
     let nobody = bed.cluster.client_cert_kubeconfig("nobody", None);
     let access = bed.run(ClusterAccess::from_kubeconfig(&nobody)).unwrap();
     let client = access.client();
-    let admission = Settings {
+    let admission = AdmissionSettings {
         attestors: BTreeSet::from([Provider::INSECURE]),
         exempt: BTreeSet::new(),
         enforced: true,

@@ -192,6 +192,31 @@ fn requests_wait_for_a_signer_that_is_unavailable_or_has_no_key() {
     verify(&token, &certificate_of(&csr).expect("a certificate"));
 }
 
+/// The assignment in the signer determines the Cluster of a CA, and not the age of a Cluster.
+#[test]
+fn a_signer_refuses_an_older_cluster_that_shows_the_ca_of_another() {
+    let management = management();
+    let [thief, owner] = ["thief", "owner"].map(|name| without_key(&management, name));
+    let (token, _signer) = token_of(&owner);
+    thief.write_ca(owner.control_plane().ca().certificate_pem(), None);
+    let manager = Manager::insecure(&management, &[&endpoint(&token)]);
+    let site = Arc::new(Site {
+        management,
+        manager,
+    });
+    let attend = |cluster| Scene::attend_by(&site, cluster, "insecure", json!({}));
+    let [thief, owner] = [thief, owner].map(attend);
+
+    let refused = asks(&thief, "of-thief");
+    thief.assert_waits("of-thief", &refused, "SignerRefused");
+
+    assert_signed(&owner, "of-owner");
+    let kubectl = site.management.kubectl();
+    for scene in [&thief, &owner] {
+        scene.authentication.wait_until_ready(kubectl);
+    }
+}
+
 /// Three Clusters have their CA keys in one token. The signer runs before the last Cluster is created.
 #[test]
 fn a_cluster_added_while_the_signer_runs_joins_two_others() {

@@ -11,8 +11,7 @@ use super::schema;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AwsSettings {
-    /// The AWS accounts in which machines can be. If empty, every account that the credentials of the Cluster's
-    /// identity can read.
+    /// The AWS accounts in which machines can be. If empty, the account of the AWS credentials for the Cluster.
     #[schemars(
         length(max = 64),
         inner(length(max = 12), regex(pattern = "^[0-9]{12}$")),

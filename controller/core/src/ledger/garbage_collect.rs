@@ -185,19 +185,20 @@ impl RecordLedger {
     /// Sweeps all records.
     ///
     /// The sweep retires records whose machines no longer exist. If too many machines are missing at the same time, it
-    /// retires only the records of machines whose deletion was observed ([`SweepReport::held_back`]). It deletes retired
-    /// records whose certificates have expired, and Nodes whose name has no holder. It writes an issued certificate to
-    /// its record if the stored expiry time or boot is outdated. These writes occur at most once per day for each record, or more often if certificates have a shorter validity.
-    /// The earliest expiry time in the report does not depend on these writes, because it comes from records and
-    /// memory.
+    /// retires only the records of machines whose deletion was observed ([`SweepReport::held_back`]). It deletes
+    /// retired records whose certificates have expired, and Nodes whose name has no holder. It writes an issued
+    /// certificate to its record if the stored expiry time or boot is outdated. These writes occur at most once per day
+    /// for each record, or more often if certificates have a shorter validity. The earliest expiry time in the report
+    /// does not depend on these writes, because it comes from records and memory.
     ///
     /// The replica that serves the cluster calls this function once per minute, while the inventory is complete and the
     /// cluster is not paused. The sweep deletes a retired record if its certificates expired before `ended_by`. This
-    /// time is not later than `now`, so that a fast clock does not delete records. `now` is the time on the management
-    /// API server, because records store it across restarts. `elapsed` is a monotonic time, used for absences and for
-    /// the age of certificates that this process issued. `listed` contains the names of the Nodes if they were listed
-    /// since the last sweep. This list limits the number of calls, which then does not depend on the number of retired
-    /// records. Other tasks run between pages of records.
+    /// time is not later than `now`, so that a fast clock does not delete records. `now` is the time on the API server
+    /// that stores the records, because records store it across restarts. `elapsed` is a monotonic time, used for
+    /// absences and for the age of certificates that this process issued. `listed` contains the names of the Nodes to
+    /// look up if their records were retired earlier, for example the Nodes that were listed since the last sweep. This
+    /// list limits the number of calls, which then does not depend on the number of retired records. Other tasks run
+    /// between pages of records.
     ///
     /// # Errors
     ///

@@ -50,3 +50,33 @@ fn a_command_that_changes_no_record_prints_one_document() {
     let found: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(found, expected);
 }
+
+#[test]
+fn the_text_of_a_revocation_shows_whether_writes_are_refused() {
+    let identity: NodeIdentity = serde_json::from_value(json!({
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeIdentity",
+        "metadata": {"name": "prod-1.n1"},
+        "spec": {
+            "clusterName": "prod-1", "nodeName": "n1", "uid": "0".repeat(32),
+            "providerID": "metal:///m1", "attestor": "tpm", "generation": 7,
+            "opened": {
+                "keySHA256": "0".repeat(64), "requestName": "r", "requestUID": "u",
+                "time": "2026-01-01T00:00:00Z",
+            },
+            "notAfter": "2026-01-08T00:00:00Z",
+        },
+    }))
+    .unwrap();
+    let refuses = "the workload cluster refuses every write with its certificates";
+    let accepts = "The workload cluster accepts the current certificate until it expires";
+
+    for (is_listed, expected, other) in [(true, refuses, accepts), (false, accepts, refuses)] {
+        for text in [
+            effect_of_revocation(&identity, is_listed),
+            said_of_revocation(&identity, "kube-system", is_listed),
+        ] {
+            assert!(text.contains(expected), "{text}");
+            assert!(!text.contains(other), "{text}");
+        }
+    }
+}

@@ -57,7 +57,7 @@ fn outcomes() -> [(&'static str, &'static str, Vec<Reason>); 4] {
         ),
         (
             "Pending",
-            "A service does not answer, or a condition is not met yet. The request stays open, and the controller \
+            "A service does not respond, or a condition is not met yet. The request stays open, and the controller \
              retries.",
             Deferral::CATALOGUE.to_vec(),
         ),

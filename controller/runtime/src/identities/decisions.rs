@@ -97,6 +97,13 @@ impl Identities {
         Ok(())
     }
 
+    /// Whether the Cluster has a `KubeletAuthentication`. Without one, no controller installs the revocation list in the
+    /// workload cluster. `true` if the object cannot be read.
+    pub async fn has_authentication(&self, cluster: &ObjectKey) -> bool {
+        let found = self.authentication(cluster).await;
+        !matches!(found, Err(IdentitiesError::NoAuthentication(_)))
+    }
+
     pub(super) async fn authentication(
         &self,
         cluster: &ObjectKey,
@@ -146,5 +153,35 @@ impl Identities {
         let text = (reason, note, who);
         let event = self.write_event(namespace, &written, text, now).await;
         Ok(event.err())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+    use hyper::body::Bytes;
+    use hyper::{Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+    use crate::client::ClusterAccess;
+
+    #[tokio::test]
+    async fn an_unreadable_kubelet_authentication_counts_as_present() {
+        for (code, reason, expected) in [(404_u16, "NotFound", false), (403, "Forbidden", true)] {
+            let status = json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                "message": "no", "reason": reason, "code": code,
+            });
+            let access = ClusterAccess::in_memory(move |_: Request<Body>| {
+                let answer = Full::new(Bytes::from(status.to_string()));
+                async move { Response::builder().status(code).body(answer).unwrap() }
+            });
+            let key = ObjectKey::new("kube-system", "prod-1");
+
+            let has_one = Identities::new(&access).has_authentication(&key).await;
+
+            assert_eq!(has_one, expected, "{reason}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use kubelet_attestation::page_url;
 
 /// The removed fields, each with its replacement.
-const REMOVED: &[(&str, &str)] = &[
+pub(super) const REMOVED: &[(&str, &str)] = &[
     (
         "spec.certificate.insecureExpirationSeconds",
         "set spec.certificate.expirationSeconds, whose default and maximum depend on the attestor",

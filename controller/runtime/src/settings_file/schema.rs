@@ -54,18 +54,16 @@ pub(super) fn of_authentication() -> Value {
     schema
 }
 
-/// The metadata fields that all objects have. Only the values of `name` and `namespace` are checked, because the API
+/// The metadata fields that all objects have. Only the values of the fields that users set are checked, because the API
 /// server sets the other fields.
 fn metadata() -> Value {
-    const OTHERS: [&str; 13] = [
-        "annotations",
+    const OTHERS: [&str; 11] = [
         "creationTimestamp",
         "deletionGracePeriodSeconds",
         "deletionTimestamp",
         "finalizers",
         "generateName",
         "generation",
-        "labels",
         "managedFields",
         "ownerReferences",
         "resourceVersion",
@@ -76,6 +74,10 @@ fn metadata() -> Value {
     let mut properties = Map::from_iter(any);
     for name in ["name", "namespace"] {
         properties.insert(name.to_owned(), json!({"type": "string", "maxLength": 253}));
+    }
+    for name in ["annotations", "labels"] {
+        let texts = json!({"type": "object", "additionalProperties": {"type": "string"}});
+        properties.insert(name.to_owned(), texts);
     }
     json!({"type": "object", "required": ["name"], "properties": properties})
 }

@@ -206,6 +206,31 @@ fn an_object_as_kubectl_prints_it_is_accepted_and_its_status_ignored() {
 }
 
 #[test]
+fn an_annotation_that_is_a_number_is_refused_with_its_path() {
+    for (field, value, expected) in [
+        ("annotations", json!("12"), None),
+        (
+            "annotations",
+            json!(12),
+            Some("metadata.annotations.a/b: must be of type string: put it in quotes"),
+        ),
+        (
+            "labels",
+            json!(true),
+            Some("metadata.labels.a/b: must be of type string: put it in quotes"),
+        ),
+    ] {
+        let mut object = valid();
+        object["metadata"][field] = json!({"a/b": value});
+
+        let found = parse(&object.to_string()).err();
+
+        let expected = expected.map(str::to_owned);
+        assert_eq!(found.map(|error| error.to_string()), expected);
+    }
+}
+
+#[test]
 fn a_misspelled_field_is_refused_with_its_path() {
     for (pointer, field) in [
         ("/specs", "specs"),
@@ -235,24 +260,62 @@ fn a_misspelled_field_is_refused_with_its_path() {
 
 #[test]
 fn a_removed_field_is_refused_with_its_replacement() {
-    let schema = json!({"type": "object", "properties": {"spec": {
-        "type": "object", "properties": {"adoption": {"type": "string"}},
-    }}});
-    for (field, replacement) in [
-        ("reenrolment", "remove the field"),
+    let cases = [
         (
-            "builtInRenewal",
+            "/spec/certificate",
+            json!({"insecureExpirationSeconds": 31_536_000}),
+            "spec.certificate.insecureExpirationSeconds",
+            "set spec.certificate.expirationSeconds",
+        ),
+        (
+            "/spec/builtInRenewal",
+            json!("ControlPlane"),
+            "spec.builtInRenewal",
             "if the value is ControlPlane, set exemptNodes: [ControlPlane]",
         ),
-    ] {
-        let mut found = Vec::new();
+        (
+            "/spec/reenrolment",
+            json!("WhenNodeDown"),
+            "spec.reenrolment",
+            "remove the field: a machine gets a new certificate",
+        ),
+        (
+            "/spec/nameReuse",
+            json!("Allow"),
+            "spec.nameReuse",
+            "remove the field; to find out when another machine can get a node name",
+        ),
+        (
+            "/spec/staleNodes",
+            json!("Delete"),
+            "spec.staleNodes",
+            "remove the field: the controller deletes the Node",
+        ),
+        (
+            "/spec/tpm/pcrPolicy/mode",
+            json!("Record"),
+            "spec.tpm.pcrPolicy.mode",
+            "remove the field: a policy enforces the values in allowed",
+        ),
+        (
+            "/spec/tpm/pcrPolicy/bank",
+            json!("sha256"),
+            "spec.tpm.pcrPolicy.bank",
+            "remove the field: the length of the values in allowed",
+        ),
+    ];
+    assert_eq!(cases.len(), removed::REMOVED.len());
+    for (pointer, value, field, replacement) in cases {
+        let mut object = valid();
+        let (parent, key) = pointer.rsplit_once('/').unwrap();
+        object.pointer_mut(parent).unwrap()[key] = value;
 
-        schema::check(&schema, &json!({"spec": {field: "x"}}), &mut found);
+        let found = faults(&object);
 
         let [fault] = &found[..] else {
-            panic!("{found:?}");
+            panic!("{field}: {found:?}");
         };
-        assert_eq!(fault.field, format!("spec.{field}"));
+        assert_eq!(fault.field, field);
         let expected = format!("was removed: {replacement}");
         assert!(fault.message.starts_with(&expected), "{fault}");
     }

@@ -24,6 +24,11 @@ use crate::watch::{MetadataOf, metadata_page_of};
 /// The interval between two sweeps.
 const ROUND: Duration = Duration::from_mins(1);
 
+/// The number of sweeps between two lookups of the Nodes of all retired records. A sweep deletes the Node of a record
+/// only for ten minutes after the retirement. The previous process might have stopped during this time, and a Node that
+/// was Ready can be down later.
+const SWEEPS_BETWEEN_LOOKUPS: usize = 30;
+
 /// The cluster cannot store the records.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -131,10 +136,14 @@ pub(super) async fn check(client: &Client, cluster: &str) -> Result<(), RecordsR
 pub(super) async fn sweep(ledger: Arc<RecordLedger>, time: ServerTime) {
     let mut failures = Failures::default();
     let mut held_back = None;
+    let mut listed = BTreeSet::new();
+    let mut left = 0_usize;
     loop {
         sleep(jittered(ROUND)).await;
+        if left == 0 {
+            listed.extend(retired(&ledger).await);
+        }
         let times = (time.now_or(now()), time.earlier(now()));
-        let listed = BTreeSet::new();
         let swept = match Box::pin(ledger.sweep(times, elapsed(), &listed)).await {
             Ok(swept) => swept,
             Err(error) => {
@@ -146,6 +155,9 @@ pub(super) async fn sweep(ledger: Arc<RecordLedger>, time: ServerTime) {
                 continue;
             }
         };
+        left = left.checked_sub(1).unwrap_or(SWEEPS_BETWEEN_LOOKUPS);
+        // The next sweep retries the Nodes that this sweep could not read or delete.
+        listed = swept.not_removed;
         failures.of_sweep(&Unlimited, swept.failed.as_ref());
         if let Some(count) = swept.held_back
             && swept.held_back != held_back
@@ -161,17 +173,37 @@ pub(super) async fn sweep(ledger: Arc<RecordLedger>, time: ServerTime) {
     }
 }
 
+/// The node names of all retired records. Empty if the records are unavailable.
+async fn retired(ledger: &RecordLedger) -> BTreeSet<String> {
+    let Ok(all) = ledger.records().all().await else {
+        return BTreeSet::new();
+    };
+    let retired = all.iter().filter(|stored| !stored.record.is_live());
+    let names = retired.map(|stored| stored.record.node_name.to_string());
+    names.collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use http_body_util::Full;
     use hyper::body::Bytes;
     use hyper::{Request, Response};
     use kube::client::Body;
+    use kubelet_attestation::names::NodeName;
     use node_attestation_core::identifiers::RecordUid;
     use node_attestation_core::inventory::StaticInventory;
-    use node_attestation_core::ledger::{Absences, AllRecords, Record};
-    use node_attestation_core::testing::records::{at, claim, policy};
+    use node_attestation_core::ledger::{
+        Absences, AllRecords, MemoryRecords, Record, Tombstone, TombstoneReason,
+    };
+    use node_attestation_core::nodes::{Node, Nodes};
+    use node_attestation_core::refusal::Unavailable;
+    use node_attestation_core::scope::Enforcement;
+    use node_attestation_core::testing::nodes::MemoryNodes;
+    use node_attestation_core::testing::records::{at, claim, name, policy, provider_id};
     use serde_json::{Value, json};
+    use tokio::task::JoinSet;
     use tracing::Level;
 
     use super::*;
@@ -300,5 +332,114 @@ mod tests {
         assert!(all.iter().all(|one| one.record.is_live()), "{all:?}");
         let words = ["many machines are missing in the inventory", "count=6"];
         assert_eq!(log.count(&words), 1, "{}", log.text());
+    }
+
+    const HOUR: Duration = Duration::from_hours(1);
+
+    /// Nodes whose first deletions fail.
+    #[derive(Debug, Default)]
+    struct FailingNodes {
+        nodes: MemoryNodes,
+        failures: AtomicUsize,
+    }
+
+    #[async_trait::async_trait]
+    impl Nodes for FailingNodes {
+        async fn state(&self, name: &NodeName) -> Result<Option<Node>, Unavailable> {
+            self.nodes.state(name).await
+        }
+
+        async fn delete(&self, name: &NodeName, uid: &str) -> Result<(), Unavailable> {
+            let order = Ordering::Relaxed;
+            let failures = &self.failures;
+            let failed = failures.try_update(order, order, |left| left.checked_sub(1));
+            match failed {
+                Ok(_) => Err(Unavailable::new("a webhook does not respond")),
+                Err(_) => self.nodes.delete(name, uid).await,
+            }
+        }
+    }
+
+    impl FailingNodes {
+        /// Sets whether the Node `n0` of machine `m0` is Ready.
+        fn set(&self, ready: bool) {
+            let node = Node {
+                uid: "of-m0".to_owned(),
+                ready,
+                lease_renewed: None,
+                provider_id: Some(provider_id("m0").as_str().to_owned()),
+                created: Some(now() - 3 * HOUR),
+            };
+            self.nodes.put(name("n0"), node);
+        }
+
+        async fn has_node(&self) -> bool {
+            self.nodes.state(&name("n0")).await.unwrap().is_some()
+        }
+    }
+
+    /// Starts the sweep with the record of machine `m0`, which was retired an hour ago, before this process started.
+    async fn sweeping(nodes: &Arc<FailingNodes>, is_enforced: bool) -> JoinSet<()> {
+        let enforcement = Enforcement::default();
+        enforcement.set(is_enforced);
+        let ledger = RecordLedger::new(
+            Arc::new(MemoryRecords::default()),
+            Arc::new(StaticInventory::default()),
+            nodes.clone(),
+            policy(),
+            enforcement,
+        );
+        let (claim, uid) = (claim("m0", "n0", 1, 0), RecordUid::new([1; 16]));
+        let tombstone = Tombstone {
+            since: now() - HOUR,
+            reason: TombstoneReason::MachineGone,
+            until: now() + HOUR,
+        };
+        let record = Record {
+            tombstone: Some(tombstone),
+            ..Record::first(&claim, uid, None, now() - 2 * HOUR)
+        };
+        ledger.records().create(&record).await.unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(sweep(Arc::new(ledger), ServerTime::default()));
+        tasks
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_node_of_a_record_that_a_previous_process_retired_is_deleted() {
+        let nodes: Arc<FailingNodes> = Arc::default();
+        nodes.set(false);
+
+        let _sweeping = sweeping(&nodes, true).await;
+        sleep(5 * ROUND).await;
+
+        assert!(!nodes.has_node().await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_sweep_retries_the_deletion_of_a_node() {
+        let nodes: Arc<FailingNodes> = Arc::default();
+        nodes.set(false);
+        nodes.failures.store(2, Ordering::Relaxed);
+
+        let _sweeping = sweeping(&nodes, true).await;
+        sleep(5 * ROUND).await;
+
+        assert_eq!(nodes.failures.load(Ordering::Relaxed), 0);
+        assert!(!nodes.has_node().await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_enforcement_a_ready_node_is_deleted_only_after_it_is_down() {
+        let nodes: Arc<FailingNodes> = Arc::default();
+        nodes.set(true);
+
+        let _sweeping = sweeping(&nodes, false).await;
+        sleep(100 * ROUND).await;
+        assert!(nodes.has_node().await);
+
+        nodes.set(false);
+        sleep(40 * ROUND).await;
+        assert!(!nodes.has_node().await);
     }
 }

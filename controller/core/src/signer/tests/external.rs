@@ -1,5 +1,7 @@
 //! Tests with keys that another program holds.
 
+use std::fmt;
+
 use async_trait::async_trait;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
@@ -19,8 +21,8 @@ pub(super) struct Program {
     change: fn(Vec<u8>) -> Vec<u8>,
 }
 
-impl std::fmt::Debug for Program {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Debug for Program {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Program")
     }
 }

@@ -15,7 +15,7 @@ use crate::turns::calculations;
 fn a_service_signs_in_the_turns_of_its_cluster() {
     let mut world = world();
     world.authentication.metadata.namespace = Some("signs".to_owned());
-    let signer = world.plan().unwrap().unwrap().signer;
+    let signer = world.plan().unwrap().unwrap().configuration.signer;
     let context = Context {
         signer,
         ..cluster()
