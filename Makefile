@@ -37,9 +37,11 @@ export RUSTUP_TOOLCHAIN := $(toolchain)
 endif
 # Heavy builds are cached outside the tree, under names that depend on their content.
 export KUBELET_AUTHENTICATOR_CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/kubelet-authenticator
-# CI builds a fresh clone only once, so cargo does not write data for incremental builds.
+# CI builds a fresh clone only once, so cargo does not write data for incremental builds. Nobody debugs these programs,
+# and debug information is more than half of each test binary.
 ifdef CI
 export CARGO_INCREMENTAL := 0
+export CARGO_PROFILE_DEV_DEBUG := 0
 endif
 # The target directory of cargo.
 ifdef CARGO_BUILD_TARGET_DIR
