@@ -51,8 +51,8 @@ pub const FAILURES: [&str; 3] = [
     EVIDENCE_EXPIRED,
 ];
 
-/// The controller backdates certificates by this time. A node then accepts a new certificate even if its clock is up
-/// to this time slow. kube-controller-manager backdates certificates by the same time.
+/// The controller backdates certificates by this time. A node then accepts a new certificate even if its clock is slow
+/// by up to this time. kube-controller-manager backdates certificates by the same time.
 ///
 /// A node adds this time to the start of its certificate's validity. To determine whether a renewal is due, the node
 /// measures the certificate's age from this sum.

@@ -7,7 +7,7 @@ use crate::text::as_text;
 /// The prefix of this project's client signer names. The provider follows.
 ///
 /// The proposal also uses the prefix `cluster-x-k8s-io/`. The API server rejects this prefix, because the domain of a
-/// signer name must have two labels.
+/// signer name must have at least two labels.
 const CLIENT_SIGNER_PREFIX: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-";
 
 /// The prefix of this project's serving signer names.
