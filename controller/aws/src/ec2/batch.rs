@@ -105,8 +105,8 @@ struct Batch {
     opened: Instant,
     /// The time at which the last instance was added.
     latest: Instant,
-    /// The time of the first request from another namespace, which waits only for the window: the owner's requests must
-    /// not delay it, and its requests must not delay the owner.
+    /// The time of the first request from another namespace, which waits only for the window. The requests of the
+    /// two namespaces must not delay each other.
     shared: Option<Instant>,
     ids: BTreeSet<String>,
     found: Shared<BoxFuture<'static, Found>>,

@@ -1,5 +1,5 @@
-//! Rebuilds the request to STS. A node does not choose its method, host, path, headers or body. [`Proof`] checks the
-//! form of all values that come from the node.
+//! Rebuilds the request to STS. The method, host, path, headers and body are fixed, and do not come from the node.
+//! [`Proof`] checks the form of all values that come from the node.
 
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request, Uri};
