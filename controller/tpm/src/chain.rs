@@ -117,7 +117,7 @@ impl Authorities {
                 ensure!(
                     namesakes.len() < MAX_WITH_ONE_NAME,
                     invalid(&format!(
-                        "it has more than {MAX_WITH_ONE_NAME} different certificates of \"{}\"",
+                        "it has more than {MAX_WITH_ONE_NAME} different certificates with the subject \"{}\"",
                         read.name
                     ))
                 );

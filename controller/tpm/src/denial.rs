@@ -141,8 +141,8 @@ reasons! {
         #[cure("Upgrade the plugin, or add the register to `tpm.pcrs` on the node.")]
         RegisterNotQuoted(u8) => "the PCR policy requires a register that is not quoted",
         /// A register from 0 to 7 has its initial value, or this value extended only with systemd's separator. The
-        /// firmware does not measure into the quoted bank, so any system can write its registers. A policy cannot
-        /// protect them.
+        /// firmware does not measure into the quoted bank, so any operating system can extend its registers to accepted
+        /// values. A policy cannot prevent this.
         #[error("register {0} is not measured: the firmware does not extend it in the quoted bank")]
         #[cure("Choose the SHA-256 bank in the firmware setup, or remove the policy.")]
         RegisterNotMeasured(u8) => "the machine's firmware does not measure its boot",

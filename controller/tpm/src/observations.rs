@@ -230,8 +230,9 @@ impl Seen {
                 format!("{machine} (registers {})", registers.join(", "))
             });
             let message = format!(
-                "the firmware of these machines does not extend the PCR bank that they quote, so any system can write \
-                 the registers of this bank: {}. Choose SHA-256 in the firmware setup, or update the firmware",
+                "the machines {} quote a PCR bank that their firmware does not extend, so any operating system can \
+                 extend the registers of this bank to accepted values. Choose SHA-256 in the firmware setup, or update \
+                 the firmware",
                 listed(named.collect(), self.unmeasured.len())
             );
             (False, reason::NOT_MEASURED, message)

@@ -183,8 +183,8 @@ fn read_value(register: u8, digits: &str) -> Result<Value, String> {
     let value: Value = value.ok_or(NOT_REGISTERS)?;
     if is_unmeasured(register, &value) {
         return Err(format!(
-            "contains the value that register {register} has before the firmware measures anything: any system can \
-             write a register with this value"
+            "contains the value that register {register} has before the firmware measures anything: any operating \
+             system can extend a register with this value"
         ));
     }
     Ok(value)

@@ -119,9 +119,9 @@ pub struct AllowedEndorsementKey {
 #[serde(rename_all = "camelCase", default)]
 pub struct PcrPolicy {
     /// The allowed states. A machine must be in one of them. A state contains registers (0 to 23) with their SHA-256
-    /// values. It must contain at least one register that software cannot reset (all except 16 and 23). A register that
-    /// changes by itself can have several values, separated by commas. If empty, the controller accepts and logs every
-    /// state.
+    /// values. It must contain at least one register that software cannot reset (all except 16 and 23). If the value
+    /// of a register differs between boots of the same software, the entry can list several values, separated by
+    /// commas. If empty, the controller accepts and logs every state.
     #[schemars(schema_with = "schema::pcr_sets")]
     pub allowed: Vec<PcrSet>,
     /// The treatment of the separator that systemd 261 and later extend into the registers 0 to 7, 9 and 12 to 14.

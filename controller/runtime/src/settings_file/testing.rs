@@ -59,8 +59,8 @@ pub fn changed(case: &Case) -> Value {
     object
 }
 
-const UNMEASURED: &str = "a register from 0 to 7 with only zeros is not measured by the firmware: any system \
-                          can write its bank";
+const UNMEASURED: &str = "a register from 0 to 7 with only zeros is not measured by the firmware: any operating \
+                          system can extend its bank";
 
 /// States, each with 512 values: 16 registers with the maximum number of values.
 pub fn states_with_most_values(count: usize) -> Value {

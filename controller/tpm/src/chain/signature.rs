@@ -194,8 +194,8 @@ static P521: Algorithms = Algorithms {
 /// Selects the algorithm that uses one digest.
 type Digest = fn(&'static Algorithms) -> &'static dyn VerificationAlgorithm;
 
-/// The accepted signature algorithms. Each entry contains whether it is for RSA keys, and the digest. SHA-1 is not
-/// accepted.
+/// The accepted signature algorithms. Each entry contains the algorithm, a flag that is true for RSA keys, and the
+/// digest. SHA-1 is not accepted.
 static ACCEPTED: [(Oid<'static>, bool, Digest); 6] = [
     (OID_PKCS1_SHA256WITHRSA, true, |of| of.sha256),
     (OID_PKCS1_SHA384WITHRSA, true, |of| of.sha384),

@@ -248,8 +248,8 @@ fn a_value_without_a_firmware_measurement_is_refused() {
     for number in 0..=7 {
         for value in [zero, separator(number)] {
             let rule = format!(
-                "contains the value that register {number} has before the firmware measures anything: any system can \
-                 write a register with this value"
+                "contains the value that register {number} has before the firmware measures anything: any operating \
+                 system can extend a register with this value"
             );
             assert_eq!(policy(number, value), Err(invalid_state(&rule)));
         }

@@ -208,7 +208,7 @@ fn a_list_with_too_many_cas_of_one_name_is_refused() {
     assert_eq!(
         listed(&[one, two, three, four, five]),
         Err(InvalidTpmSettings::new(
-            "requireCA[4]: it has more than 4 different certificates of \"CN=a CA\""
+            "requireCA[4]: it has more than 4 different certificates with the subject \"CN=a CA\""
         ))
     );
 }
