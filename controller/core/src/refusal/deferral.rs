@@ -19,12 +19,12 @@ crate::reasons! {
         MachineNotFound => "no machine matches the request yet",
         /// The machine has no provider ID, node name or bootstrap data yet.
         #[error("machine {0} is not ready to join")]
-        #[cure("Wait for the infrastructure: `kubectl describe machine NAME`.")]
+        #[cure("Wait for the infrastructure. To see the state, run `kubectl describe machine NAME`.")]
         MachineNotReady(String) => "the machine is not ready to join yet",
         /// The infrastructure does not report a requested name or address, and the machine is not provisioned yet.
         /// Addresses are reported at the end of provisioning.
         #[error("machine {0} is not provisioned yet, so its names and addresses are not known")]
-        #[cure("Wait for the infrastructure: `kubectl get machines`.")]
+        #[cure("Wait for the infrastructure. To see the state, run `kubectl get machines`.")]
         MachineNotProvisioned(String) => "the machine's names and addresses are not known yet",
         /// The request is for a serving certificate with an address, but the Service addresses of the cluster are
         /// unknown. The infrastructure provider can relay addresses from inside the machine, such as a Service address.
