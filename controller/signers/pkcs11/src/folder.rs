@@ -33,7 +33,7 @@ const MAX_FILE_LEN: u64 = 64 * 1024;
 /// The bytes of each file, or the reason why the file cannot be read, keyed by file name.
 pub(crate) type Files = BTreeMap<String, Result<Vec<u8>, String>>;
 
-/// The files of the last read.
+/// The files in the folder, as of the last successful read.
 #[derive(Debug, Default)]
 pub(crate) struct Folder(BTreeMap<String, Version>);
 

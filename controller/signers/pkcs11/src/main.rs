@@ -122,8 +122,8 @@ struct Arguments {
     /// Alternatively, root can own the file, and the signer's group can read it
     #[arg(long, value_name = "FILE")]
     pin_file: PathBuf,
-    /// Directory with one file for each CA: the label of its private key, its Cluster, and its certificate. The signer
-    /// reads the directory every 5 seconds
+    /// Directory with one file for each CA. The file contains the label of the CA's private key, its Cluster and its
+    /// certificate. The signer reads the directory every 5 seconds
     #[arg(long, value_name = "DIRECTORY")]
     cas: PathBuf,
 }
@@ -212,7 +212,9 @@ impl<T: Keys> Cas<T> {
                         let folder = self.path.display();
                         tracing::error!(%folder, error, "cannot read the folder with the CAs");
                     }
-                    self.serve(Some(format!("cannot read the folder: {error}")));
+                    self.serve(Some(format!(
+                        "cannot read the folder with the CA files: {error}"
+                    )));
                     last_error = Some(error);
                 }
             }
