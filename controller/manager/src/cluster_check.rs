@@ -41,11 +41,10 @@ struct Check {
     /// The Cluster, as NAME or NAMESPACE/NAME. Default: all Clusters
     #[arg(value_name = "CLUSTER")]
     cluster: Option<String>,
-    /// Check these settings of a controller without a management cluster, as for `run`, instead of a management
-    /// cluster
+    /// Check a controller without a management cluster. FILE contains its settings, as for `run`
     #[arg(long, value_name = "FILE", conflicts_with_all = ["cluster", "kubeconfig", "context", "namespace"])]
     settings: Option<PathBuf>,
-    /// Kubeconfig of the workload cluster for these settings, to check this cluster too
+    /// Also check the workload cluster of this controller, with this kubeconfig
     #[arg(long, value_name = "FILE", requires = "settings")]
     workload_kubeconfig: Option<PathBuf>,
     /// The namespace of the controller, with its own kubeconfigs

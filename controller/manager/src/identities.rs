@@ -327,7 +327,7 @@ async fn reset_of(
 
 fn effect_of_reset(node: &str, is_revoked: bool) -> String {
     let revoked = if is_revoked {
-        " A revoked machine can join again."
+        " After the reset, the revoked machine can join again."
     } else {
         ""
     };
@@ -350,8 +350,8 @@ fn effect_of_revocation(identity: &NodeIdentity, is_listed: bool) -> String {
     let spec = &identity.spec;
     let (generation, node, machine) = (spec.generation, &spec.node_name, &spec.provider_id);
     let effect = if is_listed {
-        "the workload cluster refuses every write with its certificates, the Node becomes NotReady, and the machine \
-         does not get a certificate."
+        "the workload cluster refuses every write with the revoked certificates, the Node becomes NotReady, and the \
+         machine does not get a certificate."
     } else {
         "the machine does not get another certificate. The workload cluster accepts the current certificate until it \
          expires, because no KubeletAuthentication exists."
@@ -371,9 +371,9 @@ fn said_of_revocation(identity: &NodeIdentity, namespace: &str, is_listed: bool)
     }
     format!(
         "Revoked generation {generation} of node {node}. Within seconds, the workload cluster refuses every write with \
-         its certificates, and the Node becomes NotReady. The node cannot renew its certificate or get a serving \
-         certificate. It keeps its read access until its certificate expires. To allow the machine to join again: \
-         node-attestation-controller identities reset --revoked --yes {cluster} {node} -n {namespace}"
+         the revoked certificates, and the Node becomes NotReady. The node cannot renew its certificate or get a \
+         serving certificate. The node keeps its read access until its certificate expires. To allow the machine to \
+         join again: node-attestation-controller identities reset --revoked --yes {cluster} {node} -n {namespace}"
     )
 }
 

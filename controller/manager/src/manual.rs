@@ -42,7 +42,8 @@ const ENVIRONMENT: [(&str, &str); 5] = [
     ),
     (
         "HTTPS_PROXY, https_proxy",
-        "Proxy for API servers whose kubeconfig does not specify a proxy. For run, also the proxy for STS and EC2.",
+        "Proxy for API servers whose kubeconfig does not specify a proxy. The command run also uses this \
+         proxy for STS and EC2.",
     ),
     (
         "NO_PROXY, no_proxy",

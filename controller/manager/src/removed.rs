@@ -82,10 +82,10 @@ impl Instead {
     fn text(self) -> String {
         match self {
             Hint(hint) => hint.to_owned(),
-            Inventory(line) => format!("write in the --inventory file:\n{line}"),
+            Inventory(line) => format!("add this line to the --inventory file:\n{line}"),
             Settings(field) => {
                 let (path, value) = field.split_once(':').unwrap_or((field, ""));
-                let mut text = "write in the --settings file:\nspec:".to_owned();
+                let mut text = "add these lines to the --settings file:\nspec:".to_owned();
                 for (depth, name) in path.split('.').enumerate() {
                     let _infallible = write!(text, "\n{}{name}:", "  ".repeat(depth + 1));
                 }
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(
             message,
             "error: --aws-account was removed\n\
-             hint: write in the --settings file:\n\
+             hint: add these lines to the --settings file:\n\
              spec:\n  aws:\n    accounts: [\"111122223333\"]\n"
         );
     }

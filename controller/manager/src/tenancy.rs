@@ -245,7 +245,8 @@ fn stored_condition<'a>(
     Some((&found.status, &found.reason, &found.message))
 }
 
-/// The message about how the result differs from the controller's condition.
+/// The message that the result differs from the controller's condition, with the possible causes. `None` if it does not
+/// differ.
 fn difference(explained: &Explained, reason: &str) -> Option<String> {
     let authentication = explained.authentication.as_ref()?;
     let (status, theirs, _) = stored_condition(authentication, AWS_IDENTITY_RESOLVED)?;

@@ -67,7 +67,7 @@ fn the_text_of_a_revocation_shows_whether_writes_are_refused() {
         },
     }))
     .unwrap();
-    let refuses = "the workload cluster refuses every write with its certificates";
+    let refuses = "the workload cluster refuses every write with the revoked certificates";
     let accepts = "The workload cluster accepts the current certificate until it expires";
 
     for (is_listed, expected, other) in [(true, refuses, accepts), (false, accepts, refuses)] {
