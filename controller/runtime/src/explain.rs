@@ -58,7 +58,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// server.
 const MAX_TEXT_LEN: usize = 4096;
 
-/// Truncates a text that comes from the workload API server.
+/// Truncates text that comes from the workload API server.
 fn bounded(text: &str) -> String {
     shortened(text, MAX_TEXT_LEN).to_owned()
 }

@@ -50,7 +50,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// Truncates a text from the workload API server, which a tenant can operate.
+/// Truncates text from the workload API server, which a tenant can operate.
 fn shown(text: Option<&String>) -> &str {
     shortened(text.map_or("", String::as_str), MAX_NAME_LEN)
 }

@@ -256,7 +256,7 @@ fn leadership_of(leases: Vec<Lease>, now: SystemTime) -> Finding {
     let held: Vec<String> = held.into_values().flatten().collect();
     if !down.is_empty() {
         Finding::fail(
-            format!("no leader: Lease last renewed: {}", some(&down)),
+            format!("no leader; last renewal of the Lease: {}", some(&down)),
             CURE,
         )
     } else if !of_others.is_empty() {
@@ -334,7 +334,7 @@ mod tests {
             found(&[lapsed]),
             (
                 State::Fail,
-                format!("no leader: Lease last renewed: {gone}")
+                format!("no leader; last renewal of the Lease: {gone}")
             )
         );
         let other = "other/node-attestation-controller, 86400 s ago";
@@ -342,7 +342,7 @@ mod tests {
             found(&[held, elsewhere]),
             (
                 State::Fail,
-                format!("no leader: Lease last renewed: {other}")
+                format!("no leader; last renewal of the Lease: {other}")
             )
         );
         let (state, what) = found(&[released]);

@@ -211,7 +211,7 @@ fn metadata_bounds() -> [(String, &'static str, String); 4] {
         ),
         bound(
             annotated,
-            "the request must not have annotations except its endorsement key, which has a maximum length",
+            "the request must not have annotations except its endorsement key, whose length is limited",
         ),
         bound(
             all(&["name", "generateName"].map(short)),

@@ -88,7 +88,7 @@ struct Schedule {
 #[derive(Debug)]
 struct Last {
     wanted: Wanted,
-    /// The number of attempts of this step.
+    /// The number of times that this step was tried.
     tries: u32,
     /// The start time if the step is running, and otherwise its end time.
     at: Instant,

@@ -57,7 +57,7 @@ pub(super) async fn replace(
         tracing::debug!(
             cluster,
             error,
-            "cannot replace the lowest valid generation in the future"
+            "cannot replace the lowest valid generation, which is in the future"
         );
         return;
     }

@@ -21,14 +21,16 @@ impl MemberLimit {
     /// The reason why some members, addresses or names are not known.
     pub(in crate::capi) const fn reason(self) -> &'static str {
         match self {
-            Self::Pool => "it has more than 10,000 members; the other members are unknown",
+            Self::Pool => {
+                "it has more than 10,000 members; the members beyond this limit are unknown"
+            }
             Self::Namespace => {
-                "the members of its namespace's MachinePools use 1/16 of the controller's memory limit; the other \
-                 members are unknown"
+                "the members of its namespace's MachinePools use 1/16 of the controller's memory limit; the \
+                 members beyond this limit are unknown"
             }
             Self::Process => {
-                "the members of the MachinePools of all namespaces use 1/8 of the controller's memory limit; the other \
-                 members are unknown"
+                "the members of the MachinePools of all namespaces use 1/8 of the controller's memory limit; the \
+                 members beyond this limit are unknown"
             }
             Self::ReportedOfNamespace => {
                 "the long lists of addresses and names in the statuses of its namespace's Machines use 1/32 of the \
