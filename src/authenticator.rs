@@ -147,7 +147,7 @@ impl Authenticator<'_> {
 
     fn warn_of_refusal(&self, refused: &ApiError) {
         self.log.warn(&format!(
-            "the API server refuses a certificate that is not due for renewal: {}",
+            "the API server refuses the stored certificate before its renewal is due: {}",
             error_chain(refused)
         ));
     }

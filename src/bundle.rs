@@ -109,8 +109,8 @@ impl Bundle {
     fn manifest(&self, title: &str) -> String {
         let mut text = format!(
             "{title}\n\n\
-             Keys, tokens, passwords and signatures are replaced with {REDACTED}, and so are texts \
-             that\nonly look like one. Names, addresses and paths are not replaced: read the files\n\
+             Keys, tokens, passwords and signatures are replaced with {REDACTED}, and so is text \
+             that\nonly looks like one of them. Names, addresses and paths are not replaced: read the files\n\
              before you send them.\n\nFiles:\n"
         );
         text.extend(self.members.iter().map(|member| {

@@ -138,8 +138,8 @@ impl<'a> ExecInfo<'a> {
             let found = shortened(&info.api_version);
             let [v1, v1beta1] = [ApiVersion::V1, ApiVersion::V1Beta1].map(ApiVersion::as_str);
             invalid(&format!(
-                ": field apiVersion is {found:?}; set the kubeconfig's user.exec.apiVersion to \
-                 {v1:?} or {v1beta1:?}"
+                ": field apiVersion is {found:?}, which is not supported; set the kubeconfig's \
+                 user.exec.apiVersion to {v1:?} or {v1beta1:?}"
             ))
         })?;
         Ok(Self {

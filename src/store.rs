@@ -225,8 +225,8 @@ impl StoreLock {
         remove_file(&self.path(file))
     }
 
-    /// Removes every file, the quarantined copies, which can contain keys, and the time of the last check. The removal
-    /// also survives a power failure.
+    /// Removes every file, the quarantined copies and the time of the last check. The copies can contain keys. The
+    /// removal also survives a power failure.
     pub(crate) fn forget_all(&self) -> Result<(), Failure> {
         self.possible_files()
             .chain(self.check_links())

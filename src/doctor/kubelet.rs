@@ -57,7 +57,7 @@ impl Doctor {
         let program = Path::new(&command);
         if !program.is_absolute() {
             return Err(wrong(format!(
-                "the plugin {command:?} is not an absolute path"
+                "the command {command:?} of the plugin is not an absolute path"
             )));
         }
         executable(program)?;
@@ -68,12 +68,16 @@ impl Doctor {
             .map(ApiVersion::as_str)
             .contains(&&*version)
         {
-            return Err(wrong(format!("the plugin's apiVersion is {version:?}")));
+            return Err(wrong(format!(
+                "apiVersion of the plugin is missing or not supported: {version:?}"
+            )));
         }
         let mode = exec.interactive_mode.unwrap_or_default();
         let is_set = !mode.is_empty() || version == ApiVersion::V1Beta1.as_str();
         if !is_set || (!mode.is_empty() && !MODES.contains(&&*mode)) {
-            return Err(wrong(format!("the plugin's interactiveMode is {mode:?}")));
+            return Err(wrong(format!(
+                "interactiveMode of the plugin is missing or invalid: {mode:?}"
+            )));
         }
         let this = format!("{PROGRAMS}{}", self.authenticator.attester.provider());
         if program.file_name() != Some(OsStr::new(&this)) {

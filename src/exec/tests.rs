@@ -120,7 +120,10 @@ fn the_error_contains_the_unsupported_kind_or_version() {
 
     let version = FULL.replace("k8s.io/v1", "k8s.io/v1alpha1");
     let error = parse(&version).unwrap_err();
-    assert!(error.what().contains("/v1alpha1\"; set the"), "{error}");
+    assert!(
+        error.what().contains("/v1alpha1\", which is not"),
+        "{error}"
+    );
 
     let error = parse("{}").unwrap_err();
     assert!(error.what().contains("field kind is \"\""), "{error}");

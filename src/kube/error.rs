@@ -98,7 +98,7 @@ impl ApiError {
         self.kind == ApiErrorKind::Unavailable
     }
 
-    /// Whether the API server does not accept the requester.
+    /// Whether the API server rejects the requester.
     pub(crate) fn is_about_the_requester(&self) -> bool {
         matches!(
             self.kind,

@@ -94,7 +94,7 @@ impl Store {
                 let (holder, waited) = (holder(&mut file), started.elapsed());
                 let path = path.display();
                 return Err(failure(
-                    format!("{path} was held for more than {waited:.1?} by {holder}"),
+                    format!("the lock {path} was held for more than {waited:.1?} by {holder}"),
                     "wait for that process, or stop it; no data is lost",
                 ));
             }

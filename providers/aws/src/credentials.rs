@@ -110,7 +110,8 @@ impl Credentials {
         Err(Failure::new(
             Code::EvidenceUnavailable,
             format!(
-                "the instance's credentials expire at {end}, and the clock of this machine shows {now}"
+                "the instance's credentials expire at {end}, too soon for a signature; the clock of this \
+                 machine shows {now}"
             ),
             "wait for new credentials from the metadata service; if the failure persists, set the \
              clock of this machine with NTP",
@@ -183,8 +184,8 @@ pub(crate) mod tests {
             assert_eq!(
                 error.to_string(),
                 format!(
-                    "the instance's credentials expire at 2026-01-01T06:00:00Z, and the clock of \
-                     this machine shows 2026-01-01T{now}Z"
+                    "the instance's credentials expire at 2026-01-01T06:00:00Z, too soon for a signature; \
+                     the clock of this machine shows 2026-01-01T{now}Z"
                 )
             );
             assert_eq!(error.code(), Code::EvidenceUnavailable);

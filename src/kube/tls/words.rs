@@ -115,7 +115,7 @@ fn of_certificate(error: &CertificateError, name: &str) -> (String, &'static str
         }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => (
             "has an extended key usage without server authentication",
-            "issue the API server a certificate with serverAuth",
+            "use a server certificate with the extended key usage serverAuth",
         ),
         CertificateError::UnsupportedSignatureAlgorithmContext { .. }
         | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => (
@@ -140,12 +140,12 @@ fn of_other(error: &(dyn Error + Send + Sync + 'static)) -> (String, &'static st
     let (what, cure) = match error.downcast_ref() {
         Some(webpki::Error::CaUsedAsEndEntity) => (
             "is itself a CA certificate",
-            "issue the API server a certificate that is not a CA, or list this one in the \
+            "use a server certificate that is not a CA certificate, or list this certificate in the \
              kubeconfig's CA certificates",
         ),
         Some(webpki::Error::EndEntityUsedAsCa) => (
             "is signed with a certificate that is not a CA",
-            "issue the API server a certificate with the cluster's CA",
+            "use the cluster's CA to sign the API server's certificate",
         ),
         Some(webpki::Error::NameConstraintViolation) => (
             "has a name that its CA is not allowed to issue",

@@ -118,19 +118,19 @@ fn a_kubelet_kubeconfig_with_a_wrong_exec_section_fails_the_check() {
             "client.authentication.k8s.io/v1",
             "client.authentication.k8s.io/v1alpha1",
             "fail",
-            "apiVersion is \"client.authentication.k8s.io/v1alpha1\"",
+            "apiVersion of the plugin is missing or not supported: \"client.authentication.k8s.io/v1alpha1\"",
         ),
         (
             "interactiveMode: Never",
             "interactiveMode: Always",
             "fail",
-            "interactiveMode is \"Always\"",
+            "interactiveMode of the plugin is missing or invalid: \"Always\"",
         ),
         (
             "      interactiveMode: Never\n",
             "",
             "fail",
-            "interactiveMode is \"\"",
+            "interactiveMode of the plugin is missing or invalid: \"\"",
         ),
         (
             "provideClusterInfo: true",
