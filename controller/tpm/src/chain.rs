@@ -177,7 +177,7 @@ impl Authorities {
         let validity = certificate.validity();
         if time < validity.not_before {
             let from = date(validity.not_before);
-            return Err(not_valid(format!("is valid from {from}")).into());
+            return Err(not_valid(format!("is not valid before {from}")).into());
         }
         let mut ended = (time > validity.not_after)
             .then(|| not_valid(format!("expired on {}", date(validity.not_after))));

@@ -60,7 +60,7 @@ pub(crate) fn failure(tpm: &str, error: &DeviceError) -> Failure {
             "no action is needed: the next run tries again; remove PCRs that change at runtime from tpm.pcrs",
         ),
         DeviceError::Question => (
-            "has a helper that does not support the command",
+            "cannot be used, because the TPM helper does not support the request",
             SAME_VERSION,
         ),
     };

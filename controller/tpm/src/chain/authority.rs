@@ -37,7 +37,7 @@ pub(super) enum NotIssued {
     #[error("{0}")]
     NotSigned(NotSigned),
     /// The authority's certificate is not valid yet.
-    #[error("its own certificate is valid from {0}")]
+    #[error("its own certificate is not valid before {0}")]
     NotYetValid(String),
     /// The authority's path length constraint does not permit this many authorities below it.
     #[error("its path length permits {most} CAs below it, but the chain has {below}")]

@@ -335,7 +335,7 @@ fn a_certificate_that_has_expired_or_is_not_valid_yet_is_denied() {
         (contents.not_before, Ok(())),
         (
             contents.not_before - second,
-            not_valid("is valid from 2088-12-02"),
+            not_valid("is not valid before 2088-12-02"),
         ),
         (contents.not_after, Ok(())),
         (

@@ -190,7 +190,7 @@ fn a_chain_with_an_unsuitable_ca_is_denied() {
         (Flaw::Expired, "its own certificate expired on "),
         (
             Flaw::NotYetValid,
-            "its own certificate is valid from 2223-07-06",
+            "its own certificate is not valid before 2223-07-06",
         ),
         (Flaw::NotAnAuthority, "it is not a CA certificate"),
         (
