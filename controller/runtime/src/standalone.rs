@@ -128,7 +128,7 @@ pub enum StandaloneError {
         source: io::Error,
     },
     /// The CA certificate cannot be used with the external signer.
-    #[error("the CA in {} cannot sign with the external signer", cert.display())]
+    #[error("the external signer cannot sign with the CA in {}", cert.display())]
     ExternalCa {
         /// The path of the certificate file.
         cert: PathBuf,
@@ -136,7 +136,7 @@ pub enum StandaloneError {
         source: InvalidCa,
     },
     /// The CA cannot be used for signing.
-    #[error("cannot use the CA in {} and {}", cert.display(), key.display())]
+    #[error("cannot use the CA certificate in {} with the key in {}", cert.display(), key.display())]
     Ca {
         /// The certificate file.
         cert: PathBuf,

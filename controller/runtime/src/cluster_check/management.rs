@@ -73,7 +73,10 @@ async fn definitions(management: &ClusterAccess) -> Finding {
     if !missing.is_empty() {
         Finding::fail(format!("missing: {}", some(&missing)), CURE)
     } else if !other.is_empty() {
-        let what = format!("of a different version from this program: {}", some(&other));
+        let what = format!(
+            "definitions that do not match the version of this program: {}",
+            some(&other)
+        );
         Finding::warn(what, CURE)
     } else {
         Finding::pass(format!("{} installed, of this version", ours.len()))
