@@ -30,7 +30,9 @@ pub(super) enum Outage {
     #[error("the server that returned status {} is not STS", .0.as_u16())]
     Undecodable(StatusCode),
     /// More signatures were confirmed than the cache can store.
-    #[error("STS confirmed too many signatures within minutes")]
+    #[error(
+        "STS confirmed too many signatures in the last minutes, and the controller cannot store another one"
+    )]
     MemoryFull,
     /// The request could not be built.
     #[error("cannot create the request to STS")]

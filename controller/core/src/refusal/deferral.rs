@@ -103,7 +103,7 @@ crate::reasons! {
         #[cure("Restore the workload API server. The log shows the cause.")]
         NodesUnavailable(#[source] Unavailable) => "the node could not be looked up",
         /// The node identity changed during every attempt to claim the name.
-        #[error("the node identity of node {0} keeps changing; retrying")]
+        #[error("the node identity of node {0} keeps changing; the controller retries")]
         #[cure("No action is needed: the controller retries.")]
         RecordContended(NodeName) => "the node name could not be claimed yet",
         /// A machine that is being deleted still has a name or address that the serving certificate request contains.
