@@ -250,7 +250,7 @@ pub(super) struct ClusterClassOptions {
     /// Node.
     #[arg(long)]
     pub(super) control_plane: bool,
-    /// Fields that the `KubeadmControlPlaneTemplate` does not set, like `--absent` for the workers.
+    /// Fields that the `KubeadmControlPlaneTemplate` does not set. `--absent` is for the templates of the workers.
     #[arg(long, requires = "control_plane", value_delimiter = ',', value_name = "FIELDS", value_parser = [
         "files",
         "preKubeadmCommands",

@@ -69,7 +69,7 @@ struct Predictions {
     /// its name, and the reason for a refusal. Requires the permissions of `explain`
     #[arg(long, conflicts_with = "settings")]
     nodes: bool,
-    /// For the predictions, call EC2 with your AWS credentials: the state, the tags and the name of each instance
+    /// For the predictions, read the state, the tags and the name of each instance from EC2, with your AWS credentials
     #[arg(long, requires = "nodes")]
     ec2: bool,
     /// EC2 URL for a region, instead of its public endpoint
