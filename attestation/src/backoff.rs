@@ -1,4 +1,4 @@
-//! Pauses between the attempts of an operation that fails.
+//! Pauses between the attempts at an operation that fails.
 
 use std::time::Duration;
 

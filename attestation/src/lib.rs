@@ -15,7 +15,7 @@
 //! Each module imports only modules above it.
 //!
 //! - `time`: differences between wall-clock times
-//! - `backoff`: pauses between the attempts of an operation that fails
+//! - `backoff`: pauses between the attempts at an operation that fails
 //! - `contract`: reasons and durations on which nodes and the controller must agree
 //! - `text`: methods of types with validated text, and sanitized text for a terminal
 //! - `framing`: length-prefixed fields, so that different lists of fields never have the same hash input

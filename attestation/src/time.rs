@@ -29,8 +29,8 @@ pub fn until(end: SystemTime, start: SystemTime) -> Duration {
     end.duration_since(start).unwrap_or_default()
 }
 
-/// Returns the age at `now` of an object that a server wrote, or an earlier run on the same machine. `None` if the
-/// timestamp is later than `now`, because the age is then unknown.
+/// Returns the age at `now` of an object that was written by a server, or by an earlier run on the same machine. `None`
+/// if the timestamp is later than `now`, because the age is then unknown.
 ///
 /// If a decision of the controller depends on the age of an object from a server, `now` must also come from a server.
 #[expect(

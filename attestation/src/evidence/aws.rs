@@ -134,7 +134,7 @@ impl AwsEvidence {
     }
 }
 
-/// Whether the text has the syntax of a region name, such as `eu-west-1`. A text with this syntax is safe in a host
+/// Whether the text has the syntax of a region name, such as `eu-west-1`. Text with this syntax is safe in a host
 /// name.
 pub fn is_region(region: &str) -> bool {
     let mut parts = region.split('-');

@@ -20,7 +20,7 @@ const MAX_PROVIDER_ID_LEN: usize = 512;
 /// The maximum length of an audience: long enough for a digest with a prefix, or a URL.
 const MAX_AUDIENCE_LEN: usize = 256;
 
-/// A text that is not a valid name of its kind.
+/// A string that is not a valid name of its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidName {
