@@ -32,7 +32,7 @@ impl KeyDigest {
     }
 }
 
-/// A text that is not a digest.
+/// A string that is not a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a digest must have 64 lower-case hexadecimal digits")]
 pub struct InvalidDigest;
@@ -67,7 +67,7 @@ pub struct CertificateUid {
     pub generation: u64,
 }
 
-/// A text that is not a certificate UID in its canonical form.
+/// A string that is not a certificate UID in its canonical form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a certificate's UID must have 32 lower-case hexadecimal digits, '.' and a generation")]
 pub struct InvalidCertificateUid;
@@ -102,7 +102,7 @@ fn bytes<const N: usize>(hex: &str) -> Option<[u8; N]> {
 #[debug("TokenId({})", self.as_str())]
 pub struct TokenId([u8; TOKEN_ID_LEN]);
 
-/// A text that is not the ID of a bootstrap token.
+/// A string that is not the ID of a bootstrap token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a bootstrap token's ID must have {TOKEN_ID_LEN} lower-case letters and digits")]
 pub struct InvalidTokenId;

@@ -118,7 +118,7 @@ impl From<IpAddr> for AddressRange {
     }
 }
 
-/// A text that is not an address range.
+/// A string that is not an address range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "an address range must have the form <network>/<prefix length>, without host bits and without IPv4-mapped IPv6, \

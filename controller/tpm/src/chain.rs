@@ -89,7 +89,7 @@ impl Authorities {
     ///
     /// # Errors
     ///
-    /// Returns an error if a text is not PEM, if a certificate does not belong to an authority, or if there are too
+    /// Returns an error if a string is not PEM, if a certificate does not belong to an authority, or if there are too
     /// many authorities.
     pub(crate) fn new(texts: &[String]) -> Result<Self, InvalidTpmSettings> {
         let mut authorities: Vec<Authority> = Vec::new();

@@ -23,7 +23,7 @@ pub(super) const LABEL: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 pub(super) const SHA256: &str = "^[0-9a-f]{64}$";
 /// One or more SHA-256 digests, separated by commas.
 const SHA256_ALTERNATIVES: &str = "^[0-9a-f]{64}(, ?[0-9a-f]{64})*$";
-/// The rule that a text is a provider ID: a scheme, and a path that contains a character other than a slash.
+/// The rule that a string is a provider ID: a scheme, and a path that contains a character other than a slash.
 pub(super) const IS_PROVIDER_ID: &str = "!has(self.providerID) \
      || self.providerID.matches('^[A-Za-z0-9+.-]+://[!-~]*[!-.0-~][!-~]*$')";
 /// Text on one line without spaces.

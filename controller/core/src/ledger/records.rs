@@ -58,8 +58,8 @@ pub trait Records: Debug + Send + Sync {
     /// Deletes the record if it still has this version.
     async fn delete(&self, name: &NodeName, read: &Version) -> Result<(), WriteError>;
 
-    /// Returns all records from the cache, and each record once. For a record that changes during the call, the result
-    /// contains either the old or the new state.
+    /// Returns each record in the cache exactly once. For a record that changes during the call, the result contains
+    /// either the old or the new state.
     async fn all(&self) -> Result<AllRecords, Unavailable>;
 
     /// Returns the first invalid record, and the number of other invalid records. The default implementation has no

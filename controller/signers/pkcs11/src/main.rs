@@ -182,7 +182,7 @@ impl<T: Keys> Cas<T> {
         self.serve(None);
     }
 
-    /// Serves the CAs of the last read. `unread` is the reason why the folder cannot be read now.
+    /// Serves the CAs from the last successful read. `unread` is the reason why the folder cannot be read now.
     fn serve(&self, unread: Option<String>) {
         let refused = self.folder.refused();
         let refused = refused.map(|(file, reason)| format!("{file}: {reason}"));

@@ -25,12 +25,12 @@ pub(crate) struct ReservedName(String);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReservedAddress(IpNet);
 
-/// A text that is not a DNS name.
+/// A string that is not a DNS name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is not a DNS name")]
 pub(crate) struct InvalidName;
 
-/// A text that is neither an address nor an address range.
+/// A string that is neither an address nor an address range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is not an address, or a range such as 10.96.0.0/12")]
 pub(crate) struct InvalidAddress;
