@@ -54,7 +54,7 @@ const NOT_CALLED: &str = "NotCalled";
 /// The deadline for all checks.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// The maximum length of a text. An explanation is printed on a terminal, and a tenant can operate the workload API
+/// The maximum length of a string. An explanation is printed on a terminal, and a tenant can operate the workload API
 /// server.
 const MAX_TEXT_LEN: usize = 4096;
 

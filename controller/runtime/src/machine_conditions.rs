@@ -197,8 +197,8 @@ impl Outcome {
         })
     }
 
-    /// Whether this outcome must not replace `other`, which is already waiting to be written. A request with a token
-    /// must not hide an issued certificate or a denied renewal.
+    /// Whether `other`, which is already waiting to be written, takes precedence over this outcome. A request with a
+    /// token must not hide an issued certificate or a denied renewal.
     fn yields_to(&self, other: &Self) -> bool {
         let is_by_token = |one: &Self| matches!(one, Self::Refused { node: None, .. });
         is_by_token(self) && !is_by_token(other)

@@ -30,7 +30,7 @@ pub fn many_values() -> Value {
     Value::Object(members.collect())
 }
 
-/// A text with twice the size of an object that etcd accepts.
+/// A string with twice the size of an object that etcd accepts.
 pub fn long_text() -> Value {
     json!("a".repeat(3 * 1024 * 1024))
 }

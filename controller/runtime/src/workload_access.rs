@@ -244,7 +244,7 @@ fn yaml(object: &impl Serialize) -> Result<String, YamlError> {
     Ok(format!("---\n{}", serde_saphyr::to_string(object)?))
 }
 
-/// The subject that this text refers to. A text without a kind is a user.
+/// The subject that this string refers to. A string without a kind is a user.
 fn subject(text: &str) -> Subject {
     let (kind, name) = match text.split_once(':') {
         Some(("group", name)) => ("Group", name),

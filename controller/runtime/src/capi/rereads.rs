@@ -25,7 +25,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// The reads for one watch. They run one at a time, and rotate through the namespaces.
 pub(super) struct Rereads<T> {
     reading: Option<Reading<T>>,
-    /// The object of the last read, and the time at which that read ended.
+    /// The object that was read last, and the time at which that read ended.
     last: Option<(ObjectKey, Instant)>,
 }
 
@@ -45,8 +45,8 @@ impl<T> Default for Rereads<T> {
 }
 
 impl<T: Send + 'static> Rereads<T> {
-    /// Plans a read of the object that `due` selects. `due` gets the namespace of the last read. If a read is already
-    /// planned, that read is kept.
+    /// Plans a read of the object that `due` selects. `due` gets the namespace of the object that was read last.
+    /// If a read is already planned, that read is kept.
     pub(super) fn plan<F>(
         &mut self,
         due: impl FnOnce(Option<&str>) -> Option<ObjectKey>,

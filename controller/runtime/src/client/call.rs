@@ -21,7 +21,7 @@ pub(crate) const CONTROLLER: &str = "node-attestation-controller";
 /// The deadline for a call about one small object. The API server's own limit is 60 s.
 pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(20);
 
-/// The maximum length of a text in a rejection. A caller can hold the error during its next call, and a tenant's API
+/// The maximum length of a string in a rejection. A caller can hold the error during its next call, and a tenant's API
 /// server can delay the response to that call.
 const MAX_REFUSAL_LEN: usize = 4096;
 
@@ -50,7 +50,7 @@ impl CallError {
         self.has(StatusCode::CONFLICT)
     }
 
-    /// Whether the object does not exist.
+    /// Whether the object is missing.
     pub(crate) fn is_not_found(&self) -> bool {
         self.has(StatusCode::NOT_FOUND)
     }

@@ -193,7 +193,7 @@ impl Client {
     }
 }
 
-/// The beginning of a text from the signer, without control characters.
+/// The beginning of a string from the signer, without control characters.
 fn short(text: &str) -> String {
     visible(text).chars().take(MAX_MESSAGE_LEN).collect()
 }

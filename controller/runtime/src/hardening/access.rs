@@ -75,7 +75,7 @@ impl HardeningError {
         }
     }
 
-    /// Whether the object or its kind does not exist.
+    /// Whether the object or its kind is missing.
     pub(super) fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if status.code == StatusCode::NOT_FOUND)
     }

@@ -36,7 +36,7 @@ const MAX_CANDIDATE_BYTES: usize = 8 * 1024 * 1024;
 /// The memory that is reserved for one cluster's bindings, which is enough for about 50 subjects.
 const OWN_MEMORY: usize = 64 * 1024;
 
-/// The memory for a text in addition to its bytes: its place in a set, and its allocation.
+/// The memory for a string in addition to its bytes: its place in a set, and its allocation.
 const TEXT_LEN: usize = 48;
 
 /// The number of copies of an open binding: in the scan, and as a path.
@@ -382,8 +382,8 @@ fn evaluate(candidates: &[Candidate], grants_of: &BTreeMap<String, Vec<Grant>>) 
                 holder: holder.clone(),
                 grant: *grant,
                 is_kubeadms: candidate.is_kubeadms,
-                // Only bindings that must be removed need the UID. Therefore the UID, which is a text from the cluster,
-                // is not copied for every holder.
+                // Only bindings that must be removed need the UID. Therefore the UID, which is a string from the
+                // cluster, is not copied for every holder.
                 uid: candidate.uid.clone().filter(|_| candidate.is_kubeadms),
             }));
         }

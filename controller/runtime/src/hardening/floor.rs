@@ -13,8 +13,8 @@
 //! contain its user name in [`CHANGED_BY_ANNOTATION`]. The audit event about each of these writes contains the user's
 //! name.
 //!
-//! The policies also apply to settings that the controller copies from a Cluster on behalf of a tenant. Exempt
-//! subjects, such as the user that runs `clusterctl move`, are exempt from all policies. No annotation exempts a user.
+//! The policies also apply to settings that the controller copies from a Cluster on behalf of a tenant. No policy
+//! applies to exempt subjects, such as the user that runs `clusterctl move`. No annotation exempts a user.
 //!
 //! # Guarantees
 //!
@@ -365,7 +365,8 @@ fn identities(floor: &Floor) -> Policy {
     }
 }
 
-/// Whether an update changes nothing. A storage migration and the rotation of an encryption key write each object again.
+/// Whether an update does not change the object. A storage migration and the rotation of an encryption key write each
+/// object again.
 fn is_unchanged() -> String {
     format!(
         "request.operation == 'UPDATE' && {} && {} && {} == {}",

@@ -89,7 +89,7 @@ pub struct Tokens {
     has_former: bool,
     /// The needed tokens that belong to pools.
     of_pools: BTreeSet<TokenId>,
-    /// Whether a token without a known owner is not expired.
+    /// Whether to keep a token without a known owner, instead of expiring it.
     spares_unowned: bool,
     /// The memory that the map uses.
     memory: Holding,

@@ -51,7 +51,7 @@ const LONGEST_OUTAGE: Duration = Duration::from_mins(1);
 /// maximum delay before the controller restores a field that another client keeps changing.
 const REFUSED: Duration = Duration::from_mins(10);
 
-/// The number of attempts of a rejected step, each with its Event. After that, the long delay applies even without an
+/// The number of attempts at a rejected step, each with its Event. After that, the long delay applies even without an
 /// Event. The attempts take one minute. A namespace that is being deleted rejects every Event.
 const REPORT_TRIES: u32 = 5;
 

@@ -40,7 +40,7 @@ pub(super) struct Room {
     in_progress: Holding,
     running: usize,
     running_bytes: usize,
-    /// Whether there is not enough memory for more requests in progress.
+    /// Whether the memory for requests in progress is exhausted.
     is_short: bool,
 }
 

@@ -34,7 +34,7 @@ struct File {
     content: Mention,
 }
 
-/// Whether a text contains the plugin's name. The text can contain secrets, so it is wiped.
+/// Whether a string contains the plugin's name. The string can contain secrets, so it is wiped.
 #[derive(Debug, Clone, Copy, Default)]
 struct Mention(bool);
 

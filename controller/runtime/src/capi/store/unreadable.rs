@@ -193,8 +193,8 @@ impl UnreadableMembers {
         bytes
     }
 
-    /// After a complete list of this kind, drops the namespaces that were recorded before the list. Returns what the
-    /// caller drops.
+    /// After a complete list of this kind, drops the namespaces that were recorded before the list. Returns the
+    /// values that the caller drops.
     fn listed(&mut self, kind: &'static str) -> impl Sized + use<> {
         let recently = self.recently_cut.remove(kind).unwrap_or_default();
         let left = self.left.remove(kind);
@@ -235,7 +235,7 @@ impl UnreadableMembers {
         })
     }
 
-    /// Whether this object cannot be read. If some objects of this kind in the namespace have no entry, this object
+    /// Whether this object is unreadable. If some objects of this kind in the namespace have no entry, this object
     /// counts as one of them, unless it has been deleted or read since then.
     fn contains(&self, kind: &'static str, key: &ObjectKey) -> bool {
         let has_entry = || self.clusters.contains_key(&(kind, key.clone()));
@@ -266,7 +266,7 @@ impl super::Store {
         self.0.read(|places| places.unreadable.of(cluster))
     }
 
-    /// Whether the last version of this Cluster cannot be read.
+    /// Whether the last version of this Cluster is unreadable.
     pub(in crate::capi) fn has_unreadable(&self, cluster: &ObjectKey) -> bool {
         let has = |places: &Places| places.unreadable.contains(Cluster::KIND, cluster);
         self.0.read(has)
