@@ -121,8 +121,8 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
         let (_, _, _) = (sources, node_name, report);
     }
 
-    /// Returns a text that the plugin stores about `evidence`, which this provider created and the controller accepted.
-    /// Later runs receive the text until the state directory is reset.
+    /// Returns a string that the plugin stores about `evidence`. This provider created the evidence, and the controller
+    /// accepted it. Later runs receive the string until the state directory is reset.
     fn to_remember(&self, evidence: &[u8]) -> Option<&'static str> {
         let _ = evidence;
         None

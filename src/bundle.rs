@@ -55,7 +55,7 @@ impl Bundle {
         }
     }
 
-    /// Adds a text, or the reason why it is missing.
+    /// Adds a string, or the reason why it is missing.
     pub(crate) fn add(&mut self, name: &'static str, source: &str, text: Result<String, String>) {
         match text {
             Ok(text) => {

@@ -170,7 +170,7 @@ impl Failure {
     }
 }
 
-/// The reason why a text is invalid. It never contains a part of a secret.
+/// The reason why a string is invalid. It never contains a part of a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Invalid(String);

@@ -271,14 +271,14 @@ fn is_alone(before: &str, after: &str) -> bool {
     (is_first || line.ends_with("]:")) && rest().is_empty()
 }
 
-/// The line at the end of a text, truncated if it is long.
+/// The line at the end of a string, truncated if it is long.
 fn line_before(text: &str) -> &str {
     let start = text.ceil_char_boundary(text.len().saturating_sub(FAR));
     let near = text.get(start..).unwrap_or_default();
     near.rsplit('\n').next().unwrap_or_default()
 }
 
-/// The line at the start of a text, truncated if it is long.
+/// The line at the start of a string, truncated if it is long.
 fn line_of(text: &str) -> &str {
     let near = text.get(..text.floor_char_boundary(FAR));
     near.unwrap_or(text).split('\n').next().unwrap_or_default()
@@ -297,7 +297,7 @@ fn is_structure(value: &str) -> bool {
     ["{", "["].contains(&value) || starts.iter().any(|start| value.starts_with(start))
 }
 
-/// Splits a text after the longest prefix of letters for which `of` returns true.
+/// Splits a string after the longest prefix of letters for which `of` returns true.
 fn split(text: &str, of: impl Fn(char) -> bool) -> (&str, &str) {
     let end = text.find(|letter| !of(letter)).unwrap_or(text.len());
     text.split_at_checked(end).unwrap_or((text, ""))

@@ -32,13 +32,13 @@ enum Content {
 }
 
 impl Sheet {
-    /// Adds a text. Control characters, which could control a terminal, become spaces.
+    /// Adds a string. Control characters, which could control a terminal, become spaces.
     pub(crate) fn text(&mut self, key: &'static str, name: &'static str, text: impl Into<String>) {
         let text = visible(&text.into());
         self.add(key, name, Content::Value(text.clone().into(), text));
     }
 
-    /// Adds a text. Without a text, the JSON value is null.
+    /// Adds a string. Without a string, the JSON value is null.
     pub(crate) fn text_or(
         &mut self,
         key: &'static str,

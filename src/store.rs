@@ -63,7 +63,7 @@ impl StoreFile {
             Self::Origin => "origin.json",
             Self::Pending => "pending.json",
             Self::Failure => "failure.json",
-            // Only one provider stores a text, and the file has the name of its content.
+            // Only one provider stores a string, and the file has the name of its content.
             Self::Remembered => "endorsement-key",
         }
     }
@@ -156,7 +156,7 @@ impl Store {
     /// # Errors
     ///
     /// The file is a link or not a regular file, or other users are allowed to write it. In this case, a different user
-    /// could have created the file. Bytes that are not UTF-8 do not cause an error. This function returns a text that
+    /// could have created the file. Bytes that are not UTF-8 do not cause an error. This function returns a string that
     /// every parser rejects instead.
     pub(crate) fn read(&self, file: StoreFile) -> Result<Option<Zeroizing<String>>, Failure> {
         Ok(self.read_key(file)?.map(|(text, _)| text))

@@ -25,7 +25,7 @@ use crate::sheet::Sheet;
 
 const BEGIN: &str = "-----BEGIN ";
 
-/// Returns the certificates of a text, leaf first, and its key.
+/// Returns the certificates of a string, leaf first, and its key.
 pub(super) fn sheet(text: &str, now: SystemTime) -> Result<Sheet, Invalid> {
     let chain = chain(text)?;
     let [leaf, issuers @ ..] = chain.as_slice() else {

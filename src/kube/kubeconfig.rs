@@ -34,8 +34,7 @@ pub enum KubeconfigError {
 }
 
 impl KubeconfigError {
-    /// Whether the kubeconfig `file` does not exist. False if only a file to which the kubeconfig refers does not
-    /// exist.
+    /// Whether the kubeconfig `file` is missing. False if only a file to which the kubeconfig refers is missing.
     pub fn is_absence_of(&self, file: &Path) -> bool {
         matches!(self, Self::Unreadable { source, path }
             if source.kind() == io::ErrorKind::NotFound && path == file)

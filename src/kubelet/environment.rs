@@ -102,7 +102,7 @@ pub(super) fn assignments(contents: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Splits a text at white space. White space in quotes does not split the text, and the quotes are removed. A backslash
+/// Splits a string at white space. White space in quotes does not split it, and the quotes are removed. A backslash
 /// makes the next character literal (systemd.service(5), "Command lines").
 pub(crate) fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();

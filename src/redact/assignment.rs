@@ -77,7 +77,7 @@ impl Assignment {
 }
 
 impl Quote {
-    /// The quote at the start of a text.
+    /// The quote at the start of a string.
     fn open(text: &str) -> Option<Self> {
         let (backslashes, rest) = split(text, |letter| letter == '\\');
         let mark = rest.chars().next().filter(|mark| "\"'`".contains(*mark))?;
@@ -85,7 +85,7 @@ impl Quote {
         Some(Self { mark, backslashes })
     }
 
-    /// The quote at the end of a text.
+    /// The quote at the end of a string.
     fn before(text: &str) -> Option<Self> {
         let mark = text.chars().next_back()?;
         let rest = text.strip_suffix(['"', '\'', '`'])?;

@@ -27,7 +27,7 @@ pub(super) struct Content<'a> {
     given: Vec<&'a str>,
     /// Whether to skip faults.
     lenient: bool,
-    /// Whether a fault was skipped that is not a removed setting.
+    /// Whether a fault other than a removed setting was skipped.
     pub(super) is_invalid: bool,
 }
 

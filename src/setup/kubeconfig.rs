@@ -117,7 +117,7 @@ users:
     )
 }
 
-/// Quotes a text as JSON does, which is valid YAML.
+/// Quotes a string as JSON does, which is valid YAML.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -347,7 +347,7 @@ fn shown(text: &str) -> String {
         .collect()
 }
 
-/// Prints a text. A pipe that the reader has closed is not an error.
+/// Prints a string. A pipe that the reader has closed is not an error.
 fn print(text: &str) -> io::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
