@@ -9,7 +9,7 @@ use crate::{CHECK_FAILED, CONFIGURATION, NAME, USAGE};
 
 /// Each exit code with its meaning.
 const EXIT_CODES: [(u8, &str); 5] = [
-    (0, "Success, or stopped by a signal."),
+    (0, "The command succeeded, or a signal stopped the program."),
     (1, "The program cannot write its output, or cannot start."),
     (
         USAGE,
