@@ -314,7 +314,7 @@ impl Workload<'_> {
             return Finding::pass("none is pending");
         };
         let what = format!(
-            "{pending} pending; {name} has waited for {} s",
+            "pending requests: {pending}; {name} has waited for {} s",
             oldest.as_secs()
         );
         let cure = format!("run: node-attestation-controller explain {name} --cluster CLUSTER");

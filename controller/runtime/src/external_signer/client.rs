@@ -125,7 +125,10 @@ impl Client {
         };
         ensure!(
             answer.version == VERSION,
-            wrong(format!("its version is {:?}", answer.version))
+            wrong(format!(
+                "its version is {:?} instead of {VERSION:?}",
+                answer.version
+            ))
         );
         self.report(answer.problem_count, &answer.problems);
         ensure!(answer.health == "ok", wrong(answer.health));
@@ -144,7 +147,7 @@ impl Client {
         let problems = self.problems.borrow();
         if changed && count > 0 {
             let first = problems.join("; ");
-            tracing::warn!(count, first, "the external signer cannot use all CAs");
+            tracing::warn!(count, first, "the external signer cannot use some CAs");
         }
     }
 

@@ -359,7 +359,7 @@ async fn every_other_grpc_code_is_reported_as_an_outage() {
 #[tokio::test]
 async fn no_node_name_is_claimed_with_an_unhealthy_or_unsupported_signer() {
     for (version, health, expected) in [
-        ("v2", "ok", r#"its version is "v2""#),
+        ("v2", "ok", r#"its version is "v2" instead of "v1alpha1""#),
         ("v1alpha1", "the token is gone", "the token is gone"),
     ] {
         let mut bed = Bed::new(Does::Sign);

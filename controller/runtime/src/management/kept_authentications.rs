@@ -49,8 +49,9 @@ const VALUE_LEN: usize = 32;
 const SPEC_COPIES: usize = 2;
 
 /// The reason why an object is not kept.
-pub(super) const TOO_MUCH_MEMORY: &str = "the controller does not serve it: the KubeletAuthentications of its namespace use 1/16 of the controller's memory limit, or \
-     the KubeletAuthentications of all namespaces use 1/8. Delete the KubeletAuthentications of Clusters that no \
+pub(super) const TOO_MUCH_MEMORY: &str = "the controller does not serve this KubeletAuthentication: the \
+     KubeletAuthentications of its namespace use 1/16 of the controller's memory limit, or the KubeletAuthentications of \
+     all namespaces use 1/8. Delete the KubeletAuthentications of Clusters that no \
      longer exist";
 
 /// A `KubeletAuthentication`, reduced to the required fields.
