@@ -198,7 +198,8 @@ pub(super) struct KeptMemory {
 
 #[derive(Debug, Default)]
 struct OfNamespace {
-    /// The kept objects by name, with their creation times and their memory.
+    /// The kept objects by name, with their creation times and their memory. Includes the tasks of deleted objects, with
+    /// the earliest time.
     kept: BTreeMap<String, (i64, usize)>,
     /// The kept objects by age.
     by_age: BTreeSet<(i64, String)>,
@@ -283,12 +284,24 @@ impl KeptMemory {
             let bytes = self.remove(other);
             self.leave_out(other, bytes);
         }
+        self.count(key, created, bytes);
+        Put { is_kept, displaced }
+    }
+
+    fn count(&mut self, key: &ObjectKey, created: i64, bytes: usize) {
         self.all += bytes;
         let namespace = self.namespaces.entry(key.namespace.clone()).or_default();
         namespace.bytes += bytes;
         namespace.kept.insert(key.name.clone(), (created, bytes));
-        namespace.by_age.insert(age);
-        Put { is_kept, displaced }
+        namespace.by_age.insert((created, key.name.clone()));
+    }
+
+    /// Counts the task of a deleted object instead of the object, until [`remove`](Self::remove). The task can last as
+    /// long as the Cluster exists. No object displaces it, because it releases the Cluster.
+    pub(super) fn deleted(&mut self, key: &ObjectKey) {
+        if self.remove(key) > 0 {
+            self.count(key, i64::MIN, STEP);
+        }
     }
 
     /// Drops a kept object, even though there is memory for it.
@@ -305,7 +318,7 @@ impl KeptMemory {
         self.left_out += 1;
     }
 
-    /// Removes an object. Returns its memory if it was kept.
+    /// Removes an object, or the task of a deleted object. Returns its memory if it was kept.
     pub(super) fn remove(&mut self, key: &ObjectKey) -> usize {
         let digest = self.digest(key);
         let Some(namespace) = self.namespaces.get_mut(&key.namespace) else {
@@ -364,6 +377,12 @@ impl KeptMemory {
         let due = self.namespaces.iter();
         let due = due.filter(move |(_, namespace)| is_due(namespace));
         due.map(|(name, _)| name.as_str())
+    }
+
+    /// The memory that is counted.
+    #[cfg(test)]
+    pub(super) const fn used(&self) -> usize {
+        self.all
     }
 
     #[cfg(test)]

@@ -205,6 +205,36 @@ fn an_unchanged_object_is_not_displaced() {
 }
 
 #[test]
+fn a_deleted_object_counts_until_its_task_ends() {
+    let mut memory = memory_for(16);
+    memory.put(&key("a", 0), &object(0, STEP));
+    assert!(memory.all > STEP);
+    memory.deleted(&key("a", 0));
+    assert_eq!(memory.all, STEP);
+    memory.deleted(&key("a", 0));
+    assert_eq!(memory.all, STEP, "a list without the object");
+    assert_eq!(put_all(&mut memory, "a", 1..8), 7);
+
+    let put = memory.put(&key("a", 8), &object(8, 0));
+    assert!(!put.is_kept && !memory.is_list_due());
+    let older = memory.put(&key("a", -1), &object(-1, 0));
+    assert_eq!(older.displaced, [key("a", 7)], "the task is not displaced");
+
+    memory.remove(&key("a", 0));
+    assert!(memory.is_list_due());
+    assert!(memory.put(&key("a", 7), &object(7, 0)).is_kept);
+    assert_eq!(memory.all, 8 * STEP);
+
+    // An object that is created again replaces the task.
+    memory.deleted(&key("a", 7));
+    assert!(memory.put(&key("a", 7), &object(7, 0)).is_kept);
+    assert_eq!(memory.all, 8 * STEP);
+    // An object that was not kept has no task.
+    memory.deleted(&key("a", 8));
+    assert_eq!((memory.all, memory.left_out()), (8 * STEP, 0));
+}
+
+#[test]
 fn objects_are_listed_again_once_an_omitted_object_fits() {
     let mut memory = memory_for(16);
     assert_eq!(put_all(&mut memory, "a", 0..9), 8);
