@@ -342,7 +342,7 @@ impl TpmVerifier {
             return Ok(());
         }
         are_well_formed(&lists)?;
-        // The call can take long, and the lists might be replaced meanwhile.
+        // The call can take 40 seconds, and the lists can change during this time.
         drop(lists);
         if appraisal.machine.unnamed {
             // The platform returns the TPM key of the claimed machine, which can differ from the machine that owns the
