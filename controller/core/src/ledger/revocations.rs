@@ -338,6 +338,24 @@ impl Revocations {
     pub fn decisions(&self) -> Arc<RevocationDecisions> {
         self.0.lock().decisions.clone()
     }
+
+    /// The lowest valid generation in the decisions or, if it is greater, in the list. A value in the list that is later
+    /// than `now` does not count. `None` if the value is unknown: after a restart, the decisions can lack a value that
+    /// the list contains, and the list has not been read yet.
+    pub fn known_floor(&self, now: SystemTime) -> Option<u64> {
+        let latest = unix_seconds(now + MAX_CLOCK_DIFFERENCE);
+        let state = self.0.lock();
+        let decided = state.decisions.floor;
+        let Some(known) = &state.list else {
+            return (decided > 0).then_some(decided);
+        };
+        let listed = known.lowest_valid_generation;
+        Some(if listed > latest {
+            decided
+        } else {
+            listed.max(decided)
+        })
+    }
 }
 
 impl State {

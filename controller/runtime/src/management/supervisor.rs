@@ -284,7 +284,7 @@ impl Supervisor {
             status,
             infra_cluster: infra_cluster.filter(|_| self.running.is_some()),
             attestors,
-            floor: self.revocations.decisions().floor,
+            floor: self.revocations.known_floor(now()),
         });
     }
 
