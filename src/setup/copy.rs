@@ -97,8 +97,8 @@ impl Setup {
         Ok(again)
     }
 
-    /// Returns the login in the copy if an administrator has written the copy since the last change to the original.
-    /// Some hints ask for a bootstrap token in this file.
+    /// Returns the login in the copy if an administrator has written the copy for this cluster since the last change to
+    /// the original. Some hints ask for a bootstrap token in this file. Another cluster must not receive the token.
     pub(super) fn replaced_copy(
         &self,
         authenticator: &Authenticator<'_>,
@@ -109,7 +109,9 @@ impl Setup {
         if compared.is_newer || compared.is_own {
             return Ok(None);
         }
-        Ok(Some(Kubeconfig::read(copy)?.login))
+        let copied = Kubeconfig::read(copy)?;
+        let is_of_cluster = copied.endpoint.is_of_same_cluster(&given.endpoint);
+        Ok(is_of_cluster.then_some(copied.login))
     }
 
     /// Copies the bootstrap kubeconfig to the plugin's directory.

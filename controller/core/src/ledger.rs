@@ -29,7 +29,9 @@ pub use record_ledger::RecordLedger;
 pub use records::{
     AllRecords, LastIssued, MemoryRecords, Records, Rehearsal, Stored, Version, WriteError,
 };
-pub use revocations::{RecordRevocations, RevocationDecisions, Revocations};
+pub use revocations::{
+    MAX_RELEASED, MAX_RELEASED_LEN, RecordRevocations, RevocationDecisions, Revocations,
+};
 
 /// The holder of a node name.
 #[derive(Debug, Clone, PartialEq, Eq)]

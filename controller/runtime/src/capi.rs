@@ -50,8 +50,8 @@ pub use selection::Selection;
 pub(crate) use templates::Recorded;
 #[cfg(test)]
 pub(crate) use testing::{
-    ca_secret, ca_secret_without_key, objects_with_an_unreadable_config, objects_with_tokens,
-    token_of,
+    ca_secret, ca_secret_without_key, kept_len, objects_with_an_unreadable_config,
+    objects_with_tokens, token_of,
 };
 pub(crate) use workload_access::kubeconfig_text;
 pub use workload_access::{TokenClaims, access_secret_name};

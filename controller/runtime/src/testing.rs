@@ -52,6 +52,39 @@ pub fn with_each_value(object: &Value, values: &[Value]) -> Vec<(String, Value)>
     all
 }
 
+/// The objects in which one text has `long` as a prefix or a suffix: each value, and each name of a member. Each has the
+/// location as a JSON pointer.
+pub fn with_each_text_long(object: &Value, long: &str) -> Vec<(String, Value)> {
+    let longer = |text: &str| [format!("{text}{long}"), format!("{long}{text}")];
+    let mut places = vec![String::new()];
+    places_in(object, "", &mut places);
+    let mut all = Vec::new();
+    for place in places {
+        let there = object.pointer(&place);
+        if let Some(Value::String(text)) = there {
+            for text in longer(text) {
+                let mut changed = object.clone();
+                if let Some(there) = changed.pointer_mut(&place) {
+                    *there = json!(text);
+                }
+                all.push((place.clone(), changed));
+            }
+        } else if let Some(Value::Object(fields)) = there {
+            for (name, value) in fields {
+                for longer in longer(name) {
+                    let mut changed = object.clone();
+                    if let Some(Value::Object(fields)) = changed.pointer_mut(&place) {
+                        fields.remove(name);
+                        fields.insert(longer, value.clone());
+                    }
+                    all.push((format!("{place}/{name}"), changed));
+                }
+            }
+        }
+    }
+    all
+}
+
 fn places_in(value: &Value, at: &str, places: &mut Vec<String>) {
     let escaped = |key: &String| key.replace('~', "~0").replace('/', "~1");
     let inner: Vec<(String, &Value)> = match value {

@@ -46,9 +46,12 @@ pub use list::{MetadataOf, NoFields, page_of};
 pub(crate) use list::{all_metadata_of, all_of, each_metadata_of, each_of, metadata_page_of};
 pub use listening::listening;
 pub use log::WatchLog;
-pub(crate) use one::{document, one_on_behalf_of, required_one_of, text_of_one, token_text};
+pub(crate) use one::{
+    document, one_on_behalf_of, required_one_of, text_of_one, token_text, with_short_version,
+};
 pub use one::{metadata_of_one, one_of, readable_one_of};
 pub(crate) use recovery::{Recovery, RecoveryStep, pages_of};
+pub(crate) use steps::is_short_version;
 use steps::{Source, steps};
 pub use written::patched_metadata;
 pub(crate) use written::{created, deleted, patched, patched_status, replaced, replaced_part};

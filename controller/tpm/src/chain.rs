@@ -17,10 +17,12 @@
 //! - A request causes at most [`MAX_CHECKS`](checks::MAX_CHECKS) signature checks, regardless of the list and the
 //!   chain. The authority whose key identifier is in the certificate is tried first.
 //! - Other tasks run before each check, and the checks of all Clusters take turns by namespace.
+//! - A request that waits for its turn keeps no parsed certificate.
 
 mod authority;
 pub(crate) mod checks;
 mod extension;
+mod link;
 mod name;
 mod signature;
 mod unfit;
@@ -39,10 +41,11 @@ use x509_parser::public_key::PublicKey;
 use x509_parser::time::ASN1Time;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use self::authority::{Authority, NotIssued, issued, issuer_key_id, key_id};
+use self::authority::{Authority, NotIssued, issued};
 use self::checks::{Checks, TooManyChecks};
 use self::extension::pass_over;
-use self::name::{date, name, system_time, text};
+use self::link::Link;
+use self::name::{date, system_time};
 use self::unfit::Unfit;
 use crate::denial::TpmDenial;
 use crate::invalid_settings::InvalidTpmSettings;
@@ -159,22 +162,11 @@ impl Authorities {
             return Ok(None);
         }
         let certificate = certificate.ok_or(TpmDenial::EndorsementCertificateMissing)?;
-        let (padding, certificate) = X509Certificate::from_der(certificate).map_err(|_| {
-            TpmDenial::EndorsementCertificateMalformed("it is not exactly one DER certificate")
-        })?;
-        if !is_padding(padding) {
-            let denial = TpmDenial::EndorsementCertificateMalformed("it has trailing bytes");
-            return Err(denial.into());
-        }
-        if key_of(certificate.public_key()).as_ref() != Some(key.key()) {
-            return Err(TpmDenial::EndorsementCertificateOfAnotherKey.into());
-        }
-        let unfit = |unfit: Unfit| TpmDenial::EndorsementCertificateUnfit(unfit.to_string());
-        check_profile(&certificate).map_err(unfit)?;
+        let certificate = endorsement(certificate, key)?;
         let not_valid = TpmDenial::EndorsementCertificateNotValid;
         let time =
             asn1_time(now).ok_or_else(|| not_valid("is not valid before 1970".to_owned()))?;
-        let validity = certificate.validity();
+        let validity = certificate.validity.clone();
         if time < validity.not_before {
             let from = date(validity.not_before);
             return Err(not_valid(format!("is not valid before {from}")).into());
@@ -182,7 +174,7 @@ impl Authorities {
         let mut ended = (time > validity.not_after)
             .then(|| not_valid(format!("expired on {}", date(validity.not_after))));
         let followed = self
-            .follow(&certificate, intermediates, (time, &mut ended), checks)
+            .follow(certificate, intermediates, (time, &mut ended), checks)
             .await;
         match (followed, ended) {
             (Ok(end), None) => Ok(Some(end)),
@@ -199,25 +191,26 @@ impl Authorities {
     /// `ended` contains the denial for the first expired certificate.
     async fn follow(
         &self,
-        certificate: &X509Certificate<'_>,
+        mut certificate: Link,
         intermediates: &[Vec<u8>],
         (now, ended): (ASN1Time, &mut Option<TpmDenial>),
         checks: &mut Checks<'_>,
     ) -> Result<Expiring, TpmDenial> {
-        let intermediates: Result<Vec<_>, _> = intermediates.iter().map(|der| one(der)).collect();
-        let intermediates = intermediates.map_err(|_| {
+        let intermediates = intermediates.iter();
+        let unused: Result<Vec<_>, _> = intermediates
+            .map(|der| one(der).map(|parsed| Link::of(&parsed)))
+            .collect();
+        let mut unused = unused.map_err(|_| {
             let rule = "an intermediate is not exactly one DER certificate";
             TpmDenial::EndorsementCertificateMalformed(rule)
         })?;
-        let mut unused: Vec<&X509Certificate<'_>> = intermediates.iter().collect();
-        let mut certificate = certificate;
-        let mut first = end_of(certificate);
+        let mut first = certificate.end();
         for below in 0.. {
-            let not_issued = match self.listed(certificate, (below, now), checks).await? {
+            let not_issued = match self.listed(&certificate, (below, now), checks).await? {
                 Ok(()) => return Ok(first),
                 Err(not_issued) => not_issued,
             };
-            let above = Above::find(&unused, certificate, (below, now), checks).await?;
+            let above = Above::find(&unused, &certificate, (below, now), checks).await?;
             let is_listed = matches!(not_issued, Some((_, NotIssued::Expired(_))));
             if above.issuer.is_none() {
                 let is_closer = |unfit: &NotIssued| {
@@ -225,10 +218,10 @@ impl Authorities {
                     !is_listed && listed.is_none_or(|why| unfit > why)
                 };
                 let denial = if let Some(unfit) = above.unfit.filter(is_closer) {
-                    let issuer = name(certificate.issuer());
+                    let issuer = certificate.issuer_name();
                     TpmDenial::EndorsementCertificateIssuerUnfit(format!("{issuer}: {unfit}"))
                 } else {
-                    self.untrusted(certificate, below, not_issued)
+                    self.untrusted(&certificate, below, not_issued)
                 };
                 if is_listed {
                     ended.get_or_insert(denial);
@@ -243,7 +236,7 @@ impl Authorities {
                 break;
             };
             certificate = unused.swap_remove(index);
-            first = first.min(end_of(certificate));
+            first = first.min(certificate.end());
         }
         Err(TpmDenial::EndorsementCertificateUntrusted(
             "its chain is too long".to_owned(),
@@ -254,13 +247,13 @@ impl Authorities {
     /// that has the issuer's name and that passed the most checks.
     async fn listed(
         &self,
-        certificate: &X509Certificate<'_>,
+        certificate: &Link,
         at: (u32, ASN1Time),
         checks: &mut Checks<'_>,
     ) -> Result<Result<(), NotListed<'_>>, TooManyChecks> {
         let named = self.0.iter().filter(|one| one.is_named_by(certificate));
         let mut named: Vec<_> = named.collect();
-        let id = issuer_key_id(certificate);
+        let id = certificate.issuer_key_id.as_deref();
         named.sort_by_key(|authority| id.is_none() || authority.key_id.as_deref() != id);
         let mut not_issued: Option<(&Authority, NotIssued)> = None;
         for authority in named {
@@ -278,13 +271,13 @@ impl Authorities {
     /// Returns the denial if none of these authorities signed the last certificate of a chain.
     fn untrusted(
         &self,
-        last: &X509Certificate<'_>,
+        last: &Link,
         below: u32,
         not_issued: Option<(&Authority, NotIssued)>,
     ) -> TpmDenial {
         let of = match below {
             0 => String::new(),
-            _ => format!("its chain ends with {}; ", name(last.subject())),
+            _ => format!("its chain ends with {}; ", last.subject_name()),
         };
         let why = if let Some((authority, why)) = not_issued {
             let name = &authority.name;
@@ -296,7 +289,7 @@ impl Authorities {
             if rest > 0 {
                 shown.push(format!("{rest} more"));
             }
-            let (issuer, shown) = (name(last.issuer()), shown.join(", "));
+            let (issuer, shown) = (last.issuer_name(), shown.join(", "));
             format!("{of}the issuer is {issuer}, but requireCA contains {shown}")
         };
         TpmDenial::EndorsementCertificateUntrusted(why)
@@ -319,17 +312,16 @@ struct Above {
 
 impl Above {
     async fn find(
-        unused: &[&X509Certificate<'_>],
-        certificate: &X509Certificate<'_>,
+        unused: &[Link],
+        certificate: &Link,
         at: (u32, ASN1Time),
         checks: &mut Checks<'_>,
     ) -> Result<Self, TooManyChecks> {
-        let is_named =
-            |one: &X509Certificate<'_>| one.subject().as_raw() == certificate.issuer().as_raw();
-        let named = unused.iter().enumerate().filter(|(_, one)| is_named(one));
+        let named = unused.iter().enumerate();
+        let named = named.filter(|(_, one)| one.subject == certificate.issuer);
         let mut named: Vec<_> = named.collect();
-        let id = issuer_key_id(certificate);
-        named.sort_by_key(|(_, authority)| id.is_none() || key_id(authority) != id);
+        let id = certificate.issuer_key_id.as_deref();
+        named.sort_by_key(|(_, authority)| id.is_none() || authority.key_id.as_deref() != id);
         let mut above = Self::default();
         for (index, authority) in named {
             let why = match issued(authority, certificate, at, checks).await? {
@@ -350,23 +342,26 @@ impl Above {
     }
 }
 
-/// Returns the expiry time of a certificate. An endorsement key certificate rarely has a subject, so its issuer and
-/// serial number identify it.
-fn end_of(certificate: &X509Certificate<'_>) -> Expiring {
-    let has_subject = certificate.subject().iter_attributes().next().is_some();
-    Expiring {
-        at: system_time(certificate.validity().not_after),
-        subject: if has_subject {
-            text(certificate.subject())
-        } else {
-            let serial = certificate.raw_serial_as_string();
-            format!("serial {serial} of {}", text(certificate.issuer()))
-        },
-    }
-}
-
 /// The maximum number of required CAs that a denial names. The denial also contains the number of remaining CAs.
 const MAX_NAMED: usize = 4;
+
+/// Parses an endorsement key certificate, and performs the checks that need neither the time nor other certificates.
+fn endorsement(certificate: &[u8], key: &EndorsementKey) -> Result<Link, TpmDenial> {
+    let (padding, certificate) = X509Certificate::from_der(certificate).map_err(|_| {
+        TpmDenial::EndorsementCertificateMalformed("it is not exactly one DER certificate")
+    })?;
+    ensure!(
+        is_padding(padding),
+        TpmDenial::EndorsementCertificateMalformed("it has trailing bytes")
+    );
+    ensure!(
+        key_of(certificate.public_key()).as_ref() == Some(key.key()),
+        TpmDenial::EndorsementCertificateOfAnotherKey
+    );
+    let unfit = |unfit: Unfit| TpmDenial::EndorsementCertificateUnfit(unfit.to_string());
+    check_profile(&certificate).map_err(unfit)?;
+    Ok(Link::of(&certificate))
+}
 
 /// Parses a single certificate. Further bytes are an error.
 fn one(der: &[u8]) -> Result<X509Certificate<'_>, &'static str> {

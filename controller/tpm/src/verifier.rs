@@ -342,6 +342,8 @@ impl TpmVerifier {
             return Ok(());
         }
         are_well_formed(&lists)?;
+        // The call can take 40 seconds, and the lists can change during this time.
+        drop(lists);
         if appraisal.machine.unnamed {
             // The platform returns the TPM key of the claimed machine, which can differ from the machine that owns the
             // token.
@@ -349,11 +351,8 @@ impl TpmVerifier {
             return Err(Deferral::MachineNotReady(machine).into());
         }
         let kind = keys.endorsement.kind();
-        let trusted = self
-            .platform
-            .endorsement_key(machine.provider_id, kind)
-            .await;
-        let trusted = trusted.map_err(unavailable)?;
+        let trusted = self.platform.endorsement_key(machine.provider_id, kind);
+        let trusted = trusted.await.map_err(unavailable)?;
         let trusted = trusted
             .ok_or_else(|| TpmDenial::EndorsementKeyUnknown(appraisal.machine.name.clone()))?;
         Ok(check_ek(trusted, keys, appraisal)?)

@@ -328,6 +328,29 @@ fn an_adopted_node_is_configured_only_after_it_enrolls() {
 }
 
 #[test]
+fn an_adopted_node_does_not_use_a_token_of_another_cluster() {
+    let (server, other) = (ApiServer::start(), ApiServer::start());
+    server.set_signer(Signer::deny("AdoptionRefused", "ask the operator"));
+    let host = Host::new(NULL, &server);
+    let own = server
+        .kubeconfig()
+        .client_certificate(&server.admin_certificate());
+    own.write(&host.kubelet_conf());
+    let conf = host.kubelet_conf();
+    let adopt = ["--from", conf.to_str().unwrap()];
+    host.setup_with(&adopt).failed(12).saying("AdoptionRefused");
+    other.kubeconfig().write(&host.bootstrap());
+    server.set_signer(Signer::issue());
+
+    host.setup_with(&adopt).succeeded();
+
+    host.is_set_up(NULL);
+    let bootstrap = Kubeconfig::read(&host.bootstrap()).unwrap();
+    assert!(matches!(bootstrap.login, Login::ClientCertificate { .. }));
+    assert_eq!(bootstrap.endpoint.ca_pem(), server.ca_pem());
+}
+
+#[test]
 fn the_hint_for_an_expired_certificate_adopts_the_node_with_a_token() {
     let server = issuing();
     let mut host = Host::named(&server, "worker-1");

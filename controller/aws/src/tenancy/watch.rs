@@ -205,7 +205,7 @@ impl IdentityWatch {
                 tracing::warn!(
                     count,
                     limit,
-                    "AWS identities reference too many Secrets; ignoring some of them"
+                    "AWS identities reference too many Secrets; ignoring the Secrets above the limit"
                 );
             }
             self.store.set_unwatched(unwatched);

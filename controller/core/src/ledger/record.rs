@@ -220,6 +220,15 @@ impl Record {
         }
     }
 
+    /// Returns the record without the texts that the rules read only for the claimed name. It must not be written.
+    pub(super) fn without_texts(mut self) -> Self {
+        self.holder.instance = None;
+        self.holder.machine_name = None;
+        self.opened.request = RequestRef::default();
+        self.opened.stale_node = None;
+        self
+    }
+
     /// Whether certificates with this UID belong to the superseded generation, and are still valid.
     pub(super) fn supersedes(&self, uid: CertificateUid) -> bool {
         self.superseded == Some(uid.generation) && uid.record == self.uid

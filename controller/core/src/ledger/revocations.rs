@@ -3,7 +3,7 @@
 //! After a backup is restored, records can be older than a revocation. Therefore the list in the workload cluster takes
 //! precedence, and each entry is kept until it expires.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -23,7 +23,11 @@ use crate::unshared::Unshared;
 
 /// The maximum number of released machines. Entries in the revocation list expire, and a machine is released at most
 /// once for each entry.
-const MAX_RELEASED: usize = 300;
+pub const MAX_RELEASED: usize = 300;
+
+/// The maximum length of the list of released machines that a command writes. Each entry contains a provider ID of up
+/// to 512 bytes, an `@` and a time of up to 20 digits, and a space follows.
+pub const MAX_RELEASED_LEN: usize = MAX_RELEASED * (512 + 1 + 20 + 1);
 
 /// Decisions that apply to all records of one cluster. Operators make these decisions, or the controller makes them
 /// after the cluster was created again. The decisions are stored in annotations on the `KubeletAuthentication`, which
@@ -40,29 +44,46 @@ pub struct RevocationDecisions {
 
 impl RevocationDecisions {
     /// Reads the decisions from the annotations on a `KubeletAuthentication`. An invalid value has no effect: the
-    /// lowest valid generation in the workload cluster is kept, and no machine is released.
+    /// lowest valid generation in the workload cluster is kept, and no machine is released. Only the latest
+    /// [`MAX_RELEASED`] releases are read, and a list of more than [`MAX_RELEASED_LEN`] bytes is invalid. Revocations
+    /// of the other machines remain.
     pub fn of_annotations(annotations: Option<&BTreeMap<String, String>>) -> Self {
         let text = |name| {
             let text = annotations.and_then(|all| all.get(name));
             text.map(String::as_str).unwrap_or_default()
         };
-        let released = text(RELEASED_MACHINES_ANNOTATION).split_whitespace();
-        let released = released.filter_map(|one| {
-            let (machine, at) = one.rsplit_once('@')?;
-            let at = Duration::from_secs(at.parse().ok()?);
-            Some((
-                ProviderId::parse(machine).ok()?,
-                UNIX_EPOCH.checked_add(at)?,
-            ))
-        });
         let floor = text(LOWEST_VALID_GENERATION_ANNOTATION).parse().ok();
         // With a larger number, the revocation list or the next record could not be written.
         let floor = floor.filter(|floor: &u64| *floor < i64::MAX.unsigned_abs());
+        let mut latest = BTreeSet::new();
+        for release in releases(text(RELEASED_MACHINES_ANNOTATION)) {
+            latest.insert(release);
+            if latest.len() > MAX_RELEASED {
+                latest.pop_first();
+            }
+        }
         Self {
             floor: floor.unwrap_or_default(),
-            released: released.collect(),
+            released: latest.into_iter().map(|(at, id)| (id, at)).collect(),
             workload_uid: annotations.and_then(|all| all.get(WORKLOAD_UID_ANNOTATION).cloned()),
         }
+    }
+
+    /// Returns the reason why some of the releases in these annotations are not read.
+    pub fn unread(annotations: Option<&BTreeMap<String, String>>) -> Option<String> {
+        let name = RELEASED_MACHINES_ANNOTATION;
+        let text = annotations.and_then(|all| all.get(name))?;
+        if text.len() > MAX_RELEASED_LEN {
+            return Some(format!(
+                "the annotation {name} has more than {MAX_RELEASED_LEN} bytes, so no release has an effect"
+            ));
+        }
+        releases(text).nth(MAX_RELEASED).map(|_| {
+            format!(
+                "the annotation {name} has more than {MAX_RELEASED} releases, so only the latest {MAX_RELEASED} have \
+                 an effect"
+            )
+        })
     }
 
     /// Removes the decisions that are later than `now`, which no command writes. A floor in the future would reject
@@ -88,6 +109,17 @@ impl RevocationDecisions {
             decisions.floor = known;
         }
         decisions
+    }
+
+    /// Like [`until_or`](Self::until_or), for shared decisions. They are copied only if one of them is later than `now`.
+    #[must_use]
+    pub fn shared_until_or(self: Arc<Self>, now: SystemTime, known: u64) -> Arc<Self> {
+        let latest = now + MAX_CLOCK_DIFFERENCE;
+        let is_late = |at: &SystemTime| *at > latest;
+        if self.floor > unix_seconds(latest) || self.released.values().any(is_late) {
+            return Arc::new(Self::clone(&self).until_or(now, known));
+        }
+        self
     }
 
     /// Releases the machine from revocations up to `at`. If there are too many releases, the oldest releases are
@@ -130,6 +162,21 @@ impl RevocationDecisions {
     }
 }
 
+/// The valid entries in this list of released machines. A list that no command writes has no entries.
+fn releases(text: &str) -> impl Iterator<Item = (SystemTime, ProviderId)> {
+    let text = if text.len() > MAX_RELEASED_LEN {
+        ""
+    } else {
+        text
+    };
+    text.split_whitespace().filter_map(|one| {
+        let (machine, at) = one.rsplit_once('@')?;
+        let at = Duration::from_secs(at.parse().ok()?);
+        let at = UNIX_EPOCH.checked_add(at)?;
+        Some((at, ProviderId::parse(machine).ok()?))
+    })
+}
+
 /// The known revocation list of one workload cluster.
 ///
 /// Clones share their state. Only one cluster uses this state. By default, the list is empty, for a cluster without a
@@ -139,7 +186,7 @@ pub struct Revocations(Arc<Unshared<State>>);
 
 #[derive(Debug)]
 struct State {
-    decisions: RevocationDecisions,
+    decisions: Arc<RevocationDecisions>,
     /// `None` until the list is read.
     list: Option<Arc<KnownRevocations>>,
 }
@@ -200,7 +247,7 @@ impl RecordRevocations {
 impl Default for State {
     fn default() -> Self {
         Self {
-            decisions: RevocationDecisions::default(),
+            decisions: Arc::default(),
             list: Some(Arc::default()),
         }
     }
@@ -220,7 +267,8 @@ impl Revocations {
     }
 
     /// Replaces the operators' decisions. The change takes effect immediately.
-    pub fn decide(&self, decisions: RevocationDecisions) {
+    pub fn decide(&self, decisions: impl Into<Arc<RevocationDecisions>>) {
+        let decisions = decisions.into();
         let mut state = self.0.lock();
         if state.decisions == decisions {
             return;
@@ -287,8 +335,26 @@ impl Revocations {
     }
 
     /// The decisions.
-    pub fn decisions(&self) -> RevocationDecisions {
+    pub fn decisions(&self) -> Arc<RevocationDecisions> {
         self.0.lock().decisions.clone()
+    }
+
+    /// The lowest valid generation in the decisions or, if it is greater, in the list. A value in the list that is later
+    /// than `now` does not count. `None` if the value is unknown: after a restart, the decisions can lack a value that
+    /// the list contains, and the list has not been read yet.
+    pub fn known_floor(&self, now: SystemTime) -> Option<u64> {
+        let latest = unix_seconds(now + MAX_CLOCK_DIFFERENCE);
+        let state = self.0.lock();
+        let decided = state.decisions.floor;
+        let Some(known) = &state.list else {
+            return (decided > 0).then_some(decided);
+        };
+        let listed = known.lowest_valid_generation;
+        Some(if listed > latest {
+            decided
+        } else {
+            listed.max(decided)
+        })
     }
 }
 

@@ -75,25 +75,21 @@ impl Rules<'_> {
 
     /// Checks that the TPM does not belong to another machine that still exists.
     fn has_its_own_tpm(&self) -> Checked<()> {
-        for (other, state) in &self.facts.others.tpm_of {
-            match state {
-                HolderState::Alive => {
-                    return Err(other.record.refused(Denial::TpmOfAnotherMachine).into());
-                }
-                HolderState::Leaving => {
-                    return Err(other.record.refused(Deferral::HolderLeaving).into());
-                }
-                HolderState::Gone | HolderState::Contradicted => {}
-            }
+        let Some((name, machine, state)) = self.facts.others.tpm_of.clone() else {
+            return Ok(());
+        };
+        match state {
+            HolderState::Alive => Err(Denial::TpmOfAnotherMachine(name, machine).into()),
+            HolderState::Leaving => Err(Deferral::HolderLeaving(name, machine).into()),
+            HolderState::Gone | HolderState::Contradicted => Ok(()),
         }
-        Ok(())
     }
 
     /// Checks that the key does not belong to another machine. A copied disk contains the original machine's request,
     /// so both machines would use the same key.
     fn has_its_own_key(&self) -> Checked<()> {
-        match self.facts.others.key_of.first() {
-            Some(other) => Err(other.record.refused(Denial::KeyOfAnotherMachine).into()),
+        match self.facts.others.key_of.clone() {
+            Some((name, machine)) => Err(Denial::KeyOfAnotherMachine(name, machine).into()),
             None => Ok(()),
         }
     }
@@ -242,7 +238,7 @@ impl Rules<'_> {
     /// Checks that the requesting Node can be adopted. Without evidence, the Node must exist, and the machine must not
     /// have another record, because the adoption would retire that record.
     fn may_be_adopted(&self) -> Checked<()> {
-        if self.is_certificate_alone() && !self.facts.others.live.is_empty() {
+        if self.is_certificate_alone() && self.facts.others.live.is_some() {
             return Err(Denial::RequesterUidMissing.into());
         }
         if self.adopts()
@@ -361,8 +357,7 @@ impl Rules<'_> {
 
     /// Retires the machine's other records first, one record per step, because a machine has only one name at a time.
     fn leave_others(&self) -> Checked<()> {
-        for other in &self.facts.others.live {
-            let record = &other.record;
+        for record in self.facts.others.all_live() {
             if record.is_revoked() && !record.is_reset() {
                 return Err(identity_revoked(record).into());
             }
@@ -371,7 +366,7 @@ impl Rules<'_> {
             }
             self.may_reenrol(record)?;
         }
-        match self.facts.others.live.first() {
+        match &self.facts.others.live {
             Some(other) => Err(self.retire(other, TombstoneReason::Renamed)),
             None => Ok(()),
         }
@@ -381,10 +376,8 @@ impl Rules<'_> {
     /// machine at the same time.
     fn came_second(&self, record: &Record) -> bool {
         let order = |record: &Record| (record.opened.time, record.node_name.clone());
-        let others = self.facts.others.live.iter();
-        others
-            .map(|other| order(&other.record))
-            .any(|other| other < order(record))
+        let mut others = self.facts.others.all_live();
+        others.any(|other| order(other) < order(record))
     }
 
     fn retire(&self, stored: &Stored, reason: TombstoneReason) -> Step {

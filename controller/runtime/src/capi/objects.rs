@@ -50,6 +50,9 @@ const MAX_NAME_LEN: usize = 253;
 /// The maximum length of a stored kind: the limit that Kubernetes sets.
 const MAX_KIND_LEN: usize = 63;
 
+/// The maximum length of a stored API version, which is a DNS label. The v1beta1 definitions do not limit it.
+const MAX_VERSION_LEN: usize = 63;
+
 /// The label on a Cluster that selects one of several controllers.
 pub(crate) const WATCH_FILTER_LABEL: &str = "cluster.x-k8s.io/watch-filter";
 
@@ -182,7 +185,8 @@ impl Reference {
             }
             (None, None) => return None,
         };
-        let is_valid = is_dns_subdomain(&group) && version.as_deref().is_none_or(is_dns_label);
+        let is_version = |text: &str| text.len() <= MAX_VERSION_LEN && is_dns_label(text);
+        let is_valid = is_dns_subdomain(&group) && version.as_deref().is_none_or(is_version);
         is_valid.then_some(Self {
             group,
             version,

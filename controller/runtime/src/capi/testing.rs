@@ -18,7 +18,11 @@ use tokio::runtime::{Builder, Runtime};
 use tower::Service;
 
 use super::cache::Objects;
-use super::objects::{Cluster, Kept, Machine, MachinePool, ObjectKey, Raw, Watched as _};
+use super::objects::{
+    AnyControlPlane, BootstrapConfig, Cluster, ControlPlaneOf, InfraMachine, InfraMachinePool,
+    Kept, KubeadmControlPlane, Machine, MachineDeployment, MachinePool, MachineTemplate, ObjectKey,
+    PoolConfig, Raw, Watched as _,
+};
 use super::selection::Selection;
 use super::store::Stored;
 use crate::metrics::Metrics;
@@ -179,6 +183,34 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 /// The kept fields of the object.
 pub(super) fn kept<K: Kept>(object: Value) -> Option<K> {
     raw::<K>(object).kept().unwrap()
+}
+
+/// The length of the kept fields as text, for an object of this row in the table of hostile values. An unreadable object
+/// has no kept fields. `None` if no kind has this row.
+pub(crate) fn kept_len(row: &str, object: &Value) -> Option<usize> {
+    let len: fn(&Value) -> usize = match row {
+        "Cluster" => len_of::<Cluster>,
+        "Cluster with its control plane" => len_of::<ControlPlaneOf>,
+        "control plane of any kind" => len_of::<AnyControlPlane>,
+        "InfraMachine" => len_of::<InfraMachine>,
+        "InfraMachinePool" => len_of::<InfraMachinePool>,
+        "KubeadmConfig" => len_of::<BootstrapConfig>,
+        "KubeadmConfig of a pool" => len_of::<PoolConfig>,
+        "KubeadmConfigTemplate" => len_of::<MachineTemplate>,
+        "KubeadmControlPlane" => len_of::<KubeadmControlPlane>,
+        "Machine" => len_of::<Machine>,
+        "MachineDeployment" => len_of::<MachineDeployment>,
+        "MachinePool" => len_of::<MachinePool>,
+        _ => return None,
+    };
+    Some(len(object))
+}
+
+fn len_of<K: Kept>(object: &Value) -> usize {
+    let kept = raw::<K>(object.clone()).kept();
+    kept.ok()
+        .flatten()
+        .map_or(0, |kept| format!("{kept:?}").len())
 }
 
 fn raw<K: Kept>(object: Value) -> Raw<K> {

@@ -395,7 +395,7 @@ mod tests {
         }
 
         assert_eq!(
-            log.count(&["namespace=\"hostile\"", "too much processor time"]),
+            log.count(&["namespace=\"hostile\"", "too much CPU time"]),
             1
         );
     }

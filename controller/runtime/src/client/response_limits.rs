@@ -129,6 +129,8 @@ pub(crate) enum Excess {
     Pages(usize),
     #[error("the API server's page token is longer than {0} bytes")]
     Token(usize),
+    #[error("the version of the API server's object is longer than {0} bytes")]
+    Version(usize),
     #[error("the responses from API servers exceed the available memory")]
     Memory,
     #[error("the connections to the API servers of the namespace exceed its share of the memory")]

@@ -203,6 +203,7 @@ async fn revocations(
     let annotations = authentication.metadata.annotations.as_ref();
     let decisions = RevocationDecisions::of_annotations(annotations);
     revocations.decide(decisions.until(clock::now()));
+    notes.extend(RevocationDecisions::unread(annotations));
     match revocation::read(access.client()).await {
         Ok(list) => revocations.read(list),
         Err(error) => {

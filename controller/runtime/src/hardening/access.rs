@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::client::{CALL_DEADLINE, CONTROLLER, CallError, Pages, in_time, post};
 use crate::watch::{
     Lenient, ReadAlone, deleted, metadata_of_one, one_of, page_of, patched, readable_one_of,
-    replaced,
+    replaced, with_short_version,
 };
 
 /// The error from a call to the workload cluster. It never depends on a node.
@@ -158,7 +158,11 @@ pub(super) async fn put<K: Object>(
     let name = wanted.name_any();
     let api: Api<K> = Api::all(client.clone());
     let lenient: Api<Lenient<K>> = Api::all(client.clone());
-    let found = Box::pin(call(named::<K>("get", &name), one_of(&lenient, &name))).await?;
+    let read = async {
+        let found = one_of(&lenient, &name).await?;
+        found.map(with_short_version).transpose()
+    };
+    let found = Box::pin(call(named::<K>("get", &name), read)).await?;
     let Some(found) = found else {
         let (parameters, patch) = (PatchParams::apply(CONTROLLER), Patch::Apply(wanted));
         let made = patched(&api, &name, &parameters, &patch);
@@ -234,7 +238,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::client::ClusterAccess;
+    use crate::client::{ClusterAccess, Excess, cause};
 
     thread_local! {
         /// The number of decoded objects that currently exist.
@@ -309,6 +313,31 @@ mod tests {
 
         assert!(is_written.unwrap());
         assert_eq!(compared.get(), 1);
+    }
+
+    #[tokio::test]
+    async fn an_object_with_a_long_version_is_not_replaced() {
+        const LONGEST: usize = 16 * 1024;
+        for (len, is_replaced) in [(LONGEST, true), (LONGEST + 1, false)] {
+            let access = ClusterAccess::in_memory(move |request| async move {
+                assert!(is_replaced || request.method() == Method::GET);
+                let found = json!({"metadata": {"name": "a", "resourceVersion": "7".repeat(len)}});
+                Response::new(Full::new(Bytes::from(found.to_string())))
+            });
+            let mut wanted = Counted::default();
+            wanted.metadata.name = Some("a".to_owned());
+
+            let written = Box::pin(put(access.client(), &wanted, |_, _| false)).await;
+
+            match written {
+                Ok(is_written) => assert!(is_written && is_replaced, "{len}"),
+                Err(error) => {
+                    let excess = cause::<Excess>(&error).copied();
+                    assert_eq!(excess, Some(Excess::Version(LONGEST)), "{error}");
+                    assert!(!is_replaced, "{len}");
+                }
+            }
+        }
     }
 
     #[tokio::test]

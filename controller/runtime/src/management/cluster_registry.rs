@@ -50,19 +50,7 @@ const HANDOVER: Duration = Duration::from_secs(5);
 
 /// Serves every cluster until `stop` is ready, and then waits for their tasks.
 pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output = ()>) {
-    let mut registry = ClusterRegistry {
-        enablement: Enablement::new(shared.clone()),
-        is_listed: false,
-        shared: shared.clone(),
-        clusters: BTreeMap::new(),
-        ending: BTreeSet::new(),
-        memory: KeptMemory::default(),
-        recovery: Recovery::default(),
-        listed: BTreeSet::new(),
-        tasks: JoinSet::new(),
-        reports: Reports::default(),
-        skipped: Skipped::new("KubeletAuthentication"),
-    };
+    let mut registry = ClusterRegistry::new(shared);
     let mut events = authentications(&shared.controller).boxed();
     let metrics = &shared.controller.settings.metrics;
     let heartbeat = metrics.heartbeat("the registry of clusters", SILENCE);
@@ -109,7 +97,7 @@ struct ClusterRegistry {
     clusters: BTreeMap<ObjectKey, watch::Sender<Authentication>>,
     /// The keys whose tasks are ending, because their objects are not kept.
     ending: BTreeSet<ObjectKey>,
-    /// The memory for the objects. Objects that exceed its limit are not kept.
+    /// The memory for the objects, and for the tasks of deleted objects. Objects that exceed its limit are not kept.
     memory: KeptMemory,
     /// The lists that find objects that were not kept.
     recovery: Recovery<Lenient<KubeletAuthentication>>,
@@ -124,6 +112,22 @@ struct ClusterRegistry {
 }
 
 impl ClusterRegistry {
+    fn new(shared: &Arc<Shared>) -> Self {
+        Self {
+            enablement: Enablement::new(shared.clone()),
+            is_listed: false,
+            shared: shared.clone(),
+            clusters: BTreeMap::new(),
+            ending: BTreeSet::new(),
+            memory: KeptMemory::default(),
+            recovery: Recovery::default(),
+            listed: BTreeSet::new(),
+            tasks: JoinSet::new(),
+            reports: Reports::default(),
+            skipped: Skipped::new("KubeletAuthentication"),
+        }
+    }
+
     fn apply(&mut self, event: Event<Lenient<KubeletAuthentication>>) {
         self.enablement.something_changed();
         // A list in progress might return the objects that were not kept.
@@ -154,7 +158,7 @@ impl ClusterRegistry {
                 self.is_listed = true;
                 for (key, authentication) in &self.clusters {
                     if !self.listed.contains(&self.memory.digest(key)) {
-                        self.memory.remove(key);
+                        self.memory.deleted(key);
                         authentication.send_replace(None);
                     }
                 }
@@ -168,7 +172,7 @@ impl ClusterRegistry {
                 };
                 self.recovery.changed(&key.namespace, &key.name);
                 self.listed.remove(&self.memory.digest(&key));
-                self.memory.remove(&key);
+                self.memory.deleted(&key);
                 if let Some(authentication) = self.clusters.get(&key) {
                     authentication.send_replace(None);
                 }
@@ -307,6 +311,8 @@ impl ClusterRegistry {
             self.start(key, authentication);
         } else {
             self.clusters.remove(&key);
+            self.memory.remove(&key);
+            self.plan_list();
         }
     }
 
@@ -355,9 +361,54 @@ fn authentications(
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
+    use http_body_util::Full;
+    use hyper::Response;
+    use hyper::body::Bytes;
+    use node_attestation_core::verifier::Verifiers;
+    use serde_json::json;
     use tokio::time::{Instant, sleep};
 
     use super::*;
+    use crate::client::ClusterAccess;
+    use crate::management::Settings;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_task_of_a_deleted_object_is_counted_until_it_ends() {
+        let access = ClusterAccess::in_memory(|_| pending::<Response<Full<Bytes>>>());
+        let verifiers = |_: &KubeletAuthentication, _: &str| Verifiers::default();
+        let controller = Controller::new(&access, Settings::default(), Arc::new(verifiers));
+        let (shared, _watching) = controller.watching();
+        let seen = || -> Lenient<KubeletAuthentication> {
+            let object = json!({
+                "metadata": {"namespace": "default", "name": "prod-1"},
+                "spec": {"clusterName": "prod-1", "authorizedAttestors": ["null"]},
+            });
+            serde_json::from_value(object).unwrap()
+        };
+        let deletion = |registry: &mut ClusterRegistry, is_listed: bool| {
+            if is_listed {
+                registry.apply(Event::Init);
+                registry.apply(Event::InitDone);
+            } else {
+                registry.apply(Event::Delete(seen()));
+            }
+        };
+        for is_listed in [true, false] {
+            let mut registry = ClusterRegistry::new(&shared);
+            registry.apply(Event::Apply(seen()));
+            let used = registry.memory.used();
+            assert!(used > 0);
+
+            deletion(&mut registry, is_listed);
+
+            assert_eq!(registry.memory.used(), used);
+            assert_eq!(registry.tasks.len(), 1);
+            registry.ended(Ok(ObjectKey::new("default", "prod-1")));
+            assert_eq!(registry.memory.used(), 0);
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_hanging_cluster_delays_the_handover_by_at_most_5_seconds() {

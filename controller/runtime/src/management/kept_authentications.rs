@@ -12,6 +12,7 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kubelet_attestation::errors::shortened;
 use node_attestation_core::crd::{KubeletAuthentication, RELEASED_MACHINES_ANNOTATION, conditions};
+use node_attestation_core::ledger::{MAX_RELEASED, MAX_RELEASED_LEN};
 use serde::Serialize;
 
 use super::places::created;
@@ -29,8 +30,15 @@ const MAX_METADATA: usize = 64;
 const MAX_OWNER_TEXT: usize = 253;
 
 /// The maximum length of an annotation's value. A longer value is truncated, which has no effect because it is invalid
-/// anyway. The list of released machines can be longer: if it were truncated, machines would remain revoked.
+/// anyway.
 const MAX_ANNOTATION: usize = 512;
+
+/// The maximum length of the list of released machines. It exceeds the length of a valid list by one character, so a
+/// truncated list remains invalid.
+const MAX_LIST: usize = MAX_RELEASED_LEN + 4;
+
+/// The memory for a released machine in addition to its text, in the decisions that are read from the list.
+const RELEASED_LEN: usize = 128;
 
 /// The container's memory divided by this number is the limit for all `KubeletAuthentication`s: 128 MiB with 1 GiB. One
 /// namespace uses at most half of this memory, which is enough for 4,096 objects without lists of authorities or keys.
@@ -100,8 +108,18 @@ impl KeptAuthentication {
     fn memory(&self) -> usize {
         let copies = weight(&self.object.spec).saturating_mul(SPEC_COPIES);
         let memory = weight(&self.object).saturating_add(copies);
-        let memory = memory.saturating_add(OBJECT_LEN);
+        let memory = memory.saturating_add(OBJECT_LEN + self.decisions_memory());
         memory.checked_next_multiple_of(STEP).unwrap_or(usize::MAX)
+    }
+
+    /// The approximate memory for the decisions that are read from the list of released machines.
+    fn decisions_memory(&self) -> usize {
+        let annotations = self.object.metadata.annotations.as_ref();
+        let list = annotations.and_then(|all| all.get(RELEASED_MACHINES_ANNOTATION));
+        list.map_or(0, |list| {
+            let released = list.split_whitespace().take(MAX_RELEASED).count();
+            list.len() + released * RELEASED_LEN
+        })
     }
 }
 
@@ -115,12 +133,15 @@ fn lean(metadata: ObjectMeta) -> ObjectMeta {
     let annotations = metadata.annotations.map(|annotations| {
         let used = annotations.into_iter().filter(|(key, _)| is_used(key));
         let used = used.take(MAX_METADATA).map(|(key, value)| {
-            let is_list = key == RELEASED_MACHINES_ANNOTATION;
-            let is_short = is_list || value.len() <= MAX_ANNOTATION;
-            let value = if is_short {
+            let longest = if key == RELEASED_MACHINES_ANNOTATION {
+                MAX_LIST
+            } else {
+                MAX_ANNOTATION
+            };
+            let value = if value.len() <= longest {
                 value
             } else {
-                shortened(&value, MAX_ANNOTATION).to_owned()
+                shortened(&value, longest).to_owned()
             };
             (key, value)
         });
@@ -199,7 +220,8 @@ pub(super) struct KeptMemory {
 
 #[derive(Debug, Default)]
 struct OfNamespace {
-    /// The kept objects by name, with their creation times and their memory.
+    /// The kept objects by name, with their creation times and their memory. Includes the tasks of deleted objects, with
+    /// the earliest time.
     kept: BTreeMap<String, (i64, usize)>,
     /// The kept objects by age.
     by_age: BTreeSet<(i64, String)>,
@@ -284,12 +306,24 @@ impl KeptMemory {
             let bytes = self.remove(other);
             self.leave_out(other, bytes);
         }
+        self.count(key, created, bytes);
+        Put { is_kept, displaced }
+    }
+
+    fn count(&mut self, key: &ObjectKey, created: i64, bytes: usize) {
         self.all += bytes;
         let namespace = self.namespaces.entry(key.namespace.clone()).or_default();
         namespace.bytes += bytes;
         namespace.kept.insert(key.name.clone(), (created, bytes));
-        namespace.by_age.insert(age);
-        Put { is_kept, displaced }
+        namespace.by_age.insert((created, key.name.clone()));
+    }
+
+    /// Counts the task of a deleted object instead of the object, until [`remove`](Self::remove). The task can last as
+    /// long as the Cluster exists. No object displaces it, because it releases the Cluster.
+    pub(super) fn deleted(&mut self, key: &ObjectKey) {
+        if self.remove(key) > 0 {
+            self.count(key, i64::MIN, STEP);
+        }
     }
 
     /// Drops a kept object, even though there is memory for it.
@@ -306,7 +340,7 @@ impl KeptMemory {
         self.left_out += 1;
     }
 
-    /// Removes an object. Returns its memory if it was kept.
+    /// Removes an object, or the task of a deleted object. Returns its memory if it was kept.
     pub(super) fn remove(&mut self, key: &ObjectKey) -> usize {
         let digest = self.digest(key);
         let Some(namespace) = self.namespaces.get_mut(&key.namespace) else {
@@ -365,6 +399,12 @@ impl KeptMemory {
         let due = self.namespaces.iter();
         let due = due.filter(move |(_, namespace)| is_due(namespace));
         due.map(|(name, _)| name.as_str())
+    }
+
+    /// The memory that is counted.
+    #[cfg(test)]
+    pub(super) const fn used(&self) -> usize {
+        self.all
     }
 
     #[cfg(test)]

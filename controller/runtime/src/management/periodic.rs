@@ -26,7 +26,7 @@ mod tokens;
 mod unknown;
 
 use inspection::{Counted, Inspection, count, refusal};
-use nodes::{Unrecorded, exempt_nodes, nodes_named, without_identity};
+use nodes::{Unaccounted, Unrecorded, exempt_nodes, nodes_named, without_identity};
 pub(super) use parts::PartError;
 use parts::{PART_DEADLINE, cut, part, part_within};
 pub(super) use revocation_list::OfCluster;
@@ -285,6 +285,8 @@ impl PeriodicTasks {
         }
         let (exempt, records) = (&self.admission.exempt, self.records().await.ok());
         let unrecorded = Unrecorded::of(exempt, &self.inventory, records.as_ref()).await;
+        // The calls below can take minutes. Deleted records must not stay in memory in the meantime.
+        drop(records);
         health.exempt = Some(unrecorded.exempt.len());
         let has_tombstones = counted.is_some_and(|counted| counted.has_tombstones);
         let without = if has_tombstones || !self.is_enforcing() || self.enforces_now() {
@@ -399,26 +401,51 @@ impl PeriodicTasks {
     /// The result contains at most [`nodes::MAX_WITHOUT`] listed Nodes. If `with_retired` is set, it also contains the
     /// Nodes of all retired records.
     async fn without_record(&self, with_retired: bool) -> Result<BTreeSet<String>, PartError> {
+        let mut without = self.machines_without_record().await?;
+        let unaccounted = |names| self.unaccounted(names);
+        without.extend(nodes_named(self.access.client(), with_retired, unaccounted).await?);
+        Ok(without)
+    }
+
+    /// The Nodes of Machines without a live record, except exempt Nodes.
+    async fn machines_without_record(&self) -> Result<BTreeSet<String>, PartError> {
         let records = self.records().await?;
         let exempt = self.admission.exempt.iter();
         let mut accounted_for: BTreeSet<&str> = exempt.map(NodeName::as_str).collect();
-        let (mut retired, mut pace) = (BTreeSet::new(), Pace::default());
+        let mut pace = Pace::default();
         for stored in &*records {
-            let name = stored.record.node_name.as_str();
             if stored.record.is_live() {
-                accounted_for.insert(name);
-            } else {
-                retired.insert(name);
+                accounted_for.insert(stored.record.node_name.as_str());
             }
             pace.step().await;
         }
         let unaccounted = |name: &str| !accounted_for.contains(name);
         // A Node can be missing temporarily, while a cluster starts or while the Node's instance is stopped.
         let of_machines = self.inventory.nodes_without(unaccounted).await;
-        let mut without = of_machines.map_err(|error| PartError::of(&error))?;
-        let retired = with_retired.then_some(&retired);
-        without.extend(nodes_named(self.access.client(), retired, unaccounted).await?);
-        Ok(without)
+        of_machines.map_err(|error| PartError::of(&error))
+    }
+
+    /// The Nodes among `names` that have no live record, and are not exempt.
+    ///
+    /// The records are read again for each page of Nodes. A tenant's API server can delay the next page, and deleted
+    /// records must not stay in memory in the meantime.
+    async fn unaccounted(&self, names: Vec<String>) -> Result<Unaccounted, PartError> {
+        let records = self.records().await?;
+        let mut unaccounted: Unaccounted = names.into_iter().map(|name| (name, false)).collect();
+        for node in &self.admission.exempt {
+            unaccounted.remove(node.as_str());
+        }
+        let mut pace = Pace::default();
+        for stored in &*records {
+            let name = stored.record.node_name.as_str();
+            if stored.record.is_live() {
+                unaccounted.remove(name);
+            } else if let Some(is_retired) = unaccounted.get_mut(name) {
+                *is_retired = true;
+            }
+            pace.step().await;
+        }
+        Ok(unaccounted)
     }
 }
 

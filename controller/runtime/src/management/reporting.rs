@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Shared;
 use super::condition_events::ConditionEvents;
-use super::future_floor;
+use super::future_floor::FutureFloor;
 use super::infra_cluster::InfraCluster;
 use super::kept_authentications::KeptAuthentication;
 use super::status_writer::StatusWriter;
@@ -33,8 +33,8 @@ pub(super) struct Report {
     pub(super) infra_cluster: Option<Reference>,
     /// The conditions that the verifiers report.
     pub(super) attestors: Vec<ConditionReport>,
-    /// The lowest valid generation that is in effect.
-    pub(super) floor: u64,
+    /// The lowest valid generation that is in effect. `None` if it is unknown.
+    pub(super) floor: Option<u64>,
 }
 
 /// The reports about one cluster. Dropping this value ends a write in progress.
@@ -57,6 +57,7 @@ struct Writers {
     status: StatusWriter,
     infra_cluster: InfraCluster,
     condition_events: ConditionEvents,
+    future_floor: FutureFloor,
 }
 
 impl Reporting {
@@ -71,6 +72,7 @@ impl Reporting {
                 key.clone(),
             ),
             condition_events: ConditionEvents::default(),
+            future_floor: FutureFloor::default(),
         };
         Self {
             writers: Some(Box::new(writers)),
@@ -140,6 +142,7 @@ impl Writers {
         let Self {
             shared,
             condition_events,
+            future_floor,
             ..
         } = &mut *self;
         let to = (&shared.controller.management, &shared.condition_events);
@@ -150,7 +153,7 @@ impl Writers {
             &*shared.status_writes,
             &shared.condition_events,
         );
-        Box::pin(future_floor::replace(to, &authentication, floor, latest)).await;
+        Box::pin(future_floor.replace(to, &authentication, floor, latest)).await;
         (self, again)
     }
 }

@@ -9,9 +9,7 @@ use futures::future::FutureExt as _;
 use kubelet_attestation::backoff::Backoff;
 use node_attestation_core::cluster_line;
 use node_attestation_core::crd::KubeletAuthenticationStatus;
-use node_attestation_core::ledger::{
-    Absences, MISSING_MACHINE_TIMEOUT, Records as _, RevocationDecisions, Revocations,
-};
+use node_attestation_core::ledger::{Absences, MISSING_MACHINE_TIMEOUT, Records as _, Revocations};
 use node_attestation_core::rate_limit::Rate;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -286,7 +284,7 @@ impl Supervisor {
             status,
             infra_cluster: infra_cluster.filter(|_| self.running.is_some()),
             attestors,
-            floor: self.revocations.decisions().floor,
+            floor: self.revocations.known_floor(now()),
         });
     }
 
@@ -299,12 +297,12 @@ impl Supervisor {
             return ClusterPhase::Stopped(NotReady::TooManyClusters(self.place.limit()));
         }
         self.absences.allow(allowed_retirements(authentication));
-        let annotations = authentication.metadata.annotations.as_ref();
-        let known = self.revocations.decisions().floor;
-        let decisions = RevocationDecisions::of_annotations(annotations).until_or(now(), known);
-        self.revocations.decide(decisions);
         let controller = &self.shared.controller;
         let turn = self.parsing.turn().await;
+        let decisions = self.parsed.decisions(authentication);
+        let known = self.revocations.decisions().floor;
+        self.revocations
+            .decide(decisions.shared_until_or(now(), known));
         let inputs = Inputs {
             authentication,
             sources: &self.sources,
@@ -371,6 +369,7 @@ impl Supervisor {
         health.signer_unused = service.signer_unused;
         let outdated = self.sources.outdated_messages(&self.key.name);
         health.failed.extend(outdated);
+        health.failed.extend(self.parsed.unread_releases());
         let management = &self.shared.controller.management;
         if let Some(own) = OwnSecret::of(&self.sources, management, &self.key.namespace) {
             let kubeconfig = &service.kubeconfig;

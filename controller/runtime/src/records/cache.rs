@@ -46,7 +46,7 @@ pub(super) struct Cache {
     /// The number of changes so far.
     changes: watch::Sender<u64>,
     watched: Arc<Watched>,
-    /// Not shared: only this cluster uses this lock.
+    /// The last copy, until the next change. Not shared: only this cluster uses this lock.
     copy: Unshared<Option<Snapshot>>,
 }
 
@@ -213,11 +213,14 @@ impl Cache {
             pace.steps(PAGE).await;
         }
         let records: AllRecords = records.into();
-        // If a record changed during the copy, the next call copies the records again.
-        *self.copy.lock() = Some(Snapshot {
-            changes,
-            records: records.clone(),
-        });
+        let mut copy = self.copy.lock();
+        // If a record changed during the copy, the next call copies the records again. Then nothing would drop this copy.
+        if *self.changes.borrow() == changes {
+            *copy = Some(Snapshot {
+                changes,
+                records: records.clone(),
+            });
+        }
         records
     }
 
@@ -297,9 +300,13 @@ impl Cache {
         })
     }
 
+    /// Notes a change. Drops the copy, which is outdated, because it would keep removed records in memory that no limit
+    /// counts. The next copy might never be made.
     fn changed(&self) {
         self.changes
             .send_modify(|changes| *changes = changes.wrapping_add(1));
+        let outdated = self.copy.lock().take();
+        drop(outdated);
     }
 }
 

@@ -22,8 +22,9 @@ use node_attestation_core::crd::{KubeletAuthentication, NodeIdentity, RevokedNod
 use serde::de::{DeserializeOwned, Error as _};
 use zeroize::Zeroizing;
 
+use super::steps::{MAX_VERSION_LEN, is_short_version};
 use super::{Lenient, MetadataOf, NoFields, ReadAlone, Unreadable, read_alone};
-use crate::client::on_behalf_of;
+use crate::client::{Excess, on_behalf_of};
 
 read_alone! {
     "CertificateSigningRequest" => CertificateSigningRequest,
@@ -76,6 +77,19 @@ where
     R: Resource + Clone + Debug,
 {
     if_exists(required_one_of(api, name).await)
+}
+
+/// Returns the object. Its version is short enough to be kept during the next call, to which a tenant's API server might
+/// never respond.
+///
+/// # Errors
+///
+/// Returns an error if the version is longer than the version of a watch can be.
+pub(crate) fn with_short_version<K, R>(object: Lenient<K, R>) -> kube::Result<Lenient<K, R>> {
+    let version = object.metadata.resource_version.as_deref();
+    let is_short = version.is_none_or(is_short_version);
+    let excess = || Error::Service(Excess::Version(MAX_VERSION_LEN).into());
+    is_short.then_some(object).ok_or_else(excess)
 }
 
 /// Reads the cluster-scoped object with this name. `None` if it does not exist. The call waits in the queue of the

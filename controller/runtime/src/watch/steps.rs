@@ -26,7 +26,12 @@ const MARGIN: Duration = Duration::from_secs(5);
 
 /// The maximum length of a version. Versions are numbers. A watch keeps the version as long as it is open, and a
 /// tenant's API server can send megabytes.
-const MAX_VERSION_LEN: usize = 16 * 1024;
+pub(super) const MAX_VERSION_LEN: usize = 16 * 1024;
+
+/// Whether a version is short enough to be kept during a call.
+pub(crate) const fn is_short_version(version: &str) -> bool {
+    version.len() <= MAX_VERSION_LEN
+}
 
 /// The timeout for a watch without a configured timeout, as in kube.
 const DEFAULT_TIMEOUT: u32 = 290;
@@ -189,7 +194,7 @@ where
         let is_given = |text: &String| !text.is_empty();
         let version = page.metadata.resource_version.filter(is_given);
         let next = page.metadata.continue_.filter(is_given);
-        let is_too_long = |text: &String| text.len() > MAX_VERSION_LEN;
+        let is_too_long = |text: &String| !is_short_version(text);
         let has_none = version.is_none() && next.is_none();
         if has_none || version.as_ref().is_some_and(is_too_long) {
             return failed(watcher::Error::NoResourceVersion);
@@ -248,7 +253,7 @@ where
                 (version_of(&object), Some(Event::Delete(object)))
             }
         };
-        if version.is_empty() || version.len() > MAX_VERSION_LEN {
+        if version.is_empty() || !is_short_version(&version) {
             return failed(watcher::Error::NoResourceVersion);
         }
         let is_first = watch.is_continued && !watch.is_heard;

@@ -1,13 +1,11 @@
 //! The authorities for endorsement key certificates.
 
 use kubelet_attestation::ensure;
-use x509_parser::certificate::{Validity, X509Certificate};
-use x509_parser::extensions::ParsedExtension;
+use x509_parser::certificate::Validity;
 use x509_parser::time::ASN1Time;
 
-use super::EK_CERTIFICATE;
 use super::checks::{Checks, TooManyChecks};
-use super::extension::pass_over;
+use super::link::{Link, key_id};
 use super::name::{date, name, text};
 use super::signature::{AuthorityKey, NotSigned, SUPPORTED};
 use super::unfit::Unfit;
@@ -79,8 +77,8 @@ impl Authority {
     }
 
     /// Whether this authority has the name of the certificate's issuer.
-    pub(super) fn is_named_by(&self, certificate: &X509Certificate<'_>) -> bool {
-        self.subject == certificate.issuer().as_raw()
+    pub(super) fn is_named_by(&self, certificate: &Link) -> bool {
+        self.subject == certificate.issuer
     }
 
     /// Checks that this authority, which has the issuer's name in `certificate`, signed the certificate and was allowed
@@ -91,11 +89,11 @@ impl Authority {
     /// Returns an error if the request needs too many signature checks.
     pub(super) async fn issued(
         &self,
-        certificate: &X509Certificate<'_>,
+        certificate: &Link,
         (below, now): (u32, ASN1Time),
         checks: &mut Checks<'_>,
     ) -> Result<Result<(), NotIssued>, TooManyChecks> {
-        let signed = self.key.signed(certificate, checks).await?;
+        let signed = self.key.signed(&certificate.signature, checks).await?;
         Ok(signed
             .map_err(NotIssued::NotSigned)
             .and_then(|()| begun(&self.validity, now))
@@ -111,8 +109,8 @@ impl Authority {
 ///
 /// Returns an error if the request needs too many signature checks.
 pub(super) async fn issued(
-    authority: &X509Certificate<'_>,
-    certificate: &X509Certificate<'_>,
+    authority: &Link,
+    certificate: &Link,
     (below, now): (u32, ASN1Time),
     checks: &mut Checks<'_>,
 ) -> Result<Result<(), NotIssued>, TooManyChecks> {
@@ -120,42 +118,21 @@ pub(super) async fn issued(
     let permitted = usable(authority)
         .map_err(NotIssued::Unfit)
         .and_then(|(key, most)| permits(most, below).map(|()| key))
-        .and_then(|key| begun(authority.validity(), now).map(|()| key));
+        .and_then(|key| begun(&authority.validity, now).map(|()| key));
     let key = match permitted {
         Ok(key) => key,
         Err(why) => return Ok(Err(why)),
     };
-    let signed = key.signed(certificate, checks).await?;
+    let signed = key.signed(&certificate.signature, checks).await?;
     Ok(signed
         .map_err(NotIssued::NotSigned)
-        .and_then(|()| not_ended(authority.validity(), now)))
+        .and_then(|()| not_ended(&authority.validity, now)))
 }
 
 /// Returns the key and the path length constraint of an authority in the evidence.
-fn usable(authority: &X509Certificate<'_>) -> Result<(AuthorityKey, Option<u32>), Unfit> {
-    authority
-        .extensions_map()
-        .map_err(|_| Unfit::DuplicateExtension)?;
-    let (mut is_authority, mut signs, mut most) = (false, false, None);
-    for extension in authority.extensions() {
-        let parsed = extension.parsed_extension();
-        if let ParsedExtension::BasicConstraints(constraints) = parsed {
-            is_authority = constraints.ca;
-            most = constraints.path_len_constraint;
-        } else if let ParsedExtension::KeyUsage(usage) = parsed {
-            signs = usage.key_cert_sign();
-        } else if let ParsedExtension::ExtendedKeyUsage(usage) = parsed {
-            if !usage.any && !usage.other.contains(&EK_CERTIFICATE) {
-                return Err(Unfit::UsageOfAuthority);
-            }
-        } else {
-            pass_over(extension)?;
-        }
-    }
-    ensure!(is_authority, Unfit::NotAnAuthority);
-    ensure!(signs, Unfit::DoesNotSign);
-    let key = AuthorityKey::read(authority.public_key()).map_err(Unfit::Key)?;
-    Ok((key, most))
+fn usable(authority: &Link) -> Result<(AuthorityKey, Option<u32>), Unfit> {
+    let most = authority.path_len.clone()?;
+    Ok((authority.key()?, most))
 }
 
 fn permits(most: Option<u32>, below: u32) -> Result<(), NotIssued> {
@@ -177,26 +154,4 @@ fn not_ended(validity: &Validity, now: ASN1Time) -> Result<(), NotIssued> {
         return Err(NotIssued::Expired(date(validity.not_after)));
     }
     Ok(())
-}
-
-/// The identifier of the certificate's key.
-pub(super) fn key_id<'a>(certificate: &'a X509Certificate<'_>) -> Option<&'a [u8]> {
-    let mut extensions = certificate.iter_extensions();
-    extensions.find_map(|extension| {
-        let ParsedExtension::SubjectKeyIdentifier(id) = extension.parsed_extension() else {
-            return None;
-        };
-        Some(id.0)
-    })
-}
-
-/// The identifier of the issuer's key in the certificate.
-pub(super) fn issuer_key_id<'a>(certificate: &'a X509Certificate<'_>) -> Option<&'a [u8]> {
-    let mut extensions = certificate.iter_extensions();
-    extensions.find_map(|extension| {
-        let ParsedExtension::AuthorityKeyIdentifier(id) = extension.parsed_extension() else {
-            return None;
-        };
-        id.key_identifier.as_ref().map(|id| id.0)
-    })
 }

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use kubelet_attestation::errors::shortened;
 use x509_parser::der_parser::oid;
 use x509_parser::extensions::{ParsedExtension, PolicyInformation, X509Extension};
 use x509_parser::oid_registry::Oid;
 
+use super::name::MAX_LEN;
 use super::unfit::Unfit;
 
 /// `id-qt-cps` and `id-qt-unotice` (RFC 5280, 4.2.1.4).
@@ -31,7 +33,7 @@ pub(super) fn pass_over(extension: &X509Extension<'_>) -> Result<(), Unfit> {
     } else {
         "an unknown"
     };
-    let oid = extension.oid.to_string();
+    let oid = shortened(&extension.oid.to_string(), MAX_LEN).to_owned();
     Err(Unfit::Extension { what, oid })
 }
 

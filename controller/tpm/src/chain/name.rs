@@ -6,7 +6,7 @@ use x509_parser::time::ASN1Time;
 use x509_parser::x509::X509Name;
 
 /// The maximum length of a name in a message, in characters. Vendors' names have fewer than 100 characters.
-const MAX_LEN: usize = 160;
+pub(super) const MAX_LEN: usize = 160;
 
 /// A name in quotation marks.
 pub(super) fn name(name: &X509Name<'_>) -> String {

@@ -8,6 +8,7 @@ use aws_lc_rs::signature::{
     VerificationAlgorithm,
 };
 use kubelet_attestation::ensure;
+use kubelet_attestation::errors::shortened;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::objects::{oid_registry, oid2sn};
 use x509_parser::oid_registry::{
@@ -20,6 +21,7 @@ use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 use super::checks::{Checks, TooManyChecks};
+use super::name::MAX_LEN;
 
 /// An authority's public key of a supported type.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,49 +98,35 @@ impl AuthorityKey {
         Ok(Self { kind, bytes })
     }
 
-    /// Checks that this key signed the certificate.
+    /// Checks that this key created the signature.
     ///
     /// # Errors
     ///
     /// Returns an error if the request needs too many signature checks.
     pub(super) async fn signed(
         &self,
-        certificate: &X509Certificate<'_>,
+        signature: &Signature,
         checks: &mut Checks<'_>,
     ) -> Result<Result<(), NotSigned>, TooManyChecks> {
-        let (verifies_with, algorithm) = match self.algorithm(certificate) {
+        let (verifies_with, algorithm) = match self.algorithm(signature) {
             Ok(found) => found,
             Err(why) => return Ok(Err(why)),
         };
         let verify = || {
-            let signature = &certificate.signature_value.data;
             let key = UnparsedPublicKey::new(verifies_with, &self.bytes);
-            key.verify(certificate.tbs_certificate.as_ref(), signature)
+            key.verify(&signature.signed, &signature.value)
         };
         let verified = checks.run(verify).await?;
         Ok(verified.map_err(|_| NotSigned::Invalid(algorithm)))
     }
 
-    /// Returns the algorithm of the certificate's signature, with its name, if this key could have created the
-    /// signature.
+    /// Returns the algorithm of the signature, with its name, if this key could have created the signature.
     fn algorithm(
         &self,
-        certificate: &X509Certificate<'_>,
+        signature: &Signature,
     ) -> Result<(&'static dyn VerificationAlgorithm, String), NotSigned> {
-        let outer = &certificate.signature_algorithm;
-        // Only the inner algorithm identifier is covered by the signature.
-        let inner = &certificate.tbs_certificate.signature;
-        let algorithm = name_of(outer.oid());
-        if outer != inner {
-            return Err(NotSigned::TwoAlgorithms {
-                outer: algorithm,
-                inner: name_of(inner.oid()),
-            });
-        }
-        let mut accepted = ACCEPTED.iter();
-        let Some((_, is_rsa, digest)) = accepted.find(|(oid, _, _)| oid == outer.oid()) else {
-            return Err(NotSigned::Algorithm(algorithm));
-        };
+        let (oid, is_rsa, digest) = signature.algorithm.clone()?;
+        let algorithm = name_of(oid);
         if *is_rsa != (self.kind == Kind::Rsa) {
             return Err(NotSigned::KeyOfAnotherKind {
                 key: self.kind.to_string(),
@@ -147,6 +135,47 @@ impl AuthorityKey {
         }
         Ok((digest(self.kind.algorithms()), algorithm))
     }
+}
+
+/// The signature of a certificate.
+#[derive(Debug)]
+pub(super) struct Signature {
+    /// The signed part of the certificate.
+    signed: Vec<u8>,
+    value: Vec<u8>,
+    algorithm: Result<&'static Accepted, NotSigned>,
+}
+
+impl Signature {
+    pub(super) fn of(certificate: &X509Certificate<'_>) -> Self {
+        Self {
+            signed: certificate.tbs_certificate.as_ref().to_vec(),
+            value: certificate.signature_value.data.to_vec(),
+            algorithm: accepted(certificate),
+        }
+    }
+
+    /// The number of kept bytes.
+    #[cfg(test)]
+    pub(super) const fn bytes(&self) -> usize {
+        self.signed.len() + self.value.len()
+    }
+}
+
+/// Returns the algorithm of the certificate's signature.
+fn accepted(certificate: &X509Certificate<'_>) -> Result<&'static Accepted, NotSigned> {
+    let outer = &certificate.signature_algorithm;
+    // Only the inner algorithm identifier is covered by the signature.
+    let inner = &certificate.tbs_certificate.signature;
+    if outer != inner {
+        return Err(NotSigned::TwoAlgorithms {
+            outer: name_of(outer.oid()),
+            inner: name_of(inner.oid()),
+        });
+    }
+    let mut accepted = ACCEPTED.iter();
+    let found = accepted.find(|(oid, _, _)| oid == outer.oid());
+    found.ok_or_else(|| NotSigned::Algorithm(name_of(outer.oid())))
 }
 
 /// The signature algorithms for one key type.
@@ -194,9 +223,11 @@ static P521: Algorithms = Algorithms {
 /// Selects the algorithm that uses one digest.
 type Digest = fn(&'static Algorithms) -> &'static dyn VerificationAlgorithm;
 
-/// The accepted signature algorithms. Each entry contains the algorithm, a flag that is true for RSA keys, and the
-/// digest. SHA-1 is not accepted.
-static ACCEPTED: [(Oid<'static>, bool, Digest); 6] = [
+/// An accepted signature algorithm: its OID, a flag that is true for RSA keys, and its digest.
+type Accepted = (Oid<'static>, bool, Digest);
+
+/// The accepted signature algorithms. SHA-1 is not accepted.
+static ACCEPTED: [Accepted; 6] = [
     (OID_PKCS1_SHA256WITHRSA, true, |of| of.sha256),
     (OID_PKCS1_SHA384WITHRSA, true, |of| of.sha384),
     (OID_PKCS1_SHA512WITHRSA, true, |of| of.sha512),
@@ -214,7 +245,8 @@ fn bits_of(number: &[u8]) -> usize {
     significant.len().saturating_mul(8).saturating_sub(unused)
 }
 
-/// The name of an algorithm, or its OID.
+/// The name of an algorithm, or its OID. A certificate can contain an OID of any length.
 fn name_of(oid: &Oid<'_>) -> String {
-    oid2sn(oid, oid_registry()).map_or_else(|_| oid.to_id_string(), str::to_owned)
+    let text = || shortened(&oid.to_id_string(), MAX_LEN).to_owned();
+    oid2sn(oid, oid_registry()).map_or_else(|_| text(), str::to_owned)
 }

@@ -3,6 +3,7 @@
 mod encodings;
 mod intermediates;
 mod limits;
+mod memory;
 mod vendors;
 
 use std::sync::{Arc, LazyLock};

@@ -7,7 +7,7 @@ use kubelet_attestation::ensure;
 use super::{RecordLedger, unavailable};
 use crate::ledger::records::Stored;
 use crate::ledger::revocations::KnownRevocations;
-use crate::ledger::rules::{Others, can_recover};
+use crate::ledger::rules::{HolderState, Others, can_recover};
 use crate::ledger::{Claim, Claimant, Record};
 use crate::refusal::{Refusal, Unavailable};
 use crate::verifier::Assurance;
@@ -71,15 +71,18 @@ impl RecordLedger {
             let has_tpm = record.holder.has_tpm_of(identity) && !record.is_reset();
             if !is_own(record) {
                 if record.opened.key == claim.key && !claim.is_of_machine(&record.holder) {
-                    others.key_of.push(fresh.clone());
+                    let holder = || record.refused(|name, machine| (name, machine));
+                    others.key_of.get_or_insert_with(holder);
                 }
             } else if self.is_of_claimant(claim, record).await? {
-                others.live.push(fresh);
+                others.add_live(fresh);
                 continue;
             }
-            if has_tpm {
+            if has_tpm && others.tpm_of.is_none() {
                 let state = self.holder_state(&record.holder).await?;
-                others.tpm_of.push((fresh, state));
+                if matches!(state, HolderState::Alive | HolderState::Leaving) {
+                    others.tpm_of = Some(record.refused(|name, machine| (name, machine, state)));
+                }
             }
         }
         Ok(others)

@@ -2,10 +2,13 @@ use futures::executor::block_on;
 
 use super::others::MAX_LIVE;
 use crate::crd::TombstoneReason;
-use crate::ledger::{Adoption, LedgerPolicy, Records as _};
+use crate::identifiers::KeyDigest;
+use crate::ledger::rules::{HolderState, Others};
+use crate::ledger::{Adoption, Claim, LedgerPolicy, Record, Records as _, RequestRef};
 use crate::refusal::Refusal;
 use crate::testing::faulty_records::Fault;
 use crate::testing::records::{LONGEST, World, at, claim, insecure, name, policy, provider_id};
+use crate::verifier::{Assurance, AttestedIdentity, Identity};
 
 mod order;
 
@@ -115,4 +118,73 @@ fn a_recovery_with_more_than_64_records_of_its_uid_waits() {
     assert_eq!(waits(1), "LedgerUnavailable");
     // The rules deny this generation without the records.
     assert_eq!(denied(u64::MAX), "FormerCertificate");
+}
+
+/// Adds a copy of the record of `n1` under this name.
+fn add(world: &World, node: &str, change: impl FnOnce(&mut Record)) {
+    let mut record = world.record("n1");
+    record.node_name = name(node);
+    change(&mut record);
+    block_on(world.records.create(&record)).unwrap();
+}
+
+/// The other records that this claim keeps while it reads them.
+fn others_of(world: &World, claim: &Claim) -> Others {
+    let ledger = world.ledger();
+    let revoked = ledger.revocations.known().unwrap();
+    block_on(ledger.others(claim, None, &revoked, at(1))).unwrap()
+}
+
+#[test]
+fn a_claim_keeps_the_texts_of_one_record_of_its_machine() {
+    let world = World::held(policy());
+    for node in ["o1", "o2"] {
+        add(&world, node, |record| {
+            record.holder.instance = Some("i-1".to_owned());
+            record.opened.stale_node = Some("a node".to_owned());
+        });
+    }
+
+    let others = others_of(&world, &claim("m1", "n9", 2, 1));
+
+    let first = others.live.unwrap().record;
+    assert_eq!(first, world.record(first.node_name.as_str()));
+    assert_eq!(others.more_live.len(), 2);
+    for kept in others.more_live {
+        let mut stored = world.record(kept.node_name.as_str());
+        stored.holder.instance = None;
+        stored.holder.machine_name = None;
+        stored.opened.request = RequestRef::default();
+        stored.opened.stale_node = None;
+        assert_eq!(kept, stored);
+    }
+}
+
+#[test]
+fn a_claim_keeps_one_other_holder_of_its_tpm_and_of_its_key() {
+    let world = World::held(policy());
+    let tpm = Some(KeyDigest::of(b"ek"));
+    // Only the Machine `m2` exists.
+    for (node, machine) in [("a1", "m8"), ("a2", "m2"), ("a3", "m9")] {
+        add(&world, node, |record| {
+            record.holder.provider_id = provider_id(machine);
+            record.holder.machine_name = Some(machine.to_owned());
+            record.holder.endorsement_key = tpm;
+        });
+    }
+    let identity = Identity {
+        endorsement_key: tpm,
+        ..Identity::of(provider_id("m3"))
+    };
+    let claim = Claim {
+        assurance: Assurance::Attested(AttestedIdentity::vouched(identity)),
+        ..claim("m3", "n3", 1, 1)
+    };
+
+    let others = others_of(&world, &claim);
+
+    let of_tpm = (name("a2"), provider_id("m2"), HolderState::Alive);
+    assert_eq!(others.tpm_of, Some(of_tpm));
+    assert_eq!(others.key_of, Some((name("a1"), provider_id("m8"))));
+    assert_eq!(world.denied(&claim, 1).reason(), "TpmOfAnotherMachine");
 }

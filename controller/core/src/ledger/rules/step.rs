@@ -34,20 +34,40 @@ pub(in crate::ledger) struct Facts<'a> {
     pub(in crate::ledger) now: SystemTime,
 }
 
-/// The other records that are relevant to a claim, from the store.
+/// The other records that are relevant to a claim, from the store. A request can wait for minutes while it reads them,
+/// so only the values that the rules use are kept.
 #[derive(Debug, Default)]
 pub(in crate::ledger) struct Others {
-    /// Live records of the machine under other names.
-    pub(in crate::ledger) live: Vec<Stored>,
-    /// Live records of other machines with the claimant's TPM, and the states of these machines.
-    pub(in crate::ledger) tpm_of: Vec<(Stored, HolderState)>,
-    /// Live records of other machines with the key of the claim.
-    pub(in crate::ledger) key_of: Vec<Stored>,
+    /// The first live record of the machine under another name. It is retired next.
+    pub(in crate::ledger) live: Option<Box<Stored>>,
+    /// The following live records of the machine, without the texts that no rule reads.
+    pub(in crate::ledger) more_live: Vec<Record>,
+    /// The first live record of another existing machine with the claimant's TPM, and the state of this machine.
+    pub(in crate::ledger) tpm_of: Option<(NodeName, ProviderId, HolderState)>,
+    /// The first live record of another machine with the key of the claim.
+    pub(in crate::ledger) key_of: Option<(NodeName, ProviderId)>,
     /// Whether another name has a live or retired record for the claimant's identity, which means that the claim
     /// renames the machine. This field can only prevent a denial, so cached data is sufficient.
     pub(in crate::ledger) was_known: bool,
     /// Whether another name has a record with the UID of the certificate that recovers a record.
     pub(in crate::ledger) has_uid: bool,
+}
+
+impl Others {
+    /// Adds a live record of the machine under another name.
+    pub(in crate::ledger) fn add_live(&mut self, stored: Stored) {
+        if self.live.is_none() {
+            self.live = Some(Box::new(stored));
+        } else {
+            self.more_live.push(stored.record.without_texts());
+        }
+    }
+
+    /// The live records of the machine under other names.
+    pub(in crate::ledger) fn all_live(&self) -> impl Iterator<Item = &Record> {
+        let first = self.live.iter().map(|stored| &stored.record);
+        first.chain(&self.more_live)
+    }
 }
 
 /// The state of a record's holder in the inventory.

@@ -8,6 +8,8 @@ use kubelet_attestation::backoff::Backoff;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::watch::is_short_version;
+
 /// The lifetime of a token that is not extended again: longer than an update of the controller, and shorter than a
 /// night.
 pub const TTL: Duration = Duration::from_hours(6);
@@ -142,7 +144,8 @@ struct TokenData {
 }
 
 impl TokenSecret {
-    /// The Secret, and the state of its token. `None` if it is not a token or cannot be decoded.
+    /// The Secret, and the state of its token. `None` if it is not a token or cannot be decoded, or if its version is so
+    /// long that it could not be kept while the Secret is written.
     pub(super) fn parse(text: &str) -> Option<(Self, Life)> {
         let mut secret: Self = serde_json::from_str(text).ok()?;
         // The label also shows extensions by a previous process, whose tokens this process must expire.
@@ -163,7 +166,9 @@ impl TokenSecret {
                 life(end)
             }
         };
-        (secret.kind == SECRET_TYPE).then_some((secret, life))
+        let is_token = secret.kind == SECRET_TYPE;
+        let is_short = is_short_version(&secret.metadata.resource_version);
+        (is_token && is_short).then_some((secret, life))
     }
 
     /// The lifetime of a pool's token after its next extension.

@@ -75,6 +75,17 @@ fn a_secret_that_is_not_a_token_or_has_no_valid_expiry_is_ignored() {
 }
 
 #[test]
+fn a_token_with_a_long_version_is_not_kept() {
+    let mut text: Value =
+        serde_json::from_str(&secret(SECRET_TYPE, Some("2026-01-01T00:00:00Z"))).unwrap();
+    for (len, is_kept) in [(16 * 1024, true), (16 * 1024 + 1, false)] {
+        text["metadata"]["resourceVersion"] = json!("7".repeat(len));
+        let token = TokenSecret::parse(&text.to_string());
+        assert_eq!(token.is_some(), is_kept, "{len}");
+    }
+}
+
+#[test]
 fn a_token_expiry_patch_is_rfc3339_and_has_the_resource_version() {
     let text = secret(SECRET_TYPE, Some("1970-01-01T01:00:00Z"));
     let (found, life) = TokenSecret::parse(&text).unwrap();

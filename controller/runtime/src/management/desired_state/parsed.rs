@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
 use kubelet_attestation::names::Audience;
+use node_attestation_core::ledger::RevocationDecisions;
 use node_attestation_core::signer::ExternalKey;
 use node_attestation_core::verifier::ParsedSettings;
 use sha2::{Digest as _, Sha256};
@@ -27,6 +28,7 @@ pub(in crate::management) struct Parsed {
     ca: Last<Values, ParsedCa>,
     kubeconfig: Last<Values, ParsedKubeconfig>,
     spec: Last<Spec, ParsedSpec>,
+    decisions: Last<Annotations, ParsedDecisions>,
     /// The settings for the verifiers. The verifiers themselves are stored only while the cluster is served, because
     /// they use a share of the memory.
     pub(super) of_attestors: Option<ParsedSettings>,
@@ -54,6 +56,12 @@ pub(super) struct ParsedKubeconfig {
 pub(super) struct ParsedSpec {
     pub(super) checked: Result<CheckedSpec, InvalidSpec>,
     pub(super) digest: [u8; 32],
+}
+
+/// The annotations with the decisions about revocations.
+struct ParsedDecisions {
+    decisions: Arc<RevocationDecisions>,
+    unread: Option<String>,
 }
 
 impl Parsed {
@@ -119,6 +127,28 @@ impl Parsed {
         })
     }
 
+    /// Parses the decisions in the annotations on this object.
+    pub(in crate::management) fn decisions(
+        &mut self,
+        authentication: &Arc<KeptAuthentication>,
+    ) -> Arc<RevocationDecisions> {
+        let parsed = self.decisions.get(Annotations(authentication.clone()), || {
+            let annotations = authentication.metadata.annotations.as_ref();
+            ParsedDecisions {
+                decisions: Arc::new(RevocationDecisions::of_annotations(annotations)),
+                unread: RevocationDecisions::unread(annotations),
+            }
+        });
+        parsed.decisions.clone()
+    }
+
+    /// Returns the warning about releases that are not read.
+    pub(in crate::management) fn unread_releases(&self) -> Option<String> {
+        let (_, parsed) = self.decisions.known.as_ref()?;
+        let why = parsed.unread.as_ref()?;
+        Some(format!("read the released machines: {why}"))
+    }
+
     /// Drops the CA, which contains the key.
     pub(super) fn forget_ca(&mut self) {
         self.ca.known = None;
@@ -132,7 +162,7 @@ impl Parsed {
     /// The number of parsed objects.
     #[cfg(test)]
     pub(in crate::management) fn count(&self) -> usize {
-        self.ca.parses + self.kubeconfig.parses + self.spec.parses
+        self.ca.parses + self.kubeconfig.parses + self.spec.parses + self.decisions.parses
     }
 }
 
@@ -188,6 +218,16 @@ struct Spec(Arc<KeptAuthentication>);
 impl PartialEq for Spec {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0) || self.0.spec == other.0.spec
+    }
+}
+
+/// The annotations on a `KubeletAuthentication`.
+struct Annotations(Arc<KeptAuthentication>);
+
+impl PartialEq for Annotations {
+    fn eq(&self, other: &Self) -> bool {
+        let (one, other) = (&self.0, &other.0);
+        Arc::ptr_eq(one, other) || one.metadata.annotations == other.metadata.annotations
     }
 }
 

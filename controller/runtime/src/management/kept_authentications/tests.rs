@@ -4,6 +4,7 @@ use node_attestation_core::crd::{
     AWS_ACCOUNT_ANNOTATION, EndorsementKeys, KubeletAuthenticationSpec,
     KubeletAuthenticationStatus, TpmSettings, WORKLOAD_UID_ANNOTATION,
 };
+use node_attestation_core::ledger::RevocationDecisions;
 
 use super::*;
 
@@ -64,18 +65,58 @@ fn owner_references_with_overlong_texts_are_not_kept() {
     }
 }
 
-#[test]
-fn long_annotations_are_truncated_except_the_released_machines() {
+/// The object with this list of released machines.
+fn releasing(list: String) -> KubeletAuthentication {
     let mut object = plain();
-    let long = "a".repeat(100_000);
-    let annotations = [WORKLOAD_UID_ANNOTATION, RELEASED_MACHINES_ANNOTATION];
-    let annotations = annotations.map(|name| (name.to_owned(), long.clone()));
-    object.metadata.annotations = Some(annotations.into());
+    let list = (RELEASED_MACHINES_ANNOTATION.to_owned(), list);
+    object.metadata.annotations = Some([list].into());
+    object
+}
+
+#[test]
+fn long_annotations_are_truncated() {
+    let mut object = releasing("a".repeat(300_000));
+    let annotations = object.metadata.annotations.get_or_insert_default();
+    annotations.insert(WORKLOAD_UID_ANNOTATION.to_owned(), "a".repeat(100_000));
 
     let kept = kept(object).annotations.unwrap();
 
     assert_eq!(kept[WORKLOAD_UID_ANNOTATION].len(), MAX_ANNOTATION);
-    assert_eq!(kept[RELEASED_MACHINES_ANNOTATION], long);
+    assert_eq!(kept[RELEASED_MACHINES_ANNOTATION].len(), MAX_LIST);
+}
+
+#[test]
+fn a_truncated_list_of_released_machines_remains_invalid() {
+    let spaces = " ".repeat(MAX_RELEASED_LEN - 7);
+    let short = releasing(format!("a://m@5{spaces}"));
+    assert_eq!(kept(short.clone()).annotations, short.metadata.annotations);
+
+    // The limit is inside a character.
+    for padding in 0..4 {
+        let (spaces, characters) = (" ".repeat(padding), "\u{1f512}".repeat(50_000));
+
+        let kept = kept(releasing(format!("a://m@5 {spaces}{characters}")));
+
+        let annotations = kept.annotations.as_ref();
+        let decisions = RevocationDecisions::of_annotations(annotations);
+        assert_eq!(decisions, RevocationDecisions::default());
+        let unread = RevocationDecisions::unread(annotations).unwrap();
+        assert!(unread.ends_with("so no release has an effect"), "{unread}");
+    }
+}
+
+#[test]
+fn the_counted_memory_includes_the_releases_that_are_read() {
+    let memory = |count: usize| {
+        let releases = (0..count).map(|number| format!("a://{number}@0 "));
+        KeptAuthentication::new(releasing(releases.collect())).memory()
+    };
+
+    let (none, most) = (memory(0), memory(MAX_RELEASED));
+
+    assert!(most >= none + MAX_RELEASED * RELEASED_LEN, "{most}");
+    // Other releases count only with their text.
+    assert!(memory(MAX_RELEASED + 1000) <= most + 2 * STEP, "{most}");
 }
 
 fn condition(of: &str, message: String) -> Condition {
@@ -202,6 +243,36 @@ fn an_unchanged_object_is_not_displaced() {
     assert_eq!(put_all(&mut memory, "c", 0..20), 20);
 
     assert_eq!(memory.left_out(), left_out);
+}
+
+#[test]
+fn a_deleted_object_counts_until_its_task_ends() {
+    let mut memory = memory_for(16);
+    memory.put(&key("a", 0), &object(0, STEP));
+    assert!(memory.all > STEP);
+    memory.deleted(&key("a", 0));
+    assert_eq!(memory.all, STEP);
+    memory.deleted(&key("a", 0));
+    assert_eq!(memory.all, STEP, "a list without the object");
+    assert_eq!(put_all(&mut memory, "a", 1..8), 7);
+
+    let put = memory.put(&key("a", 8), &object(8, 0));
+    assert!(!put.is_kept && !memory.is_list_due());
+    let older = memory.put(&key("a", -1), &object(-1, 0));
+    assert_eq!(older.displaced, [key("a", 7)], "the task is not displaced");
+
+    memory.remove(&key("a", 0));
+    assert!(memory.is_list_due());
+    assert!(memory.put(&key("a", 7), &object(7, 0)).is_kept);
+    assert_eq!(memory.all, 8 * STEP);
+
+    // An object that is created again replaces the task.
+    memory.deleted(&key("a", 7));
+    assert!(memory.put(&key("a", 7), &object(7, 0)).is_kept);
+    assert_eq!(memory.all, 8 * STEP);
+    // An object that was not kept has no task.
+    memory.deleted(&key("a", 8));
+    assert_eq!((memory.all, memory.left_out()), (8 * STEP, 0));
 }
 
 #[test]

@@ -70,7 +70,8 @@ pub(super) async fn compare(
     let Some(authentication) = call(readable_one_of(&api, &key.name)).await? else {
         return Ok(());
     };
-    let known = RevocationDecisions::of_annotations(Some(authentication.annotations())).until(now);
+    let read = RevocationDecisions::of_annotations(Some(authentication.annotations()));
+    let known = read.until_or(now, revocations.decisions().floor);
     let has_records = known.workload_uid.is_none() && has_records.await?;
     let lines = ClusterLines::of(key);
     let (decisions, annotations) = decided((known, has_records), identity, &lines, now);
@@ -316,6 +317,32 @@ mod tests {
         });
         assert_eq!(*patched, [expected]);
         assert_eq!(revocations.decisions().floor, 30);
+    }
+
+    #[tokio::test]
+    async fn a_floor_in_the_future_does_not_hide_the_known_floor_in_a_comparison() {
+        // The second Cluster has another workload cluster, which was created at time 30.
+        for (uid, expected) in [("b", 20), ("a", 30)] {
+            let annotations = json!({
+                WORKLOAD_UID_ANNOTATION: uid,
+                LOWEST_VALID_GENERATION_ANNOTATION: "9999999999",
+            });
+            let (management, _) = api_server(200, authentication(&annotations));
+            let (workload, _) = api_server(200, namespace("b"));
+            let key = ObjectKey::new("default", "prod-1");
+            let revocations = Revocations::unread();
+            revocations.decide(RevocationDecisions {
+                floor: 20,
+                ..RevocationDecisions::default()
+            });
+
+            let (client, management) = (workload.client(), (management.client(), &key));
+            compare(client, management, unneeded(), &revocations, at(50))
+                .await
+                .unwrap();
+
+            assert_eq!(revocations.decisions().floor, expected, "{uid}");
+        }
     }
 
     #[tokio::test]

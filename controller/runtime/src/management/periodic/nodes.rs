@@ -1,6 +1,6 @@
 //! The names of a workload cluster's Nodes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
@@ -30,31 +30,35 @@ const MAX_EXEMPT_NAMED: usize = 16;
 /// message contains only a few Nodes.
 pub(super) const MAX_WITHOUT: usize = 1000;
 
-/// The names of Nodes that `wanted` accepts: at most [`MAX_WITHOUT`] names, and all names in `retired`, if it is set.
-pub(super) async fn nodes_named(
+/// The Nodes on a page that have no live record and are not exempt. The value is whether the Node has a retired record.
+pub(super) type Unaccounted = BTreeMap<String, bool>;
+
+/// The names of the Nodes that `unaccounted` selects on each page: at most [`MAX_WITHOUT`] names and, if `with_retired`
+/// is set, all names that have a retired record.
+pub(super) async fn nodes_named<F>(
     client: &Client,
-    retired: Option<&BTreeSet<&str>>,
-    wanted: impl Fn(&str) -> bool,
-) -> Result<BTreeSet<String>, PartError> {
+    with_retired: bool,
+    unaccounted: impl Fn(Vec<String>) -> F,
+) -> Result<BTreeSet<String>, PartError>
+where
+    F: Future<Output = Result<Unaccounted, PartError>>,
+{
     let api: Api<MetadataOf<Node>> = Api::all(client.clone());
     let mut page = ListParams::default().limit(NODES_A_PAGE);
     let mut found = BTreeSet::new();
-    let is_retired = |name: &str| retired.is_some_and(|retired| retired.contains(name));
     for _ in 0..MAX_PAGES {
         let nodes = part(metadata_page_of(&api, &page)).await?;
-        let names = nodes
-            .items
-            .into_iter()
-            .filter_map(|node| node.metadata.name)
-            .filter(|name| name.len() <= MAX_NAME_LEN);
-        for name in names.filter(|name| wanted(name)) {
+        let names = nodes.items.into_iter();
+        let names = names.filter_map(|node| node.metadata.name);
+        let names = names.filter(|name| name.len() <= MAX_NAME_LEN).collect();
+        for (name, is_retired) in unaccounted(names).await? {
             // A tenant's API server can return any number of names, and the list can take hours.
-            if found.len() < MAX_WITHOUT || is_retired(&name) {
+            if found.len() < MAX_WITHOUT || with_retired && is_retired {
                 found.insert(name);
             }
         }
         match nodes.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) if retired.is_some() || found.len() < MAX_WITHOUT => {
+            Some(next) if with_retired || found.len() < MAX_WITHOUT => {
                 page = page.continue_token(&next);
             }
             Some(_) | None => return Ok(found),

@@ -205,6 +205,8 @@ impl RevocationList {
             Some(known) => known,
             None => Wanted::read(&records, longest, now).boxed().await,
         };
+        // A tenant's API server can delay the calls below. Deleted records must not stay in memory in the meantime.
+        drop(records);
         let (records, beyond) = (wanted.list.clone(), wanted.left_out);
         self.wanted = Some(wanted);
         let floor = revocations.decisions().floor;

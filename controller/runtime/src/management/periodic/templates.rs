@@ -11,6 +11,7 @@ impl PeriodicTasks {
         let found = async {
             let records = self.records().await?;
             let recorded = Recorded::of(&records).await;
+            drop(records);
             let found = self.inventory.without_plugin(&recorded).await;
             found.map_err(|error| PartError::of(&error))
         };

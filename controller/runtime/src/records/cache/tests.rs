@@ -1,4 +1,7 @@
+use std::pin::pin;
+
 use futures::executor::block_on;
+use futures::future::FutureExt as _;
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::identifiers::RecordUid;
 use node_attestation_core::ledger::Record;
@@ -97,6 +100,53 @@ fn unchanged_records_are_not_copied_again() {
     let second = all(&cache);
     assert_eq!(second.len(), 301);
     assert!(Arc::ptr_eq(&first[0], &second[0]));
+}
+
+/// Changes of the only record, `a`.
+const CHANGES: [fn(&Cache); 3] = [
+    |cache| cache.put("a", Ok(Arc::new(stored("m2", 2, None)))),
+    |cache| cache.remove("a"),
+    |cache| cache.replace(State::default()),
+];
+
+#[test]
+fn a_changed_record_is_not_kept_by_the_last_copy() {
+    for change in CHANGES {
+        let cache = Cache::new("default", Arc::default());
+        let record = Arc::new(stored("m1", 1, None));
+        let known = Arc::downgrade(&record);
+        cache.put("a", Ok(record));
+        assert_eq!(all(&cache).len(), 1);
+        assert!(known.upgrade().is_some());
+
+        change(&cache);
+
+        assert!(known.upgrade().is_none());
+    }
+}
+
+#[test]
+fn a_record_that_changes_during_a_copy_is_not_kept_by_it() {
+    for change in CHANGES {
+        let cache = Cache::new("default", Arc::default());
+        let record = Arc::new(stored("m1", 1, None));
+        let known = Arc::downgrade(&record);
+        cache.put("a", Ok(record));
+        for number in 0..2 * PAGE.max(pace::PAGE) {
+            let other = Arc::new(stored("m3", 3, None));
+            cache.put(&format!("b{number}"), Ok(other));
+        }
+        {
+            let mut copying = pin!(cache.all());
+            assert!(copying.as_mut().now_or_never().is_none());
+            change(&cache);
+            let copied = block_on(copying);
+            assert!(known.upgrade().is_some());
+            drop(copied);
+        }
+
+        assert!(known.upgrade().is_none());
+    }
 }
 
 #[test]

@@ -5,12 +5,16 @@ use hyper::Response;
 use hyper::body::Bytes;
 use kube::api::ApiResource;
 use kube::core::GroupVersionKind;
-use serde_json::{Value, json};
+use node_attestation_core::crd::BOOTSTRAP_TOKEN_ANNOTATION;
+use serde_json::{Map, Value, json};
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
+use crate::capi::NODE_ATTESTED;
 use crate::client::{ClusterAccess, NamedBy};
-use crate::testing::{hostile_values, long_text, many_values, with_each_value};
+use crate::testing::{
+    hostile_values, long_text, many_values, with_each_text_long, with_each_value,
+};
 use crate::watch::oversized::hides_no_other;
 use crate::watch::{Custom, KindTable};
 use crate::{capi, management, nodes};
@@ -18,6 +22,8 @@ use crate::{capi, management, nodes};
 /// A valid object.
 fn good(name: &str) -> Value {
     let time = "2026-01-01T00:00:00Z";
+    let bootstrap =
+        |kind: &str| json!({"apiGroup": "bootstrap.cluster.x-k8s.io", "kind": kind, "name": "a"});
     let mut object = match name {
         "CertificateSigningRequest" => {
             let condition = json!({"type": "Approved", "status": "True"});
@@ -26,7 +32,16 @@ fn good(name: &str) -> Value {
                 "status": {"conditions": [condition]},
             })
         }
-        "Cluster" => json!({"spec": {"controlPlaneEndpoint": {"host": "a", "port": 6443}}}),
+        "Cluster" => json!({"spec": {
+            "controlPlaneEndpoint": {"host": "a", "port": 6443},
+            "clusterNetwork": {"services": {"cidrBlocks": ["10.96.0.0/12"]}},
+            "infrastructureRef": {"apiGroup": "g", "kind": "K", "name": "n"},
+            "controlPlaneRef": {"apiGroup": "g", "kind": "K", "name": "n"},
+            "topology": {"variables": [{
+                "name": "kubeletAuthentication",
+                "value": {"enabled": true, "authorizedAttestors": ["aws"]},
+            }]},
+        }}),
         "Cluster with its control plane" => json!({"spec": {"controlPlaneRef": {
             "apiGroup": "g", "kind": "K", "name": "n", "namespace": "a",
         }}}),
@@ -51,7 +66,10 @@ fn good(name: &str) -> Value {
         }
         "Event" => json!({"eventTime": null, "regarding": {"name": "a"}, "note": "text"}),
         "InfraMachine" => json!({"spec": {"providerID": "generic:///rack/m1"}}),
-        "InfraMachinePool" => json!({"spec": {"providerIDList": ["generic:///rack/m1"]}}),
+        "InfraMachinePool" => json!({
+            "spec": {"providerIDList": ["generic:///rack/m1"]},
+            "status": {"infrastructureMachineKind": "K"},
+        }),
         "KubeadmConfig" => json!({"spec": {
             "initConfiguration": {"nodeRegistration": {"name": "first"}},
             "joinConfiguration": {
@@ -73,13 +91,34 @@ fn good(name: &str) -> Value {
         }
         "Lease" => json!({"spec": {"holderIdentity": "a", "renewTime": "2026-01-01T00:00:00.0Z"}}),
         "Lease of a node" => json!({"spec": {"renewTime": "2026-01-01T00:00:00.0Z"}}),
-        "Machine" => json!({"spec": {"clusterName": "c", "providerID": "generic:///rack/m1"}}),
-        "MachineDeployment" => json!({"spec": {"template": {"spec": {"bootstrap": {
-            "configRef": {"kind": "KubeadmConfigTemplate", "name": "a", "apiGroup": "g"},
-        }}}}}),
-        "MachinePool" => {
-            json!({"spec": {"clusterName": "c", "providerIDList": ["generic:///rack/m1"]}})
+        "Machine" => {
+            let condition = json!([{
+                "type": NODE_ATTESTED, "status": "True", "reason": "r", "message": "m",
+                "lastTransitionTime": time,
+            }]);
+            json!({
+                "spec": {
+                    "clusterName": "c", "providerID": "generic:///rack/m1",
+                    "bootstrap": {"configRef": bootstrap("KubeadmConfig"), "dataSecretName": "d"},
+                    "infrastructureRef": {"apiGroup": "g", "kind": "K", "name": "n"},
+                },
+                "status": {
+                    "addresses": [{"type": "InternalDNS", "address": "m1.example.com"}],
+                    "nodeRef": {"name": "m1"}, "conditions": condition,
+                    "v1beta2": {"conditions": condition},
+                },
+            })
         }
+        "MachineDeployment" => json!({"spec": {"template": {"spec": {"bootstrap": {
+            "configRef": bootstrap("KubeadmConfigTemplate"),
+        }}}}}),
+        "MachinePool" => json!({"spec": {
+            "clusterName": "c", "providerIDList": ["generic:///rack/m1"],
+            "template": {"spec": {
+                "bootstrap": {"configRef": bootstrap("KubeadmConfig")},
+                "infrastructureRef": {"apiGroup": "g", "kind": "K", "name": "n"},
+            }},
+        }}),
         "metadata" => json!({}),
         "Namespace" => json!({"spec": {"finalizers": ["kubernetes"]}}),
         "Node" => json!({
@@ -110,8 +149,14 @@ fn good(name: &str) -> Value {
     };
     object["metadata"] = json!({
         "name": "n", "namespace": "a", "uid": "u", "resourceVersion": "7", "labels": {"a": "b"},
-        "annotations": {"a": "b"}, "creationTimestamp": time, "generation": 1,
-        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}],
+        "annotations": {
+            "a": "b", BOOTSTRAP_TOKEN_ANNOTATION: "abcdef",
+            "attestation.cluster.x-k8s.io/authorized-attestors": "aws",
+        },
+        "creationTimestamp": time, "generation": 1,
+        "ownerReferences": [{
+            "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool", "name": "n", "uid": "u",
+        }],
         "finalizers": ["a/b"],
     });
     object
@@ -164,6 +209,87 @@ impl KindTable for Tried {
     }
 }
 
+/// The length of a long text: longer than [`MAX_KEPT`].
+const LONG: usize = 16 * 1024;
+
+/// The maximum length of the kept fields of an object with one long text. Cluster API's definitions do not limit each
+/// text, unlike the definitions of this project.
+const MAX_KEPT: usize = 4096;
+
+/// The metadata that the management cluster's API server creates, or whose length it limits.
+const VALIDATED: [&str; 5] = [
+    "/metadata/labels",
+    "/metadata/name",
+    "/metadata/namespace",
+    "/metadata/resourceVersion",
+    "/metadata/uid",
+];
+
+/// The same object with references as in the contract v1beta1.
+fn in_v1beta1(object: &Value) -> Value {
+    match object {
+        Value::Object(fields) => {
+            let fields = fields.iter();
+            let fields = fields.map(|(name, value)| (name.clone(), in_v1beta1(value)));
+            let mut fields: Map<String, Value> = fields.collect();
+            if let Some(group) = fields.remove("apiGroup") {
+                let version = format!("{}/v1beta1", group.as_str().unwrap());
+                fields.insert("apiVersion".to_owned(), json!(version));
+            }
+            Value::Object(fields)
+        }
+        Value::Array(items) => items.iter().map(in_v1beta1).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => object.clone(),
+    }
+}
+
+/// The same object, before it has a provider ID.
+fn without_provider_id(mut object: Value) -> Value {
+    if let Some(Value::Object(spec)) = object.get_mut("spec") {
+        spec.remove("providerID");
+    }
+    object
+}
+
+/// The names of the rows.
+#[derive(Default)]
+struct Names(Vec<&'static str>);
+
+impl KindTable for Names {
+    fn row<K: ReadAlone>(&mut self, name: &'static str) {
+        self.0.push(name);
+    }
+}
+
+/// Puts a long text into each place of an object that is kept as long as it exists.
+#[derive(Default)]
+struct LongTexts {
+    /// The names of the rows whose kept fields were measured.
+    measured: Vec<&'static str>,
+}
+
+impl KindTable for LongTexts {
+    fn row<K: ReadAlone>(&mut self, name: &'static str) {
+        let good = good(name);
+        if capi::kept_len(name, &good).is_none() {
+            // This project defines the kind, a limit counts its memory, or the call that reads it also drops it.
+            return;
+        }
+        let long = "a".repeat(LONG);
+        let mut forms = vec![in_v1beta1(&good), good];
+        forms.extend(forms.clone().into_iter().map(without_provider_id));
+        forms.dedup();
+        for object in forms {
+            for (place, hostile) in with_each_text_long(&object, &long) {
+                let is_validated = VALIDATED.iter().any(|one| place.starts_with(one));
+                let len = capi::kept_len(name, &hostile).unwrap();
+                assert!(is_validated || len < MAX_KEPT, "{name}: {place}: {len}");
+            }
+        }
+        self.measured.push(name);
+    }
+}
+
 /// Tests each kind in a list and in a watch.
 struct Listed(Runtime);
 
@@ -207,6 +333,17 @@ fn a_hostile_value_makes_only_its_object_unreadable() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), all, "a name has two rows");
+}
+
+#[test]
+fn a_long_text_in_any_place_is_not_kept() {
+    let mut long = LongTexts::default();
+    let mut of_cluster_api = Names::default();
+
+    each(&mut long);
+
+    capi::each_read_alone(&mut of_cluster_api);
+    assert_eq!(long.measured, of_cluster_api.0);
 }
 
 fn api(object: &Value) -> Api<Secret> {

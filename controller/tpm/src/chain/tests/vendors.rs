@@ -333,7 +333,7 @@ fn of_several_cas_with_one_name_the_signing_ca_is_reported() {
     let p256 = spki(Kind::P256);
     let issued = vendors::infineon_expired_without_key_id(&p256);
     let (_, parsed) = X509Certificate::from_der(&issued.certificate).unwrap();
-    assert_eq!(issuer_key_id(&parsed), None);
+    assert_eq!(Link::of(&parsed).issuer_key_id, None);
     let name = "IFX TPM EK Intermediate CA 01";
     let [one, two] = [(); 2].map(|()| vendors::by_root(&p256, name).root_pem());
     for required in [

@@ -1,9 +1,11 @@
 //! Tests of machines that can be listed only by their host, and not by name.
 
 use std::collections::BTreeMap;
+use std::sync::{OnceLock, Weak};
 
 use node_attestation_core::crd::LateProviderIds;
 use node_attestation_core::crd::conditions::{ConditionReport, ConditionStatus};
+use node_attestation_core::verifier::platform::KeyKind;
 use node_attestation_runtime::capi::ObjectKey;
 
 use super::*;
@@ -312,4 +314,48 @@ fn late_provider_ids_are_accepted_only_with_the_setting() {
     case.settings.late_provider_ids = LateProviderIds::Allow;
 
     assert!(case.verifier().accepts_late_provider_ids());
+}
+
+/// A list that only requests keep, and a platform that checks whether its caller keeps the list.
+#[derive(Debug, Default)]
+struct Replaced(OnceLock<Weak<KeyList>>);
+
+#[async_trait::async_trait]
+impl KeyLists for Replaced {
+    async fn read(&self) -> Result<Arc<[Arc<KeyList>]>, Unavailable> {
+        let read = list("rack-1", &[]);
+        self.0.set(Arc::downgrade(&read)).unwrap();
+        Ok(Arc::new([read]))
+    }
+
+    fn report(&self) -> ConditionReport {
+        report_without_lists(false)
+    }
+}
+
+#[async_trait::async_trait]
+impl Platform for Replaced {
+    async fn endorsement_key(
+        &self,
+        _provider_id: &ProviderId,
+        _kind: KeyKind,
+    ) -> Result<Option<KeyDigest>, Unavailable> {
+        let list = self.0.get().unwrap();
+        assert!(list.upgrade().is_none(), "the request keeps the list");
+        Ok(Some(digest(&machine())))
+    }
+}
+
+#[test]
+fn a_request_that_waits_for_the_platform_keeps_no_key_list() {
+    let case = || {
+        let replaced: Arc<Replaced> = Arc::default();
+        let mut case = Case::of_nobody();
+        case.lists = Some(replaced.clone());
+        case.platform = replaced;
+        case
+    };
+
+    case().challenge(&GOOD.enrolment);
+    case().proves(&GOOD.response);
 }

@@ -18,5 +18,5 @@ async fn secrets_above_the_concurrency_limit_wait() {
     settle().await;
 
     assert_eq!(bed.server.watched("secrets").len(), MAX_SECRETS);
-    assert_eq!(log.count(&["WARN", "there are too many"]), 1);
+    assert_eq!(log.count(&["WARN", "too many Secrets"]), 1);
 }

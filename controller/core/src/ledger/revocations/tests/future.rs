@@ -49,6 +49,36 @@ fn a_floor_in_the_future_does_not_replace_the_known_floor() {
 }
 
 #[test]
+fn the_known_floor_is_also_read_from_the_list_of_the_workload_cluster() {
+    let latest = unix_seconds(at(2) + DIFFERENCE);
+    let known = |decided: u64, listed: Option<u64>| {
+        let revocations = Revocations::unread();
+        if let Some(floor) = listed {
+            revocations.read(RevokedNodeCredentialsSpec {
+                lowest_valid_generation: floor,
+                ..RevokedNodeCredentialsSpec::default()
+            });
+        }
+        revocations.decide(RevocationDecisions {
+            floor: decided,
+            ..RevocationDecisions::default()
+        });
+        revocations.known_floor(at(2))
+    };
+
+    // After a restart, the annotation contains only the value in the future.
+    assert_eq!(known(0, None), None);
+    assert_eq!(known(0, Some(7)), Some(7));
+    assert_eq!(known(0, Some(0)), Some(0));
+    assert_eq!(known(7, None), Some(7));
+    assert_eq!(known(7, Some(9)), Some(9));
+    assert_eq!(known(9, Some(7)), Some(9));
+    // The workload cluster is not trusted to set a value in the future.
+    assert_eq!(known(7, Some(latest)), Some(latest));
+    assert_eq!(known(7, Some(latest + 1)), Some(7));
+}
+
+#[test]
 fn a_floor_above_every_possible_generation_rejects_no_certificate() {
     let world = World::held(policy());
     let decisions = RevocationDecisions {

@@ -1,6 +1,6 @@
 //! Tests of reconciliations that do not parse objects, because no object has changed.
 
-use node_attestation_core::crd::KubeletAuthenticationStatus;
+use node_attestation_core::crd::{KubeletAuthenticationStatus, RELEASED_MACHINES_ANNOTATION};
 use node_attestation_core::signer::testing::parsed_keys;
 
 use super::*;
@@ -161,4 +161,38 @@ fn attestor_settings_are_kept_while_the_cluster_exists() {
 
     assert_eq!(why.reason(), "ClusterNotFound");
     assert_eq!(Arc::strong_count(&settings), 2);
+}
+
+#[test]
+fn unchanged_decisions_are_parsed_once() {
+    let (mut world, mut parsed) = (world(), Parsed::default());
+    let annotate = |world: &mut World, list: &str| {
+        let annotation = (RELEASED_MACHINES_ANNOTATION.to_owned(), list.to_owned());
+        world.authentication.metadata.annotations = Some([annotation].into());
+    };
+    annotate(&mut world, "a://m@5");
+    let mut decide = |world: &World| {
+        let before = parsed.count();
+        let authentication = Arc::new(KeptAuthentication::new(world.authentication.clone()));
+        let decisions = parsed.decisions(&authentication);
+        let count = parsed.count() - before;
+        (decisions, parsed.unread_releases(), count)
+    };
+    let (first, unread, count) = decide(&world);
+    assert_eq!((first.released.len(), unread, count), (1, None, 1));
+
+    touch(&mut world);
+    let (second, unread, count) = decide(&world);
+    assert!(Arc::ptr_eq(&second, &first));
+    assert_eq!((unread, count), (None, 0));
+
+    let releases = (0..301).map(|number| format!("a://{number}@5 "));
+    annotate(&mut world, &releases.collect::<String>());
+    let (third, unread, count) = decide(&world);
+    assert_eq!((third.released.len(), count), (300, 1));
+    let expected = format!(
+        "read the released machines: the annotation {RELEASED_MACHINES_ANNOTATION} has more than 300 releases, so \
+         only the latest 300 have an effect"
+    );
+    assert_eq!(unread, Some(expected));
 }

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::sync::Arc;
 
 use http_body_util::{BodyExt as _, Full};
@@ -12,7 +13,7 @@ use node_attestation_core::log_lines::Unlimited;
 use node_attestation_core::testing::records::{World, at, name, policy};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::time::advance;
+use tokio::time::{advance, timeout};
 use tracing::Level;
 
 use super::*;
@@ -77,6 +78,22 @@ async fn publish(
     let records = world.records.all().await.unwrap();
     list.publish(access.client(), (records, &world.ledger()), at(1))
         .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hanging_read_of_the_revocation_list_keeps_no_records() {
+    let access = ClusterAccess::in_memory(|_| pending::<Response<Full<Bytes>>>());
+    let world = world();
+    let records = world.records.all().await.unwrap();
+    let known = Arc::downgrade(&records);
+    let (mut list, ledger) = (RevocationList::default(), world.ledger());
+
+    let publishing = list.publish(access.client(), (records, &ledger), at(1));
+    let mut publishing = Box::pin(publishing);
+    let waited = timeout(Duration::from_secs(1), &mut publishing).await;
+
+    assert!(waited.is_err());
+    assert!(known.upgrade().is_none());
 }
 
 #[tokio::test(start_paused = true)]
