@@ -1,8 +1,4 @@
-//! Tests of the chain of checks: an embedder tries to bypass it.
-//!
-//! Each case is one bypass, which is tried at every link. `as_meant.rs` is the valid counterpart of all cases, and
-//! compiles. It is a module here instead of a case, because every dependency would be compiled again for a case that
-//! runs.
+//! Tests of the chain of checks: an embedder that tries to bypass a check must not compile.
 
 #[path = "chain/as_meant.rs"]
 mod as_meant;
