@@ -9,7 +9,7 @@ use super::network::Network;
 /// The API server's port on a machine.
 const API_SERVER: u16 = 6443;
 
-/// The servers of a forwarder, which uses the first server that responds.
+/// The servers behind a forwarder. The forwarder uses the first server that responds.
 pub(super) type Servers = Arc<Mutex<Vec<Server>>>;
 
 #[derive(Debug, Clone)]

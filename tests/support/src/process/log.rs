@@ -10,8 +10,7 @@ const TAIL_LINES: usize = 25;
 const TAIL_BYTES: u64 = 16 * 1024;
 
 /// The log file of a process, to which a restarted process appends.
-///
-/// Displays its tail.
+/// When it is displayed, it shows its tail.
 #[derive(Debug, Clone)]
 pub struct Log {
     path: PathBuf,
