@@ -1,4 +1,5 @@
 //! A linker script that places the functions of a cached run next to each other.
+//!
 //! A page fault maps the 64 KiB around the page. In the default order, the functions of a cached run are spread over
 //! the whole program, so half of the program becomes resident.
 

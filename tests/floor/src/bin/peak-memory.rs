@@ -1,6 +1,8 @@
 //! Runs the program that its arguments name, and writes the program's peak memory (KiB) and CPU time (microseconds) to
-//! stderr. The peak memory of a child includes the memory of its parent at the start. Therefore, the parent is a
-//! separate, small program.
+//! stderr.
+//!
+//! The peak memory of a child includes the memory of its parent at the start. Therefore, the parent is a separate,
+//! small program.
 
 use std::process::{Command, ExitCode, Stdio};
 

@@ -33,6 +33,7 @@ const SEED: &str = "/var/lib/cloud/seed/nocloud";
 
 impl MachineBuilder {
     /// Makes cloud-init run this user data at boot, after all other programs have started.
+    ///
     /// The instance's metadata contains its name (`local-hostname` and `instance-id`) and the entries of the argument
     /// `metadata`, which can override the name.
     ///

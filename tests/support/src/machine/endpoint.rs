@@ -58,8 +58,8 @@ impl Endpoint {
         self.address
     }
 
-    /// Adds the machine's API server after the servers that the endpoint already has. It is used while the machine
-    /// runs.
+    /// Adds the machine's API server after the servers that the endpoint already has. The endpoint uses this server while
+    /// the machine runs.
     pub fn lead_to(&self, machine: &Machine) {
         let server = Server {
             address: SocketAddr::from((machine.address(), API_SERVER)),

@@ -10,7 +10,8 @@ const TAIL_LINES: usize = 25;
 const TAIL_BYTES: u64 = 16 * 1024;
 
 /// The log file of a process, to which a restarted process appends.
-/// When it is displayed, it shows its tail.
+///
+/// The `Display` output is the tail of the log.
 #[derive(Debug, Clone)]
 pub struct Log {
     path: PathBuf,

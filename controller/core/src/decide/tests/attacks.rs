@@ -1,4 +1,5 @@
 //! Tests of requests that an attacker can write: the valid request with one change, and the reason for its refusal.
+//!
 //! The number in a test's name is the number of the attack, and does not change:
 //!
 //! | numbers | forged part |

@@ -1,4 +1,5 @@
-//! Expensive sizes and structures.
+//! Tests of expensive sizes and structures.
+//!
 //! Tests that a request over a limit is not read. A request within the limits has a bounded cost: the cost of each step
 //! is linear in the size, or is the cost of sorting a list of that size.
 
