@@ -184,7 +184,7 @@ mod tests {
             assert_eq!(failure.code(), Code::Configuration);
             assert!(failure.what().contains(CONFIG), "{failure}");
         }
-        // A file exists in the place of the directory.
+        // A file exists instead of the directory.
         let failure = found(&[(CONFIG, "")], Some(CONFIG)).unwrap_err();
         assert!(failure.what().contains(CONFIG), "{failure}");
     }

@@ -397,7 +397,7 @@ fn kept_requests() -> String {
         let (owners, groups) = match number % 3 {
             0 => (owners.as_str(), ""),
             1 => ("", groups.as_str()),
-            // A watch event that only uses as much memory as its length suggests.
+            // The memory use of this request corresponds to its length.
             _ => ("", ""),
         };
         let metadata = format!(

@@ -278,7 +278,7 @@ fn a_node_that_cannot_be_set_up_is_left_to_kubeadm_with_the_reason() {
         host.is_left_to_kubeadm();
         assert!(!host.kubelet_conf().exists());
     }
-    // A file exists in the place of a directory.
+    // A file exists instead of a directory.
     let mut host = Host::joining(&server);
     fs::write(host.etc.join("in-the-way"), "").unwrap();
     host.node.set(

@@ -166,7 +166,7 @@ enum Answer {
 async fn a_watch_lists_again_after_an_api_server_outage() {
     use Answer::{Away, Bookmark, List};
 
-    // The watch has ended normally, so the next watch continues from the last version.
+    // The watch ended normally, so the next watch continues from the last version.
     let calls_of_end = calls(&[List("5"), Bookmark("9"), Bookmark("12")]).await;
     assert_eq!(calls_of_end, ["list 16", "watch 5", "watch 9", "watch 12"]);
 

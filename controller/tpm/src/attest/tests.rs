@@ -102,7 +102,7 @@ fn an_attest_structure_with_wrong_lengths_is_denied() {
         [&attest[..], &[0]].concat(),
         [&attest[..], &attest].concat(),
     ];
-    // The shorter statements lack bytes of the name, of the qualifying data, of the digest, or of the Boolean `safe`.
+    // The false values are the lengths of the name, of the qualifying data and of the digest, and the Boolean `safe`.
     let end = attest.len();
     let lies = [
         with(&attest, 6, &[0xff]),

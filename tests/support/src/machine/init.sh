@@ -4,7 +4,7 @@
 # The rest: triples of permissions, source and target; `program`, `tree` and `link` are special values for permissions.
 scratch=$1 name=$2 address=$3 host=$4 switch=/proc/$5/ns/net layers=$6
 shift 6
-# /proc is still the host's, so the PID is the host's PID.
+# /proc still belongs to the host, so the PID is the PID on the host.
 read -r pid rest </proc/self/stat
 
 echo "$name" >/proc/sys/kernel/hostname

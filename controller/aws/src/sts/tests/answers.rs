@@ -209,7 +209,7 @@ async fn an_invalid_sts_response_is_reported_as_an_outage() {
     ] {
         outage(decided(fault).await);
     }
-    // AWS never returns these bodies as errors.
+    // None of these bodies is a valid error from AWS.
     for body in [
         "",
         "Forbidden",

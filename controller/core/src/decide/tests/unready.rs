@@ -401,7 +401,7 @@ fn an_insecure_machine_without_a_provider_id_is_matched_by_its_token() {
 
     let decision = decided(&insecure(), &alone);
     assert!(matches!(decision, Decision::Issue(_)), "{decision:?}");
-    // For such machines, the controller must have accepted evidence.
+    // A request with evidence waits, because no machine has its provider ID.
     assert!(matches!(
         retried(&valid(), &alone),
         Deferral::MachineNotFound

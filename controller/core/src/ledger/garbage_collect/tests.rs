@@ -279,7 +279,7 @@ fn a_lower_lifetime_does_not_shorten_an_existing_revocation() {
     let hour = Duration::from_hours(1);
     let revoked = world.record("n1").revoked_generations(hour, at(8));
 
-    // The last write was one hour ago. The node could have renewed in the ten hours before that, without a write to the
+    // Within the last hour, the node could have got a certificate that is valid for ten hours, without a write to the
     // record.
     assert_eq!(revoked.unwrap().until, at(18) + GRANT_LAG);
 }

@@ -222,7 +222,7 @@ async fn a_client_key_of_every_kind_is_accepted() {
     }
 }
 
-/// If the Secret contains keys in two forms, and one of them is PKCS#8, kube uses the PKCS#8 key.
+/// If the certificate data or the key data contains a PKCS#8 key, kube prefers this key to a key in another form.
 #[tokio::test]
 async fn a_second_private_key_in_a_kubeconfig_is_not_used() {
     let pair = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();

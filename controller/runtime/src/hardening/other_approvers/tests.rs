@@ -46,8 +46,8 @@ fn binding(name: &str, role: &str) -> Value {
     })
 }
 
-/// The approvers in a cluster with these requests, roles and bindings. If there are no roles, the API server forbids
-/// the list of roles.
+/// The approvers in a cluster with these requests, roles and bindings. Without roles, the API server forbids the list
+/// of roles.
 async fn read_from(
     requests: Vec<Value>,
     roles: Option<Vec<Value>>,

@@ -134,7 +134,7 @@ fn an_upgrade_to_evidence_survives_each_lost_write_or_response() {
             ));
             assert_eq!(lowest_valid(&world, 1), None);
 
-            // After a restart, the controller has observed only the node's first certificate.
+            // The node still has only its first certificate.
             let opened = if first_fault == Fault::AnswerLost {
                 1
             } else {

@@ -379,7 +379,7 @@ impl Life {
         self.world.revocations.decide(self.decisions.clone());
     }
 
-    /// Replaces the list with the list from the backup.
+    /// Replaces the list with a list that is as old as the backup.
     fn lose_list(&mut self) {
         if self.flaw != Some(Flaw::NoFloorAfterRestore) {
             self.raise_floor();

@@ -90,7 +90,7 @@ type Served = Result<(), Refusal>;
 
 struct Task {
     seen: Arc<Mutex<Seen>>,
-    /// The next call of the task. `None` if the task has ended.
+    /// The running task. `None` after the task has finished.
     running: Option<BoxFuture<'static, Served>>,
     outcome: Option<Outcome>,
 }

@@ -233,7 +233,7 @@ fn a_name_reported_for_two_machines_belongs_to_the_one_with_the_node() {
     assert_eq!(naming(&inventory, "m1", host), Naming::Own);
     assert_eq!(naming(&inventory, "m2", host), shared_with("m1"));
 
-    // A Node's report only affects the Node's own machine, so the name remains available to other machines.
+    // A Node reports its own machine, so the Node's name remains available to other machines.
     let machine = with(V2.machine("m1"), "/status/addresses", Value::Null);
     seen::<objects::Machine>(&objects, with(machine, "/status/nodeRef", node));
     let names = but(&["m1-infra", "m1"]);

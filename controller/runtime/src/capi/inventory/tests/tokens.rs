@@ -3,7 +3,7 @@
 use super::configs::{counted, joined, taken};
 use super::*;
 
-/// The inventory of the Machines `m1`, `m2` and `m3`, and of the pools `p1` and `p2`. The `KubeadmConfig`s in
+/// The inventory of the Machines `m1`, `m2` and `m3`, and of the pools `p1` and `p2`. The `KubeadmConfig` of the owner
 /// `unreadable` cannot be decoded. Machine `m1` has joined, and `m3` is being deleted.
 fn without(unreadable: &'static str) -> CapiInventory {
     let objects = answered_by(move |path| match path.rsplit_once("/kubeadmconfigs/") {
