@@ -37,8 +37,8 @@ export RUSTUP_TOOLCHAIN := $(toolchain)
 endif
 # Heavy builds are cached outside the tree, under names that depend on their content.
 export KUBELET_AUTHENTICATOR_CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/kubelet-authenticator
-# CI builds a fresh clone only once, so cargo does not write data for incremental builds. Nobody debugs these programs,
-# and debug information is more than half of each test binary.
+# CI builds a fresh clone only once, so cargo does not write data for incremental builds. These programs are not
+# debugged, and debug information would be more than half of each test binary.
 ifdef CI
 export CARGO_INCREMENTAL := 0
 export CARGO_PROFILE_DEV_DEBUG := 0
@@ -161,7 +161,7 @@ build:
 	@$(FETCH)
 	$(call saved,$(LINT) $(BUILD) --all-targets)
 
-# All compiled programs that the tests need must exist before this target runs.
+# Build all programs that the tests need before this target.
 suites: control-plane moto
 	$(LINT) tests/suites
 	$(LINT) $(CARGO) test --locked --workspace --doc

@@ -266,7 +266,7 @@ mod tests {
         }
     }
 
-    /// Simulates consecutive runs. Each run creates this number of requests, and ends with the next code in `codes`.
+    /// Simulates consecutive runs. Each run creates this many requests, and exits with the next code in `codes`.
     /// Returns the maximum number of requests within one hour.
     fn most_in_an_hour(codes: &[Code], requests: usize) -> usize {
         let mut record: Option<FailureRecord> = None;

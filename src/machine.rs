@@ -357,7 +357,7 @@ mod tests {
                 (Some(OTHER), Some("tag-1")),
                 false,
             ),
-            // The asset tag, which is the instance ID on EC2, is only used if a UUID is missing.
+            // The asset tag, which is the instance ID on EC2, is used only if a UUID is missing.
             ((None, Some("i-1")), (Some(UUID), Some("i-2")), false),
             ((Some(UUID), Some("i-1")), (None, Some("i-2")), false),
             ((Some(UUID), Some("i-1")), (None, Some("i-1")), true),

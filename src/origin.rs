@@ -152,7 +152,7 @@ mod tests {
         );
     }
 
-    /// The content in the format of the first release, with all fields.
+    /// The content in the format of the first release, which contains all fields.
     const FIRST: &str = r#"{"version":1,"nodeName":"n1","endpoint":{"server":"https://10.0.0.1:6443","caPem":"QUJD","tlsServerName":"api","proxyUrl":"http://proxy:3128"},"machine":{"productUuid":"a","boardAssetTag":"b","serialNumber":"c","machineId":"d"},"bootId":"boot","refusedAgain":7}"#;
 
     #[test]

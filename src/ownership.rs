@@ -115,7 +115,7 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Runs the command in the remedy.
+    /// Runs the command that the remedy contains.
     #[track_caller]
     fn follow(untrusted: &Untrusted) {
         let (_, command) = untrusted.remedy.split_once("run: ").unwrap();
@@ -150,7 +150,7 @@ mod tests {
                 assert_eq!(of_path(path), None);
             }
         }
-        // As in /tmp.
+        // The directory has the mode of /tmp.
         set_mode(&root.path().join("a"), 0o1777);
         assert_eq!(of_path(&program), None);
     }

@@ -195,7 +195,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_mins(1);
 
-    /// The output of a program, or the error with its causes.
+    /// The output of a program, or the error text with its causes.
     fn told(program: &str, arguments: &[&str], patience: Duration) -> Result<Output, String> {
         output(program, arguments, patience).map_err(|error| error_chain(&error))
     }
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(error, "sleep did not exit in time");
     }
 
-    /// A program that is in an uninterruptible sleep.
+    /// Simulates a program in an uninterruptible sleep.
     #[derive(Default)]
     struct Hanging {
         kills: u32,

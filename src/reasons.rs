@@ -104,7 +104,7 @@ fn unpacked() -> String {
 mod tests {
     use super::*;
 
-    /// The reasons of docs/reasons.md.
+    /// The reasons that docs/reasons.md lists.
     fn documented() -> Vec<Reason> {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reasons.md");
         let page = std::fs::read_to_string(page).unwrap();

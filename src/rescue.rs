@@ -66,7 +66,7 @@ impl Rescue {
         rescue
     }
 
-    /// A value for a process that does not handle panics.
+    /// A value for processes that do not handle panics.
     #[cfg(test)]
     pub(crate) fn idle() -> Self {
         Self {

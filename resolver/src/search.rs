@@ -128,7 +128,7 @@ mod tests {
             let found = domains(resolv_conf, host_name);
             assert_eq!(found, expected, "{resolv_conf:?} {host_name}");
         }
-        // musl ignores a line of this length.
+        // musl ignores a line that is this long.
         let many: Vec<_> = (0..64).map(|n| format!("domain-{n}.test")).collect();
         let line = format!("search {}", many.join(" "));
         assert_eq!(domains(&line, "n1"), many);

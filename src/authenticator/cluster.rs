@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// The CA certificates and the server of a cluster, as client-go passes them.
+    /// The CA certificates and the server URL of a cluster, as client-go passes them.
     fn exec_info(server: &str, ca_pem: &str) -> String {
         let cluster = json!({
             "server": server,

@@ -89,7 +89,7 @@ mod tests {
     use crate::kube::kubeconfig::{ClusterEndpoint, EndpointFields, Login};
     use crate::secret::Secret;
 
-    /// The error for a call with the stored certificate that returned this status.
+    /// The error of a run in which a call with the stored certificate returned this status.
     fn error(status: u16) -> ApiError {
         let server = ApiServer::start();
         server.inject(Route::get(), Times::always(), Fault::status(status));

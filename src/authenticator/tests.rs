@@ -1,4 +1,4 @@
-//! Tests with runs against an API server that behaves as if the cluster's CA had been replaced.
+//! Tests that run the plugin against an API server that behaves as if the cluster's CA had been replaced.
 
 use std::fs;
 use std::path::PathBuf;
@@ -51,7 +51,7 @@ impl Attester for Machines {
     }
 }
 
-/// A node, and its cluster's API server.
+/// A node, and the API server of its cluster.
 struct Bed {
     server: ApiServer,
     folder: TempDir,
@@ -63,7 +63,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// With a certificate.
+    /// Creates a node that has a certificate.
     fn joined(renewal: Renewal) -> (Self, Credential) {
         let bed = Self {
             server: ApiServer::start(),
@@ -99,7 +99,7 @@ impl Bed {
         Store::open(&state).unwrap().unwrap()
     }
 
-    /// The result of a run for client-go.
+    /// The result of a run, as client-go receives it.
     fn run(&self) -> Result<Credential, Failure> {
         self.with(Caller::ClientGo, |it| Ok(it.credential()?.credential))
     }
@@ -184,19 +184,19 @@ impl Bed {
         origin.save(&lock).unwrap();
     }
 
-    /// The result of a run after two minutes.
+    /// The result of a run two minutes later.
     fn again(&self) -> Credential {
         self.store().forget_last_check();
         self.run().unwrap()
     }
 
-    /// Makes the controller leave requests undecided from now on, and gives runs a short time limit.
+    /// From now on, the controller does not decide on requests, and runs have a short time limit.
     fn nobody_decides(&mut self) {
         self.server.set_signer(Signer::Off);
         self.limit = Duration::from_secs(5);
     }
 
-    /// Denies the next request for this reason.
+    /// The controller denies the next request for this reason.
     fn deny_next(&self, reason: &str) {
         let condition = json!({
             "type": "Denied", "status": "True", "reason": reason, "message": "the record says so",
@@ -269,7 +269,7 @@ fn a_persistent_403_causes_one_renewal_a_day() {
     }
     assert_eq!(bed.requesters().len(), 1);
 
-    // A day later.
+    // One day later.
     let mut origin = bed.origin();
     origin.refused_again = origin.refused_again.map(|since| since - 24 * 3600);
     bed.save(&origin);

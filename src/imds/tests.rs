@@ -104,7 +104,7 @@ fn one_token_with_a_lifetime_of_a_minute_is_used_for_every_read() {
         token.contains("x-aws-ec2-metadata-token-ttl-seconds: 60"),
         "{token}"
     );
-    // The metadata service rejects requests with this header, because it indicates a proxy.
+    // The metadata service rejects requests that have this header, because the header indicates a proxy.
     assert!(!token.contains("x-forwarded-for"), "{token}");
     assert!(first.starts_with("get /latest/meta-data/instance-id http/1.1"));
     for read in [first, second] {

@@ -229,7 +229,7 @@ mod tests {
             ("k ${A}", &["k", "b 'c d'"]),
             ("k --a=${A}", &["k", "--a=b 'c d'"]),
             ("k --a=$A $$A", &["k", "--a=$A", "$A"]),
-            // A command line does not have the default values of a shell.
+            // A command line does not support the default values of a shell.
             ("k --a=${A:-c}", &["k", "--a=${A:-c}"]),
         ] {
             let line: Vec<_> = line.split(' ').map(str::to_owned).collect();

@@ -145,7 +145,7 @@ fn the_environment_files_of_the_kubeadm_unit_follow_systemd_rules() {
     }
 }
 
-/// A machine with these files.
+/// A machine that has these files.
 fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Machine) {
     let root = tempfile::tempdir().unwrap();
     for (path, text) in files {

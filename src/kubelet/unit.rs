@@ -198,7 +198,7 @@ mod tests {
         found_in(&[], shown, files)
     }
 
-    /// Returns the kubelet's arguments, read with these environment variables.
+    /// Returns the kubelet's arguments, which are read with these environment variables.
     fn found_in(
         variables: &[(&str, &str)],
         shown: &str,
@@ -266,7 +266,7 @@ mod tests {
         // The unit does not refer to this file.
         let unread = found(&in_line.replace(flag, ""), &[("/a", &assigned)]).unwrap();
         assert_eq!(unread.hostname_override(), None);
-        // Packages install this file with an empty value, which replaces the value in a drop-in.
+        // Packages install this file with an empty value. The empty value replaces the value in a drop-in.
         let empty = files.replace("=n2", "=n1");
         let emptied = found(&empty, &[("/a", "KUBELET_EXTRA_ARGS=\n")]).unwrap();
         assert_eq!(emptied.hostname_override(), None);
@@ -285,7 +285,7 @@ mod tests {
         let extra = "KUBELET_EXTRA_ARGS";
         for (shown, invocation, value, expected) in [
             (&hidden, Some("4f"), Some(&*right), Some("n1")),
-            // Removed with `UnsetEnvironment=`.
+            // The variable is removed with `UnsetEnvironment=`.
             (&hidden, Some("4f"), None, None),
             // The process belongs to a different unit, or is a shell.
             (&hidden, Some("4e"), Some(&right), Some("n2")),

@@ -1,4 +1,4 @@
-//! Tests of secrets that are removed, and of texts that do not change.
+//! Tests of secrets that are removed from text, and of texts that do not change.
 
 mod corpus;
 
@@ -127,7 +127,7 @@ const FORMS: &[(&str, &str)] = &[
         "x --token=(redacted) \\\n  --v=2",
     ),
     ("--token=a --v=2", "--token=(redacted) --v=2"),
-    // The variables are in systemd units and in environment files.
+    // Variables in systemd units and in environment files.
     (
         "Environment=DB_PASSWORD=x A=b",
         "Environment=DB_PASSWORD=(redacted) A=b",
@@ -146,7 +146,7 @@ const FORMS: &[(&str, &str)] = &[
         "Environment=PW_SECRET=\"a \\\nb\"\nA=b",
         "Environment=PW_SECRET=\"(redacted)\nA=b",
     ),
-    // YAML.
+    // Secrets in YAML.
     (
         "a: b\nclient_secret: x\nc: d",
         "a: b\nclient_secret: (redacted)\nc: d",
@@ -179,7 +179,7 @@ const FORMS: &[(&str, &str)] = &[
         "tokenData: LS0t\ntoken-data: LS0=\na: b",
         "tokenData: (redacted)\ntoken-data: (redacted)\na: b",
     ),
-    // JSON, and JSON within JSON strings.
+    // Secrets in JSON, and in JSON within JSON strings.
     (
         "{\"token\":\"a b\",\"c\":\"d\"}",
         "{\"token\":\"(redacted)\",\"c\":\"d\"}",
@@ -201,7 +201,7 @@ const FORMS: &[(&str, &str)] = &[
         "{\"a\": \"token: (redacted)\", \"b\": 1}",
     ),
     ("\"the token\": \"a b\"", "\"the token\": \"(redacted)\""),
-    // Headers, queries and logs.
+    // Headers, queries and log lines.
     (
         "k[1]: Authorization: Bearer a$b c",
         "k[1]: Authorization: Bearer (redacted) c",
@@ -226,7 +226,7 @@ const FORMS: &[(&str, &str)] = &[
         "k[1]: msg token=\"a b\" err=\"c d\"",
         "k[1]: msg token=\"(redacted)\" err=\"c d\"",
     ),
-    // Logins.
+    // Login commands and credentials.
     (
         "HTTPS_PROXY=user:p=w@proxy:3128 a",
         "HTTPS_PROXY=(redacted)@proxy:3128 a",

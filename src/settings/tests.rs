@@ -66,7 +66,7 @@ impl World {
     }
 }
 
-/// The settings of a provider. One setting is in the section of a different provider.
+/// The settings of a provider. One setting is in another provider's section.
 const HOST: Setting<NodeName> = Setting::new("tpm.hostName", "tpm-host-name", "NAME", "A host");
 const NUMBERS: Setting<Numbers> = Setting::new("tpm.pcrs", "tpm-pcrs", "NUMBERS", "Numbers");
 const FOREIGN: Setting<NodeName> = Setting::new("aws.zone", "aws-zone", "NAME", "A zone");
@@ -216,7 +216,7 @@ fn the_more_specific_source_takes_precedence() {
     assert_eq!(found(&world, flags("nodeName", "flag")), "flag");
 }
 
-/// An operator must have to search only three sources. Adding a source must be a deliberate decision.
+/// An operator must only have to search three sources. Another source must be a deliberate decision.
 #[test]
 fn a_value_can_be_set_in_a_file_a_drop_in_and_an_option() {
     let world = World::new()

@@ -95,7 +95,7 @@ mod tests {
     fn an_unreadable_time_of_the_last_check_means_never() {
         let (_root, store) = store();
         let [path, _] = store.check_links();
-        // The last number of seconds exceeds the last time of the clock.
+        // The last value is a number of seconds that exceeds the maximum of `SystemTime`.
         for target in ["x", "-1", "1 ", "1.5", "/var/lib", "18446744073709551615"] {
             symlink(target, &path).unwrap();
             assert_eq!(store.last_check(), None, "{target:?}");

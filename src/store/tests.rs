@@ -23,7 +23,7 @@ fn try_lock(store: &Store) -> Result<StoreLock, Failure> {
     store.lock(Deadline::after(Duration::ZERO), "the-plugin", now)
 }
 
-/// Runs the command in the remedy.
+/// Runs the command that the remedy contains.
 #[track_caller]
 fn follow(error: &Failure) {
     let (_, command) = error.remedy().split_once("run: ").unwrap();
@@ -303,7 +303,7 @@ fn a_reset_fails_if_the_directory_cannot_be_synced() {
     lock.forget_all().unwrap();
     assert!(store.read(FILE).unwrap().is_none());
 
-    // There is no file left to remove, so only the sync can fail.
+    // No file is left to remove, so only the sync can fail.
     fs::remove_dir_all(&store.dir).unwrap();
     let error = lock.forget_all().unwrap_err();
 

@@ -130,7 +130,7 @@ fn a_store_from_another_machine_is_rejected() {
 fn a_machine_keeps_its_credential_if_its_asset_tag_changes() {
     let fixture = Fixture::new();
     let uuid = "4C4C4544-0042-3510-8052-B3C04F4B4E32";
-    // This is the origin in the form that releases wrote when they compared every value.
+    // This is the origin in the form that earlier releases wrote, which compared every value.
     let digest = |name: &str, value: &str| {
         let bytes = Sha256::digest([name.as_bytes(), &[0], value.as_bytes()].concat());
         HEXLOWER.encode(&bytes)
@@ -174,7 +174,7 @@ fn a_credential_for_another_node_is_rejected() {
     );
 }
 
-/// The data that a later release has added to a file.
+/// The data that a later release has added to a file of the store.
 fn of_later_release(file: StoreFile, text: &str) -> Vec<String> {
     match file {
         StoreFile::Credential => {

@@ -1,4 +1,4 @@
-//! Assertions that something did not happen.
+//! Assertions that an event did not happen.
 //!
 //! Elapsed time does not prove an absence. Each assertion therefore requires a later event from the component that
 //! could have acted. `tests/tests/layering` finds assertions without such an event.
@@ -54,7 +54,7 @@ impl Later {
     }
 }
 
-/// Asserts that the request has no answer. Reads the request after the event `later` was observed.
+/// Asserts that the request has no answer. Reads the request after the caller has observed the event `later`.
 #[track_caller]
 pub fn assert_unanswered(_later: Later, read: impl FnOnce() -> Value) {
     let csr = read();

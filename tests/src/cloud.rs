@@ -58,11 +58,11 @@ pub struct Instance {
     pub credentials: Credentials,
     /// Its identity document.
     pub document: String,
-    /// The same document, signed.
+    /// The signed form of the same document.
     pub rsa2048: String,
 }
 
-/// The data that is created when an instance is launched.
+/// The data that EC2 creates when an instance is launched.
 struct Launched {
     document: String,
     rsa2048: String,
@@ -188,7 +188,7 @@ impl Cloud {
         instance.rsa2048 = launched.rsa2048;
     }
 
-    /// Replaces the instance's document by one of this version of the format.
+    /// Replaces the instance's document with a document in this version of the format.
     pub fn set_document_version(&self, instance: &mut Instance, version: &str) {
         let document = Document {
             version: version.to_owned(),
@@ -354,7 +354,7 @@ pub struct Parts<'a> {
     pub node_name: &'a str,
     /// An identity document.
     pub document: &'a str,
-    /// The same document, signed.
+    /// The signed form of the same document.
     pub rsa2048: &'a str,
     /// The credentials for the STS call.
     pub credentials: &'a Credentials,
@@ -363,12 +363,12 @@ pub struct Parts<'a> {
 }
 
 impl Instance {
-    /// Its provider ID.
+    /// The provider ID of the instance.
     pub fn provider_id(&self) -> String {
         format!("aws:///{}/{}", self.ec2.zone, self.ec2.id)
     }
 
-    /// The node name of an instance whose node has its private DNS name as its name.
+    /// The name of the instance's node, if the node uses its private DNS name.
     pub fn node_name(&self) -> &str {
         &self.ec2.private_dns_name
     }

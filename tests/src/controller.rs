@@ -130,7 +130,7 @@ impl Setup {
             .spec(&json!({"authorizedAttestors": ["insecure"]}))
     }
 
-    /// Adds these fields to the spec of the controller's settings.
+    /// Adds these fields to the spec in the controller's settings.
     #[must_use]
     pub fn spec(mut self, fields: &Value) -> Self {
         for (field, value) in fields.as_object().unwrap() {
@@ -158,11 +158,11 @@ impl Setup {
             scratch: Arc::new(scratch),
             spec: json!({}),
         };
-        // The controller also accepts the rubber stamp.
+        // Makes the controller also accept the rubber stamp.
         setup.spec(&json!({"authorizedAttestors": ["aws"]}))
     }
 
-    /// Adds arguments.
+    /// Adds arguments to the controller's command line.
     #[must_use]
     pub fn args<A: AsRef<OsStr>>(mut self, arguments: &[A]) -> Self {
         self.launch = self.launch.args(arguments);
@@ -183,7 +183,7 @@ impl Setup {
         std::fs::rename(new, self.scratch.join("machines.yaml")).unwrap();
     }
 
-    /// Starts it.
+    /// Starts the controller.
     #[track_caller]
     pub fn start(&self) -> Controller {
         self.start_with(&[])
@@ -209,7 +209,7 @@ impl Setup {
 pub struct Controller {
     /// The process.
     pub process: Process,
-    // The files must exist while the controller runs.
+    // The controller's files, which must exist while it runs.
     _files: Arc<Scratch>,
 }
 

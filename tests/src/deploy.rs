@@ -108,7 +108,7 @@ pub fn start_version(
 ) -> (Process, Diagnostics) {
     let plane = management.control_plane();
     let kubeconfig = plane.kubeconfig(User::Token(token(management, namespace)));
-    // The option that passes a Pod's own namespace.
+    // The option that passes the Pod's own namespace.
     let current = format!("--namespace={namespace}");
     plane
         .kubectl_with(&kubeconfig)

@@ -19,7 +19,7 @@ pub fn page(name: &str) -> String {
 
 /// A Rust source file in the repository.
 pub struct Source {
-    /// The directory of the file's package, relative to the repository.
+    /// The directory of the package that contains the file, relative to the repository.
     pub package: PathBuf,
     /// The path, relative to the repository.
     pub path: PathBuf,
@@ -96,7 +96,7 @@ pub fn quoted(document: &str) -> impl Iterator<Item = &str> {
     document.split('`').skip(1).step_by(2)
 }
 
-/// The quoted texts that have the form of a test name.
+/// The quoted words that have the form of a test name.
 pub fn named(document: &str) -> Vec<&str> {
     quoted(document)
         .filter(|text| {
@@ -143,7 +143,7 @@ pub fn numbered<'a>(page: &'a str, heading: &str) -> Vec<(usize, Vec<&'a str>)> 
 /// that a word is compared with an outcome.
 pub struct TestItems<'a>(BTreeMap<&'a str, Vec<Item<'a>>>);
 
-/// A function or constant of a test.
+/// A function or constant that a test uses.
 struct Item<'a> {
     source: &'a Source,
     lines: Vec<&'a str>,
@@ -192,8 +192,8 @@ impl<'a> TestItems<'a> {
             .collect()
     }
 
-    /// The code of this test, without comments, including each function and constant that it uses in its own file and
-    /// in the file of [`crate::page`].
+    /// The code of this test, without comments. It includes each function and constant that the test uses, if the item
+    /// is in its own file or in the file of [`crate::page`].
     ///
     /// Functions in other files are found only by name, and a common name would match many functions.
     pub fn code(&self, test: &str) -> String {
@@ -240,7 +240,7 @@ impl<'a> TestItems<'a> {
     }
 }
 
-/// Whether the text has the format of a reason: one word in camel case.
+/// Whether the text has the format of a reason: a single word in camel case.
 pub fn is_reason(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_uppercase())
         && text.bytes().all(|b| b.is_ascii_alphabetic())

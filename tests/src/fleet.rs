@@ -39,7 +39,7 @@ pub fn grant(management: &Management) {
 /// The definition of the kind that sets the lifetime of certificates.
 const DEFINITION: &str = "kubeletauthentications.attestation.cluster.x-k8s.io";
 
-/// Allows a KubeletAuthentication to grant a shorter lifetime than Kubernetes' minimum of ten minutes.
+/// Permits a shorter lifetime in a KubeletAuthentication than Kubernetes' minimum of ten minutes.
 pub fn allow_short_certificates(management: &Management) {
     let target = ["customresourcedefinitions", DEFINITION];
     let kubectl = management.kubectl();
@@ -82,7 +82,7 @@ impl Manager {
         Self::start(management, "node-attestation-controller", &arguments)
     }
 
-    /// Starts the same controller as a user that is also in this group.
+    /// Starts the same controller as a user that is also a member of this group.
     pub fn insecure_in_group(management: &Management, group: &str, arguments: &[&str]) -> Self {
         let arguments = [&["--allow-insecure"], arguments].concat();
         let program = program("node-attestation-controller");
@@ -143,7 +143,7 @@ impl Manager {
         })
     }
 
-    /// Starts a program in the management cluster.
+    /// Starts a program as the controller of the management cluster.
     pub fn start(management: &Management, name: &str, arguments: &[&str]) -> Self {
         Self::told(management, None, program(name), |launch| {
             launch.args(arguments)
@@ -205,7 +205,7 @@ pub fn authorize(
     authorize_with_defaults(management, cluster, attestors, settings)
 }
 
-/// Like [`authorize`], but each setting that `spec` does not contain has its default value.
+/// Like [`authorize`], but each setting that is missing in `spec` has its default value.
 #[track_caller]
 pub fn authorize_with_defaults(
     management: &Management,
@@ -264,8 +264,8 @@ impl Authentication {
         })
     }
 
-    /// Changes a setting that does not affect nodes, and waits until this condition describes the changed object.
-    /// Returns the object. At that time, the controller has completed all writes about earlier events. Tests that
+    /// Changes a setting that does not affect nodes, waits until this condition describes the changed object, and
+    /// returns the object. At that time, the controller has completed all writes about earlier events. Tests that
     /// assert an absence use this condition as the later event.
     #[track_caller]
     pub fn touch(&self, kubectl: &Kubectl, condition: &str) -> Value {

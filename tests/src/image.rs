@@ -139,7 +139,7 @@ fn with_plugin(builder: MachineBuilder, attestor: &Attestor) -> MachineBuilder {
     builder.program(&plugin(attestor), &program(&name_of_plugin(attestor)))
 }
 
-/// An instance whose image consists of the additions of `prepare`.
+/// An instance whose image contains the files that `prepare` adds.
 fn prepared_instance(
     cluster: &WorkloadCluster,
     attestor: Attestor,
@@ -201,8 +201,8 @@ fn tpm_setting(tpm: &Swtpm) -> (&'static str, String) {
     ("tpm.tcti", tpm.tcti())
 }
 
-/// Writes the drop-in for a plugin on a machine without a TPM device, or on a machine whose metadata service has a
-/// different address.
+/// Writes the drop-in for a plugin if the machine has no TPM device, or if its metadata service has a different
+/// address.
 fn with_settings(
     builder: MachineBuilder,
     settings: impl IntoIterator<Item = (&'static str, String)>,

@@ -41,7 +41,7 @@ const OTHERS: &str = "KUBELET_AUTHENTICATOR_PROGRAMS";
 /// might change while the suites run.
 const BUILT: &str = "KUBELET_AUTHENTICATOR_BUILT";
 
-/// The programs that this process uses and that are outdated, each with a source file that had changed before the first
+/// The outdated programs that this process uses, each with a source file that had changed before the program's first
 /// use.
 static STALE: Mutex<BTreeMap<PathBuf, Option<PathBuf>>> = Mutex::new(BTreeMap::new());
 
@@ -96,12 +96,13 @@ fn assert_current(program: &Path) {
     }
 }
 
-/// Whether the tests run other programs instead of the built programs.
+/// Whether the tests run programs from another directory instead of the built programs.
 pub fn runs_others() -> bool {
     std::env::var_os(OTHERS).is_some()
 }
 
-/// The project's manifests for the running controller: each version has its own definitions and permissions.
+/// The directory with the manifests for the controller under test. Each version of the controller has its own
+/// definitions and permissions.
 pub fn packaging() -> PathBuf {
     let other = std::env::var_os(OTHERS).map(|others| PathBuf::from(others).join("packaging"));
     other

@@ -312,7 +312,7 @@ impl Scene {
         kubectl.patch(&target, &json!({ "spec": spec }));
     }
 
-    /// Waits until the condition about auto-approval paths has this status and reason. Returns its message.
+    /// Waits until the condition about auto-approval paths has this status and reason. Returns the condition's message.
     #[track_caller]
     pub fn wait_for_paths(&self, status: &str, reason: &str) -> String {
         let condition = "AutoApprovePathsClosed";
@@ -379,7 +379,7 @@ impl Scene {
         name.to_owned()
     }
 
-    /// Whether the nodes get serving certificates. Nodes without evidence do not get them.
+    /// Whether the nodes get serving certificates. Nodes without evidence do not get serving certificates.
     pub fn serves(&self) -> bool {
         self.attestor != Attestor::INSECURE
     }

@@ -54,7 +54,7 @@ pub use self::secrets::{workload_kubeconfig, workload_kubeconfig_of_ca};
 /// A management cluster.
 #[derive(Debug)]
 pub struct Management {
-    // The first field, so that the managers stop before their API server.
+    // This is the first field, so that the managers stop before their API server.
     managers: Option<Managers>,
     control_plane: Arc<ControlPlane>,
     contract: Contract,
@@ -126,7 +126,7 @@ impl Management {
         }
     }
 
-    /// The cluster itself.
+    /// The cluster as an ordinary control plane.
     pub fn control_plane(&self) -> &ControlPlane {
         &self.control_plane
     }

@@ -115,7 +115,7 @@ impl MetricsServer {
         printed.unwrap_or_else(|| panic!("{said}{}", self.process.log()))
     }
 
-    /// Waits until its log contains a line with `needle`.
+    /// Waits until the log of metrics-server contains a line with `needle`.
     #[track_caller]
     pub fn wait_until_it_logs(&mut self, needle: &str) {
         let what = format!("log {needle:?}");

@@ -27,7 +27,7 @@ pub const UNDER_TEST: &str = "plugin_under_test";
 /// The name of the nodes in the suites.
 pub const NODE: &str = "n1";
 
-/// The user of the nodes' bootstrap token.
+/// The user name of the nodes' bootstrap token.
 pub const BOOTSTRAP_USER: &str = "system:bootstrap:abcdef";
 
 /// A deadline longer than any wait of a suite.
@@ -58,7 +58,7 @@ pub struct Run {
     pub stdout: String,
     /// Standard error.
     pub stderr: String,
-    /// Its duration.
+    /// The duration of the run.
     pub took: Duration,
 }
 
@@ -106,7 +106,8 @@ impl Node {
         self.settings.retain(|(known, _)| known != key);
     }
 
-    /// Runs the plugin in an empty directory from now on, without the other programs next to it. Returns the directory.
+    /// From now on, runs the plugin in an empty directory, without the other programs next to it. Returns the
+    /// directory.
     #[track_caller]
     pub fn move_program(&mut self) -> PathBuf {
         let installed = Path::new("/usr/lib/kubelet-authenticator");
@@ -153,7 +154,7 @@ impl Node {
         self.wrapper = wrapper.iter().map(OsString::from).collect();
     }
 
-    /// Runs the plugin on a machine with this host name from now on, without any other command.
+    /// From now on, runs the plugin on a machine with this host name, instead of with another wrapper.
     pub fn call(&mut self, host_name: &str) {
         self.wrap(&["unshare", "--uts", "bash", "-c", NAMED, host_name]);
     }
@@ -209,7 +210,7 @@ impl Node {
         self.start(arguments).finish()
     }
 
-    /// Runs a command like an administrator, without exec info.
+    /// Runs a command of the plugin like an administrator, without exec info.
     #[track_caller]
     pub fn command(&self, arguments: &[&str]) -> Run {
         self.start_without(arguments, Some("KUBERNETES_EXEC_INFO"))
@@ -245,7 +246,7 @@ impl Node {
         line.push(program.into());
         // An option can be given only once.
         let settings = self.settings.iter();
-        // A plugin from an earlier commit does not have the time limit option, and takes longer.
+        // A plugin from an earlier commit does not support the time limit option, and takes longer.
         let settings = settings.filter(|(key, _)| key != "timeLimit" || !runs_others());
         let settings = settings.filter(|(key, _)| {
             let flag = settings::flag(key);
@@ -297,13 +298,13 @@ pub struct Started {
 }
 
 impl Started {
-    /// Sends it SIGKILL.
+    /// Sends SIGKILL to the plugin.
     #[track_caller]
     pub fn kill(&mut self) {
         self.child.as_mut().unwrap().kill().unwrap();
     }
 
-    /// Sends SIGABRT, like a process that aborts after an internal error.
+    /// Sends SIGABRT to the plugin, which ends like a process with an internal error.
     #[track_caller]
     pub fn abort(&mut self) {
         let child = self.child.as_ref().unwrap();
@@ -311,7 +312,7 @@ impl Started {
         rustix::process::kill_process(pid, rustix::process::Signal::ABORT).unwrap();
     }
 
-    /// The soft limit on the size of its core file, in bytes, as reported by the kernel.
+    /// The soft limit on the size of the plugin's core file in bytes, as the kernel reports it.
     #[track_caller]
     pub fn core_limit(&self) -> String {
         let pid = self.child.as_ref().unwrap().id();
@@ -382,7 +383,7 @@ impl Run {
         self
     }
 
-    /// Runs the command in the hint.
+    /// Runs the command that the hint contains.
     #[track_caller]
     pub fn follow_hint(&self) {
         let mut hints = self

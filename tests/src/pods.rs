@@ -28,7 +28,7 @@ pub fn run(kubectl: &Kubectl, name: &str, node_name: &str) {
             }],
         },
     });
-    // Kubernetes creates a pod's ServiceAccount some time after the namespace.
+    // Kubernetes creates a pod's ServiceAccount some time after it creates the namespace.
     let created = poll(PATIENCE, || kubectl.try_create(&pod).ok());
     assert!(created.is_some(), "{:?}", kubectl.try_create(&pod));
     let runs = |pod: &Value| pod["metadata"]["name"] == name && pod["status"]["phase"] == "Running";
@@ -56,7 +56,7 @@ pub fn exec(kubectl: &Kubectl, name: &str) {
     assert_eq!(executed.status.code(), Some(7), "{stderr}");
 }
 
-/// The text that a program printed.
+/// The text that a program has printed.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -255,7 +255,7 @@ impl Scene {
         plane.kubeconfig(User::Certificate(pair))
     }
 
-    /// The record for this node name.
+    /// The record for the node with this name.
     pub fn record(&self, node_name: &str) -> Value {
         let name = format!("{}.{node_name}", self.cluster.name());
         let namespace = self.cluster.namespace();

@@ -8,15 +8,15 @@ use kubelet_authenticator_test_support::process::{free_port, poll};
 
 use crate::controller::PATIENCE;
 
-/// Deadline of one answer.
+/// The deadline for one response.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The addresses of a controller's metrics and probes, on free ports.
 #[derive(Debug, Clone, Copy)]
 pub struct Diagnostics {
-    /// Of `/metrics`.
+    /// The address of `/metrics`.
     pub metrics: SocketAddr,
-    /// Of `/healthz` and `/readyz`.
+    /// The address of `/healthz` and `/readyz`.
     pub health: SocketAddr,
 }
 
@@ -30,17 +30,17 @@ impl Default for Diagnostics {
     }
 }
 
-/// An answer by HTTP.
+/// An HTTP response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// The status.
+    /// The status code.
     pub status: u16,
-    /// The body.
+    /// The response's body.
     pub body: String,
 }
 
 impl Diagnostics {
-    /// The options of a controller that serves at this address.
+    /// The controller's options for serving at these addresses.
     pub fn arguments(self) -> [String; 2] {
         [
             format!("--metrics-bind-address={}", self.metrics),
@@ -72,7 +72,7 @@ impl Diagnostics {
         poll(PATIENCE, ready).unwrap_or_else(|| panic!("{:?}", self.probe("/readyz")));
     }
 
-    /// Waits for a scrape with all of these lines, and returns it.
+    /// Waits for a scrape that contains all of these lines, and returns the scrape.
     #[track_caller]
     pub fn wait_for(self, lines: &[&str]) -> String {
         let has = |text: &String| lines.iter().all(|line| has_line(text, line));
@@ -89,7 +89,7 @@ pub fn has_line(text: &str, line: &str) -> bool {
     text.lines().any(|found| found == line)
 }
 
-/// The value of a series, as written in the text.
+/// The value of a series, in the form in which the metrics contain it.
 pub fn value(text: &str, series: &str) -> Option<f64> {
     let mut lines = text.lines();
     lines.find_map(|line| line.strip_prefix(series)?.trim().parse().ok())

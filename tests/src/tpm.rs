@@ -31,7 +31,7 @@ use sha2::{Digest as _, Sha256};
 use crate::controller::Application;
 use crate::node::Node;
 
-/// The plugin.
+/// The name of the plugin.
 pub const PLUGIN: &str = "kubelet-authenticator-tpm";
 
 /// The registers that the plugin quotes by default.
@@ -122,7 +122,7 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// Creates a requester with a new key, in the cluster with this CA (PEM).
+    /// Creates a requester with a new key, for the cluster that has this CA (PEM).
     pub fn new(ca_pem: &str, provider_id: &str, node_name: &str) -> Self {
         let ca = CertificateDer::from_pem_slice(ca_pem.as_bytes()).unwrap();
         Self {
@@ -223,7 +223,7 @@ pub fn quote_of(quote: tpm_machine::Quote) -> Quote {
     }
 }
 
-/// The contents of a request.
+/// The contents of a request from a machine with a TPM.
 #[derive(Debug, Clone)]
 pub struct Sent {
     /// The request's name.
@@ -236,12 +236,12 @@ pub struct Sent {
     pub provider_id: ProviderId,
     /// The node in the request.
     pub node_name: NodeName,
-    /// Its key (SPKI).
+    /// The request's key (SPKI).
     pub spki: Vec<u8>,
 }
 
 impl Sent {
-    /// Reads a request from a machine with a TPM.
+    /// Parses a request from a machine with a TPM.
     #[track_caller]
     pub fn read(csr: &Value) -> Self {
         let request = STANDARD.decode(csr["spec"]["request"].as_str().unwrap());

@@ -26,7 +26,7 @@ fn a_machine_from_a_baked_image_joins_without_plugin_bootstrap_data() {
             exec.contains("/usr/local/bin/kubelet-authenticator-aws"),
             "{exec}"
         );
-        // The root directory is from the image, and not from the host.
+        // The root directory comes from the image, and not from the host.
         assert!(machine.exists("/usr/bin/dnf"));
     });
     scene.reads_well(&[node]);

@@ -12,7 +12,8 @@ fn attacks() -> String {
     ["attacks.md", "attacks-runtime.md"].map(page).concat()
 }
 
-/// The table rows of the page whose first cell is a letter and a number. Returns each row with its letter and number.
+/// The table rows on the page whose first cell consists of a letter and a number. Returns each row with its letter and
+/// number.
 fn rows(page: &str) -> Vec<((char, usize), &str)> {
     let rows = page.lines().filter_map(|row| {
         let id = row.strip_prefix("| ")?.split(" |").next()?;

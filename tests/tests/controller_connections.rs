@@ -23,7 +23,7 @@ use node_attestation_runtime::client::{ClusterAccess, EgressPolicy};
 const ONE: Machine = Machine::new("worker-1", "token1");
 const TWO: Machine = Machine::new("worker-2", "token2");
 
-/// The API server's limit on calls on one connection, which is the same as in kube-apiserver.
+/// The API server's limit on calls over one connection. The limit is the same as in kube-apiserver.
 const STREAMS: usize = 100;
 
 fn admin(server: &ApiServer) -> Kubeconfig {
@@ -111,7 +111,7 @@ async fn http_1_is_used_for_an_api_server_without_http_2() {
         }
 
         watches(&server, 1);
-        // One connection is for the watch, and the other connections are for the calls.
+        // The watch uses one connection, and the calls use the other connections.
         assert!(server.connections() - before <= 4);
         let lists = join_all((0..16).map(|_| list(&client))).await;
         assert!(lists.iter().all(|list| *list == Ok(0)), "{lists:?}");
@@ -218,7 +218,7 @@ async fn a_dead_connection_is_detected_by_pings() {
     assert_eq!(list(&client).await, Ok(0));
     let watching = client.clone();
     let watched = tokio::spawn(async move { watch(&watching).await });
-    // Only this runtime's clock is paused, and not the server's clock.
+    // Only the clock of this runtime is paused. The server's clock is not.
     tokio::task::yield_now().await;
     // The server runs in a different runtime, in real time, so this runtime can only poll it.
     let both = async {
@@ -252,7 +252,7 @@ fn each_served_cluster_has_one_separate_connection() {
         assert!(is_issued(&bed.wait_for_answer(&bed.stamped(machine))));
     }
 
-    // One of the connections is for the Lease.
+    // One of the connections is for the Lease calls.
     assert!(bed.server.open_connections() <= 2);
     assert!(bed.server.connections() <= 2);
 }

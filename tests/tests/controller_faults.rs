@@ -1,4 +1,4 @@
-//! Tests of the controller with faults: concurrent writes, lost responses, a controller crash, an unavailable API
+//! Tests of the controller during faults: concurrent writes, lost responses, a controller crash, and an unavailable API
 //! server.
 
 use kubelet_authenticator_test_support::api_server::{Fault, Route, Step, Times, Verb};
@@ -10,7 +10,7 @@ use serde_json::json;
 const ONE: Machine = Machine::new("worker-1", "token1");
 const TWO: Machine = Machine::new("worker-2", "token2");
 
-/// The creation of a node identity.
+/// Matches the creation of a node identity.
 fn identity() -> Route {
     Route::new(Verb::Create, "nodeidentities")
 }

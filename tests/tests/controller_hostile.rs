@@ -66,7 +66,7 @@ fn an_api_server_that_does_not_forward_uids_causes_a_warning() {
             "compiler": "", "platform": "",
         });
         let bed = Bed::null(&[ONE]);
-        // This path does not belong to a resource. The controller does not read any other path of this kind.
+        // This path does not belong to a resource. It is the only path of this kind that the controller reads.
         bed.server.inject(
             Route::new(Verb::Get, ""),
             Times::always(),

@@ -145,7 +145,7 @@ fn a_thousand_silent_connections_do_not_block_the_probes() {
             diagnostics.metrics
         };
         let mut stream = TcpStream::connect(address).unwrap();
-        // Sends an incomplete head, a request whose response is not read, or nothing.
+        // Sends an incomplete head, sends a request without reading the response, or sends nothing.
         let written = match number % 3 {
             0 => stream.write_all(b"GET /healthz HTTP/1.1\r\nA: "),
             1 => stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"),
@@ -159,7 +159,7 @@ fn a_thousand_silent_connections_do_not_block_the_probes() {
     assert_eq!(diagnostics.probe("/healthz").unwrap().status, 200);
     let text = diagnostics.scrape();
     assert!(text.ends_with("# EOF\n"), "{text}");
-    // The limit for both servers, and the file descriptors of the controller without connections.
+    // The limit for both servers together, and the file descriptors of the controller without connections.
     let few = || (value(&diagnostics.scrape(), "process_open_fds") < Some(192.0)).then_some(());
     poll(PATIENCE, few).unwrap_or_else(|| panic!("{}", diagnostics.scrape()));
     let joined = Application::insecure(ONE).put(&bed.server);

@@ -34,7 +34,7 @@ const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenti
 /// The name of every Cluster in this suite.
 const CLUSTER: &str = "prod-1";
 
-/// An AWS account, and a management cluster with the providers and the controller.
+/// An AWS account, and a management cluster with the infrastructure providers and the controller.
 struct Site {
     cloud: Arc<Cloud>,
     network: Network,
@@ -64,12 +64,12 @@ struct Tenant {
     instances: Instances,
 }
 
-/// The place of the bootstrap data of an instance.
+/// The place that contains the bootstrap data of an instance.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BootstrapData {
-    /// In the user data.
+    /// The bootstrap data is in the user data.
     UserData,
-    /// In Secrets Manager, which is the provider's default.
+    /// The bootstrap data is in Secrets Manager, which is the provider's default.
     SecretsManager,
 }
 
@@ -277,7 +277,7 @@ fn an_instance_joins_with_bootstrap_data_in_secrets_manager() {
     tenant.plane().wait_for_node_ready(name);
     let record = tenant.record(name);
     assert_eq!(record["spec"]["attestor"], "aws", "{record:#}");
-    // The user data of the instance only read the secret.
+    // The instance's user data only reads the secret.
     let data = ec2.user_data(&instance.id);
     assert!(data.contains("text/cloud-boothook"), "{data}");
     let token = tenant.deployment.bootstrap_token(&name_of(&machine));
@@ -287,7 +287,7 @@ fn an_instance_joins_with_bootstrap_data_in_secrets_manager() {
     let drop_in = tenant.instances.on(name, |machine| machine.read(DROP_IN));
     let expected = image::render(&Provider::AWS, &["kubelet-drop-in"]);
     assert_eq!(drop_in, Some(expected.into_bytes()));
-    // The instance has deleted the secret.
+    // The instance has deleted the secret from Secrets Manager.
     for operation in ["CreateSecret", "GetSecretValue", "DeleteSecret"] {
         assert!(SITE.cloud.moto().count(operation) > 0, "{operation}");
     }
@@ -298,7 +298,7 @@ fn an_instance_without_a_machine_in_the_cluster_is_denied() {
     let tenant = Tenant::start("alone", 1);
     let joined = tenant.joined();
 
-    // A user who is allowed to start instances in the account can set any tags.
+    // A user who is allowed to start instances in the account can also set any tags.
     let other = SITE.cloud.launch(&[(&owned(CLUSTER), "owned")]);
 
     let reason = tenant.joins(&joined, &other);

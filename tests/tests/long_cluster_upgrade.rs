@@ -37,10 +37,10 @@ const PATHS_CLOSED: &str = "AutoApprovePathsClosed";
 
 /// A Cluster in which attestation is enforced, with a management cluster.
 struct Scene {
-    // The first field, so that the machines stop before their management cluster.
+    // This is the first field, so that the machines stop before their management cluster.
     provider: Provider,
     _manager: Manager,
-    // The manager reads the file while it runs.
+    // The controller reads the file while it runs.
     _challenge_keys: Scratch,
     cluster: WorkloadCluster,
     authentication: Authentication,
@@ -68,7 +68,7 @@ impl Scene {
         });
         let seen = self.kubelets();
         assert!(found.is_some(), "{seen:?} and not {expected:?}");
-        // The first node is exempt.
+        // The first node is an exempt node.
         machines.remove(&self.first);
         let attested: Vec<String> = machines.keys().cloned().collect();
         wait_for_records(&self.management, &self.cluster, &attested);

@@ -1,5 +1,5 @@
-//! Tests of `clusterctl upgrade apply`: it upgrades Cluster API, while nodes have joined with this project, and the
-//! controller, which is an AddonProvider.
+//! Tests of `clusterctl upgrade apply`, after nodes have joined with this project. The command upgrades Cluster API and
+//! the controller, which is an AddonProvider.
 
 use std::fs;
 
@@ -92,7 +92,7 @@ fn nodes_renew_and_join_after_clusterctl_upgrades_cluster_api() {
     authentication.wait_for(management.kubectl(), PATHS_CLOSED, "True", "Closed");
 }
 
-/// The versions in clusterctl's repository. The source of both is the same version.
+/// The versions in clusterctl's repository. Both are built from the source of the same version.
 const FIRST: &str = "v0.1.0";
 const SECOND: &str = "v0.1.1";
 
@@ -104,7 +104,7 @@ const ADDON: &str = "kubelet-authenticator";
 fn components(version: &Version) -> String {
     let manifests = version.manifests();
     let components = kustomize(&[], &manifests.join("clusterctl"));
-    // In the previous version, the other manifests include the definitions.
+    // In the previous version, the components also contain the definitions.
     if components.contains("kind: CustomResourceDefinition") {
         return components;
     }
@@ -184,7 +184,7 @@ fn clusterctl_upgrades_and_rolls_back_the_controller_with_its_records() {
         kubelet.wait_until_ready();
         kubelet
     };
-    // The controller has observed these settings with these definitions. No object was recreated.
+    // The controller has observed these settings under the new definitions. No object was recreated.
     let serves = || {
         let object = authentication.touch(kubectl, "Ready");
         assert_eq!(object["metadata"]["uid"], uid, "{object:#}");

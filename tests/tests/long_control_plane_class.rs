@@ -1,5 +1,5 @@
-//! A ClusterClass with a KubeadmControlPlane, and with the variable and the patch that `render` prints for workers and
-//! control planes. Cluster API's own managers create the Clusters, whose machines have TPMs.
+//! Tests of a ClusterClass with a KubeadmControlPlane, and with the variable and the patch that `render` prints for
+//! workers and control planes. Cluster API's own managers create the Clusters, whose machines have TPMs.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -19,15 +19,15 @@ use serde_json::{Map, Value, json};
 /// The number of machines: three of the control plane, and one worker.
 const MACHINES: usize = 4;
 
-/// One test at a time: a test with a control plane needs 4 GB.
+/// Only one test runs at a time, because a test with a control plane needs 4 GB.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// The turn of a test. A failed test does not prevent the next test.
+/// The turn of a test. If a test fails, the next test can still run.
 fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Creates a ClusterClass `class`. kubeadm's templates have this API version.
+/// Creates a ClusterClass `class`, whose kubeadm templates have this API version.
 #[track_caller]
 fn define_class(kubectl: &Kubectl, namespace: &str, version: &str) {
     kubectl.apply_object(&json!({
@@ -41,7 +41,7 @@ fn define_class(kubectl: &Kubectl, namespace: &str, version: &str) {
         "nodeRegistration": needed, "patches": { "directory": KUBELET_PATCHES },
     });
     let mut init = join.clone();
-    // Skip these add-ons, because their images do not name a program of the machines.
+    // Skip these add-ons, because their images do not refer to a program on the machines.
     init["skipPhases"] = json!(["addon/coredns", "addon/kube-proxy"]);
     let of_control_plane = json!({
         "kubeadmConfigSpec": { "initConfiguration": init, "joinConfiguration": join },
@@ -137,7 +137,7 @@ fn patched_control_plane(kubectl: &Kubectl, namespace: &str) -> Value {
     spec.clone()
 }
 
-/// Boots machines with their TPMs, whose image contains the plugin.
+/// Boots machines with TPMs. Their image contains the plugin.
 fn infrastructure(hosts: Hosts, endpoint: Endpoint) -> impl Fn(&Boot) -> Machine + Send + 'static {
     move |boot| {
         let (_, tpm) = &hosts[&boot.provider_id];
@@ -187,7 +187,7 @@ fn control_plane_machines_of_a_class_join_with_their_tpms() {
     let spec = patched_control_plane(kubectl, namespace);
     let timeouts = &spec["joinConfiguration"]["timeouts"];
     assert_eq!(timeouts["kubernetesAPICallSeconds"], 600, "{spec:#}");
-    // The variable creates the KubeletAuthentication with its defaults, which enforce attestation.
+    // The variable creates a KubeletAuthentication with the default settings, which enforce attestation.
     let authentications = ["kubeletauthentications", "-n", namespace];
     kubectl.wait_for(&authentications, "of the Cluster", PATIENCE, |_| true);
     let authentication = Authentication {
@@ -234,7 +234,7 @@ fn a_class_in_the_older_api_patches_its_control_plane() {
 
     let _created = cluster.create_of_kubeadm_class(endpoint.address(), topology());
 
-    // The older API does not have the timeout.
+    // The older API version does not have the timeout field.
     let spec = patched_control_plane(kubectl, namespace);
     let timeouts = &spec["joinConfiguration"]["timeouts"];
     assert!(timeouts["kubernetesAPICallSeconds"].is_null(), "{spec:#}");

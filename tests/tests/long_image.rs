@@ -48,8 +48,8 @@ fn bundle(files: &Scratch) -> PathBuf {
     bundle
 }
 
-/// Specifies the container of the Deployment as the kubelet would start it, but in the network of the machine, because
-/// the API server of the tests is in this network. Therefore, the container uses different ports.
+/// Writes the specification of the Deployment's container as the kubelet would start it, but in the network of the
+/// machine, because the API server of the tests is in this network. Therefore, the container uses different ports.
 fn specify(bundle: &Path, container: &Value, arguments: &[String], account: &Path, server: &str) {
     let path = bundle.join("config.json");
     let mut spec: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();

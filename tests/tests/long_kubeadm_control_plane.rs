@@ -1,5 +1,5 @@
-//! Tests in which Cluster API's own KubeadmControlPlane creates control planes on machines, scales them and replaces
-//! their machines, and their nodes join with the plugin.
+//! Tests in which Cluster API's own KubeadmControlPlane creates control planes on machines, scales the control planes,
+//! and replaces their machines. The nodes join with the plugin.
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::machine::{Endpoint, Machine};

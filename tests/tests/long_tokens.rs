@@ -1,5 +1,5 @@
-//! Tests a Machine whose bootstrap token was deleted, from the condition that reports the deletion until the Machine
-//! has a Node.
+//! Tests of a Machine whose bootstrap token was deleted: from the condition that reports the deletion, until the
+//! Machine has a Node.
 
 use std::process::Command;
 use std::time::Duration;

@@ -41,8 +41,8 @@ fn directory(version: &str) -> String {
     format!("/opt/kubernetes/{version}")
 }
 
-/// Boots a machine that does not belong to a cluster. The machine has the programs of both versions, runs the previous
-/// version, and has the plugin and its drop-in.
+/// Boots a machine that does not belong to a cluster. The machine contains the programs of both versions, the plugin
+/// and its drop-in, and runs the previous version.
 fn boot(member: Member, former: &Path) -> Machine {
     let rendered = Command::new(program(NULL))
         .args(["render", "--command", PLUGIN, "kubelet-drop-in"])
@@ -155,7 +155,7 @@ fn a_joined_node_renews_after_an_upgrade_to_the_next_minor_version() {
     install(&worker, &UPGRADED[4..]);
     worker.ok(&["systemctl", "restart", "kubelet"]);
     wait_for_kubelet(kubectl, WORKER, &after);
-    // `kubeadm upgrade` recreated its bindings.
+    // `kubeadm upgrade` has recreated kubeadm's bindings.
     for binding in [
         KubeadmBinding::NodeAutoapproveBootstrap,
         KubeadmBinding::NodeAutoapproveCertificateRotation,

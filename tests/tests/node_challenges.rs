@@ -1,5 +1,5 @@
 //! Tests of a controller that challenges the machine: the plugin sends two requests with the same key, regardless of
-//! events between them.
+//! the events between them.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! The commands for administrators.
+//! Tests of the commands for administrators.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -289,7 +289,7 @@ fn the_manual_page_lists_every_command() {
     );
     assert!(page.starts_with(".ie"), "{page}");
     for name in names {
-        // Without an escape, roff would print a hyphen instead of a minus.
+        // If the hyphen were not escaped, roff would print a hyphen instead of a minus sign.
         let entry = format!(
             "{}\\-{}(8)",
             INSECURE.replace('-', "\\-"),

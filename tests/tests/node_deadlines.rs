@@ -1,4 +1,4 @@
-//! Tests that the plugin ends in time, regardless of the API server.
+//! Tests that the plugin ends within its time limit, regardless of the API server.
 
 use std::fs;
 use std::path::Path;
@@ -247,7 +247,8 @@ fn near_expiry_a_slow_device_gets_25_seconds_once_an_hour() {
     end_backoff(&node);
     let briefly = node.run().succeeded().within(LIMIT);
     pass_an_hour(&node);
-    // The controller is unavailable. Even a long run waits for the controller for at most five seconds.
+    // The controller is unavailable. Even if a run can take longer, it waits for the controller for at most five
+    // seconds.
     server.set_signer(Signer::Off);
     node.set_env("SLOW_FOR", "6");
     let undecided = node.run().succeeded();

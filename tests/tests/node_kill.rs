@@ -1,4 +1,5 @@
-//! Tests of `kill -9` at every step: the next run finishes, with the same request if a request exists.
+//! Tests of `kill -9` after every step: the next run completes the join. If a request exists, the run uses that
+//! request.
 
 use std::fs;
 use std::time::Duration;

@@ -19,7 +19,7 @@ type Change<'a> = &'a dyn Fn(&str) -> Vec<u8>;
 /// A user ID that differs from the ID of the user that runs the test.
 const NOBODY: u32 = 65534;
 
-/// A script that mounts `$DIR` and executes the plugin, in a separate mount namespace.
+/// A script that mounts `$DIR` in a separate mount namespace, and then executes the plugin.
 const READ_ONLY: &str =
     r#"mount --bind "$DIR" "$DIR" && mount -o remount,ro,bind "$DIR" && exec "$@""#;
 const FULL: &str = r#"mount -t tmpfs -o size=64k,mode=700 tmpfs "$DIR" &&

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 /// The number of pool members that join at the same time.
 const MEMBERS: usize = 50;
 
-/// The node whose evidence every verifier rejects.
+/// The name of a node whose evidence every verifier rejects.
 const DENIED: &str = "denied";
 
 static DIAGNOSTICS: LazyLock<Diagnostics> = LazyLock::new(Diagnostics::default);

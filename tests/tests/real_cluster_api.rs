@@ -19,7 +19,7 @@ const BOTH: [Contract; 2] = [Contract::V1Beta1, Contract::V1Beta2];
 /// The deadline for a change. A watch reports a change within milliseconds, but a busy machine needs more time.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// Shared by tests, each of which uses a separate namespace.
+/// The management cluster that the tests share. Each test uses a separate namespace.
 static SHARED: LazyLock<Management> = LazyLock::new(Management::start);
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());

@@ -142,7 +142,7 @@ fn workers_and_late_control_planes_join_a_kubeadm_cluster() {
     let first = boot(FIRST);
     let cluster = first.kubeadm_init();
     let kubectl = cluster.kubectl();
-    // `setup` has nothing to copy, because kubeadm created the kubelet's certificate.
+    // `setup` has no kubeconfig to copy, because kubeadm created the kubelet's certificate.
     let conf = first.read(KUBELET_CONF).unwrap();
     let conf = String::from_utf8(conf).unwrap();
     assert!(conf.contains("kubelet-client-current.pem"), "{conf}");

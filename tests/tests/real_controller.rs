@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 /// The resource of node identities.
 const IDENTITIES: &str = "nodeidentities.attestation.cluster.x-k8s.io";
 
-/// Shared by all tests, because every test has its own machines.
+/// The cluster that all tests share, because every test has its own machines.
 static BED: LazyLock<RealBed> = LazyLock::new(|| RealBed::start(Controllers::Default));
 
 /// The errors about permissions in the controller's log.
@@ -143,7 +143,7 @@ fn kube_controller_manager_does_not_answer_a_denied_request() {
 
     let name = BED.file(&Application::insecure(MINE).with_token_of(OTHER));
     BED.wait_for_answer(&name);
-    // When both controllers have answered a later request, both of them have received the denial.
+    // When both controllers have answered a later request, they have both received the denial.
     let later = BED.file(&Application::insecure(OTHER));
     assert!(is_issued(&BED.wait_for_answer(&later)));
 
@@ -353,7 +353,7 @@ fn the_name_of_a_node_without_evidence_waits_after_a_restart() {
     assert_eq!(controller.stop(), Some(0));
 
     let mut controller = setup.start();
-    // The machine has lost its key, or this is another machine with the same token.
+    // Either the machine has lost its key, or another machine uses the same token.
     let name = BED.file(&Application::insecure(MACHINE));
 
     let decision = controller.wait_for_decision(&name);

@@ -114,7 +114,7 @@ fn each_alert_fires_and_resolves_and_stays_silent_after_one_change() {
             let firing = |time: &serde_json::Value| time["exp_alerts"].as_array().unwrap().len();
             (first["alertname"] == alert).then(|| [firing(first), firing(last)])
         });
-        // The alert fires and then stops, and does not fire in the case with one change.
+        // The alert fires and then stops. In the case with one change, it does not fire.
         assert_eq!(expected.collect::<Vec<_>>(), [[1, 0], [0, 0]], "{alert}");
         assert!(page.contains(&format!("</a>`{alert}` |")), "{alert}");
     }

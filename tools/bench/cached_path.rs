@@ -65,7 +65,7 @@ impl Node {
         }
     }
 
-    /// This program, with the node's settings.
+    /// A run of this program with the node's settings.
     pub fn program(&self, name: &'static str, programs: &Path) -> Program {
         Program::new(name, programs.join(name))
             .with_args(&self.settings)
@@ -210,8 +210,8 @@ fn print(programs: &[Program], costs: &[Cost], times: &[Vec<Duration>]) {
 
 /// Copies the programs to an in-memory file system, if there is one.
 ///
-/// A page fault maps a part of the program. The size of this part depends on how the file got into the page cache: for
-/// the same binary on a disk, the measured memory is 1.8 to 4.3 MiB.
+/// A page fault maps a part of the program. The size of this part depends on how the file was read into the page cache.
+/// For the same binary on a disk, the measured memory is 1.8 to 4.3 MiB.
 fn in_memory(programs: &Path, fallback: &Path) -> PathBuf {
     let memory = Path::new("/dev/shm");
     let base = if memory.is_dir() { memory } else { fallback };

@@ -70,7 +70,7 @@ impl NewMachine<'_> {
         let objects = [
             infra_machine(json!({"spec": {"providerID": self.provider_id}})),
             config(json!({"spec": {"joinConfiguration": {"discovery": discovery}}})),
-            // The Machine has bootstrap data, so it is created after its config.
+            // The Machine has bootstrap data, so create the Machine after its config.
             machine(json!({"spec": {
                 "clusterName": cluster,
                 "bootstrap": {

@@ -31,7 +31,7 @@ pub struct Background<T> {
 }
 
 impl<T: Send + 'static> Background<T> {
-    /// Starts it.
+    /// Starts the thread.
     pub fn start(run: impl FnOnce(&AtomicBool) -> T + Send + 'static) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let ends = is_over.clone();
@@ -41,14 +41,14 @@ impl<T: Send + 'static> Background<T> {
         }
     }
 
-    /// Stops the crowd, and returns its result.
+    /// Stops the thread, and returns its result.
     pub fn end(self) -> T {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.join().expect("no panic")
     }
 }
 
-/// Creates the objects. After that, sends requests in the background, and returns their number at the end.
+/// Creates the objects, and then sends requests in the background until it is stopped. Returns the number of requests.
 pub fn turn(simulation: &Simulation, tenant: Tenant) -> Background<usize> {
     for number in 0..OBJECTS {
         simulation.management.put(machine(&tenant.name, number));
@@ -76,7 +76,7 @@ pub fn request(tenant: Tenant) -> Background<usize> {
     })
 }
 
-/// Probes `/healthz` in the background. Returns the longest response time at the end.
+/// Probes `/healthz` in the background. When it is stopped, returns the longest response time.
 pub fn probe(diagnostics: Diagnostics) -> Background<Duration> {
     Background::start(move |is_over| {
         let mut longest = Duration::ZERO;

@@ -1,5 +1,5 @@
-//! Measures the instructions for one decision of the controller, and for one answered request, with callgrind. They do
-//! not depend on the machine's speed.
+//! Measures the instructions for one decision of the controller, and for one answered request, with callgrind. The
+//! numbers do not depend on the machine's speed.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use node_attestation_runtime::csr_writer::{Answered, RequestStore, answer};
 use crate::measure::Program;
 use crate::report::{Suite, print_table};
 
-/// The option of this program that only does the work, and the option with the amount of work.
+/// The option with which this program only does the work, and the option for the amount of work.
 pub const WORK: &str = "work";
 pub const COUNT: &str = "count";
 
@@ -36,7 +36,7 @@ pub enum Work {
     Answer,
 }
 
-/// An API server that encodes and decodes each object, like a client.
+/// An API server that encodes and decodes each object, as a client does.
 #[derive(Debug)]
 struct Echo;
 
@@ -62,7 +62,7 @@ impl RequestStore for Echo {
     }
 }
 
-/// Does the work for this number of requests.
+/// Does the work for this many requests.
 pub fn work(work: Work, count: u32) {
     let (context, request) = (cluster(), valid());
     block_on(async {

@@ -38,8 +38,8 @@ pub fn run(programs: &Path, program: &Path) -> Suite {
             );
             node.program(PLUGIN, programs)
         };
-        // The runs alternate between two measurements: wall time, and CPU time, which needs a separate parent process
-        // and a different machine.
+        // The runs alternately measure the wall time and the CPU time. The CPU time needs a separate parent process and
+        // a different machine.
         if index % 2 == 0 {
             wall.push(node("wall").time());
         } else {
@@ -81,7 +81,7 @@ pub fn run(programs: &Path, program: &Path) -> Suite {
     suite
 }
 
-/// The public half of a machine's own bootstrap token.
+/// The public half of the bootstrap token of one machine.
 fn token_id(index: usize) -> String {
     format!("t{index:05}")
 }

@@ -1,4 +1,4 @@
-//! One bootstrap token that creates requests constantly, while other machines join, on a real API server.
+//! Measures joins on a real API server while one bootstrap token constantly creates requests.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ const REQUESTS: usize = 60_000;
 /// The number of concurrent requests.
 const AT_ONCE: usize = 16;
 
-/// The time limit for one join. The measurement ends if a join takes longer.
+/// The time limit for one join. If a join takes longer, the measurement ends.
 const DEADLINE: Duration = Duration::from_mins(10);
 
 /// The maximum time that another machine waits, in seconds.

@@ -37,7 +37,7 @@ pub const WATCHED: [(&str, &str); 5] = [
 /// The kinds that the controller watches for one Cluster, or reads for one Machine.
 const OTHERS: [(&str, &str); 2] = [("v1", "Secret"), (BOOTSTRAP, "KubeadmConfig")];
 
-/// The property that makes an object expensive to read.
+/// The property of an object that makes it expensive to read.
 #[derive(Debug, Clone, Copy)]
 enum Shape {
     /// A field that the controller does not use has many levels.
@@ -55,7 +55,7 @@ const SHAPES: [(Shape, &str); 4] = [
     (Shape::Long, "long"),
 ];
 
-/// Creates the objects of this tenant, and updates them from then on. Returns the number of writes at the end.
+/// Creates the objects of this tenant, and then updates them until it is stopped. Returns the number of writes.
 pub fn turn(simulation: &Simulation, cluster: &str) -> Background<usize> {
     let kinds = WATCHED.into_iter().chain(OTHERS);
     let all = kinds.flat_map(|kind| SHAPES.map(|(shape, name)| (kind, shape, name)));

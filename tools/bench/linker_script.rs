@@ -1,7 +1,7 @@
 //! A linker script that places the functions of a cached run next to each other.
 //!
-//! A page fault maps the surrounding 64 KiB. In the default order, the functions of a cached run are spread over the
-//! whole program, so half of the program becomes resident.
+//! A page fault maps the 64 KiB around the page. In the default order, the functions of a cached run are spread over
+//! the whole program, so half of the program becomes resident.
 
 use std::collections::BTreeSet;
 use std::path::Path;

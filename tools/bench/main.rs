@@ -1,5 +1,5 @@
 //! Benchmarks: the cost of the node plugin's cached path, the cost of one enrollment, and the effect of hostile clients
-//! and clusters on a cluster. The cached path is compared with programs that do almost nothing.
+//! and clusters on other clusters. The cached path is compared with programs that do almost nothing.
 //!
 //! `bench` prints tables and writes `target/bench/<suite>.json`: a list of `{name, value, unit, limit}`. `bench
 //! SUITE...` measures only these suites, `bench --limits-only` only values that do not depend on the machine's speed.

@@ -67,7 +67,7 @@ impl Program {
         self.under::<&str>(None, &[])
     }
 
-    /// The command that runs the program, optionally with a tool.
+    /// The command that runs the program, optionally under a measuring tool.
     fn under<T: AsRef<std::ffi::OsStr>>(&self, tool: Option<&Path>, tool_args: &[T]) -> Command {
         let mut command = match tool {
             Some(tool) => {
@@ -212,7 +212,7 @@ pub fn interleaved(programs: &[Program], runs: usize) -> Vec<Vec<Duration>> {
     times
 }
 
-/// The value below which this percentage of the sorted times lie.
+/// The value below which this percentage of the sorted times lies.
 pub fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
 }

@@ -21,7 +21,7 @@ const A_NODE: usize = 3_000;
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// The time after which the controller has completed the work at its start.
+/// The time after which the controller has completed its work at startup.
 const SETTLED: Duration = Duration::from_secs(20);
 
 /// Measures the values, prints the table, and returns the values.

@@ -1,4 +1,4 @@
-//! The clusters of one controller. A quarter of their API servers become hostile, and the benchmark measures the effect
+//! The clusters of one controller. A quarter of the API servers become hostile, and the benchmark measures the effect
 //! on the other clusters. Three more tenants have many Machines, objects that are expensive to read, and many Clusters
 //! in the management cluster. Everything except the controller runs in this process.
 
@@ -19,10 +19,10 @@ use crate::report::{Suite, print_table};
 use crate::simulation::{Simulation, Tenant, provider_id};
 use crate::{crowd, heavy, swarm};
 
-/// The number of clusters that do not change.
+/// The number of clusters that do not become hostile.
 const GOOD: usize = 150;
 
-/// The number of clusters that become hostile, ten in each way.
+/// The number of clusters that become hostile: ten clusters for each kind of hostile behavior.
 const HOSTILE: usize = 50;
 
 /// The number of concurrent joins, each in a separate cluster.
@@ -162,8 +162,7 @@ pub fn run() -> Suite {
     let asked_since = hostile.iter().zip(asked_before);
     let calls: usize = asked_since.map(|(it, before)| asked(it) - before).sum();
     let reported = heavy::reported(&simulation.log(), &namespace);
-    // The hostile work: each kind, with its minimum amount. If there were less work, the limits would not prove
-    // anything.
+    // The amounts of hostile work: each kind, with its minimum. With less work, the limits would not prove anything.
     let work = [
         ("calls of hostile API servers", calls, 200),
         (
@@ -307,7 +306,7 @@ impl Hole {
             socket.listen(0).unwrap().into_std().unwrap()
         });
         let address = listener.local_addr().unwrap();
-        // The accept queue is filled. The kernel then does not answer further connection attempts.
+        // Fill the accept queue. The kernel then does not answer further connection attempts.
         let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok();
         let waiting = std::iter::from_fn(connect).collect();
         Self {
@@ -318,7 +317,7 @@ impl Hole {
     }
 }
 
-/// Makes an API server hostile from then on, in the way with this number.
+/// Makes an API server hostile from now on. The number selects the kind of hostile behavior.
 fn turn(simulation: &Simulation, tenant: &Tenant, number: usize, hole: SocketAddr) {
     let Tenant { name, server } = tenant;
     let connections = |fault| server.inject_connection(Times::always(), fault);
@@ -398,7 +397,7 @@ fn kept_requests() -> String {
         let (owners, groups) = match number % 3 {
             0 => (owners.as_str(), ""),
             1 => ("", groups.as_str()),
-            // Honest in size.
+            // The memory use of this request corresponds to its length.
             _ => ("", ""),
         };
         let metadata = format!(
@@ -437,7 +436,7 @@ fn token(number: usize, round: usize) -> String {
     format!("{number:03}{round:03}")
 }
 
-/// Makes one machine join in each cluster of this round, all at the same time. Returns the duration of each join.
+/// Makes one machine join each cluster of this round, all at the same time. Returns the duration of each join.
 fn joins(tenants: &[Tenant], round: usize) -> Vec<Duration> {
     let applications = of_round(tenants, round).map(|(number, tenant)| {
         let name = machine(number, round);

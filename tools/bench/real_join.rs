@@ -1,5 +1,4 @@
-//! Measures joins with a real API server: alternately, of a kubelet with TLS bootstrapping, and of a kubelet with the
-//! plugin.
+//! Measures joins with a real API server: alternately a kubelet with TLS bootstrapping, and a kubelet with the plugin.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
-//! Many clusters of one controller: the API servers of the management cluster and of the workload clusters run in this
-//! process, with real connections. The controller runs in another process, so its measurements are separate.
+//! Simulates many clusters of one controller. The API servers of the management cluster and of the workload clusters
+//! run in this process, with real connections. The controller runs in another process, so that it is measured
+//! separately.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -93,12 +94,12 @@ impl Simulation {
         launch.spawn(&self.log())
     }
 
-    /// The log of the program.
+    /// The program's log.
     pub fn log(&self) -> PathBuf {
         self.files.join("manager.log")
     }
 
-    /// A directory for files.
+    /// A directory for the program's files.
     pub fn folder(&self) -> &Path {
         self.files.path()
     }

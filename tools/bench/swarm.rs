@@ -1,5 +1,5 @@
-//! A namespace that contains more Clusters than the controller serves in one namespace. Its Clusters are constantly
-//! created and deleted.
+//! A namespace that contains more Clusters than the controller serves in one namespace. The benchmark constantly
+//! creates and deletes Clusters in it.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -27,8 +27,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The deadline for the conditions of all Clusters.
 const DEADLINE: Duration = Duration::from_secs(90);
 
-/// Creates the Clusters, waits until the controller has reported the limit, and replaces the oldest Clusters from then
-/// on. Returns the number of replaced Clusters at the end.
+/// Creates the Clusters, waits until the controller has reported the limit, and then replaces the oldest Clusters until
+/// it is stopped. Returns the number of replaced Clusters.
 pub fn turn(simulation: &Simulation) -> Background<usize> {
     let management = simulation.management.clone();
     let create = move |number: usize| {

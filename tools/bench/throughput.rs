@@ -1,6 +1,6 @@
 //! Measures certificates per second on real API servers: the controller, kube-controller-manager's approver and signer,
-//! and a client that makes only the controller's writes. Finally, measures the controller with lost connections, and
-//! with a leader that stops.
+//! and a client that makes only the controller's writes. Finally, measures the controller while connections are lost
+//! and the leader stops.
 
 mod breaking_proxy;
 mod ideal_client;
@@ -41,7 +41,7 @@ const BREAKS: u32 = 35;
 /// The pause between two of these interruptions.
 const BETWEEN: Duration = Duration::from_millis(500);
 
-/// The time after the last certificate in which a controller completes its remaining work.
+/// The time after the last certificate within which a controller completes its remaining work.
 const AFTERWARDS: Duration = Duration::from_secs(3);
 
 /// The minimum share of the ideal client's rate, in requests per second.
@@ -231,7 +231,7 @@ impl World {
         self.runtime.block_on(load::create(kubeconfig, &objects));
     }
 
-    /// Requests from these machines, each of which has its own token.
+    /// Requests from these machines, each of which has a separate token.
     fn requests(&self, machines: Range<usize>) -> Vec<Request> {
         let ca = self.workload().ca().certificate_pem();
         let requests = machines.map(|number| {
@@ -419,7 +419,7 @@ fn difference(after: &[(String, f64)], before: &[(String, f64)]) -> Vec<(String,
     grown.filter(|(_, count)| *count > 0.0).collect()
 }
 
-/// The controller that accepts the rubber stamp.
+/// The controller that accepts rubber stamps as evidence.
 struct Controller {
     process: Process,
     _files: Scratch,

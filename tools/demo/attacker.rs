@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use crate::cluster::{self, Cluster};
 use crate::controller::Decision;
 
-/// The deadline for a response, which is long enough for a refusal, and short enough to observe that no decision
+/// The deadline for a response. It is long enough for a refusal, and short enough to show in the demo that no decision
 /// arrives.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The time for which an undecided request is watched.
+/// The time for which the demo watches an undecided request.
 const UNDECIDED: Duration = Duration::from_secs(2);
 
 /// The number of the next request, so that each request has a different name.
@@ -44,14 +44,14 @@ pub enum Verdict {
     Undecided,
 }
 
-/// Prints the number of attacks with the expected outcome.
+/// Counts the attacks with the expected outcome, and prints the number.
 pub fn sum_up(met: usize, all: usize) {
     println!("\n  {met} of {all} attacks had the expected outcome.");
 }
 
 impl Verdict {
-    /// Prints the result of an attack. Returns whether the request was refused with this condition and this reason.
-    /// `decision` is the controller's log entry for a refusal with a reason.
+    /// Prints the result of an attack. Returns whether the controller refused the request with this condition and this
+    /// reason. `decision` is the controller's log entry for a refusal with a reason.
     pub fn tell(&self, expected: (&str, &str), decision: impl FnOnce(&str) -> Decision) -> bool {
         let Self::Refused {
             kind,
@@ -95,7 +95,7 @@ pub struct Wish {
 }
 
 impl Wish {
-    /// The permitted contents of a request from a node with this name.
+    /// The permitted contents of a request from the node with this name.
     pub fn node(node: &'static str, signer: &'static str) -> Self {
         let provider_id = cluster::provider_id(node);
         Self {
@@ -223,7 +223,7 @@ impl Attacker {
         Ok(name)
     }
 
-    /// The bytes of another client's request, which anyone with a bootstrap token can read.
+    /// The bytes of another client's request. Anyone with a bootstrap token can read them.
     pub fn read_request(&self, name: &str) -> String {
         let csr = self.get(&format!("{CSRS}/{name}"));
         let request = csr["spec"]["request"]
@@ -232,7 +232,7 @@ impl Attacker {
         String::from_utf8(unbase64(request)).unwrap()
     }
 
-    /// An annotation on another client's request, which is also readable.
+    /// An annotation on another client's request. Anyone with a bootstrap token can also read it.
     pub fn read_annotation(&self, name: &str, annotation: &str) -> Option<String> {
         let csr = self.get(&format!("{CSRS}/{name}"));
         let value = csr["metadata"]["annotations"][annotation].as_str();

@@ -15,7 +15,7 @@ pub enum Expected {
     Denied(&'static str),
     /// The request remains pending, for this reason, while the legitimate holder's certificate is valid.
     Waits(&'static str),
-    /// The attack succeeds, because the provider has no evidence.
+    /// The attack succeeds, because the provider does not use evidence.
     NotStopped,
 }
 

@@ -26,7 +26,7 @@ pub const AWS: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-aws";
 /// The machine whose plugin is killed.
 const KILLED: &str = "worker-3";
 
-/// The machine on which a real kubelet runs.
+/// The machine that runs a real kubelet.
 const KUBELET: &str = "control-plane-1";
 
 /// The cluster, its cloud, and the attacker.

@@ -1,5 +1,5 @@
 //! The demo with five tenants that have separate AWS accounts: four tenants use identities that permit them, and one
-//! tenant refers to the identity of a different tenant.
+//! tenant refers to another tenant's identity.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -99,7 +99,7 @@ struct Tenant {
     _machines: Machines,
 }
 
-/// The machines of a cluster, depending on the component that creates them.
+/// The machines of a cluster. The variants differ in the component that creates the machines.
 enum Machines {
     /// A provider that works like Cluster API Provider AWS.
     Provider { _instances: Instances },
@@ -353,7 +353,7 @@ impl Story<'_> {
             };
             has("Account", account) && has("Result", "Resolved")
         });
-        // All requests are explained, even after an unexpected result.
+        // Explain all requests, even after an unexpected result.
         explained.filter(|one| !one).count() == 0
     }
 

@@ -24,7 +24,7 @@ const TOKEN_SECRET: &str = "0123456789abcdef";
 /// The deadline for the arrival of a request.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The provider ID of the machine with this name in an infrastructure without instances.
+/// The provider ID of the machine with this name, if the infrastructure does not use instances.
 pub fn provider_id(machine: &str) -> String {
     format!("demo:///{machine}")
 }
@@ -75,7 +75,7 @@ impl Cluster {
         }
     }
 
-    /// Defines node identities, which the controller stores in the cluster.
+    /// Defines the kind NodeIdentity, whose objects the controller stores in the cluster.
     pub fn define_identities(&self) {
         match self {
             Self::Embedded(server) => serve_identities(server),
@@ -167,8 +167,8 @@ impl Cluster {
         mut going_on: impl FnMut() -> bool,
     ) -> Option<Value> {
         let found = poll(PATIENCE, || {
-            // This is called before the requests are read: if the process has already ended, it has already sent its
-            // request.
+            // `going_on` is called before the requests are read. Otherwise, a process could send its request and end
+            // between the two calls.
             let last = !going_on();
             let csr = self.requests_of(machine, signer).into_iter().next();
             (csr.is_some() || last).then_some(csr)

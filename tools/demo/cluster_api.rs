@@ -145,7 +145,7 @@ impl Story<'_> {
         output
     }
 
-    /// Prints each change until `is_so` returns true.
+    /// Prints each change, until `is_so` returns true.
     fn tell_until(&mut self, is_so: impl Fn(&Self) -> bool) -> bool {
         let found = poll(PATIENCE, || {
             self.tell_changes();
@@ -275,7 +275,7 @@ impl Story<'_> {
         joined
     }
 
-    /// Prints the tables that an operator views.
+    /// Prints the tables that operators use.
     fn tables(&self) {
         let kinds = "kubeletauthentications,machines,nodeidentities";
         self.show(self.management, &["get", kinds, "-n", NAMESPACE]);

@@ -19,9 +19,9 @@ pub struct Controller {
 
 /// One check of a request.
 pub struct Check {
-    /// Its name.
+    /// The name of the check.
     pub name: String,
-    /// Its duration.
+    /// The duration of the check.
     pub millis: f64,
 }
 
@@ -33,7 +33,7 @@ pub struct Decision {
     pub outcome: String,
     /// The full description.
     pub detail: String,
-    /// The total duration.
+    /// The total duration of the checks.
     pub millis: f64,
 }
 
@@ -73,17 +73,17 @@ impl Controller {
         Self { process }
     }
 
-    /// Suspends it until [`Controller::resume`].
+    /// Suspends the controller until [`Controller::resume`].
     pub fn pause(&self) {
         self.process.signal(Signal::STOP);
     }
 
-    /// Resumes it.
+    /// Resumes the controller.
     pub fn resume(&self) {
         self.process.signal(Signal::CONT);
     }
 
-    /// The controller's last decision on a request that `matches` selects.
+    /// The controller's last decision on a request, among the decisions that `matches` selects.
     pub fn decision(&self, matches: impl Fn(&Value) -> bool) -> Decision {
         let log = || self.process.log().text();
         poll(PATIENCE, || find(&log(), &matches))

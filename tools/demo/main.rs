@@ -25,7 +25,7 @@ use std::process::ExitCode;
 
 use kubelet_attestation::page_url;
 
-/// The section with which a reader should continue after the demo.
+/// The section of the documentation with which a reader should continue after the demo.
 const NEXT: &str = page_url!("start.md#on-your-own-cluster");
 
 fn main() -> ExitCode {

@@ -29,7 +29,7 @@ impl Running {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Kills it with SIGKILL.
+    /// Kills the run with SIGKILL.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -45,9 +45,9 @@ impl Running {
     }
 }
 
-/// One run.
+/// A completed run.
 pub struct Run {
-    /// Its duration.
+    /// The duration of the run.
     pub took: Duration,
     /// The standard output and the standard error of the run.
     pub output: Output,
@@ -87,7 +87,7 @@ impl Plugin {
         Self::new(cluster, folder, machine, program, own)
     }
 
-    /// The program's name.
+    /// The name of the plugin's program.
     pub fn name(&self) -> String {
         let name = self.program.file_name().unwrap_or_default();
         name.to_string_lossy().into_owned()
@@ -120,7 +120,7 @@ impl Plugin {
         self.start().finish()
     }
 
-    /// Starts it.
+    /// Starts the plugin.
     pub fn start(&self) -> Running {
         Running {
             start: Instant::now(),

@@ -38,7 +38,7 @@ const PROGRAM: &str = "kubelet-authenticator-tpm";
 /// The machine whose plugin is killed.
 const KILLED: &str = "worker-3";
 
-/// The machine on which a real kubelet runs.
+/// The machine that runs a real kubelet.
 const KUBELET: &str = "control-plane-1";
 
 /// The cluster, its machines, and the attacker.
@@ -218,7 +218,7 @@ fn tell(world: &World, controller: &Controller) -> bool {
     first && victim && resumed && refused
 }
 
-/// Makes a machine join. Returns whether it joins with two requests and one challenge.
+/// Makes a machine join. Returns whether the machine joined with two requests and one challenge.
 fn join(world: &World, controller: &Controller, machine: &str) -> bool {
     println!("\n== {machine} joins: two requests with one key, one challenge ==");
     let plugin = world.plugin(machine);
@@ -247,7 +247,7 @@ fn join(world: &World, controller: &Controller, machine: &str) -> bool {
     joined && (challenged.as_str(), issued.as_str()) == ("failed", "issued")
 }
 
-/// Prints the decision on a request. Returns its summary.
+/// Prints the decision on a request. Returns the decision's summary.
 fn decided(controller: &Controller, name: &str) -> String {
     let decision = controller.decision(|fields| fields["csr"] == name);
     let checks = decision.checks.iter().map(|check| check.name.as_str());
@@ -284,7 +284,7 @@ fn killed_in_the_middle(world: &World) -> bool {
     );
     println!("              and was killed (kill -9) while its TPM opened the challenge");
     proxy.clear_faults();
-    // The kernel does the same if a process ends while /dev/tpmrm0 is open.
+    // The kernel also flushes the objects when a process that has opened /dev/tpmrm0 ends.
     tpm.flush();
     let run = plugin.run();
     let Requests {

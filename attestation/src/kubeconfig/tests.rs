@@ -99,7 +99,7 @@ fn parse(kubeconfig: &Value, policy: Policy) -> Result<Contents, InvalidKubeconf
     Ok((kubeconfig.endpoint(read)?, kubeconfig.login(read)?))
 }
 
-/// The place of the refusal, and its reason. The error must not contain a secret.
+/// The position that the error reports, and the reason. The error must not contain a secret.
 fn refusal(kubeconfig: &Value, policy: Policy) -> (String, Refused) {
     let error = match parse(kubeconfig, policy) {
         Ok(contents) => panic!("{policy:?} {kubeconfig}: {contents:?}"),
@@ -111,7 +111,7 @@ fn refusal(kubeconfig: &Value, policy: Policy) -> (String, Refused) {
     (place, why)
 }
 
-/// Checks the reason with each policy. `None` means that the kubeconfig is valid.
+/// Checks the reason for the rejection with each policy. `None` means that the kubeconfig is valid.
 fn check(kubeconfig: &Value, place: [&str; 2], why: [Option<Refused>; 2]) {
     for ((policy, place), why) in [Machine, Tenant].into_iter().zip(place).zip(why) {
         match why {

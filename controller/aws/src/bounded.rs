@@ -188,7 +188,7 @@ mod tests {
         bytes: 10,
     };
 
-    /// Adds an object of this size, and returns the part that is kept.
+    /// Adds an object of this size. Returns the part of the object that is kept.
     fn put(all: &mut Bounded<String, usize>, key: &str, bytes: usize) -> Option<usize> {
         let (namespace, _) = key.split_once('/').unwrap();
         all.put(namespace, key.to_owned(), (bytes, bytes), || 0);
@@ -206,7 +206,7 @@ mod tests {
         assert!(all.has_omitted("a", &"a/4".to_owned()));
         assert!(!all.has_omitted("b", &"a/4".to_owned()));
         assert_eq!(put(&mut all, "b/1", 1), Some(1));
-        // The size of an object that is already kept can change.
+        // A kept object can change its size.
         assert_eq!(put(&mut all, "a/3", 2), Some(2));
         all.remove("a", &"a/1".to_owned());
         assert_eq!(put(&mut all, "a/4", 1), Some(1));
@@ -246,7 +246,7 @@ mod tests {
 
         assert_eq!(put(&mut all, "b/1", 10), Some(10));
         assert_eq!(put(&mut all, "b/1", 11), Some(0));
-        // The previous size of a changed object does not count.
+        // If an object changes, its previous size no longer counts.
         assert_eq!(put(&mut all, "a/1", 7), Some(7));
         assert_eq!(put(&mut all, "a/2", 3), Some(3));
         all.entries_mut().retain(|key, _| key == "a/2");

@@ -256,7 +256,7 @@ mod tests {
 
     use super::*;
 
-    /// The turns that lookups of these hosts get.
+    /// The turns for lookups of these hosts.
     fn hanging(lookups: &Lookups, hosts: &[String]) -> Vec<Turn> {
         let turns = hosts
             .iter()

@@ -1,8 +1,7 @@
-//! Tests of the chain of checks: an embedder tries to bypass it.
+//! Tests of the chain of checks: code of an embedder that bypasses a check must not compile.
 //!
 //! Each case is one bypass, which is tried at every link. `as_meant.rs` is the valid counterpart of all cases, and
-//! compiles. It is a module here instead of a case, because every dependency would be compiled again for a case that
-//! runs.
+//! compiles. It is a module of this test and not a case, because a case that runs would compile every dependency again.
 
 #[path = "chain/as_meant.rs"]
 mod as_meant;

@@ -395,7 +395,7 @@ mod tests {
         }
     }
 
-    /// The user name in each write: in the patches, and at the end of each Event's note.
+    /// The user name in each write: in each patch, and at the end of each Event's note.
     type Names = Arc<Mutex<Vec<Value>>>;
 
     /// A management cluster that reports this user, and contains one `KubeletAuthentication`.

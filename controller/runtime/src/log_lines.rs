@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(log.count(&["ERROR", "cluster=\"b/1\"", "of another"]), 1);
         assert_eq!(log.count(&["left_out"]), 0, "no line came later");
 
-        // The namespace is now the only one, so its lines are no longer limited.
+        // The namespace is now the only namespace, so its lines are no longer limited.
         drop(served);
         cluster_line!(&noisy, WARN, "a later fault");
         assert_eq!(log.count(&["a later fault", "left_out=160"]), 1);

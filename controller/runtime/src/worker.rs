@@ -277,7 +277,7 @@ mod tests {
     use crate::object_key::ObjectKey;
     use crate::turns::{FairTurns, TurnLimits};
 
-    /// A worker for this cluster, which contains requests from this number of requesters.
+    /// A worker for this cluster. The cluster contains requests from this many requesters.
     fn worker(turns: &FairTurns, namespace: &str, name: &str, requests: usize) -> Worker {
         let store = Arc::new(MemoryStore::new(valid()));
         let pipeline = Pipeline::new(cluster(), store, Events::none(), now);

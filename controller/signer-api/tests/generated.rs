@@ -1,4 +1,4 @@
-//! The generated code matches `signer.proto`.
+//! Tests that the generated code matches `signer.proto`.
 
 use std::fs;
 use std::path::Path;

@@ -81,7 +81,7 @@ impl Callers {
         settle().await;
     }
 
-    /// Ends turns, oldest first, until none is left. Returns the order of all turns.
+    /// Ends turns, oldest first, until no turn is left. Returns the order of all turns.
     async fn finish(&self) -> Vec<String> {
         loop {
             let turn = {
@@ -296,7 +296,7 @@ fn a_line_keeps_only_a_hash_of_a_long_name() {
     assert_eq!(turns.line(&key("a", &longest)).owner.name, longest);
 }
 
-/// The lines of 1,000 Clusters in each of two namespaces, each with one waiting caller.
+/// The lines of waiting callers for 1,000 Clusters in each of two namespaces. Each line has one caller.
 fn crowd(turns: &FairTurns) -> Vec<(Turn, oneshot::Receiver<()>)> {
     let namespaces = ["a", "b"].into_iter();
     let keys = namespaces.flat_map(|of| (0..1000).map(move |number| key(of, &number.to_string())));

@@ -101,7 +101,7 @@ mod tests {
     const PRIVATE: &str = "ip-10-0-0-1.eu-west-1.compute.internal";
     const RESOURCE: &str = "i-0123456789abcdef0.eu-west-1.compute.internal";
 
-    /// For each kind of network, `local-hostname` in the metadata and the private DNS name in EC2.
+    /// For each kind of network, the metadata's `local-hostname` and EC2's private DNS name.
     const NETWORKS: [(&str, &str); 11] = [
         (PRIVATE, PRIVATE),
         ("IP-10-0-0-1.EU-WEST-1.compute.internal", PRIVATE),

@@ -163,7 +163,7 @@ mod tests {
         let facts = tempfile::tempdir().unwrap();
         let version = facts.path().join("tpm1/tpm_version_major");
         fs::create_dir(version.parent().unwrap()).unwrap();
-        // The device file of a different TPM does not change the result.
+        // A device file that belongs to a different TPM does not change the result.
         fs::write(devices.path().join("tpm0"), "").unwrap();
         let of = |name: &str| check_with(&devices.path().join(name), facts.path()).unwrap_err();
         let none = of("tpmrm1");

@@ -183,7 +183,7 @@ mod tests {
             (0x2e6, "does not support this key type"),
             (0x000a_000a, "cannot be reached ("),
             (0x000a_0015, "by this libtss2"),
-            // This is the general failure of the transport, and not failure mode.
+            // This code means a general failure of the transport, and not failure mode.
             (0x000a_0001, "cannot be reached ("),
             (0x0007_0001, "failed in libtss2"),
             (0x1ff, "refuses"),
@@ -223,7 +223,7 @@ mod tests {
             cure.contains("`echo 23 2 > /sys/class/tpm/tpm0/ppi/request`"),
             "{cure}"
         );
-        // tpm2_pcrallocate needs the platform authorization, which only the firmware has.
+        // tpm2_pcrallocate needs platform authorization, which only the firmware has.
         assert!(!cure.contains("tpm2_pcrallocate"), "{cure}");
     }
 }

@@ -258,7 +258,7 @@ mod tests {
         let read = "or read it (`tpm2_nvread 0x1c0000a -C o -o ek.der`)";
         let redefined = format!("{LIST}; {read}, {undefine} and {store}");
         assert_eq!(of(None, Some(true)), warning(withheld, &redefined));
-        // In this case, the commands in the other two hints would fail, or would replace a certificate.
+        // In this case, the commands in the other two hints would fail or replace a certificate.
         let unknown = "the TPM has no readable certificate for its endorsement key";
         assert_eq!(of(None, None), warning(unknown, LIST));
         let blank = warning(

@@ -78,7 +78,7 @@ mod tests {
     fn a_register_with_only_a_separator_has_the_known_firmware_value() {
         let registers = after(Bank::Sha256, |_| vec![&[0; 4]]);
 
-        // The value of registers 2, 3 and 6 on every machine without option ROMs.
+        // The value of registers 2, 3 and 6 on every machine that does not have option ROMs.
         let known = "3d458cfe55cc03ea1f443f1562beec8df51c75e14a9fcf9a7234a13f198e7969";
         let digest = data_encoding::HEXLOWER.encode(registers.get(2).unwrap());
         assert_eq!(digest, known);

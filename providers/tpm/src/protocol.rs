@@ -212,7 +212,7 @@ pub(crate) mod tests {
         assert!(serde_json::from_str::<Bytes>("\"?\"").is_err());
     }
 
-    /// Requests as the first version of the plugin wrote them (commit 7571c2c2).
+    /// Requests in the form in which the first version of the plugin wrote them (commit 7571c2c2).
     const QUESTIONS: &[&str] = &[
         r#"{"asker":7,"tcti":"device:/dev/tpmrm0","ask":{"Keys":{"endorsement_key":null}}}"#,
         r#"{"asker":7,"tcti":"device:/dev/tpmrm0","ask":{"Keys":{"endorsement_key":"EccP384"}}}"#,

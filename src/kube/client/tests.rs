@@ -48,7 +48,7 @@ fn connect(fields: EndpointFields, login: &Login) -> Result<ApiClient, ApiError>
     ApiClient::connect(&endpoint, login, &|_| None)
 }
 
-/// Whether the error message contains this text.
+/// Whether the error message contains this string.
 fn is(error: &ApiError, words: &str) -> bool {
     error.to_string().contains(words)
 }
@@ -84,7 +84,7 @@ fn answering(answer: &'static str) -> SocketAddr {
     address
 }
 
-/// The error of a read in which this fault occurs.
+/// The error of a read during which this fault occurs.
 fn read_with(fault: Fault, deadline: Deadline) -> ApiError {
     let server = ApiServer::start();
     server.inject(Route::get(), Times::always(), fault);

@@ -58,7 +58,7 @@ impl Setting {
     }
 
     fn read(&self) -> Result<Kubeconfig, KubeconfigError> {
-        // JSON is YAML.
+        // JSON is valid YAML.
         fs::write(self.path(), self.contents.to_string()).unwrap();
         Kubeconfig::read(&self.path())
     }
@@ -214,7 +214,7 @@ fn only_the_exec_command_of_the_current_user_is_changed() {
     setting.contents["users"][1]["user"]["exec"]["command"] = new.into();
     let expected = format!("# {old}\n{}", setting.contents);
     assert_eq!(changed.map(|text| text.to_string()), Some(expected));
-    // The command is escaped in the text, so it does not occur literally.
+    // The error escapes the command, so the command does not occur literally.
     let escaped = r#"/opt/"old""#;
     setting.contents["users"][1]["user"]["exec"]["command"] = escaped.into();
     fs::write(setting.path(), setting.contents.to_string()).unwrap();

@@ -49,7 +49,7 @@ fn pending() -> (ApiServer, ApiClient, CsrObject) {
     (server, client, created)
 }
 
-/// Waits for the decision. Calls `happening` after the server has received `watches` watch requests.
+/// Waits for the decision. Calls `happening` after the server has received this number (`watches`) of watch requests.
 fn wait_while(
     (server, client, csr): &(ApiServer, ApiClient, CsrObject),
     watches: usize,

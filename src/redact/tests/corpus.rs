@@ -29,7 +29,7 @@ fn texts() -> Vec<String> {
 fn secrets(text: &str) -> Vec<&str> {
     let parts = text.split(BRACKETS[0]).skip(1);
     let secrets = parts.map(|part| part.split(BRACKETS[1]).next().unwrap());
-    // A secret with several lines is removed if each of its lines is removed.
+    // If a secret has several lines, each of its lines must be removed.
     secrets
         .flat_map(|secret| secret.lines().map(str::trim))
         .collect()

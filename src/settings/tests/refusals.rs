@@ -171,7 +171,7 @@ fn settings_that_another_user_can_change_are_refused() {
     let world = world();
     set_mode(&world.folder.path().join("config.d/a.yaml"), 0o666);
     assert_eq!(world.valid().0.node_name.unwrap().as_str(), "n1");
-    // As in /tmp.
+    // The directory has the mode of /tmp.
     set_mode(world.folder.path(), 0o1777);
     set_mode(&world.folder.path().join("config.d/a.yaml"), 0o600);
     assert_eq!(world.valid().1, None);

@@ -1,4 +1,4 @@
-//! Writes the seeds of every target to the directories in which `cargo fuzz` looks for them.
+//! Writes the seeds of every target to the directories in which `cargo fuzz` searches for them.
 
 use std::path::Path;
 use std::{fs, io};

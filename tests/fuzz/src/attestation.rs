@@ -261,7 +261,7 @@ pub fn challenge_seeds() -> Vec<Vec<u8>> {
     vec![json, annotation.into_bytes()]
 }
 
-/// Checks that the text of every accepted name equals the input.
+/// Checks that the text form of every accepted name equals the input.
 pub fn names(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;

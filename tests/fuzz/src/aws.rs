@@ -194,7 +194,7 @@ pub fn sts_answer_seeds() -> Vec<Vec<u8>> {
     answers.map(String::into_bytes).collect()
 }
 
-/// Checks that the text of accepted hosts, roles and regions equals the input.
+/// Checks that the text form of every accepted host, role and region equals the input.
 pub fn aws_names(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;
@@ -264,7 +264,7 @@ pub fn ec2_endorsement_key_seeds() -> Vec<Vec<u8>> {
     vec![p384, rsa, text.into_bytes()]
 }
 
-/// Parses a file with additional signers. It does not remove any signer.
+/// Parses a file with additional signers. The file must not remove any built-in signer.
 pub fn signers_file(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;

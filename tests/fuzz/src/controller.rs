@@ -19,8 +19,7 @@ use crate::Outcome;
 /// One more than the maximum number of names in a serving certificate.
 const TOO_MANY_NAMES: usize = 33;
 
-/// Decides on the `spec.request` of a joining machine. If the decision issues a certificate, the certificate has the
-/// requested key and name.
+/// Decides on the `spec.request` of a joining machine. If a certificate is issued, it has the requested key and name.
 pub fn decision(input: &[u8]) -> Outcome {
     let Decision::Issue(issued) = decided(&object(input), &cluster()) else {
         return Outcome::Refused;
@@ -68,7 +67,7 @@ pub fn serving_names_seeds() -> Vec<Vec<u8>> {
     vec![der::sequence(&[dns("n1")]), der::sequence(&mixed)]
 }
 
-/// Checks that the text of every accepted identifier equals the input.
+/// Checks that the text form of every accepted identifier equals the input.
 pub fn identifiers(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;

@@ -283,7 +283,7 @@ pub fn kubelet_arguments(input: &[u8]) -> Outcome {
         assert!(!value.is_empty() && value.len() <= text.len(), "{value:?}");
     }
     if of_process.is_some() {
-        // The first occurrence can be the value of a flag at the end of the input.
+        // The first occurrence of the flag can be the value of another flag at the end of the input.
         let last = b"\0--provider-id=a:///last".repeat(2);
         let longer = KubeletArguments::from_cmdline(&[input, &last].concat()).unwrap();
         assert_eq!(longer.provider_id(), Some("a:///last"));

@@ -96,7 +96,8 @@ fn subject() -> Asked {
     }
 }
 
-/// Checks that a credential that is created from an issued chain can be stored, and belongs to this key and node.
+/// Checks that a credential that is created from an issued chain can be stored, and that the credential belongs to this
+/// key and node.
 pub fn issued_chain(input: &[u8]) -> Outcome {
     let key = || PrivateKey::from_pem(Secret::new(NODE.pair.key_pem.clone())).unwrap();
     let subject = subject();
@@ -138,7 +139,7 @@ pub fn issued_chain_seeds() -> Vec<Vec<u8>> {
     chains.map(String::into_bytes).into()
 }
 
-/// `origin.json` reads back.
+/// Checks that `origin.json` is unchanged after a round trip.
 pub fn origin_file(input: &[u8]) -> Outcome {
     let origin = str::from_utf8(input).ok().map(Origin::parse);
     let Some(Ok(origin)) = origin else {

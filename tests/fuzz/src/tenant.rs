@@ -25,7 +25,8 @@ const TOO_MANY_CERTIFICATES: usize = 17;
 /// The runtime of clients.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
-/// Checks that errors about a tenant's kubeconfig do not contain its data, and that no client connects to this host.
+/// Checks that errors about a tenant's kubeconfig do not contain the kubeconfig's data, and that no client connects to
+/// this host.
 pub fn tenant_kubeconfig(input: &[u8]) -> Outcome {
     let kubeconfig = match TenantKubeconfig::parse(input, EgressPolicy::STRICT) {
         Ok(kubeconfig) => kubeconfig,
@@ -151,8 +152,8 @@ pub fn bootstrap_token_seeds() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Removes `managedFields` from responses. The result does not depend on how the input is split into pieces, and the
-/// other JSON is unchanged.
+/// Removes `managedFields` from responses. The result does not depend on the pieces into which the input is split, and
+/// the rest of the JSON does not change.
 pub fn managed_fields(input: &[u8]) -> Outcome {
     let whole = sieved([input], false);
     for len in [1, 3, 7] {
@@ -171,7 +172,7 @@ pub fn managed_fields(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// Sets `managedFields` of every `metadata` to null.
+/// Sets `managedFields` to null in every `metadata`.
 fn without_managed_fields(value: &mut Value) {
     match value {
         Value::Object(members) => {

@@ -1,4 +1,5 @@
-//! Runs every target with its seeds, which it must accept, and with mutated seeds, for which its guarantees must hold.
+//! Runs every target with its seeds, which the target must accept, and with mutated seeds. The target's guarantees must
+//! hold for both.
 
 #[path = "smoke/mutation.rs"]
 mod mutation;

@@ -1,5 +1,5 @@
-//! A plugin like `kubelet-authenticator-null` that tests can kill at a step, move to a different machine, or make newer
-//! than its controller.
+//! A plugin like `kubelet-authenticator-null` that tests can kill after a step, move to a different machine, or make
+//! newer than its controller.
 //!
 //! `KILL_AT` is the name of the step after which the plugin gets SIGKILL, as when the kubelet's unit restarts.
 //! `MACHINE_ROOT` is the root directory of the kernel and firmware files that describe the machine. `PANIC_AT` is the
@@ -25,7 +25,7 @@ use kubelet_authenticator::attester::{
 use kubelet_authenticator::failure::{Code, Failure};
 use rustix::process::{Signal, getpid, kill_process};
 
-/// The message of a panic, which must not appear anywhere.
+/// The message of a panic. It must not appear in any output.
 const SECRET: &str = "-----BEGIN PRIVATE KEY-----";
 
 #[derive(Debug)]

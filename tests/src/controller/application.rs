@@ -109,14 +109,14 @@ impl Application {
         self
     }
 
-    /// Uses another machine's bootstrap token.
+    /// Uses the bootstrap token of another machine.
     #[must_use]
     pub fn with_token_of(mut self, other: Machine) -> Self {
         other.token.clone_into(&mut self.token);
         self
     }
 
-    /// Its name.
+    /// The request's name.
     pub fn name(&self) -> String {
         csr_name(
             &self.provider.client_signer(),
@@ -125,7 +125,7 @@ impl Application {
         )
     }
 
-    /// `spec.request`.
+    /// The value of `spec.request`.
     pub fn request(self) -> Vec<u8> {
         self.request
     }
@@ -154,7 +154,7 @@ impl Application {
         })
     }
 
-    /// The object that the API server stores if the token's holder sends the request.
+    /// The object that the API server stores if the holder of the token sends the request.
     fn to_stored(&self) -> Value {
         let mut object = self.to_json();
         object["spec"]["username"] = format!("system:bootstrap:{}", self.token).into();
@@ -173,7 +173,7 @@ impl Application {
     }
 }
 
-/// A rubber stamp for the cluster that has this CA.
+/// A rubber stamp that is valid for the cluster that has this CA.
 fn stamp(ca_pem: &str) -> Vec<u8> {
     let ca = CertificateDer::from_pem_slice(ca_pem.as_bytes()).unwrap();
     let evidence = Header {
@@ -217,7 +217,7 @@ pub fn wait_for_csr(server: &ApiServer, name: &str, wanted: impl Fn(&Value) -> b
     })
 }
 
-/// Whether the request is issued, denied or failed.
+/// Whether the request was issued, was denied, or failed.
 pub fn is_answered(csr: &Value) -> bool {
     is_issued(csr)
         || ["Denied", "Failed"]

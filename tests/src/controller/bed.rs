@@ -39,7 +39,7 @@ impl Bed {
     }
 
     /// Creates a cluster with `node-attestation-controller`, for these instances. The first instance has the bootstrap
-    /// token [`token_of_instance`]`(0)`.
+    /// token from [`token_of_instance`]`(0)`.
     pub fn instances(cloud: &Cloud, instances: &[Instance]) -> Self {
         let bed = Self::new("node-attestation-controller", &[]);
         let machines = instances.iter().enumerate().map(|(number, instance)| {
@@ -53,7 +53,7 @@ impl Bed {
         bed.asking(cloud)
     }
 
-    /// Creates a cluster with `node-attestation-controller`, for the instances that it finds in this cloud with these
+    /// Creates a cluster with `node-attestation-controller`, which finds its instances in this cloud with these
     /// settings.
     pub fn found(cloud: &Cloud, aws: &Value) -> Self {
         let mut bed = Self::new("node-attestation-controller", &[]);
@@ -67,7 +67,7 @@ impl Bed {
         bed.asking(cloud)
     }
 
-    /// Replaces the inventory with these machines, which are in the inventory format.
+    /// Replaces the inventory with these machines, in the format of an inventory file.
     pub fn write_machines(&self, machines: Vec<Value>) {
         let inventory = json!({
             "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",

@@ -1,4 +1,4 @@
-//! Requests of instances.
+//! Requests from instances.
 
 use kubelet_attestation::names::{Audience, Provider};
 use rustls::pki_types::CertificateDer;

@@ -1,4 +1,4 @@
-//! A real Kubernetes cluster, and a controller in it that has only the required permissions.
+//! A real Kubernetes cluster with a controller that has only the required permissions.
 
 use std::path::{Path, PathBuf};
 
@@ -129,7 +129,7 @@ impl RealBed {
         }
     }
 
-    /// `node-attestation-controller` for these machines.
+    /// Sets up `node-attestation-controller` for these machines.
     pub fn insecure(&self, machines: &[Machine]) -> Setup {
         self.insecure_as(CONTROLLER, machines)
     }

@@ -33,7 +33,7 @@ const MANAGED_BY: &str = "cluster.x-k8s.io/managed-by";
 
 impl Management {
     /// Defines the AWSClusters, AWSMachines, AWSMachineTemplates, managed control planes and identities of Cluster API
-    /// Provider AWS, so that the test acts as this provider. Also creates the identity that the provider creates for
+    /// Provider AWS, so that the test can act as this provider. Also creates the identity that the provider creates for
     /// every namespace.
     #[track_caller]
     pub fn define_aws(&self) {

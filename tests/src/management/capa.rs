@@ -23,7 +23,7 @@ const SERVICES: [&str; 7] = [
 
 const MANIFESTS: &str = "capa.json";
 
-/// A running manager, which creates instances in a test's cloud.
+/// A running manager, which creates instances in the cloud of a test.
 #[derive(Debug)]
 pub struct Capa {
     process: Process,
@@ -31,7 +31,7 @@ pub struct Capa {
 }
 
 impl Capa {
-    /// Its log.
+    /// The manager's log.
     pub fn log(&self) -> String {
         self.process.log().text()
     }

@@ -51,7 +51,7 @@ impl ClusterBuilder {
         }
     }
 
-    /// Does not change the fields that Cluster API's managers write.
+    /// Leaves the fields that Cluster API's managers write to these managers.
     pub(super) fn managed(mut self) -> Self {
         self.managed = true;
         self
@@ -150,7 +150,7 @@ impl ClusterBuilder {
             for part in &mut parts {
                 part.owner = Some(&cluster.object);
             }
-            // The parts are created first, because Cluster API searches for a missing object again only after 30
+            // Create the parts first, because Cluster API searches for a missing object again only after 30
             // seconds.
             let parts: Vec<_> = parts.iter().collect();
             self.place.create_without_statuses(&parts);
@@ -251,7 +251,7 @@ impl ClusterBuilder {
 
     /// The existing Cluster, with its Secrets.
     ///
-    /// The Secrets are created before the status of the InfraCluster, because Cluster API connects to a Cluster as soon
+    /// Create the Secrets before the status of the InfraCluster, because Cluster API connects to a Cluster as soon
     /// as its infrastructure is ready, and retries only after 30 seconds.
     #[track_caller]
     fn created(&self, workload: Arc<ControlPlane>, object: Value) -> WorkloadCluster {
@@ -279,7 +279,7 @@ pub struct AwaitedCluster {
 }
 
 impl AwaitedCluster {
-    /// The workload cluster itself.
+    /// The control plane of the workload cluster.
     pub fn control_plane(&self) -> &Arc<ControlPlane> {
         &self.workload
     }
@@ -320,8 +320,8 @@ pub(super) fn references(place: &Place) -> Value {
     cluster["spec"].clone()
 }
 
-/// Writes the data of providers into the InfraCluster and the control plane to which a Cluster's spec refers, and which
-/// other components created.
+/// Writes the data that providers would write into the InfraCluster and the control plane. A Cluster's spec refers to
+/// both, and other components have created them.
 #[track_caller]
 fn provide(
     place: &Place,
@@ -375,7 +375,7 @@ impl WorkloadCluster {
         &self.place.namespace
     }
 
-    /// The workload cluster itself.
+    /// The control plane of the workload cluster.
     ///
     /// # Panics
     ///

@@ -3,7 +3,7 @@ use serde_json::{Map, Value, json};
 
 use super::aws;
 
-/// Cluster API's contracts with its providers: object versions and formats.
+/// Cluster API's contracts with its providers: the versions and the formats of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contract {
     /// Cluster API 1.10 and earlier: only v1beta1.

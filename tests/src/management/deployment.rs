@@ -41,7 +41,7 @@ pub(super) const POOL_NAME: &str = "cluster.x-k8s.io/pool-name";
 /// The field in a GenericMachinePool's spec that makes its provider create InfraMachines.
 pub(super) const HAS_MACHINES: &str = "hasMachines";
 
-/// A MachinePool.
+/// A MachinePool in the management cluster.
 #[derive(Debug)]
 pub struct MachinePool {
     place: Place,
@@ -61,8 +61,8 @@ impl WorkloadCluster {
         self.machine_deployment_from(name, replicas, config, template)
     }
 
-    /// The same MachineDeployment on AWS, whose provider stores the bootstrap data in Secrets Manager, which is its
-    /// default.
+    /// Creates the same MachineDeployment on AWS. By default, the AWS provider stores the bootstrap data in Secrets
+    /// Manager.
     ///
     /// # Panics
     ///
@@ -97,7 +97,7 @@ impl WorkloadCluster {
         create(infrastructure, of_machines);
         let mut spec = template(&place, &name, KUBEADM_CONFIG_TEMPLATE, infrastructure);
         spec["replicas"] = json!(replicas);
-        // A rollout waits for this condition.
+        // A rollout waits until this condition is True.
         let gates = json!([{ "conditionType": NODE_ATTESTED }]);
         spec["template"]["spec"]["readinessGates"] = gates;
         create(MACHINE_DEPLOYMENT, spec);
@@ -108,7 +108,7 @@ impl WorkloadCluster {
         }
     }
 
-    /// The MachineDeployment that the topology controller creates for this entry in the Cluster's topology.
+    /// The MachineDeployment that the topology controller creates for this entry in a Cluster's topology.
     #[track_caller]
     pub fn machine_deployment_of_topology(&self, name: &str) -> MachineDeployment {
         let place = self.place.clone();

@@ -155,7 +155,7 @@ impl MachineBuilder {
                 );
                 let place = &self.place;
                 place.create_without_statuses(&[&infra_machine, &config]);
-                // The reference is set only now, as in Cluster API. If the config were missing, the controller would
+                // Set the reference only now, as Cluster API does. If the config were missing, the controller would
                 // not read it again immediately.
                 let spec = json!({ "spec": { "bootstrap": data } });
                 place.patch(MACHINE, &self.name, &spec);
@@ -238,7 +238,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Its name.
+    /// The name of the Machine.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -248,7 +248,7 @@ impl Machine {
         &self.node_name
     }
 
-    /// Its provider ID.
+    /// The provider ID of the Machine.
     pub fn provider_id(&self) -> &str {
         &self.provider_id
     }

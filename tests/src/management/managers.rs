@@ -39,8 +39,8 @@ pub(super) const ALL: [&str; 3] = [CORE, KUBEADM_BOOTSTRAP, KUBEADM_CONTROL_PLAN
 /// but its manifest permits only reads of KubeadmControlPlanes.
 const READS_CONTROL_PLANES: &str = "reads-control-planes";
 
-/// The managers of Cluster API's providers. Each has the ServiceAccount and the permissions from its manifest, and its
-/// webhooks.
+/// The managers of Cluster API's providers, with their webhooks. Each manager has the ServiceAccount and the
+/// permissions from its manifest.
 ///
 /// The webhooks listen on all addresses, because the managers do not have a flag for the address.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl Managers {
             let program = Launch::new(name, BUILT.join(name)).args(flags(name, token_ttl));
             start(cluster, program, &account, port, &webhooks)
         });
-        // Start all managers before waiting for the first one.
+        // Start all managers before you wait for the first one.
         let started: Vec<_> = started.collect();
         let processes = started.into_iter().map(Manager::wait_until_ready);
         Self {

@@ -28,7 +28,7 @@ pub(super) struct New<'a> {
     pub(super) name: &'a str,
     /// The stored object that owns the new object.
     pub(super) owner: Option<&'a Value>,
-    /// The labels, annotations and finalizers that are added to those that every object has.
+    /// The labels, annotations and finalizers that the object has in addition to those that every object has.
     pub(super) metadata: Metadata,
     pub(super) spec: Value,
     pub(super) status: Value,
@@ -47,7 +47,7 @@ impl Place {
         self.control_plane.kubectl()
     }
 
-    /// Creates the object with its status, and returns it as it was stored before the status was written.
+    /// Creates the object with its status. Returns the object in the form before its status was written.
     #[track_caller]
     pub(super) fn create(&self, new: &New<'_>) -> Value {
         let stored = self.create_without_statuses(&[new]).remove(0);

@@ -101,7 +101,7 @@ impl PoolBuilder {
         );
         let place = &self.place;
         place.create_without_statuses(&[&infra_pool, &config]);
-        // The reference is set only now, as in Cluster API. If the config were missing, the controller would not read
+        // Set the reference only now, as Cluster API does. If the config were missing, the controller would not read
         // it again immediately.
         let data = json!({ "bootstrap": { "dataSecretName": self.name } });
         let spec = json!({ "spec": { "template": { "spec": data } } });
@@ -128,7 +128,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Its name.
+    /// The name of the MachinePool.
     pub fn name(&self) -> &str {
         &self.name
     }

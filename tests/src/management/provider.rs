@@ -20,13 +20,13 @@ pub enum Order {
     ProviderIdFirst,
     /// The machine first, and the provider ID after its Node exists, as with Cluster API's Docker provider.
     NodeFirst,
-    /// The machine runs on one of these hosts (provider IDs), as on bare metal. A host has its name and its provider ID
-    /// before a Machine exists.
+    /// The machine runs on one of these hosts (listed by provider ID), as on bare metal. A host has its name and its
+    /// provider ID before a Machine exists.
     Hosts(Vec<String>),
     /// Like [`Order::Hosts`], but a host that has run a machine does not run another machine.
     HostsUsedOnce(Vec<String>),
-    /// The machine runs on one of these hosts (prefixes of provider IDs). The provider ID is set after the Node exists,
-    /// as with Metal3.
+    /// The machine runs on one of these hosts (listed by the prefix of the provider ID). The provider ID is set after
+    /// the Node exists, as with Metal3.
     HostsNodeFirst(Vec<String>),
 }
 
@@ -37,7 +37,7 @@ pub struct Boot {
     pub name: String,
     /// The provider ID, which the infrastructure publishes either immediately or later.
     pub provider_id: String,
-    /// Its bootstrap data.
+    /// The machine's bootstrap data.
     pub data: String,
     /// The Kubernetes version of its Machine or pool, with which an infrastructure chooses the image. Machines in a
     /// pool do not have a version.

@@ -55,7 +55,7 @@ impl<T> Rounds<T> {
         self.end = None;
         match self.thread.take()?.join() {
             Ok(state) => Some(state),
-            // Standard error already contains the panic message.
+            // The panic message was already written to standard error.
             Err(_) if thread::panicking() => None,
             Err(_) => panic!("a controller of the test panicked"),
         }

@@ -94,7 +94,7 @@ impl ConnectProxy {
 impl Drop for ConnectProxy {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::SeqCst);
-        // Wakes the thread, which is waiting for a client.
+        // Wakes the thread that waits for a client.
         let woken = TcpStream::connect(self.address);
         if let (Ok(_), Some(thread)) = (woken, self.thread.take()) {
             let _ = thread.join();

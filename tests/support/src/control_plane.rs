@@ -1,4 +1,4 @@
-//! A real control plane: etcd, kube-apiserver, kube-controller-manager, on loopback.
+//! A real control plane on loopback: etcd, kube-apiserver and kube-controller-manager.
 //!
 //! ```no_run
 //! use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controllers};
@@ -60,7 +60,7 @@ pub struct ControlPlane {
     // The processes are the first fields, because fields are dropped in order, and the processes write to the
     // directory.
     controller_manager: Option<RwLock<Process>>,
-    // In a lock, because a test can restart the process while clusters and nodes share the control plane.
+    // The process is in a lock, because a test can restart it while clusters and nodes share the control plane.
     apiserver: RwLock<Process>,
     etcd: RwLock<Process>,
     server: String,

@@ -147,7 +147,7 @@ impl EkCa {
         &self.intermediates_pem
     }
 
-    /// The same certificates, DER.
+    /// The certificates of the intermediate CAs in the same order, as DER.
     pub fn intermediates(&self) -> &[Vec<u8>] {
         &self.intermediates
     }

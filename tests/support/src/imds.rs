@@ -107,7 +107,7 @@ impl Imds {
         Self::start_at(Ipv4Addr::LOCALHOST.into(), instance)
     }
 
-    /// Starts a service on a free port of this address.
+    /// Starts a service on a free port of this IP address.
     #[track_caller]
     pub fn start_at(ip: IpAddr, instance: Instance) -> Self {
         let shared = Arc::new(Shared {
@@ -131,12 +131,12 @@ impl Imds {
         }
     }
 
-    /// The service's address.
+    /// The address on which the service listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// `http://127.0.0.1:PORT`.
+    /// The URL of the service: `http://127.0.0.1:PORT`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -176,7 +176,7 @@ impl Imds {
         }
     }
 
-    /// Listens again, on the same port.
+    /// Listens on the same port again.
     #[track_caller]
     pub fn come_up(&self) {
         let mut listening = lock(&self.listening);

@@ -42,7 +42,7 @@ const ISSUER: [(DnType, &[u64], &str); 4] = [
 /// A field that is `None` becomes `null`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
-    /// Twelve digits.
+    /// The account ID, which has twelve digits.
     pub account: String,
     /// The region that contains the zone.
     pub region: String,
@@ -50,9 +50,9 @@ pub struct Document {
     pub zone: String,
     /// The instance's ID.
     pub instance: String,
-    /// Its image.
+    /// The ID of the instance's image.
     pub image: String,
-    /// Its type.
+    /// The instance's type.
     pub instance_type: String,
     /// The instance's IPv4 address. `None` in networks without IPv4.
     pub private_ip: Option<String>,

@@ -94,18 +94,18 @@ impl Kubelet {
         self.process.kill();
     }
 
-    /// Starts it after [`Kubelet::kill`].
+    /// Starts the kubelet after [`Kubelet::kill`].
     #[track_caller]
     pub fn start(&mut self) {
         self.process = self.process.start_again();
     }
 
-    /// Suspends only this process (SIGSTOP).
+    /// Suspends only the kubelet's process (SIGSTOP).
     pub fn pause(&self) {
         self.process.signal(Signal::STOP);
     }
 
-    /// Resumes it.
+    /// Resumes the process.
     pub fn resume(&self) {
         self.process.signal(Signal::CONT);
     }
@@ -132,7 +132,7 @@ impl Kubelet {
         })
     }
 
-    /// Watches its Lease. The watch receives an event every quarter of the lease duration.
+    /// Watches the Node's Lease. The watch receives an event every quarter of the lease duration.
     pub fn watch_lease(&self) -> Watch {
         let selector = format!("metadata.name={}", self.name);
         self.admin
@@ -169,7 +169,7 @@ impl Kubelet {
         self.api.raw(path)
     }
 
-    /// Its metrics.
+    /// The kubelet's metrics.
     ///
     /// # Panics
     ///

@@ -57,7 +57,7 @@ static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(install);
 /// The deadline for a start, which takes two seconds on an idle machine. The machines that run tests are busy.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// The maximum number of attempts to start it, if another process has taken its port each time.
+/// The maximum number of attempts to start moto server, if another process has taken its port each time.
 const ATTEMPTS: usize = 5;
 
 /// The text before and after the account in an access key from [`access_key`].

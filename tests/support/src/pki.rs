@@ -33,7 +33,7 @@ pub const BACKDATED: Duration = Duration::from_secs(5 * 60);
 pub struct KeyAndCertificate {
     /// The certificate.
     pub certificate_pem: String,
-    /// The key, PKCS#8.
+    /// The key as PKCS#8.
     pub key_pem: String,
 }
 
@@ -125,9 +125,9 @@ pub enum Purpose {
 /// The contents of a certificate, except its key and its issuer.
 #[derive(Debug, Clone)]
 pub struct Contents {
-    /// Its subject.
+    /// The subject of the certificate.
     pub subject: Subject,
-    /// Its extended key usage.
+    /// The extended key usage.
     pub purpose: Purpose,
     /// The start of the validity.
     pub not_before: SystemTime,
@@ -155,14 +155,14 @@ impl Contents {
         contents
     }
 
-    /// The same contents, which expired an hour ago.
+    /// The same contents, but the certificate expired an hour ago.
     pub fn expired(mut self) -> Self {
         self.not_before = now() - 2 * DAY;
         self.not_after = now() - DAY / 24;
         self
     }
 
-    /// The same contents, which become valid in an hour.
+    /// The same contents, but the certificate becomes valid in an hour.
     pub fn not_yet_valid(mut self) -> Self {
         self.not_before = now() + DAY / 24;
         self
@@ -251,17 +251,17 @@ impl CertificateAuthority {
         }
     }
 
-    /// Its certificate, PEM.
+    /// The authority's certificate as PEM.
     pub fn certificate_pem(&self) -> &str {
         &self.pair.certificate_pem
     }
 
-    /// Its certificate, DER.
+    /// The authority's certificate as DER.
     pub fn certificate_der(&self) -> CertificateDer<'static> {
         self.pair.certificate_der()
     }
 
-    /// Its certificate and key.
+    /// The authority's certificate and key.
     pub fn pair(&self) -> &KeyAndCertificate {
         &self.pair
     }

@@ -132,7 +132,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Its name in messages.
+    /// The name of the process in messages.
     pub fn name(&self) -> &str {
         &self.launch.name
     }
@@ -143,12 +143,12 @@ impl Process {
         self.launch.clone().spawn_into(self.log.clone())
     }
 
-    /// Its process id.
+    /// The process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its output.
+    /// The output of the process.
     pub fn log(&self) -> &Log {
         &self.log
     }
@@ -159,7 +159,7 @@ impl Process {
         self.start
     }
 
-    /// Whether it still runs.
+    /// Whether the process still runs.
     pub fn is_running(&mut self) -> bool {
         self.exit_status().is_none()
     }

@@ -70,7 +70,7 @@ struct State {
     clock: Clock,
     /// The ARNs of callers whose sessions have transitive tags.
     tagged: HashSet<String>,
-    /// The ARNs of roles that also allow `sts:TagSession`.
+    /// The ARNs of the roles whose policies also allow `sts:TagSession`.
     accept_tags: HashSet<String>,
     /// For each account, the regions that it has not enabled.
     not_enabled: HashSet<(String, String)>,
@@ -95,9 +95,9 @@ impl Clock {
 /// A call as it was received, and its outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// The method.
+    /// The HTTP method.
     pub method: String,
-    /// Path and query.
+    /// The path and the query.
     pub target: String,
     /// The headers in the order of their arrival, with their names in lower case.
     pub headers: Vec<(String, String)>,
@@ -148,7 +148,7 @@ impl Sts {
         Self { serving, shared }
     }
 
-    /// The service's address.
+    /// The address on which the service listens.
     pub fn address(&self) -> SocketAddr {
         self.serving.address()
     }
@@ -158,7 +158,7 @@ impl Sts {
         self.address().to_string()
     }
 
-    /// `https://127.0.0.1:PORT`.
+    /// The URL of the service: `https://127.0.0.1:PORT`.
     pub fn url(&self) -> String {
         format!("https://{}", self.address())
     }

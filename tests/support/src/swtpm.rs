@@ -48,7 +48,7 @@ static MAKER: LazyLock<Arc<EkCa>> = LazyLock::new(Arc::default);
 /// The deadline for a start, which takes 30 ms on an idle machine. The machines that run tests are busy.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// The maximum number of attempts to start it, if another process has taken a port each time.
+/// The maximum number of attempts to start a TPM, if another process has taken a port each time.
 const ATTEMPTS: usize = 10;
 
 /// The way in which a machine stops and starts again.
@@ -206,7 +206,7 @@ impl Swtpm {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// Its maker.
+    /// The manufacturer of the TPM.
     pub fn maker(&self) -> &Arc<EkCa> {
         &self.maker
     }
@@ -249,7 +249,7 @@ impl Swtpm {
         sequence.must(&command);
     }
 
-    /// Clears the TPM. Endorsement keys and certificates remain, even if the keys are not persistent. The reset
+    /// Clears the TPM. Certificates remain, and so do endorsement keys, even if they are not persistent. The reset
     /// counters are 0.
     #[track_caller]
     pub fn clear(&self) {

@@ -46,7 +46,7 @@ const CREDENTIAL: [u8; 8] = [0xba, 0xdc, 0xc0, 0xde, 0, 0, 0, 1];
 pub struct Statement {
     /// `TPMS_ATTEST`.
     pub attest: Vec<u8>,
-    /// `TPMT_SIGNATURE` over it.
+    /// The `TPMT_SIGNATURE` over the statement.
     pub signature: Vec<u8>,
 }
 
@@ -55,7 +55,7 @@ pub struct Statement {
 pub struct Quote {
     /// `TPMS_ATTEST`.
     pub attest: Vec<u8>,
-    /// `TPMT_SIGNATURE` over it.
+    /// The `TPMT_SIGNATURE` over the quote.
     pub signature: Vec<u8>,
     /// The PCRs with their values.
     pub registers: BTreeMap<u8, [u8; 32]>,
@@ -95,7 +95,7 @@ impl TpmMachine {
         }
     }
 
-    /// Its TPM.
+    /// The machine's TPM.
     pub fn tpm(&self) -> &Arc<Swtpm> {
         &self.tpm
     }

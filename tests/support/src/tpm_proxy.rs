@@ -87,16 +87,16 @@ pub enum Fault {
     Respond(&'static [u8]),
     /// The TPM gets the command after this time.
     Slow(Duration),
-    /// The command is not answered until the faults are cleared. After that, the connection is closed.
+    /// The proxy does not answer the command until the faults are cleared. After that, it closes the connection.
     Hang,
-    /// The connection is closed.
+    /// The proxy closes the connection.
     Cut,
 }
 
 /// A command and its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exchange {
-    /// The code of the command.
+    /// The command's code.
     pub code: u32,
     /// The whole command.
     pub request: Vec<u8>,
@@ -210,7 +210,7 @@ impl Drop for TpmProxy {
             stream.shutdown(Shutdown::Both).ok();
         }
         for (thread, port) in self.threads.drain(..).zip(self.port..) {
-            // Wakes the thread, which is waiting for a client.
+            // Wakes the thread that waits for a client.
             if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
                 thread.join().ok();
             }

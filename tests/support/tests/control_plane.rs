@@ -63,7 +63,7 @@ fn a_killed_test_leaves_no_processes_behind() {
     test.kill().unwrap();
     test.wait().unwrap();
 
-    // etcd, the API server, the controller manager, the runtime, the kubelet, and the cleaner.
+    // The processes are etcd, the API server, the controller manager, the runtime, the kubelet, and the cleaner.
     let children = children.expect("the test starts a kubelet");
     assert!(children.len() >= 6, "{children:?}");
     let gone = poll(DEADLINE, || {
@@ -99,7 +99,7 @@ fn program(pid: u32) -> String {
         .to_owned()
 }
 
-/// The state of the machine, which a less isolated kubelet would change.
+/// The part of the machine's state that a less isolated kubelet would change.
 fn machine() -> BTreeMap<String, String> {
     let files = [
         "/proc/sys/vm/overcommit_memory",

@@ -76,7 +76,7 @@ fn openssl_rejects_a_changed_document_and_another_signer() {
 
 #[test]
 fn identity_documents_and_messages_have_the_format_of_aws() {
-    // The message equals the message that AWS signed for this document in 2021 in these parts: before the content's
+    // In these parts, the message equals the message that AWS signed for this document in 2021: before the content's
     // length, between the content and the serial number, and between the signing time and the digest.
     let mut document = document();
     document.instance_type = "t2.medium".into();

@@ -128,7 +128,7 @@ fn program(pid: i32) -> String {
         .to_owned()
 }
 
-/// The state of the host, which a less isolated machine would change.
+/// The part of the host's state that a less isolated machine would change.
 fn host() -> BTreeMap<String, String> {
     let files = [
         "/proc/sys/fs/file-max",

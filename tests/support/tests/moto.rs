@@ -66,7 +66,7 @@ fn a_json_call_reaches_moto_and_is_counted_by_its_operation() {
         "{}",
         read.1
     );
-    // Another account does not have the secret.
+    // The secret does not exist in another account.
     let foreign = secrets_manager(other, "GetSecretValue", r#"{"SecretId": "a-0"}"#);
     assert_ne!(foreign.0, 200, "{}", foreign.1);
     assert!(

@@ -10,7 +10,7 @@ use kubelet_authenticator_test_support::tpm_machine::{
     AttestationKey, EndorsementKey, SoftwareKey, TpmMachine, forged_quote,
 };
 
-/// The TPM for tests that do not leave any objects behind.
+/// The TPM for the tests that do not leave objects in it.
 static TPM: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::start()));
 
 const GOOD: u32 = 0x0005_0472;
@@ -91,7 +91,7 @@ fn an_unrestricted_key_signs_a_forged_quote_and_a_restricted_one_does_not() {
     let (public, registers) = (machine.ak_public(), BTreeMap::from([(0, [9; 32])]));
     let forged = forged_quote(&public, &[7; 32], &registers);
     let real = machine.quote(&[7; 32], &[0]).attest;
-    // Both structures are equal, except for the clock and the register values.
+    // The two structures differ only in the clock and in the register values.
     assert_eq!((&forged[..76], forged.len()), (&real[..76], real.len()));
     assert_eq!(forged[101..113], real[101..113]);
 

@@ -90,7 +90,7 @@ fn commands(language: &str, body: &[&str]) -> Vec<String> {
         } else {
             Some(*line).filter(|line| !line.starts_with('#'))
         };
-        // A line without a prompt is a part of the command, or the command's output.
+        // A line without a prompt belongs to the command, or to its output.
         if let Some(command) = command.or(Some(*line).filter(|_| continues)) {
             let part = command.trim_end_matches('\\').trim();
             if continues {
@@ -111,7 +111,7 @@ fn plain(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The commands that the test neither contains nor reads from a page. `pages` maps each path to its page.
+/// The commands that the test does not contain, and does not read from a page. `pages` maps each path to its page.
 fn lacking(block: &Block, code: &str, pages: &BTreeMap<String, String>) -> Vec<String> {
     let read = pages.iter().filter(|(path, _)| {
         let name = path.rsplit('/').next().unwrap();
@@ -129,7 +129,7 @@ fn lacking(block: &Block, code: &str, pages: &BTreeMap<String, String>) -> Vec<S
     lacking.cloned().collect()
 }
 
-/// The error message for a block, if any.
+/// The error message about a block, if the block has a fault.
 fn objection(
     block: &Block,
     (tests, items): (&[String], &TestItems),

@@ -56,7 +56,7 @@ fn keys() -> BTreeSet<String> {
     keys.collect()
 }
 
-/// A row of the table of subjects.
+/// A row in the table of subjects.
 struct Subject {
     name: String,
     settings: BTreeSet<String>,
@@ -98,7 +98,7 @@ fn pair(one: &str, other: &str) -> Pair {
     (first.to_owned(), second.to_owned())
 }
 
-/// A row of the table of pairs, which combines each setting in the first cell with each setting in the second cell.
+/// A row in the table of pairs. The row combines each setting in its first cell with each setting in its second cell.
 struct Together {
     pairs: BTreeSet<Pair>,
     kind: String,

@@ -47,7 +47,7 @@ fn words(line: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// The program that the word starts.
+/// The program that this word starts.
 fn started(word: &str) -> Option<String> {
     let name = word.rsplit('/').next()?;
     if name == CONTROLLER {
@@ -184,7 +184,7 @@ fn a_page_that_renders_a_file_names_the_packaged_plugin() {
     assert!(count >= 4, "only {count} commands are found");
 }
 
-/// The name that follows each occurrence of the marker.
+/// The names that follow the occurrences of the marker.
 fn names_after<'a>(text: &'a str, marker: &str) -> Vec<&'a str> {
     let is_outside = |it: char| !it.is_ascii_alphanumeric() && it != '-' && it != '_';
     let rests = text.split(marker).skip(1);

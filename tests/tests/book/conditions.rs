@@ -34,7 +34,7 @@ fn constants(source: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// The names in the first cells of the tables between two texts of a page.
+/// The names in the first cells of the tables between two strings on a page.
 fn listed<'a>(page: &'a str, start: &str, end: &str) -> BTreeSet<&'a str> {
     let (_, section) = page.split_once(start).unwrap();
     let section = section.split(end).next().unwrap();

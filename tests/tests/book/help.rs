@@ -1,4 +1,4 @@
-//! Checks that the complete help of the programs equals the files in the directory `help`.
+//! Checks that the programs' complete help equals the files in the directory `help`.
 
 use std::fmt::Write as _;
 use std::slice;

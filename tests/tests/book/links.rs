@@ -88,7 +88,7 @@ fn the_summary_contains_the_title_of_each_page() {
 #[test]
 fn pages_for_users_do_not_name_tests() {
     let summary = page("SUMMARY.md");
-    // The parts from here on are for reviewers and contributors.
+    // The parts from here on are for reviewers and contributors, so their pages can name tests.
     let (users, _) = summary.split_once("\n# Evidence\n").unwrap();
     let tests: BTreeSet<String> = tests().into_iter().collect();
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! Pages as text.
+//! Pages as Markdown text.
 
 use std::collections::BTreeSet;
 

@@ -191,7 +191,7 @@ fn options() -> String {
     let mut help = Help::default();
     let mut all = Vec::new();
     read(vec![CONTROLLER.to_owned()], &mut help, &mut all);
-    // Options that many commands share are in a common table.
+    // A common table contains the options that many commands share.
     let mut commands_of: BTreeMap<Entry, usize> = BTreeMap::new();
     for (_, entries) in all.iter().flat_map(|command| &command.sections) {
         for entry in entries.iter().filter(|entry| entry.usage.starts_with('-')) {

@@ -31,7 +31,7 @@ fn programs() -> Vec<Source> {
             .iter()
             .any(|part| part == "tests" || part == "tests.rs");
         let package = PROGRAMS.iter().any(|folder| path.starts_with(folder));
-        // The module that defines the macro contains an example. The other module is compiled only for tests.
+        // The module that defines the macro contains only an example. The other module is compiled only for tests.
         let exceptions = [
             "attestation/src/pages.rs",
             "controller/core/src/crd/reference.rs",

@@ -3,7 +3,7 @@
 use crate::markdown::prose;
 use crate::pages;
 
-/// The number of bars in the row. A `\|` belongs to the text of its cell.
+/// The number of vertical bars in the row. A `\|` belongs to the text of its cell.
 fn bars(row: &str) -> usize {
     row.replace("\\|", "").matches('|').count()
 }
@@ -25,6 +25,6 @@ fn every_table_row_has_as_many_cells_as_its_header() {
         }
     }
 
-    // GitHub and the book do not show the cells beyond the header.
+    // If a row has more cells than the header, GitHub and the book do not show the additional cells.
     assert_eq!(uneven, Vec::<String>::new());
 }

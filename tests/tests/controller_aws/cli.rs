@@ -18,7 +18,7 @@ const CLUSTER: [&str; 5] = [
     "--ca-key=no.key",
 ];
 
-/// The files that a valid start needs.
+/// The files that a valid start of the controller needs.
 struct Files {
     scratch: Scratch,
 }
@@ -58,7 +58,7 @@ impl Files {
     }
 }
 
-/// Complete settings that find instances by their tags.
+/// Complete settings that find instances by tags.
 fn complete() -> Value {
     json!({
         "accounts": ["111122223333"], "regions": ["eu-west-1"], "requiredTags": {"cluster": "prod-1"},

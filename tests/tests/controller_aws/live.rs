@@ -1,4 +1,4 @@
-//! Tests of the script for a first run in an AWS account, with moto server and the STS simulator.
+//! Tests with moto server and the STS simulator of the script for a first run in an AWS account.
 
 use std::process::{Command, Output};
 
@@ -57,7 +57,7 @@ fn the_live_check_of_aws_passes_on_a_simulated_instance() {
     let instance = cloud.launch(&[]);
     let files = Scratch::new("live-aws");
     let found = decoded(&probe(&cloud, &instance.imds.url(), &files));
-    // STS repeats the signed headers if a signature is wrong, and one of them is the token.
+    // If a signature is wrong, STS repeats the signed headers in its response, and one of them is the session token.
     assert!(found.contains("SignatureDoesNotMatch"), "{found}");
     for secret in [
         &instance.credentials.secret_access_key,

@@ -41,7 +41,7 @@ fn a_document_of_another_version_is_accepted_only_with_the_option() {
 
 #[test]
 fn failures_do_not_show_credentials_on_nodes_or_the_controller() {
-    // Denied.
+    // The controller denies the request.
     let mut world = World::start();
     world.node.set("aws.nodeName", "instanceID");
     world.node.set("nodeName", &world.instance.ec2.id);
@@ -63,7 +63,7 @@ fn failures_do_not_show_credentials_on_nodes_or_the_controller() {
     let refused = world.run().failed(12).saying("CallerRefused");
     world.tells_no_secret(&[refused]);
 
-    // The controller does not decide in time.
+    // The controller does not decide within the time limit.
     let mut world = World::start();
     world.node.set("timeLimit", "3");
     let fault = Fault::error(500, "InternalFailure", &words);

@@ -28,7 +28,7 @@ fn rows() -> Vec<(String, String)> {
     rows.collect()
 }
 
-/// The texts between backticks.
+/// The words between backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
@@ -82,7 +82,7 @@ const CODES: [(i32, &str, Case); 6] = [
     }),
 ];
 
-/// Each reason, with the case in its row.
+/// Each reason in the section, with the case in its row.
 const REASONS: [(&str, Case); 7] = [
     ("CallerRefused", || {
         let mut world = World::start();
@@ -147,7 +147,7 @@ fn the_plugin_exits_with_every_documented_code() {
             scope.spawn(move || {
                 let world = case();
                 let run = world.run().failed(*code).saying(words);
-                // The node itself reports this reason.
+                // The node itself reports this reason, without the controller.
                 for reason in quoted(meaning).filter(|reason| *reason == "EvidenceExpired") {
                     assert!(run.stderr.contains(reason), "{run:#?}");
                 }

@@ -1,4 +1,4 @@
-//! A cluster whose controller, node and plugin are real.
+//! A cluster with a real controller, a node, and the real plugin.
 
 use std::time::{Duration, SystemTime};
 
@@ -27,7 +27,7 @@ impl World {
         Self::with(|_, _, setup| setup)
     }
 
-    /// Starts a controller with a changed setup, and a cloud with one instance that was launched an hour ago.
+    /// Starts a controller whose setup is changed, and a cloud with one instance that was launched an hour ago.
     pub fn with(told: impl FnOnce(&Cloud, &Instance, Setup) -> Setup) -> Self {
         let cloud = Cloud::start();
         let instance = cloud.launched_an_hour_ago(&[OWNED]);
@@ -83,7 +83,7 @@ impl World {
         self.until(principal, end)
     }
 
-    /// Issues credentials to the instance. STS treats them as expired, although the metadata service reports a later
+    /// Issues credentials to the instance that STS treats as expired, although the metadata service reports a later
     /// expiry time.
     pub fn expire_credentials(&self) {
         let principal = Principal::instance(ACCOUNT, &self.instance.ec2.id);

@@ -56,7 +56,7 @@ fn explain_runs_the_checks_until_one_needs_a_connection() {
     let files = Files::new();
 
     let text = printed(explain(&files, &request(), &[]));
-    // The lifetime depends on the expiry of the CA, so it differs between runs.
+    // The lifetime depends on the expiry time of the CA, so it differs between runs.
     let (before, rest) = text.split_once("token1, for ").unwrap();
     let (_, after) = rest.split_once('\n').unwrap();
     let text = format!("{before}token1, for A WHILE\n{after}");

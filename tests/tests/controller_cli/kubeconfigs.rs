@@ -1,4 +1,4 @@
-//! Tests of an operator's kubeconfigs, which follow kubectl's rules.
+//! Tests of kubeconfigs for operators. The commands find them with kubectl's rules.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -53,8 +53,8 @@ fn the_kubeconfig_is_found_as_in_kubectl() {
     assert_refused(&output, &["neither --kubeconfig"]);
 }
 
-/// A kubeconfig that is split into two files, with the contexts in the first, and the cluster and the user in the
-/// second. Each file is also available separately.
+/// A kubeconfig that is split into two files, with the contexts in the first file, and the cluster and the user in the
+/// second file. Each file is also available separately.
 struct Parts {
     files: Files,
     list: String,

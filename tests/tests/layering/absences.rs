@@ -8,10 +8,10 @@ use crate::{Workspace, rust_files};
 /// This file, and the helpers that require a later action as a sentinel.
 const DOORS: [&str; 2] = ["src/absence.rs", "tests/layering/absences.rs"];
 
-/// The functions that return whether a request has an answer.
+/// The functions that report whether a request has an answer.
 const TOLD: [&str; 2] = ["is_answered", "is_issued"];
 
-/// The assertions in the text that a request has no answer, without white space.
+/// The assertions in the text that a request has no answer. White space is removed from them.
 fn bare_absences(text: &str) -> Vec<String> {
     let text: String = text.split_whitespace().collect();
     let denied = text.split("assert!(!").skip(1);
@@ -78,10 +78,10 @@ fn each_assertion_of_absence_without_a_sentinel_is_detected() {
     }
 }
 
-/// The only test that sleeps: it polls in the runtime whose time it pauses afterwards.
+/// This is the only test that sleeps: it polls in a runtime whose time it pauses afterwards.
 const SLEEPS: &str = "tests/tests/controller_connections.rs";
 
-/// Elapsed time does not prove an absence, whichever assertion follows.
+/// Elapsed time does not prove an absence, regardless of the assertion that follows.
 #[test]
 fn a_test_does_not_sleep_before_an_assertion() {
     let workspace = Workspace::read();
@@ -94,8 +94,8 @@ fn a_test_does_not_sleep_before_an_assertion() {
     );
 }
 
-/// `Uids` uses a counter. With a constant, two node identities would have the same UID, and code that confuses them
-/// would pass its test.
+/// `Uids` uses a counter. If it returned a constant, two node identities would have the same UID, and a test could not
+/// detect code that confuses them.
 #[test]
 fn the_uids_of_test_records_are_unique() {
     let workspace = Workspace::read();

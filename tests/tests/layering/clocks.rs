@@ -6,10 +6,10 @@ use std::fs;
 
 use crate::{Workspace, rust_files};
 
-/// The packages for the node and the controller.
+/// The packages that run on the node or in the controller.
 const FOLDERS: [&str; 5] = ["attestation", "controller", "providers", "resolver", "src"];
 
-/// For each file, the number of comparisons and the reason for them.
+/// For each file, the permitted number of comparisons, and the reason for them.
 const PERMITTED: [(&str, usize, &str); 12] = [
     (
         "controller/aws/src/tenancy/sessions/state.rs",

@@ -20,7 +20,7 @@ type Declared = BTreeMap<Names, BTreeMap<String, Names>>;
 /// The maximum number of re-exports between the use of an item and its definition.
 const MAX_IMPORTS: usize = 5;
 
-/// The module in the file.
+/// The module that the file defines.
 fn module(sources: &Path, file: &Path) -> Names {
     let path = file.strip_prefix(sources).unwrap().with_extension("");
     let names = path.iter().map(|name| name.to_str().unwrap().to_owned());
@@ -29,8 +29,7 @@ fn module(sources: &Path, file: &Path) -> Names {
     names
 }
 
-/// The paths that are in a path or a group of paths. `text` starts after `prefix::`. A `*` represents the module
-/// itself.
+/// The paths within a path or a group of paths. `text` starts after `prefix::`. A `*` represents the module itself.
 fn paths(text: &str, prefix: &[String]) -> Vec<Names> {
     let text = text.trim_start();
     if let Some(members) = text.strip_prefix('{') {
@@ -115,7 +114,7 @@ fn defining(path: &[String], declared: &Declared, imports: usize) -> Option<Name
     }
 }
 
-/// The imports within the package that has these sources, excluding imports in tests and in the root, which declares
+/// The imports within the package that has these sources. Excludes imports in tests, and in the root, which declares
 /// all modules.
 fn imports(sources: &Path) -> Imports {
     let files = rust_files(sources).into_iter();

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::{Workspace, rust_files};
 
-/// Whether the text contains the name of this lock, and not only a longer name that begins with it.
+/// Whether the text contains exactly the name of this lock, and not only a longer name that begins with it.
 fn names(text: &str, lock: &str) -> bool {
     let mut rest = text.split(lock).skip(1);
     rest.any(|rest| !rest.starts_with(|next: char| next.is_ascii_alphanumeric()))

@@ -25,7 +25,7 @@ use std::process::Command;
 use serde_json::Value;
 
 const ATTESTATION: &str = "kubelet-attestation";
-/// The package that looks up hosts, for the node and the controller.
+/// The package that looks up host names, for both the node and the controller.
 const RESOLVER: &str = "kubelet-attestation-resolver";
 const NODE: &str = "kubelet-authenticator";
 const PROVIDERS: [&str; 4] = [
@@ -42,11 +42,11 @@ const RUNTIME: &str = "node-attestation-runtime";
 const VERIFIERS: [&str; 2] = [AWS, TPM];
 const AWS: &str = "node-attestation-aws";
 const TPM: &str = "node-attestation-tpm";
-/// The interface of programs that hold CA keys.
+/// The interface to programs that hold CA keys.
 const SIGNER_API: &str = "node-attestation-signer-api";
 /// The package with the turns that tenants share, for the controller and its signers.
 const TURNS: &str = "node-attestation-turns";
-/// Such programs.
+/// The programs that hold CA keys.
 const SIGNERS: [&str; 1] = ["node-attestation-signer-pkcs11"];
 const MANAGER: &str = "node-attestation-manager";
 const SUPPORT: &str = "kubelet-authenticator-test-support";
@@ -54,7 +54,7 @@ const FLOOR: &str = "kubelet-authenticator-floor";
 const FUZZ: &str = "kubelet-authenticator-fuzz";
 const TESTS: &str = "kubelet-authenticator-tests";
 
-/// The direct dependencies of each package, without and with the dependencies that only tests use.
+/// The direct dependencies of each package: first without the dependencies that only tests use, and then with them.
 struct Workspace {
     root: PathBuf,
     normal: BTreeMap<String, BTreeSet<String>>,
@@ -113,7 +113,7 @@ impl Workspace {
             .collect()
     }
 
-    /// The source files below `folder` with a line for which `offends` returns true.
+    /// The source files below `folder` that contain a line for which `offends` returns true.
     fn offending(&self, folder: &str, offends: impl Fn(&str) -> bool) -> Vec<PathBuf> {
         let files = rust_files(&self.root.join(folder));
         assert!(!files.is_empty(), "{folder} has no source files");
@@ -414,8 +414,8 @@ fn only_one_module_lists_and_watches() {
 fn runtime_maps_release_memory_as_they_shrink() {
     const SOURCES: &str = "controller/runtime/src";
     let workspace = Workspace::read();
-    // The exceptions, in this order: a `config` value, a list that is moved away, steps for Clusters, and budgets with
-    // a limit.
+    // The exceptions are, in this order: a `config` value, a list that is moved away, the steps for Clusters, and
+    // budgets with a limit.
     let bounded = [
         "settings_file/rules.rs",
         "records/watch.rs",

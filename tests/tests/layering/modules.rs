@@ -117,7 +117,7 @@ fn used(text: &str) -> BTreeSet<String> {
     used
 }
 
-/// The members of an import group. `text` starts after the opening brace of the group.
+/// The members of an import group. `text` starts after the group's opening brace.
 pub(super) fn group(text: &str) -> Vec<&str> {
     let (mut depth, mut start, mut members) = (0, 0, Vec::new());
     for (at, character) in text.char_indices() {
@@ -223,7 +223,7 @@ fn modules_match_the_documented_map_and_its_import_order() {
     for source in SOURCES {
         let sources = Workspace::read().root.join(source);
         let imports = imports(&sources);
-        // A program with only one file has no modules.
+        // A program that consists of only one file has no modules.
         if imports.is_empty() {
             continue;
         }

@@ -1,6 +1,6 @@
 //! Finds wording that a native editor would change, in pages, comments, program texts and test names.
 //!
-//! The patterns find about a fifth of these sentences, so a low number is necessary but not sufficient. `make
+//! The patterns find about a fifth of the unidiomatic sentences, so a low number is necessary but not sufficient. `make
 //! lint-prose` prints all findings.
 
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::{Workspace, rust_files};
 /// A pattern for unidiomatic wording, with better wording.
 type Rule = (Regex, &'static str);
 
-/// In sentences.
+/// Patterns for sentences.
 const SENTENCES: [(&str, &str); 31] = [
     (
         r"\b(at once|anew|for ever|but for)\b",
@@ -65,7 +65,7 @@ const SENTENCES: [(&str, &str); 31] = [
     (r"\bgives? (it |them )?up\b", "release; stop"),
 ];
 
-/// In names of tests.
+/// Patterns for test names.
 const NAMES: [(&str, &str); 4] = [
     (r"(^|_)(what|who|whoever|nobody|somebody)(_|$)", "a noun"),
     (

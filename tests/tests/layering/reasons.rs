@@ -1,10 +1,10 @@
-//! Checks the node code for the controller's reasons.
+//! Checks that the code for nodes does not contain the controller's reasons as text.
 
 use std::fs;
 
 use crate::{Workspace, rust_files};
 
-/// If the code contained a reason as text, the text would no longer match after the reason is renamed.
+/// If the code contained a reason as text, it would no longer match after a change of the reason's name.
 #[test]
 fn nodes_have_no_reason_of_the_controller_as_text() {
     let root = Workspace::read().root;

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::rust_files;
 
-/// The plugins with settings that an operator sets.
+/// The plugins whose settings an operator sets.
 const PLUGINS: [&str; 3] = ["insecure", "aws", "tpm"];
 
 /// The directories in `tests/tests` whose files check only texts. A name in these files does not count as a use.
@@ -111,7 +111,7 @@ fn each_setting_of_a_plugin_is_used_by_a_suite() {
     }
 
     assert!(settings.contains("aws-principal"), "{settings:?}");
-    // The forms are an option, a variable, and a key in a file: `aws: {stsEndpoint: HOST}`.
+    // The three forms are an option, a variable, and a key in a file: `aws: {stsEndpoint: HOST}`.
     let unused = unused(&settings, |name| {
         let variable = name.to_uppercase().replace('-', "_");
         let own = name.strip_prefix("aws-").or(name.strip_prefix("tpm-"));

@@ -1,5 +1,4 @@
-//! A management cluster whose version changes, with a Cluster for each attestation provider, and nodes in these
-//! Clusters.
+//! A management cluster whose version changes. It has one Cluster with nodes for each attestation provider.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -31,7 +30,7 @@ const CONTROLLER: &str = "node-attestation-controller";
 /// The attestation providers, each of which has its own Cluster in a namespace with this name.
 pub const ATTESTORS: [&str; 3] = ["aws", "insecure", "tpm"];
 
-/// A lease duration that makes the kubelet send frequent requests.
+/// A duration of the Lease that makes the kubelet send frequent requests.
 const LEASE: u32 = 12;
 
 /// The number of writes with node certificates.
@@ -46,7 +45,7 @@ pub struct Bed {
     management: Management,
     clusters: BTreeMap<&'static str, (WorkloadCluster, Authentication)>,
     cloud: Cloud,
-    /// Links to the plugins.
+    /// The directory with links to the plugins.
     plugins: Scratch,
     challenge_keys: Scratch,
 }
@@ -74,7 +73,7 @@ impl Bed {
                 .cluster("prod-1")
                 .namespace(attestor)
                 .create();
-            // The controller defines this kind.
+            // The controller defines the kind itself.
             let definition = "revokednodecredentials.attestation.cluster.x-k8s.io";
             let kubectl = cluster.control_plane().kubectl();
             kubectl.ok(["delete", "customresourcedefinition", definition]);
@@ -130,7 +129,7 @@ impl Bed {
         }
     }
 
-    /// Runs the command `identities` of this version: `revoke` or `reset`.
+    /// Runs a command `identities revoke` or `identities reset` of this version.
     #[track_caller]
     pub fn identities(&self, version: &Version, what: &str, node: &Node) {
         let output = Command::new(version.program(CONTROLLER))
@@ -235,7 +234,7 @@ impl Node {
         self.kubelet.var_lib().join("kubelet-authenticator")
     }
 
-    /// Deletes the node's key and certificate, as a reinstallation does.
+    /// Deletes the node's key and certificate, as a reinstallation of the node does.
     pub fn lose_state(&self) {
         fs::remove_dir_all(self.state()).unwrap();
     }

@@ -50,7 +50,7 @@ fn records_and_revocations_hold_after_an_upgrade_and_after_a_rollback() {
     let before = generation(&bed);
     bed.is_enforced();
     hold(&bed, &kept);
-    // The plugins can also be upgraded first.
+    // The plugins can also be upgraded before the controller.
     bed.install(&current);
     hold(&bed, &kept);
     kept.extend(join_each(&bed, "early"));

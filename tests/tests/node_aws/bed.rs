@@ -32,7 +32,7 @@ pub const ROLE: &str = "nodes";
 
 pub const HOUR: Duration = Duration::from_secs(3600);
 
-/// Shared by all tests, because it takes a long time to generate the key.
+/// All tests share this key, because it takes a long time to generate.
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([0x81; 8]));
 
 pub struct Bed {
@@ -42,7 +42,7 @@ pub struct Bed {
     pub node: Node,
 }
 
-/// The contents of a request.
+/// The contents of a certificate signing request.
 pub struct Sent {
     pub evidence: AwsEvidence,
     pub provider_id: ProviderId,

@@ -7,11 +7,11 @@ use crate::bed::Bed;
 /// The time between two runs, which is similar to the time between two requests from a kubelet.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// The time for which the service is unavailable.
+/// The time for which the metadata service is unavailable.
 const DOWN: Duration = Duration::from_secs(120);
 
-/// The longest pause between two attempts. See node-evidence.md: the join can be up to one minute later than the start
-/// of the service.
+/// The longest pause between two attempts. See node-evidence.md: the join can be up to one minute after the start of
+/// the service.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// The requests of a kubelet on a node. To simulate elapsed time, the test moves the times that the node has stored

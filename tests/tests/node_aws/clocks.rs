@@ -1,4 +1,4 @@
-//! Tests of node and server clocks that differ by ten minutes.
+//! Tests of a node clock and a server clock that differ by ten minutes.
 
 use std::time::Duration;
 

@@ -238,7 +238,7 @@ fn an_oversized_document_exits_with_7() {
 
 #[test]
 fn oversized_evidence_exits_with_7() {
-    // The text can be 24 KiB long, and JSON escapes each newline in it.
+    // The text can be 24 KiB long, and JSON escapes each of its newlines.
     let bed = Bed::new();
     bed.imds.update(|instance| {
         let padding = 24 * 1024 - instance.rsa2048.len();

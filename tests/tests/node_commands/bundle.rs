@@ -1,4 +1,4 @@
-//! The command `support-bundle`.
+//! Tests of the command `support-bundle`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -33,7 +33,7 @@ fn program(folder: &Path, name: &str, text: &str) {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The files in an archive.
+/// The files that an archive contains.
 fn files(path: &Path) -> BTreeMap<String, String> {
     let mut archive = tar::Archive::new(File::open(path).unwrap());
     let entries = archive.entries().unwrap().map(Result::unwrap);

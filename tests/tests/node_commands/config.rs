@@ -1,4 +1,4 @@
-//! The command `config`.
+//! Tests of the command `config`.
 
 use std::fs;
 
@@ -116,7 +116,7 @@ fn config_check_refuses_an_invalid_file_like_a_run() {
 /// A plugin, a valid file for this plugin, and the changes that make the file invalid.
 type Case<'a> = (&'a str, &'a Value, &'a [(&'a str, Value)]);
 
-/// The file with this value, or without the value if it is missing.
+/// The file with this value. If the value is missing, the file without it.
 fn with(document: &Value, path: &str, value: Option<Value>) -> Value {
     let mut changed = document.clone();
     let (parent, key) = path.rsplit_once('/').unwrap();

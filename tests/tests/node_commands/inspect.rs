@@ -1,4 +1,4 @@
-//! The command `inspect`.
+//! Tests of the command `inspect`.
 
 use std::collections::BTreeMap;
 use std::fs;

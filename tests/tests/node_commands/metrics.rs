@@ -1,4 +1,4 @@
-//! The command `metrics`.
+//! Tests of the command `metrics`.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};

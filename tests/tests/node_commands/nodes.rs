@@ -19,7 +19,7 @@ pub const NAME: &str = "ip-10-0-0-1.eu-west-1.compute.internal";
 pub const SESSION_TOKEN: &str = "IQoJb3JpZ2luX2VjABCDEF0123456789";
 pub const ACCESS_KEY_ID: &str = "ASIA0123456789ABCDEF";
 
-/// Shared by all tests, because it takes a long time to generate the key.
+/// All tests share this key, because it takes a long time to generate.
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([0x81; 8]));
 
 /// A node that is ready to join.
@@ -62,7 +62,7 @@ pub fn instance() -> (ApiServer, Node, Imds) {
     (server, node, imds)
 }
 
-/// The output of a plugin that an arbitrary user runs, without settings and with this standard input.
+/// The output of a plugin that is run by an arbitrary user, without settings and with this standard input.
 #[track_caller]
 pub fn piped(plugin: &str, arguments: &[&str], input: &str) -> String {
     let scratch = Scratch::new("input");

@@ -1,4 +1,4 @@
-//! The commands of docs/plugin-commands.md.
+//! Tests of the commands in docs/plugin-commands.md.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! The command `explain-reason`.
+//! Tests of the command `explain-reason`.
 
 use kubelet_attestation::page_url;
 use kubelet_authenticator_tests::docs::page;

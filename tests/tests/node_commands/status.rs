@@ -1,4 +1,4 @@
-//! The command `status`.
+//! Tests of the command `status`.
 
 use kubelet_authenticator_test_support::api_server::Signer;
 use kubelet_authenticator_tests::node::{NULL, Node};

@@ -35,7 +35,7 @@ pub struct Examined {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
     pub state: String,
-    /// Name and finding.
+    /// The name of the check, and its finding.
     pub finding: String,
     pub cure: String,
     pub link: String,
@@ -117,7 +117,7 @@ impl Bed {
         run
     }
 
-    /// The table.
+    /// The output as a table.
     #[track_caller]
     pub fn doctor(&self) -> Examined {
         let run = self.run(&[]);
@@ -134,7 +134,7 @@ impl Bed {
         Examined { run, checks }
     }
 
-    /// The checks in JSON.
+    /// The checks in the JSON output.
     #[track_caller]
     pub fn json(&self) -> Value {
         let run = self.run(&["-o", "json"]);

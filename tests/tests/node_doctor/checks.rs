@@ -294,7 +294,7 @@ fn doctor_reports_a_missing_provider_id() {
     examined.says("certificate", "pass", "cannot be renewed");
 }
 
-/// The content, mode and date of each file.
+/// The content, the mode and the modification time of each file.
 fn files(folder: &Path) -> BTreeMap<String, (Vec<u8>, u32, i64, i64)> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     entries

@@ -28,7 +28,7 @@ pub const INSTANCE: &str = "i-0123456789abcdef0";
 pub const NAME: &str = "ip-10-0-0-1.eu-west-1.compute.internal";
 const AWS: &str = "kubelet-authenticator-aws";
 
-/// Shared by all tests, because it takes a long time to generate the key.
+/// All tests share this key, because it takes a long time to generate.
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([0x81; 8]));
 
 /// An instance that is ready to join.
@@ -176,7 +176,7 @@ fn doctor_reports_a_tpm_that_fails_hangs_or_has_no_certificate() {
     proxy.clear_faults();
 
     bed.is_well();
-    // That key does not have a certificate.
+    // The P-256 key does not have a certificate.
     bed.node.set("tpm.endorsementKey", "ecc-p256");
     let examined = bed.doctor();
     examined.says("tpm", "pass", "with an endorsement key ecc-p256");
@@ -218,7 +218,7 @@ fn a_helper_without_a_check_is_a_warning_with_its_version() {
     bed.node.command(&["renew"]).succeeded();
     for (answer, version) in [
         (r#"{"Ok":{"version":"0.0.9"}}"#, "version 0.0.9"),
-        // The first TPM helpers do not support this request.
+        // The first version of the TPM helper does not support this request.
         (UNKNOWN, "an earlier version"),
     ] {
         install_older_helper(&mut bed, answer);

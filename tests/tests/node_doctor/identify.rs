@@ -1,4 +1,4 @@
-//! The command `identify`.
+//! Tests of the command `identify`.
 
 use kubelet_authenticator_test_support::api_server::ApiServer;
 use kubelet_authenticator_tests::node::{INSECURE, Node};

@@ -1,4 +1,4 @@
-//! Tests of runs on a machine that was set up before.
+//! Tests of `setup` on a machine that was set up before.
 
 use std::fs;
 
@@ -70,7 +70,7 @@ fn a_configured_kubelet_stays_configured_after_any_failure() {
     let server = issuing();
     let mut host = Host::joining(&server);
     host.setup().succeeded();
-    // A different process holds the lock, and the settings are invalid.
+    // Another process holds the lock, and the settings are invalid.
     let lock = fs::File::open(host.node.file("lock")).unwrap();
     lock.lock().unwrap();
 
@@ -134,14 +134,14 @@ fn a_machine_that_joins_again_and_was_revoked_enrolls_with_its_new_token() {
     let host = Host::joining(&server);
     host.setup().succeeded();
     let old = host.node.serial();
-    // The check of the certificate, and the first request, which uses the certificate.
+    // The calls are the check of the certificate, and the first request, which uses the certificate.
     let lease = Route::new(Verb::Patch, "leases");
     server.inject(lease, Times::always(), Fault::status(403));
     server.inject(Route::create(), Times::once(), Fault::status(403));
 
     // The run is repeated until the API server responds in time, because the machine can be busy.
     let replaced = poll(PATIENCE, || {
-        // `kubeadm reset` and `kubeadm join`, after a reboot, and with the cluster's current address.
+        // An administrator runs `kubeadm reset` and `kubeadm join` after a reboot, with the cluster's current address.
         fs::remove_file(host.kubelet_conf()).unwrap();
         host.node.change("origin.json", |origin| {
             origin["bootId"] = "another boot".into();
@@ -179,7 +179,7 @@ fn a_machine_that_joins_another_cluster_drops_the_old_credential() {
     let host = Host::joining(&first);
     host.setup().succeeded();
     let old = host.node.serial();
-    // `kubeadm reset`, and a join to another cluster.
+    // An administrator runs `kubeadm reset`, and joins the machine to another cluster.
     fs::remove_file(host.kubelet_conf()).unwrap();
     second.kubeconfig().write(&host.from());
 
@@ -190,7 +190,7 @@ fn a_machine_that_joins_another_cluster_drops_the_old_credential() {
     assert_eq!(host.node.status()["server"], second.url());
     assert_eq!((first.creates(), second.creates()), (1, 1));
 
-    // Another join to the same cluster, in which the certificate is valid.
+    // The machine joins the same cluster again, where the certificate is valid.
     fs::remove_file(host.kubelet_conf()).unwrap();
     host.setup().succeeded();
     assert_eq!(second.creates(), 1);

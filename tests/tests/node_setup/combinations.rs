@@ -15,7 +15,7 @@ struct Failed {
     fault: Fault,
     /// The change to the certificate of the adopted node.
     own: fn(Contents) -> Contents,
-    /// The exit code when a node is adopted.
+    /// The exit code of the adoption.
     code: i32,
     words: &'static str,
 }

@@ -1,4 +1,4 @@
-//! Tests of the first runs on a machine.
+//! Tests of the first runs of `setup` on a machine.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -162,7 +162,7 @@ fn setup_does_nothing_on_a_node_without_a_bootstrap_kubeconfig() {
     type Make = fn(&ApiServer) -> File;
     for (kubelet_conf, bootstrap, why) in [
         (None, false, "bootstrap-kubelet.conf does not exist"),
-        // The state after `kubeadm init`.
+        // This is the state after `kubeadm init`.
         (Some(own as Make), false, "has a separate credential"),
         (Some(own as Make), true, "has a separate credential"),
         (
@@ -236,7 +236,7 @@ fn a_refused_machine_reports_the_reason_and_its_kubelet_retries() {
     host.node.command(&["renew"]).succeeded();
     assert_eq!(host.setup().succeeded().stderr, "");
 
-    // The controller does not decide in time.
+    // The controller does not decide within the time limit.
     server.set_signer(Signer::Off);
     host = Host::joining(&server);
     host.node.set("timeLimit", "1");

@@ -148,7 +148,7 @@ fn a_changed_node_name_fails_until_the_hint_is_followed() {
     assert_eq!(run.stderr, "", "{run:#?}");
     host.kubelet("first", &flag("first")).succeeded().pair();
 
-    // The second half.
+    // The test follows the second half of the hint.
     host.machine_file("/etc/default/kubelet", &file("second"));
     server.revoke_token("abcdef");
     server.add_token("fedcba", "fedcba9876543210");

@@ -11,7 +11,7 @@ use crate::bed::{CONFIGURATION, FLAGS, Host, asked, issuing};
 pub const NAME: &str = "--hostname-override=worker-1";
 const ID: &str = "--provider-id=test:///worker-1";
 const CONFIGURED: &str = "kind: KubeletConfiguration\nproviderID: test:///worker-1\n";
-/// The value in a source that another source overrides.
+/// The value in a source whose value another source overrides.
 const OTHER: &str = "ARGS=--hostname-override=other\n";
 
 /// Sets the node name `worker-1` and its provider ID, on a machine with the host name `vm`.
@@ -199,7 +199,7 @@ fn setup_leaves_the_first_request_to_a_kubelet_with_an_unknown_unit() {
             &shows("/bin/sh -c kubelet", ""),
             "kubelet.service starts /bin/sh",
         ),
-        // For example, two drop-ins add an `ExecStart=` each.
+        // For example, two drop-ins add one `ExecStart=` each.
         (
             &shows("/usr/bin/kubelet", "").replace("=loaded", "=bad-setting"),
             "systemd cannot load kubelet.service (bad-setting)",

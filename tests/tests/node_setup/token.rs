@@ -77,7 +77,7 @@ fn a_new_token_in_the_token_file_of_a_bootstrap_kubeconfig_is_used() {
 #[test]
 fn a_new_token_in_the_copied_bootstrap_kubeconfig_is_kept() {
     let (server, mut host) = expired();
-    // Follow the hint literally.
+    // Follow the hint word for word.
     server.kubeconfig().token(NEW).write(&host.bootstrap());
 
     joins(&server, &mut host);

@@ -1,4 +1,4 @@
-//! Tests of the removal of the plugin.
+//! Tests of `setup --undo`, which removes the plugin.
 
 use std::fs;
 
@@ -39,7 +39,7 @@ fn setup_undo_installs_the_stored_certificate_for_the_kubelet() {
     let Login::ClientCertificate { chain_pem, .. } = &kubeconfig.login else {
         panic!("{kubeconfig:?}")
     };
-    // The key is in the same file, but is not a part of the chain.
+    // The key is in the same file as the certificate chain, but is not a part of the chain.
     assert!(stored.starts_with(chain_pem.trim_end()), "{chain_pem}");
     assert!(!chain_pem.contains("PRIVATE"), "{chain_pem}");
     assert_eq!(kubeconfig.endpoint.server(), moved);

@@ -42,15 +42,15 @@ pub struct Bed {
     pub node: Node,
     /// A separate TPM that creates the credentials.
     maker: TpmMachine,
-    /// The endorsement key for which credentials are created, which is the machine's key.
+    /// The endorsement key for which the TPM creates credentials. It is the machine's key.
     pub trusted: Vec<u8>,
     /// Whether certificates are immediately due for renewal.
     pub old: bool,
-    /// Whether the controller does not decide on answers to challenges.
+    /// Whether the controller ignores answers to challenges.
     pub idle: bool,
     /// The verifier that decides instead of the test.
     pub verifier: Option<TpmVerifier>,
-    /// The evidence versions that the controller reads.
+    /// The evidence versions that the controller accepts.
     pub versions: &'static [&'static str],
 }
 

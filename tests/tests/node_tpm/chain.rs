@@ -57,7 +57,7 @@ fn versions(bed: &Bed) -> Vec<String> {
 
 #[test]
 fn a_tpm_that_stores_its_ca_certificates_joins_with_a_required_root() {
-    // Intel's TPMs store the certificate nearest to the root first.
+    // Intel's TPMs store the certificate nearest to the root before the others.
     let (mut bed, maker) = with_chain(|chain| chain.reverse());
     bed.verifier = Some(requiring(&maker));
 

@@ -152,7 +152,7 @@ fn limited_to(tasks: u32, bed: &mut Bed) {
         let wrapper = [&["setpriv"][..], &user, &["prlimit", &limit]].concat();
         bed.node.wrap(&wrapper);
     } else {
-        // In a separate user namespace, only the plugin's tasks count.
+        // In a separate user namespace, the limit counts only the plugin's tasks.
         bed.node.wrap(&["unshare", "--user", "prlimit", &limit]);
     }
 }

@@ -1,4 +1,4 @@
-//! Tests in which a machine joins, and renews.
+//! Tests of joins and renewals of a machine.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ fn a_machine_without_another_id_is_identified_by_its_endorsement_key() {
     }
 }
 
-/// A verifier without requirements.
+/// A verifier without requirements for certificates or PCR values.
 fn verifier() -> TpmVerifier {
     let keys = ChallengeKeys {
         current: ChallengeKey::new([3; 32]),

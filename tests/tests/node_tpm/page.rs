@@ -1,4 +1,4 @@
-//! The commands of docs/tpm-pcrs.md.
+//! Tests of the commands in docs/tpm-pcrs.md.
 
 use std::process::Command;
 

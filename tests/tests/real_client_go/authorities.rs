@@ -1,4 +1,4 @@
-//! CA certificates in files.
+//! Tests of CA certificates in files.
 
 use std::fs;
 

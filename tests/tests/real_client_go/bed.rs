@@ -31,9 +31,9 @@ pub const NAMES: [&str; 4] = ["127.0.0.1", "localhost", "api.test", "my_api.test
 /// The result of the comparison between the plugin and client-go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Both programs accept the input, or neither program accepts it.
+    /// Either both programs accept the input, or both reject it.
     Same,
-    /// Accepted only by client-go.
+    /// Only client-go accepts the input.
     Stricter,
     /// Only the plugin accepts the input.
     Looser,

@@ -1,4 +1,4 @@
-//! Kubeconfigs.
+//! Tests of kubeconfigs.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

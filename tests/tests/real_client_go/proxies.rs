@@ -1,4 +1,4 @@
-//! Proxies.
+//! Tests of proxies.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

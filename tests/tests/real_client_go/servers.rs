@@ -1,4 +1,4 @@
-//! Certificates of servers.
+//! Tests of server certificates.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ fn signed(
     issuer(&mut params);
     let key = KeyPair::generate().unwrap();
     let listed = params.self_signed(&key).unwrap().pem();
-    // This issuer signs regardless of the contents of its own certificate.
+    // The issuer signs the certificate, regardless of the contents of the issuer's own certificate.
     let ca = Issuer::new(ca_params("kubernetes"), key);
     let mut params = leaf_params(&["127.0.0.1", "localhost"]);
     leaf(&mut params);
@@ -386,7 +386,7 @@ fn chains() -> Vec<Form> {
     ]
 }
 
-/// Forms that only OpenSSL creates.
+/// Only OpenSSL can create these forms.
 fn by_openssl() -> Vec<Form> {
     let made = |name: &'static str, key: &[&str], more: &[&str], options: &[&str]| {
         let folder = TempDir::new().unwrap();

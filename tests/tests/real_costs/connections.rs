@@ -19,7 +19,7 @@ pub fn connections(pid: u32, port: u16) -> usize {
     let table = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap();
     let remote_port = format!(":{port:04X}");
     let is_one = |line: &&str| {
-        // The fields are the number, the local address, the remote address, and the state. The tenth field is the
+        // The first fields are the number, the local address, the remote address, and the state. The tenth field is the
         // inode.
         let fields: Vec<&str> = line.split_whitespace().collect();
         fields[2].ends_with(&remote_port) && fields[3] == ESTABLISHED && own.contains(fields[9])

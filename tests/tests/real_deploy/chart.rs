@@ -106,7 +106,7 @@ fn the_network_policy_allows_both_address_families_of_aws_credentials() {
     );
     let blocks = credentials["to"].as_array().unwrap().iter();
     let blocks: Vec<_> = blocks.map(|to| to["ipBlock"]["cidr"].as_str()).collect();
-    // The instance metadata service, and the agent of EKS Pod Identity.
+    // The addresses of the instance metadata service, and of the agent of EKS Pod Identity.
     for address in [
         "169.254.169.254/32",
         "169.254.170.23/32",
@@ -300,7 +300,7 @@ fn a_controller_for_one_namespace_reads_only_its_secrets() {
     assert_eq!(of(&["capa.staticIdentities=true"]), [""]);
 }
 
-/// The command that applies crds.yaml on a page.
+/// The command on a page that applies crds.yaml.
 #[track_caller]
 fn applying_resources(page: &str) -> String {
     let text = std::fs::read_to_string(repository().join("docs").join(page)).unwrap();

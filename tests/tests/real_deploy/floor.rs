@@ -1,4 +1,4 @@
-//! Tests of the floor in the chart and in the kustomize component.
+//! Tests of the floor as a part of the chart, and as a kustomize component.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -83,7 +83,7 @@ fn the_signer_of_the_chart_has_its_socket_its_pin_and_its_cas() {
         socket,
         {"name": "signer-pin", "mountPath": format!("{folder}/secret"), "readOnly": true},
         {"name": "signer-cas", "mountPath": format!("{folder}/cas"), "readOnly": true},
-        // An empty directory in the place of the controller's token.
+        // An empty directory is mounted instead of the controller's token.
         {
             "name": "signer-no-token", "readOnly": true,
             "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",

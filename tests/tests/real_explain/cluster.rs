@@ -1,4 +1,4 @@
-//! `cluster check`.
+//! Tests of `cluster check`.
 
 use kubelet_attestation::page_url;
 use kubelet_authenticator_tests::snapshot::{assert_file, stable};
@@ -77,7 +77,7 @@ fn a_healthy_cluster_has_two_warnings_that_fail_a_strict_check() {
     assert_eq!(names, expected);
     let warnings = checks.iter().filter(|one| one["state"] != "pass");
     let warnings: Vec<_> = warnings.map(|one| &one["name"]).collect();
-    // Cluster API's kubeconfig is an administrator's.
+    // Cluster API's kubeconfig belongs to an administrator.
     assert_eq!(warnings, ["workload-user", "admission-policy"]);
     assert_eq!(checked(&scene, &["--strict"]).0, Some(20));
     let output = run_as(&admin(), &["cluster", "check", &key(&scene)]);
@@ -92,7 +92,7 @@ fn a_healthy_cluster_has_two_warnings_that_fail_a_strict_check() {
     assert_eq!(checked(&scene, &["--strict"]).0, Some(20));
 }
 
-/// The lines of a failing check.
+/// The lines of the output about a failing check.
 const MISSING_CA: &str = "\
 fail  ca: Secret check-broken/prod-1-ca does not exist
       cure: wait for Cluster API; for an external control plane, create the

@@ -1,4 +1,4 @@
-//! `cluster check --nodes`.
+//! Tests of `cluster check --nodes`.
 
 use kubelet_authenticator_test_support::control_plane::Kubectl;
 use kubelet_authenticator_tests::cloud::{Cloud, OWNED, REGION};

@@ -98,7 +98,7 @@ fn a_cluster_with_the_ca_certificate_of_another_stops_only_itself() {
     let (victim, of_victim) = ready("prod-1", "has-a-ca");
     let own = CertificateAuthority::new("victim");
     let kubectl = BED.0.kubectl();
-    // This happens before the victim has the CA, because the first claim must not take precedence.
+    // The copy exists before the victim has the CA, because the first claim must not take precedence.
     tenant.write_ca(own.certificate_pem(), None);
     victim.write_ca(own.certificate_pem(), Some(&own.pair().key_pem));
     of_tenant.wait_for(kubectl, "Ready", "False", "SharedCA");

@@ -1,3 +1,3 @@
-//! The fixtures for the suite.
+//! The fixtures of this suite.
 
 pub use kubelet_authenticator_tests::fleet::*;

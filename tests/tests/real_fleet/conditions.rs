@@ -85,7 +85,7 @@ fn with_control_plane(namespace: &str) -> (WorkloadCluster, Authentication) {
     (cluster, authentication)
 }
 
-/// A function that stops or resumes the service of a cluster.
+/// A function that either stops or resumes the API server of a cluster.
 type Step<'a> = &'a dyn Fn();
 
 #[test]

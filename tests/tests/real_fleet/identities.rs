@@ -29,7 +29,7 @@ fn printed(management: &Management, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The command, and its complete output.
+/// A command, followed by its complete output.
 #[track_caller]
 fn shown(management: &Management, arguments: &[&str]) -> String {
     let text = stable(&printed(management, arguments));
@@ -121,7 +121,7 @@ fn an_operator_can_show_revoke_and_reset_a_record() {
 
 #[test]
 fn a_record_is_deleted_with_its_cluster() {
-    // With a garbage collector.
+    // The cluster needs a garbage collector.
     let plane = ControlPlane::builder().controllers(Controllers::Default);
     let management = Management::on(plane.start(), Contract::V1Beta2);
     grant(&management);
@@ -141,7 +141,7 @@ fn a_record_is_deleted_with_its_cluster() {
 
     let named = ["clusters.cluster.x-k8s.io", "prod-1"];
     kubectl.ok(["delete", named[0], named[1], "--wait=false"]);
-    // Cluster API does the same after all objects of the Cluster are deleted.
+    // Cluster API does the same after all objects of a Cluster are deleted.
     kubectl.patch(&named, &json!({"metadata": {"finalizers": null}}));
 
     let gone = poll(DEADLINE, || {

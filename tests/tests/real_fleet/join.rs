@@ -1,4 +1,4 @@
-//! Nodes that join.
+//! Tests of nodes that join.
 
 use kubelet_attestation::names::Provider;
 use kubelet_authenticator_test_support::control_plane::{DEADLINE, User};

@@ -47,7 +47,7 @@ impl Secrets {
         let random = random_part(pem);
         self.add(what, &pem[random.clone()]);
         let encoded = STANDARD.encode(pem);
-        // Only complete groups of four characters are used.
+        // Use only complete groups of four characters.
         let (start, end) = (random.start.div_ceil(3) * 4, random.end / 3 * 4);
         self.add(what, &encoded[start..end]);
     }
@@ -181,7 +181,7 @@ fn logs_events_and_written_objects_contain_no_secrets() {
     mended();
     file(&cluster, &machines[1]);
 
-    // The search finds the secrets in the objects that hold them.
+    // The search must find the secrets in the objects that contain them.
     let stored = told(kubectl, "secrets");
     assert!(secrets.in_text(&stored).contains(&"the CA's key"));
     assert!(secrets.in_text(&stored).contains(&"a user's key"));

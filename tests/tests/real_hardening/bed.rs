@@ -61,7 +61,7 @@ impl Bed {
         &self.client
     }
 
-    /// Runs a part of the controller's work until it is complete.
+    /// Runs a part of the controller's work repeatedly, until it is complete.
     pub fn run<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
     }

@@ -322,7 +322,7 @@ fn the_revocation_policy_is_bound_only_while_an_entry_exists() {
     wait_until(&node, "n", true);
     assert_eq!(listed(&bed), [uid(1, 1).record.to_string()]);
 
-    // The time for which the revocation is kept has passed.
+    // The controller no longer has to keep the revocation.
     assert_eq!(apply(&bed, &[uid(1, 1)], week()), Revocation::default());
     assert!(!is_bound(&bed));
     wait_until(&node, "n", false);
@@ -423,7 +423,7 @@ fn the_generation_floor_refuses_lower_ones_and_survives_a_restart() {
     wait_until(&node, "n", true);
     assert_done(&label(&other, "other", 0));
 
-    // A controller that does not know a floor keeps the stored floor.
+    // If a controller does not know a floor, it keeps the stored floor.
     let list = floor(0);
     wait_until(&node, "n", true);
     assert!(!list.is_empty());

@@ -1,4 +1,4 @@
-//! Tests with permissions that the controller does not have.
+//! Tests of a controller that lacks some permissions.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

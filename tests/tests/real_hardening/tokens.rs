@@ -194,7 +194,7 @@ fn a_token_extended_by_a_previous_controller_expires_with_its_machine() {
     let ended = secret(&bed, "leaves");
     assert_eq!(expiration(&ended), Some(text(later)));
     assert!(ended["metadata"]["labels"].is_null(), "{ended:#}");
-    // After this point, the token belongs to the next leader.
+    // From now on, the token belongs to the next leader.
     let none = wanted(&[]);
     assert_eq!(keep(&none, later).ended, []);
     assert_eq!(keep(&none, later + GRACE).ended, [id("stays1")]);

@@ -99,7 +99,7 @@ fn is_issued(csr: &Value) -> bool {
     csr["status"]["certificate"].is_string()
 }
 
-/// The request for the node's latest certificate.
+/// The request for the latest certificate of the node.
 #[track_caller]
 pub fn latest(node: &Node<'_>) -> Value {
     let issued = node.requests().into_iter().rfind(is_issued);

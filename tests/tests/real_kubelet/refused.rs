@@ -18,7 +18,7 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
 #[test]
 fn the_kubelet_metric_shows_exit_code_12_for_a_denied_request() {
     let plane = &CLUSTER.plane;
-    // The token belongs to a different machine from the requested name and provider ID.
+    // The token belongs to a machine that has neither the requested name nor the requested provider ID.
     let another = Machine {
         name: "another-1",
         ..DENIED

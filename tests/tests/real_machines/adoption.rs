@@ -1,5 +1,5 @@
-//! Tests of a cluster with existing nodes: the nodes renew as before, and are adopted one by one. Attestation is then
-//! enforced, and finally all steps are undone.
+//! Tests of a cluster with existing nodes, which first renew as before. An operator adopts the nodes one by one,
+//! enforces attestation, and finally undoes all steps.
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
@@ -111,7 +111,7 @@ fn kubeadm_nodes_are_adopted_and_returned_to_kubeadm() {
         "before-us",
     ];
     SITE.management.kubectl().ok(words);
-    // Revocation remains effective, so a stolen certificate does not become valid again.
+    // The revocation remains effective, so a stolen certificate does not become valid again.
     let policies = "validatingadmissionpolicies,validatingadmissionpolicybindings";
     let left = || scene.plane().kubectl().ok(["get", policies, "-o", "name"]);
     let revocation = "\
@@ -185,7 +185,7 @@ fn machine_deployments_migrate_one_by_one_while_others_join() {
     let ours = deployment("ours", scene.config());
     scene.wait_for_node_of(&ours.wait_until_running(1)[0]);
 
-    // The deployment, which did not change, gets one more Machine.
+    // An operator adds one Machine to the deployment, which does not change otherwise.
     let stock = deployment("stock", scene.stock_config());
 
     let before = stock.wait_until_running(1);

@@ -102,7 +102,7 @@ fn is_named(instances: &Instances, words: &str) {
     let named = poll(PATIENCE, || {
         let said = journal();
         let lines: Vec<&str> = said.lines().collect();
-        // There can be lines from the kubelet in between.
+        // The kubelet can write other lines between these lines.
         let named = |lines: &[&str]| {
             lines[0].contains(words) && lines.iter().any(|line| line.contains(CURE))
         };

@@ -52,7 +52,8 @@ fn nodes_renew_and_join_after_clusterctl_move_and_back() {
         panic!("no other is moved");
     };
 
-    // These are the commands in operate.md. Statuses are not moved, so the test writes them again after clusterctl.
+    // These are the commands in operate.md. clusterctl does not move statuses, so the test writes them again
+    // afterwards.
     let desk = Desk::new(SITE.management.admin_kubeconfig());
     let target = there.management.admin_kubeconfig();
     symlink(target, desk.files().join("there.kubeconfig")).unwrap();
@@ -160,7 +161,8 @@ fn nodes_renew_after_an_interrupted_clusterctl_move_is_repeated() {
     let (_provider, cluster) = provider.moved(|| {
         cluster.interrupt_clusterctl_move(&there.management);
 
-        // The node waits: both controllers see a paused Cluster. The target does not contain any NodeIdentities.
+        // The node waits, because both controllers see a paused Cluster. The target does not contain any
+        // NodeIdentities.
         authentication.wait_for(here, "Ready", "False", "Paused");
         assert_eq!(
             record(&SITE, &cluster, &name)["spec"],

@@ -129,7 +129,7 @@ fn waiting_machines_are_replaced_unless_their_health_check_is_paused() {
     let annotate = |object: &str, value: &str| {
         kubectl.ok(["annotate", object, "--namespace=waiting", value]);
     };
-    // For the nodes, a Cluster that is not served looks like an outage of the controller.
+    // To the nodes, a Cluster that is not served looks like a controller outage.
     let authentication = format!("kubeletauthentication/{}", scene.cluster.name());
     annotate(&authentication, &format!("{PAUSED}="));
     scene
@@ -178,7 +178,7 @@ fn waiting_machines_are_replaced_unless_their_health_check_is_paused() {
 #[test]
 fn a_denied_machine_is_replaced_and_a_waiting_machine_is_kept() {
     let scene = Scene::unattended(joinable("judged"), Machines::Tpm(4));
-    // Machines wait while this list is missing, as during an outage.
+    // Without this list, requests from the machines wait, as during an outage.
     scene.attend(&json!({"tpm": {"endorsementKeys": {"configMaps": ["missing"]}}}));
     let [waiting, sentinel] = [("pool-a", "False"), ("pool-b", "Unknown")].map(|(pool, status)| {
         check_attestation(&scene, pool, status);

@@ -1,4 +1,4 @@
-//! Tests of MachineDeployments, with providers that use each possible order.
+//! Tests of MachineDeployments whose infrastructure providers use each possible order of steps.
 
 use std::path::PathBuf;
 
@@ -194,12 +194,12 @@ fn deployments_scale_from_zero_under_enforcement_with_the_plugin() {
     }
 }
 
-/// As with Cluster API Provider AWS: the AWSMachine gets the provider ID first, and the Machine gets it after the
-/// AWSMachine is ready.
+/// The order is as with Cluster API Provider AWS: the AWSMachine gets the provider ID first, and the Machine gets the
+/// provider ID after the AWSMachine is ready.
 #[test]
 fn instances_without_a_machine_provider_id_join_leave_and_roll_out() {
     let scene = Scene::attended("ec2", Machines::Ec2(Attestor::AWS));
-    // Each instance gets a certificate for its first request.
+    // Each instance gets a certificate for the first request that it sends.
     lives(&scene, 1);
 }
 

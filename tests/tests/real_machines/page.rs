@@ -1,4 +1,4 @@
-//! The pages in docs, and an operator who copies their commands.
+//! Tests of the commands on the pages in docs, which an operator copies.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -80,8 +80,8 @@ fn follow_to_the_end<P>(
     start: impl FnOnce(&WorkloadCluster) -> P,
 ) -> (WorkloadCluster, P) {
     let mut shell = shell.spawn(log);
-    // If the script ends early, the test reports its log, which shows the reason. If the wait for the Cluster timed
-    // out, the message would not contain the reason.
+    // If the script ends early, the test reports the log of the script, which shows the reason. If the test only waited
+    // for the Cluster, its message would not contain the reason.
     let applied = poll(PATIENCE, || {
         let said = fs::read_to_string(log).unwrap_or_default();
         (said.contains("/prod-1 created") || shell.exit_status().is_some()).then_some(())
@@ -290,7 +290,7 @@ fn the_quickstart_commands_attest_instances_and_show_a_broken_setting() {
     ] {
         let steps = page::section(page, heading).into_iter();
         for (_, command) in steps.filter(|(prompt, _)| *prompt == '#') {
-            // On a busy machine, a check can take too long.
+            // On a busy machine, a check can exceed its time limit.
             if command.ends_with(" doctor") {
                 doctor_says(&scene, &node, &command, healthy);
                 continue;

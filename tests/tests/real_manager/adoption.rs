@@ -1,4 +1,4 @@
-//! Tests of nodes that joined before the controller was installed.
+//! Tests of nodes that had joined before the controller was installed.
 
 use std::process::Command;
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::SITE;
 
-/// The first request from this node's user to the null signer.
+/// The first request from this node's user to the signer `null`.
 fn request_of(scene: &Scene, node_name: &str) -> Option<Value> {
     let csrs = scene.cluster.control_plane().csrs();
     csrs.into_iter().find(|csr| {

@@ -97,7 +97,7 @@ fn rogue_nodes_do_not_delay_enforcement_and_cannot_renew() {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "rogue-1"}});
     plane.kubectl().create_object(&node);
     let scene = Scene::attend(&SITE, cluster, json!({"autoApproveBindings": "Remove"}));
-    // An attacker who has the token joins another Node before the operator deletes the previous Node.
+    // An attacker who has the token can join another Node before the operator deletes the previous Node.
     for (name, next) in [("rogue-1", "rogue-2"), ("rogue-2", "rogue-3")] {
         scene.wait_for_paths("False", "WaitingForRecords", &[name]);
         create_node(&scene, next);
@@ -225,7 +225,8 @@ fn a_cluster_whose_settings_are_created_again_is_enforced_again() {
     }
 }
 
-/// Sends this stock request. The request gets a warning, and gets a certificate, as without the controller.
+/// Sends this request from a stock kubelet. The API server returns a warning, and the request gets a certificate, as in
+/// a cluster without the controller.
 #[track_caller]
 fn goes_on_as_before(scene: &Scene, kubeconfig: &Path, name: &str, node_name: &str) {
     let said = file(scene, kubeconfig, &request(name, node_name), None);

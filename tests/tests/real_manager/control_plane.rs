@@ -86,7 +86,7 @@ fn an_exempt_node_renews_without_delaying_enforcement() {
     let plane = cluster.control_plane().clone();
     plane.install_bindings(&KubeadmBinding::ALL);
     let machine = cluster.machine("own").create();
-    // This Node does not have a Machine.
+    // This Node does not belong to a Machine.
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "windows-1"}});
     plane.kubectl().create_object(&node);
     let settings = json!({"autoApproveBindings": "Remove"});

@@ -48,7 +48,7 @@ impl Bare {
         management().patch(&target, &patch);
     }
 
-    /// Its KubeletAuthentication.
+    /// The Cluster's KubeletAuthentication.
     fn authentication(&self) -> Option<Value> {
         let words = ["get", "kubeletauthentications", "-n", self.namespace];
         let list = management().json(words);
@@ -99,7 +99,7 @@ fn a_cluster_with_an_annotation_is_managed_and_its_machines_join() {
     };
     let ready = authentication.wait_until_ready(management());
 
-    // Settings that are not set remain unset, and lead to enforcement.
+    // Settings without a value remain unset, which leads to enforcement.
     for field in ["autoApproveBindings", "adoption", "exemptNodes"] {
         assert_eq!(ready["spec"][field], Value::Null, "{field}: {ready:#}");
     }

@@ -17,5 +17,5 @@ use std::sync::{Arc, LazyLock};
 
 use kubelet_authenticator_tests::scene::Site;
 
-/// Shared by all tests, because every test has its own Cluster, or its own machines in a Cluster.
+/// The site that all tests share, because every test has its own Cluster, or its own machines in a Cluster.
 static SITE: LazyLock<Arc<Site>> = LazyLock::new(Site::start);

@@ -108,7 +108,7 @@ fn a_stale_node_is_deleted_before_its_name_is_granted_without_evidence() {
 }
 
 /// Only some machines run the plugin. A worker and a control-plane machine that were set up with stock kubeadm reuse
-/// names.
+/// the names of other machines.
 fn stock_nodes_stay(scene: &Scene, join: Join) {
     let retired = ["cp-1", "node-1", "node-2", "node-9"].map(|name| {
         let machine = scene.cluster.machine(name).create();

@@ -53,7 +53,7 @@ fn a_managed_token_is_extended_until_its_machine_is_deleted() {
         (now > managed.2 + 5.hours()).then_some(())
     });
     assert!(extended.is_some(), "the token is never extended");
-    // The condition is reported at the end of a round, which includes tokens.
+    // The controller reports the condition at the end of a round, which also processes tokens.
     ignoring.wait_for_paths("True", "Closed", &[]);
     assert_eq!(end(&ignoring.cluster, &ignored.1), ignored.2);
 
@@ -79,7 +79,7 @@ fn tokens_are_extended_only_while_attestation_is_enforced() {
     let ends = |cluster: &WorkloadCluster| [&joins, &joined].map(|machine| end(cluster, machine));
     let before = ends(&cluster);
 
-    // This is the default. The condition is reported at the end of a round, which includes tokens.
+    // This is the default. The controller reports the condition at the end of a round, which also processes tokens.
     let scene = Scene::attend(&SITE, cluster, json!({}));
     let open = [KubeadmBinding::NodeAutoapproveBootstrap.name()];
     scene.wait_for_paths("False", "AutoApproveBindingFound", &open);

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 use self::bed::{Bed, Node, Nodes, tpm};
 
-/// Shared by all tests, because both nodes remain, and every test has its own additional machines.
+/// The bed that all tests share, because both nodes remain, and every test has its own additional machines.
 static BED: LazyLock<Bed> = LazyLock::new(Bed::start);
 static NODES: LazyLock<Nodes> = LazyLock::new(|| Nodes::join(&BED));
 
@@ -249,7 +249,7 @@ fn a_name_held_with_one_attestor_is_denied_to_the_other_attestor() {
     let answer = BED.ask(&machine.bootstrap_kubeconfig(), application);
     answer.is_denied("NameTaken");
 
-    // An instance does not have evidence for the name of a host's Node.
+    // An instance does not have evidence for the name of a Node that belongs to a host.
     let application = BED.by_aws(&taken, host.name(), &taken.provider_id());
     let answer = BED.ask(&machine.bootstrap_kubeconfig(), application);
     answer.is_denied("NodeNameMismatch");
@@ -272,7 +272,7 @@ fn an_instance_that_joined_with_a_nitro_tpm_is_denied_without_it() {
     joined.is_issued();
     assert_eq!(scene.record(names.0)["spec"]["attestor"], "tpm");
 
-    // The attacker has the credentials from the instance's metadata service, but not its TPM.
+    // The attacker has the credentials from the instance's metadata service, but does not have the instance's TPM.
     let certificate = BED.certificate_in(&joined);
     for kubeconfig in [&token, &certificate] {
         let application = BED.by_aws(&instance, names.0, names.1);

@@ -1,4 +1,4 @@
-//! AWS Controllers for Kubernetes.
+//! Comparisons with AWS Controllers for Kubernetes.
 
 mod case;
 mod compare;

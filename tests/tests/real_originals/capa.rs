@@ -1,4 +1,4 @@
-//! Cluster API Provider AWS.
+//! Comparisons with Cluster API Provider AWS.
 
 mod case;
 mod compare;

@@ -87,7 +87,7 @@ impl Judge {
         self.child.wait().unwrap()
     }
 
-    /// Its messages.
+    /// The messages of the program.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.scratch.join("log")).unwrap()
     }

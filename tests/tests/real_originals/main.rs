@@ -1,8 +1,8 @@
-//! Tests that compare the AWS identities of clusters with the originals: the code of Cluster API Provider AWS and of
-//! AWS Controllers for Kubernetes. The originals use the same objects, as a real API server stores them, and STS
-//! records their calls.
+//! Tests that compare the project's AWS identities for clusters with the originals: the code of Cluster API Provider
+//! AWS and of AWS Controllers for Kubernetes. The originals use the same objects, as a real API server stores them, and
+//! STS records their calls.
 //!
-//! The generated cases are derived from a fixed seed, for which every rule occurs.
+//! The generated cases are derived from a fixed seed, with which every rule occurs.
 //! `KUBELET_AUTHENTICATOR_ORIGINALS_SEED` sets another seed, and each failure contains the seed.
 //!
 //! Each difference must be explained by a rule, which is a row of the table in docs/tenancy-cases.md. Otherwise, the

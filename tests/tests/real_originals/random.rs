@@ -1,4 +1,5 @@
-//! Random choices that are derived from a seed. The choices never change, so the seed and the number identify a case.
+//! Random choices that are derived from a seed. The same seed always leads to the same choices, so the seed and the
+//! number identify a case.
 
 use std::env;
 
@@ -23,7 +24,7 @@ pub fn again() -> String {
 pub struct Random(u64);
 
 impl Random {
-    /// The choices for a case.
+    /// The random choices for one case.
     pub fn of_case(number: usize) -> Self {
         let mut seeded = Self(seed());
         let salt = seeded.next();
@@ -49,7 +50,7 @@ impl Random {
         self.below(times) == 0
     }
 
-    /// One of these.
+    /// One of these values.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len())]
     }

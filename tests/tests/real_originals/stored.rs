@@ -19,7 +19,7 @@ const CONTROLLERS: [&str; 2] = ["capa-system", "ack-system"];
 static MANAGEMENT: LazyLock<Management> = LazyLock::new(|| {
     let management = Management::on(ControlPlane::builder().start(), Contract::V1Beta2);
     management.define_aws();
-    // Each case has its own Namespaces, or no Namespaces.
+    // Each case has its own Namespace objects, or none.
     management
         .kubectl()
         .ok(["delete", "awsclustercontrolleridentities", "default"]);
@@ -71,7 +71,7 @@ pub fn all_stored<T: Send>(
         let rest = sent.split_off(sent.len().min(50));
         parts.push(std::mem::replace(&mut sent, rest));
     }
-    // Several requests are sent at the same time.
+    // The test sends several requests at the same time.
     let mut all = Vec::new();
     while !parts.is_empty() {
         let rest = parts.split_off(parts.len().min(8));

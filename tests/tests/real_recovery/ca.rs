@@ -24,7 +24,7 @@ use crate::instances::OWNED;
 use crate::restored::identities;
 use crate::witness::{PATIENCE, issued, mark, not_after, requests, uid_of};
 
-/// The name of the machine, and of its node, unless the instance determines the node name.
+/// The name of the machine, which is also the node name unless the instance determines the node name.
 const MACHINE: &str = "m1";
 
 /// The public key (SPKI) in the request's certificate.
@@ -90,7 +90,7 @@ impl Life {
         csr
     }
 
-    /// Like `next`, for a node that has evidence, and therefore renews with its certificate.
+    /// Like [`next`](Self::next), for a node that has evidence, and therefore renews with its certificate.
     #[track_caller]
     fn renews(&mut self, ca: &CertificateAuthority) {
         if self.node.has_evidence() {
@@ -177,7 +177,7 @@ fn rotate(mut life: Life) {
     life.node.trust(&new_first);
     life.renews(&former);
 
-    // Between steps 3 and 6, all other certificates from the previous CA are replaced.
+    // Between steps 3 and 6, an operator replaces all other certificates from the previous CA.
     life.town.replace_other_certificates();
 
     // 4. The new certificate signs.

@@ -168,7 +168,7 @@ fn a_hundred_nodes_recover_lost_records_and_a_revoked_node_does_not() {
     management.kubectl().ok(all);
     assert!(records(&management).is_empty());
 
-    // A certificate does not recover the name for another machine.
+    // A machine cannot recover its name with another machine's certificate.
     let other = members[0].send(&plane, members[1].machine.provider_id());
     is_denied(&answers(&plane, &[other])[0], "NodeNameMismatch");
     is_refused(&plane, &revoked.kubeconfig, revoked.of_machine());
@@ -209,7 +209,7 @@ fn nodes_recover_records_that_are_older_than_a_join_or_a_new_key() {
     let generation = replaced.generation();
     let backup = management.control_plane().backup();
     get_certificates(&plane, std::slice::from_mut(&mut joined));
-    // The disk is new, and a Node with this name does not exist.
+    // The machine has a new disk, and a Node with this name does not exist.
     replaced.kubeconfig = replaced.machine.bootstrap_kubeconfig();
     get_certificates(&plane, std::slice::from_mut(&mut replaced));
     assert!(replaced.generation() > generation);

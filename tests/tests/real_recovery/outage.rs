@@ -129,7 +129,7 @@ fn two_hundred_nodes_keep_one_request_each_in_an_outage_and_renew() {
     // The stopped controller does not process requests.
     controller.process.signal(Signal::STOP);
 
-    // No renewal is due before this time.
+    // No renewal is due before this time has passed.
     poll(LIFETIME / 2, || None::<()>);
     while begun.elapsed() < BACK {
         assert_eq!(fleet.run(), joined);

@@ -193,7 +193,7 @@ fn a_revoked_certificate_stays_refused_after_an_etcd_restore() {
     let other = self::kubelet(&cluster, &later, PLUGIN).start();
     other.wait_until_ready();
     assert_eq!(refused(), Some(()));
-    // The machine also does not get a new certificate with its token.
+    // The machine does not get a new certificate with its token either.
     let known = requests(&plane, "m1").len();
     lose_disk(&mut kubelet);
     let denied = poll(PATIENCE, || {

@@ -17,7 +17,7 @@ use crate::witness::{
 
 const PLUGIN: &str = "kubelet-authenticator-null";
 
-/// A short lifetime, which allows the test to observe renewals.
+/// A short lifetime, so that the test can observe renewals.
 const SECONDS: u32 = 60;
 
 #[test]
@@ -129,7 +129,7 @@ fn reads_well(table: &str, first: &[Value; 3]) {
         let name = format!("nodeidentity.attestation.cluster.x-k8s.io/prod-1.{node}");
         let columns = row(&name).expect("a row of the node");
         assert_eq!(columns[1..5], ["prod-1", node, provider_id, "null"]);
-        // This node kept its disk.
+        // This node still has its disk.
         let is_same = first["spec"]["generation"].as_u64() == columns[5].parse().ok();
         assert_eq!(is_same, node == "pool-1", "{columns:?}");
     }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 const API_VERSION: &str = "attestation.cluster.x-k8s.io/v1alpha1";
 
-/// Shared by all tests, because every test has separate objects, or makes only dry runs.
+/// The API server that all tests share, because every test has separate objects, or makes only dry runs.
 static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(|| {
     let cluster = ControlPlane::start();
     let kubectl = cluster.kubectl();
@@ -43,7 +43,7 @@ struct Subject {
 }
 
 impl Subject {
-    /// The object with this value in this place. A null removes it.
+    /// The object with this value at this path. If the value is null, the path is removed.
     fn with(&self, pointer: &str, value: &Value) -> Value {
         let mut object = self.object.clone();
         let (parent, key) = pointer.rsplit_once('/').unwrap();

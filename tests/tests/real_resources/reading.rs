@@ -1,4 +1,4 @@
-//! The output for administrators.
+//! Tests of kubectl's output for administrators.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Values that RevokedNodeCredentials refuses.
+//! Tests of values that RevokedNodeCredentials rejects.
 
 use serde_json::{Value, json};
 

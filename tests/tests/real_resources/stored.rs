@@ -1,4 +1,4 @@
-//! Tests of objects that were stored with the previous definition, after the definition is replaced.
+//! Tests of objects that were stored under the previous definition, before the definition was replaced.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ fn without_removed(mut spec: Value) -> Value {
         let parent = spec.pointer_mut(pointer).and_then(Value::as_object_mut);
         parent.unwrap().remove(field).unwrap();
     }
-    // This is a default in the new definition.
+    // This value is a default in the new definition.
     spec["tpm"]["pcrPolicy"]["osSeparator"] = json!("Permitted");
     spec
 }

@@ -70,7 +70,7 @@ fn the_documented_query_finds_the_permission_of_a_bootstrap_token() {
         let known = "system:bootstrappers:kubeadm:default-node-token";
         let question = question.replace(known, group);
 
-        // The command exits with an error if the answer is "no".
+        // The command exits with an error if the operator answers "no".
         desk.follow(&format!("{question} > answer.txt || true"));
 
         let said = std::fs::read_to_string(desk.files().join("answer.txt")).unwrap();

@@ -216,7 +216,7 @@ fn an_attacker_with_the_controllers_credentials_is_no_administrator() {
     ] {
         refused(&thief.run(attack));
     }
-    // The process can read only the CA without its key, and its own kubeconfig.
+    // The process can read only its own kubeconfig, and the CA certificate without its key.
     let ca = listed(&thief, namespace, &format!("{}-ca", scene.cluster.name()));
     let data = ca["items"][0]["data"].as_object().unwrap();
     assert_eq!(data.keys().collect::<Vec<_>>(), ["tls.crt"]);

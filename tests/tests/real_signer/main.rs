@@ -21,7 +21,7 @@ use kubelet_authenticator_tests::controller::{
 use kubelet_authenticator_tests::page::commands;
 use kubelet_authenticator_tests::program;
 
-/// Shared by all tests, because every test has its own machines.
+/// The cluster that all tests share, because every test has its own machines.
 static BED: LazyLock<RealBed> = LazyLock::new(|| RealBed::start(Controllers::None));
 
 const PIN: &str = "648219";
@@ -153,7 +153,7 @@ impl Token {
         self.serve_cluster("")
     }
 
-    /// Does the same for the CA of a Cluster: `NAMESPACE/NAME`.
+    /// Starts the signer for the CA of a Cluster (`NAMESPACE/NAME`).
     fn serve_cluster(&self, cluster: &str) -> Process {
         self.assign("first", &self.ca, "node-ca", cluster);
         let mut signer = self.launch().spawn(&self.scratch.join("signer.log"));

@@ -192,7 +192,7 @@ fn requests_wait_for_a_signer_that_is_unavailable_or_has_no_key() {
     verify(&token, &certificate_of(&csr).expect("a certificate"));
 }
 
-/// The assignment in the signer determines the Cluster of a CA, and not the age of a Cluster.
+/// The assignment in the signer determines the Cluster of a CA. The age of a Cluster has no effect.
 #[test]
 fn a_signer_refuses_an_older_cluster_that_shows_the_ca_of_another() {
     let management = management();

@@ -1,4 +1,4 @@
-//! Administrators of one namespace.
+//! Administrators of a single namespace.
 
 use std::process::Output;
 

@@ -235,7 +235,7 @@ impl Tenant {
         self.files(machine, instance, &self.audience())
     }
 
-    /// The cluster of evidence.
+    /// The cluster for which evidence is valid.
     pub fn audience(&self) -> Audience {
         let ca = self.cluster.control_plane().ca();
         let ca = ca.certificate_pem().as_bytes();
@@ -289,7 +289,7 @@ impl Tenant {
         self.waits_with(&SITE.manager, request, why);
     }
 
-    /// The same assertion for another controller.
+    /// Makes the same assertion for another controller.
     #[track_caller]
     pub fn waits_with(&self, manager: &Manager, request: &str, why: &str) {
         let is_deferred = |line: &Value| {

@@ -165,11 +165,11 @@ fn below() -> [(Value, &'static str); 7] {
         (json!({"authorizedAttestors": ["insecure"]}), ONLY),
         (json!({"authorizedAttestors": ["aws", "other"]}), ONLY),
         (json!({"autoApproveBindings": "Report"}), MODE),
-        // The default.
+        // This value is the default.
         (json!({"autoApproveBindings": null}), MODE),
         (json!({"exemptNodes": ["windows-1"]}), NO_EXEMPT),
         (json!({"exemptNodes": ["ControlPlane"]}), NO_EXEMPT),
-        // The default.
+        // This value is the default.
         (json!({"exemptNodes": null}), NO_EXEMPT),
     ]
 }
@@ -248,7 +248,7 @@ fn tenants_can_edit_settings_but_not_go_below_the_floor() {
     let metadata = json!({"labels": {"a": "b"}, "annotations": {account: null, "a": "b"}});
     assert_eq!(merge(json!({"metadata": metadata})), Ok(()));
 
-    // Nothing changes in namespaces that do not have the label.
+    // In namespaces without the label, the floor has no effect.
     create_namespace(&SITE.management, FREE, &json!({}));
     Admin::of(FREE).apply(authentication(FREE, "prod-1", &report));
 }
@@ -284,7 +284,7 @@ fn tenants_cannot_delete_a_kubelet_authentication_before_its_cluster() {
         let attempt = admin.attempt(&words, "");
         assert_refused(attempt, "deletion", CLUSTER_FIRST);
     }
-    // It has no Cluster.
+    // The KubeletAuthentication does not belong to a Cluster.
     let words = [
         "delete",
         AUTHENTICATIONS,

@@ -109,7 +109,7 @@ fn responders_revoke_and_reset_with_the_command_under_their_own_name() {
     // The test waits, because the API server receives the binding with a watch.
     let is_bound = poll(PATIENCE, || may("patch", IDENTITIES).then_some(()));
     assert!(is_bound.is_some());
-    // As with viewer.yaml.
+    // The binding is the same as for viewer.yaml.
     for resource in [
         "awsserviceaccountidentities.infrastructure.cluster.x-k8s.io",
         "clusters.cluster.x-k8s.io",

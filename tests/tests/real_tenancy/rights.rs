@@ -1,4 +1,4 @@
-//! Tests of the objects that determine identities, and of the permissions of a namespace's administrator.
+//! Tests of the objects that determine identities: a namespace's administrator must not have permissions for them.
 
 use serde_json::json;
 
@@ -73,7 +73,7 @@ fn an_admin_of_a_namespace_cannot_label_or_annotate_it() {
     }
     tenant.is_still("False", "UsageUnauthorized");
 
-    // The operator may.
+    // The operator is allowed to write these objects.
     let label = json!({"metadata": {"labels": {"team": NAME}}});
     SITE.management
         .kubectl()

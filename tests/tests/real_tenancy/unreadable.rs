@@ -1,4 +1,5 @@
-//! Tests of one tenant's objects that other programs cannot read, and of the clusters of the other tenants.
+//! Tests of objects of one tenant that other programs cannot read. They must not affect the clusters of the other
+//! tenants.
 
 use serde_json::{Value, json};
 
@@ -8,7 +9,7 @@ use crate::bed::{SITE, Tenant, create_namespace};
 /// The depth at which JSON parsers stop. The API server accepts 10,000 levels.
 const DEPTH: usize = 200;
 
-/// Lists in lists.
+/// Nested lists.
 fn nested() -> Value {
     (0..DEPTH).fold(json!([]), |inner, _| json!([inner]))
 }

@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 use kubelet_authenticator_tests::scene::{Scene, Site};
 use serde_json::json;
 
-/// Shared by all tests, because every test has separate machines.
+/// The site that all tests share, because every test has separate machines.
 static SCENE: LazyLock<Scene> = LazyLock::new(|| {
     let settings = json!({"autoApproveBindings": "Remove"});
     Scene::start(&Site::start(), "default", settings)

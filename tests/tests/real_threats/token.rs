@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::SCENE;
 use kubelet_authenticator_tests::fleet::{assert_first_generation, kubelet};
 
-/// A number of requests that exceeds a token's limit for one minute.
+/// A number of requests that exceeds the limit for one token in one minute.
 const FLOOD: usize = 1000;
 
 /// The number of clients that create these requests in parallel.

@@ -29,7 +29,7 @@ const CONTROLLER: &str = "node-attestation-controller";
 /// The manifest with the controller's permissions in a workload cluster.
 const RIGHTS: &str = "rbac/workload-cluster.yaml";
 
-/// Shared by all tests, because every test has a separate Cluster, or separate machines in a Cluster.
+/// The site that all tests share, because every test has a separate Cluster, or separate machines in a Cluster.
 pub static SITE: LazyLock<(Arc<Site>, ChallengeKeys)> = LazyLock::new(|| {
     let management = management();
     allow_short_certificates(&management);
@@ -115,7 +115,7 @@ pub fn key(number: u8) -> String {
     format!("{}\n", format!("{number:02x}").repeat(32))
 }
 
-/// A new TPM.
+/// Creates a new TPM.
 pub fn tpm() -> Arc<Swtpm> {
     Arc::new(Swtpm::start())
 }

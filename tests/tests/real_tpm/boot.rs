@@ -1,4 +1,4 @@
-//! Tests of the boot state of machines that are already nodes.
+//! Tests of changes in the boot state of machines that are already nodes.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! Tests in which a machine becomes a node.
+//! Tests of a machine that becomes a node.
 
 use kubelet_authenticator_test_support::tpm_proxy::{TpmProxy, command};
 use kubelet_authenticator_tests::controller::{is_issued, reason_of};

@@ -1,4 +1,4 @@
-//! Tests of TPMs of other machines, and of TPMs that have changed.
+//! Tests of TPMs that belong to other machines, and of TPMs that have changed.
 
 use std::sync::{Arc, LazyLock};
 

@@ -88,7 +88,7 @@ fn boot(scene: &Scene, machine: &Machine, tpm: &Arc<Swtpm>, drop_in: &str, wait:
         let units = "/etc/systemd/system";
         builder
             .file(&format!("{units}/{unit}"), 0o644, text)
-            // This is the same link as in the package systemd.
+            // The link is the same as in the package systemd.
             .link(
                 &format!("{units}/sysinit.target.wants/{unit}"),
                 &format!("../{unit}"),

@@ -35,19 +35,19 @@ struct Scene<'a> {
     audience: Audience,
     /// The victim's provider ID.
     provider_id: String,
-    /// The victim's request, which every client can read.
+    /// The victim's request. Every client that has a bootstrap token can read it.
     copied: Vec<u8>,
 }
 
 impl Scene<'_> {
-    /// The parts of valid evidence from the victim.
+    /// The parts of valid evidence from the victim's instance.
     fn rightful(&self) -> Parts<'_> {
         let victim = self.world.instance(LEAKED);
         let now = self.world.cloud.sts().now();
         victim.parts(&self.audience, &self.provider_id, now)
     }
 
-    /// Creates a request with a new key, and evidence for it with these parts.
+    /// Creates a request with a new key. The request's evidence has these parts.
     fn with(&self, parts: &Parts<'_>) -> Vec<u8> {
         let evidence = |spki: &[u8]| Some(self.world.cloud.evidence(parts, spki));
         let (name, id) = (parts.node_name, parts.provider_id);

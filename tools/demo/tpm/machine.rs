@@ -14,7 +14,7 @@ pub const BOOT: [(u8, &str); 3] = [(0, "firmware"), (4, "boot loader"), (7, "Sec
 
 /// A machine that has booted.
 pub struct Machine {
-    /// Its name.
+    /// The machine's name.
     pub name: &'static str,
     /// The operations that the machine performs with its TPM.
     pub host: TpmMachine,
@@ -48,7 +48,7 @@ impl Machine {
         }
     }
 
-    /// Its TPM.
+    /// The machine's TPM.
     pub fn tpm(&self) -> &Swtpm {
         self.host.tpm()
     }

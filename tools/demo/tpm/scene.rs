@@ -77,7 +77,7 @@ impl<'a> Scene<'a> {
         self.file(Application::claiming(LEAKED, id, Provider::TPM, evidence))
     }
 
-    /// The evidence in the victim's answer, which every client can read.
+    /// The evidence in the victim's response to its challenge. Every client that has a bootstrap token can read it.
     pub fn copied(&self) -> Option<Vec<u8>> {
         let request = self.attacker.read_request(&self.victim);
         Envelope::parse(request.as_bytes()).unwrap().evidence
@@ -89,7 +89,7 @@ impl<'a> Scene<'a> {
         self.file(requester.carrying(&TpmEvidence::Enrol(enrolment)))
     }
 
-    /// Returns the challenge for a request, and prints the beginning of a line about it.
+    /// Returns the challenge for a request, and prints the first part of a line about the challenge.
     pub fn challenge(&self, enrolment: &str) -> Challenge {
         let verdict = self.attacker.await_verdict(enrolment).summary();
         let annotation = self

@@ -45,7 +45,7 @@ fn evidence_of_both_phases_is_unchanged_after_a_round_trip() {
     }
 }
 
-/// The evidence of a first request in version `v2`, with these intermediate certificates.
+/// The evidence of a first request in the version `v2`, which contains these intermediate certificates.
 fn with_chain(chain: &[Vec<u8>]) -> Value {
     let mut evidence = enrolment();
     evidence["version"] = json!("v2");

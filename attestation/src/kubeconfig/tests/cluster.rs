@@ -144,7 +144,7 @@ fn only_certificates_of_a_machine_can_have_text_around_them() {
         check_field(CA, base64(&text), why);
         assert_eq!(endpoint(&with_field(CA, base64(text))).ca().len(), 1);
     }
-    // Text, other blocks and CRLF have no effect with either policy.
+    // Text between blocks, other blocks and CRLF have no effect with either policy.
     let text = format!("subject=CA\n{}{}", key(), certificate("CA")).replace('\n', "\r\n");
     check_field(CA, base64(text), [None; 2]);
 
@@ -152,7 +152,7 @@ fn only_certificates_of_a_machine_can_have_text_around_them() {
     file["clusters"][1]["cluster"]["certificate-authority"] = json!("latin2.crt");
     let endpoint = endpoint(&file);
     assert_eq!(endpoint.ca(), [b"CA of the file".to_vec().into()]);
-    // The endpoint is stored as text that can be parsed again.
+    // The text form of the endpoint can be parsed again.
     let again = ClusterEndpoint::from_fields(endpoint.to_fields(), "the store").unwrap();
     assert_eq!(again.ca(), endpoint.ca());
 }

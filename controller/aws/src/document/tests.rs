@@ -16,7 +16,7 @@ use crate::denial::AwsDenial;
 const REGION: &str = "eu-west-1";
 const SERIAL: [u8; 8] = [0xb6, 0x4b, 0xde, 0x5a, 0xd0, 0x09, 0x24, 0xcc];
 
-/// The test's signer, which is only for [`REGION`].
+/// The test's signer, which is valid only for [`REGION`].
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new(SERIAL));
 /// A signer for another region, with a different serial number.
 static OTHER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([0x11; 8]));

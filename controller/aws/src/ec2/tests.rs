@@ -68,7 +68,7 @@ fn document(instance: &Instance, facts: &InstanceFacts) -> VerifiedDocument {
     }
 }
 
-/// The result for an instance an hour after the launch in its document.
+/// The result for an instance one hour after the launch that its document describes.
 fn checked(facts: &InstanceFacts, document: &VerifiedDocument) -> Result<Checked, Refusal> {
     let policy = AwsPolicy::new(&AwsSettings::default(), Some("prod".to_owned()));
     check(
@@ -151,7 +151,7 @@ async fn two_hundred_joins_cost_four_calls_and_only_allowed_actions() {
             statement["Action"].as_str().unwrap().to_owned()
         })
         .collect();
-    // The other permission is for TPMs.
+    // The other permission is for NitroTPMs.
     let tpm = "ec2:GetInstanceTpmEkPub".to_owned();
     called.insert(tpm);
     assert_eq!(called, allowed);

@@ -1,4 +1,4 @@
-//! Tests of the machines in a cluster that a tag identifies.
+//! Tests of the machines of a cluster whose instances are identified by a tag.
 
 use tokio::time::advance;
 

@@ -84,7 +84,7 @@ mod tests {
             (0.1, 14.0, false),
             (0.1, 14.1, true),
             (0.1, 60.0, true),
-            // According to the API server, the evidence was already old when it arrived.
+            // According to the API server's clock, the evidence was already old when it arrived.
             (14.1, 0.0, true),
             // The controller's clock is ten minutes slow or fast.
             (0.1, -9.9, false),
@@ -96,7 +96,7 @@ mod tests {
             (-14.9, -14.9, false),
             (-15.0, -15.0, false),
             (-15.1, -15.1, true),
-            // One of the clocks agrees with the node's clock.
+            // One of the two clocks agrees with the node's clock.
             (-60.0, 0.0, false),
             (0.0, -60.0, false),
         ] {

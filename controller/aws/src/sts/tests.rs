@@ -1,4 +1,4 @@
-//! Tests for table C of the attacks: the valid case with one change, using a service that computes signatures itself.
+//! Tests for table C of the attacks: the valid case with one change. The simulated STS computes each signature itself.
 
 mod age;
 mod answers;

@@ -1,4 +1,4 @@
-//! Tests of the order of the checks, and of the calls in each check.
+//! Tests of the order of the checks, and of the calls that each check makes.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -131,7 +131,7 @@ impl Case {
         verifier.verify(appraisal, now()).await
     }
 
-    /// The request as the node signs it.
+    /// The request, as signed by the node.
     fn proof(&self, binding: &KeyBinding) -> Proof {
         let credentials = self.sts.credentials(self.principal.clone());
         let (date, host) = ("20260101T120000Z", self.sts.host());

@@ -107,7 +107,7 @@ mod tests {
                 path.display()
             );
         }
-        // The list of files must also match.
+        // The list of file names must also match.
         let list = fs::read_to_string(folder.join("kustomization.yaml")).unwrap();
         let listed = |one: &CustomResourceDefinition| {
             list.contains(&format!("- {}.yaml\n", one.spec.names.plural))

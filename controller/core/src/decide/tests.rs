@@ -35,8 +35,8 @@ fn issued(decision: Decision) -> IssuedCertificate {
     certificate
 }
 
-/// UIDs that differ from the current UID in the record: an earlier generation, a later generation, and the UID of
-/// another record.
+/// UIDs that differ from the current UID in the record: one of an earlier generation, one of a later generation, and
+/// the UID of another record.
 fn not_present(former: CertificateUid, present: CertificateUid) -> [CertificateUid; 3] {
     assert_eq!(former.record, present.record);
     assert!(former.generation < present.generation);

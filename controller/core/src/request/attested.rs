@@ -129,7 +129,7 @@ mod tests {
     use crate::testing::{cluster, now, valid};
     use crate::verifier::{Appraisal, Assurance, InsecureVerifier, Verifier};
 
-    /// A verifier that records the time of the last request that it appraised.
+    /// A verifier that records the time of the last request that it has appraised.
     #[derive(Debug)]
     struct RecordingVerifier {
         asked: Mutex<Option<SystemTime>>,

@@ -1,4 +1,4 @@
-//! Tests of certificates with openssl and with another parser.
+//! Tests that check issued certificates with openssl and with another parser.
 
 mod external;
 mod keys;
@@ -44,7 +44,7 @@ fn der_of(pem: &str) -> Vec<u8> {
     pem::parse(pem).unwrap().into_contents()
 }
 
-/// Issues a certificate with this CA, and verifies the chain with openssl, like a strict server.
+/// Issues a certificate with this CA. Verifies the chain with openssl, like a strict server.
 fn issue_and_verify(pki: &Pki) -> Vec<u8> {
     let signer = pki.signer().unwrap();
     let now = late(&signer);

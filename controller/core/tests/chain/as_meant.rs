@@ -1,4 +1,4 @@
-//! The chain in its intended use: the counterpart of the cases that must not compile.
+//! The intended use of the chain: the counterpart of the cases that must not compile.
 
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -1,4 +1,4 @@
-//! Tests of a cluster's verifiers, of docs/reasons.md, and of the list of reasons for the plugins.
+//! Tests of a cluster's verifiers, of docs/reasons.md, and of the list of reasons in the plugins.
 
 mod packed;
 
@@ -27,7 +27,7 @@ To start with a symptom, see [Troubleshoot](troubleshooting.md).
 A test writes this page from the code: `UPDATE=1 cargo test -p node-attestation-manager providers`.
 ";
 
-/// The reasons for denials, first in the core, and then in each provider.
+/// The reasons for denials: first the reasons of the core, and then the reasons of each provider.
 fn denials() -> Vec<Reason> {
     let of_providers = [
         (Provider::AWS, AwsDenial::CATALOGUE),
@@ -69,7 +69,7 @@ fn outcomes() -> [(&'static str, &'static str, Vec<Reason>); 4] {
     ]
 }
 
-/// The list of reasons for the plugins, in the format that `src/reasons.rs` describes.
+/// The list of reasons in the plugins, in the format that `src/reasons.rs` describes.
 fn table() -> String {
     let mut text = String::new();
     for (title, _, reasons) in outcomes() {
@@ -140,7 +140,7 @@ fn the_embedded_reasons_match_the_code() {
         std::fs::read(path).unwrap_or_default() == packed,
         "src/reasons.bin is stale: run this test with UPDATE=1"
     );
-    // The size of the plugins is close to its limit.
+    // The size of the plugins is close to its limit, so the list must not grow by much.
     assert!(packed.len() < 14_000, "{} bytes", packed.len());
 }
 
@@ -160,7 +160,7 @@ fn reason_names_are_unique() {
     assert_eq!(names.len(), all.len());
 }
 
-/// A node that does not recognize a reason does not send another request.
+/// If a node does not recognize a reason, it does not send another request.
 #[test]
 fn reasons_that_change_a_nodes_request_are_reasons_of_the_controller() {
     let denials = denials();
@@ -226,7 +226,7 @@ fn the_error_names_an_unsupported_attestor() {
     );
 }
 
-/// The owner of a cluster keeps the settings, so that a reconciliation parses them only after a change.
+/// The settings are kept with their cluster, so a reconciliation parses them again only after a change.
 #[test]
 fn a_parsed_policy_is_kept_even_without_a_verifier() {
     let providers = providers(true);

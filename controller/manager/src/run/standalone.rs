@@ -169,7 +169,7 @@ mod tests {
     /// The options of a standalone controller, except `--workload-kubeconfig`.
     const OF_STANDALONE: [&str; 4] = ["ca-cert", "ca-key", "inventory", "settings"];
 
-    /// The signer holds the CA keys in both modes, instead of `--ca-key`.
+    /// The signer holds the CA keys in both modes, and replaces `--ca-key`.
     const SIGNER: &str = "signer-endpoint";
 
     const VALID: [&str; 6] = [
@@ -248,7 +248,7 @@ mod tests {
             if name == "workload-kubeconfig" {
                 continue;
             }
-            // If the option requires other options, those options also need a management cluster.
+            // If the option requires other options, those options must also be for a management cluster.
             let parsed = Line::try_parse_from(["run", &argument]);
             let error = parsed.map_or_else(|error| error.to_string(), |_| String::new());
             if error.contains("--workload-kubeconfig <FILE>") {

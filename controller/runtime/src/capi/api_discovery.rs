@@ -193,7 +193,7 @@ mod tests {
         })
     }
 
-    /// The resource that an API server with these documents serves for a reference without a version.
+    /// The resource to which a reference without a version refers, on an API server with these discovery documents.
     async fn found(groups: &Value, resources: &Value) -> Result<Option<ApiResource>, Error> {
         let [groups, resources] = [groups, resources].map(|one| Bytes::from(one.to_string()));
         let access = ClusterAccess::in_memory(move |request| {

@@ -140,14 +140,14 @@ mod tests {
         note("a", MAX_OF_NAMESPACE + 1);
         assert!(departures.has(&key("a", MAX_OF_NAMESPACE - 1)));
         assert!(!departures.has(&key("a", MAX_OF_NAMESPACE)));
-        // Discarding a deletion makes room for another deletion.
+        // When one deletion is discarded, there is space for another deletion.
         departures.forget(&key("a", 0));
         departures.forget(&key("a", 0));
         note("a", MAX_OF_NAMESPACE + 1);
         assert!(departures.has(&key("a", 0)));
         assert!(!departures.has(&key("a", MAX_OF_NAMESPACE)));
 
-        // Expired deletions make room, including the deletions in other namespaces.
+        // Expired deletions are discarded first, even if they are in other namespaces.
         advance(KEPT).await;
         note("c", 1);
         assert!(departures.has(&key("c", 0)));

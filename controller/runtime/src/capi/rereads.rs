@@ -109,7 +109,7 @@ mod tests {
         ObjectKey::new(namespace, "p1")
     }
 
-    /// Plans a read of this object that ends immediately.
+    /// Plans a read of this object. The read itself ends immediately.
     fn plan(rereads: &mut Rereads<String>, namespace: &str) {
         let read = |key: ObjectKey| ready(Ok(key.namespace));
         rereads.plan(|_| Some(key(namespace)), read);

@@ -159,7 +159,7 @@ mod tests {
         let read = Decoding::new(events).count().await;
 
         assert_eq!(read, 3);
-        // The last charge is for the end of the response body.
+        // The last charge is for the part before the end of the response body.
         assert_eq!(processor.missing(), CHARGE * 4);
     }
 

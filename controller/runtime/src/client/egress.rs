@@ -407,7 +407,7 @@ mod tests {
         assert_eq!(found, [expected; MAX_ADDRESSES]);
     }
 
-    /// The number of lookups in progress.
+    /// The number of lookups that are in progress.
     static HANGING: AtomicUsize = AtomicUsize::new(0);
     static RELEASED: AtomicBool = AtomicBool::new(false);
 

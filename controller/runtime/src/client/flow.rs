@@ -190,7 +190,7 @@ mod tests {
         Flow::among(common, "tenant-a")
     }
 
-    /// Reads for this duration, as fast as the rate permits. Returns the number of bytes.
+    /// Reads for this duration, as fast as the limit permits. Returns the number of bytes that were read.
     async fn flood(flow: &Flow, time: Duration) -> usize {
         let end = Instant::now() + time;
         let mut read = 0;
@@ -210,7 +210,8 @@ mod tests {
 
         let minute = Duration::from_mins(1);
         let read = flood(&greedy, minute).await;
-        // The two bursts, the server's own rate, and the whole shared rate, because no other server uses it.
+        // The total is the two bursts, the server's own rate, and the whole shared rate, because no other server uses
+        // the shared rate.
         let most = 4 + 32 + 60 * (1 + 8) + 1;
         assert!((most * 9 / 10..=most).contains(&read), "{read}");
 
@@ -249,7 +250,7 @@ mod tests {
 
         let read = flood().await;
 
-        // The burst, four chunks per second, and the last chunk of each server.
+        // Each server reads its burst, four chunks per second, and its last chunk.
         assert!((60 * 4..=64 * 4 + 50).contains(&read), "{read}");
         for _ in 0..4 {
             assert_eq!(victim.count(MIB), Ok(()));

@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    /// The text of this response after the filter.
+    /// The text of this response after it has passed the filter.
     async fn filtered(code: u16, text: &str) -> String {
         let body = Full::new(Bytes::from(text.to_owned()));
         let response = Response::builder().status(code).body(body).unwrap();

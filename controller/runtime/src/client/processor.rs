@@ -265,7 +265,7 @@ mod tests {
         }
     }
 
-    /// Uses this processor time in one poll. Returns the wait before the poll.
+    /// Uses this much processor time in one poll. Returns the time for which the poll had to wait.
     async fn take(processor: &Processor, time: Duration) -> Duration {
         let begin = Instant::now();
         let work = poll_fn(|_| {
@@ -303,8 +303,7 @@ mod tests {
         assert!((least..=most).contains(&took), "{took:?}");
     }
 
-    /// The processor time that this number of namespaces uses in ten minutes, if each namespace uses as much as
-    /// possible.
+    /// The processor time that this many namespaces get in ten minutes, if each namespace uses as much as possible.
     async fn taken_in_ten_minutes(namespaces: usize, spent: &Arc<Spent>) -> Duration {
         let begin = Instant::now();
         let work = Duration::from_millis(2);

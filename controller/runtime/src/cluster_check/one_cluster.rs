@@ -303,7 +303,7 @@ mod tests {
     use super::super::State;
     use super::*;
 
-    /// A live node identity from this attestation provider.
+    /// A live node identity for a node with this attestation provider.
     fn identity(node: &str, attestor: &str, revoked: Value) -> NodeIdentity {
         let mut spec = json!({
             "clusterName": "prod-1", "nodeName": node, "uid": "07".repeat(16),

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
     use crate::capi::{ca_secret, ca_secret_without_key, token_of};
 
-    /// The check of a CA without its key.
+    /// The check of a Secret that contains a CA certificate without its key.
     fn found(signing: KeylessSigning) -> Finding {
         let key = ObjectKey::new("tenant-a", "prod-1");
         ca(&key, &Ok(Some(ca_secret_without_key())), signing)

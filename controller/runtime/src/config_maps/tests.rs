@@ -13,7 +13,7 @@ use tokio::time::advance;
 
 use super::*;
 
-/// The entries without changes.
+/// The entries, if they have not changed.
 #[derive(Debug, PartialEq, Eq)]
 struct Entries(BTreeMap<String, String>);
 
@@ -194,7 +194,7 @@ async fn an_unreadable_config_map_is_named_and_read_again_after_five_seconds() {
     assert_eq!(values(&config_maps).await.unwrap(), ["1", "2"]);
     assert!(config_maps.last_outcome().unwrap().is_ok());
 
-    // A `ConfigMap` can be deleted after a successful read.
+    // A `ConfigMap` can be deleted after it was read.
     world.with(|server| drop(server.objects.remove("/b")));
     advance(FRESH).await;
     assert_eq!(values(&config_maps).await, absent);
@@ -247,7 +247,7 @@ async fn a_config_map_over_the_memory_share_is_reported_and_dropped() {
     world.write("large", 2, "2");
     advance(FRESH).await;
     assert_eq!(values(&config_maps).await.unwrap(), ["1", "2"]);
-    // The memory for each read is rounded up to 16 KiB.
+    // The memory for each read is a multiple of 16 KiB.
     assert!(!share.holding().resize(1));
     drop(config_maps);
     assert!(share.holding().resize(32 * 1024));

@@ -62,7 +62,7 @@ async fn the_liveness_page_names_the_stalled_loop() {
     let metrics = Metrics::new("1");
     let (address, _server) = start(ServedPaths::Health, &metrics).await;
     let _beat = metrics.heartbeat("the election", Duration::ZERO);
-    // A heartbeat is late only after its interval, which is zero here. The server answers in real time.
+    // A heartbeat is late only after its interval, which is zero in this test. The server answers in real time.
     sleep(Duration::from_millis(1)).await;
 
     let (status, body) = get(address, "/healthz").await;
@@ -143,7 +143,7 @@ async fn metrics_are_cached_for_a_second() {
     let kept = site.scraped.lock().clone();
     let later = Instant::now() + Duration::from_hours(1);
     let [_, prometheus] = kept;
-    // The metrics appear to have been encoded a moment ago, even on a slow machine.
+    // The test makes the metrics appear to have been encoded a moment ago, even on a slow machine.
     site.scraped.lock()[1] = prometheus.map(|(_, bytes)| (later, bytes));
     metrics.status_written(crate::metrics::Written::Ok);
 

@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    /// Adds this number of Events on a machine, and returns the number that the budgets allow.
+    /// Adds this many Events about one machine. Returns the number of Events that the budgets permit.
     fn admitted(limiter: &mut Limiter<Event>, machine: &str, count: usize, now: Instant) -> usize {
         let events = (0..count).map(|number| event(machine, &number.to_string()));
         events

@@ -155,7 +155,7 @@ fn the_memory_of_waiting_events_is_bounded_and_released() {
         while next().is_some() {
             sent += 1;
         }
-        // Each Event uses three kilobytes.
+        // Each Event uses 3 kB.
         assert!((40..60).contains(&sent), "{round}: {sent}");
         assert_eq!(events.memory.lock().bytes, 0);
     }
@@ -197,7 +197,7 @@ async fn events_that_wait_for_a_turn_or_a_budget_use_counted_memory() {
     assert_eq!(events.memory.lock().bytes, 0);
 }
 
-/// Returns a writer's stream for this cluster, with Events on this number of machines.
+/// Returns a writer's stream of Events for this cluster. The Events are about this many machines.
 fn in_line(rate: &Arc<FairRate>, namespace: &str, name: &str, machines: usize) -> InLine {
     let cluster = ObjectKey::new(namespace, name);
     let limits = EventLimits {
@@ -279,7 +279,7 @@ async fn hanging_event_writes_of_a_cluster_do_not_block_other_clusters() {
         rate.take(&cluster).await;
     }
     let mut hanging = in_line(&rate, "flood", "prod-1", 1);
-    // This write is next, but it is not polled while all other writes for its cluster hang.
+    // This write is next in line, but the writer does not poll it while all other writes for its cluster hang.
     assert!(hanging.next().now_or_never().is_none());
 
     let mut victim = in_line(&rate, "other", "victim", 1);

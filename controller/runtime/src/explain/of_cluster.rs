@@ -398,7 +398,7 @@ mod tests {
     use super::*;
     use crate::capi::ca_secret_without_key;
 
-    /// The name of the program that signs with a CA whose key is not in its Secret, and notes about it.
+    /// The name of the program that signs with a CA key that is not in a Secret, and notes about this program.
     fn signed_by(signing: KeylessSigning) -> (String, Vec<String>) {
         let ca = ClusterCa::from_secret(&ca_secret_without_key()).unwrap();
         let mut notes = Vec::new();

@@ -1,4 +1,4 @@
-//! Tests of misbehaving signer programs, and of the results for a request.
+//! Tests of signer programs that do not behave correctly, and of the effect on a request.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -118,7 +118,7 @@ impl Bed {
         self.folder.path().join("signer.sock")
     }
 
-    /// Starts the program, and replaces a previous program.
+    /// Starts the program. It replaces the previous program, if any.
     fn serve(&self) -> JoinHandle<()> {
         drop(std::fs::remove_file(self.socket()));
         let listener = UnixListener::bind(self.socket()).unwrap();
@@ -277,7 +277,7 @@ async fn the_hanging_keys_of_one_namespace_do_not_block_another() {
     let quick = bed.cluster_of("tenant-b", "prod-1");
     let names = (0..20).map(|number| number.to_string());
     let hung: Vec<_> = names.map(|name| bed.cluster(&name)).collect();
-    // A reconciliation of the cluster creates its key again.
+    // A reconciliation of the cluster creates the cluster's key object again.
     let again: Vec<_> = (0..20).map(|_| bed.cluster("0")).collect();
     let many = hung.iter().chain(&again).flat_map(|hung| vec![hung; 8]);
     let many: Vec<_> = many

@@ -31,7 +31,7 @@ fn parsed(text: &str) -> Result<StaticInventory, String> {
     read_text(text).map(|read| read.machines.unwrap())
 }
 
-/// The machines in a file that lists them.
+/// The machines according to a file that lists them.
 fn open(path: &Path) -> Arc<dyn Inventory> {
     ClusterInventory::open(path).unwrap().machines.unwrap()
 }

@@ -345,7 +345,7 @@ mod tests {
         let access = ClusterAccess::in_memory(|request| async move {
             let accepted = request.headers()["accept"].to_str().unwrap();
             assert!(accepted.contains("PartialObjectMetadata"), "{accepted}");
-            // The API server returns the whole object, which cannot be decoded.
+            // The API server returns the complete object, but the client cannot decode it.
             let found = json!({"metadata": {"name": "a"}, "rules": 7});
             Response::new(Full::new(Bytes::from(found.to_string())))
         });
@@ -355,7 +355,7 @@ mod tests {
         assert!(exists.unwrap());
     }
 
-    /// Deletes an object on an API server that forbids the deletion and answers the following read with `read`.
+    /// Deletes an object on an API server that forbids the deletion, and responds to the following read with `read`.
     async fn deleted_without_the_right(read: u16) -> Result<(), HardeningError> {
         let access = ClusterAccess::in_memory(move |request| async move {
             let code = match *request.method() {

@@ -472,7 +472,7 @@ mod tests {
             revocations.read(revocations.merged(listed, records.clone(), bounded, at(0)));
         }
 
-        // The entry for a record is additional.
+        // The entry for the record is in addition to the limited entries.
         assert_eq!(revocations.len(), (MAX_REVOKED + 1, MAX_REVOKED_KEYS));
     }
 

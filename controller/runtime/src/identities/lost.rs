@@ -238,7 +238,7 @@ mod tests {
     use crate::client::ClusterAccess;
     use crate::identities::Restored;
 
-    /// The bodies of all created records, and the names of the patched records.
+    /// The bodies of all records that were created, and the names of the records that were patched.
     type Written = Arc<Mutex<Vec<Value>>>;
 
     fn machine(node: &str) -> Value {
@@ -409,7 +409,7 @@ mod tests {
         assert!(matches!(done, Err(IdentitiesError::MixedEvidence(_))));
         assert!(written.is_empty(), "{written:?}");
 
-        // An operator can specify a node without evidence by its name.
+        // An operator can select a node without evidence by its name.
         let (done, _) = restored(mixed, (&["lost"], Some("rack=7")), false).await;
         assert_eq!(done.unwrap().recreated.len(), 1);
     }

@@ -214,10 +214,11 @@ mod tests {
         ]
     }
 
-    /// The names of the patched records.
+    /// The names of the records that were patched.
     type Patched = Arc<Mutex<Vec<String>>>;
 
-    /// The statuses of the first responses to writes of this record, and the record's spec fields afterwards.
+    /// The statuses of the first responses to writes of this record, and the fields of the record's spec after these
+    /// writes.
     type Refusals = (&'static str, Vec<u16>, Value);
 
     /// A management cluster with these records.

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use crate::shared::testing::most_visited;
 
-    /// A budget, while a cluster in another namespace is served.
+    /// The budget of a namespace, while the controller also serves a cluster in another namespace.
     fn budget() -> (Arc<LineBudget>, Served) {
         let budget: Arc<LineBudget> = Arc::default();
         let other = budget.serve("other");

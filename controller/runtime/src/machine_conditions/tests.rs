@@ -56,7 +56,7 @@ fn the_attested_condition_is_written_once() {
             (None, Some((True, reason, time(200)))),
             (Some(known(False)), Some((True, reason, time(200)))),
             (Some(known(Unknown)), Some((True, reason, time(200)))),
-            // Another reason, such as the reason from the previous attestor.
+            // A different reason, for example the reason of the previous attestor.
             (Some(known(True)), Some((True, reason, time(100)))),
             (Some(holds), None),
         ] {
@@ -115,7 +115,7 @@ fn only_a_denial_makes_the_attested_condition_false() {
     for user in [TOKEN, NODE] {
         for (decision, status, other, takes) in [
             (&denial, False, Unknown, true),
-            // A failure does not replace a denial.
+            // A failure does not replace the reason of a denial.
             (&failure, Unknown, False, false),
             (&deferral, Unknown, False, false),
         ] {
@@ -155,8 +155,8 @@ fn told_when(outcome: &Outcome) -> u64 {
     condition_digest(condition.reason, &condition.message)
 }
 
-/// The outcome for a record that m1 opened at hour 2 for n1. `change` modifies the record. The tuple contains the
-/// machine's ID, its Node, and its known condition.
+/// The outcome for the record that m1 opened for n1 at hour 2, after `change` has modified the record. The tuple
+/// contains the machine's ID, its Node, and its known condition.
 fn of_record(
     change: impl FnOnce(&mut Record),
     (id, node, attested): (&ProviderId, Option<&str>, Option<(ConditionStatus, u32)>),
@@ -187,12 +187,12 @@ fn a_record_sets_no_condition_without_the_node_of_its_machine() {
         (&own, Some("n1"), None, granted.clone()),
         (&own, Some("n1"), Some((False, 1)), granted.clone()),
         (&own, Some("n1"), Some((Unknown, 1)), granted),
-        // A renewal has been refused since then.
+        // After that, the controller refused a renewal.
         (&own, Some("n1"), Some((False, 3)), None),
         (&own, Some("n1"), Some((True, 1)), None),
         (&own, Some("n2"), None, None),
         (&own, None, None, None),
-        // A Machine that was recreated with the same name.
+        // A Machine that was recreated under the same name.
         (&other, Some("n1"), None, None),
     ] {
         let state = (id, node, attested);

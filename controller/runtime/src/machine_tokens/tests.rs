@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::*;
 
-/// The Secrets in the workload cluster, keyed by name, as they were last applied.
+/// The Secrets in the workload cluster as of their last apply, keyed by name.
 type Secrets = Arc<Mutex<Vec<(String, Value)>>>;
 
 fn answer(status: u16, body: &Value) -> Response<Full<Bytes>> {
@@ -57,7 +57,7 @@ fn machine_with_version(version: &str, name: &str) -> Value {
     machine
 }
 
-/// Two Machines with one token each, the first Machine of a control plane, and a Machine that is being deleted.
+/// Two Machines that each have a token, the first Machine of a control plane, and a Machine that is being deleted.
 fn management() -> ClusterAccess {
     management_with(Vec::new())
 }

@@ -238,7 +238,7 @@ mod tests {
         }
     }
 
-    /// The key in a certificate, without the private key.
+    /// The key that a certificate contains, without the private key.
     fn shown(byte: u8) -> CaKey {
         CaKey {
             is_proved: false,
@@ -327,7 +327,7 @@ mod tests {
         assert!(is_held);
     }
 
-    /// Counts the wakeups of a task.
+    /// Counts the times that a task is woken.
     #[derive(Default)]
     struct Wakes(AtomicUsize);
 

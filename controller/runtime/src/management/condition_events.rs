@@ -254,7 +254,7 @@ mod tests {
             reported += written_at(&mut events, &object, &next, now).len();
         }
         assert_eq!(reported, 2);
-        // After the pause, an Event reports the last state.
+        // After the pause, an Event reports the latest state.
         let found = written_at(&mut events, &object, &refused(), start + 3 * PAUSE);
         assert_eq!(found, event("UsageUnauthorized", "by a"));
     }
@@ -303,7 +303,7 @@ mod tests {
 
         let (flood, waited) = futures::join!(flood, victim);
 
-        // The burst, and the five Events in one second, one of which belongs to the other namespace.
+        // The Events are the burst, and five more Events in one second. One of them belongs to the other namespace.
         let written = flood.into_iter().filter(|written| *written).count();
         assert_eq!(written, 100 + 4);
         assert_eq!(waited, 2 * RATE.every);

@@ -375,7 +375,7 @@ mod tests {
         assert_eq!(write().await, Ok(()));
         assert_eq!(kind.patches(), ["v1beta1/namespaces/a/machines/m1/status"]);
 
-        // The API server no longer serves the version that was discovered. The Machine might still exist.
+        // The API server no longer serves the version that the controller has discovered. The Machine can still exist.
         kind.serve(&["v1beta2"]);
         let unserved = write().await.unwrap_err();
         assert!(unserved.contains("does not serve the kind"), "{unserved}");

@@ -146,7 +146,7 @@ mod tests {
         Places::new(NonZeroUsize::new(2).unwrap())
     }
 
-    /// The place of a cluster that was created at this time.
+    /// The place that a cluster with this creation time gets.
     fn place(places: &Places, namespace: &str, name: &str, created: i64) -> Place {
         let spec = KubeletAuthenticationSpec::new(name, &["aws"]);
         let mut authentication = KubeletAuthentication::new(name, spec);

@@ -71,7 +71,7 @@ mod tests {
     #[tokio::test]
     async fn reports_that_were_written_use_no_memory() {
         let mut reports = Reports::default();
-        // This report waits for its Cluster, and does not block the other reports.
+        // This report waits for its Cluster, and must not block the other reports.
         reports.start("waiting".to_owned(), Box::pin(pending()));
         for number in 0..1000 {
             reports.start(number.to_string(), Box::pin(ready(())));

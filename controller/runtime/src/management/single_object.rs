@@ -224,15 +224,15 @@ mod tests {
         Response::new(StreamBody::new(lines).boxed_unsync())
     }
 
-    /// The certificates of a Secret that is listed, and then changed by these events.
+    /// The certificates of a Secret that is first listed, and then changed by these events.
     async fn states(listed: Vec<Value>, events: Vec<(&'static str, Value)>) -> Vec<Change<String>> {
         states_within(&Share::alone(1 << 20), listed, events).await
     }
 
-    /// More states than each test expects.
+    /// A number of states that exceeds the number in each test.
     const MAX_STATES: usize = 20;
 
-    /// Like [`states`], with the memory of this share.
+    /// Like [`states`], with memory from this share.
     async fn states_within(
         share: &Share,
         listed: Vec<Value>,
@@ -247,7 +247,7 @@ mod tests {
         let followed = follow_within(api, "prod-1-ca", &CA_KEYS, (lines, share));
         let mut followed = pin!(followed.filter_map(ready));
         let mut states = Vec::new();
-        // A fault can cause a list after each second, and the states would never end.
+        // A fault can cause a list every second, so the sequence of states would never end.
         while states.len() < MAX_STATES
             && let Ok(Some(state)) = timeout(Duration::from_secs(1), followed.next()).await
         {
@@ -320,7 +320,7 @@ mod tests {
         let mut followed = pin!(followed.filter_map(ready));
         let unreadable = Change::State(Observed::Unreadable(Unreadable::because(TOO_MUCH_MEMORY)));
         assert_eq!(followed.next().await, Some(unreadable.clone()));
-        // This is earlier than the end of the watch, because a silent watch also lists again.
+        // This time is before the end of the watch, because a silent watch also causes a new list.
         let longest = READ_AGAIN + READ_AGAIN / 5;
 
         let without_memory = timeout(longest, followed.next()).await;

@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// The ranges of a Cluster that contains these texts, whether the Cluster contains all ranges, and the invalid
+    /// The ranges of a Cluster that contains these values, whether the Cluster contains all ranges, and the invalid
     /// entry.
     fn of(texts: &[&str]) -> (Vec<String>, bool, Option<String>) {
         let cluster = Cluster {

@@ -2,7 +2,7 @@ use super::*;
 use crate::shared::testing::most_visited;
 
 impl Share {
-    /// A share that has no common limit.
+    /// A share that does not have a common limit.
     pub(crate) fn alone(own: usize) -> Self {
         Self::of(common(0, 0), "", own)
     }
@@ -119,7 +119,7 @@ fn many_namespaces_together_leave_memory_to_another_one() {
     }
 }
 
-/// The number of steps that a new share of this namespace can hold.
+/// The number of steps that a new share in this namespace can hold.
 fn take_all(common: &'static Common, namespace: &str, own: usize) -> Vec<Holding> {
     let share = Share::of(common, namespace, own);
     let mut taken = Vec::new();

@@ -11,7 +11,7 @@ use super::*;
 
 mod alerts;
 
-/// A process in which every event has occurred once.
+/// The metrics of a process in which every event has occurred once.
 fn busy() -> (Metrics, Vec<Box<dyn std::any::Any>>) {
     let metrics = Metrics::new("1.2.3");
     let took = Duration::from_millis(3);
@@ -58,7 +58,7 @@ fn report() -> ClusterReport {
 }
 
 impl Metric {
-    /// The name in a query, without the suffix of a histogram.
+    /// The name of the metric in a query, without the suffix of a histogram.
     fn name(&self) -> String {
         let base = self.base;
         match self.kind {
@@ -69,7 +69,8 @@ impl Metric {
     }
 }
 
-/// The names of samples in a text, without the suffixes of histograms, each with the labels of all its series.
+/// The names of the samples in a text in the Prometheus format, without the suffixes of histograms, each with the
+/// labels of all its series.
 fn scraped(text: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -243,7 +244,7 @@ async fn the_oldest_pending_metric_follows_the_oldest_remaining_request() {
     };
     assert!(age().abs() < f64::EPSILON);
 
-    // Requests from 1970, from 2001 and, because of another machine's clock, from 2300.
+    // The requests are from 1970, from 2001 and, because of another machine's clock, from 2300.
     for (created, number) in [(0, 1), (1_000_000_000, 2), (10_413_792_000, 3)] {
         pending.add(created, number);
     }

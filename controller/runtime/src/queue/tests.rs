@@ -305,7 +305,7 @@ async fn a_deleted_request_releases_its_memory() {
     assert!(queue.room.is_empty());
 }
 
-/// Starts the requests that can start, and returns their number.
+/// Starts all requests that can start, and returns their number.
 fn begun(queue: &mut Queue) -> usize {
     let now = Instant::now();
     std::iter::from_fn(|| queue.next(now)).count()

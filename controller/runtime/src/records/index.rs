@@ -369,7 +369,7 @@ mod tests {
         index.put(&key("a", "c4"), "c1.2");
         assert!(index.is_list_due(), "c2 and c4 remain");
 
-        // Records for known clusters count only as records.
+        // If the cluster of a record is known, the record counts only toward the limit on records.
         let mut index = Index::new(SMALL);
         for name in ["1", "2", "3", "4", "5"] {
             index.put(&key("a", "c"), name);

@@ -366,7 +366,7 @@ fn a_management_cluster_field_in_a_settings_file_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), object.to_string()).unwrap();
 
-        // An API server accepts the object.
+        // An API server would accept the object.
         assert_eq!(faults(&object), []);
         let error = read(file.path()).unwrap_err();
 

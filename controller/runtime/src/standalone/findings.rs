@@ -51,7 +51,7 @@ mod tests {
     use super::*;
     use crate::metrics::{Format, Metrics};
 
-    /// A verifier that finds one more machine at each lookup.
+    /// A verifier that reports one more machine at each lookup.
     #[derive(Debug, Default)]
     struct Finding(AtomicUsize);
 

@@ -213,7 +213,8 @@ mod tests {
     const RECORDS: &str =
         "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/kube-system/nodeidentities";
 
-    /// The refusal of the records of `prod-1`. The user `user` has all permissions if `allowed` is set.
+    /// The reason why the controller refuses the records of `prod-1`. If `allowed` is set, the user `user` has all
+    /// permissions.
     async fn refused(
         user: &'static str,
         allowed: bool,

@@ -197,7 +197,7 @@ mod tests {
             let text = metrics.text(Format::OpenMetrics);
             text.contains(r#"node_attestation_watch_up{kind="Node"} 1.0"#)
         };
-        // The API server's response to a watch before the list has no information about the objects.
+        // The API server's response to the watch before this list has no information about the objects.
         watch.heard();
         assert!(!is_up());
         log.observe(&Ok(Event::<()>::InitDone), || {});

@@ -166,11 +166,11 @@ enum Answer {
 async fn a_watch_lists_again_after_an_api_server_outage() {
     use Answer::{Away, Bookmark, List};
 
-    // The watch ended normally, so the next watch continues with the last version.
+    // The watch ended normally, so the next watch continues from the last version.
     let calls_of_end = calls(&[List("5"), Bookmark("9"), Bookmark("12")]).await;
     assert_eq!(calls_of_end, ["list 16", "watch 5", "watch 9", "watch 12"]);
 
-    // The etcd of this API server is at version 3, but the API server accepts a watch of version 9.
+    // The etcd of this API server is at version 3, but the API server accepts a watch from version 9.
     let calls_of_outage = calls(&[List("5"), Bookmark("9"), Away, Away, List("3")]).await;
     assert_eq!(
         calls_of_outage,
@@ -184,7 +184,7 @@ async fn a_watch_lists_again_after_an_api_server_outage() {
 async fn a_watch_without_an_event_or_a_bookmark_lists_again() {
     use Answer::{Bookmark, List, Silent};
 
-    // The API server was restored to version 3, and accepts a watch of version 9.
+    // The API server was restored to version 3, but accepts a watch from version 9.
     let calls_of_silence = calls(&[List("5"), Bookmark("9"), Silent, List("3")]).await;
     assert_eq!(
         calls_of_silence,
@@ -242,7 +242,7 @@ async fn a_failed_watch_lists_again() {
         ["list 16", "watch 5", "watch 9", "list 16", "watch 3"]
     );
 
-    // After this failure, the watch does not continue at the version of the bookmark. After a normal end, it would.
+    // After this failure, the watch does not continue from the version in the bookmark. After a normal end, it would.
     let calls_of_middle = calls(&[List("5"), BrokenAfter("9"), List("3")]).await;
     assert_eq!(
         calls_of_middle,
@@ -304,7 +304,7 @@ async fn an_api_server_that_ends_silent_watches_early_is_called_with_backoff() {
 
     let calls = calls([List("5"), Silent].repeat(1000).leak()).await;
 
-    // After the first calls, at most one list and one watch start in every 7.5 seconds, for one hour.
+    // After the first calls, at most one list and one watch start every 7.5 seconds, for one hour.
     assert!((400..1000).contains(&calls.len()), "{}", calls.len());
 }
 

@@ -166,7 +166,7 @@ mod tests {
         GeneralName::from(address.parse::<IpAddr>().unwrap())
     }
 
-    /// The result of the check if an API server's names and addresses are reserved.
+    /// The result of the check, if an API server's names and addresses are reserved.
     fn checked(name: GeneralName) -> Result<(), &'static str> {
         let reserved = Reserved {
             names: vec!["API.prod-1.example.".parse().unwrap()],

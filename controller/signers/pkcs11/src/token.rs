@@ -253,7 +253,7 @@ mod tests {
 
     use super::*;
 
-    /// The number of the slot that is selected if the slots contain these tokens. `None` means that a slot cannot be
+    /// The number of the selected slot, if the slots contain these tokens. `None` represents a slot that cannot be
     /// read.
     fn chosen(tokens: &[Option<&str>]) -> Result<usize, String> {
         let slots = tokens.iter().enumerate();

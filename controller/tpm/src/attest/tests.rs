@@ -1,5 +1,5 @@
-//! Tests with signed statements that a TPM does not create, for the checks after the signature. These checks do not
-//! depend on the signature.
+//! Tests of signed statements that a TPM does not create, for the checks that come after the signature check. These
+//! checks do not depend on the signature.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ impl Forger {
     }
 }
 
-/// The statement with different bytes at `at`.
+/// The statement with different bytes at the position `at`.
 fn with(attest: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut changed = attest.to_vec();
     changed[at..at + bytes.len()].copy_from_slice(bytes);
@@ -102,7 +102,7 @@ fn an_attest_structure_with_wrong_lengths_is_denied() {
         [&attest[..], &[0]].concat(),
         [&attest[..], &attest].concat(),
     ];
-    // The cut lengths affect the name, the qualifying data and the digest, and the Boolean `safe`.
+    // The false values are the lengths of the name, of the qualifying data and of the digest, and the Boolean `safe`.
     let end = attest.len();
     let lies = [
         with(&attest, 6, &[0xff]),

@@ -72,7 +72,7 @@ mod tests {
         let mut checks = Checks::of(&line);
         let mut run = 0;
         for _ in 0..MAX_CHECKS {
-            // Other tasks run before each check.
+            // Other tasks run before each of these checks.
             assert_eq!(pauses(checks.run(|| run += 1)), (Ok(()), 1));
         }
 
@@ -101,7 +101,7 @@ mod tests {
             }
         });
         let mut all = Box::pin(join_all(requests));
-        // This loop runs until all requests wait.
+        // Loops until all requests wait.
         for _ in 0..100 {
             let mut context = Context::from_waker(Waker::noop());
             assert!(all.as_mut().poll(&mut context).is_pending());

@@ -1,4 +1,4 @@
-//! Tests with certificates of real TPMs, and with certificates whose faults a vendor must not create.
+//! Tests with certificates of real TPMs, and with certificates that have faults.
 
 mod encodings;
 mod intermediates;
@@ -64,7 +64,7 @@ fn check(certificate: &[u8], kind: Kind) -> Result<(), TpmDenial> {
     decided.map(|_| ())
 }
 
-/// The reason for the denial, for tests that do not check the details.
+/// The reason for the denial, for tests that do not check its details.
 fn reason<T>(decided: Result<T, TpmDenial>) -> Result<(), &'static str> {
     decided.map(|_| ()).map_err(|denial| denial.reason())
 }
@@ -197,13 +197,14 @@ fn a_certificate_with_a_changed_signature_or_content_is_denied() {
 
     let words = replaced(&good, b"swtpm", b"SWTPM");
     assert_eq!(reason(check(&words, Kind::P256)), untrusted());
-    // The places are the signed algorithm, and the algorithm next to the signature.
+    // The two places are the algorithm in the signed part, and the algorithm next to the signature.
     let places = good.windows(8).enumerate();
     let places = places.filter(|(_, window)| *window == ECDSA_WITH_SHA_256);
     let places: Vec<_> = places.map(|(at, _)| at + 7).collect();
     assert_eq!(places.len(), 2);
     for chosen in [&places[..1], &places[1..], &places] {
-        // The digests belong to the algorithms with SHA-384 and with an unknown digest.
+        // The first digest belongs to the algorithm with SHA-384, and the second to an algorithm with an unknown
+        // digest.
         for digest in [0x03, 0x01] {
             let mut other = good.clone();
             for at in chosen {
@@ -266,7 +267,7 @@ fn a_certificate_must_name_its_issuer_and_its_algorithm() {
 
 #[test]
 fn a_certificate_with_a_duplicate_extension_is_denied() {
-    // The basic constraints are changed to a second key usage.
+    // The extension for basic constraints becomes a second key usage.
     let good = certificate(&EkContents::good());
     let twice = replaced(
         &good,
@@ -308,7 +309,7 @@ fn a_certificate_that_is_not_for_an_endorsement_key_is_denied() {
 
 #[test]
 fn a_certificate_that_does_not_name_a_tpm_is_denied() {
-    // tpmManufacturer is changed to an unknown attribute.
+    // The attribute tpmManufacturer becomes an unknown attribute.
     let manufacturer = [0x67, 0x81, 0x05, 0x02, 0x01];
     let other = [0x67, 0x81, 0x05, 0x02, 0x7f];
     let good = certificate(&EkContents::good());
@@ -370,7 +371,7 @@ fn a_certificate_of_another_key_is_denied() {
         let certificate = MAKER.certify(&spki, &EkContents::good());
         assert_eq!(check(&certificate, Kind::P256), of_another);
     }
-    // The same modulus with a different exponent is a different key.
+    // A key with the same modulus and a different exponent is a different key.
     let rsa = MAKER.certify(&spki(Kind::Rsa2048), &EkContents::good());
     let other = replaced(&rsa, &[0x02, 0x03, 1, 0, 1], &[0x02, 0x03, 1, 0, 3]);
     assert_eq!(check(&other, Kind::Rsa2048), of_another);
@@ -403,7 +404,7 @@ fn a_required_certificate_must_match_the_endorsement_key() {
         denied(case.enrol(&enrolment)),
         TpmDenial::EndorsementCertificateMissing
     );
-    // If no certificate is required, certificates are ignored.
+    // If the policy does not require a certificate, the verifier ignores certificates.
     case.settings.endorsement_keys.require_ca.clear();
     enrolment.certificate = Some(b"no certificate".to_vec());
     case.challenge(&enrolment);

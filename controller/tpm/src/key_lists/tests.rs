@@ -1,4 +1,4 @@
-//! Conditions about the lists.
+//! Tests of the conditions about the lists of endorsement keys.
 
 use super::*;
 

@@ -9,7 +9,7 @@ use crate::fixture::{machine, noon};
 
 const DAY: Duration = Duration::from_hours(24);
 
-/// A policy that requires authorities that have these expiry times.
+/// A policy that requires authorities with these expiry times.
 fn requiring(ends: &[SystemTime]) -> TpmPolicy {
     let public_key = machine().ek_spki();
     let authorities = ends
@@ -42,7 +42,7 @@ fn far() -> SystemTime {
     noon() + 365 * DAY
 }
 
-/// This time on both clocks.
+/// This time on both clocks: the wall clock and the monotonic clock.
 fn both(now: SystemTime) -> (SystemTime, Duration) {
     (now, since_epoch(now))
 }
@@ -268,7 +268,7 @@ fn the_number_of_remembered_machines_has_a_limit() {
     let findings = observations.findings(&requiring(&[]), both(UNIX_EPOCH));
 
     assert_eq!(findings.unmeasured, Some(MAX_MACHINES));
-    // A known machine is still recorded.
+    // The controller still records observations about a machine that it already knows.
     observations.boot("7", vec![], since_epoch(UNIX_EPOCH));
     let findings = observations.findings(&requiring(&[]), both(UNIX_EPOCH));
     assert_eq!(findings.unmeasured, Some(MAX_MACHINES - 1));

@@ -58,7 +58,7 @@ fn the_refusal_names_the_registers_that_differ_from_the_nearest_state() {
     for (quoted, register, others) in [
         ([(0, 1), (4, 1), (7, 3)], 7, &[7][..]),
         ([(0, 2), (4, 3), (7, 2)], 4, &[4]),
-        // Values from two different states together do not match a policy.
+        // Values that match two different states do not match the policy together.
         ([(0, 1), (4, 1), (7, 2)], 7, &[7]),
         ([(0, 3), (4, 1), (7, 3)], 0, &[0, 7]),
         ([(0, 3), (4, 3), (7, 3)], 0, &[0, 4, 7]),
@@ -121,7 +121,7 @@ fn a_pcr_policy_with_an_invalid_or_empty_state_is_refused() {
         of("four", value(1)),
         of("4", value(1).split_off(2)),
         of("4", value(0xab).to_uppercase()),
-        // The same register occurs twice.
+        // The selection contains the same register twice.
         [of("4", value(1)), of("04", value(2))]
             .into_iter()
             .flatten()
@@ -201,7 +201,7 @@ fn alternatives_of_different_allowed_states_are_not_combined() {
         ([(0, 2), (4, 2), (7, 6)], Ok(())),
         ([(0, 2), (4, 3), (7, 6)], Ok(())),
         ([(0, 1), (4, 1), (7, 7)], not_allowed(7, 7, &[7])),
-        // The value is an alternative in the other state.
+        // The value is an alternative only in the other state.
         ([(0, 1), (4, 3), (7, 5)], not_allowed(4, 3, &[4])),
         ([(0, 3), (4, 1), (7, 7)], not_allowed(0, 3, &[0, 7])),
     ] {
@@ -229,7 +229,7 @@ fn alternatives_are_digests_separated_by_commas() {
     }
 }
 
-/// The value after the separator, if the separator extends the register.
+/// The value of the register after the firmware extends it with the separator, if it does.
 fn array(number: u8, value: [u8; 32]) -> [u8; 32] {
     separated(number, &value).map_or(value, |separated| separated.try_into().unwrap())
 }
@@ -276,7 +276,7 @@ fn a_quote_of_unmeasured_registers_is_denied_with_every_policy() {
         with_alternatives(&[&[("7", &[1, 2])]]).unwrap(),
     ] {
         for number in [0, 1, 2, 3, 4, 5, 6] {
-            // A register that the policy does not contain is also denied.
+            // A register that is not in the policy is also denied.
             assert_eq!(
                 policy.allows(&registers(&[(7, 1), (number, 0)])),
                 Err(TpmDenial::RegisterNotMeasured(number))
@@ -293,7 +293,7 @@ fn a_quote_of_unmeasured_registers_is_denied_with_every_policy() {
             Ok(())
         );
     }
-    // If there is no policy, this is only a finding.
+    // Without a policy, this is only a finding.
     assert_eq!(enforced(&[]).allows(&registers(&[(0, 0)])), Ok(()));
 }
 

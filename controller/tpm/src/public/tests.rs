@@ -8,7 +8,7 @@ use super::*;
 use crate::denial::TpmDenial;
 use crate::fixture::machine;
 
-/// The product of two primes that have the form of the weak keys, created for this test.
+/// A modulus with the form of the weak keys. It is the product of two primes that were created for this test.
 const ROCA: &str = concat!(
     "bbe8fac76c3f6cf8323602fbac7c75a45a55b43140e5d9dd6044860bc7a5afa01ba09fadcb30d484b389e95ab3dc5535",
     "8e005f08ecc6b748f5f75114acbe6fe5056185780936b8161c0fdc3cfce0a3bd1273a4883e08631952a0987cbec60bc1",
@@ -58,7 +58,7 @@ fn a_key_that_can_be_factored_is_denied() {
 
 #[test]
 fn a_modulus_with_an_additional_factor_is_not_marked_as_weak() {
-    // The last byte affects the result for many primes.
+    // The last byte changes the result for many primes.
     for change in [2, 4, 6, 8] {
         let mut modulus = roca();
         *modulus.last_mut().unwrap() ^= change;

@@ -1,4 +1,4 @@
-//! Tests of the two requests, and of their calls to services.
+//! Tests of both requests of a join, and of the calls to services that they cause.
 
 use std::sync::Arc;
 

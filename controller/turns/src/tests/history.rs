@@ -87,7 +87,7 @@ impl World {
         clusters.filter(is_ready).collect()
     }
 
-    /// The limit on turns for one namespace, and the turns that are reserved for namespaces that have none.
+    /// The limit on turns for one namespace, and the number of turns that are reserved for namespaces without a turn.
     fn share(&self) -> (usize, usize) {
         let mut namespaces = self.callers.iter().map(|caller| namespace(caller.cluster));
         let first = namespaces.next();
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// Checks the turns that have started, and that no turn is missing.
+    /// Checks the turns that have started, and that every turn that can start has started.
     fn check(&mut self) {
         let mut begun = Vec::new();
         for (at, caller) in self.callers.iter_mut().enumerate() {

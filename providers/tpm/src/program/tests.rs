@@ -9,11 +9,11 @@ use crate::protocol::{self, Ask, Bytes, Findings, Keys, Quoted};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// The kernel does not execute a file that is open for writing. A process that another test starts inherits open files
-/// until it executes its program. Therefore, only one test at a time writes a program.
+/// The kernel does not execute a file that is open for writing. A process that another test starts inherits the open
+/// files, and keeps them until it executes its program. Therefore, only one test at a time writes a program.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// A program that contains this script, and the lock for it.
+/// A program that consists of this script, and the lock for the program.
 fn script(text: &str) -> (Script, PathBuf) {
     let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
@@ -25,7 +25,7 @@ fn script(text: &str) -> (Script, PathBuf) {
 
 type Script = (MutexGuard<'static, ()>, TempDir);
 
-/// Sends a request to the program. The answer is a number.
+/// Sends a request to the program. The program answers with a number.
 fn asked(program: &Path, time: Duration) -> Result<u8, Failure> {
     asked_for(program, time)
 }

@@ -24,7 +24,7 @@ pub(crate) fn ask(tcti: &str, ask: &Value) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The result of this request to the program.
+/// The result of this request, which is sent to the program.
 #[track_caller]
 pub(crate) fn output(question: &Value) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_kubelet-authenticator-tpm-device"))
@@ -45,7 +45,7 @@ pub(crate) fn keys_of(tpm: &Swtpm, kind: Option<&str>) -> Value {
     ask(&tpm.tcti(), &json!({"Keys": {"endorsement_key": kind}}))
 }
 
-/// The bytes in a field.
+/// The bytes that a field contains.
 #[track_caller]
 pub(crate) fn bytes(answer: &Value, field: &str) -> Vec<u8> {
     let text = answer[field].as_str();

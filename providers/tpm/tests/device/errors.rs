@@ -73,7 +73,7 @@ fn the_helper_prints_its_version_without_a_tpm() {
     let version = json!({"Ok": {"version": env!("CARGO_PKG_VERSION")}});
 
     assert_eq!(ask(nowhere, &json!({"Version": {}})), version);
-    // The request for the keys needs the TPM.
+    // A request for the keys requires access to the TPM.
     code(&ask(nowhere, &json!({"Keys": {"endorsement_key": null}})));
 }
 
@@ -123,7 +123,7 @@ fn a_device_program_without_its_parent_does_not_call_the_tpm() {
     let proxy = TpmProxy::before(&tpm);
     let ask = json!({"Keys": {"endorsement_key": null}});
 
-    // Nobody's process.
+    // The PID of a process that does not exist.
     let output = output(&json!({"asker": 0, "tcti": proxy.tcti(), "ask": ask}));
 
     assert!(!output.status.success(), "{output:?}");

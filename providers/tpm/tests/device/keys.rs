@@ -67,7 +67,7 @@ fn an_invalid_key_at_the_endorsement_key_handle_is_ignored() {
     assert_empty(&tpm);
 }
 
-/// Runs tpm2-tools on this TPM.
+/// Runs tpm2-tools with this TPM.
 #[track_caller]
 pub(super) fn tools(tpm: &Swtpm, lines: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
@@ -252,7 +252,7 @@ fn a_tpm_that_cannot_report_p384_gets_a_p256_key() {
     };
     let p256 = keys_of(&tpm, Some("EccP256"));
 
-    // TPM_RC_VALUE for the first parameter: the TPM does not have this capability.
+    // TPM_RC_VALUE for the first parameter means that the TPM does not have this capability.
     assert_eq!(keys_after(Fault::Answer(0x1c4)), p256);
     assert_eq!(keys_after(Fault::Respond(&CURVE448)), p256);
 
@@ -297,7 +297,7 @@ fn the_endorsement_key_follows_the_template_and_nonce_in_the_tpm() {
 
     let own = keys_of(&tpm, Some("EccP256"));
 
-    // With -t, tpm2_createek 5.4 copies a pointer instead of the nonce.
+    // With the option -t, tpm2_createek 5.4 copies a pointer instead of the nonce.
     let attributes = "fixedtpm|fixedparent|sensitivedataorigin|adminwithpolicy|restricted|decrypt";
     let create = "tpm2_createprimary -C e -G ecc256:aes128cfb -g sha256 -L policy -u unique -c key";
     tools(

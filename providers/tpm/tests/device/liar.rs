@@ -11,7 +11,7 @@ use kubelet_authenticator_test_support::tpm_proxy::command;
 /// The length of the header of each command and each answer. The header consists of a tag, a length and a code.
 const HEADER: usize = 10;
 
-/// Returns the libtss2 address of a TPM that returns incorrect register values `lies` times.
+/// Returns the libtss2 address of a TPM whose first `lies` reads of the registers return incorrect values.
 pub(crate) fn liar(tpm: &Swtpm, lies: usize) -> String {
     let (port, listeners) = loop {
         let port = free_port();
@@ -40,7 +40,7 @@ pub(crate) fn liar(tpm: &Swtpm, lies: usize) -> String {
     thread::spawn(move || {
         let mut lies = lies;
         for stream in data_listener.incoming() {
-            // The connection ends when the client or the TPM closes it.
+            // The connection ends when either the client or the TPM closes it.
             drop(serve(stream.unwrap(), data, &mut lies));
         }
     });

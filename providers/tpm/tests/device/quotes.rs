@@ -42,13 +42,13 @@ fn binding() -> [u8; 32] {
     *binding.as_bytes()
 }
 
-/// A sized buffer.
+/// A buffer with its size.
 fn sized(contents: &[u8]) -> Vec<u8> {
     let length = u16::try_from(contents.len()).unwrap();
     [&length.to_be_bytes(), contents].concat()
 }
 
-/// Two 32-byte numbers, each in a sized buffer, from the structure after `skipped` bytes.
+/// Two numbers of 32 bytes, each in a buffer with its size, from the structure after `skipped` bytes.
 fn two_numbers(structure: &[u8], skipped: usize) -> Vec<u8> {
     let mut rest = &structure[skipped..];
     let mut numbers = Vec::new();

@@ -89,7 +89,7 @@ fn no_request_is_sent_to_a_server_with_an_untrusted_certificate() {
 
 #[test]
 fn an_invalid_server_certificate_date_is_reported_with_both_clocks() {
-    // The validity period starts or ends one hour from now.
+    // The validity period starts one hour from now, or ends one hour from now.
     for (fault, words, sign, cure) in [
         (
             ConnectionFault::ExpiredCertificate,

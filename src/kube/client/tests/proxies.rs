@@ -1,4 +1,4 @@
-//! Proxies.
+//! Tests of proxies.
 
 use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
@@ -183,7 +183,7 @@ fn a_refusal_by_the_proxy_is_not_retried() {
 
     let error = client.get(NAME, soon()).unwrap_err();
     assert!(is(&error, "(proxy-url)") && is(&error, "407"), "{error}");
-    // The second request only reads the status.
+    // The second request only reads the status of the first.
     assert_eq!(asked.refusals(), 2);
 }
 
@@ -283,7 +283,7 @@ fn a_failure_of_a_socks_or_https_proxy_names_the_proxy() {
         .unwrap()
         .local_addr()
         .unwrap();
-    // This proxy accepts the login method, and then rejects the connection.
+    // This proxy accepts the authentication method, and then rejects the connection.
     let refusing = answering("\x05\x00\x05\x05\x00\x01\x00\x00\x00\x00\x00\x00");
     let other = ApiServer::start();
     for (url, words) in [

@@ -66,7 +66,7 @@ fn verify(listed: &CertificateDer<'static>, leaf: &CertificateDer<'static>) -> R
     verify_as(listed, leaf, HOST)
 }
 
-/// The fault that this project's verifier reported, if any.
+/// The fault that this project's verifier reported, if it reported one.
 fn ours(error: Error) -> Option<Fault> {
     let Error::InvalidCertificate(CertificateError::Other(OtherError(why))) = error else {
         return None;

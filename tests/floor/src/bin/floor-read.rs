@@ -1,4 +1,4 @@
-//! Reads the file named by its argument and writes it to stdout: the minimum cost of a cached credential.
+//! Reads the file that its argument names, and writes the file to stdout: the minimum cost of a cached credential.
 
 use std::io::Write;
 use std::process::ExitCode;

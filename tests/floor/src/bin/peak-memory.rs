@@ -1,7 +1,8 @@
-//! Runs the program named by its arguments and writes its peak memory (KiB) and CPU time
-//! (microseconds) to stderr.
+//! Runs the program that its arguments name, and writes the program's peak memory (KiB) and CPU time (microseconds) to
+//! stderr.
 //!
-//! A child starts with its parent's memory as its peak, so the parent must be small: hence a separate program.
+//! The peak memory of a child includes the memory of its parent at the start. Therefore, the parent is a separate,
+//! small program.
 
 use std::process::{Command, ExitCode, Stdio};
 

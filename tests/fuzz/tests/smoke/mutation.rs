@@ -8,7 +8,7 @@ const TELLING: &[u8] = b"\0\n\r\t \"'\\{}[]:,#&*!-=/%@<>\x01\x30\x7f\x80\x81\x82
 /// The longest range that is moved, repeated or omitted.
 const MAX_RANGE: usize = 64;
 
-/// Returns one input with a few changes; `seeds` must not be empty.
+/// Returns one of the inputs with a few changes. `seeds` must not be empty.
 pub fn mutated(seeds: &[Vec<u8>], numbers: &mut Rng) -> Vec<u8> {
     let mut bytes = seeds[numbers.usize(..seeds.len())].clone();
     for _ in 0..=numbers.usize(..3) {

@@ -1,4 +1,4 @@
-//! A crash between two steps.
+//! A crash of the controller between two steps.
 
 use std::sync::Arc;
 

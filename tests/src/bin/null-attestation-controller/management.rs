@@ -95,7 +95,7 @@ async fn write_lock_times(file: PathBuf) {
     let new = file.with_extension("new");
     loop {
         let times = longest_held().into_iter();
-        // The file also contains locks that were never held, with the time 0.
+        // The file also contains the locks that were never held, with the time 0.
         let times =
             times.map(|(lock, held)| (lock.name(), held.unwrap_or_default().as_secs_f64() * 1e3));
         let times: BTreeMap<&str, f64> = times.collect();
@@ -106,7 +106,7 @@ async fn write_lock_times(file: PathBuf) {
     }
 }
 
-/// The rubber stamp, and `insecure` if it is authorized.
+/// The verifier for rubber stamps, and the verifier for `insecure` if it is authorized.
 pub(crate) fn verifiers(
     stamp: Arc<dyn Verifier>,
 ) -> impl Fn(&KubeletAuthentication, &str) -> Verifiers + Send + Sync {

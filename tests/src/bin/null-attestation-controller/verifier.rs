@@ -12,7 +12,7 @@ use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Id
 reasons! {
     /// The reason for denying the evidence of a machine with a rubber stamp.
     pub(crate) NullDenial: EvidenceReason {
-        /// The operator of the controller withholds the stamp from this node.
+        /// The operator of the controller withholds the rubber stamp from this node.
         #[error("the stamp is withheld from node {node_name}")]
         #[cure("Run the controller without `--deny-for`.")]
         StampWithheld {

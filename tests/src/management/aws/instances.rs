@@ -22,9 +22,9 @@ const FINALIZER: &str = "awsmachine.infrastructure.cluster.x-k8s.io";
 pub enum Maker {
     /// The manager of Cluster API Provider AWS ([`Capa`](super::super::Capa)).
     Capa,
-    /// The test. It makes the same writes in the same order: finalizer, provider ID, and readiness. The last write
-    /// follows the node's request for a certificate, because Cluster API does not publish the Machine's provider ID
-    /// earlier.
+    /// The test itself. It makes the same writes as the manager, in the same order: finalizer, provider ID, and
+    /// readiness. The last write follows the node's request for a certificate, because Cluster API does not publish the
+    /// Machine's provider ID earlier.
     Test,
 }
 
@@ -41,10 +41,10 @@ type Running = BTreeMap<String, Booted>;
 
 #[derive(Debug)]
 struct Booted {
-    // The first field, so that the machine stops before its metadata service.
+    // This is the first field, so that the machine stops before its metadata service.
     machine: Machine,
     instance: Instance,
-    /// Its bootstrap token. Empty if the provider's manager creates the instance.
+    /// The machine's bootstrap token. Empty if the provider's manager creates the instance.
     token: String,
 }
 
@@ -94,7 +94,7 @@ impl Instances {
         act(&booted.machine)
     }
 
-    /// Like [`Provider::paused`](super::super::Provider::paused).
+    /// Pauses the provider, like [`Provider::paused`](super::super::Provider::paused).
     pub fn paused(&self) -> MutexGuard<'_, ()> {
         self.rounds.pause()
     }

@@ -26,12 +26,12 @@ static OLDER_BUILT: LazyLock<PathBuf> =
 
 /// A Cluster API provider, described in clusterctl's terms.
 struct Provider {
-    /// The name of its program.
+    /// The name of the provider's program.
     manager: &'static str,
     name: &'static str,
     kind: &'static str,
     label: &'static str,
-    /// The option that specifies its version.
+    /// The option that specifies the provider's version.
     option: &'static str,
     components: &'static str,
 }
@@ -59,7 +59,7 @@ const PROVIDERS: [Provider; 2] = [
 #[derive(Debug)]
 struct Release {
     version: String,
-    /// The directory of its programs and manifests.
+    /// The directory of the release's programs and manifests.
     built: &'static Path,
     /// The ports for its webhooks.
     ports: [u16; PROVIDERS.len()],
@@ -120,7 +120,7 @@ impl Release {
             let program = Launch::new(name, self.built.join(name)).args(flags(name, token_ttl));
             start(plane, program, &account, self.ports[number], webhooks)
         });
-        // Start all managers before waiting for the first one.
+        // Start all managers before you wait for the first one.
         let started: Vec<_> = started.collect();
         let processes = started.into_iter().map(super::Manager::wait_until_ready);
         processes.collect()

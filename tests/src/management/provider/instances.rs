@@ -26,7 +26,7 @@ pub(super) struct Infrastructure {
     pub(super) order: Order,
     pub(super) boot: Box<dyn Fn(&Boot) -> Machine + Send>,
     pub(super) running: Arc<Mutex<Instances>>,
-    /// The provider IDs that InfraMachines have already got.
+    /// The provider IDs that were already assigned to InfraMachines.
     pub(super) used: BTreeSet<String>,
 }
 

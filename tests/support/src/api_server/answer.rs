@@ -146,7 +146,7 @@ impl Answer {
         .into()
     }
 
-    /// Applies the effect of a fault to the server's response.
+    /// Applies the effect of a fault to the server's own response.
     pub(super) fn spoil(mut self, fault: Option<&Fault>, pace: &Pace) -> Self {
         match fault {
             Some(Fault::TrickleHead { every }) => *lock(pace) = Some(*every),

@@ -54,7 +54,7 @@ impl User {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
         let subject = certificate.subject();
         let text = |value: Result<&str, _>| value.map(str::to_owned).ok();
-        // Go uses the last common name.
+        // If there are several common names, Go uses the last one.
         let name = subject
             .iter_common_name()
             .last()
@@ -138,7 +138,7 @@ impl Authenticator {
         self.tokens.remove(id);
     }
 
-    /// Identifies the user, first by the client certificate. The certificate is verified for every request.
+    /// Identifies the user, primarily by the client certificate. The server verifies the certificate for every request.
     pub(super) fn authenticate(
         &self,
         certificates: &[CertificateDer<'static>],
@@ -235,8 +235,8 @@ impl ClientCertVerifier for AnyClient {
     }
 }
 
-/// Rejects requests that exceed this user's permissions, which are defined as in kubeadm's bindings and in the node
-/// authorizer.
+/// Rejects requests that exceed this user's permissions. The permissions are the same as those from kubeadm's bindings
+/// and from the node authorizer.
 pub(super) fn authorize(user: &User, target: &Target) -> Result<(), Refusal> {
     let allowed = user.is_in("system:masters")
         || is_public(target)

@@ -67,13 +67,13 @@ fn desired(object: &Value) -> Value {
     object
 }
 
-/// Whether finalizers prevent the deletion of the object.
+/// Whether the object's finalizers prevent its deletion.
 pub(super) fn is_held(object: &Value) -> bool {
     let finalizers = object["metadata"]["finalizers"].as_array();
     finalizers.is_some_and(|finalizers| !finalizers.is_empty())
 }
 
-/// Whether the object was kept only because of finalizers that were removed.
+/// Whether only finalizers kept the object, and these finalizers were removed.
 pub(super) fn is_released(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string() && !is_held(object)
 }

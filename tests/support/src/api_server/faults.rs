@@ -49,12 +49,12 @@ impl Route {
         Self::new(Verb::Get, REQUESTS.plural)
     }
 
-    /// Listing of certificate requests.
+    /// Matches a list of certificate requests.
     pub fn list() -> Self {
         Self::new(Verb::List, REQUESTS.plural)
     }
 
-    /// Watching of certificate requests.
+    /// Matches a watch of certificate requests.
     pub fn watch() -> Self {
         Self::new(Verb::Watch, REQUESTS.plural)
     }
@@ -105,22 +105,22 @@ pub struct Times {
 }
 
 impl Times {
-    /// The next match.
+    /// The fault applies to the next match.
     pub fn once() -> Self {
         Self::first(1)
     }
 
-    /// The next `count` matches.
+    /// The fault applies to the next `count` matches.
     pub fn first(count: usize) -> Self {
         Self { skip: 0, count }
     }
 
-    /// The fault occurs once, after `skip` matches.
+    /// The fault applies to one match, after `skip` matches.
     pub fn after(skip: usize) -> Self {
         Self { skip, count: 1 }
     }
 
-    /// All matches.
+    /// The fault applies to all matches.
     pub fn always() -> Self {
         Self::first(usize::MAX)
     }
@@ -190,8 +190,8 @@ pub enum Fault {
         /// The body.
         body: Vec<u8>,
     },
-    /// Before a create, another client stores an object with the same name. Its spec is the spec of the new object,
-    /// merged with this patch.
+    /// Before a create, another client stores an object with the same name. The spec of that object is the spec of the
+    /// new object, merged with this patch.
     Squat {
         /// A JSON merge patch for the spec.
         spec: Value,
@@ -222,7 +222,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Returns a `Status` with this code.
+    /// Creates the fault that returns a `Status` with this code.
     pub fn status(code: u16) -> Self {
         Self::Status {
             code,
@@ -230,7 +230,7 @@ impl Fault {
         }
     }
 
-    /// 429 with `Retry-After`.
+    /// Creates the fault that returns status 429 with `Retry-After`.
     pub fn too_many_requests(retry_after: u32) -> Self {
         Self::Status {
             code: 429,

@@ -31,7 +31,7 @@ impl Kubeconfig {
         }
     }
 
-    /// Another server URL.
+    /// Sets another server URL.
     pub fn server(self, url: &str) -> Self {
         self.cluster_field("server", url.into())
     }
@@ -59,7 +59,7 @@ impl Kubeconfig {
         self.cluster_field("proxy-url", url.into())
     }
 
-    /// `insecure-skip-tls-verify: true`.
+    /// Sets `insecure-skip-tls-verify: true`.
     pub fn insecure_skip_tls_verify(self) -> Self {
         self.without_ca()
             .cluster_field("insecure-skip-tls-verify", true.into())
@@ -71,7 +71,7 @@ impl Kubeconfig {
         self
     }
 
-    /// Another token.
+    /// Sets another token.
     pub fn token(self, token: &str) -> Self {
         self.user(json!({"token": token}))
     }

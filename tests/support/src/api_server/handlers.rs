@@ -235,7 +235,7 @@ fn patched(store: &Store, resource: &'static Resource, call: &Call<'_>) -> Resul
     let patch: Value = serde_json::from_slice(call.body)
         .map_err(|_| Refusal::bad_request("error decoding patch"))?;
     match call.content_type {
-        // Lists are replaced instead of merged strategically. Fields do not have owners.
+        // Lists are replaced, and not merged as in strategic merge patches. Fields do not have owners.
         APPLY | "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
             json_patch::merge(&mut object, &patch);
         }

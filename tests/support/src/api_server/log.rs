@@ -1,4 +1,4 @@
-//! The log of the server's requests, and the gates at which a test holds requests.
+//! The log of the requests to the server, and the gates at which a test holds them.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -19,23 +19,23 @@ pub struct Request {
     pub connection: usize,
     /// The time at which the server had read the request's body.
     pub at: SystemTime,
-    /// Its operation.
+    /// The operation of the request.
     pub verb: Verb,
-    /// HTTP method.
+    /// The HTTP method.
     pub method: String,
-    /// Path without the query.
+    /// The path without the query.
     pub path: String,
     /// The query as received.
     pub query: String,
     /// The plural resource name. Empty if the path does not refer to a resource.
     pub resource: String,
-    /// Name in the path.
+    /// The name in the path.
     pub name: String,
-    /// Subresource in the path.
+    /// The subresource in the path.
     pub subresource: String,
-    /// `User-Agent`.
+    /// The `User-Agent` header.
     pub user_agent: String,
-    /// User name, after authentication.
+    /// The user name after authentication.
     pub user: Option<String>,
     /// The body as received. Empty for reads.
     pub body: Vec<u8>,

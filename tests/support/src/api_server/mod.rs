@@ -127,12 +127,12 @@ impl ApiServer {
         server
     }
 
-    /// The server's address.
+    /// The address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.serving.address()
     }
 
-    /// `https://127.0.0.1:PORT`.
+    /// The URL of the server: `https://127.0.0.1:PORT`.
     pub fn url(&self) -> String {
         format!("https://{}", self.address())
     }
@@ -181,7 +181,7 @@ impl ApiServer {
         lock(&self.shared.state).signer = signer;
     }
 
-    /// Applies `signer` to one request now.
+    /// Applies `signer` to one request immediately.
     pub fn decide(&self, name: &str, signer: &Signer) {
         let mut state = lock(&self.shared.state);
         signer::decide(&mut state.store, signer, &self.shared.authority, name);

@@ -71,8 +71,9 @@ impl Definition {
 }
 
 impl ApiServer {
-    /// Serves an additional kind, with the rules for custom resources, but without schemas: the status is written only
-    /// through its subresource, generations are counted, and a replacement must contain a known resource version.
+    /// Serves an additional kind, with the rules for custom resources, but without schemas: the status can be written
+    /// only through its subresource, the server counts generations, and a replacement must contain an existing resource
+    /// version.
     ///
     /// The versions of a kind share its objects, which are returned without conversion.
     pub fn define(&self, definition: Definition) {
@@ -96,7 +97,7 @@ impl ApiServer {
                 for field in ["uid", "creationTimestamp"] {
                     object["metadata"][field] = old["metadata"][field].clone();
                 }
-                // Without this, equal objects would differ in their version.
+                // Without this check, equal objects would differ in their version.
                 object["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
                 store.replace(resource, object)
             }

@@ -55,7 +55,7 @@ impl ApiServer {
         lock(&self.shared.connections).len()
     }
 
-    /// The number of open connections.
+    /// The number of connections that are open now.
     pub fn open_connections(&self) -> usize {
         self.shared.open.load(Ordering::Relaxed)
     }

@@ -73,7 +73,7 @@ fn after_begin(data: &[u8]) -> Option<&[u8]> {
     data.get(at + 1 + BEGIN.len()..)
 }
 
-/// The data before the `END` line with this label, and the data after this line.
+/// The data before the `END` line with this label, and the data after that line.
 fn until_end<'a>(body: &'a [u8], label: &[u8], may_be_empty: bool) -> Option<(&'a [u8], &'a [u8])> {
     let (encoded, trailer) = match body.strip_prefix(END) {
         Some(trailer) if may_be_empty => (&body[..0], trailer),

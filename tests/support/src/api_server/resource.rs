@@ -11,13 +11,13 @@ pub(super) struct Resource {
     pub(super) version: &'static str,
     /// The plural name, as in a path.
     pub(super) plural: &'static str,
-    /// Kind.
+    /// The kind.
     pub(super) kind: &'static str,
-    /// Whether its objects are in namespaces.
+    /// Whether the resource's objects are in namespaces.
     pub(super) namespaced: bool,
     /// Whether a test defined the resource. If it did, the rules for custom resources apply.
     pub(super) custom: bool,
-    /// Its subresources.
+    /// The resource's subresources.
     pub(super) subresources: &'static [&'static str],
     /// The fields that a field selector can contain.
     pub(super) fields: &'static [&'static str],
@@ -101,7 +101,7 @@ pub(super) static SECRETS: Resource = Resource {
     fields: &["metadata.name", "metadata.namespace"],
 };
 
-/// Every kind that the server serves from its start.
+/// Every resource that the server serves from its start.
 pub(super) static BUILT_IN: [&Resource; 6] =
     [&REQUESTS, &NODES, &LEASES, &CORE_EVENTS, &EVENTS, &SECRETS];
 
@@ -115,7 +115,7 @@ impl Resource {
         }
     }
 
-    /// Whether both resources have the same objects, possibly in a different version.
+    /// Whether both resources contain the same objects, possibly in different versions.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (self.group, self.plural) == (other.group, other.plural)
     }
@@ -145,21 +145,21 @@ pub(super) fn qualified(plural: &str, group: &str) -> String {
 /// The operation of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
-    /// POST to a collection.
+    /// A POST request to a collection.
     Create,
     /// A GET request for one object, or for a path that does not refer to a resource.
     Get,
-    /// GET of a collection.
+    /// A GET request for a collection.
     List,
     /// A GET request for a collection, with `watch`.
     Watch,
     /// The verb PUT.
     Update,
-    /// PATCH.
+    /// The verb PATCH.
     Patch,
-    /// DELETE.
+    /// The verb DELETE.
     Delete,
-    /// Anything else.
+    /// Any other operation.
     Other,
 }
 

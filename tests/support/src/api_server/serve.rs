@@ -222,7 +222,7 @@ async fn serve(
         },
     };
     if let (true, Some(Fault::TrickleHead { every })) = (peer.is_http2, &fault) {
-        // In HTTP/2, the head is a single frame, and other responses do not wait for it.
+        // In HTTP/2, the head of a response is a single frame, and does not delay other responses.
         tokio::time::sleep(*every * HEAD_LEN).await;
         return Ok(answer.into_response(&shared, None));
     }
@@ -231,7 +231,7 @@ async fn serve(
     Ok(answer.into_response(&shared, fault))
 }
 
-/// A request with all data about it.
+/// A request, with all data that the server has about it.
 struct Exchange<'a> {
     peer: &'a Peer,
     shared: &'a Arc<Shared>,

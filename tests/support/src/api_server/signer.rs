@@ -29,20 +29,20 @@ pub enum Signer {
     /// The server does not decide, so that another client can decide.
     #[default]
     Off,
-    /// Approves, then issues.
+    /// Approves the request, and then issues its certificate.
     Issue(Issuance),
-    /// Denies.
+    /// Denies the request.
     Deny {
-        /// Reason of the condition.
+        /// The reason of the condition.
         reason: String,
-        /// Message of the condition.
+        /// The message of the condition.
         message: String,
     },
     /// Marks the request as failed, without approval.
     Fail {
-        /// Reason of the condition.
+        /// The reason of the condition.
         reason: String,
-        /// Message of the condition.
+        /// The message of the condition.
         message: String,
     },
 }
@@ -95,7 +95,7 @@ pub struct Issuance {
     pub backdate: Duration,
     /// The UID in the certificate, which is a subject attribute.
     pub uid: Option<String>,
-    /// Its flaw.
+    /// The flaw of the certificate.
     pub flaw: Option<Flaw>,
 }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::resource::{Resource, Target, qualified};
 
-/// A refusal with the same text as from the API server.
+/// A refusal with the same text as the API server's own refusal.
 #[derive(Debug, Clone)]
 pub(super) struct Refusal {
     pub(super) code: u16,
@@ -12,7 +12,7 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// A `Status` of failure.
+    /// A `Status` that reports a failure.
     pub(super) fn new(code: u16, reason: &str, message: &str, details: Value) -> Self {
         let mut body = json!({
             "kind": "Status",

@@ -91,7 +91,7 @@ impl Store {
         }
     }
 
-    /// All kinds.
+    /// All kinds that the server serves.
     pub(super) fn resources(&self) -> &[&'static Resource] {
         &self.resources
     }

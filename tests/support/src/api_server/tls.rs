@@ -61,7 +61,7 @@ impl Acceptors {
         }
     }
 
-    /// The acceptor to use. `None` if the server must never answer the handshake.
+    /// The acceptor for the next connection. `None` if the server must never answer the handshake.
     pub(super) fn choose(&self, fault: Option<ConnectionFault>) -> Option<&TlsAcceptor> {
         match fault {
             None | Some(ConnectionFault::NotHttp | ConnectionFault::Slow) => Some(&self.good),

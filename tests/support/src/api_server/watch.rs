@@ -16,7 +16,7 @@ use super::{Shared, lock};
 /// A piece of a body. An error closes the connection.
 pub(super) type Piece = Result<Frame<Bytes>, std::io::Error>;
 
-/// The time in which sent data leaves the process before the connection is closed.
+/// The time that is allowed for sent data to leave the process before the connection is closed.
 const FLUSH: Duration = Duration::from_millis(20);
 
 /// The duration of a watch whose request does not specify a duration. The real server uses 30 to 60 minutes.

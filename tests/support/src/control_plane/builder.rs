@@ -311,7 +311,7 @@ impl ControlPlane {
             "the API server",
             &mut [&mut *write(&self.etcd), &mut *write(&self.apiserver)],
             || {
-                // The port is checked first, because this does not need a program.
+                // Check the port first, because this check does not need a program.
                 TcpStream::connect(address).is_ok()
                     && answers_ok(admin, "/readyz")
                     && admin.raw("/api/v1/namespaces/kube-system").is_ok()

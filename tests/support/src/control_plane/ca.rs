@@ -13,7 +13,7 @@ impl ControlPlane {
     /// time later.
     #[track_caller]
     pub fn accept_clients_of(&self, cas: &str) {
-        // The file is replaced in one step, because the API server can read it at any time.
+        // Replace the file in one step, because the API server can read it at any time.
         let new = self.scratch.write("client-ca.new", cas);
         fs::rename(new, self.scratch.join(CLIENT_CAS)).expect("replace the file");
     }

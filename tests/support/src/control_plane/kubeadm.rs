@@ -128,7 +128,7 @@ impl ControlPlane {
             "apiVersion": API_VERSION,
             "kind": "ClusterConfiguration",
             "controlPlaneEndpoint": endpoint,
-            // If no version is set, kubeadm fetches one from the Internet.
+            // Without a version, kubeadm would fetch one from the Internet.
             "kubernetesVersion": version["serverVersion"]["gitVersion"],
             // If a directory contained only ca.crt, kubeadm would assume an external CA.
             "certificatesDir": self.directory("pki"),

@@ -59,7 +59,7 @@ impl Kubectl {
         self
     }
 
-    /// Runs kubectl until it exits, with any exit status.
+    /// Runs kubectl until it exits, and accepts any exit status.
     #[track_caller]
     pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Output {
         self.run_with_input(arguments, "")

@@ -67,7 +67,7 @@ fn summary(object: &Value) -> String {
             continue;
         };
         for (name, value) in fields {
-            // Requests, certificates and a node's inventory are omitted, because they would hide the other fields.
+            // Omits requests, certificates and a node's inventory, because they would hide the other fields.
             if ![
                 "request",
                 "certificate",
@@ -99,7 +99,7 @@ pub struct Watch {
 pub struct Event {
     /// The current object, or its last state.
     pub object: Value,
-    /// Whether it is deleted.
+    /// Whether the object is deleted.
     pub deleted: bool,
 }
 

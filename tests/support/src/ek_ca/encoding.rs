@@ -99,7 +99,7 @@ pub(super) fn explicit_defaults(element: &mut Element) {
     }
 }
 
-/// Writes each time with a four-digit year, which RFC 5280 permits only from 2050 on.
+/// Encodes every date as a GeneralizedTime, which RFC 5280 permits only for dates in 2050 or later.
 pub(super) fn general_times(element: &mut Element) {
     if let Element::Primitive(tag, text) = element
         && *tag == UTC_TIME
@@ -110,7 +110,7 @@ pub(super) fn general_times(element: &mut Element) {
     }
 }
 
-/// Writes zeros before the serial number.
+/// Writes zeros before the digits of the serial number.
 pub(super) fn leading_zeros(element: &mut Element) {
     if let Element::Constructed(SEQUENCE, parts) = element
         && let [

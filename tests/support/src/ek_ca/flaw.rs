@@ -11,7 +11,7 @@ use super::EK_USAGE;
 use crate::clock::now;
 use crate::tlv::{SET, tlv};
 
-/// 2223-07-06.
+/// The time 2223-07-06, in seconds since 1970.
 const FAR_AWAY: Duration = Duration::from_secs(8_000_000_000);
 
 /// A flaw, or a rare property, of a CA certificate.

@@ -20,7 +20,7 @@ use crate::tlv::{SEQUENCE, oid, sequence, tlv};
 /// An endorsement key certificate, and the CAs above it.
 #[derive(Debug, Clone)]
 pub struct Issued {
-    /// DER.
+    /// The certificate as DER.
     pub certificate: Vec<u8>,
     /// The authorities as DER, starting with the root.
     pub authorities: Vec<Vec<u8>>,
@@ -187,7 +187,7 @@ pub fn with_explicit_defaults(public_key: &[u8]) -> Issued {
     in_encoding("TPM EK intermediate for SPTH", explicit_defaults).certify(public_key)
 }
 
-/// AMD's intermediate CAs: times before 2050 have a four-digit year.
+/// AMD's intermediate CAs: times before 2050 are encoded with a four-digit year.
 pub fn with_general_times(public_key: &[u8]) -> Issued {
     in_encoding("PRG-RN", general_times).certify(public_key)
 }

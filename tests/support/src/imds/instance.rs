@@ -1,4 +1,4 @@
-//! The data that the service has about its instance.
+//! The data that the metadata service has about its instance.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};

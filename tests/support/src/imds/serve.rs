@@ -25,7 +25,7 @@ use crate::serving::Cut;
 const TOKEN: &str = "x-aws-ec2-metadata-token";
 const TTL: &str = "x-aws-ec2-metadata-token-ttl-seconds";
 
-/// The versions that the service serves. All versions contain the same values.
+/// The versions of the metadata that the service serves. All versions contain the same values.
 const VERSIONS: [&str; 3] = ["/latest/", "/2021-03-23/", "/2009-04-04/"];
 
 /// The size of a piece of a huge body, in bytes.

@@ -66,11 +66,11 @@ pub struct Message {
 /// The data about one signer in a message.
 #[derive(Debug, Clone)]
 pub struct SignerInfo {
-    /// The version of this structure.
+    /// The version of the signer's data.
     pub version: u8,
     /// The issuer of the signer's certificate as DER.
     pub issuer: Vec<u8>,
-    /// Its serial number, big-endian.
+    /// The serial number of the signer's certificate, big-endian.
     pub serial: Vec<u8>,
     /// The algorithm of the digest.
     pub digest_algorithm: &'static [u64],
@@ -87,29 +87,29 @@ pub struct SignerInfo {
 /// One attribute.
 #[derive(Debug, Clone)]
 pub struct Attribute {
-    /// Its type.
+    /// The type of the attribute.
     pub kind: &'static [u64],
-    /// Its values, DER.
+    /// The values of the attribute, as DER.
     pub values: Vec<Vec<u8>>,
 }
 
 impl Attribute {
-    /// contentType.
+    /// The attribute contentType.
     pub fn content_type(kind: &[u64]) -> Self {
         Self::single(CONTENT_TYPE, oid(kind))
     }
 
-    /// messageDigest.
+    /// The attribute messageDigest.
     pub fn message_digest(digest: &[u8]) -> Self {
         Self::single(MESSAGE_DIGEST, tlv(OCTET_STRING, digest))
     }
 
-    /// signingTime, as `YYMMDDHHMMSSZ`.
+    /// The attribute signingTime, as `YYMMDDHHMMSSZ`.
     pub fn signing_time(time: &[u8]) -> Self {
         Self::single(SIGNING_TIME, tlv(UTC_TIME, time))
     }
 
-    /// `CMSAlgorithmProtection`.
+    /// The attribute `CMSAlgorithmProtection`.
     pub fn algorithm_protection(digest: &[u64], signature: &[u64]) -> Self {
         let signature = tlv(CONTEXT_1, &[oid(signature), vec![5, 0]].concat());
         Self::single(

@@ -20,7 +20,7 @@ const SYSCTLS: [(&str, &str); 6] = [
     ("kernel/keys/root_maxbytes", "25000000"),
 ];
 
-/// The directories in `/var/lib` that belong to the node. All other directories belong to the machine.
+/// The directories in `/var/lib` that belong to the node. All other directories there belong to the machine.
 const OF_THE_NODE: [&str; 2] = ["kubelet", "kubelet-authenticator"];
 
 /// A shell script that mounts the triples of flag, source and target before `--`, and executes the remaining arguments.

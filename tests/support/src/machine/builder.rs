@@ -36,8 +36,8 @@ const PAUSE: &str = "#!/bin/sh\n[ \"$1\" = -v ] || exec sleep infinity\n";
 /// The deadline for a boot, which takes half a second on an idle machine.
 const BOOT: Duration = Duration::from_secs(180);
 
-/// Only one machine of a process boots at a time: if machines booted in parallel, each boot would take longer than all
-/// boots in sequence.
+/// Only one machine boots at a time in each process. If machines booted in parallel, each boot would take longer than
+/// all boots in sequence.
 static BOOTS: Mutex<()> = Mutex::new(());
 
 /// A builder for a machine.
@@ -99,7 +99,7 @@ impl MachineBuilder {
         })
     }
 
-    /// The machine's future address.
+    /// The address that the machine will have.
     pub fn address(&self) -> Ipv4Addr {
         self.address
     }
@@ -110,8 +110,8 @@ impl MachineBuilder {
         self
     }
 
-    /// Uses the root directory of an image instead of the host's root directory. The text lists directories on the host
-    /// as layers, separated by colons, starting with the upper layer. The machine also has the drop-ins for the
+    /// Uses the root directory of an image instead of the host's root directory. The argument lists directories on the
+    /// host as layers, separated by colons, starting with the upper layer. The machine also has the drop-ins for the
     /// kubelet's unit from the image. The machine does not have the image's other units or its `/etc/systemd`.
     pub fn image(mut self, layers: &str) -> Self {
         layers.clone_into(&mut self.layers);

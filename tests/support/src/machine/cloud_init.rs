@@ -34,8 +34,8 @@ const SEED: &str = "/var/lib/cloud/seed/nocloud";
 impl MachineBuilder {
     /// Makes cloud-init run this user data at boot, after all other programs have started.
     ///
-    /// The instance's metadata contains its name (`local-hostname` and `instance-id`), and `metadata`, which can
-    /// replace both.
+    /// The instance's metadata contains its name (`local-hostname` and `instance-id`) and the entries of the argument
+    /// `metadata`, which can override the name.
     ///
     /// # Panics
     ///
@@ -52,7 +52,7 @@ impl MachineBuilder {
         {
             all.insert((*key).to_owned(), Value::from(*value));
         }
-        // JSON is YAML.
+        // JSON is valid YAML.
         let metadata = Value::from(all).to_string();
         let builder = self
             .tree(&tree())

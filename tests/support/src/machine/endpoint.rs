@@ -9,7 +9,7 @@ use super::network::Network;
 /// The API server's port on a machine.
 const API_SERVER: u16 = 6443;
 
-/// The servers of a forwarder, which uses the first server that responds.
+/// The servers behind a forwarder. The forwarder uses the first server that responds.
 pub(super) type Servers = Arc<Mutex<Vec<Server>>>;
 
 #[derive(Debug, Clone)]
@@ -58,8 +58,8 @@ impl Endpoint {
         self.address
     }
 
-    /// Adds the machine's API server after the servers that the endpoint already has. It is used while the machine
-    /// runs.
+    /// Adds the machine's API server after the servers that the endpoint already has. The endpoint uses this server while
+    /// the machine runs.
     pub fn lead_to(&self, machine: &Machine) {
         let server = Server {
             address: SocketAddr::from((machine.address(), API_SERVER)),

@@ -4,7 +4,7 @@
 # The rest: triples of permissions, source and target; `program`, `tree` and `link` are special values for permissions.
 scratch=$1 name=$2 address=$3 host=$4 switch=/proc/$5/ns/net layers=$6
 shift 6
-# This /proc still belongs to the host, so the PID is the PID on the host.
+# /proc still belongs to the host, so the PID is the PID on the host.
 read -r pid rest </proc/self/stat
 
 echo "$name" >/proc/sys/kernel/hostname
@@ -118,8 +118,8 @@ done
 umount -l /old
 rmdir /old
 
-# As in the initial RAM file system of Flatcar: Ignition runs before systemd, which then applies the presets at its first
-# boot.
+# Ignition runs before systemd, as in the initial RAM file system of Flatcar. systemd then applies the presets at its
+# first boot.
 if [ -e /usr/lib/ignition/user.ign ]; then
   for stage in fetch disks files; do
     /usr/bin/ignition --root=/ --oem=metal --stage="$stage" --log-to-stdout

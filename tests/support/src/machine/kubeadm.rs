@@ -50,7 +50,7 @@ pub enum Role {
     ControlPlane,
 }
 
-/// A cluster whose control plane runs on machines.
+/// A cluster whose control-plane nodes are machines.
 #[derive(Debug)]
 pub struct KubeadmCluster {
     discovery: Discovery,
@@ -212,7 +212,7 @@ impl Machine {
                 "localAPIEndpoint": { "advertiseAddress": self.address() },
                 "certificateKey": CERTIFICATE_KEY,
             });
-            // This is the same value as in `render kubeadm-config --control-plane`.
+            // The value is the same as in `render kubeadm-config --control-plane`.
             configuration["timeouts"]["kubernetesAPICall"] = "10m0s".into();
         }
         self.write(file, 0o600, configuration.to_string());
@@ -233,7 +233,7 @@ impl Machine {
             "apiVersion": KUBEADM_API_VERSION,
             "kind": "ClusterConfiguration",
             "controlPlaneEndpoint": endpoint,
-            // If no version is set, kubeadm fetches one from the Internet.
+            // Without a version, kubeadm would fetch one from the Internet.
             "kubernetesVersion": self.ok(&["kubeadm", "version", "-o", "short"]).trim(),
             // These images do not refer to a program on the machine.
             "dns": { "disabled": true },

@@ -40,8 +40,8 @@ static NETWORK: LazyLock<Network> = LazyLock::new(Network::make);
 pub(super) struct Network {
     number: u8,
     machines: AtomicU8,
-    // The standard input of the switch is open until this process ends. The switch ends after this process, which does
-    // not wait for it.
+    // The standard input of the switch remains open until this process ends. The switch ends after this process, which
+    // does not wait for the switch.
     switch: Child,
 }
 
@@ -98,7 +98,7 @@ impl Network {
             }
             match Self::with(number) {
                 Ok(network) => return network,
-                // The previous switch in the network might still be stopping.
+                // The previous switch in this network can still be stopping.
                 Err(message) => trouble = message,
             }
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// A call of EC2, or of another service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// Its action.
+    /// The action of the call.
     pub action: String,
     /// The account in the access key of the call. Empty if the key is not from [`super::access_key`].
     pub account: String,
@@ -13,7 +13,7 @@ pub struct Call {
     pub region: String,
     /// The service for which the call was signed.
     pub service: String,
-    /// Its `User-Agent`.
+    /// The `User-Agent` header of the call.
     pub user_agent: String,
     /// The parameters of the call, including action and version. A JSON call has no parameters here.
     pub parameters: Vec<(String, String)>,
@@ -39,12 +39,12 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Every call.
+    /// Matches every call.
     pub fn any() -> Self {
         Self::default()
     }
 
-    /// The calls in this region.
+    /// Matches the calls in this region.
     pub fn region(region: &str) -> Self {
         Self {
             region: Some(region.to_owned()),
@@ -52,7 +52,7 @@ impl Scope {
         }
     }
 
-    /// The calls with this account's access key.
+    /// Matches the calls with this account's access key.
     pub fn account(account: &str) -> Self {
         Self {
             account: Some(account.to_owned()),
@@ -89,7 +89,7 @@ pub enum Failure {
     },
     /// The response has status 200 and this body, as if from a different server.
     Body(String),
-    /// No answer.
+    /// The call is never answered.
     Hang,
     /// The response is delayed by this time.
     Delay(Duration),

@@ -1,4 +1,4 @@
-//! The server in front of moto.
+//! The front server, which receives the calls to moto.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ const TARGET_HEADER: &str = "x-amz-target";
 /// The type of a JSON call, and of its response.
 const JSON: &str = "application/x-amz-json-1.1";
 
-/// The running server.
+/// The running front server.
 #[derive(Debug)]
 pub(super) struct Front {
     serving: Serving,

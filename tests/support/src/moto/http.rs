@@ -10,7 +10,7 @@ const DEADLINE: Duration = Duration::from_secs(180);
 /// The header with the type of a body.
 pub(super) const CONTENT_TYPE: &str = "content-type";
 
-/// An answer of moto.
+/// A response from moto.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,

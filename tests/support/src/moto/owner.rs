@@ -22,17 +22,17 @@ pub struct Ec2 {
 /// An instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Instance {
-    /// Its ID.
+    /// The ID of the instance.
     pub id: String,
-    /// Its account.
+    /// The account that owns the instance.
     pub account: String,
-    /// Its region.
+    /// The region of the instance.
     pub region: String,
-    /// Its availability zone.
+    /// The availability zone of the instance.
     pub zone: String,
-    /// Its private DNS name.
+    /// The private DNS name of the instance.
     pub private_dns_name: String,
-    /// Its private IPv4 address.
+    /// The private IPv4 address of the instance.
     pub private_ip: String,
     /// The time at which the instance was last launched (RFC 3339).
     pub launched: String,
@@ -43,11 +43,11 @@ pub struct Instance {
 /// A network in one region of an account, with the IDs of its parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Network {
-    /// The account.
+    /// The account that owns the network.
     pub account: String,
-    /// The VPC.
+    /// The ID of the VPC.
     pub vpc: String,
-    /// Its subnet.
+    /// The ID of the VPC's subnet.
     pub subnet: String,
     /// The subnet's availability zone.
     pub zone: String,

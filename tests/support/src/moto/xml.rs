@@ -21,7 +21,7 @@ pub enum Field {
     State,
     /// The private DNS name of the instance.
     PrivateDnsName,
-    /// Its private IPv4 address. Can be empty.
+    /// The private IPv4 address of the instance. Can be empty.
     PrivateIp,
     /// The account that owns the instance and all other instances in its reservation.
     Owner,
@@ -73,7 +73,7 @@ pub(super) fn remove(answer: &mut String, instance: &str) {
     }
 }
 
-/// The text in the first `element` of `text` after `after`.
+/// The content of the first element with the name `element` in `text`, after the position of `after`.
 pub(super) fn text<'a>(text: &'a str, after: &str, element: &str) -> Option<&'a str> {
     content(text, 0..text.len(), after, element).map(|range| &text[range])
 }

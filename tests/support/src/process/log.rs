@@ -11,7 +11,7 @@ const TAIL_BYTES: u64 = 16 * 1024;
 
 /// The log file of a process, to which a restarted process appends.
 ///
-/// Displays its tail.
+/// The `Display` output is the tail of the log.
 #[derive(Debug, Clone)]
 pub struct Log {
     path: PathBuf,

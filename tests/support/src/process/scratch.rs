@@ -61,7 +61,7 @@ impl Scratch {
         }
     }
 
-    /// Its path.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }

@@ -18,7 +18,7 @@ static ORDERS: LazyLock<Mutex<Sender<Order>>> = LazyLock::new(|| {
         .name("spawner".to_owned())
         .spawn(move || {
             for (mut command, answer) in taken {
-                // The sender waits for the answer, so an error is not possible.
+                // The sender waits for the answer, so this error cannot occur.
                 answer.send(command.spawn()).ok();
             }
         })

@@ -26,7 +26,7 @@ pub(super) type Verdict = Result<Permitted, Denied>;
 /// A permitted call.
 #[derive(Debug)]
 pub(super) enum Permitted {
-    /// The owner of the credentials queries its own identity.
+    /// The owner of the credentials requests its own identity.
     Identity(Principal),
     /// A role was assumed, with the action that has this name.
     Assumed(&'static str, Assumed),
@@ -241,7 +241,7 @@ fn parse(time: &str) -> Option<SystemTime> {
     Some(SystemTime::from(zoned.timestamp()))
 }
 
-/// The time in the format of `x-amz-date`.
+/// The current time in the format of `x-amz-date`.
 fn written(time: SystemTime) -> String {
     let timestamp = Timestamp::try_from(time).expect("a time in the supported range");
     timestamp.strftime(FORM).to_string()
@@ -259,7 +259,7 @@ pub(super) fn identity(principal: &Principal) -> Value {
 /// The response to a valid call, with these results. The response has exactly one result, unless a fault changes this.
 pub(super) fn identities(results: &[Value], as_json: bool) -> String {
     if as_json {
-        // The JSON is created as text, because no library writes a duplicate name.
+        // The JSON is created as text, because no library can write a duplicate name.
         let results: Vec<String> = results
             .iter()
             .map(|result| format!("\"GetCallerIdentityResult\":{result},"))

@@ -15,11 +15,11 @@ const ID_ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 /// The identity of a caller, in the fields of `GetCallerIdentity`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
-    /// `Arn`.
+    /// The field `Arn`.
     pub arn: String,
-    /// `UserId`.
+    /// The field `UserId`.
     pub user_id: String,
-    /// `Account`.
+    /// The field `Account`.
     pub account: String,
 }
 
@@ -68,11 +68,11 @@ impl Principal {
 /// Temporary credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// `ASIA` and sixteen characters.
+    /// The access key ID: `ASIA` and sixteen characters.
     pub access_key_id: String,
-    /// The key.
+    /// The secret access key.
     pub secret_access_key: String,
-    /// The token.
+    /// The session token.
     pub session_token: String,
     /// The expiry time of the credentials.
     pub expiration: SystemTime,

@@ -12,9 +12,9 @@ pub enum Fault {
     Error {
         /// The HTTP status.
         status: u16,
-        /// Its code.
+        /// The error code.
         code: String,
-        /// Its message.
+        /// The error message.
         message: String,
     },
     /// Any call gets this response.
@@ -31,7 +31,7 @@ pub enum Fault {
         /// The URL.
         to: String,
     },
-    /// The call is verified. The response does not contain a result.
+    /// The call is verified, but the response does not contain a result.
     NoResult,
     /// The call is verified. The response also contains this principal, as the first result.
     TwoResults {

@@ -29,9 +29,10 @@ const TAGS_OF_POD_IDENTITY: usize = 2000;
 pub struct Trust {
     /// The ARNs of callers: a user, a role (and its sessions), or the root of an account (and all its principals).
     pub principals: Vec<String>,
-    /// `sts:ExternalId`.
+    /// The required value of `sts:ExternalId`.
     pub external_id: Option<String>,
-    /// The subject and the audience in tokens from the OIDC provider. The signatures of tokens are not verified here.
+    /// The subject and the audience in tokens from the OIDC provider. This service does not verify the signatures of
+    /// tokens.
     pub web_identity: Option<(String, String)>,
 }
 

@@ -1,4 +1,4 @@
-//! TPMs with faults.
+//! Faults of TPMs.
 
 use super::{DEADLINE, Swtpm};
 use crate::process::poll;
@@ -10,7 +10,7 @@ const PASSWORD: &str = "secret";
 const PATIENCE: u32 = 1000;
 
 impl Swtpm {
-    /// Makes the TPM reject passwords, as it does after too many wrong guesses.
+    /// Makes the TPM reject passwords, as after too many wrong guesses.
     #[track_caller]
     pub fn lock_out(&self) {
         let sequence = self.tools.sequence();

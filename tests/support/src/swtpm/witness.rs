@@ -16,7 +16,7 @@ pub struct Clock {
 }
 
 impl Swtpm {
-    /// Whether it refuses passwords.
+    /// Whether the TPM refuses passwords.
     #[track_caller]
     pub fn is_locked_out(&self) -> bool {
         let properties = self.tools.once(&["tpm2_getcap", "properties-variable"]);
@@ -52,7 +52,7 @@ impl Swtpm {
         self.handles("handles-persistent")
     }
 
-    /// Its counters.
+    /// The counters of the TPM.
     #[track_caller]
     pub fn clock(&self) -> Clock {
         let read = self.tools.once(&["tpm2_readclock"]);

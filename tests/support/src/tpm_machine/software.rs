@@ -60,7 +60,7 @@ impl SoftwareKey {
         public
     }
 
-    /// `TPMT_SIGNATURE` over bytes.
+    /// The `TPMT_SIGNATURE` over these bytes.
     pub fn sign(&self, message: &[u8]) -> Vec<u8> {
         let signature = self.pair().sign(&SystemRandom::new(), message).unwrap();
         let (r, s) = signature.as_ref().split_at(32);

@@ -64,7 +64,7 @@ fn pass(client: &TcpStream, tpm: &TcpStream) -> io::Result<()> {
     io::copy(&mut &*client, &mut &*tpm).map(drop)
 }
 
-/// Forwards commands and responses until one of the sides or a fault ends the connection.
+/// Forwards commands and responses, until a fault or one of the two sides ends the connection.
 fn converse(mut client: &TcpStream, mut tpm: &TcpStream, shared: &Shared) -> io::Result<()> {
     loop {
         let request = message(client)?;

@@ -1,4 +1,4 @@
-//! Authentication and authorization.
+//! Tests of authentication and authorization.
 
 use kubelet_authenticator_test_support::api_server::ApiServer;
 use kubelet_authenticator_test_support::pki::{CertificateAuthority, Contents, Subject};

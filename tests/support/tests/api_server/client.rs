@@ -19,7 +19,7 @@ pub const DEADLINE: Duration = Duration::from_secs(10);
 /// The path of certificate requests.
 pub const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
-/// A signer from this project.
+/// The name of a signer of this project.
 pub const SIGNER: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-null";
 
 /// A client that uses one authentication method.
@@ -53,12 +53,12 @@ impl Caller {
         }
     }
 
-    /// An administrator.
+    /// A client with an administrator's certificate.
     pub fn admin(server: &ApiServer) -> Self {
         Self::with_certificate(server, &server.admin_certificate())
     }
 
-    /// A node.
+    /// A client with a node's certificate.
     pub fn node(server: &ApiServer, name: &str) -> Self {
         Self::with_certificate(server, &server.client_certificate(Subject::node(name)))
     }

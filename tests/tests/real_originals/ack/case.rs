@@ -11,7 +11,7 @@ use crate::stored::NAMESPACES;
 /// The account of most roles.
 pub const THEIRS: &str = "200000000001";
 
-/// Another.
+/// Another account.
 pub const OTHER_ACCOUNT: &str = "200000000002";
 
 /// The namespaces whose annotations the runtime does not read.
@@ -23,7 +23,7 @@ pub const ACCOUNT_MAP: &str = "ack-role-account-map";
 /// The name of the ConfigMap that maps teams.
 pub const TEAM_MAP: &str = "ack-role-team-map";
 
-/// A case.
+/// A case for both sides.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// The Namespaces, ConfigMaps and selectors.
@@ -79,7 +79,7 @@ impl Case {
         }));
     }
 
-    /// All objects.
+    /// All objects of the case.
     pub fn all(&mut self) -> Vec<&mut Value> {
         self.objects.iter_mut().collect()
     }
@@ -156,7 +156,7 @@ impl Case {
         })
     }
 
-    /// Our resolution.
+    /// The project's own resolution of the case.
     pub fn resolved(&self) -> Result<Plan, ResolutionError> {
         let cluster = Cluster {
             namespace: self.namespace.clone(),

@@ -1,4 +1,4 @@
-//! The differences between the sides, each with the rule that explains it.
+//! The differences between the two sides, each with the rule that explains it.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// All of them.
+    /// All rules.
     pub const ALL: [Self; 12] = [
         Self::NoAnnotation,
         Self::NamespaceUnknown,
@@ -46,7 +46,7 @@ impl Rule {
         Self::InvalidSelector,
     ];
 
-    /// The first cell of the row.
+    /// The text in the first cell of the row.
     pub fn row(self) -> &'static str {
         match self {
             Self::NoAnnotation => "ACK: no annotation",
@@ -199,13 +199,13 @@ impl Difference<'_> {
         *self.theirs == own()
     }
 
-    /// Whether their answer comes from the ConfigMap.
+    /// Whether the original's answer comes from the ConfigMap.
     fn is_looked_up(&self) -> bool {
         let looked_up = self.case.looked_up();
         looked_up.is_some_and(|(map, id)| *self.theirs == lookup(self.case, map, id))
     }
 
-    /// The ConfigMap and the key that their runtime uses.
+    /// The ConfigMap and the key that the original runtime uses.
     fn key(&self) -> Option<(&'static str, &str)> {
         let (map, id) = self.case.looked_up()?;
         let key = key(self.case, map, id);
@@ -214,13 +214,13 @@ impl Difference<'_> {
         Some((map, stored.map_or(id, |name| &**name)))
     }
 
-    /// The value that their runtime uses.
+    /// The value that the original runtime uses.
     fn value(&self) -> Option<&str> {
         let (map, key) = self.key()?;
         self.case.data(map, key)
     }
 
-    /// They refuse the value.
+    /// The original runtime refuses the value.
     fn is_unparsed(&self) -> bool {
         let is_parsed = |text: &String| text.starts_with("parsing role ARN ");
         self.is_looked_up() && self.theirs.as_ref().is_err_and(is_parsed)
@@ -249,7 +249,7 @@ impl Difference<'_> {
         !self.case.selectors && !is_known && is_unknown && self.is_own()
     }
 
-    /// Whether the difference is an empty key for the service, for which their runtime uses the plain key.
+    /// Whether the difference is an empty key for the service. In this case, the original runtime uses the plain key.
     fn empty_service_key(&self) -> bool {
         let Err(ResolutionError::CarmEmptyValue { map, key }) = self.ours else {
             return false;
@@ -270,7 +270,7 @@ impl Difference<'_> {
         !is_number && is_looked_up && self.is_looked_up()
     }
 
-    /// Whether the difference is a value that their runtime uses unchanged, or rejects unchanged.
+    /// Whether the difference is a value that the original runtime uses unchanged, or rejects unchanged.
     fn account_of_role(&self) -> bool {
         let Err(ResolutionError::AccountMismatch(AccountMismatch::OfNamespace { annotated, role })) =
             self.ours
@@ -287,8 +287,8 @@ impl Difference<'_> {
             && self.is_looked_up()
     }
 
-    /// Whether the difference is an ARN that is not the ARN of a role: their parser requires six parts, for any
-    /// service.
+    /// Whether the difference is an ARN that does not belong to a role. The original parser only requires six parts,
+    /// for any service.
     fn arn_of_no_role(&self) -> bool {
         let Ok((role, _)) = self.theirs else {
             return false;
@@ -323,7 +323,7 @@ impl Difference<'_> {
         ours.is_some_and(is_trimmed) && self.is_looked_up()
     }
 
-    /// Whether the difference is a value with several fields, which their runtime uses as an ARN.
+    /// Whether the difference is a value with several fields, which the original runtime uses as an ARN.
     fn fields(&self) -> bool {
         let (Some(role), Some((_, id))) = (
             self.ours.as_ref().ok().and_then(only),
@@ -352,7 +352,8 @@ impl Difference<'_> {
         self.case.selectors && is_none && matching(self.case).is_empty() && self.is_own()
     }
 
-    /// Whether the difference is an invalid selector, which their runtime ignores: only the valid selectors count.
+    /// Whether the difference is an invalid selector. The original runtime ignores it, so only the valid selectors
+    /// count.
     fn invalid_selector(&self) -> bool {
         let names: &[String] = match self.ours {
             Err(ResolutionError::RoleSelectorConflict(names)) => names,

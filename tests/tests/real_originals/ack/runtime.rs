@@ -21,12 +21,12 @@ pub fn answer(of_judge: &Value) -> Answer {
     }
 }
 
-/// The controller's own role.
+/// The role of the controller itself.
 pub fn own() -> Answer {
     Ok((String::new(), CONTROLLER.to_owned()))
 }
 
-/// The role in this text. Their parser requires six parts, for any service.
+/// The role that this text contains. The original parser only requires six parts, for any service.
 pub fn role(text: &str) -> Result<(String, String), &'static str> {
     if !text.starts_with("arn:") {
         return Err("arn: invalid prefix");
@@ -51,7 +51,7 @@ pub fn lookup(case: &Case, map: &str, id: &str) -> Answer {
         _ if case.object("ConfigMap", map).is_none() => "CARM configmap not found",
         None => "key not found in CARM configmap",
         Some("") => "role value is empty in CARM configmap",
-        // The error refers to the ConfigMap of teams, for accounts and teams.
+        // The error refers to the ConfigMap of teams, both for accounts and for teams.
         Some(value) => {
             return role(value).map_err(|why| {
                 format!("parsing role ARN {value:?} from \"ack-role-team-map\" configmap: {why}")
@@ -63,7 +63,7 @@ pub fn lookup(case: &Case, map: &str, id: &str) -> Answer {
     ))
 }
 
-/// The role in the valid selectors among these selectors.
+/// The role in the valid ones of these selectors.
 pub fn of_selectors(selectors: &[&Value]) -> Answer {
     let valid: Vec<_> = selectors
         .iter()
@@ -107,7 +107,7 @@ pub fn matching(case: &Case) -> Vec<&Value> {
     selectors.filter(matches).collect()
 }
 
-/// `validateSelector` in the same file.
+/// `validateSelector` in the same file of the original.
 pub fn is_valid(spec: &Value) -> bool {
     let is_distinct = |items: &[String]| {
         let mut distinct = items.to_vec();

@@ -1,4 +1,4 @@
-//! A case: an AWSCluster, the objects next to it, and the trust policies of its roles.
+//! A case: an AWSCluster, the other objects in the management cluster, and the trust policies of its roles.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -12,7 +12,7 @@ use crate::stored::NAMESPACES;
 /// The account of the roles.
 pub const THEIRS: &str = "200000000001";
 
-/// A case.
+/// A case for both sides.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// The AWSCluster.
@@ -160,7 +160,7 @@ impl Case {
     }
 }
 
-/// All principals in the tests.
+/// All principals that the tests use.
 pub fn trust() -> Trust {
     Trust {
         principals: vec![

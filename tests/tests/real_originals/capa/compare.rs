@@ -1,4 +1,4 @@
-//! The differences between both sides, each with the rule that explains it.
+//! The differences between the two sides, each with the rule that explains it.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// All of them.
+    /// All rules.
     pub const ALL: [Self; 12] = [
         Self::NoIdentityRef,
         Self::NilSource,
@@ -47,7 +47,7 @@ impl Rule {
         Self::SecretNotPrintable,
     ];
 
-    /// The first cell of the row.
+    /// The text in the first cell of the row.
     pub fn row(self) -> &'static str {
         match self {
             Self::NoIdentityRef => "`identityRef` missing",
@@ -156,7 +156,8 @@ fn not_found(identity: &IdentityRef) -> String {
     format!("{plural}.infrastructure.cluster.x-k8s.io \"{name}\" not found")
 }
 
-/// The rule that explains the difference between the two results. Adds the rules for calls that both sides made.
+/// The rule that explains the difference between the two results. Also adds the rules for the calls that both sides
+/// made.
 fn of_ends(sides: &Sides, rules: &mut BTreeSet<Rule>) -> Option<Rule> {
     let theirs = &sides.theirs;
     let calls = &theirs.calls;
@@ -359,7 +360,7 @@ fn all_calls(sides: &Sides, rules: &mut BTreeSet<Rule>) -> Result<(), String> {
     (0..ours.len()).try_for_each(|index| call(sides, index, rules))
 }
 
-/// Compares a call by both sides, field by field.
+/// Compares, field by field, a call that both sides made.
 fn call(sides: &Sides, index: usize, rules: &mut BTreeSet<Rule>) -> Result<(), String> {
     let (ours, theirs) = (&sides.ours.calls[index], &sides.theirs.calls[index]);
     let plan = sides.plan.as_ref().ok_or("a call without a plan")?;

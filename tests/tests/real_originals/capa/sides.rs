@@ -1,5 +1,5 @@
-//! The answers of both sides to a case: ours with the real STS client, theirs with the Go SDK, and both with the same
-//! STS.
+//! The answers of both sides to a case. The project uses the real STS client, and the provider uses the Go SDK. Both
+//! call the same STS.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -37,14 +37,14 @@ use crate::objects::objects;
 
 const OWN_KEY: (&str, &str) = ("AKIAOWN", "0wn");
 
-/// A call of STS.
+/// A call to STS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assumed {
-    /// The role.
+    /// The ARN of the role.
     pub role: String,
     /// The name of the session.
     pub session: String,
-    /// Its validity.
+    /// The duration of the session.
     pub seconds: u32,
     /// The external ID.
     pub external_id: Option<String>,
@@ -54,14 +54,14 @@ pub struct Assumed {
     pub policy_arns: BTreeSet<String>,
     /// The ARN of the caller.
     pub caller: String,
-    /// `OK`, or the error code.
+    /// The outcome: `OK`, or the error code.
     pub outcome: String,
 }
 
-/// The actions of a side: its STS calls and its result.
+/// The actions of one side: its STS calls and its result.
 #[derive(Debug)]
 pub struct Did<E> {
-    /// The calls of STS.
+    /// The calls to STS.
     pub calls: Vec<Assumed>,
     /// The result.
     pub end: E,
@@ -76,7 +76,7 @@ pub struct Obtained {
     pub digest: String,
 }
 
-/// The result on our side.
+/// The result on the project's side.
 #[derive(Debug, PartialEq)]
 pub enum Ours {
     /// Credentials.
@@ -113,11 +113,11 @@ pub enum Theirs {
 pub struct Sides {
     /// The case.
     pub case: Case,
-    /// The plan, if our side has one.
+    /// The plan, if the project's side has one.
     pub plan: Option<Plan>,
-    /// Our side.
+    /// The project's side.
     pub ours: Did<Ours>,
-    /// The side of the provider.
+    /// The provider's side.
     pub theirs: Did<Theirs>,
     /// For each type, the reason in the provider's condition.
     pub reasons: BTreeMap<String, String>,
@@ -198,7 +198,7 @@ impl Bed {
         }
     }
 
-    /// The reason why our side does not have a plan.
+    /// The reason why the project's side does not have a plan.
     pub fn resolution_of(&self, case: &Case) -> Result<(), &'static str> {
         match self.our_end(case).1 {
             Ours::Unresolved(error) => Err(error.reason()),

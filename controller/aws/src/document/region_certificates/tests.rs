@@ -184,7 +184,7 @@ fn a_key_with_an_unsupported_algorithm_or_size_is_not_a_signer() {
     let is_taken = |spki: &[u8]| Signer::new("CN=x", &SERIAL, spki).is_some();
     assert!(is_taken(&valid));
 
-    // The algorithms are RSASSA-PSS, and RSA with SHA-256.
+    // The first algorithm is RSASSA-PSS, and the second is RSA with SHA-256.
     for last in [0x0a, 0x0b] {
         let mut other = valid.clone();
         other[place(RSA_ENCRYPTION).unwrap() + RSA_ENCRYPTION.len() - 1] = last;

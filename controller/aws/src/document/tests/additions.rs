@@ -80,7 +80,7 @@ impl Element {
     }
 }
 
-/// The denial of the valid message after this change to the members of an element.
+/// The reason for denying the valid message after this change to the members of an element.
 fn changed(place: &[usize], change: impl FnOnce(&mut Vec<Element>)) -> AwsDenial {
     let mut elements = Element::all(&message().to_der());
     let element = &mut elements[0];
@@ -90,7 +90,7 @@ fn changed(place: &[usize], change: impl FnOnce(&mut Vec<Element>)) -> AwsDenial
     SIGNERS.verify(&to_lines(&element.to_der())).unwrap_err()
 }
 
-/// The position of `SignerInfo`, or of an element in it.
+/// The position of `SignerInfo`, or of an element inside it.
 fn in_signer(place: &[usize]) -> Vec<usize> {
     [&[1, 0, 3, 0], place].concat()
 }

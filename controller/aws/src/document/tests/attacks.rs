@@ -30,7 +30,7 @@ fn signature_invalid() -> AwsDenial {
     AwsDenial::DocumentSignatureInvalid(REGION.into())
 }
 
-/// The denial of the valid message after this change to its signer, with a new signature.
+/// The reason for denying the valid message after this change to the data about its signer, with a new signature.
 fn after(change: impl FnOnce(&mut SignerInfo)) -> AwsDenial {
     denial(&message().resigned(&SIGNER, change))
 }
@@ -127,7 +127,7 @@ fn a_document_with_the_signer_of_a_different_region_is_denied() {
         denial(&SIGNER.message(&elsewhere)),
         AwsDenial::DocumentSignerMismatch("eu-central-1".into())
     );
-    // The document is the same, but with the name of that region's signer.
+    // Only the name of the signer differs: it is the name of the other region's signer.
     let under_his_name = SIGNER
         .message(&elsewhere)
         .resigned(&SIGNER, |signer| signer.serial = vec![0x11; 8]);
@@ -147,7 +147,7 @@ fn a_document_with_the_signer_of_a_different_region_is_denied() {
         denial(&changed),
         attributes("the digest does not match the document")
     );
-    // The issuer is different, but has the same serial number.
+    // The issuer is different, but its certificate has the same serial number.
     let another_issuer = message().resigned(&SIGNER, |signer| {
         let organization = signer.issuer.len() - 1;
         signer.issuer[organization] = b'D';
@@ -299,7 +299,7 @@ fn a_document_with_fewer_or_unknown_signed_attributes_is_accepted() {
         });
         assert!(verify(&without).is_ok());
     }
-    // AWS used this form until 2020.
+    // AWS used this algorithm until 2020.
     let older = message().resigned(&SIGNER, |signer| {
         signer
             .attributes

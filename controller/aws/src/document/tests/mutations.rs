@@ -55,7 +55,7 @@ fn a_mutated_message_is_denied_or_has_the_same_document() {
         for _ in 0..=numbers.below(3) {
             change(&mut bytes, &mut numbers);
         }
-        // The change can result in another encoding of the same message, with the same content.
+        // The change can result in a different encoding of the same message.
         if let Ok(document) = SIGNERS.verify(&to_lines(&bytes)) {
             assert_eq!(document, expected);
             accepted += usize::from(bytes != good);

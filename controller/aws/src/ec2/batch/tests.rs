@@ -96,7 +96,7 @@ async fn a_call_waits_only_for_expected_instances() {
     assert_eq!(begin.elapsed(), SECOND + Limits::default().window);
     assert_eq!(ec2.calls().len(), 1);
 
-    // A reservation without a request does not increase the delay of other requests.
+    // If a reservation does not contain a request, it does not delay other requests.
     let _never = instances.expect(ours(), REGION).await.unwrap();
     let begin = Instant::now();
     instances.describe(ours(), REGION, &ids[2]).await.unwrap();
@@ -256,7 +256,7 @@ async fn an_endless_list_of_pages_is_reported_as_an_outage() {
 
     let limits = Limits::default();
     assert!(ec2.calls().len() <= MAX_PAGES);
-    // The call takes longer than the longest wait.
+    // The call takes longer than the longest time that a request waits.
     assert!(
         answer.unwrap_err().to_string().contains("in time"),
         "{limits:?}"

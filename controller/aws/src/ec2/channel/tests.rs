@@ -80,7 +80,7 @@ async fn ec2_clients_are_dropped_together_with_their_credentials() {
     assert!(kept(&own) && kept(&second) && !kept(&first));
     assert_eq!(ec2.kept(), 2);
 
-    // The credentials are the same, but their last lease has ended.
+    // The credentials are the same, but no lease uses them any longer.
     lessor.0.lock().remove(&2);
     let again = use_lane(tenant("2")).await;
     assert!(kept(&again) && !kept(&second));
@@ -109,7 +109,7 @@ async fn an_idle_call_queue_is_dropped_above_the_limit() {
     }
     assert!(kept(3));
 
-    // The number is high enough to visit each lane while there are too many.
+    // The number is high enough for the test to visit each lane while there are too many lanes.
     for number in MAX_LANES..MAX_LANES + MAX_LANES / 2 {
         others.push(lane(number).await);
     }
@@ -126,7 +126,7 @@ async fn regions_of_one_namespace_do_not_displace_lanes_of_others() {
         let lane = channel.lane(&cluster_of(namespace), &region(number)).await;
         lane.map(|(lane, _)| lane)
     };
-    // It is idle.
+    // The lane is idle.
     drop(lane("tenant-b", 0).await.unwrap());
     let mut held = Vec::new();
     for number in 1..=MAX_OF_NAMESPACE {
@@ -142,7 +142,7 @@ async fn regions_of_one_namespace_do_not_displace_lanes_of_others() {
         &raw const *held[0]
     ));
     assert!(lane("tenant-b", MAX_OF_NAMESPACE + 2).await.is_ok());
-    // A namespace replaces its own lanes that are not in use.
+    // A namespace at its limit replaces only its own lanes that are not in use.
     drop(held);
     for number in 1..=2 * MAX_OF_NAMESPACE {
         assert!(

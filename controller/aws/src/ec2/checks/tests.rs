@@ -35,7 +35,7 @@ fn waits<T: std::fmt::Debug>(checked: Result<T, Refusal>) {
     assert_eq!(deferral.reason(), "InstanceNotVisible");
 }
 
-/// The results of the change for an instance that is one minute old, and for an instance that is one hour old.
+/// The results after the change: for an instance that is one minute old, and for an instance that is one hour old.
 fn young_and_old(change: impl Fn(&mut InstanceFacts)) -> [Result<Checked, Refusal>; 2] {
     let mut changed = facts();
     change(&mut changed);
@@ -289,7 +289,7 @@ fn the_new_document_of_a_restarted_instance_is_accepted() {
         pending_time: launch() + 60 * MINUTE,
         ..document()
     };
-    // EC2 either reports the new launch, or does not report it yet.
+    // EC2 can report the new launch, or can still report the previous launch.
     for launched in [launch() + 60 * MINUTE, launch()] {
         let facts = InstanceFacts {
             launched: Some(launched),

@@ -20,7 +20,7 @@ const CALLED: &str = "GetInstanceTpmEkPub";
 /// The duration of a call to a service that hangs.
 const SHORT: Duration = Duration::from_millis(300);
 
-/// The keys of a TPM that is not called.
+/// The keys of a TPM. The test does not call this TPM.
 fn tpm() -> NitroTpm {
     use aws_lc_rs::rsa::{KeySize, PrivateDecryptingKey};
     let key = |der| PublicKey {
@@ -200,7 +200,7 @@ async fn ec2_is_not_called_for_foreign_providers_regions_and_key_kinds() {
     let own = provider_id(&instance);
 
     for (provider_id, kind) in [
-        // The region does not contain any instances of the cluster.
+        // The region does not contain instances of the cluster.
         (&*own, KeyKind::P384),
         ("metal:///rack-1/7", KeyKind::P384),
         (&own.replace("eu-west-1", "eu-west-2"), KeyKind::P256),

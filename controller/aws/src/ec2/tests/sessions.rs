@@ -50,7 +50,7 @@ impl Site {
         }
     }
 
-    /// The instances, with an EC2 client that retries immediately after a failure.
+    /// The instances. Their EC2 client retries immediately after a failure.
     fn instances(&self) -> Instances {
         let calls = CallLimits {
             pause: Duration::ZERO,
@@ -78,7 +78,7 @@ impl Site {
         described.map_err(|error| error.cause::<Outage>().unwrap().kind.clone())
     }
 
-    /// The numbers of sessions from STS, and of EC2 calls.
+    /// The number of sessions from STS, and the number of EC2 calls.
     fn calls(&self) -> (usize, usize) {
         (self.sts.parameters().len(), calls(self.account).len())
     }
@@ -122,7 +122,7 @@ async fn a_session_that_ec2_refuses_twice_is_reported_as_an_outage() {
     let expired = OutageKind::Credentials("ExpiredToken".to_owned());
     assert_eq!(refused, Err(expired));
     assert_eq!(site.calls(), (2, 2));
-    // The next call uses the existing session.
+    // The next call uses the session that STS has already issued.
     let facts = site.describe(&instances, &instance).await;
     assert_eq!(facts.unwrap().unwrap().id, instance.id);
     assert_eq!(site.calls(), (2, 3));
@@ -173,7 +173,7 @@ async fn an_sts_outage_after_a_refused_session_is_reported_as_an_outage() {
     assert_eq!(site.calls(), (2, 2));
 }
 
-/// The result for the instance if EC2 rejects the session this number of times, and STS does not return a new session.
+/// The result for the instance if EC2 rejects the session this many times, and STS does not return a new session.
 async fn after_an_outage_of_sts(
     site: &Site,
     times: Times,

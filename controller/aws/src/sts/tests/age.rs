@@ -1,4 +1,4 @@
-//! Tests for C10: the age according to the controller's clock, and in STS messages.
+//! Tests for C10: the age according to the controller's clock, and according to messages from STS.
 
 use super::fixture::*;
 
@@ -37,7 +37,7 @@ async fn an_age_error_from_sts_is_not_a_denial() {
     bed.service.stop_clock(now() + minutes(16));
     assert_expired(&bed.verify(&node).await);
 
-    // The clocks of the node and of the controller are both this fast.
+    // The node's clock and the controller's clock are both fast by this time.
     bed.service.stop_clock(now() - minutes(16));
     assert_expired(&bed.verify(&node).await);
     assert_eq!(
@@ -64,7 +64,7 @@ async fn credentials_that_expire_before_the_sts_call_are_not_denied() {
 async fn a_clock_skew_of_10_minutes_is_accepted() {
     let early = now() - minutes(10);
     let late = now() + minutes(10);
-    // The clocks of the API server, of the controller and of STS are changed in turn.
+    // Change the clocks of the API server, of the controller and of STS, one after the other.
     for (asked, ours, of_sts) in [
         (early, now(), now()),
         (late, now(), now()),

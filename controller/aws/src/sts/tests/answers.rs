@@ -41,8 +41,8 @@ async fn a_throttled_or_failed_sts_call_is_reported_as_an_outage() {
             Fault::error(400, "ThrottlingException", ""),
             "400 and ThrottlingException",
         ),
-        // STS is disabled in this region for the account, or the policy of an endpoint denies the call. An operator can
-        // fix both problems, and neither contradicts the evidence.
+        // STS is disabled in this region for the account, or the policy of a VPC endpoint denies the call. An operator
+        // can fix both problems, and neither contradicts the evidence.
         (
             Fault::error(403, "RegionDisabledException", ""),
             "403 and RegionDisabledException",
@@ -209,7 +209,7 @@ async fn an_invalid_sts_response_is_reported_as_an_outage() {
     ] {
         outage(decided(fault).await);
     }
-    // These bodies are not valid errors.
+    // None of these bodies is a valid error from AWS.
     for body in [
         "",
         "Forbidden",

@@ -28,7 +28,7 @@ pub(super) const OTHER_INSTANCE: &str = "i-0fedcba9876543210";
 /// 2026-01-01T12:00:00Z.
 pub(super) const NOON: &str = "20260101T120000Z";
 
-/// The time of every clock that a test does not set.
+/// The time of every clock that the test does not set.
 pub(super) fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_hours(490_908)
 }
@@ -75,7 +75,7 @@ impl Bed {
         }
     }
 
-    /// Makes the verifier decide on the evidence that `node` signed for itself.
+    /// Makes the verifier decide on evidence that `node` has just signed.
     pub(super) async fn verify(&self, node: &Node) -> Result<(), Refusal> {
         self.show(&node.proof(), node).await
     }
@@ -168,7 +168,7 @@ impl Node {
         )
     }
 
-    /// The signed headers, as the wire format defines them.
+    /// The headers that must be signed, as the wire format defines them.
     pub(super) fn headers(&self) -> Vec<(String, String)> {
         [
             ("accept", "application/json"),
@@ -241,7 +241,7 @@ pub(super) fn mismatch() -> AwsDenial {
     AwsDenial::CallerRefused("SignatureDoesNotMatch".into())
 }
 
-/// Asserts that the request waits, and returns the reasons with their causes.
+/// Asserts that the request waits. Returns the reasons with their causes.
 pub(super) fn outage(decided: Result<(), Refusal>) -> String {
     match decided {
         Err(Refusal::Retry(deferral @ Deferral::VerifierUnavailable { .. })) => {

@@ -69,7 +69,7 @@ async fn refusals_of_one_namespace_leave_room_for_other_namespaces() {
     }
     assert_eq!(remember("tenant-b", 2 * MAX_REFUSED), Some(mismatch()));
 
-    // Expired refusals in the namespace make room for other refusals.
+    // The expired refusals of the namespace make room for its other refusals.
     advance(Duration::from_mins(1)).await;
     let all = (0..MAX_OF_NAMESPACE).filter(|number| remember("tenant-a", *number).is_some());
     assert!(all.count() > MAX_OF_NAMESPACE / 2);

@@ -125,7 +125,7 @@ async fn a_full_replay_cache_delays_requests_and_keeps_its_entries() {
             ReplayCheck::Full
         );
 
-        // Another instance waits only if the cache has no space at all.
+        // A request from another instance waits only if the cache has no space at all.
         let (call, key) = confirmed(&other_instance);
         let expected = if all == 2 {
             ReplayCheck::Full
@@ -137,7 +137,7 @@ async fn a_full_replay_cache_delays_requests_and_keeps_its_entries() {
             expected
         );
 
-        // Existing signatures are still recognized, for their own key and for another key.
+        // The cache still recognizes existing signatures, for their own key and for another key.
         let (first, key) = signed(1);
         let known = memory.look(&first, &key, owner(INSTANCE), until);
         assert_eq!(known, ReplayCheck::Confirmed);
@@ -325,7 +325,7 @@ async fn signatures_that_expire_together_are_dropped_in_small_steps() {
     }
     let after = until + Duration::from_secs(1);
     let (call, key) = confirmed(&node);
-    // The signature has expired, regardless of whether it was removed.
+    // The signature has expired, whether or not the cache has already removed it.
     let look = || {
         let seen = memory.look(&call, &key, owner(INSTANCE), after);
         assert_eq!(seen, ReplayCheck::New);
@@ -417,7 +417,7 @@ async fn a_signature_refused_by_sts_is_not_sent_again_for_a_minute() {
     forged.credentials.secret_access_key = "made up".to_owned();
     let proof = forged.proof();
 
-    // The wall clock has no effect.
+    // Changes to the wall clock have no effect.
     for (seconds, clock) in [(0, 0), (59, 0), (0, 13)] {
         pass(Duration::from_secs(seconds)).await;
         let later = now() + minutes(clock);
@@ -443,7 +443,8 @@ async fn pass(time: Duration) {
     tokio::time::resume();
 }
 
-/// STS denies a call, and rejects its credentials. The second refusal still applies after the first has expired.
+/// STS denies a call, and then rejects the credentials. The second refusal still applies after the first refusal has
+/// expired.
 #[tokio::test]
 async fn a_refusal_of_credentials_lasts_longer_than_a_refusal_of_a_call() {
     let refused = Refused::default();

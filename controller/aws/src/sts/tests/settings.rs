@@ -115,7 +115,7 @@ async fn the_operator_ca_is_not_trusted_for_a_public_sts_endpoint() {
     assert_eq!(bed.outcomes(), [""; 0]);
     assert_eq!(proxy.connects(), [format!("{host}:443")]);
 
-    // The same host is accepted if the operator configures it as an endpoint.
+    // If the operator configures the same host as an endpoint, it is accepted.
     let named = host.parse().unwrap();
     public.endpoints.insert(REGION.into(), named);
     bed.verifier = Sts::new(public).unwrap();

@@ -127,7 +127,7 @@ fn an_invalid_identity_is_reported_only_to_permitted_namespaces() {
             .reason(),
         "BadSelector"
     );
-    // The namespaces that are permitted are unknown.
+    // It is unknown which namespaces the identity permits.
     let unknown = refusal(json!(["tenant-b"]));
     assert_eq!(
         unknown.to_string(),

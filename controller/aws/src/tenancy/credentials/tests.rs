@@ -122,7 +122,7 @@ impl Bed {
         keys.await.unwrap().access_key_id().to_owned()
     }
 
-    /// The reason why there are no credentials.
+    /// The reason why the cluster has no credentials.
     async fn refused(&self, tenant: &ClusterTenant) -> &'static str {
         let error = self.ask(tenant).await.unwrap_err();
         match error.cause::<TenantError>().unwrap() {
@@ -370,7 +370,7 @@ async fn an_account_mismatch_is_reported_only_for_its_own_credentials() {
     assert_eq!(bed.refused(&a).await, "AccountMismatch");
     assert_eq!(bed.tenants.identity_report(&a).reason, "AccountMismatch");
 
-    // An administrator has corrected the Secret, but no request has followed yet.
+    // An administrator has corrected the Secret, but no request has arrived since then.
     let data = [("AccessKeyID", "AKIA2"), ("SecretAccessKey", "s")];
     bed.store.update(|all| secret(all, "keys", &data));
     assert_eq!(bed.tenants.identity_report(&a).reason, "Resolved");

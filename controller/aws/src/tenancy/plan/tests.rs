@@ -139,7 +139,7 @@ fn access_key_digests_differ_between_processes_and_rotations() {
             ("SecretAccessKey", "new"),
             ("SessionToken", "t"),
         ],
-        // The bytes are the same, but the boundary is different.
+        // The concatenated bytes are the same, but the boundary between the fields is different.
         &[("AccessKeyID", "AKIA"), ("SecretAccessKey", "1s3cret")],
     ] {
         secret(&mut objects, "keys", data);

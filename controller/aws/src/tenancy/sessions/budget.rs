@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(waited, Duration::ZERO);
     }
 
-    /// The time for which `late` waits for a call, if `flood` started to wait for `calls` calls earlier.
+    /// The time for which `late` waits for a call, after `flood` has started to wait for `calls` calls.
     async fn wait_behind(flood: &ObjectKey, late: &ObjectKey, of_all: bool) -> Duration {
         let budget = Budget::new();
         let take = async |cluster: &ObjectKey| {

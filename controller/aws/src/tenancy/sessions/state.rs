@@ -396,7 +396,8 @@ mod tests {
         assert!(state.settle(Err(outage())).is_ok());
         assert!(state.known().is_some_and(|known| known.is_ok()));
         assert_eq!(state.condition("eu-west-1"), (None, Some(outage())));
-        // The times are in the pause, and after it within the five minutes after the first rejection.
+        // The first time is in the pause. The second time is after the pause, but within five minutes after the first
+        // rejection.
         for pause in [Duration::ZERO, Duration::from_mins(1)] {
             tokio::time::advance(pause).await;
             assert_eq!(state.rejected(Instant::now()), Rejection::Endured);

@@ -42,7 +42,7 @@ fn aws_cluster() -> Option<Cluster> {
     })
 }
 
-/// A store for a cluster with the identity `a`, after all objects were read.
+/// A store for a cluster with the identity `a`. The store has already received all objects.
 fn store() -> IdentityStore {
     let store = IdentityStore::new(TenancySettings::default(), "capa-system");
     store.update(|all| {
@@ -117,7 +117,7 @@ async fn identities_are_resolved_for_two_minutes_after_a_watch_breaks() {
     for source in store.sources() {
         store.failed(&source);
         advance(Duration::from_mins(1)).await;
-        // A second failure does not restart the time.
+        // A second failure does not change the time of the first failure.
         store.failed(&source);
         advance(Duration::from_mins(1)).await;
         assert_eq!(roles(&store), Ok(vec![arn("a")]), "{source}");
@@ -350,10 +350,10 @@ async fn an_interrupted_watch_denies_nothing_until_it_has_caught_up() {
     assert_eq!(accepts(), interrupted);
     advance(Duration::from_millis(1)).await;
     assert_eq!(accepts(), Ok(false));
-    // A response of a working watch has no effect.
+    // A response on a working watch has no effect.
     store.heard(&source);
     assert_eq!(accepts(), Ok(false));
-    // The time of the first failure no longer counts.
+    // The store no longer reports the time of the first failure.
     store.failed(&source);
     advance(BROKEN_WATCH).await;
     assert!(store.resolve(&tenant()).is_ok());

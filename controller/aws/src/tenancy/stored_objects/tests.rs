@@ -1,4 +1,4 @@
-//! Tests of the work under the lock on all objects, and of the limits on their texts.
+//! Tests of the work under the lock on all objects, and of the size limits for their text fields.
 
 use node_attestation_runtime::shared::Lock;
 use node_attestation_runtime::shared::testing::most_visited;

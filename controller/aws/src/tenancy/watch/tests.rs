@@ -33,7 +33,7 @@ const ROLES: [&str; 4] = [
     "awsclusterroleidentities",
 ];
 
-/// The served kinds. Other kinds, such as managed control planes, are not served.
+/// The kinds that the API server serves. It does not serve the others, such as managed control planes.
 pub(super) const KINDS: [[&str; 4]; 4] = [CLUSTERS, STATICS, AWS_CLUSTERS, ROLES];
 
 /// A time that is longer than the longest pause after a watch fails.
@@ -117,7 +117,7 @@ impl Bed {
         self.resolve().unwrap_err().reason()
     }
 
-    /// The ID of the access key in this Secret.
+    /// The ID of the access key in the Secret with this name.
     fn access_key(&self, secret: &str) -> Option<String> {
         let mut id = None;
         self.store.update(|all| {
@@ -128,7 +128,7 @@ impl Bed {
     }
 }
 
-/// Waits long enough for work without a pause, but not as long as any pause.
+/// Waits long enough for work that does not include a pause, but not as long as the shortest pause.
 async fn settle() {
     sleep(Duration::from_secs(1)).await;
 }
@@ -192,7 +192,7 @@ async fn secrets_over_the_limit_wait_and_do_not_displace_others() {
     }
     let _running = bed.begin().await;
     assert_eq!(bed.server.watched("secrets").len(), MAX_SECRETS);
-    // In the order of names, this identity would be the first.
+    // In alphabetical order, this identity would be the first.
     bed.identity("a", "a");
     bed.secret("a", "AKIA2");
     bed.cluster("a");
@@ -322,7 +322,7 @@ async fn a_forbidden_object_is_logged_once_and_does_not_block_others() {
     sleep(FAILED).await;
     let unread = IdentityError::NotRead(Source::Secret("keys".to_owned()));
     assert_eq!(bed.resolve(), Err(unread));
-    // The failure is logged again after a successful read.
+    // After a successful read, the next failure is logged again.
     bed.server.refuse("secrets", None);
     sleep(FAILED).await;
     bed.resolve().unwrap();

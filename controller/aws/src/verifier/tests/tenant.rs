@@ -1,4 +1,4 @@
-//! Tests of instances of a tenant whose identity is resolved.
+//! Tests of instances whose tenant has an identity that can be resolved.
 
 use serde_json::{Value, json};
 
@@ -172,7 +172,7 @@ async fn a_foreign_region_is_not_denied_during_a_broken_watch() {
         let (decided, _) = decide_after(&mut case, &json!(REGION), breaks).await;
         assert!(decided.is_ok(), "{source}: {decided:?}");
     }
-    // Other objects do not specify the region.
+    // The tenant's other objects do not specify the region.
     let mut case = Case::valid();
     let breaks = |objects: &IdentityStore| {
         assert!(objects.failed(&Source::Namespaces));

@@ -25,7 +25,7 @@ fn the_lifetime_in_the_spec_is_granted() {
     assert_eq!(with("aws", Some(604_800)), 7 * DAY);
 }
 
-/// Earlier versions stored the default with every object. For `insecure`, it had no effect.
+/// Earlier versions stored this default in every object. For `insecure`, the field had no effect.
 #[test]
 fn a_default_lifetime_stored_earlier_is_a_year_for_insecure() {
     assert_eq!(with("insecure", Some(604_800)), 365 * DAY);
@@ -66,7 +66,8 @@ fn an_object_with_fields_of_earlier_versions_is_read() {
     let spec: KubeletAuthenticationSpec = serde_json::from_value(stored).unwrap();
 
     assert_eq!(spec.longest_lifetime(), DAY);
-    // Each of these objects contains values for autoApproveBindings and adoption, so no Node is exempt by default.
+    // Each of these objects contains values for autoApproveBindings and adoption, so the defaults do not exempt any
+    // Node.
     assert_eq!(spec.mode(), AutoApproveBindings::Report);
     assert_eq!(spec.adopts(), Adoption::Refuse);
     assert!(spec.exempt().is_empty());

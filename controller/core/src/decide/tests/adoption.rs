@@ -14,7 +14,7 @@ use crate::testing::{
     Csr, PROVIDER_ID_OID, UID, block, decided, der, extension, insecure, issued_at, now, renewal,
 };
 
-/// The cluster, with a Node `n1` that is up.
+/// A cluster in which the Node `n1` is up.
 pub(super) fn cluster(adoption: Adoption) -> Context {
     let nodes = MemoryNodes::default();
     nodes.put(NodeName::parse("n1").unwrap(), node("a", true, now()));
@@ -39,7 +39,7 @@ pub(super) fn cluster(adoption: Adoption) -> Context {
     }
 }
 
-/// A request from Node `n1` with the certificate from kubeadm, which claims to be the machine with this provider ID.
+/// A request from the Node `n1` with kubeadm's certificate. The request claims to be the machine with this provider ID.
 pub(super) fn stock(provider_id: &str) -> CertificateSigningRequest {
     let mut csr = Csr::valid();
     let value = der::utf8(provider_id);

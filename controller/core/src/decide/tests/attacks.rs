@@ -1,6 +1,6 @@
 //! Tests of requests that an attacker can write: the valid request with one change, and the reason for its refusal.
 //!
-//! The number of a test is the number of its attack, and does not change:
+//! The number in a test's name is the number of the attack, and does not change:
 //!
 //! | numbers | forged part |
 //! | --- | --- |

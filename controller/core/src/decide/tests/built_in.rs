@@ -178,7 +178,7 @@ fn a_built_in_request_waits_until_the_enforcement_is_known() {
     let decision = decided(&denied, &cluster);
     let is_done = matches!(decision, Decision::Ignore(Ignored::AlreadyDenied));
     assert!(is_done, "{decision:?}");
-    // The exemption does not affect a request from the plugin.
+    // The exemption does not affect a request from a node with the plugin.
     assert!(matches!(decided(&valid(), &cluster), Decision::Issue(_)));
 }
 
@@ -258,7 +258,7 @@ fn evidence_for_the_built_in_signer_is_denied() {
     }
 }
 
-/// The cluster with the exemption, and with this machine for node `n1`.
+/// The cluster in which the Node is exempt and this machine holds the name `n1`.
 fn with_control_plane(change: impl FnOnce(&mut Machine)) -> Context {
     let mut machine = machine("m1", "n1", Some("abcdef"));
     machine.control_plane = true;

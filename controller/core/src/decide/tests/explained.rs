@@ -1,4 +1,5 @@
-//! Tests that explanations make the same checks, list the input of each check, and do not write anything.
+//! Tests that an explanation makes the same checks as a decision, lists the input of each check, and does not write
+//! anything.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::nodes::ReadOnlyNodes;
 use crate::testing::nodes::MemoryNodes;
 use crate::testing::{UID, cluster, decided, now, of_m2, renewal, valid};
 
-/// The cluster with these records, in which nothing is written.
+/// The cluster with these records. The test must not write to it.
 fn rehearsed(records: &Arc<dyn Records>) -> Context {
     let cluster = cluster();
     let ledger = RecordLedger::new(

@@ -151,7 +151,7 @@ fn a_node_that_renews_under_another_nodes_uid_is_denied() {
     );
 }
 
-/// The cluster, with a ledger that creates distinguishable records.
+/// The cluster, with a ledger whose new records can be distinguished.
 fn cluster_with_different_uids() -> Context {
     let Parts {
         inventory,

@@ -1,4 +1,4 @@
-//! Predictions for existing Nodes.
+//! Tests of predictions for existing Nodes.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::ledger::Adoption;
 use crate::refusal::Unavailable;
 use crate::verifier::{Appraisal, Assurance, Foresight, Identity, Verifier, Verifiers};
 
-/// A verifier whose platform reports Node names, and that is not called.
+/// A verifier whose platform reports Node names. The tests must not call the verifier.
 #[derive(Debug)]
 struct Uncalled;
 

@@ -57,7 +57,8 @@ fn a_name_that_another_machine_holds_is_denied() {
     );
 }
 
-/// A cluster in which this request joined as `n1`, and whose inventory now contains a different name.
+/// A cluster in which the machine of this request joined as `n1`. The inventory now contains a different name for the
+/// machine.
 #[track_caller]
 fn renamed_after(join: &CertificateSigningRequest) -> Context {
     let records: Arc<MemoryRecords> = Arc::default();

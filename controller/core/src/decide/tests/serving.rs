@@ -75,7 +75,7 @@ fn a_serving_certificate_for_the_nodes_name_and_address_is_approved() {
 fn a_serving_request_longer_than_the_policy_lifetime_is_denied() {
     const WEEK: i32 = 7 * 24 * 60 * 60;
     for (seconds, expected) in [
-        // A kubelet does not request a specific validity.
+        // A kubelet does not request a specific lifetime.
         (None, None),
         (Some(WEEK), None),
         (Some(WEEK + 1), Some("ExpirationTooLong")),

@@ -80,13 +80,13 @@ fn an_address_or_name_not_reported_for_the_machine_is_denied() {
     ] {
         let expected = Denial::ServingNameNotReported(name, "m1".to_owned());
         assert_eq!(denied(std::slice::from_ref(&encoded)), expected);
-        // The name is next to the machine's own names, before or after them.
+        // The name is listed next to the machine's own names, either before or after them.
         assert_eq!(denied(&[encoded.clone(), dns("n1")]), expected);
         assert_eq!(denied(&[dns("n1"), ip(ADDRESS), encoded]), expected);
     }
 }
 
-/// The cluster in which machine `m1` has joined, and can get more addresses later.
+/// The cluster in which machine `m1` has joined. The machine can get more addresses later.
 fn provisioning() -> Context {
     let machine = Machine {
         provisioning: true,

@@ -21,7 +21,7 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// The cluster, with these ranges for serving certificates.
+/// The cluster, with these address ranges for serving certificates.
 fn limited(cluster: Context, ranges: &[&str]) -> Context {
     let mut cluster = cluster;
     let ranges = ranges.iter().map(|range| range.parse().unwrap());
@@ -153,7 +153,7 @@ fn a_node_reported_address_outside_the_allowed_ranges_is_denied() {
 
     let decision = asks(inside, reported());
     assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
-    // In the last cluster, the Nodes cannot be read.
+    // In the last cluster, the controller cannot read the Nodes.
     for cluster in [reported(), guest_reported(None)] {
         let decision = asks(outside, cluster);
         let Decision::Deny(denial) = decision else {
@@ -177,7 +177,7 @@ fn a_serving_renewal_outside_a_new_address_range_is_denied() {
     for request in [&serving(), &ours] {
         assert_eq!(denied_by(request, &cluster), out_of_range("192.0.2.1"));
     }
-    // The node continues to renew.
+    // The node can still renew its certificate.
     issued_at(&renewal(UID), &cluster, now());
     approved(&serving_for(&[dns("n1")]), &cluster);
 }

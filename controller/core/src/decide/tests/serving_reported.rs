@@ -17,7 +17,7 @@ use crate::testing::serving::{ADDRESS, dns, ip, serving, serving_cluster, servin
 use crate::testing::{decided, now, pauses};
 use crate::verifier::{Appraisal, Assurance, Verifier, VerifierUnavailable, Verifiers};
 
-/// Nodes that report these names. `None` means that they cannot be read.
+/// Nodes that report these names. `None` means that the controller cannot read the Nodes.
 #[derive(Debug)]
 struct Guest(Option<Vec<ServingName>>);
 
@@ -111,7 +111,7 @@ fn an_outage_of_the_node_list_is_not_a_denial() {
 struct Platform(Option<Vec<ServingName>>);
 
 impl Platform {
-    /// The verifiers for a cluster that does not admit other providers.
+    /// The verifiers for a cluster that does not authorize other providers.
     fn alone(self) -> Verifiers {
         let verifier: Arc<dyn Verifier> = Arc::new(self);
         Verifiers::from_iter([verifier])
@@ -225,13 +225,13 @@ fn a_name_that_only_an_unavailable_attestor_could_report_waits() {
         let why = VerifierUnavailable::Unknown(attestor.to_owned());
         let mut cluster = platform_reported(None);
         cluster.verifiers = [Err(why)].into_iter().collect();
-        // Reports from nodes are accepted, but the platform could report other names.
+        // The controller accepts names that nodes report, but the platform could report other names.
         cluster.serving.node_reported = Some(Arc::new(Guest(Some(vec![claimed.clone()]))));
         cluster
     };
     let request = serving_for(&[ip(ADDRESS)]);
 
-    // The first name is the attestor in the record, and the second name is the attestor in the provider ID.
+    // The first value is the attestor in the record, and the second value is the attestor in the provider ID.
     for attestor in ["null", "metal"] {
         let decision = decided(&request, &without(attestor));
         assert!(

@@ -133,12 +133,12 @@ impl Verifier for Down {
     }
 }
 
-/// Machines with these names. `None` is an outage.
+/// The machines with these names. `None` represents an outage of the inventory.
 #[derive(Debug)]
 struct Named {
     machines: StaticInventory,
     naming: Option<Naming>,
-    /// Whether machines can also be found by provider ID, in addition to tokens.
+    /// Whether a lookup can also find machines by provider ID, in addition to tokens.
     has_provider_ids: bool,
 }
 
@@ -378,7 +378,7 @@ fn a_machine_with_an_unread_bootstrap_config_waits_indefinitely() {
             "the inventory is unavailable: cannot read the bootstrap configuration of machine m1"
         );
     }
-    // A machine that has no token in the inventory joins with evidence.
+    // A machine whose token is not in the inventory joins with evidence.
     let ready = in_state(MachineState::Ready);
     let decision = decided(&valid(), &ready);
     assert!(matches!(decision, Decision::Issue(_)), "{decision:?}");
@@ -401,7 +401,7 @@ fn an_insecure_machine_without_a_provider_id_is_matched_by_its_token() {
 
     let decision = decided(&insecure(), &alone);
     assert!(matches!(decision, Decision::Issue(_)), "{decision:?}");
-    // For such machines, evidence must be accepted.
+    // A request with evidence waits, because no machine has its provider ID.
     assert!(matches!(
         retried(&valid(), &alone),
         Deferral::MachineNotFound
@@ -420,7 +420,7 @@ fn a_machine_joins_only_with_the_provider_id_of_its_infra_machine() {
         ..own.clone()
     };
     let decision = |machine| {
-        // This state occurs while only the InfraMachine has a provider ID.
+        // This state exists while only the InfraMachine has a provider ID.
         let inventory = Named {
             machines: StaticInventory::new(vec![machine]).unwrap(),
             naming: Some(Naming::Own),

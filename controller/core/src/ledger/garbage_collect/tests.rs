@@ -31,7 +31,7 @@ fn swept(world: &World, hour: u32) -> SweepReport {
     block_on(world.ledger().sweep_at(at(hour), &listed)).unwrap()
 }
 
-/// The result of a sweep at this hour, at which missing machines have been missing for ten minutes.
+/// The result of a sweep at this hour, in which each missing machine has been missing for ten minutes.
 fn swept_again(world: &World, hour: u32) -> SweepReport {
     block_on(
         world
@@ -279,7 +279,8 @@ fn a_lower_lifetime_does_not_shorten_an_existing_revocation() {
     let hour = Duration::from_hours(1);
     let revoked = world.record("n1").revoked_generations(hour, at(8));
 
-    // One hour ago, the node could have renewed for ten hours without a write to the record.
+    // Within the last hour, the node could have got a certificate that is valid for ten hours, without a write to the
+    // record.
     assert_eq!(revoked.unwrap().until, at(18) + GRANT_LAG);
 }
 
@@ -303,7 +304,7 @@ fn a_replaced_generation_never_becomes_valid_again() {
     assert!(!former.iter().any(|generation| good(*generation)));
 }
 
-/// The record comes from a backup, and the name is claimed again.
+/// The record comes from a backup, and a machine claims the name again.
 #[test]
 fn a_generation_opened_after_a_restore_is_above_all_earlier_ones() {
     let world = World::held(policy());
@@ -358,7 +359,7 @@ fn an_inventory_outage_retires_no_record() {
         Enforcement::default(),
     );
 
-    // In an inventory that answers, the next test retires the record with two of these sweeps.
+    // If the inventory answers, two of these sweeps retire the record, as the next test shows.
     for hour in [1, 2, 3] {
         let swept = block_on(ledger.sweep_at(at(hour), &BTreeSet::new())).unwrap();
 

@@ -25,7 +25,7 @@ fn node_of(machine: Option<&str>, is_up: bool, created: u32) -> Node {
     }
 }
 
-/// Each state, and whether attestation is definitely enforced in this state.
+/// Each state of enforcement, and whether attestation is definitely enforced in this state.
 const STATES: [(EnforcementState, bool); 3] = [
     (EnforcementState::Unknown, false),
     (EnforcementState::Off, false),
@@ -66,10 +66,11 @@ fn there(world: &World) -> Option<Node> {
 fn a_sweep_deletes_only_the_node_of_a_retired_machine() {
     for (state, enforcement) in STATES {
         let swept = |node| is_swept(&retired(state), node);
-        // The Node is down, and no kubelet can recreate it.
+        // The Node is down, and no kubelet can recreate the Node.
         assert!(swept(node_of(Some("m1"), false, 1)));
         assert!(swept(node_of(Some("m1"), false, 3)));
-        // The Node is Ready and older than the retirement. Its machine was deleted, and its kubelet still runs.
+        // The Node is Ready, and was created before the retirement. Its machine was deleted, but its kubelet still
+        // runs.
         assert_eq!(swept(node_of(Some("m1"), true, 1)), enforcement);
         // The Node is Ready, and was created after the retirement.
         for created in [2, 3] {
@@ -223,7 +224,7 @@ fn a_node_that_the_new_kubelet_adopted_is_not_deleted() {
     world.nodes.put(name("n1"), node_of(Some("m1"), false, 1));
     world.claims(&claim("m2", "n1", 2, 3), 3).unwrap();
     assert_eq!(there(&world), None);
-    // The deletion failed, and the new kubelet adopted the Node.
+    // The deletion of the Node failed, and the new kubelet adopted the Node.
     let adopted = Node {
         ready: true,
         lease_renewed: Some(at(3)),

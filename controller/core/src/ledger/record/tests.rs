@@ -50,7 +50,7 @@ fn a_record_matches_its_machine_its_tpm_or_its_key() {
     assert!(record.concerns(&identity("m2"), own));
     assert!(!record.concerns(&identity("m2"), another));
     assert!(!record.concerns(&other_tpm, another));
-    // Two machines without a TPM do not have the same TPM.
+    // If neither of two machines has a TPM, this does not count as the same TPM.
     assert!(!record_of(identity("m1")).concerns(&identity("m2"), another));
 }
 
@@ -72,7 +72,7 @@ fn a_different_instance_with_the_same_provider_id_is_not_the_holder() {
 
     assert!(holder.is(&instance("i-1")));
     assert!(!holder.is(&instance("i-2")));
-    // The cloud does not have separate instance IDs.
+    // The cloud does not have separate IDs for instances.
     assert!(holder.is(&identity("m1")));
 }
 

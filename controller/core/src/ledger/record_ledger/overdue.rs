@@ -131,7 +131,7 @@ mod tests {
         let name = |number: usize| NodeName::parse(&format!("n{number:03}")).unwrap();
         let all: Vec<NodeName> = (0..MAX_READ + 2).map(name).collect();
         let overdue: BTreeSet<&NodeName> = all.iter().collect();
-        // All Nodes before this Node are Ready, so a sweep reads one other Node.
+        // All Nodes before this Node are Ready, so a sweep reads only one other Node.
         let first_off = name(MAX_READ - 1);
         let mut nodes = OverdueNodes::default();
         let mut sweep = || {

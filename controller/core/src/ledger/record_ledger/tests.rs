@@ -81,7 +81,7 @@ fn a_claim_with_more_than_64_live_records_of_its_key_waits() {
         }
         block_on(world.records.create(&record)).unwrap();
     };
-    // The record of `n1` also has the key.
+    // The record of `n1` contains the same key.
     (1..MAX_LIVE).for_each(|number| add(number, true));
     (1000..1100).for_each(|number| add(number, false));
     let copied = claim("m3", "n3", 1, 1);
@@ -116,7 +116,7 @@ fn a_recovery_with_more_than_64_records_of_its_uid_waits() {
     add(MAX_LIVE);
 
     assert_eq!(waits(1), "LedgerUnavailable");
-    // The rules deny this generation without the records.
+    // The rules deny this generation, even without reading the records.
     assert_eq!(denied(u64::MAX), "FormerCertificate");
 }
 

@@ -11,7 +11,7 @@ use crate::testing::records::{
 mod future;
 mod released;
 
-/// The list in the workload cluster after a round with the world's records.
+/// The list in the workload cluster after one round with the records in the world.
 fn published(world: &World, hour: u32) -> RevokedNodeCredentialsSpec {
     let records = [world.record("n1")];
     let records = RevokedNodeCredentialsSpec::of_records(&records, LONGEST, at(hour));
@@ -32,7 +32,7 @@ fn assert_revoked(denial: &Denial, generation: u64) {
     assert!(is_it, "{denial:?}");
 }
 
-/// The management cluster of this cluster was restored from a backup that is older than the revocation of `m1`.
+/// This cluster's management cluster was restored from a backup that is older than the revocation of `m1`.
 fn restored_before_the_revocation() -> World {
     let world = World::held(policy());
     world.revoke("n1", 1);
@@ -96,7 +96,8 @@ fn the_stronger_of_two_revocations_with_one_uid_is_listed() {
     assert_eq!(list([&weaker, &revoked]), alone);
 }
 
-/// A deleted machine has the record. According to the deciding replica's clock, the certificates have expired.
+/// The record belongs to a deleted machine. According to the clock of the replica that decides, the machine's
+/// certificates have expired.
 #[test]
 fn a_fast_clock_does_not_shorten_the_revocation_after_a_reclaim() {
     let world = World::held(policy());
@@ -312,7 +313,7 @@ fn decisions_are_read_from_the_written_annotations() {
     assert_eq!(read.released_text().split(' ').count(), 2);
     let none = RevocationDecisions::default();
     assert_eq!(RevocationDecisions::of_annotations(None), none);
-    // An object cannot contain the number after this number.
+    // An object cannot contain a larger number.
     for text in ["no @ x@y 1", "9223372036854775807"] {
         let invalid = annotations
             .keys()

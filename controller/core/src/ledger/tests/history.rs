@@ -54,7 +54,7 @@ fn history() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 0..40)
 }
 
-/// The shortest history that violates an invariant, and this invariant.
+/// The shortest history that violates an invariant, and that invariant.
 fn violation(cases: u32, flaw: Option<Flaw>) -> Option<String> {
     let run = |history: Vec<Event>| {
         let mut life = Life::new(flaw);
@@ -108,7 +108,7 @@ fn a_revocation_after_the_backup_still_applies_after_each_restore() {
         (false, workload(true), None),
         // The list in the controller's memory contains the revocation.
         (true, workload(false), Some(Flaw::ListOfRecordsOnly)),
-        // The revocation is lost in all places, so an operator raises the floor.
+        // The revocation is lost in both clusters and in memory, so an operator raises the floor.
         (true, workload(true), Some(Flaw::NoFloorAfterRestore)),
         // The list in the workload cluster contains the revocation.
         (

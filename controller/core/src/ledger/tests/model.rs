@@ -31,7 +31,7 @@ fn scenario(claims: [Claim; 2]) -> Scenario {
     Scenario::new(claims)
 }
 
-/// The outcomes of the two requests in all orders.
+/// The outcomes of the two requests, in all orders.
 #[track_caller]
 fn outcomes(scenario: &Scenario) -> BTreeSet<[Outcome; 2]> {
     match search(scenario) {
@@ -85,8 +85,8 @@ fn two_machines() -> Scenario {
     scenario([claim("m1", "n1", 1, 0), claim("m2", "n1", 2, 0)])
 }
 
-/// If there is no evidence, a machine keeps its name until its certificate expires, so that the two machines do not
-/// alternate.
+/// Without evidence, a machine keeps its name until its certificate expires. Otherwise, the two machines would take the
+/// name from each other repeatedly.
 fn two_names() -> Scenario {
     scenario([
         insecure(claim("m1", "n1", 1, 0)),
@@ -195,7 +195,7 @@ fn a_lost_record_is_recovered_once_in_each_order_and_crash() {
 fn each_missing_rule_breaks_an_invariant_of_the_model() {
     // A new record overwrites an existing record.
     is_broken(&two_machines(), Flaw::CreateOverwrites);
-    // A write replaces a version that differs from the version that was read.
+    // A write overwrites an object, although the object has changed since it was read.
     let held = two_machines().held_by(claim("m0", "n1", 9, 0));
     is_broken(&held, Flaw::ReplaceIgnoresVersion);
     // A claim does not wait until the cache contains the claim's record.

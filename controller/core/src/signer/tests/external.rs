@@ -1,4 +1,4 @@
-//! Tests with keys that another program holds.
+//! Tests of CA keys that another program holds.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::signer::ca::CaCertificate;
 use crate::signer::key::CaKey;
 use crate::testing::condition;
 
-/// An external program that changes its signatures.
+/// An external program that returns changed signatures.
 pub(super) struct Program {
     key: CaKey,
     away: bool,
@@ -231,7 +231,7 @@ fn a_kubelet_serving_request_is_signed_only_by_a_signer_that_serves() {
     );
     assert_eq!(issued.not_after, now + cluster.longest_lifetime);
     pki.verify_server(&issued.pem, now);
-    // Otherwise, kube-controller-manager signs.
+    // Without an external signer, kube-controller-manager signs the request.
     for signer in [Program::of(&pki).for_ca(&pki), pki.signer().unwrap()] {
         let decision = decided_at(&stock(), &serving_by(signer), now);
         assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");

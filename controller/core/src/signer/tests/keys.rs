@@ -1,4 +1,4 @@
-//! Tests with CA keys from a tenant that tries to keep the controller busy.
+//! Tests of CA keys with which a tenant tries to keep the controller busy.
 
 use super::openssl::Pki;
 use super::*;
@@ -21,7 +21,7 @@ fn number(bits: usize) -> Vec<u8> {
     tlv(2, &digits)
 }
 
-/// An RSA key in PKCS#1 whose numbers are inconsistent.
+/// An RSA key in PKCS#1 format whose numbers are inconsistent.
 fn pkcs1(lengths: &[usize]) -> Vec<u8> {
     let numbers = lengths.iter().map(|bits| number(*bits));
     let numbers: Vec<_> = [tlv(2, &[0])].into_iter().chain(numbers).collect();
@@ -36,7 +36,7 @@ fn rsa_pkcs8(lengths: &[usize]) -> Vec<u8> {
     pkcs8(&[oid(RSA), NULL.to_vec()], &pkcs1(lengths))
 }
 
-/// The error for this CA key, and the number of library calls.
+/// The error for this CA key, and the number of calls to the library.
 fn refusal(pki: &Pki, label: &str, der: &[u8]) -> (InvalidCa, usize) {
     let mut refused = None;
     let calls = parsed_keys(|| {

@@ -7,7 +7,7 @@ use std::task::{self, Poll, Waker};
 use super::external::Program;
 use super::*;
 
-/// Turns that begin after the gate is open.
+/// Turns that can begin only after the gate is open.
 #[derive(Debug, Default)]
 struct Gate {
     is_open: AtomicBool,

@@ -1,4 +1,5 @@
-//! The catalog of reasons, as the plugins contain it. `src/reasons.rs` describes the format, and unpacks the catalog.
+//! The catalog of reasons in the format that the plugins contain. `src/reasons.rs` describes the format, and unpacks
+//! the catalog.
 
 use std::collections::HashMap;
 
@@ -19,7 +20,7 @@ pub(super) fn packed(text: &str) -> Vec<u8> {
     assert!(u16::try_from(text.len()).is_ok(), "{} bytes", text.len());
     let text = text.as_bytes();
     let copies = longest_copies(text);
-    // For each position, the number of bytes to the end, and the length of the first step.
+    // For each position, the number of bytes from there to the end, and the length of the first step.
     let mut costs = vec![0; text.len() + 1];
     let mut steps = vec![1; text.len()];
     for at in (0..text.len()).rev() {
@@ -58,7 +59,7 @@ fn longest_copies(text: &[u8]) -> Vec<(usize, usize)> {
         let known = starts.entry(first).or_default();
         let mut longest = (0, 0);
         for &start in &*known {
-            // A copy is longer only if it also contains the next letter.
+            // The copy can be longer only if it also contains the next letter.
             if text.get(start + longest.1) != text.get(at + longest.1) {
                 continue;
             }

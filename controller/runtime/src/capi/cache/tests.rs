@@ -26,7 +26,7 @@ fn reference(kind: &str) -> Reference {
 async fn concurrent_callers_share_one_lookup_of_a_kind_that_is_not_served() {
     let lookups = Arc::new(AtomicUsize::new(0));
     let counted = lookups.clone();
-    // Another thread answers, after all callers have sent their lookups.
+    // Another thread answers after all callers have sent their lookups.
     let (open, gate) = mpsc::channel();
     let gate = Arc::new(Mutex::new(gate));
     let objects = answered_by(move |_| {
@@ -78,8 +78,8 @@ async fn dropped_lookups_release_their_memory() {
     assert!(objects.0.resources.unfound_of("tenant") < 10);
 }
 
-/// An API server that serves `RackMachine` in `v1beta1` for this number of lookups, and returns this response to requests
-/// for objects.
+/// An API server that serves `RackMachine` in `v1beta1` during this many lookups, and answers requests for objects with
+/// this response.
 fn serving(of_object: Value, served: usize) -> (Objects, Arc<AtomicUsize>) {
     let lookups = Arc::new(AtomicUsize::new(0));
     let counted = lookups.clone();

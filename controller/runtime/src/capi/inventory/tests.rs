@@ -21,7 +21,7 @@ mod tokens;
 
 const V2: Contract = Contract::V1Beta2;
 
-/// Runs `future` with a clock.
+/// Runs `future` in a runtime with a clock.
 fn block_on<F: Future>(future: F) -> F::Output {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().build().unwrap();
@@ -260,7 +260,7 @@ fn a_control_plane_node_needs_a_node_ref_that_the_machine_reports() {
         let (objects, inventory) = cluster(contract);
         for (found, expected) in [
             ("m1.example.com", "m1.example.com"),
-            // Cluster API found this Node by a provider ID that the Node reported.
+            // Cluster API has found this Node by the provider ID that the Node reports.
             ("somebody-elses", "m1-infra"),
         ] {
             let machine = with(
@@ -282,7 +282,7 @@ fn a_control_plane_node_needs_a_node_ref_that_the_machine_reports() {
             }
             let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
             let node = machine.node.as_ref().map(NodeName::as_str);
-            // The name with which the machine must join does not change.
+            // The name that the machine must use does not change.
             assert_eq!(
                 (node, node_name(&machine)),
                 (Some(expected), Some("m1-infra"))
@@ -306,7 +306,7 @@ fn a_node_has_no_name_while_its_config_is_unknown() {
     let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
     assert_eq!((machine.node_name, machine.token_id), (None, None));
 
-    // The configuration of another bootstrap provider does not contain a name.
+    // The configuration object of another bootstrap provider does not contain a node name.
     let other = V2.reference("bootstrap.cluster.x-k8s.io", "RKE2Config", "m1");
     let machine = with(V2.machine("m1"), "/spec/bootstrap/configRef", other);
     seen::<objects::Machine>(&objects, machine);

@@ -46,8 +46,8 @@ fn valid() -> Value {
 const SERVER: &str = "/clusters/0/cluster/server";
 const USER: &str = "/users/0/user";
 
-/// The valid kubeconfig with this value at `pointer`. The kubeconfig does not need to contain the last part of
-/// `pointer`.
+/// The valid kubeconfig with this value at `pointer`. The last part of `pointer` does not need to exist in the
+/// kubeconfig.
 fn with(pointer: &str, value: Value) -> Value {
     let mut kubeconfig = valid();
     let (parent, field) = pointer.rsplit_once('/').unwrap();
@@ -174,7 +174,7 @@ fn rsa_key(modulus: usize, exponent: usize) -> String {
     )
 }
 
-/// Without the check, the library would try each key type, and check the numbers of an RSA key bit by bit.
+/// Without the check, the library would try each type of key, and would check the numbers of an RSA key bit by bit.
 #[tokio::test]
 async fn a_client_key_with_long_numbers_is_refused_before_a_client_is_created() {
     for (key, why) in [
@@ -222,13 +222,13 @@ async fn a_client_key_of_every_kind_is_accepted() {
     }
 }
 
-/// If one of the two texts contains a PKCS#8 key, kube prefers it to a key in another form.
+/// If the certificate data or the key data contains a PKCS#8 key, kube prefers this key to a key in another form.
 #[tokio::test]
 async fn a_second_private_key_in_a_kubeconfig_is_not_used() {
     let pair = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();
     let chain = CertificateParams::default().self_signed(&pair).unwrap();
     let chain = chain.pem();
-    // A PKCS#8 key ends with the PKCS#1 key.
+    // The last part of a PKCS#8 key is the PKCS#1 key.
     let key = block("RSA PRIVATE KEY", &pair.serialize_der()[26..]);
     let other = block("PRIVATE KEY", b"text");
     let hidden = format!("-----BEGIN CERTIFICATE-----\n{other}-----END CERTIFICATE-----\n");

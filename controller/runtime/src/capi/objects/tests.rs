@@ -151,7 +151,7 @@ fn bootstrap_data_is_ready_by_status_or_secret_name() {
             json!(""),
             false,
         ),
-        // A condition mirrors the provider's report, and can become false again.
+        // The condition repeats the provider's report, so its status can change back to false.
         (
             Contract::V1Beta2,
             "/status/conditions",
@@ -371,7 +371,8 @@ fn skips_what_cannot_be_read<W: Kept>(good: &Value) {
     }
 }
 
-/// Asserts that a page still contains the object after copies of it with each hostile value in each place.
+/// Asserts that the controller can still read the object from a page after copies of the object that contain each
+/// hostile value in each place.
 fn hides_no_other<W: Kept>(good: &Value) {
     for (place, hostile) in with_each_value(good, &hostile_values()) {
         let list = format!(r#"{{"metadata": {{}}, "items": [{hostile}, {good}]}}"#);
@@ -384,7 +385,7 @@ fn hides_no_other<W: Kept>(good: &Value) {
         assert!(matches!(event, Ok(WatchEvent::Modified(_))), "{place}");
         let good = items.pop().unwrap().kept();
         assert!(good.unwrap().is_some(), "{place}");
-        // Both results are valid.
+        // Both results are possible.
         drop(items.pop().unwrap().kept());
     }
 }

@@ -10,7 +10,7 @@ use super::super::testing::{NAMESPACE, with};
 use super::*;
 use crate::client::ClusterAccess;
 
-/// The groups, with their plurals and kinds.
+/// The API groups, each with the plurals and the names of its kinds.
 const GROUPS: [(&str, &[(&str, &str)]); 3] = [
     (
         "cluster.x-k8s.io",
@@ -104,7 +104,7 @@ fn answer(objects: &Value, path: &str, query: &str) -> Value {
         }
         ["apis", group, "v1beta2"] => {
             let (_, kinds) = GROUPS.iter().find(|(name, _)| *name == group).unwrap();
-            // A kind without objects is not defined.
+            // If a kind does not have objects here, the API server does not define the kind.
             let kinds = kinds
                 .iter()
                 .filter(|(plural, _)| objects.get(plural).is_some());
@@ -144,7 +144,7 @@ fn answer(objects: &Value, path: &str, query: &str) -> Value {
 }
 
 /// The result for a management cluster with these objects, where the Machines in `recorded` have records. Also returns
-/// the paths of the calls.
+/// the paths of all calls.
 async fn read(objects: Value, recorded: &[&str]) -> (Result<Vec<String>, String>, Vec<String>) {
     let called: Arc<Mutex<Vec<String>>> = Arc::default();
     let calls = called.clone();

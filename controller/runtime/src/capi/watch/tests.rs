@@ -63,7 +63,7 @@ fn an_object_missing_from_a_complete_list_is_removed() {
     assert_eq!(machines(&objects), ["m1", "m2"]);
 
     list(&objects, &mut listing, &["m2", "m3"]);
-    // No object counts as deleted yet.
+    // At this time, no object counts as deleted.
     assert_eq!(machines(&objects), ["m1", "m2", "m3"]);
     apply::<Machine>(&objects, Event::InitDone, &mut listing);
 
@@ -291,7 +291,7 @@ fn an_unchanged_object_causes_no_notification_and_no_index_write() {
         let pool = Contract::V1Beta2.pool("p1", &ids);
         with(pool, "/metadata/labels", json!({ "other": label }))
     };
-    // Each ID and each member name, and the name of the configuration.
+    // The values are each ID, each member name, and the name of the configuration.
     let all = 2 * IDS + 1;
     assert_eq!(news::<MachinePool>(&objects, pool(0, "a")), (true, all));
     assert_eq!(news::<MachinePool>(&objects, pool(0, "b")), (false, 0));

@@ -59,7 +59,8 @@ fn without_connections(windows: Windows, share: Share) -> Connections {
     }
 }
 
-/// Connections to the server that listens on `listener`. `tls` contains the trusted CAs, and `share` the memory.
+/// Connections to the server that listens on `listener`. `tls` contains the trusted CAs, and `share` is the memory
+/// budget.
 fn connections_to(listener: &TcpListener, tls: ClientConfig, share: Share) -> Connections {
     let address = listener.local_addr().unwrap();
     let dial = service_fn(move |_| async move {
@@ -74,7 +75,8 @@ fn connections_to(listener: &TcpListener, tls: ClientConfig, share: Share) -> Co
     }
 }
 
-/// For each of this many API servers in this namespace, the memory for one HTTP/2 connection, if enough memory is left.
+/// The memory for one HTTP/2 connection to each of this many API servers in this namespace, as long as enough memory is
+/// left.
 fn connected(namespace: &str, servers: usize) -> Vec<Holding> {
     let windows = Windows::of(NamedBy::Tenant);
     let connection = |_| {
@@ -139,7 +141,7 @@ async fn a_handshake_without_memory_does_not_begin() {
     assert_eq!(received.await.unwrap(), 0);
 }
 
-/// A server whose certificates have this total length, and the configuration of a client that trusts the server.
+/// A server whose certificates have this total length, and the configuration of a client that trusts this server.
 fn server_with(certificates: usize) -> (TlsAcceptor, ClientConfig) {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
@@ -223,7 +225,7 @@ async fn only_an_unanswered_call_past_its_deadline_closes_its_connection() {
         (PATIENCE, PATIENCE, true),
         (Duration::ZERO, Duration::ZERO, true),
     ] {
-        // The other end does not respond.
+        // The other end of the connection does not respond.
         let (near, _far) = tokio::io::duplex(1024);
         let made = http1::handshake(TokioIo::new(near)).await;
         let (sender, _driven) = made.unwrap();

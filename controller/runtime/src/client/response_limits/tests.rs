@@ -311,7 +311,7 @@ async fn a_response_that_never_starts_times_out() {
     assert_eq!(begun.elapsed(), ANSWER_DEADLINE);
 }
 
-/// The known ways to cause a large memory use with few bytes, in a list page and in an event.
+/// The known ways to use much memory with few bytes, in a page of a list and in an event.
 fn amplified() -> [(&'static str, String, Excess); 4] {
     let many = |element: &str| vec![element; MAX_TENANT_PAGE_LEN / 3 - 100].join(",");
     let page = |object: &str| format!(r#"{{"metadata":{{}},"items":[{object}]}}"#);
@@ -387,7 +387,7 @@ async fn a_tenant_response_over_the_length_limit_is_refused() {
         let excess = Err(Excess::Length(max));
         assert_eq!(read(max + 1).await, excess, "{status} {url}");
     }
-    // The largest request in base64, and the same length for all other fields together.
+    // The largest request in base64. The other fields together have the same length.
     const { assert!(MAX_LEN_OF_REQUEST > 2 * 64 * 1024 * 4 / 3) };
 }
 

@@ -11,7 +11,7 @@ use super::super::State;
 use super::*;
 use crate::client::ClusterAccess;
 
-/// Without the permission on one of these signers, the controller cannot deny or sign a request.
+/// Without the permission for one of these signers, the controller cannot deny or sign requests for that signer.
 #[tokio::test]
 async fn the_permissions_on_all_signers_of_the_controller_are_checked() {
     let access = ClusterAccess::in_memory(|_| async { Response::new(Full::new(Bytes::new())) });

@@ -6,7 +6,7 @@ use node_attestation_core::inventory::Machine;
 
 use super::*;
 
-/// A verifier that needs a call to a service.
+/// A verifier that needs to call a service.
 #[derive(Debug)]
 struct Asking(Provider);
 
@@ -26,8 +26,8 @@ impl Verifier for Asking {
     }
 }
 
-/// The result of a verifier for this provider that appraises a request with this annotation, and the services that were
-/// not called.
+/// The result if a verifier for this provider appraises a request with this annotation, and the services that the
+/// verifier did not call.
 fn appraised(
     provider: &Provider,
     annotation: Option<&str>,

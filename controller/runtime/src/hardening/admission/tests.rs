@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::super::evaluated;
 use super::*;
 
-/// The expressions in the policy. Each expression must be true for an allowed request.
+/// The expressions in the policy. All of them must be true for an allowed request.
 fn expressions() -> Vec<String> {
     let policy = policy(&settings()).policy();
     let validations = policy.spec.unwrap().validations.unwrap();
@@ -53,7 +53,7 @@ fn filled_metadata() -> ObjectMeta {
 
 #[test]
 fn each_field_of_a_request_that_its_requester_writes_is_bounded() {
-    // The API server sets these fields, or rejects them in a request.
+    // The API server sets these fields, or rejects requests that contain them.
     let set_by_server = [
         "creationTimestamp",
         "deletionGracePeriodSeconds",

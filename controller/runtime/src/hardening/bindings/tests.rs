@@ -151,18 +151,18 @@ fn a_modified_kubeadm_binding_is_not_attributed_to_kubeadm() {
     }
 }
 
-/// The memory for a text and its place in a set.
+/// The memory that a string and its place in a set use.
 fn of_text(text: &str) -> usize {
     text.len() + TEXT_LEN
 }
 
-/// The memory for a holder.
+/// The memory that a holder uses.
 fn of_holder(holder: &Holder) -> usize {
     let (Holder::Group(name) | Holder::User(name)) = holder;
     size_of_val(holder) + of_text(name)
 }
 
-/// The memory for an open binding. The holder of this binding has no separate place.
+/// The memory that an open binding uses. The holder of this binding does not have a separate place.
 fn of_open(open: &OpenBinding) -> usize {
     let uid = open.uid.as_deref().map_or(0, of_text);
     let holder = of_holder(&open.holder) - size_of_val(&open.holder);
@@ -215,7 +215,7 @@ fn the_size_of_a_candidate_covers_all_bindings_derived_from_it() {
     }
 }
 
-/// Removes kubeadm's bindings. The API server answers calls about the first binding with this status.
+/// Removes kubeadm's bindings. The API server answers every call about the first binding with this status.
 async fn removed_with(code: u16) -> (Result<Removed, HardeningError>, Vec<String>) {
     let access = ClusterAccess::in_memory(move |request: Request<Body>| async move {
         let is_first = request.uri().path().ends_with(KUBEADM[0].0);

@@ -13,7 +13,7 @@ use crate::client::ClusterAccess;
 
 const DAY: u64 = 24 * 60 * 60;
 
-/// A day in 2025, counted from 0.
+/// The day in 2025 with this number, starting from 0.
 fn day(number: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs((20_089 + number) * DAY)
 }
@@ -22,7 +22,7 @@ fn name(text: &str) -> NodeName {
     NodeName::parse(text).unwrap()
 }
 
-/// A request with a certificate for this user, valid from this day for 100 days.
+/// A request with a certificate for this user. The certificate is valid for 100 days, starting on this day.
 fn issued(user: &str, begin: u64) -> Value {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -67,10 +67,10 @@ fn forbidden(_: &[Value]) -> (u16, Value) {
     (403, status)
 }
 
-/// The message about requests that were not evaluated.
+/// The message that some requests were not evaluated.
 const PARTIAL: &str = "the controller could not read all requests for kubernetes.io/kube-apiserver-client-kubelet, so more exempt names can have two valid certificates";
 
-/// A cluster whose requests can change.
+/// A cluster in which a test can change the requests.
 struct Cluster {
     requests: Arc<Mutex<Vec<Value>>>,
     answer: Arc<Mutex<Answer>>,

@@ -41,7 +41,7 @@ fn user(name: &str, groups: &[&str]) -> Value {
 }
 
 fn tenant() -> Value {
-    // A user cannot be a group, and a group cannot be a user.
+    // A user name does not match a group, and a group name does not match a user.
     user("operators", &["clusterctl"])
 }
 
@@ -272,12 +272,12 @@ fn refused_identity(user: &Value, object: &Value) -> Vec<String> {
     evaluated::refused(identities(&floor()).policy(), &given)
 }
 
-/// Revokes the present generation.
+/// Revokes the current generation.
 fn revoke(object: &mut Value) {
     object["spec"]["revoked"] = json!({"generation": 3, "at": "2026-11-22T12:00:00Z"});
 }
 
-/// Resets the present generation.
+/// Resets the current generation.
 fn reset(object: &mut Value) {
     object["metadata"]["annotations"][RESET] = json!("3");
 }

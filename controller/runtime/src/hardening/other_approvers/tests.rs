@@ -46,8 +46,8 @@ fn binding(name: &str, role: &str) -> Value {
     })
 }
 
-/// The approvers in a cluster with these requests, roles and bindings. If there are no roles, listing them is
-/// forbidden.
+/// The approvers in a cluster with these requests, roles and bindings. Without roles, the API server forbids the list
+/// of roles.
 async fn read_from(
     requests: Vec<Value>,
     roles: Option<Vec<Value>>,
@@ -56,7 +56,7 @@ async fn read_from(
     try_read_from(requests, roles, bindings).await.unwrap()
 }
 
-/// Like [`read_from`], with the error.
+/// Like [`read_from`]. Also returns the error.
 async fn try_read_from(
     requests: Vec<Value>,
     roles: Option<Vec<Value>>,
@@ -135,7 +135,7 @@ fn the_message_shows_whether_this_controller_signs_and_another_signer() {
     let mut found = OtherApprovers::default();
     found.note(&serde_json::from_value(signed).unwrap());
 
-    // Without an external signer, kube-controller-manager signs.
+    // Without an external signer, kube-controller-manager signs serving certificates.
     assert!(found.is_empty());
     let message = found.to_string();
     assert_eq!(
@@ -386,7 +386,7 @@ async fn large_roles_are_read_in_smaller_pages() {
         };
         let first = number("continue=");
         let next = (first + number("limit=")).min(ROLES);
-        // All roles together exceed the length limit for a page.
+        // Together, the roles exceed the length limit for a page.
         let role = |number: usize| {
             let mut role = role(&number.to_string(), &rule("signers", "approve", &[]));
             role["rules"][0]["resourceNames"] = json!(["x".repeat(1 << 19), "kubernetes.io/*"]);

@@ -42,7 +42,7 @@ fn the_labels_of_a_token_are_not_kept() {
 
 #[test]
 fn a_token_is_extended_after_half_of_its_lifetime() {
-    // TTL is six hours.
+    // The controller's token lifetime (TTL) is six hours.
     for (end, expected) in [
         (0, Some(16)),
         (11, Some(16)),
@@ -129,7 +129,7 @@ fn a_missing_token_is_read_with_backoff_up_to_once_a_day() {
         };
         waits.push((next.as_secs() - begin.as_secs()) / 60);
         let second = Duration::from_secs(1);
-        // The wall clock is set back, and then forward.
+        // The wall clock is first set back, and then set forward.
         for now in [at(0), at(1), Timestamp::MAX] {
             let before = next.saturating_sub(second);
             assert!(!missing.is_due(now, before, TTL) && missing.is_due(now, next, TTL));

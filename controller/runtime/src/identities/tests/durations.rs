@@ -19,7 +19,7 @@ const NODES: u32 = 1000;
 
 const CALL: Duration = Duration::from_millis(30);
 
-/// A record from a backup. Its node presented a later generation.
+/// A record from a backup. Its node has presented a certificate of a later generation.
 fn record(node: &str) -> Value {
     json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeIdentity",
@@ -61,7 +61,7 @@ fn page(query: &str, object: fn(&str) -> Value) -> Value {
     json!({"metadata": {"continue": next}, "items": items})
 }
 
-/// The response of a management cluster. If `are_lost` is set, it has no records.
+/// The response of a management cluster. If `are_lost` is set, the cluster does not contain any records.
 fn answer(are_lost: bool, path: &str, query: &str) -> Value {
     let resource = json!({
         "name": "machines", "kind": "Machine", "singularName": "", "namespaced": true, "verbs": ["get"],
@@ -131,7 +131,7 @@ async fn a_thousand_node_identities_are_restored_in_the_documented_time() {
         let (changed, calls, took) = recovered(are_lost).await;
 
         assert_eq!(changed, 1000, "{are_lost}");
-        // The other calls read the objects.
+        // The other calls read objects.
         let reads = calls - calls_of_node * NODES;
         assert!((1..=10).contains(&reads), "{are_lost}: {calls} calls");
         assert!(took >= CALL * calls, "{are_lost}: {took:?}");

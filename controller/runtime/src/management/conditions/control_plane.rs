@@ -77,7 +77,7 @@ mod tests {
         }
     }
 
-    /// The status, reason and message of the condition for this control plane, if the cluster has this status.
+    /// The status, the reason and the message of the condition, for this control plane and this status of the cluster.
     fn said(
         status: &mut KubeletAuthenticationStatus,
         control_plane: Option<&str>,

@@ -23,7 +23,7 @@ mod signing;
 mod unchanged;
 mod unreadable;
 
-/// All inputs of a service. They are initially valid.
+/// All inputs of a service. Each input is valid until a test changes it.
 struct World {
     authentication: KubeletAuthentication,
     sources: Sources,
@@ -53,7 +53,7 @@ fn secret(values: &[(&str, String)]) -> Observed<Arc<Secret>> {
     }))
 }
 
-/// A CA: its certificate and its key.
+/// A CA: the certificate and the key.
 fn ca() -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();
@@ -307,7 +307,8 @@ fn address_ranges_are_read() {
     assert_eq!(service.configuration.serving_address_ranges, expected);
 }
 
-/// Such a cluster is not served. Otherwise, only the other ranges, or no range, would limit its addresses.
+/// The controller must not serve such a cluster. Otherwise, only the other ranges, or no range, would limit the
+/// addresses.
 #[test]
 fn an_invalid_address_range_is_reported_at_every_position() {
     for text in [

@@ -27,8 +27,8 @@ fn wanted(attestor: &str) -> Wanted {
     }
 }
 
-/// The wait in seconds before a step for `next`, after this number of steps for `aws`. The last step ended with this
-/// result.
+/// The wait in seconds before the next step for `next`, after this number of steps for `aws`, the last of which ended
+/// with this result.
 fn wait(outcome: Outcome, tries: u32, next: &str) -> u64 {
     let at = Instant::now();
     let last = Last {
@@ -181,7 +181,7 @@ async fn searches_are_a_second_apart_even_if_steps_are_due() {
     let mut schedule = Schedule::new(Instant::now());
     let begin = Instant::now();
     let mut searches = 0;
-    // The attestors of 1,000 Clusters change constantly, and each step takes a few milliseconds.
+    // The attestors of 1,000 Clusters change constantly. Each step takes a few milliseconds.
     while begin.elapsed() < Duration::from_mins(1) {
         let now = Instant::now();
         let attestor = now.duration_since(begin).as_millis().to_string();

@@ -6,12 +6,12 @@ use crate::management::served_kind::ServedKind;
 use crate::management::status_writer::RATE;
 use crate::metrics::Metrics;
 
-/// The time after which a kind that was not served is looked up again.
+/// The time after which the controller looks up a kind again that was not served.
 const NOT_SERVED: Duration = Duration::from_secs(30);
 
 const PATCH: &str = "v1beta1/namespaces/team-a/rackclusters/prod-1/status";
 
-/// An infrastructure kind, and the writer for the `InfraCluster` of one Cluster.
+/// An infrastructure kind, and the object that writes to the `InfraCluster` of one Cluster.
 fn rack(fields: &[&'static str]) -> (ServedKind, InfraCluster) {
     let (kind, writer) = racks(fields);
     (kind, writer())
@@ -71,7 +71,7 @@ async fn signers_are_written_when_the_infrastructure_version_is_served_again() {
         (vec![PATCH.to_owned()], lookups + 1)
     );
 
-    // A successful write is not repeated.
+    // A successful write must not be repeated.
     write(&mut writer, "example.com/b").await;
     assert_eq!(kind.patches(), [""; 0]);
 }
@@ -96,7 +96,7 @@ async fn the_definition_of_a_kind_is_read_once_for_many_clusters() {
     }
 
     assert_eq!((kind.patches().len(), kind.definitions()), (100, 1));
-    // The definition might have changed.
+    // The definition can have changed since then.
     advance(DEFINITION_KEPT).await;
     write(&mut writer(), "example.com/a").await;
     assert_eq!((kind.patches().len(), kind.definitions()), (1, 2));

@@ -195,7 +195,7 @@ fn memory_for(objects: usize) -> KeptMemory {
     KeptMemory::new(KeptLimit::new(objects * STEP))
 }
 
-/// Adds objects that were created at these times. Returns the number of kept objects.
+/// Adds objects with these creation times. Returns the number of objects that are kept.
 fn put_all(memory: &mut KeptMemory, namespace: &str, created: impl Iterator<Item = i64>) -> usize {
     let puts = created.map(|second| memory.put(&key(namespace, second), &object(second, 0)));
     puts.filter(|put| put.is_kept).count()
@@ -216,7 +216,7 @@ fn the_oldest_objects_of_a_namespace_are_kept_within_its_memory() {
     assert_eq!(put.displaced, [key("a", 7)]);
     assert!(put.is_kept && memory.has_left_out(&key("a", 7)));
 
-    // An object that grows displaces younger objects, but not older objects.
+    // An object that becomes larger displaces younger objects, but not older objects.
     let put = memory.put(&key("a", 6), &object(6, STEP));
     assert!(!put.is_kept && put.displaced.is_empty());
     let put = memory.put(&key("a", -1), &object(-1, STEP));

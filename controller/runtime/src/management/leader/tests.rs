@@ -13,10 +13,10 @@ use super::*;
 use crate::client::ClusterAccess;
 use crate::metrics::Format;
 
-/// The default time between the write and its response. The API server stores the write at the beginning of this time.
+/// The default delay between a write and its response. The API server stores the write at the beginning of this delay.
 const ANSWER: Duration = Duration::from_millis(100);
 
-/// A Lease in memory, with Kubernetes' preconditions.
+/// A Lease in memory that enforces Kubernetes' preconditions for writes.
 #[derive(Debug, Clone, Default)]
 struct Memory(Arc<Mutex<State>>);
 
@@ -205,7 +205,7 @@ async fn the_renewal_time_of_a_lease_is_when_its_write_was_sent() {
 
     term.held().await;
 
-    // Only one renewal was sent, after one pause, and the other replicas observed it.
+    // The leader has sent only one renewal, after one pause, and the other replicas have observed it.
     assert_eq!(
         begun.elapsed().as_secs(),
         (RETRY + RENEW_DEADLINE).as_secs()
@@ -355,7 +355,7 @@ async fn a_lease_with_a_canceled_renewal_is_released_immediately() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_with_a_canceled_renewal_has_its_next_holder_within_a_second() {
-    // The calls of the replicas can have any time offset from each other.
+    // The times of the replicas' calls can have any offset from each other.
     for offset in (0..40).map(|number| number * ANSWER / 4) {
         let leases = Memory::default();
         let (first, second) = (candidate(&leases, "a"), candidate(&leases, "b"));

@@ -33,7 +33,7 @@ fn cluster() -> Cluster {
     }
 }
 
-/// Settings with an invalid audience, with an invalid combination, and with an invalid range.
+/// Settings with an invalid audience, settings with an invalid combination, and settings with an invalid range.
 fn invalid_specs() -> [KubeletAuthenticationSpec; 3] {
     let mut audience = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
     audience.audiences = vec!["a b".to_owned()];
@@ -44,7 +44,7 @@ fn invalid_specs() -> [KubeletAuthenticationSpec; 3] {
     [audience, combination, range]
 }
 
-/// The number of examples. Each reason has one.
+/// The number of examples. Each reason has one example.
 const REASONS: usize = 19;
 
 /// The number of the example for this reason. The match has no default arm, so each new reason requires an example.
@@ -251,7 +251,7 @@ fn a_ca_fault_in_the_condition_ends_with_a_valid_ca_that_has_its_key() {
     let phase = ClusterPhase::Stopped(refused(CaRefused::NoCertificate));
     let (explained, reported) = after(phase, CaSecret::Present(&without_key));
     assert_eq!(explained, reported);
-    // Other reasons remain.
+    // All other reasons remain.
     let phase = ClusterPhase::Stopped(NotReady::SharedCa(None));
     let (explained, reported) = after(phase, CaSecret::Present(&valid));
     assert_eq!(explained, reported);

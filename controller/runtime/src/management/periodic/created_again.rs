@@ -283,7 +283,8 @@ mod tests {
         assert!(!revocations.is_read());
     }
 
-    /// The `has_records` argument for a Cluster whose first workload cluster is known. It must not be called.
+    /// The `has_records` argument for a Cluster whose first workload cluster is already known. The code must not call
+    /// it.
     fn unneeded() -> impl Future<Output = Result<bool, CallError>> {
         lazy(|_| -> Result<bool, CallError> { panic!("the records were read") })
     }

@@ -25,7 +25,7 @@ use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::turns::FairRate;
 
-/// The periodic work of a cluster whose API servers are unavailable.
+/// The periodic tasks for a cluster whose API servers are unavailable.
 fn periodic() -> PeriodicTasks {
     let access = ClusterAccess::in_memory(|_| async {
         let away = Response::builder().status(503);
@@ -300,7 +300,8 @@ async fn an_unset_mode_never_ends_enforcement_when_attestors_change() {
     assert_eq!(periodic.context.enforcement.state(), EnforcementState::Off);
 }
 
-/// An API server that contains every bootstrap token, each of which expires soon. It collects the changed Secrets.
+/// An API server that contains every bootstrap token, each of which expires soon. The API server records the changed
+/// Secrets.
 fn with_tokens(changed: &Arc<Mutex<Vec<String>>>) -> ClusterAccess {
     with_tokens_until("1970-01-01T00:00:00Z", changed)
 }
@@ -339,7 +340,7 @@ async fn an_unreadable_config_does_not_delay_the_tokens_of_other_machines() {
 
     let cases: [(_, &[&str]); 2] = [
         (EnforcementState::On, &["joined", "joins1"]),
-        // The token of a Machine without a Node stays, because Cluster API extends it.
+        // The token of a Machine without a Node is not deleted, because Cluster API extends it.
         (EnforcementState::Off, &["joined", "joins1", "joined"]),
     ];
     for (state, expected) in cases {
@@ -359,7 +360,7 @@ async fn no_token_is_extended_before_attestation_is_enforced() {
     let cases: [(_, _, &[&str]); 4] = [
         (Unknown, true, &[]),
         (Off, true, &[]),
-        // The controller could not write the policy that restricts tokens.
+        // The controller was not able to write the policy that restricts tokens.
         (On, false, &[]),
         (On, true, &["joined", "joins1"]),
     ];

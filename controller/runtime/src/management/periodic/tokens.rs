@@ -221,7 +221,7 @@ mod tests {
         let unnamed = |machine: &mut TokenMachine| machine.provider_id = None;
         let no_records: [fn(&mut TokenMachine); 2] = [other, unnamed];
         for no_record in no_records {
-            // The Node joined without a record, using a certificate from a built-in Kubernetes signer.
+            // The Node joined without a record, with a certificate from a built-in Kubernetes signer.
             assert!(found(|_| {}, no_record).is_empty());
             let without_node = |machine: &mut TokenMachine| {
                 no_record(machine);

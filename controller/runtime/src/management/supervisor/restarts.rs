@@ -45,7 +45,7 @@ mod tests {
 
     use super::*;
 
-    /// The delay after a panic at `now`.
+    /// The delay after a panic that occurs at `now`.
     fn wait(restarts: &mut Restarts, now: Instant) -> Duration {
         restarts.after_panic(now);
         assert!(restarts.is_resting(now));

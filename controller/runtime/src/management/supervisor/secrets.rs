@@ -234,7 +234,8 @@ mod tests {
         let used = |access: WorkloadAccess| states.each_ref().map(|own| access.is_own(own));
 
         assert_eq!(used(ClusterApi), [false; 4]);
-        // An unknown or unreadable own kubeconfig does not select an administrator's credential.
+        // If the controller's own kubeconfig is unknown or cannot be read, the controller must not use an
+        // administrator's credential.
         assert_eq!(used(PreferOwn), [true, false, true, true]);
         assert_eq!(used(Own), [true; 4]);
     }

@@ -79,7 +79,7 @@ fn selects(filter: Option<&str>, cluster: &Observed<Cluster>, label: Option<&str
 fn the_label_of_the_authentication_is_used_only_without_a_cluster() {
     let blue = Some("blue");
     for label in [None, blue, Some("green"), Some("")] {
-        // The Cluster has not been read yet, or belongs to another controller.
+        // The Cluster has not been read yet, or belongs to a different controller.
         assert!(!selects(blue, &Observed::Unknown, label), "{label:?}");
         assert_eq!(selects(blue, &Observed::Absent, label), label == blue);
         for cluster in [Observed::Unknown, Observed::Absent] {
@@ -94,8 +94,8 @@ const CLUSTERS: usize = 200;
 /// The time that the API server needs to list a Secret.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// The time at which all `KubeletAuthentication`s change. It is later than the shortest time between two writes of a
-/// status, and Secrets are still being listed.
+/// The time at which all `KubeletAuthentication`s change. At this time, a second write of a status is permitted, and
+/// lists of Secrets are still in progress.
 const CHANGE: Duration = Duration::from_millis(2500);
 
 fn authentication(number: usize, generation: i64) -> Value {
@@ -325,7 +325,7 @@ async fn a_cluster_beyond_the_limit_of_its_namespace_is_not_served() {
     }
 }
 
-/// The last generation of an object that changes every 10 ms, for ten seconds.
+/// The last generation that the controller reports for an object that changes every 10 ms, for ten seconds.
 const LAST: i64 = 1000;
 
 /// Like [`answer`], with one `KubeletAuthentication` that changes constantly.

@@ -27,7 +27,7 @@ fn day(number: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(number * DAY)
 }
 
-/// A token that is valid from the first day to the second.
+/// A token that is valid from the first of these days to the second.
 fn token(account: &str, issued: u64, expires: u64) -> String {
     token_of(&json!({"sub": account, "iat": issued * DAY, "exp": expires * DAY}))
 }
@@ -203,7 +203,7 @@ async fn a_renewal_that_ends_at_any_call_is_repeated_with_the_current_token() {
         assert_eq!(world.renew(&kubeconfig, due).await, None);
         assert_eq!(world.calls(), calls);
 
-        // The next attempt waits, and the warning starts when half of the lifetime has passed.
+        // The next attempt waits. The warning begins after half of the lifetime.
         let warning = world.renew(&kubeconfig, late).await.unwrap();
         assert_eq!(world.calls(), calls);
         assert!(
@@ -241,7 +241,7 @@ async fn a_renewal_of_a_short_token_is_repeated_in_a_twelfth_of_its_life() {
 
 #[tokio::test(start_paused = true)]
 async fn tokens_with_short_lives_cause_one_write_in_30_seconds() {
-    // Each token is due for renewal when it is issued.
+    // Each new token is due for renewal when it is issued.
     let short = |end: u64| token_of(&json!({"sub": ACCOUNT, "iat": end - 12, "exp": end}));
     let now = UNIX_EPOCH + Duration::from_secs(995);
     let granted = || vec![granted(&short(1_001)), granted(&short(1_002))];

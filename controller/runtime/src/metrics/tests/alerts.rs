@@ -1,4 +1,4 @@
-//! Tests of the label values in the alerts, in the tests of the alerts, and on the dashboard.
+//! Tests of label values: in the alerts, in the tests of the alerts, and on the dashboard.
 
 use kubelet_attestation::page_url;
 use node_attestation_core::crd::conditions;
@@ -34,7 +34,7 @@ fn uses(text: &str) -> BTreeSet<Use> {
     let selector = Regex::new(r"(node_attestation_\w+)\{([^}]*)\}").unwrap();
     let matcher = Regex::new(r#"(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)""#).unwrap();
     let mut uses = BTreeSet::new();
-    // Quotes are escaped in JSON.
+    // In JSON, quotes are escaped.
     for selector in selector.captures_iter(&text.replace("\\\"", "\"")) {
         for matcher in matcher.captures_iter(&selector[2]) {
             let is_pattern = matcher[2].ends_with('~');
@@ -163,7 +163,7 @@ fn the_alert_about_copies_has_the_reasons_with_separate_series() {
 async fn the_alerts_and_the_dashboard_use_only_existing_label_values() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
-    // A test in the controller compares the page with the reasons in the code.
+    // A separate test compares the page with the reasons in the code.
     let reasons = read("docs/reasons.md");
     let written = written();
     for file in ["alerts.yaml", "alerts-test.yaml", "dashboard.json"] {

@@ -1,4 +1,4 @@
-//! Tests of a crash after every single write to the records and the request, and of the recovery by a second
+//! Tests of a crash after each single write to the records and to the request, and of the recovery by a second
 //! controller.
 
 use std::panic::AssertUnwindSafe;
@@ -119,7 +119,7 @@ impl RequestStore for Mortal<MemoryStore> {
 
 /// The state before the request.
 struct Story {
-    /// The previous holder of the name, and the name.
+    /// The previous holder of the name, together with the name.
     held: Option<(&'static str, &'static str)>,
     request: fn() -> CertificateSigningRequest,
     /// The number of writes, excluding the Event.

@@ -50,7 +50,7 @@ impl<T: ?Sized> Away<T> {
 #[async_trait::async_trait]
 impl Records for Away<MemoryRecords> {
     async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
-        // After a watch fails, the last known objects are used.
+        // If a watch has failed, the controller uses the last known objects.
         self.inner.known(name).await
     }
 
@@ -151,7 +151,7 @@ fn too_many_requests() -> CallError {
     CallError::Refused(status.with_code(429).boxed())
 }
 
-/// The duration of the outage of each component.
+/// The duration of each component's outage.
 #[derive(Default)]
 struct Outage {
     records: Duration,
@@ -160,7 +160,8 @@ struct Outage {
     store: Duration,
 }
 
-/// Tries once per minute. Returns the number of minutes until success. No attempt writes anything before that.
+/// Tries once per minute, and returns the number of minutes until an attempt succeeds. Failed attempts must not write
+/// anything.
 async fn minutes_until_issued(outage: Outage) -> u32 {
     let begun = Instant::now();
     let parts = Parts::default();

@@ -19,8 +19,8 @@ use super::{
 use crate::csr_writer::testing::MemoryStore;
 use crate::pipeline::*;
 
-/// The numbers of those attempts, out of 40, that create an Event on the Machine about a waiting request, and the last
-/// Event.
+/// Out of 40 attempts, the numbers of the attempts that create an Event on the Machine about a waiting request. Also
+/// returns the last Event.
 async fn told_of(context: Context) -> (Vec<u32>, Option<Event>) {
     let store = Arc::new(MemoryStore::new(filed_at(now(), valid())));
     let (events, mut next) = Events::collected();
@@ -128,7 +128,7 @@ async fn a_built_in_request_never_fails_while_the_enforcement_is_unknown() {
         enforcement: Enforcement::new(EnforcementState::Unknown),
         ..cluster()
     };
-    // The built-in approver, which might be responsible for the request, approved it.
+    // The built-in approver, which can be responsible for the request, has approved it.
     let approved = approved_by_hand(filed_at(now(), stock()));
     for request in [filed_at(now(), stock()), approved] {
         let store = Arc::new(MemoryStore::new(request));

@@ -4,7 +4,8 @@ use super::super::tests::{csr, csr_by};
 use super::super::{MAX_ID_LEN, MAX_NAME_LEN, Room, SHARE, Share};
 use super::*;
 
-/// The maximum memory for the requests in one cluster, if no other cluster needs it: 20 such clusters fit into 400 MiB.
+/// The maximum memory for one cluster's requests, if no other cluster needs the memory. 20 such clusters fit into 400
+/// MiB.
 const MOST: usize = 20 * 1024 * 1024;
 
 #[tokio::test(start_paused = true)]
@@ -12,7 +13,7 @@ async fn an_endless_list_of_requests_uses_bounded_memory() {
     let mut queue = Queue::default();
 
     for number in 0..MAX_ENTRIES + 20 {
-        // The texts have the same length as a Kubernetes UID and a node name.
+        // The strings have the same lengths as a Kubernetes UID and a node name.
         let (uid, node) = (format!("{number:0>36}"), format!("{number:0>43}"));
         queue.sees(csr_by(&format!("system:node:{node}"), &uid));
     }
@@ -69,7 +70,7 @@ async fn deleted_requests_release_their_memory() {
     flood(&mut queue, MAX_ENTRIES);
     assert_eq!(queue.entries.len(), MAX_ENTRIES);
     let now = Instant::now();
-    // Fewer requesters than budgets.
+    // There are fewer requesters than budgets.
     for _ in 0..MAX_ENTRIES / 2 {
         let work = queue.next(now).unwrap();
         queue.retry(&work.uid, now);

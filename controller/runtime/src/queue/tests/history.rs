@@ -18,7 +18,7 @@ const OBJECTS: usize = 8;
 /// The requesters of the objects. A node has a smaller budget than a token.
 const REQUESTERS: [&str; 3] = ["system:node:a", "system:node:b", "system:bootstrap:c"];
 
-/// The size of a large request. Four such requests in progress reach the limit.
+/// The size of a large request. If four such requests are in progress, the limit is reached.
 const LARGE: usize = 512 * 1024;
 
 /// The memory for requests that wait or are in progress.
@@ -35,7 +35,7 @@ enum Event {
         is_large: bool,
     },
     Deleted(usize),
-    /// A list that contains some of the objects.
+    /// A list that contains only some of the objects.
     Listed([bool; OBJECTS]),
     Next,
     Ended(Index, End),

@@ -11,13 +11,13 @@ const FEW: usize = 500;
 const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
 
-/// The cluster at the end of a controller outage, and the controller, which has listed the requests.
+/// The cluster at the end of a controller outage, and the restarted controller, which has listed the requests.
 async fn after_outage(outage: Duration) -> (World, Option<Controller>) {
     after(Away::Controller, outage, NODES, Duration::ZERO).await
 }
 
-/// Returns the same cluster, after an outage of this component. This number of nodes renewed within one day, which
-/// ended this long before the outage.
+/// Returns the same cluster, after an outage of this component. The cluster has this many nodes. They renewed within
+/// one day, which ended this long before the outage.
 async fn after(
     away: Away,
     outage: Duration,
@@ -32,7 +32,7 @@ async fn after(
     (world, Some(controller))
 }
 
-/// The number of nodes without a certificate that was issued after the outage.
+/// The number of nodes that do not have a certificate from the time after the outage.
 fn not_renewed(world: &World, outage: Duration) -> usize {
     let old = |node: &&Node| node.validity.issued() < at(outage);
     world.nodes.iter().filter(old).count()
@@ -79,8 +79,8 @@ async fn a_day_without_a_controller_delays_renewals_and_loses_no_node() {
     assert_eq!((world.undecided, world.in_vain), (0, 0));
 }
 
-/// Asserts that no node has a certificate after this outage, and that each node gets one within an hour after its token
-/// is recreated.
+/// Asserts that no node has a certificate after this outage, and that each node gets a certificate within one hour
+/// after its token is recreated.
 async fn ends_certificates_and_tokens(away: Away, outage: Duration) {
     let (mut world, mut controller) = after(away, outage, FEW, Duration::ZERO).await;
     assert_eq!(world.certificates(outage), 0);
@@ -120,7 +120,7 @@ async fn an_api_server_outage_of_up_to_five_days_loses_no_node() {
         assert_eq!(world.certificates(outage), FEW, "{outage:?}");
         assert_eq!(world.last, 0, "{outage:?}");
 
-        // All due requests have been answered, while the other requests wait until they are due.
+        // The controller has answered all due requests. The other requests wait until they are due.
         world.until(outage + DAY + 5 * HOUR, &mut controller).await;
 
         assert_eq!(not_renewed(&world, outage), 0, "{outage:?}");
@@ -155,7 +155,7 @@ async fn requests_pending_in_an_api_server_outage_are_decided_or_recreated() {
 
 #[tokio::test(start_paused = true)]
 async fn certificates_expired_in_an_outage_are_replaced_while_tokens_last() {
-    // These certificates were not renewed for another reason. They expire during the day of the outage.
+    // These certificates were not renewed for a different reason: they expire on the day of the outage.
     let ago = LIFETIME.saturating_sub(DAY);
     for (outage, is_back) in [(2 * HOUR, true), (DAY, false)] {
         let (mut world, mut controller) = after(Away::ApiServer, outage, FEW, ago).await;

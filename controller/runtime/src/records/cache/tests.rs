@@ -283,7 +283,7 @@ fn a_uid_with_too_many_records_waits() {
     assert!(error.contains(expected), "{error}");
 }
 
-/// An object in the cache for the cluster `prod-1` whose spec contains the name of another cluster.
+/// An object in the cache for the cluster `prod-1`. The spec of the object contains the name of a different cluster.
 fn of_another(version: usize) -> Lenient<NodeIdentity> {
     let record = stored("m1", 1, None).record;
     let spec = object::spec(&record, "other").unwrap();
@@ -311,6 +311,6 @@ async fn many_versions_of_an_unreadable_record_are_logged_100_times() {
 
     tokio::time::advance(Duration::from_mins(1)).await;
     drop(entry(&of_another(10_000), "prod-1", &mut skipped));
-    // Each version with a log line was logged once. The other versions were omitted twice.
+    // Each version that has a log line was logged once. The other versions were omitted twice.
     assert_eq!(log.count(&["left_out=19800"]), 1);
 }

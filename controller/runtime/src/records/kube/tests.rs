@@ -28,7 +28,7 @@ use crate::records::RecordsWatch;
 
 enum Answer {
     Json(u16, Value),
-    /// A watch that receives the sent events.
+    /// A watch that receives the events that a test sends.
     Open(UnboundedReceiver<Value>),
     Never,
 }
@@ -402,7 +402,7 @@ async fn one_watch_has_the_records_of_many_clusters() {
 }
 
 /// A management cluster with records that have these names and owners, and the write calls with their bodies. Each
-/// write to the record `prod-1.busy` is a conflict, and the record `prod-1.invalid` cannot be written.
+/// write to the record `prod-1.busy` causes a conflict, and writes to the record `prod-1.invalid` are rejected.
 fn with_records(
     records: Vec<(&'static str, Option<Value>)>,
 ) -> (Client, Arc<Unshared<Vec<Value>>>) {

@@ -131,7 +131,7 @@ async fn a_list_that_recovers_records_changes_only_dropped_ones() {
     }
     begin_list(&mut watching).await;
 
-    // The list started before both changes.
+    // The list started before both changes were made.
     caches.apply(Event::Delete(unreadable("c", "r3")), &mut watching);
     caches.apply(Event::Apply(unreadable("c1", "r2")), &mut watching);
     let page = [("c2", "r2"), ("c3", "r3"), ("c4", "r4")];

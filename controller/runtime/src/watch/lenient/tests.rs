@@ -113,7 +113,7 @@ fn hostile_to_types(object: &Value) -> Vec<(&'static str, Value)> {
     shapes
 }
 
-/// The names from a list and, if the list has a version for each name, from a watch.
+/// The names from a list. If the list has a version for each name, also the names from a watch.
 async fn watched<K>(api: Api<K>, versioned: bool) -> [BTreeSet<String>; 2]
 where
     K: Resource<DynamicType: Clone + Debug> + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -344,7 +344,7 @@ fn metadata(namespace: &str, uid: u32) -> ObjectMeta {
     }
 }
 
-/// Whether this object is logged.
+/// Whether the client logs this object.
 fn is_logged(skipped: &mut Skipped, metadata: &ObjectMeta) -> bool {
     skipped
         .take(metadata)
@@ -363,7 +363,7 @@ async fn the_next_log_line_contains_the_number_of_omitted_objects() {
     assert_eq!(taken.unwrap().1, Some(7));
 }
 
-/// A tenant's API server returns the namespace of another tenant.
+/// The API server of a tenant returns an object in another tenant's namespace.
 #[tokio::test(start_paused = true)]
 async fn unreadable_objects_of_tenants_do_not_displace_other_log_lines() {
     let own = ClusterLines::of(&crate::object_key::ObjectKey::new("own", "prod-1"));

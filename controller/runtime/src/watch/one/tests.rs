@@ -162,7 +162,7 @@ fn good(name: &str) -> Value {
     object
 }
 
-/// The names of the rows that were tried.
+/// The names of the rows that the test has tried.
 #[derive(Default)]
 struct Tried(Vec<&'static str>);
 
@@ -199,7 +199,7 @@ impl KindTable for Tried {
                 assert!(object.is_ok(), "{name}: unread in {place}: {object:?}");
             }
         }
-        // A single object is read completely. Its length has a limit that no stored object can reach.
+        // A single object is read completely. The limit on its length is so high that no stored object can reach it.
         let mut oversized = good.clone();
         oversized["metadata"]["unread"] = long_text();
         oversized["status"]["unread"] = many_values();

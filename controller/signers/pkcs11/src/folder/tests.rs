@@ -19,7 +19,7 @@ fn files<const N: usize>(files: [(&str, &[u8]); N]) -> Files {
         .collect()
 }
 
-/// The changes, as text.
+/// The changes in text form.
 fn changed(folder: &mut Folder, files: Files) -> Vec<String> {
     let events = folder.update(files).into_iter();
     let events = events.map(|event| match event {
@@ -102,7 +102,7 @@ fn a_second_file_for_a_cluster_is_refused_until_the_first_ends() {
 #[test]
 fn a_ca_in_use_keeps_its_cluster_if_its_file_changes() {
     let [one, renewed, second] = ["t/one"; 3].map(|cluster| file(cluster, &new_ca()));
-    // At the same time, the file of another CA changes its Cluster.
+    // At the same time, the file of another CA gets a different Cluster.
     let [other, moved] = ["t/other", "t/one"].map(|cluster| file(cluster, &new_ca()));
     let refused = "is already the file for Cluster t/one";
     let mut folder = Folder::default();

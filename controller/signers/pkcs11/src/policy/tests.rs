@@ -1,4 +1,4 @@
-//! Tests of a node certificate with one change.
+//! Tests of a valid node certificate with one change.
 
 use rcgen::{
     BasicConstraints as RcgenConstraints, CertificateParams, CustomExtension, DistinguishedName,
@@ -53,7 +53,7 @@ fn uid() -> DnType {
     DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2])
 }
 
-/// A client's certificate.
+/// The certificate of a client.
 pub(crate) fn valid() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = named(&[
@@ -278,7 +278,7 @@ fn a_certificate_that_outlives_its_ca_is_refused() {
     assert_eq!(later, Err(Refused("it expires after its CA")));
 }
 
-/// The result for this certificate after bytes that occur once have been replaced.
+/// The result for this certificate after some bytes, which occur exactly once, have been replaced.
 fn checked_after(params: &CertificateParams, from: &[u8], to: &[u8]) -> Option<&'static str> {
     let ca = ca("ca");
     let mut message = to_be_signed(params, &ca);

@@ -47,8 +47,8 @@ fn logged(word: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// A token that reports the key in each signature call, and waits before it responds. The token responds to a health
-/// check immediately, unless the check also hangs.
+/// A token that reports the key in each call for a signature, and waits before it responds. The token responds to a
+/// health check immediately, unless the check also hangs.
 pub(crate) struct Hanging {
     asked: mpsc::UnboundedSender<String>,
     may_answer: Mutex<mpsc::UnboundedReceiver<()>>,
@@ -111,8 +111,8 @@ const ONE_CALL: Calls = Calls {
     of_ca: 1,
 };
 
-/// The deadline for a call to the token. Without a deadline, a test of a service that does not make a call would never
-/// end.
+/// The deadline for a call to the token. Without a deadline, a test would never end if the service does not make the
+/// call.
 const ASKED_WITHIN: Duration = Duration::from_mins(1);
 
 fn world() -> World {
@@ -205,7 +205,7 @@ impl World {
         keys
     }
 
-    /// Requests a signature from the token, and abandons the call, as it happens at a deadline.
+    /// Requests a signature, and abandons the call while the token works, as a caller does at its deadline.
     async fn abandon(&mut self) {
         let call = self.call(0);
         self.asked().await;
@@ -232,7 +232,7 @@ impl World {
         self.first().turns.one_is_free().await;
     }
 
-    /// The number of free turns for other CAs in the first CA's namespace.
+    /// The number of turns in the first CA's namespace that are free for other CAs.
     fn free_turns(&self) -> usize {
         let first = self.first();
         let namespace = &first.authority.cluster.namespace;
@@ -273,7 +273,7 @@ async fn a_call_is_refused_immediately_while_abandoned_calls_hang() {
     assert_eq!(world.sign().await.unwrap(), [1]);
 }
 
-/// One CA has twice as many hanging calls as the token can run concurrently, and another CA has one call.
+/// One CA has twice as many hanging calls as the token can run concurrently. Another CA has one call.
 #[tokio::test]
 async fn a_hanging_ca_key_does_not_block_another_ca() {
     let calls = Calls {

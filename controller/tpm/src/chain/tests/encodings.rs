@@ -1,4 +1,4 @@
-//! Tests with certificates in unusual encodings, which vendors have signed.
+//! Tests with unusual encodings of certificates that vendors have signed.
 
 use kubelet_authenticator_test_support::ek_ca::vendors::{self, Issued};
 

@@ -1,18 +1,18 @@
-//! Tests with authorities between an endorsement key and the required authority: a valid chain with one change.
+//! Tests with CAs between an endorsement key and the required CA: a valid chain with one change.
 
 use kubelet_attestation::version::EvidenceVersion;
 use kubelet_authenticator_test_support::ek_ca::Flaw;
 
 use super::*;
 
-/// The number of authorities below the root.
+/// The number of CAs below the root.
 const COUNT: usize = 3;
 
 fn maker(count: usize) -> EkCa {
     EkCa::with_intermediates("a maker", Intermediates::Good(count))
 }
 
-/// The result for a certificate from `maker` with these intermediates, if the root of `maker` is required.
+/// The result for a certificate from `maker` with these intermediates, if the policy requires the root of `maker`.
 fn decided(maker: &EkCa, intermediates: &[Vec<u8>]) -> Result<(), TpmDenial> {
     required(maker.root_pem(), maker, intermediates)
 }
@@ -31,14 +31,14 @@ fn issuer_unfit(name: &str, detail: &str) -> Result<(), TpmDenial> {
     Err(TpmDenial::EndorsementCertificateIssuerUnfit(detail))
 }
 
-/// The denial that the authority with this number causes.
+/// The denial that the CA with this number causes.
 fn number_unfit(number: usize, detail: &str) -> Result<(), TpmDenial> {
     issuer_unfit(&format!("a maker intermediate {number}"), detail)
 }
 
 const DID_NOT: &str = "the signature (ecdsa-with-SHA256) does not match its key";
 
-/// The index among the intermediates of the authority with this number. The root is 0.
+/// The index of the CA with this number among the intermediates. The root has the number 0.
 fn place(number: usize) -> usize {
     COUNT - number
 }
@@ -85,7 +85,7 @@ fn a_chain_with_a_missing_certificate_is_denied() {
         let mut chain = maker.intermediates().to_vec();
         chain.remove(missing);
         assert_eq!(reason(decided(&maker, &chain)), untrusted(), "{missing}");
-        // A second copy of another authority does not replace the missing authority.
+        // A second copy of another CA does not replace the missing CA.
         chain.push(chain[0].clone());
         assert_eq!(reason(decided(&maker, &chain)), untrusted(), "{missing}");
     }
@@ -116,7 +116,7 @@ fn a_chain_from_a_different_ca_with_the_same_name_is_denied() {
             number_unfit(number, DID_NOT),
             "{number}"
         );
-        // An additional authority next to the correct one has no effect.
+        // An additional CA next to the correct CA has no effect.
         chain.push(maker.intermediates()[place(number)].clone());
         assert_eq!(decided(&maker, &chain), Ok(()), "{number}");
     }
@@ -160,7 +160,7 @@ fn a_stored_ca_that_signed_is_reported_before_a_listed_namesake() {
 
     let start = "\"CN=a maker intermediate 1\": its own certificate expired on 20";
     assert!(detail.starts_with(start), "{detail}");
-    // Neither of the CAs signed the certificate.
+    // Neither CA has signed the certificate.
     let other = EkCa::with_intermediates("a maker", Intermediates::Good(1));
     assert_eq!(
         reason(required(&listed, &maker, other.intermediates())),
@@ -176,7 +176,7 @@ fn a_chain_with_a_changed_signature_is_denied() {
         *chain[place(number)].last_mut().unwrap() ^= 1;
         let decided = decided(&maker, &chain);
         if number == 1 {
-            // The required authority is not among the intermediates.
+            // The required CA is not one of the intermediates.
             assert_eq!(reason(decided), untrusted());
         } else {
             assert_eq!(decided, number_unfit(number - 1, DID_NOT), "{number}");
@@ -257,7 +257,7 @@ fn a_chain_longer_than_its_path_length_limit_is_denied() {
 
 #[test]
 fn a_chain_with_a_duplicate_extension_is_denied() {
-    // The basic constraints are changed to a second key usage.
+    // The extension for basic constraints becomes a second key usage.
     let maker = maker(COUNT);
     let mut chain = maker.intermediates().to_vec();
     let constraints = [0x06, 0x03, 0x55, 0x1d, 0x13];
@@ -292,7 +292,7 @@ fn an_intermediate_with_trailing_bytes_is_denied() {
 
 #[test]
 fn an_endorsement_certificate_is_not_accepted_as_a_ca() {
-    // The certificate has the name of the authority, but its key is an endorsement key.
+    // The certificate has the name of the CA, but its key is an endorsement key.
     let maker = maker(1);
     let name = Some("a maker intermediate 1".to_owned());
     let contents = EkContents {
@@ -301,7 +301,7 @@ fn an_endorsement_certificate_is_not_accepted_as_a_ca() {
     };
     let leaf = maker.certify(&spki(Kind::P256), &contents);
 
-    // Regardless of its other properties, the certificate's holder is not allowed to issue certificates.
+    // Regardless of the certificate's other properties, its holder is not allowed to issue certificates.
     assert_eq!(
         decided(&maker, &[leaf]),
         number_unfit(1, "it has an unknown critical extension (2.5.29.17)")
@@ -325,7 +325,7 @@ fn the_enrollment_chain_is_checked_if_a_ca_is_required() {
     enrolment.intermediates = maker.intermediates().to_vec();
 
     case.challenge(&enrolment);
-    // If no certificate is required, certificates are ignored.
+    // If the policy does not require a certificate, the verifier ignores certificates.
     case.settings.endorsement_keys.require_ca.clear();
     enrolment.intermediates = vec![b"garbage".to_vec()];
     case.challenge(&enrolment);

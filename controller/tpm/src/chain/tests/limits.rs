@@ -1,4 +1,4 @@
-//! Tests of the limits on signature checks and on listed authorities.
+//! Tests of the limits on signature checks and on listed CAs.
 
 use kubelet_authenticator_test_support::ek_ca::{Flaw, vendors};
 use node_attestation_core::testing::pauses;
@@ -37,7 +37,7 @@ impl Authorities {
         decided.map_err(|not_accepted| not_accepted.denial)
     }
 
-    /// The expiry time that is the only reason for a denial.
+    /// The expiry time, if it is the only reason for a denial.
     pub(super) fn expired(
         &self,
         certificate: Option<&[u8]>,
@@ -71,7 +71,7 @@ fn assert_accepted(required: &[&str], maker: &EkCa, chain: &[Vec<u8>], checks: u
 
 #[test]
 fn a_request_causes_at_most_16_signature_checks() {
-    // For each certificate in the chain, the list contains four authorities with the name of its issuer and a different
+    // For each certificate in the chain, the list contains four CAs that have the name of its issuer, but a different
     // key.
     let maker = maker(LONGEST);
     let namesakes = [(); 4].map(|()| EkCa::with_intermediates("a maker", Intermediates::Good(5)));

@@ -6,7 +6,7 @@ use kubelet_authenticator_test_support::ek_ca::vendors::{
 
 use super::*;
 
-/// The result if these authorities are required, and the TPM stores this chain.
+/// The result if the policy requires these authorities, and the TPM stores this chain.
 fn decided(
     issued: &Issued,
     required: &[String],
@@ -19,12 +19,12 @@ fn decided(
     decided.map(|_| ())
 }
 
-/// The result if the signing authority is required.
+/// The result if the policy requires the signing authority.
 pub(super) fn by_issuer(issued: &Issued, kind: Kind) -> Result<(), TpmDenial> {
     decided(issued, &[issued.issuer_pem()], &[], kind)
 }
 
-/// The result if the root is required, and the TPM stores the authorities below it.
+/// The result if the policy requires the root, and the TPM stores the authorities below it.
 pub(super) fn by_root(issued: &Issued, kind: Kind) -> Result<(), TpmDenial> {
     decided(issued, &[issued.root_pem()], &issued.chain(), kind)
 }
@@ -85,7 +85,7 @@ fn a_ca_with_an_unsupported_key_is_refused() {
         "requireCA[0]: the key of \"CN=an Ed25519 CA\" is ed25519, and cannot verify signatures: RSA with 2048 to 8192 bits, \
          and ECDSA on P-256, P-384 and P-521, are supported"
     );
-    // The curve becomes secp256k1.
+    // The curve of the key becomes secp256k1.
     let of = |from: &[u8], to: &[u8], issued: &Issued| {
         let root = replaced_all(&issued.authorities[0], from, to);
         listed(&[&pem(&root)]).unwrap_err().to_string()
@@ -100,7 +100,7 @@ fn a_ca_with_an_unsupported_key_is_refused() {
         error.contains("is ECDSA on the curve 1.3.132.0.10, and can"),
         "{error}"
     );
-    // The point is not on its curve.
+    // The point is not on its key's curve.
     let error = of(
         &[0x2b, 0x81, 0x04, 0x00, 0x23],
         &[0x2b, 0x81, 0x04, 0x00, 0x22],
@@ -458,7 +458,7 @@ fn only_an_expired_certificate_of_the_machine_is_reported_as_the_reason() {
         // The certificate is valid in its last second.
         (later(), far, None),
         (later(), past, None),
-        // The policy itself shows when its authorities expire.
+        // The policy itself contains the expiry times of its authorities.
         (far, past, None),
         (far, far, None),
     ] {

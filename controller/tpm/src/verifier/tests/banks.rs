@@ -10,7 +10,7 @@ use super::quotes::qualifying_data;
 use super::*;
 use crate::fixture::REGISTERS;
 
-/// A register in this bank that the firmware has extended with a separator.
+/// The value of a register in this bank, after the firmware has extended it with a separator.
 const MEASURED: &str = "518923b0f955d08da077c96aaba522b9decede61c599cea6\
     c41889cfbea4ae4d50529d96fe4d1afdafb65e7f95bf23c4";
 

@@ -65,7 +65,7 @@ fn a_challenge_is_not_accepted_for_another_request() {
 
 #[test]
 fn an_opened_secret_is_not_accepted_for_another_request() {
-    // The machine requests a challenge from another cluster, opens it, and presents the response here.
+    // The machine requests a challenge from another cluster, opens it, and presents the response to this cluster.
     let here = Case::valid();
     for (what, elsewhere) in others() {
         let challenge = elsewhere.challenge(&GOOD.enrolment);
@@ -258,6 +258,6 @@ fn other_tasks_run_before_each_check_of_a_quote() {
     let (decided, pauses) = case.counted_by(&case.verifier(), Some(&response));
 
     assert!(decided.is_ok(), "{decided:?}");
-    // The checks of the signature and of the PCR values also wait for the checks of other tests.
+    // The signature check and the check of the PCR values also wait for the checks in other tests.
     assert!(pauses >= 2, "{pauses}");
 }

@@ -39,7 +39,7 @@ fn unmeasured_firmware_is_reported_and_denied_under_a_pcr_policy() {
     assert!(case.decide_by(&verifier, Some(&evidence)).is_ok());
 
     assert_eq!(findings(&verifier).unmeasured, Some(1));
-    // The policy does not need to contain a firmware register.
+    // A policy does not need to contain firmware registers.
     let state = [("12".to_owned(), "0".repeat(64))];
     case.settings.pcr_policy.allowed = vec![state.into()];
     assert_eq!(
@@ -181,7 +181,7 @@ fn an_expired_certificate_with_another_denial_is_not_reported() {
         ..good.clone()
     };
     assert!(!expiring(&not_valid_yet, &issued.certificate));
-    // Before the certificate check, no source confirms that the endorsement key belongs to the machine.
+    // Before the certificate check, no source has confirmed that the endorsement key belongs to the machine.
     let mut key_unknown = good;
     key_unknown.settings.endorsement_keys.allow_list.clear();
     assert!(!expiring(&key_unknown, &issued.certificate));

@@ -1,4 +1,4 @@
-//! Tests of machines that can be listed only by their host, and not by name.
+//! Tests of machines that a list can identify only by their host, and not by their name.
 
 use std::collections::BTreeMap;
 use std::sync::{OnceLock, Weak};
@@ -33,7 +33,7 @@ impl KeyLists for Lists {
     }
 }
 
-/// A list that is in this `ConfigMap`.
+/// A list of endorsement keys that is in this `ConfigMap`.
 fn list(name: &str, entries: &[(&str, &str)]) -> Arc<KeyList> {
     let owned = |&(key, value): &(&str, &str)| (key.to_owned(), value.to_owned());
     let entries: BTreeMap<_, _> = entries.iter().map(owned).collect();

@@ -1,4 +1,4 @@
-//! Keys with invalid properties.
+//! Tests of keys with invalid properties.
 
 use std::collections::BTreeMap;
 
@@ -116,7 +116,7 @@ fn a_tpm_does_not_open_the_secret_of_a_forged_software_key() {
         assert!(opened.unwrap_err().contains("0x1DF"));
     }
 
-    // Therefore, the key can sign arbitrary data, but the machine does not have the secret.
+    // Because of this fault, the key can sign any data. However, the attacker does not have the secret.
     let registers: BTreeMap<u8, &[u8]> = GOOD.response.quote.registers.iter().collect();
     let qualifying = case.qualifying(&challenge, &[7; 32]);
     let attest = forged_quote(&enrolment.keys.attestation, &qualifying, &registers);
@@ -224,7 +224,7 @@ fn a_public_area_with_trailing_bytes_is_denied() {
     }
 }
 
-/// Every prefix, trailing bytes, an incorrect length, and an unknown union selector.
+/// The cases are every prefix, trailing bytes, an incorrect length, and an unknown union selector.
 fn unstructured(good: &[u8]) -> Vec<Vec<u8>> {
     let with = |at: usize, value: u8| {
         let mut changed = good.to_vec();
@@ -263,7 +263,7 @@ fn an_endorsement_key_with_an_unknown_template_is_denied() {
             );
         }
     }
-    // The bytes that change are in the attributes and in the policy. The last key has a different use.
+    // The changed bytes are in the attributes and in the policy. The last key has a different use.
     for at in [4, 7, 10, 41] {
         let mut public = good.clone();
         public[at] ^= 1;
@@ -328,7 +328,7 @@ fn a_response_with_a_different_attestation_key_is_denied() {
 fn a_challenge_cannot_be_opened_by_another_tpm() {
     let case = Case::valid();
     let another = TpmMachine::new(ANOTHER.clone(), Kind::P256);
-    // The attacker presents the machine's endorsement key, and its own attestation key.
+    // The attacker presents the machine's endorsement key, and their own attestation key.
     let mut enrolment = enrolment(&another);
     enrolment.keys.endorsement = GOOD.enrolment.keys.endorsement.clone();
     let challenge = case.challenge(&enrolment);

@@ -68,7 +68,7 @@ fn a_quote_with_a_random_change_is_denied() {
         kept += usize::from(same);
         match case.respond(&response) {
             Ok(_) if same => {}
-            // An ECDSA signature has other valid forms. The signed data has only one form.
+            // An ECDSA signature can have other valid forms, but the signed data has only one form.
             Ok(_) => {
                 accepted += 1;
                 response.quote.signature = GOOD.response.quote.signature.clone();
@@ -96,14 +96,14 @@ fn a_changed_enrollment_is_never_challenged_for_another_tpm() {
             0 => changed(&mut enrolment.keys.endorsement, &mut numbers),
             _ => changed(&mut enrolment.keys.attestation, &mut numbers),
         }
-        // Half of the runs use a list. In the other half, the platform reports the key.
+        // Half of the runs use a list of endorsement keys. In the other half, the platform reports the key.
         if number == MUTATIONS / 2 {
             case.settings.endorsement_keys.allow_list.clear();
             case.platform = Arc::new(FakePlatform::Knows(digest(&machine())));
         }
         match case.enrol(&enrolment) {
-            // A changed attestation key is a different key. A TPM that does not contain the key cannot open a challenge
-            // for it.
+            // A changed attestation key is a different key. The TPM does not contain this key, so it cannot open a
+            // challenge for it.
             Err(Refusal::Fail(Failure::ChallengeIssued { .. })) => {
                 challenged += 1;
                 assert_eq!(enrolment.keys.endorsement, endorsement);
@@ -127,7 +127,7 @@ fn a_mutated_response_is_denied_or_has_the_same_content() {
     for _ in 0..MUTATIONS / 10 {
         let mut evidence = good.clone();
         changed(&mut evidence, &mut numbers);
-        // The chain makes this check earlier.
+        // The check of the chain detects this fault earlier.
         let is_v1 = version_of(&evidence).is_ok_and(|version| version == EvidenceVersion::V1);
         if is_v1 && case.decide_by(&verifier, Some(&evidence)).is_ok() {
             let TpmEvidence::Respond(mut response) = TpmEvidence::parse(&evidence).unwrap() else {

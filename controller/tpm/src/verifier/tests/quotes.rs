@@ -1,4 +1,4 @@
-//! Quotes with invalid properties.
+//! Tests of quotes with invalid properties.
 
 use kubelet_attestation::evidence::tpm::{Quote, Registers, Response};
 use kubelet_authenticator_test_support::swtpm::{Reset, Swtpm};
@@ -8,7 +8,7 @@ use node_attestation_core::verifier::TpmBoot;
 use super::*;
 use crate::fixture::{REGISTERS, TPM};
 
-/// The response with another quote.
+/// The response with a different quote.
 fn with(change: impl FnOnce(&mut Quote)) -> Response {
     let mut response = GOOD.response.clone();
     change(&mut response.quote);
@@ -152,7 +152,7 @@ fn a_signature_algorithm_that_does_not_match_the_key_is_denied() {
     let good = Good::of(&rsassa, &Case::valid());
     let mut ecdsa_key = GOOD.response.clone();
     ecdsa_key.quote.signature = good.response.quote.signature.clone();
-    // The signatures are the same, but declared as SHA-1 or SHA-384.
+    // The signatures do not change, but their declared hash is SHA-1 or SHA-384.
     let mut other_hashes = Vec::new();
     for hash in [0x04, 0x0c] {
         for mut response in [GOOD.response.clone(), good.response.clone()] {
@@ -339,7 +339,7 @@ pub(super) fn qualifying_data(response: &Response) -> [u8; 32] {
     response.quote.attest[44..76].try_into().unwrap()
 }
 
-/// The boot in the TPM's quote.
+/// The boot counters in the TPM's quote.
 #[track_caller]
 fn boot(machine: &TpmMachine, case: &Case) -> TpmBoot {
     let good = Good::of(machine, case);
@@ -396,7 +396,7 @@ fn an_unsafe_tpm_clock_is_recorded_but_not_denied() {
     let registers = format!(", 0={zero}, 4={zero}, 7={zero}");
     assert!(written.ends_with(&registers), "{written}");
 
-    // The firmware version, the selection and the digest follow it.
+    // The firmware version, the selection and the digest follow this field.
     let attest = &good.response.quote.attest;
     assert_eq!(attest[attest.len() - 34 - 10 - 8 - 1], 0, "it is safe");
     assert!(after > before);

@@ -177,7 +177,7 @@ fn the_identity_contains_the_node_name_from_the_platform() {
     let named = FakePlatform::Names(key, "ip-10-0-0-1.eu-west-1.compute.internal");
     for (platform, expected) in [
         (named, Some("ip-10-0-0-1.eu-west-1.compute.internal")),
-        // The platform does not report a name, so the name in the inventory applies.
+        // The platform does not report a name, so the verifier uses the name in the inventory.
         (FakePlatform::Knows(key), None),
     ] {
         for listed in [false, true] {

@@ -56,8 +56,8 @@ async fn namespaces_with_the_same_credentials_share_a_call() {
     let answers = join_all(asked).await;
 
     assert!(answers.iter().all(Result::is_ok));
-    // The calls are for the first 100 requests, for a request from the first namespace (whose first call is full), and
-    // for the other requests.
+    // The first call is for the first 100 requests, the second is for a request from the first namespace (whose first
+    // call is full), and the third is for the other requests.
     let calls = ec2.calls();
     let mut lengths: Vec<_> = calls.iter().map(|call| call.ids().len()).collect();
     lengths.sort_unstable();
@@ -92,7 +92,7 @@ async fn expected_requests_of_a_namespace_do_not_delay_other_namespaces() {
     assert!(ec2.calls()[0].ids().contains(&ids[0].as_str()));
 }
 
-/// Adds a query for the instance by this Cluster. Returns whether the query starts a new batch.
+/// Adds a query for the instance, on behalf of this Cluster. Returns whether the query starts a new batch.
 fn begins(batches: &mut Batches, (namespace, name): (&str, &str), instance: &str) -> bool {
     let mut begins = false;
     drop(

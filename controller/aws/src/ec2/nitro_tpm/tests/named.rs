@@ -112,7 +112,7 @@ async fn a_node_whose_instance_has_no_private_dns_name_waits() {
     );
 }
 
-/// A source of clusters that are in one region.
+/// A source for clusters whose instances are in one region.
 #[derive(Debug)]
 struct OfRegion(Result<&'static str, ()>);
 
@@ -161,7 +161,7 @@ fn reason(checked: Result<(), Refusal>) -> String {
     }
 }
 
-/// A policy with an ownership tag, which `facts` contains.
+/// A policy that requires an ownership tag, which `facts` contains.
 fn owned() -> (AwsPolicy, InstanceFacts) {
     let tag = "sigs.k8s.io/cluster-api-provider-aws/cluster/prod".to_owned();
     let facts = InstanceFacts {

@@ -74,10 +74,10 @@ async fn at_most_eight_failed_sessions_are_kept_and_only_for_their_pause() {
         bed.sts.fail(&arn(&name), Some(denied()));
         let named = bed.cluster("tenant-a", &format!("AWSClusterRoleIdentity/{name}"));
         assert_eq!(bed.refused(&named).await, "AssumeRoleDenied");
-        // A tenant is allowed to make 30 calls per minute.
+        // The STS calls of a tenant are limited to 30 per minute.
         sleep(Duration::from_secs(2)).await;
     }
-    // The sessions are eight previous sessions, the current session, and the first session of all chains.
+    // The sessions are eight previous sessions, the current session, and the first session that all chains share.
     let sessions = bed.tenants.sessions.get().unwrap();
     assert_eq!(sessions.len(), 10);
     sleep(Duration::from_secs(31)).await;

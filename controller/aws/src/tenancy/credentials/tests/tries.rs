@@ -1,4 +1,4 @@
-//! Tests of credentials that are tried before the first request.
+//! Tests of credentials that the controller tries before the first request.
 
 use tokio::time::timeout;
 
@@ -15,7 +15,7 @@ fn cluster(bed: &Bed, namespace: &str, identity: &str) -> ClusterTenant {
     tenant
 }
 
-/// Tries the credentials during this time.
+/// Tries the credentials repeatedly for this duration.
 async fn try_for(bed: &Bed, tenant: &ClusterTenant, regions: &[&str], time: Duration) {
     let regions: Vec<String> = regions.iter().map(|&region| region.to_owned()).collect();
     let tried = timeout(time, bed.tenants.keep_trying(tenant, &regions)).await;
@@ -192,8 +192,8 @@ async fn tries_of_one_namespace_use_the_rate_of_its_sts_calls() {
     let first = bed.sts.count();
     all(Duration::from_mins(2)).await;
 
-    // A namespace is allowed to make 10 calls immediately, and then one call per second. The other credentials are
-    // tried again after 30 seconds.
+    // The calls of a namespace are limited to 10 immediate calls, and then one call per second. The controller tries
+    // the other credentials again after 30 seconds.
     assert_eq!(first, 10);
     assert_eq!(bed.sts.count(), CLUSTERS);
 }

@@ -197,12 +197,12 @@ async fn session_policies_too_large_with_session_tags_are_denied() {
          policyARNs and the session tags together are too large; EKS Pod Identity adds tags, unless disableSessionTags \
          is set in its association"
     );
-    // Without the tags, the policies fit into the space.
+    // Without the tags, the policies fit into the space that AWS permits.
     let sts = StrictSts::start(REGION);
     assumed(&sts, None, &fields).await.unwrap();
 }
 
-/// A region that an account must enable.
+/// A region that is available only after an account enables it.
 const OPT_IN: &str = "me-south-1";
 
 /// An STS client for a region, and another client for the partition's first region.

@@ -274,7 +274,7 @@ async fn a_rotated_secret_is_used_immediately_and_its_roles_are_reassumed() {
     assert_eq!(sts.calls(), calls);
     assert_eq!(sessions.len(), 4);
 
-    // The key of the previous session, after this session was dropped.
+    // A request with the key of the previous session, after that session was dropped.
     drop(before);
     assert_eq!(sessions.len(), 2);
     static_identity(&mut objects, "keys");
@@ -480,7 +480,7 @@ async fn a_failed_account_query_affects_only_its_own_region() {
     assert_eq!(good.condition().1, None);
 
     assert_eq!(good.account().await.unwrap(), "999988887777");
-    // One success applies to all regions.
+    // One successful call applies to all regions.
     assert_eq!(first.account().await.unwrap(), "999988887777");
     assert_eq!(first.condition().1, None);
     assert_eq!(sts.count(), 3);

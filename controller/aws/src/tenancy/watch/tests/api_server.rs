@@ -37,11 +37,11 @@ struct State {
     watches: Vec<(Scope, mpsc::UnboundedSender<Bytes>)>,
     /// The plural names for which a watch must begin with a list.
     expired: BTreeSet<String>,
-    /// For each plural name, the status of every response about objects with this name.
+    /// For each plural name and object name, the status of every response about that object.
     refused: BTreeMap<String, u16>,
     /// The plural name for which pages with more than one object are too large.
     large: Option<String>,
-    /// The account that another replica writes before the next write of an account.
+    /// The account that another replica writes before the controller's next write of an account.
     rival: Option<&'static str>,
     requests: Vec<String>,
 }
@@ -89,7 +89,7 @@ impl Scope {
 impl State {
     fn tell(&mut self, kind: &str, plural: &str, object: &Value) {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-        // The type precedes the object, as from kube-apiserver.
+        // The field `type` precedes the field `object`, as in a response from kube-apiserver.
         let line = format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n");
         self.watches.retain(|(scope, watch)| {
             !scope.has(plural, text("namespace"), text("name"))
@@ -198,7 +198,7 @@ impl Server {
         state.tell("DELETED", plural, &object);
     }
 
-    /// Closes all watches. Later changes are visible only after a new list.
+    /// Closes all watches. The controller sees later changes only after a new list.
     pub(super) fn break_watches(&self) {
         let mut state = self.0.lock();
         let plurals = state.watches.drain(..).map(|(scope, _)| scope.plural);

@@ -54,7 +54,8 @@ fn sources() -> BTreeSet<Source> {
     sources.chain([secret]).collect()
 }
 
-/// The plural name of a source, the namespace of a hostile object, and the fields of its `spec` that are read.
+/// The plural name of a source, the namespace of a hostile object, and the fields of its `spec` that the controller
+/// reads.
 fn row(source: &Source) -> (&'static str, &'static str, &'static [&'static str]) {
     match source {
         Source::Clusters => (
@@ -214,7 +215,7 @@ async fn an_undecodable_object_can_be_fetched_by_its_name() {
 }
 
 impl Bed {
-    /// The text of the identity of this Cluster, without secrets.
+    /// The text that describes the identity of this Cluster, without secrets.
     fn plan(&self, namespace: &str, name: &str) -> Result<String, IdentityError> {
         let tenant = ClusterTenant::new(ObjectKey::new(namespace, name));
         self.store.resolve(&tenant).map(|plan| format!("{plan:?}"))

@@ -229,7 +229,7 @@ fn an_indefinite_length_is_denied() {
 
 #[test]
 fn ber_in_the_value_of_an_attribute_is_denied() {
-    // In DER, a boolean is 0 or 255.
+    // In DER, a boolean is encoded as 0 or 255.
     let mut csr = Csr::valid();
     let other_true = [0x01, 0x01, 0x01];
     csr.extensions.push(der::sequence(&[

@@ -1,7 +1,7 @@
-//! Expensive sizes and structures.
+//! Tests of expensive sizes and structures.
 //!
-//! Tests that a request over a limit is not read. A request within the limits has a bounded cost, because every step is
-//! linear in the size, or sorts a list of that size.
+//! Tests that a request over a limit is not read. A request within the limits has a bounded cost: the cost of each step
+//! is linear in the size, or is the cost of sorting a list of that size.
 
 use futures::executor::block_on;
 use kubelet_attestation::csr::envelope::MAX_REQUEST_LEN;
@@ -241,7 +241,7 @@ proptest! {
 
         let decision = decided(&object(other), &cluster());
 
-        // The change can result in other evidence that this verifier can read.
+        // The change can result in different evidence that this verifier can read.
         prop_assert!(same || matches!(decision, Decision::Deny(_)), "{decision:?}");
     }
 

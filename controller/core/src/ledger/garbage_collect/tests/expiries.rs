@@ -1,4 +1,5 @@
-//! Tests of the expiry times and boots of issued certificates, and of the times at which they are written to records.
+//! Tests of the expiry times and boot counters in issued certificates, and of the times at which the ledger writes them
+//! to records.
 
 use super::*;
 use crate::nodes::Nodes;
@@ -23,12 +24,12 @@ fn a_certificate_expiry_is_recorded_when_the_record_would_mislead() {
         // The record has no expiry yet, so the write is due after one hour.
         (None, 0, at(1) - minutes, false),
         (None, 0, at(1), true),
-        // The stored expiry equals the real expiry, or is a little earlier, or one day earlier.
+        // The stored expiry time equals the real expiry time, or is a little earlier, or is one day earlier.
         (Some(at(10)), 0, at(5), false),
         (Some(at(10)), 9, at(9), false),
         (Some(at(10)), day - 1, at(9), false),
         (Some(at(10)), day, at(9), true),
-        // The stored expiry is too late, or has passed.
+        // The stored expiry time is later than the real one, or has passed.
         (Some(at(11)), 0, at(5), true),
         (Some(at(10)), 9, at(10) - minutes, false),
         (Some(at(10)), 9, at(10), true),
@@ -102,11 +103,11 @@ fn a_certificate_is_overdue_with_less_than_a_day_and_a_quarter_left() {
         // A quarter of ten hours is two and a half hours.
         (Some(issued(0)), &short, 7, false),
         (Some(issued(0)), &short, 8, true),
-        // It has expired, so its Node cannot be Ready for long.
+        // The certificate has expired, so its Node cannot remain Ready for long.
         (Some(issued(0)), &short, 10, false),
         (Some(of_a_week.clone()), &long, 6 * 24, false),
         (Some(of_a_week), &long, 6 * 24 + 1, true),
-        // Issued by another process.
+        // Another process issued the certificate.
         (None, &long, 6 * 24, false),
         (None, &long, 6 * 24 + 1, true),
         (None, &short, 8, false),
@@ -213,7 +214,7 @@ fn a_reset_or_restart_of_the_tpm_is_recorded_immediately() {
     }
 }
 
-/// Nodes of which some cannot be read.
+/// Nodes, some of which cannot be read.
 #[derive(Debug)]
 struct Partial {
     nodes: Arc<MemoryNodes>,

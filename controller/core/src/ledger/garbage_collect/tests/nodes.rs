@@ -7,7 +7,7 @@ use crate::nodes::{NodeWork, NodeWorkResult, Nodes};
 use crate::scope::Enforcement;
 use crate::testing::nodes::MemoryNodes;
 
-/// Nodes whose name is claimed while they are looked up.
+/// Nodes whose names are claimed while a sweep looks them up.
 #[derive(Debug)]
 struct Rejoined(World);
 
@@ -90,7 +90,7 @@ fn a_node_that_was_not_deleted_is_listed_for_the_next_sweep() {
     assert_eq!(swept.not_removed, listed);
 }
 
-/// Nodes of which one never responds. There is time for two Nodes before the deadline.
+/// Nodes, one of which never responds. The deadline leaves time for two Nodes.
 #[derive(Debug)]
 struct Slow(Arc<MemoryNodes>);
 

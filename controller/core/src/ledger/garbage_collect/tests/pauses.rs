@@ -8,7 +8,7 @@ use crate::testing::pauses;
 
 const PAGES: usize = 4;
 
-/// A cluster that contains several pages of records, whose machines no longer exist.
+/// A cluster with several pages of records whose machines no longer exist.
 fn many() -> World {
     many_with(policy())
 }

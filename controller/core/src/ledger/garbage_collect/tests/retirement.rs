@@ -212,14 +212,15 @@ fn a_wall_clock_jump_neither_retires_nor_keeps_a_record() {
     .unwrap();
     assert!(world.record("n1").is_live());
 
-    // If the clock is set back, this does not delay a retirement either.
+    // A clock that is set back does not delay a retirement either.
     block_on(ledger.sweep((at(0), at(0)), 11 * minute, &BTreeSet::new())).unwrap();
     assert!(!world.record("n1").is_live());
 }
 
 #[test]
 fn any_number_of_machines_seen_during_deletion_is_retired() {
-    // The other machines are only missing. Too many of them are held back, which does not hold back the deleted ones.
+    // The other machines are only missing. Because there are too many of them, the sweep does not retire them. However,
+    // it retires the records of deleted machines.
     for (deleted, held_back) in [(8, None), (3, None), (2, Some(6))] {
         let mut world = crowd(8);
         for n in 0..deleted {

@@ -1,4 +1,4 @@
-//! Tests of records that cannot be written.
+//! Tests of records that the ledger cannot write.
 
 use super::*;
 use crate::testing::faulty_records::Fault;

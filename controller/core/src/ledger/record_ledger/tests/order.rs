@@ -14,7 +14,7 @@ use crate::testing::records::renewal;
 use crate::unshared::Unshared;
 use crate::verifier::Identity;
 
-/// These records, with the order of some calls.
+/// These records, which also store the order of some calls.
 #[derive(Debug, Default)]
 struct Noted {
     records: Arc<MemoryRecords>,

@@ -1,8 +1,8 @@
-//! Decisions that are later than the clock of the controller.
+//! Tests of decisions whose time is later than the controller's clock.
 
 use super::*;
 
-/// A difference between two clocks that is permitted.
+/// A permitted difference between two clocks.
 const DIFFERENCE: Duration = Duration::from_mins(10);
 
 #[test]
@@ -26,7 +26,7 @@ fn decisions_in_the_future_have_no_effect() {
             ..decided(time)
         };
         assert_eq!(decided(time).until(at(2)), without);
-        // The value takes effect when the time is reached.
+        // The value takes effect when the clock reaches the time.
         assert_eq!(decided(time).until(time), decided(time));
     }
 }

@@ -55,11 +55,12 @@ fn adoption_without_evidence_opens_only_one_generation() {
     let mut world = adopting(Adoption::AllowWithoutEvidence);
     world.claims(&bare("m1", 1, 0), 0).unwrap();
 
-    // A crash before the answer does not have any effect.
+    // A crash before the answer has no effect.
     assert_eq!(world.granted(&bare("m1", 1, 1), 1), 1);
     let refused = Denial::RequesterUidMissing;
     assert_eq!(world.denied(&bare("m1", 2, 1), 1), refused);
-    // The expiry of the record, a reset, or a missing Machine makes the name available only to a token.
+    // After the record's certificates expire, after a reset, or while the Machine is missing, only a token can claim
+    // the name.
     assert_eq!(world.denied(&bare("m1", 2, 11), 11), refused);
     assert_eq!(world.denied(&bare("m1", 1, 11), 11), refused);
     world.reset("n1");
@@ -80,7 +81,7 @@ fn adoption_without_evidence_cannot_rename_a_recorded_machine() {
     let other = |hour| insecure(by_node(claim("m1", "n2", 2, hour)));
     let refused = Denial::RequesterUidMissing;
 
-    // Its certificates have expired.
+    // The certificates of the record have expired.
     assert_eq!(world.denied(&other(11), 11), refused);
     world.reset("n1");
     assert_eq!(world.denied(&other(1), 1), refused);
@@ -125,7 +126,7 @@ fn an_adopted_node_rejoins_with_its_token_after_two_weeks_off() {
         let (world, token) = off(adoption, is_attested);
         assert_eq!(world.granted(&token, TWO_WEEKS), opened_at(TWO_WEEKS));
 
-        // kubeadm's certificate is valid for a year. If there is no evidence, it opens one generation.
+        // kubeadm's certificate is valid for a year. Without evidence, it can open only one generation.
         let (world, token) = off(adoption, is_attested);
         let certificate = by_node(token);
         if is_attested {

@@ -105,7 +105,7 @@ fn a_new_key_opens_a_generation_once_the_node_is_deleted() {
 #[test]
 fn a_claim_with_another_key_waits_until_certificates_and_lease_expire() {
     let world = World::held(policy());
-    // No component marks the Node as not ready.
+    // No component sets the Node to not ready.
     world.node("n1", true, 10);
     assert_eq!(world.waits(&claim("m1", "n1", 2, 10), 10), "IdentityLive");
     assert_eq!(world.waits(&claim("m1", "n1", 2, 11), 11), "IdentityLive");
@@ -368,7 +368,7 @@ fn a_key_can_be_reused_after_a_rename_or_a_tombstone() {
     assert_eq!(world.granted(&claim("m2", "n3", 1, 2), 2), 1);
 }
 
-/// A claim without evidence, from this Machine, for this provider ID.
+/// A claim without evidence, from this Machine and for this provider ID.
 fn claiming(machine: &str, of: &str, node: &str, key: u8, hour: u32) -> Claim {
     Claim {
         machine_name: Some(machine.to_owned()),

@@ -95,7 +95,7 @@ fn a_previous_generation_is_valid_until_the_new_certificate_is_used() {
         renews(&world, proved(), first, 1).unwrap();
         let second = world.record("n1").certificate_uid();
 
-        // The answer was lost, so the node repeats its request. The ledger does not write again.
+        // The answer was lost, so the node repeats its request. The ledger does not write the record again.
         let before = world.record("n1");
         assert_eq!(renews(&world, proved(), first, 2).unwrap(), opened_at(1));
         assert_eq!(world.record("n1"), before);
@@ -134,7 +134,7 @@ fn an_upgrade_to_evidence_survives_each_lost_write_or_response() {
             ));
             assert_eq!(lowest_valid(&world, 1), None);
 
-            // In a new process, the node has only its first certificate.
+            // The node still has only its first certificate.
             let opened = if first_fault == Fault::AnswerLost {
                 1
             } else {
@@ -145,7 +145,7 @@ fn an_upgrade_to_evidence_survives_each_lost_write_or_response() {
             assert_eq!(lowest_valid(&world, 2), None);
             assert_eq!(world.record("n1").superseded, Some(1));
 
-            // The node has used the next certificate, regardless of the result of the write.
+            // The node has used the next certificate, regardless of whether the write succeeded.
             let second = world.record("n1").certificate_uid();
             assert_eq!(over(second_fault, second, 3).unwrap(), granted);
             let ended = second_fault == Fault::AnswerLost;

@@ -1,4 +1,4 @@
-//! Tests of the holder of a name, which is returned to a requester with a certificate for its record.
+//! Tests of the holder of a name. The ledger returns the holder to a requester that has a certificate for the record.
 
 use futures::executor::block_on;
 

@@ -157,7 +157,7 @@ fn a_revoked_machine_recovers_nothing_after_its_record_is_lost() {
     let revoked = Denial::IdentityRevoked(name("n1"), 1);
     assert_eq!(world.renewal_denied("m1", 1, 2), revoked);
 
-    // Even if the machine is released, the certificate remains revoked.
+    // Even if an operator releases the machine, the certificate remains revoked.
     let mut released = RevocationDecisions::default();
     released.release(provider_id("m1"), at(2));
     world.revocations.decide(released);
@@ -412,7 +412,7 @@ fn a_recovery_survives_each_lost_write_or_response() {
     assert!(unavailable(&over(&missing, Fault::ReadOnly, &renewal_of_1)));
     missing.renews("m1", 1, 3).unwrap();
 
-    // The earlier certificate was used first, so the recovery also invalidates the later certificate.
+    // The earlier certificate was used first, so its recovery also invalidates the later certificate.
     for fault in [Fault::ReadOnly, Fault::AnswerLost] {
         let world = lost_after_two_generations();
         world.renews("m1", 1, 2).unwrap();

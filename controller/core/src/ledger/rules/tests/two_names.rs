@@ -6,7 +6,7 @@ use crate::identifiers::RecordUid;
 use crate::ledger::*;
 use crate::testing::records::{World, at, claim, policy};
 
-/// A world in which `m1` has held `n1` since hour 0, and `n2` since this hour. The Nodes of both names are up.
+/// A world in which `m1` has held `n1` since hour 0 and `n2` since this hour. Both Nodes are up.
 fn both_held(second: u32) -> World {
     let world = World::held(policy());
     let claim = claim("m1", "n2", 2, second);

@@ -38,7 +38,7 @@ pub(super) enum Event {
     Reset(usize),
     ResetRevoked(usize),
     Retire(usize),
-    /// An operator deletes a record.
+    /// An operator deletes a record from the management cluster.
     Forget(usize),
     /// All records are lost.
     ForgetAll,
@@ -60,7 +60,7 @@ pub(super) enum Event {
     Hour,
 }
 
-/// A missing rule.
+/// A rule that is missing, so that an invariant must be violated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flaw {
     GenerationIsNext,
@@ -98,7 +98,7 @@ pub(super) struct Life {
     list: RevokedNodeCredentialsSpec,
     backup: Backup,
     issued: Vec<Issued>,
-    /// The revocations by operators, each with the hour at which the revoked certificate expires.
+    /// The operators' revocations, each with the hour at which the revoked certificate expires.
     revoked: BTreeMap<CertificateUid, u32>,
     revoked_keys: BTreeMap<u8, u32>,
     revoked_machines: BTreeMap<&'static str, u32>,
@@ -282,7 +282,7 @@ impl Life {
         if is_opened && revoked.is_some_and(|end| *end > self.hour) {
             return Err(format!("a revoked machine recovers {}", grant.uid));
         }
-        // Renewals within one generation do not change the key in its record.
+        // A renewal within one generation does not change the key in the record.
         let opened = self.issued.iter().find(|one| one.uid == grant.uid);
         if opened.is_some_and(|one| one.machine != certificate.machine) {
             return Err(format!("two machines have {}", grant.uid));
@@ -334,7 +334,7 @@ impl Life {
             later(self.revoked_keys.entry(one.key).or_default());
             later(self.revoked_machines.entry(one.machine).or_default());
         }
-        // The time advances, so that a later release has a later time.
+        // The time advances, so that a later release gets a later time.
         self.publish();
         self.hour += 1;
     }
@@ -357,7 +357,7 @@ impl Life {
         self.revoked_machines
             .retain(|name, _| provider_id(name) != machine);
         self.change(node, |record, _| record.reset = Some(record.generation));
-        // Operators act in different seconds.
+        // Two operators do not act within the same second.
         self.hour += 1;
     }
 
@@ -379,7 +379,7 @@ impl Life {
         self.world.revocations.decide(self.decisions.clone());
     }
 
-    /// Replaces the list with one that has the same age as the backup.
+    /// Replaces the list with a list that is as old as the backup.
     fn lose_list(&mut self) {
         if self.flaw != Some(Flaw::NoFloorAfterRestore) {
             self.raise_floor();

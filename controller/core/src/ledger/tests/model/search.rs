@@ -90,7 +90,7 @@ type Served = Result<(), Refusal>;
 
 struct Task {
     seen: Arc<Mutex<Seen>>,
-    /// `None` if the task has ended.
+    /// The running task. `None` after the task has finished.
     running: Option<BoxFuture<'static, Served>>,
     outcome: Option<Outcome>,
 }
@@ -138,7 +138,7 @@ impl Run {
                     return false;
                 }
                 self.crashed = true;
-                // The cache in the other replica is in the state of its own task.
+                // The cache of the other replica has the state that its own task requires.
                 let cached = self.tasks[1 - task].seen.lock().unwrap().cached;
                 self.tasks[task] = Task::start(&self.scenario, &self.shared, (task, 1), cached);
                 true

@@ -36,7 +36,7 @@ pub(super) struct Scenario {
     pub(super) flaw: Option<Flaw>,
 }
 
-/// A rule that the test violates, so that the search must find the violation.
+/// A rule that the test breaks, so that the search must find the violation of an invariant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flaw {
     CreateOverwrites,
@@ -113,7 +113,7 @@ impl Shared {
         }
     }
 
-    /// The records after this number of writes.
+    /// The records after the first writes, up to this number.
     pub(super) fn after(&self, writes: usize) -> BTreeMap<&NodeName, Stored> {
         let writes = self.log.iter().take(writes).enumerate();
         writes
@@ -167,7 +167,7 @@ impl Shared {
 pub(super) struct Seen {
     /// The number of writes that have reached the replica's cache.
     pub(super) cached: usize,
-    /// A digest of the results of all calls.
+    /// A digest of the results of all calls so far.
     pub(super) history: u64,
 }
 
@@ -187,7 +187,7 @@ impl Replica {
         self.seen.lock().unwrap()
     }
 
-    /// Stops before the call. `act` returns `None` if the call is not possible yet.
+    /// Stops before the call. `act` returns `None` while the call is not possible.
     pub(super) fn call<'a, T: Answer + Send + 'a>(
         &'a self,
         mut act: impl FnMut(&mut Shared, usize) -> Option<T> + Send + 'a,
@@ -243,7 +243,7 @@ impl Replica {
     }
 }
 
-/// The renewal in this claim, if the claim is a renewal.
+/// The renewal that this claim represents, if any.
 fn renewal(claim: &Claim) -> Option<Renewal> {
     let (Claimant::Renewal(uid), Assurance::Attested(identity)) =
         (claim.claimant, &claim.assurance)

@@ -1,11 +1,11 @@
-//! Tests that replace a CA in the steps of docs/ca-rotation.md.
+//! Tests that replace a CA with the steps in docs/ca-rotation.md.
 
 use node_attestation_core::decide::Context;
 use node_attestation_core::testing::{UID, cluster, issued_at, now, renewal, valid};
 
 use super::*;
 
-/// The content of the Secret and the kubeconfigs of the nodes after a step.
+/// The Secret's content and the nodes' kubeconfigs after a step.
 struct Step<'a> {
     number: u8,
     /// The certificates in the Secret. The first certificate signs.
@@ -50,11 +50,12 @@ fn each_step_of_a_ca_replacement_signs_with_the_first_certificate() {
         // The API servers trust both CAs.
         step(1, &[&former][..], &[&former][..]),
         step(2, &[&former, &new], &[&former]),
-        // Both orders work.
+        // The two steps can be made in either order.
         step(3, &[&former, &new], &[&former, &new]),
         step(3, &[&former, &new], &[&new, &former]),
         step(4, &[&new, &former], &[&new, &former]),
-        // Nodes renew. The controller still answers requests whose evidence was created before this step.
+        // The nodes renew their certificates. The controller still answers requests whose evidence was created before
+        // this step.
         step(5, &[&new, &former], &[&former, &new]),
         step(6, &[&new], &[&new]),
     ] {
@@ -68,7 +69,7 @@ fn each_step_of_a_ca_replacement_signs_with_the_first_certificate() {
         assert_eq!(issued.uid.to_string(), UID, "{number}");
         let signer = context.signer.ca_der();
         assert_eq!(signer, der(&secret[0].certificate), "{number}");
-        // Denied: `AudienceMismatch`.
+        // The request is denied with `AudienceMismatch`.
         let is_former_meant = read.audiences().any(|meant| meant == of_former);
         assert_eq!(is_former_meant, number < 6, "{number}");
     }

@@ -33,7 +33,7 @@ fn ca_signatures_take_turns_by_namespace() {
         decided.map(move |decided| (namespace.as_str(), decided.decision))
     });
     let mut decisions: FuturesUnordered<_> = decisions.collect();
-    // This loop runs until all requests wait.
+    // Loops until all requests wait.
     for _ in 0..100 {
         assert!(decisions.next().now_or_never().is_none());
     }

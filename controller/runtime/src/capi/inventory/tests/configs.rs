@@ -1,4 +1,4 @@
-//! Tests of `KubeadmConfig`s, which are read separately when an answer depends on them.
+//! Tests of `KubeadmConfig`s. The inventory reads them separately, when an answer depends on them.
 
 use std::sync::Mutex;
 
@@ -6,7 +6,7 @@ use futures::future::FutureExt as _;
 
 use super::*;
 
-/// An API server with the `KubeadmConfig` of each Machine, and the names of the read objects.
+/// An API server with the `KubeadmConfig` of each Machine, and the names of the objects that were read from it.
 pub(super) fn counted() -> (Objects, CapiInventory, Arc<Mutex<Vec<String>>>) {
     let read = Arc::new(Mutex::new(Vec::new()));
     let reads = read.clone();
@@ -24,7 +24,7 @@ pub(super) fn counted() -> (Objects, CapiInventory, Arc<Mutex<Vec<String>>>) {
     (objects, inventory, read)
 }
 
-/// The configurations that were read since the previous call, in order.
+/// The `KubeadmConfig`s that were read since the previous call, in order.
 pub(super) fn taken(read: &Mutex<Vec<String>>) -> Vec<String> {
     let mut names = take(&mut *read.lock().unwrap());
     names.sort();
@@ -123,7 +123,8 @@ fn an_unserved_config_version_affects_only_the_machines_that_name_it() {
         let own = Some(token("0000m2"));
         assert_eq!(found("m2"), (MachineState::Ready, own));
     }
-    // One lookup of the unserved version, two calls for the served version, and the config of `m2`.
+    // The calls are one lookup of the unserved version, two calls for the served version, and one read of the config of
+    // `m2`.
     assert_eq!(by_token(&inventory, "zzzzzz"), None);
     assert_eq!(calls.load(Ordering::Relaxed), 4);
 
@@ -215,7 +216,7 @@ fn a_waiting_lookup_keeps_no_copy_of_its_result() {
     };
 
     block_on(async {
-        // The first call reads the config, and the other calls wait for it.
+        // The first call reads the config, and the other calls wait for its result.
         let calls = (0..3).map(|_| Box::pin(inventory.find_readable(look)));
         let mut calls: Vec<_> = calls.collect();
         for call in &mut calls {
@@ -226,7 +227,7 @@ fn a_waiting_lookup_keeps_no_copy_of_its_result() {
     });
 }
 
-/// The Machine, to which an operator has assigned this token.
+/// The Machine after an operator has assigned this token to it.
 fn assigned(machine: Value, token: &str) -> Value {
     let annotations = json!({"attestation.cluster.x-k8s.io/bootstrap-token-id": token});
     with(machine, "/metadata/annotations", annotations)
@@ -247,7 +248,7 @@ fn an_assigned_token_owns_one_machine_and_a_shared_one_has_no_owner() {
 
     seen::<objects::Machine>(&objects, assigned(V2.machine("m1"), "manual"));
     assert_eq!(owner_of(&inventory, "manual").as_deref(), Some("m1"));
-    // Its own token remains valid.
+    // The Machine's own token remains valid.
     assert_eq!(owner_of(&inventory, "token1").as_deref(), Some("m1"));
     let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
     assert_eq!(machine.token_id, Some(token("token1")));

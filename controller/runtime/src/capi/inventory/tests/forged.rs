@@ -1,4 +1,4 @@
-//! Tests in which a tenant forges statuses that refer to machines in another namespace.
+//! Tests of a tenant that forges statuses, so that they refer to machines in another namespace.
 
 use super::*;
 
@@ -41,7 +41,7 @@ fn statuses() -> Vec<Value> {
     each.chain([all.clone()]).collect()
 }
 
-/// The answers about the machines of a Cluster.
+/// The inventory's answers about the machines of a Cluster.
 fn answers(inventory: &CapiInventory) -> Vec<String> {
     let ids = ["generic:///rack/m1", "generic:///rack/m2", "metal:///p1"];
     let ids = ids.map(|text| block_on(inventory.by_provider_id(&id(text))).unwrap());
@@ -76,7 +76,7 @@ fn a_forged_status_does_not_change_answers_in_another_namespace() {
     let victim = ObjectKey::new(NAMESPACE, "prod-1");
     let (of_cluster, before) = (objects.cluster(&victim), answers(&inventory));
     assert!(before[0].contains("\"m1\""), "{before:?}");
-    // The fields have the names that the controller reads.
+    // The names of the fields are the names that the controller reads.
     let machine = |status: &Value| kept::<objects::Machine>(forged(V2.machine("m1"), status));
     assert_ne!(machine(&fields()), machine(&json!({})));
 

@@ -1,5 +1,5 @@
-//! Tests of pools that a limit truncates, whose other members are unknown. Tests of Machines whose reported addresses
-//! are unknown.
+//! Tests of pools with more members than a limit permits, so that the other members are unknown. Tests of Machines
+//! whose reported addresses are unknown.
 
 use node_attestation_core::inventory::Naming;
 use node_attestation_core::ledger::{Claim, MISSING_MACHINE_TIMEOUT, RecordLedger};
@@ -13,7 +13,7 @@ use crate::memory::KeptLimit;
 
 const MEMBERS: [&str; 2] = ["metal:///p1", "metal:///p2"];
 
-/// The memory of one of these members.
+/// The memory that one of these members uses.
 const MEMBER: usize = 11 + 128;
 
 /// Cluster `prod-1`, with memory for 16 pool members.
@@ -77,7 +77,7 @@ fn a_pool_member_beyond_the_limit_waits_until_memory_is_released() {
     let named = block_on(inventory.by_name("p2")).unwrap_err();
     assert_eq!(named.to_string(), reason);
     assert_eq!(inventory.unknown_members(), Some(reason));
-    // Other machines of the Cluster are served.
+    // The inventory still answers for other machines of the Cluster.
     assert!(by_id(&inventory, "generic:///rack/m1").is_some());
     assert_eq!(block_on(inventory.by_name("m1")).unwrap().len(), 1);
     assert_eq!(MachinePool::next_that_fits(objects.store(), None), None);
@@ -90,7 +90,7 @@ fn a_pool_member_beyond_the_limit_waits_until_memory_is_released() {
     assert!(by_id(&inventory, MEMBERS[1]).is_some());
     assert_eq!(block_on(inventory.by_name("p2")).unwrap().len(), 1);
     assert_eq!(inventory.unknown_members(), None);
-    // If all members are known, an ID without a member does not exist.
+    // If all members are known, an ID that does not belong to a member does not exist.
     assert_eq!(by_id(&inventory, "metal:///p3"), None);
     assert!(block_on(inventory.by_name("p3")).unwrap().is_empty());
 }
@@ -116,7 +116,7 @@ fn a_known_pool_member_is_not_displaced_by_other_namespaces() {
     see_pool(&objects, &MEMBERS);
     flood(&objects);
 
-    // The pool changes. The new member sorts before the others.
+    // After the change of the pool, the new member sorts before the others.
     see_pool(&objects, &["metal:///p0", MEMBERS[0], MEMBERS[1]]);
 
     for member in MEMBERS {
@@ -216,7 +216,7 @@ fn see_reporting(objects: &Objects, name: &str, namespace: &str, count: usize) {
 
 #[test]
 fn reported_names_beyond_the_memory_of_a_namespace_are_unknown() {
-    // 60 names are stored twice, and 2 KiB of each Machine are not counted.
+    // Two copies of each of the 60 names are stored, and 2 KiB of each Machine do not count.
     const LONG: usize = 2 * 60 * (63 + 64) - 2048;
     let (objects, inventory) = cluster(V2);
     objects.store().limit_reported(KeptLimit::new(3 * LONG));
@@ -241,7 +241,8 @@ fn reported_names_beyond_the_memory_of_a_namespace_are_unknown() {
     assert_eq!(named(host("x2", 0)).unwrap_err().to_string(), reason);
     assert_eq!(address().unwrap_err().to_string(), reason);
     assert_eq!(inventory.unknown_members(), Some(reason));
-    // The Machine's provider ID is known, and so are its known names and the small lists of other Machines.
+    // The inventory still knows the Machine's provider ID, the names that it already had, and the small lists of other
+    // Machines.
     assert!(by_id(&inventory, "generic:///rack/x2").is_some());
     for known in ["x2".to_owned(), host("x1", 0), host("x3", 7)] {
         assert_eq!(named(known).unwrap().len(), 1);

@@ -1,4 +1,4 @@
-//! Pools, and machines that only the infrastructure reports.
+//! Tests of pools, and of machines that only the infrastructure reports.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn with_pool(contract: Contract) -> (Objects, CapiInventory) {
     (objects, inventory)
 }
 
-/// A Machine for a member of `pool`, as the infrastructure creates it.
+/// A Machine for a member of `pool`. The infrastructure creates such Machines.
 fn pool_machine(contract: Contract, name: &str, pool: &str, id: &str) -> Value {
     let machine = with(contract.machine(name), "/spec/providerID", json!(id));
     let bootstrap = json!({"dataSecretName": ""});
@@ -64,7 +64,7 @@ fn a_pool_member_is_identified_by_its_machine_if_it_has_one() {
         assert_eq!(member.state, MachineState::Ready);
         assert_eq!(node_name(&member), Some("p1-a-infra"));
         assert_eq!(member.pool.as_deref(), Some("p1"));
-        // The other member's Machine does not exist yet. Its record must not be retired during this time.
+        // The other member's Machine does not exist yet. Until it exists, the member's record must not be retired.
         let other = by_id(&inventory, MEMBERS[1]).unwrap();
         assert_eq!(other.state, MachineState::Pending);
         assert!(block_on(inventory.by_name("b")).unwrap().is_empty());
@@ -162,7 +162,7 @@ fn infrastructure(path: &str, provider_id: &str) -> Value {
     }
 }
 
-/// A machine without a provider ID, whose `InfraMachine` has this ID.
+/// A Machine without a provider ID, whose `InfraMachine` has this ID.
 fn unprovisioned(contract: Contract, objects: &Objects) -> CapiInventory {
     seen::<Cluster>(objects, contract.cluster());
     let machine = with(contract.machine("m1"), "/spec/providerID", Value::Null);
@@ -185,8 +185,7 @@ fn the_machine_of_a_token_has_the_provider_id_of_its_infra_machine() {
         };
 
         assert_eq!(machine.provider_id, Some(id("generic:///rack/new")));
-        // Before the Machine has the ID, a lookup of the ID does not find it. Even so, the machine does not count as
-        // deleted.
+        // Until the Machine has the ID, a lookup does not find the ID. However, the machine does not count as deleted.
         assert_eq!(by_id(&inventory, "generic:///rack/new"), None);
         let named = |name| block_on(inventory.by_machine_name(name)).unwrap();
         let named = ["m1", "m2", "m9"].map(|name| named(name).map(|machine| machine.provider_id));

@@ -1,4 +1,4 @@
-//! The names that the Node of a machine can have.
+//! Tests of the names that a machine's Node can have.
 
 use node_attestation_core::inventory::Naming;
 
@@ -18,7 +18,7 @@ fn shared_with(other: &str) -> Naming {
     }
 }
 
-/// The result if the Node must have one of these names, in this order.
+/// The result if the Node must have one of these names, listed in order of preference.
 fn but(names: &[&str]) -> Naming {
     let names = names.iter().map(|name| NodeName::parse(name).unwrap());
     Naming::Another(names.collect())
@@ -79,7 +79,7 @@ fn a_machine_is_found_if_its_objects_all_have_the_node_name() {
         &objects,
         with(V2.config("n1", "tokenn"), "/metadata/name", json!("n1")),
     );
-    // Another host reports the name. A report is a weaker reason for a name.
+    // Another host reports the name, but a report has less weight than the Machine's own name.
     seen::<objects::Machine>(&objects, reporting("m2", "Hostname", "n1"));
 
     let Some(TokenOwner::Machine(found)) = by_token(&inventory, "tokenn") else {
@@ -93,7 +93,7 @@ fn a_machine_is_found_if_its_objects_all_have_the_node_name() {
         assert_eq!(found.len(), count, "{name}");
     }
 
-    // Only the Machine's own name remains. The name is still a stronger reason.
+    // Only the Machine's own name remains, and it still has more weight.
     let machine = with(V2.machine("n1"), "/spec/bootstrap", Value::Null);
     seen::<objects::Machine>(&objects, machine);
     assert_eq!(by_token(&inventory, "tokenn"), None);
@@ -125,7 +125,7 @@ fn an_explicit_node_name_is_the_only_name() {
     for other in ["m1-infra", "m1", "m1.example.com"] {
         assert_eq!(naming(&inventory, "m1", other), but(&["n1"]), "{other}");
     }
-    // The ledger contains the holder of the name.
+    // The ledger knows the holder of the name.
     let config = with(V2.config("m2", "token2"), WRITTEN, json!("n1"));
     configured(&objects, config);
     assert_eq!(naming(&inventory, "m1", "n1"), Naming::Own);

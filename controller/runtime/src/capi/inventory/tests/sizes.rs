@@ -42,7 +42,7 @@ fn crowd() -> (Objects, CapiInventory) {
     (objects, inventory)
 }
 
-/// Asserts that no lock was held while more than a few entries were visited.
+/// Asserts that the code never visited more than a few entries while it held a lock.
 fn assert_few(what: &str, run: impl FnOnce()) {
     let visited = most_visited(run);
     assert!(visited.contains_key(&Lock::Clusters), "{visited:?}");
@@ -57,7 +57,7 @@ fn the_structs_of_a_machine_its_config_and_its_record_are_small() {
 
     use node_attestation_core::ledger::Stored;
 
-    // Each node has one object of each type, so an increase in the size of a type must be deliberate.
+    // The cache stores one object of each type for each node, so an increase in the size of a type must be deliberate.
     assert_eq!(size_of::<objects::Machine>(), 320);
     assert_eq!(size_of::<BootstrapConfig>(), 32);
     assert_eq!(size_of::<Stored>(), 528);
@@ -191,7 +191,7 @@ fn a_name_on_several_grounds_belongs_to_64_machines_at_most() {
         let name = format!("i{number}");
         see(name, "/spec/infrastructureRef", infrastructure.clone());
         found(number);
-        // These Machines only report the name.
+        // These Machines only report the name, and do not have it.
         see(
             format!("a{number}"),
             "/status/addresses/0/type",

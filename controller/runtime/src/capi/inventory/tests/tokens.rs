@@ -3,7 +3,7 @@
 use super::configs::{counted, joined, taken};
 use super::*;
 
-/// The inventory of the Machines `m1`, `m2` and `m3`, and of the pools `p1` and `p2`. The `KubeadmConfig` of
+/// The inventory of the Machines `m1`, `m2` and `m3`, and of the pools `p1` and `p2`. The `KubeadmConfig` of the owner
 /// `unreadable` cannot be decoded. Machine `m1` has joined, and `m3` is being deleted.
 fn without(unreadable: &'static str) -> CapiInventory {
     let objects = answered_by(move |path| match path.rsplit_once("/kubeadmconfigs/") {
@@ -58,7 +58,7 @@ fn an_unreadable_config_delays_only_the_requests_of_its_owner() {
     let owners = ["m1", "m2", "m3", "p1", "p2"];
     for unreadable in owners {
         let error = format!("cannot read KubeadmConfig {unreadable}-config: ");
-        // An inventory keeps the configurations that it read for an earlier token.
+        // An inventory keeps the configurations that it has read for an earlier token.
         let owner = |text: &str| block_on(without(unreadable).by_token(&token(text)));
         for name in owners {
             let found = owner(&format!("{name:0>6}"));
@@ -135,7 +135,7 @@ fn with_many_unreadable() -> CapiInventory {
 #[test]
 fn many_unreadable_configs_do_not_hide_the_token_of_another_machine() {
     let inventory = with_many_unreadable();
-    // The pools are read after the machines.
+    // The inventory reads the pools after the machines.
     let joining = || {
         let machines = block_on(inventory.machine_tokens()).unwrap();
         assert_eq!(block_on(inventory.pool_tokens()).unwrap().tokens.len(), 1);
@@ -156,14 +156,14 @@ fn many_unreadable_configs_do_not_delay_the_requests_of_another_machine() {
     let inventory = with_many_unreadable();
     let owner = |text: &str| block_on(inventory.by_token(&token(text)));
     let begin = "cannot read KubeadmConfig a";
-    // Each call reads a limited number of them.
+    // Each call reads only a limited number of configurations.
     let error = owner("0000m1").unwrap_err().to_string();
     assert!(error.starts_with(begin), "{error}");
 
     let found = owner("0000m1").unwrap().unwrap();
 
     assert!(matches!(found, TokenOwner::Machine(machine) if machine.name == "m1"));
-    // Each of them can have an unknown token.
+    // Each of these configurations can contain an unknown token.
     for _ in 0..4 {
         let error = owner("zzzzzz").unwrap_err().to_string();
         assert!(error.starts_with(begin), "{error}");
@@ -208,7 +208,7 @@ fn an_unreadable_config_hides_only_its_own_control_plane_node() {
     let (readable, without) = nodes("m1");
     assert!(readable.contains(&"node-m2".to_owned()), "{readable:?}");
     assert!(!readable.contains(&"node-m1".to_owned()), "{readable:?}");
-    // Enforcement waits until each Node is known.
+    // The start of enforcement waits until each Node is known.
     let error = without.unwrap_err().to_string();
     let begin = "cannot read KubeadmConfig m1-config: ";
     assert!(error.starts_with(begin), "{error}");

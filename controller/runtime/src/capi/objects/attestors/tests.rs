@@ -4,7 +4,7 @@ use super::*;
 use crate::capi::objects::Cluster;
 use crate::capi::testing::{Contract, kept};
 
-/// The attestors that a Cluster authorizes with this annotation and these values of the topology variable.
+/// The attestors that a Cluster authorizes, if it has this annotation and the topology variable has these values.
 fn own_attestors(annotation: Option<&str>, values: &[Value]) -> OwnAttestors {
     let mut cluster = Contract::V1Beta2.cluster();
     if let Some(text) = annotation {

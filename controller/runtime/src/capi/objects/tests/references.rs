@@ -1,4 +1,4 @@
-//! References from Machines to their `InfraMachine`s and `KubeadmConfig`s.
+//! Tests of references from Machines to their `InfraMachine`s and `KubeadmConfig`s.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Limits on the stored parts of an object, which are kept as long as the object exists.
+//! Tests of limits on the parts of an object that the controller stores while the object exists.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
-//! Clusters, Machines and `MachinePools` that cannot be read.
+//! Tests of Clusters, Machines and `MachinePools` that cannot be read.
 
 use super::*;
 
-/// The text about unreadable objects in the inventory of this Cluster.
+/// The text in this Cluster's inventory about objects that cannot be read.
 fn unread(objects: &Objects, namespace: &str, cluster: &str) -> Option<String> {
     let cluster = ObjectKey::new(namespace, cluster);
     CapiInventory::new(objects.clone(), cluster).unreadable_members()
@@ -40,7 +40,7 @@ fn unreadable_members_are_named_with_their_number_in_their_cluster() {
     see(without_spec(machine("m2")));
     assert_eq!([of("prod-1"), of("prod-2")], [one("m2"), None]);
 
-    // Its Cluster is unknown.
+    // The Cluster of the object is unknown.
     see(cut(machine("m3")));
     let two = "cannot read Machine m2 and 1 more (the log contains the causes)";
     assert_eq!(
@@ -67,7 +67,7 @@ fn unreadable_members_are_named_with_their_number_in_their_cluster() {
     apply::<MachinePool>(&objects, Event::Apply(raw(pool)), &mut listing);
     let pool = "cannot read MachinePool p1 (the log contains the cause)";
     assert_eq!(of("prod-1").as_deref(), Some(pool));
-    // A list of another kind does not contain the object.
+    // A list of a different kind does not contain the object.
     list(&objects, &mut listing, &[]);
     apply::<Machine>(&objects, Event::InitDone, &mut listing);
     assert_eq!(of("prod-1").as_deref(), Some(pool));
@@ -115,7 +115,7 @@ fn an_unreadable_cluster_is_known_until_it_is_read_or_deleted() {
     apply(Event::Apply(raw(without_spec(cluster()))));
     apply(Event::Apply(raw(cluster())));
     assert!(!objects.is_unreadable(&key));
-    // The last readable version is kept.
+    // The cache keeps the last version that could be read.
     apply(Event::Apply(raw(cut(cluster()))));
     assert!(!objects.is_unreadable(&key));
     let text = "cannot read Cluster prod-1 (the log contains the cause)";
@@ -162,7 +162,7 @@ fn unreadable_members_of_a_namespace_use_bounded_memory() {
         unread(&objects, "tenant-b", "prod-1").as_deref(),
         Some(other)
     );
-    // An object with an entry keeps it.
+    // An object that already has an entry keeps its entry.
     apply(Event::Apply(raw(machine(NAMESPACE, 0))));
     assert_eq!(known(), count);
 
@@ -187,7 +187,7 @@ fn unreadable_objects_without_an_entry_are_known_until_a_later_list() {
     for kind in [Cluster::KIND, Machine::KIND, MachinePool::KIND] {
         objects.listed(kind);
     }
-    // There is memory only for the first object.
+    // There is only enough memory for the first object.
     objects.store().limit_unreadable(KeptLimit::new(1));
     let machine = |name: &str| raw(without_spec(Contract::V1Beta2.machine(name)));
     let mut listing = BTreeSet::new();

@@ -124,7 +124,7 @@ fn an_oversized_object_is_truncated_without_affecting_others() {
     }
 }
 
-/// A custom resource with this number of labels, with the fields sorted, as an API server writes them.
+/// A custom resource with this number of labels. Its fields are sorted, as in an API server's responses.
 fn sorted(name: &str, labels: usize) -> String {
     let labels: Vec<String> = (0..labels)
         .map(|number| format!(r#""{number}":"""#))

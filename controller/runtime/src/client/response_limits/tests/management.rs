@@ -1,4 +1,4 @@
-//! Tests of responses from a management cluster in which tenants write objects.
+//! Tests of responses from a management cluster whose objects tenants can write.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn object(labels: usize) -> String {
 
 #[tokio::test]
 async fn a_management_page_with_too_many_values_is_refused() {
-    // Whether each object is read completely.
+    // Whether the client reads each object completely.
     let read = async |limit: usize, objects: usize, labels: usize| {
         let items = vec![object(labels); objects].join(",");
         let page = format!(r#"{{"items":[{items}]}}"#).into_bytes();
@@ -28,7 +28,7 @@ async fn a_management_page_with_too_many_values_is_refused() {
         assert_eq!(read(limit, 1, most).await, Ok(true), "{limit}");
         assert_eq!(read(limit, 1, most + 1).await, Ok(false), "{limit}");
     }
-    // A page with few objects can always be read, so that the client can try larger pages.
+    // The client can always read a page with few objects, so it can try larger pages afterwards.
     assert_eq!(read(500, FEW, most).await, Ok(true));
     assert_eq!(read(500, FEW, 70_000).await, Ok(false));
     let excess = read(500, FEW + 1, most).await.unwrap_err();
@@ -53,7 +53,7 @@ async fn a_management_watch_event_with_too_many_values_is_refused() {
 
 #[tokio::test]
 async fn large_responses_for_a_namespace_leave_memory_to_all_others() {
-    // The longest JSON of a Secret.
+    // The longest possible JSON text of a Secret.
     const LARGE: usize = 3 * 1024 * 1024;
     let server = tower::service_fn(|request: Request<()>| {
         let is_small = request.uri().path().ends_with("small");
@@ -91,6 +91,6 @@ async fn large_responses_for_a_namespace_leave_memory_to_all_others() {
     ] {
         assert!(watch(path).await.is_ok(), "{path}");
     }
-    // The calls can use only 32 MiB, even if no other namespace makes a call.
+    // These calls can use only 32 MiB, even if no other namespace makes calls.
     assert_eq!(open.len(), 10);
 }

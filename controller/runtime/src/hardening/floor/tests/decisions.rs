@@ -1,4 +1,4 @@
-//! Decisions about revocations that a responder writes.
+//! Tests of decisions about revocations that a responder writes.
 
 use super::*;
 

@@ -11,7 +11,7 @@ use crate::client::ClusterAccess;
 
 const GRACE: Duration = Duration::from_hours(1);
 
-/// The names in a page of a list, and whether another page exists, for a page number and the previous calls. `None`
+/// For a page number and the previous calls, the names on a page of a list, and whether another page follows. `None`
 /// means that the list fails.
 type Page = fn(usize, &[String]) -> Option<(Vec<String>, bool)>;
 

@@ -1,8 +1,8 @@
-//! The tokens of pools.
+//! Tests of the bootstrap tokens of pools.
 
 use super::*;
 
-/// A lifetime that the bootstrap provider gives to its tokens.
+/// A lifetime that the bootstrap provider sets for its tokens.
 fn lifetimes() -> [Duration; 7] {
     let days = |days: u64| Duration::from_hours(24 * days);
     [

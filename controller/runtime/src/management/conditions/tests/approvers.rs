@@ -1,4 +1,4 @@
-//! The condition about other approvers of serving certificates.
+//! Tests of the condition about other approvers of serving certificates.
 
 use super::*;
 

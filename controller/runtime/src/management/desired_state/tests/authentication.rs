@@ -1,4 +1,4 @@
-//! Tests of the content of the `KubeletAuthentication`: its attestors, and a status that is ignored.
+//! Tests of the `KubeletAuthentication`: its attestors, and its status, which the controller ignores.
 
 use node_attestation_core::crd::conditions::ConditionStatus;
 
@@ -74,7 +74,7 @@ fn a_forged_status_does_not_change_the_service_in_another_namespace() {
         json!({"caKey": {"digest": "00", "proved": true}}),
     ] {
         other.authentication.status = Some(serde_json::from_value(forged.clone()).unwrap());
-        // The Secret contains the other namespace's CA certificate, without the key.
+        // The Secret contains the CA certificate of the other namespace, but not the key.
         other.sources.ca = world.shown();
         assert_eq!(other.why().reason(), "SharedCA", "{forged}");
 

@@ -1,5 +1,5 @@
-//! Tests of the commands, and of the controller without a management cluster: they have the same reasons as the
-//! controller with a management cluster.
+//! Tests that the commands, and the controller without a management cluster, report the same reasons as the controller
+//! with a management cluster.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::file_inventory::ClusterInventory;
 use crate::management::not_served::{CaSecret, not_served};
 use crate::standalone::{ClusterInFiles, StandaloneError};
 
-/// The reason according to `explain`, from the objects without a condition.
+/// The reason that `explain` derives from the objects, which do not contain a condition.
 fn explained(world: &World) -> Option<String> {
     let ca = match &world.sources.ca {
         Observed::Unknown | Observed::Unreadable(_) => CaSecret::Unread,

@@ -1,4 +1,4 @@
-//! Tests of CAs whose key is in an external signer.
+//! Tests of CAs whose key is held by an external signer.
 
 use super::*;
 use crate::external_signer::ExternalSigner;

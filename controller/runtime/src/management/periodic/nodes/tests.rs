@@ -91,7 +91,7 @@ async fn an_endless_list_of_nodes_fails_after_500_pages() {
 #[tokio::test]
 async fn a_node_with_a_name_that_no_api_server_accepts_is_ignored() {
     let longest: &str = Box::leak("n".repeat(MAX_NAME_LEN - 1).into_boxed_str());
-    // The names have one digit on the first pages, and two digits from the tenth page.
+    // The names on the first pages have one digit, and the names from the tenth page on have two digits.
     let client = pages_of(12, longest);
     let found = nodes_named(&client, false, selected(|_| true, &[]));
 
@@ -129,7 +129,7 @@ type Names = &'static [&'static str];
 
 #[tokio::test]
 async fn nodes_without_a_live_record_are_exempt_or_cannot_renew() {
-    // Cluster API has found the Node m2 of one of the two Machines.
+    // Cluster API has found the Node m2, which belongs to one of the two Machines.
     let key = ObjectKey::new("tenant-a", "prod-1");
     let inventory = CapiInventory::new(objects_with_tokens(), key);
     let retired = Tombstone {
@@ -147,7 +147,7 @@ async fn nodes_without_a_live_record_are_exempt_or_cannot_renew() {
         (&["windows-1"], &none, &["windows-1"], &["m2"]),
         (&["m2", "windows-1"], &none, &["m2", "windows-1"], &[]),
         (&["m2", "windows-1"], &live, &["windows-1"], &[]),
-        // Before the records are known, no Node counts as a Node without a record.
+        // Until the records are known, no Node counts as a Node without a record.
         (&["m2"], &None, &["m2"], &[]),
     ];
     for (listed, records, exempt, of_machines) in cases {

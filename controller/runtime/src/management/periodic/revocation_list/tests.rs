@@ -115,7 +115,7 @@ async fn a_deleted_revocation_list_is_restored_after_ten_minutes() {
 
 #[tokio::test(start_paused = true)]
 async fn a_list_from_a_backup_gets_its_revocations_back_after_ten_minutes() {
-    // A new leader knows only the remaining records, without the deleted record.
+    // A new leader knows only the remaining records, and not the deleted record.
     for (is_leading, is_deleted, expected) in [
         (true, false, 1),
         (true, true, 1),
@@ -173,7 +173,7 @@ async fn a_generation_floor_is_published_and_restored_after_ten_minutes() {
     publish(&mut list, &access, &world).await.unwrap();
     assert_eq!(floor(&stored), Some(json!(7)));
 
-    // Neither the list nor the annotation contains the floor any more.
+    // Neither the list nor the annotation contains the floor.
     *stored.lock() = Some(BTreeMap::new());
     world.revocations.decide(RevocationDecisions::default());
     advance(COMPARED_AGAIN).await;
@@ -264,7 +264,7 @@ async fn a_full_list_is_reported_in_each_round_until_it_has_space() {
 
     assert_eq!(round(max + 2).await, full(2));
     assert_eq!(entries(&stored), MAX_REVOKED);
-    // The next round does not make a call.
+    // The next round does not make any call.
     let kept = stored.lock().take();
     assert_eq!(round(max + 2).await, full(2));
     assert_eq!(round(max + 2).await, full(2));
@@ -328,7 +328,7 @@ async fn unchanged_records_are_not_read_again_for_the_list() {
     assert!(publish(&records, at(1)).await);
     assert!(!publish(&records, at(1)).await);
     assert!(!publish(&records, end - second).await);
-    // The clock was set back.
+    // The clock is set back.
     assert!(publish(&records, at(1) - second).await);
     assert!(!publish(&records, at(1)).await);
     // The records change.

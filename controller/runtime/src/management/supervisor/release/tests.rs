@@ -39,7 +39,7 @@ fn authentication(uid: &str) -> Value {
 /// The time at which the `KubeletAuthentication` is deleted.
 const DELETED: Duration = Duration::from_secs(5);
 
-/// The next events of a watch: a deletion, and a creation after it.
+/// The next events of a watch: first a deletion, and then a creation.
 fn events(begun: Instant, created_again: Option<Duration>) -> Answer {
     let created_again = created_again.map(|after| (DELETED + after, "ADDED", "again"));
     let to_come = [(DELETED, "DELETED", "ka")]
@@ -109,7 +109,7 @@ async fn management(
 struct Case {
     /// The Cluster is paused.
     paused: bool,
-    /// The duration of the outage of the workload cluster's API server.
+    /// The duration of the API server outage in the workload cluster.
     away: Duration,
     /// The time before each response from the workload cluster's API server.
     slow: Duration,
@@ -129,7 +129,7 @@ struct Noted {
     served_again: Option<Duration>,
 }
 
-/// The actions of the controller within 30 minutes.
+/// The controller's actions within 30 minutes.
 async fn released(case: Case) -> Noted {
     let begun = Instant::now();
     let noted: Arc<Mutex<Noted>> = Arc::default();

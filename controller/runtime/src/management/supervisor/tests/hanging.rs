@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The time at which the Cluster is created. At this time, the first status is being written.
+/// The time at which the Cluster is created. At that time, the write of the first status is in progress.
 const APPEARS: Duration = Duration::from_secs(2);
 
 /// A management cluster with a `KubeletAuthentication` whose Cluster is created later. Counts the calls for Secrets.

@@ -1,4 +1,4 @@
-//! Tests of the Secrets that the controller reads, with and without its own kubeconfigs.
+//! Tests of the Secrets that the controller reads, both with its own kubeconfigs and without them.
 
 use node_attestation_core::verifier::{InsecureVerifier, Verifier};
 
@@ -64,8 +64,8 @@ async fn one_cluster(
     }
 }
 
-/// Whether the controller reads its own kubeconfig, whether it reads Cluster API's, and the last message of the
-/// condition `Ready`.
+/// Whether the controller reads its own kubeconfig, whether it reads Cluster API's kubeconfig, and the last message of
+/// the condition `Ready`.
 async fn reads(access: WorkloadAccess, has_own: bool) -> ([bool; 2], BTreeSet<String>) {
     let heard: Arc<Mutex<Heard>> = Arc::default();
     let noted = heard.clone();

@@ -1,4 +1,4 @@
-//! Tests of Clusters whose objects are parsed once, in the cluster's turn.
+//! Tests that the objects of a Cluster are parsed once, in the Cluster's turn.
 
 use data_encoding::BASE64;
 use node_attestation_core::verifier::{InsecureVerifier, Verifier};
@@ -25,7 +25,7 @@ fn list(items: &[Value]) -> Answer {
     whole(200, &list)
 }
 
-/// The kind of the listed objects, and the selector. `None` for another request.
+/// The kind of the objects that this request lists, and its selector. `None` for any other request.
 fn listed(request: &Request<kube::client::Body>) -> Option<(String, String)> {
     let query = request.uri().query().unwrap_or_default();
     let kind = request.uri().path().rsplit('/').next()?;
@@ -73,7 +73,7 @@ async fn a_busy_namespace_delays_another_cluster_by_one_reconcile() {
     sleep(8 * SLOW).await;
     assert!(order.lock().unwrap().len() > BUSY);
 
-    // All clusters are due while another cluster has the turn.
+    // All clusters are due while a different cluster has the turn.
     let line = shared.parsing.line(&ObjectKey::new("other", "c"));
     let turn = line.turn().await;
     sleep(2 * LOOK_AGAIN).await;

@@ -31,7 +31,7 @@ async fn unreadable(
     let mut of_watch = cluster(0);
     of_watch["metadata"]["labels"] = label_of_cluster;
     let (events, items) = match path.rsplit('/').next().unwrap() {
-        // The first version again, and then another version.
+        // The watch sends the first version again, and then another version.
         "kubeletauthentications" => (vec![version(1), version(2)], vec![version(1)]),
         "clusters" => (vec![of_watch], Vec::new()),
         _ => return answer(request, Written::default()).await,
@@ -79,7 +79,7 @@ async fn an_event_names_each_unreadable_version_of_an_authentication() {
         sleep(Duration::from_mins(1)).await;
 
         let events = events.lock().unwrap().clone();
-        // The first Event was written again.
+        // The controller has written the first Event again.
         let expected = if expected > 0 { expected + 1 } else { 0 };
         assert_eq!(events.len(), expected, "{filter:?} {labels:?}: {events:?}");
         for event in events {

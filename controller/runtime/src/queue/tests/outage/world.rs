@@ -36,7 +36,7 @@ const REQUEST_LEN: usize = 4096;
 /// The time between two runs of the plugin while a renewal is pending.
 const RUN_AGAIN: Duration = Duration::from_secs(30);
 
-/// The unavailable part.
+/// The component that is unavailable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Away {
     Controller,
@@ -53,7 +53,7 @@ enum State {
     Failed,
 }
 
-/// A request in the workload cluster.
+/// A certificate signing request in the workload cluster.
 struct Filed {
     node: usize,
     created: Duration,
@@ -81,7 +81,7 @@ pub(super) struct World {
     pub(super) last: usize,
     /// The next runs of the plugin.
     runs: BinaryHeap<Reverse<(Duration, usize)>>,
-    /// The start of an API server outage. Before the outage, the controller is slow.
+    /// The start of an API server outage. Before this time, the controller is slow.
     pub(super) begin: Duration,
     /// The end of the outage.
     back: Duration,
@@ -116,7 +116,7 @@ impl World {
     pub(super) fn new(away: Away, back: Duration, nodes: usize, ago: Duration) -> Self {
         let node = |number: usize| {
             let name = format!("ip-10-{number}.ec2.internal");
-            // The renewals are spread over the day that ends `ago` before the outage.
+            // The renewals are evenly distributed over the day that ends `ago` before the outage.
             let issued = at(Duration::ZERO) - ago - DAY + spread(number);
             Node {
                 subject: Subject {
@@ -290,7 +290,7 @@ impl World {
         }
     }
 
-    /// Continues the open request, or creates another request. `None` if the certificate is issued.
+    /// Continues the open request, or creates another request. Returns `None` if the certificate is issued.
     fn ask(
         &mut self,
         number: usize,
@@ -374,7 +374,7 @@ impl World {
     }
 }
 
-/// The time of day at which a node starts, and its jitter. Both values are the same in each run.
+/// The time of day at which a node starts, and its jitter. Both are the same in each run.
 fn spread(number: usize) -> Duration {
     DAY.mul_f64(share(number))
 }

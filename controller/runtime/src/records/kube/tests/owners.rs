@@ -1,4 +1,4 @@
-//! Tests of the owners of records, and of the writes about their certificates.
+//! Tests of the owners of records, and of writes to records about certificates.
 
 use super::*;
 
@@ -174,7 +174,7 @@ async fn a_move_keeps_the_last_certificate() {
         .note(&name("n1"), &issued(Some(boot)))
         .await
         .unwrap();
-    // This certificate was requested without a TPM.
+    // The node requested this certificate without a TPM.
     records.note(&name("n1"), &issued(None)).await.unwrap();
 
     let (end, time) = (

@@ -126,7 +126,7 @@ async fn a_changed_file_does_not_free_the_turns_of_a_hanging_key() {
 
     let refused = world.sign().await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
-    // Another key has its own turns.
+    // A different key has its own turns.
     world.service.serve([changed("other")], Vec::new());
     let call = world.call(0);
     assert_eq!(world.asked().await, "other");

@@ -1,4 +1,4 @@
-//! Credentials that AWS refuses.
+//! Tests of credentials that AWS rejects.
 
 use aws_credential_types::credential_fn::provide_credentials_fn;
 use aws_credential_types::provider::ProvideCredentials;
@@ -104,8 +104,8 @@ async fn a_refused_session_is_used_if_no_other_exists() {
     assert_eq!(credentials.keys().await.unwrap_err().kind, away);
 }
 
-/// The controller's credentials. Each renewal returns different credentials. STS returns at most three different
-/// credentials.
+/// The controller's credentials. Each renewal returns different credentials, but STS issues at most three different
+/// ones.
 #[derive(Debug, Default)]
 struct Rotating(Mutex<u32>);
 

@@ -19,7 +19,7 @@ async fn account_queries_of_many_regions_take_the_share_of_their_namespace() {
     let flood = timeout(Duration::from_secs(10), join_all((0..300).map(query)));
     assert!(flood.await.is_err());
 
-    // There is a burst of ten calls, and then one call per second.
+    // A namespace has a burst of ten calls, and then one call per second.
     assert!(sts.count() <= 20, "{}", sts.count());
 }
 
@@ -73,7 +73,7 @@ async fn renewals_of_many_sessions_take_the_share_of_their_namespace() {
     join_all(all.iter().map(PlanCredentials::keys)).await;
     let first = sts.count();
 
-    // All are due.
+    // All sessions are due for renewal.
     advance(Duration::from_mins(51)).await;
     for _ in 0..5 {
         let keys = join_all(all.iter().map(PlanCredentials::keys)).await;
@@ -81,7 +81,7 @@ async fn renewals_of_many_sessions_take_the_share_of_their_namespace() {
         sleep(Duration::from_secs(1)).await;
     }
 
-    // There is a burst of ten calls, and then one call per second.
+    // A namespace has a burst of ten calls, and then one call per second.
     let renewed = sts.count() - first;
     assert!((10..=15).contains(&renewed), "{renewed}");
     // Another namespace renews a session that both namespaces use.

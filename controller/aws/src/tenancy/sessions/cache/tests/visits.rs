@@ -1,4 +1,4 @@
-//! Tests of the number of entries that are visited under the locks on sessions.
+//! Tests of the number of entries that the cache visits while it holds the locks on sessions.
 
 use futures::future::FutureExt as _;
 use node_attestation_runtime::shared::Lock;
