@@ -114,8 +114,6 @@ pub struct Host<'a> {
     pub machine: Machine,
     /// Its hardware.
     pub hardware: VirtualMachine,
-    /// The TPM, in its state before the first boot.
-    pub tpm: Arc<Swtpm>,
 }
 
 impl<'a> Host<'a> {
@@ -140,7 +138,6 @@ impl<'a> Host<'a> {
             scene,
             machine,
             hardware,
-            tpm,
         }
     }
 

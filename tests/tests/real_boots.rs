@@ -1,5 +1,5 @@
-//! Tests of machines that boot with firmware, Secure Boot and a TPM that the kernel drives. They join with the plugin, the
-//! real controller, and a real API server on the host.
+//! Tests of machines that boot with firmware, Secure Boot and a TPM that the kernel drives. They join with the plugin,
+//! the real controller, and a real API server on the host.
 
 use std::sync::LazyLock;
 
@@ -16,7 +16,7 @@ const OF_THE_KERNEL: u8 = 10;
 static UNIFIED: LazyLock<Scene> = LazyLock::new(|| cluster("unified"));
 
 /// The first node of the Cluster, and the boot with which it joined before the policy existed.
-static FIRST: LazyLock<(Host<'_>, Boot)> = LazyLock::new(|| {
+static FIRST: LazyLock<(Host<'static>, Boot)> = LazyLock::new(|| {
     let host = Host::new(&UNIFIED, "first");
     let joined = host.join(Image::Unified, SecureBoot::On);
     allow_only(&UNIFIED, &joined, &OF_UNIFIED);

@@ -262,6 +262,14 @@ impl Swtpm {
         self.tools.once(&["tpm2_clear", "-c", "p"]);
     }
 
+    /// Clears the TPM with the state in this directory, which is not running.
+    #[track_caller]
+    pub(crate) fn clear_at(state: &Path) {
+        let scratch = Scratch::new("swtpm");
+        let firmware = Firmware::MeasuresNothing;
+        Self::run(scratch, state.to_owned(), MAKER.clone(), firmware).clear();
+    }
+
     /// Extends a PCR in the SHA-256 bank, like a changed boot chain.
     #[track_caller]
     pub fn extend(&self, pcr: u8, digest: &[u8; 32]) {

@@ -155,17 +155,10 @@ impl VirtualMachine {
         }
     }
 
-    /// Replaces its TPM with a copy of this TPM's state.
+    /// Clears its TPM, like a user in the firmware setup.
     #[track_caller]
-    pub fn replace_tpm(&mut self, tpm: &Swtpm) {
-        fs::remove_dir_all(&self.tpm).expect("the directory is there");
-        fs::create_dir(&self.tpm).expect("the directory was removed");
-        tpm.copy_state(&self.tpm);
-    }
-
-    /// The directory with the state of its TPM, which does not run now.
-    pub fn tpm_state(&self) -> &Path {
-        &self.tpm
+    pub fn clear_tpm(&self) {
+        Swtpm::clear_at(&self.tpm);
     }
 
     /// Writes a file at this path of its disk, whose directory exists.

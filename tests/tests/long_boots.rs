@@ -1,0 +1,63 @@
+//! Tests of machines that boot with firmware, Secure Boot and a TPM that the kernel drives, after a change of the
+//! software, the disk or the TPM.
+
+use kubelet_authenticator_test_support::virtual_machine::{Image, SecureBoot, VirtualMachine};
+use kubelet_authenticator_tests::boots::{
+    Host, OF_UNIFIED, allow, allow_only, cluster, credential, new_tpm, state,
+};
+use serde_json::json;
+
+#[test]
+fn another_kernel_is_denied_until_the_policy_lists_its_registers() {
+    let scene = cluster("kernel");
+    let host = Host::new(&scene, "kernel");
+    let joined = host.join(Image::Unified, SecureBoot::On);
+    host.is_joined_by(&joined);
+    allow_only(&scene, &joined, &OF_UNIFIED);
+
+    let denied = host.renew(Image::UnifiedOtherKernel, SecureBoot::On);
+
+    host.is_denied_for(&denied, &[4, 11]);
+    let states = [&joined, &denied].map(|boot| state(boot, &OF_UNIFIED));
+    allow(&scene, &json!(states));
+    let renewed = host.renew(Image::UnifiedOtherKernel, SecureBoot::On);
+    assert_eq!(renewed.status(), 0, "{}", renewed.errors());
+    assert_eq!(renewed.registers(), denied.registers());
+}
+
+#[test]
+fn a_cloned_disk_with_another_tpm_gets_no_credential() {
+    let scene = cluster("clone");
+    let host = Host::new(&scene, "original");
+    let joined = host.join(Image::Unified, SecureBoot::On);
+    host.is_joined_by(&joined);
+    let (tpm, _) = new_tpm();
+    let clone = VirtualMachine::with_disk_of(&host.hardware, &tpm);
+
+    let denied = credential(&clone, Image::Unified, SecureBoot::On);
+
+    let errors = denied.errors();
+    assert_eq!(denied.status(), 12, "{errors}");
+    assert_eq!(denied.output(), "");
+    let aside = "set kubelet-client.pem aside";
+    assert!(errors.contains(aside), "{errors}");
+    assert!(errors.contains("ProviderIdOfAnotherMachine"), "{errors}");
+    let renewed = host.renew(Image::Unified, SecureBoot::On);
+    assert_eq!(renewed.status(), 0, "{}", renewed.errors());
+}
+
+#[test]
+fn a_cleared_tpm_is_denied_because_its_counters_ran_backwards() {
+    let scene = cluster("cleared");
+    let host = Host::new(&scene, "cleared");
+    let joined = host.join(Image::Unified, SecureBoot::On);
+    host.is_joined_by(&joined);
+    host.hardware.clear_tpm();
+
+    let denied = host.renew(Image::Unified, SecureBoot::On);
+
+    let errors = denied.errors();
+    assert_eq!(denied.status(), 12, "{errors}");
+    assert!(errors.contains("TpmRanBackwards"), "{errors}");
+    assert_eq!(denied.registers(), joined.registers());
+}
