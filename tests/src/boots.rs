@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use kubelet_attestation::names::Provider;
-use kubelet_authenticator_test_support::control_plane::{Kubeconfig, User};
+use kubelet_authenticator_test_support::binaries::control_plane_binary;
+use kubelet_authenticator_test_support::control_plane::{Exec, Kubeconfig, User};
 use kubelet_authenticator_test_support::pki::KeyAndCertificate;
 use kubelet_authenticator_test_support::process::Scratch;
 use kubelet_authenticator_test_support::swtpm::Swtpm;
@@ -41,6 +42,24 @@ for run in 1 2 3 4 5; do
   [ "$status" != 12 ] || break
 done
 exit "$status"
+"#;
+
+/// Runs a kubelet, and a stand-in for the container runtime, until the Node is ready, or until the kubelet has
+/// registered an existing Node.
+const KUBELET: &str = r#"
+mount -t cgroup2 cgroup /sys/fs/cgroup
+ln -s /usr/bin/kubelet /run/fakecri
+/run/fakecri --socket /run/cri.sock >/report/runtime 2>&1 &
+until [ -S /run/cri.sock ]; do sleep 0.1; done
+/usr/bin/kubelet --config /etc/kubelet.json --kubeconfig /etc/kubelet.conf --hostname-override "$(hostname)" -v=2 \
+  >/report/kubelet 2>&1 &
+for try in $(seq 3000); do
+  if grep -oE 'just became ready|previously registered' /report/kubelet; then exit; fi
+  kill -0 $! || break
+  sleep 0.1
+done
+tail -n 20 /report/kubelet >&2
+exit 1
 "#;
 
 /// Shared by all tests, because every test has a separate Cluster, or separate machines in a Cluster.
@@ -130,15 +149,13 @@ impl<'a> Host<'a> {
         let builder = scene.cluster.machine(name).provider_id(&provider_id);
         let machine = builder.create();
         let token = User::Token(machine.token().bearer());
-        let scratch = Scratch::new("bootstrap");
-        let kubeconfig = Kubeconfig::new(SERVER, plane.ca().certificate_pem(), token)
-            .write(&scratch.join("kubeconfig"));
-        hardware.file(BOOTSTRAP, 0o600, std::fs::read(kubeconfig).unwrap());
-        Self {
+        let host = Self {
             scene,
             machine,
             hardware,
-        }
+        };
+        host.hardware.file(BOOTSTRAP, 0o600, host.kubeconfig(token));
+        host
     }
 
     /// Boots, and gets a credential as for the kubelet.
@@ -152,6 +169,52 @@ impl<'a> Host<'a> {
     pub fn renew(&self, image: Image, secure_boot: SecureBoot) -> Boot {
         let commands = format!("arguments='renew --force'\n{RUN}");
         self.hardware.boot(image, secure_boot, &commands)
+    }
+
+    /// Adds a kubelet to the disk, whose credentials come from the plugin.
+    #[track_caller]
+    pub fn add_kubelet(&self) {
+        // The control plane's programs are one file, which reads its name.
+        let kubelet = control_plane_binary("kubelet");
+        self.hardware.program("/usr/bin/kubelet", &kubelet);
+        let configuration = json!({
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "authentication": {
+                "anonymous": { "enabled": false },
+                "webhook": { "enabled": false },
+            },
+            "authorization": { "mode": "AlwaysAllow" },
+            "cgroupDriver": "cgroupfs",
+            "cgroupsPerQOS": false,
+            "containerRuntimeEndpoint": "unix:///run/cri.sock",
+            "enforceNodeAllocatable": [],
+            "localStorageCapacityIsolation": false,
+            "makeIPTablesUtilChains": false,
+            "resolvConf": "",
+            "volumePluginDir": "/var/lib/kubelet/volume-plugins",
+        });
+        self.hardware
+            .file("/etc/kubelet.json", 0o644, configuration.to_string());
+        let exec = Exec::new(format!("{PROGRAMS}/{PLUGIN}")).provide_cluster_info();
+        let kubeconfig = self.kubeconfig(User::Exec(exec));
+        self.hardware.file("/etc/kubelet.conf", 0o600, kubeconfig);
+    }
+
+    /// Boots, and runs the kubelet until its Node is ready. The output has the reason.
+    #[track_caller]
+    pub fn run_kubelet(&self, image: Image, secure_boot: SecureBoot) -> Boot {
+        self.hardware.boot(image, secure_boot, KUBELET)
+    }
+
+    /// A kubeconfig for the API server as the machine reaches it.
+    #[track_caller]
+    fn kubeconfig(&self, user: User) -> Vec<u8> {
+        let ca = self.scene.cluster.control_plane().ca();
+        let scratch = Scratch::new("kubeconfig");
+        let file =
+            Kubeconfig::new(SERVER, ca.certificate_pem(), user).write(&scratch.join("kubeconfig"));
+        std::fs::read(file).unwrap()
     }
 
     /// Asserts that the credential in the output of this boot makes the machine its node.

@@ -61,3 +61,26 @@ fn a_cleared_tpm_is_denied_because_its_counters_ran_backwards() {
     assert!(errors.contains("TpmRanBackwards"), "{errors}");
     assert_eq!(denied.registers(), joined.registers());
 }
+
+#[test]
+fn a_kubelet_with_the_plugin_is_ready_and_registers_after_a_reboot() {
+    let scene = cluster("kubelet");
+    let host = Host::new(&scene, "kubelet");
+    host.add_kubelet();
+
+    let first = host.run_kubelet(Image::Unified, SecureBoot::On);
+    let second = host.run_kubelet(Image::Unified, SecureBoot::On);
+
+    assert_eq!(first.output(), "just became ready\n", "{}", first.errors());
+    let again = "previously registered\n";
+    assert_eq!(second.output(), again, "{}", second.errors());
+    let node = scene.cluster.control_plane().wait_for_node("kubelet");
+    let kernel = &node["status"]["nodeInfo"]["kernelVersion"];
+    assert!(
+        kernel.as_str().unwrap().ends_with("-cloud-amd64"),
+        "{kernel}"
+    );
+    assert_eq!(scene.record("kubelet")["spec"]["attestor"], "tpm");
+    // The kubelet of the second boot uses the certificate on the disk.
+    assert_eq!(host.renewals().len(), 0);
+}

@@ -230,7 +230,7 @@ impl VirtualMachine {
         // A forwarding to an address of the host would be a single connection for the life of the machine. A command
         // runs once for each connection.
         let network = format!(
-            "user,id=net,restrict=on,net=10.96.0.0/24,guestfwd=tcp:10.96.0.1:443-cmd:{} nc 127.0.0.1 {}",
+            "user,id=net,restrict=on,ipv6=off,net=10.96.0.0/24,guestfwd=tcp:10.96.0.1:443-cmd:{} nc 127.0.0.1 {}",
             IMAGES.join("busybox").display(),
             self.port
         );
