@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use kubelet_attestation::names::Provider;
 use kubelet_authenticator_test_support::binaries::control_plane_binary;
@@ -169,6 +170,29 @@ impl<'a> Host<'a> {
     pub fn renew(&self, image: Image, secure_boot: SecureBoot) -> Boot {
         let commands = format!("arguments='renew --force'\n{RUN}");
         self.hardware.boot(image, secure_boot, &commands)
+    }
+
+    /// Boots, joins, and returns the time that the join took. The clock of the machine starts with the kernel.
+    #[track_caller]
+    pub fn join_time(&self, image: Image, secure_boot: SecureBoot) -> Duration {
+        let uptime = "cut -d ' ' -f 1 /proc/uptime >&2";
+        let commands = format!("{uptime}\n({RUN}) >/dev/null || exit\n{uptime}\n");
+        let boot = self.hardware.boot(image, secure_boot, &commands);
+        let errors = boot.errors();
+        assert_eq!(boot.status(), 0, "{errors}");
+        let times = errors.lines().filter_map(|line| line.parse().ok());
+        let times: Vec<f64> = times.collect();
+        let [started, ended] = times.try_into().unwrap();
+        Duration::from_secs_f64(ended - started)
+    }
+
+    /// Boots, and joins and renews until the power fails after this time.
+    #[track_caller]
+    pub fn lose_power(&self, image: Image, secure_boot: SecureBoot, after: Duration) {
+        let plugin = format!("{PROGRAMS}/{PLUGIN}");
+        let commands = format!("while {plugin} renew --force || true; do :; done >/dev/null 2>&1");
+        self.hardware
+            .boot_and_lose_power(image, secure_boot, &commands, after);
     }
 
     /// Adds a kubelet to the disk, whose credentials come from the plugin.

@@ -84,3 +84,22 @@ fn a_kubelet_with_the_plugin_is_ready_and_registers_after_a_reboot() {
     // The kubelet of the second boot uses the certificate on the disk.
     assert_eq!(host.renewals().len(), 0);
 }
+
+#[test]
+fn a_join_that_loses_power_at_ten_points_is_completed() {
+    let scene = cluster("power");
+    let timed = Host::new(&scene, "timed");
+    let took = timed.join_time(Image::Unified, SecureBoot::On);
+    let host = Host::new(&scene, "dark");
+
+    for point in 1..=10 {
+        host.lose_power(Image::Unified, SecureBoot::On, took * point / 11);
+    }
+
+    let joined = host.join(Image::Unified, SecureBoot::On);
+    host.is_joined_by(&joined);
+    let record = scene.record("dark");
+    assert!(record["spec"]["tombstone"].is_null(), "{record:#}");
+    let renewed = host.renew(Image::Unified, SecureBoot::On);
+    assert_eq!(renewed.status(), 0, "{}", renewed.errors());
+}

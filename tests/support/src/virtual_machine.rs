@@ -177,6 +177,32 @@ impl VirtualMachine {
     /// the machine is off.
     #[track_caller]
     pub fn boot(&self, image: Image, secure_boot: SecureBoot, commands: &str) -> Boot {
+        let machine = self.run(image, secure_boot, commands);
+        Boot::read(&self.disk, &machine)
+    }
+
+    /// Like [`boot`](Self::boot), but the power fails after this time, counted from the start of the commands. Neither
+    /// the file system nor the TPM is shut down.
+    #[track_caller]
+    pub fn boot_and_lose_power(
+        &self,
+        image: Image,
+        secure_boot: SecureBoot,
+        commands: &str,
+        after: Duration,
+    ) {
+        let cut = format!(
+            "(sleep {}; echo b >/proc/sysrq-trigger) &\n{commands}\nwait\n",
+            after.as_secs_f64()
+        );
+        self.run(image, secure_boot, &cut);
+        // The next boot would do the same, but the host also writes to the disk.
+        self.disk.recover();
+    }
+
+    /// Boots, and waits until the machine is off.
+    #[track_caller]
+    fn run(&self, image: Image, secure_boot: SecureBoot, commands: &str) -> Process {
         self.disk.write(COMMANDS, 0o644, commands);
         let variables = self.scratch.join("variables.fd");
         let new = Path::new(FIRMWARE).join(image.variables(secure_boot));
@@ -189,7 +215,7 @@ impl VirtualMachine {
         let status = machine.wait(DEADLINE);
         assert!(status.success(), "QEMU: {status}{}", machine.log());
         drop(tpm);
-        Boot::read(&self.disk, &machine)
+        machine
     }
 
     /// Starts its TPM, which ends when QEMU disconnects.

@@ -55,6 +55,17 @@ impl Disk {
         self.debugfs(&[], &format!("rdump {path} {}", host.display()));
     }
 
+    /// Replays the journal of the file system, as the kernel does after a power failure.
+    #[track_caller]
+    pub(super) fn recover(&self) {
+        let mut check = Command::new("e2fsck");
+        check.args(["-f", "-p"]).arg(&self.path);
+        let output = check.output().expect("e2fsck can be started");
+        // With status 1, it has corrected the counters of the file system.
+        let code = output.status.code();
+        assert!(matches!(code, Some(0 | 1)), "{output:?}");
+    }
+
     /// Runs one command of debugfs, and returns its output. debugfs also succeeds if the command fails.
     #[track_caller]
     fn debugfs(&self, options: &[&str], command: &str) -> String {
