@@ -94,7 +94,7 @@ test: prerequisites-all dependencies
 	@echo "make test: everything passed"
 
 ## test-all: also tests whose parts take long to build; the continuous integration runs this, and tests/landing
-test-all: prerequisites-all dependencies
+test-all: prerequisites-all prerequisites-boots dependencies
 	@tests/stage --clear
 	@$(call staged,$(MAKE) --jobs=3 $(STAGES_BUILT) $(STAGES_OF_DEBIAN))
 	@$(SAVE)
@@ -109,9 +109,10 @@ STAGES_BUILT := stage-fmt stage-build stage-control-plane stage-moto stage-deny 
   stage-scripts stage-fresh
 STAGES_TESTED := stage-suites stage-bench-limits
 # Run this before the tests, because apt drops its connections if it gets too little processor time.
-STAGES_OF_DEBIAN := stage-image-builder stage-cloud-init stage-selinux-policy
+STAGES_OF_DEBIAN := stage-image-builder stage-cloud-init stage-selinux-policy stage-boots
 # Run these targets one after the other, because apt locks the package lists of the host.
 stage-selinux-policy: stage-cloud-init
+stage-boots: stage-selinux-policy
 
 # Runs the suite of `make test-long` that the commit selects. With LANDING, `make test-all` includes this target.
 landing:
@@ -130,8 +131,8 @@ stage-%:
 	@tests/stage $* $(MAKE) $*
 
 ## test-long: hours: outages, large pools, Cluster API Provider AWS, other versions, cgroup v2, arm64, FIPS, a release
-test-long: prerequisites-all prerequisites-ignition dependencies
-	@$(MAKE) --jobs=3 build capa metrics-server judges promtool helm moto cloud-init ignition
+test-long: prerequisites-all prerequisites-boots prerequisites-ignition dependencies
+	@$(MAKE) --jobs=3 build capa metrics-server judges promtool helm moto cloud-init boots ignition
 	@$(MAKE) release-check
 	$(LINT) tests/suites --long
 	$(LINT) tests/suites --previous
@@ -166,7 +167,7 @@ suites: control-plane moto
 	$(LINT) tests/suites
 	$(LINT) $(CARGO) test --locked --workspace --doc
 
-more-suites: cluster-api metrics-server judges promtool helm moto cloud-init
+more-suites: cluster-api metrics-server judges promtool helm moto cloud-init boots
 	$(LINT) tests/suites --more
 
 # Checks the scripts, with stand-ins for other programs.
@@ -357,6 +358,10 @@ moto: prerequisites-embedded
 ignition: prerequisites-ignition
 	@tests/ignition/build >/dev/null
 
+## boots: disks with Debian's kernels and boot loaders, for virtual machines with firmware
+boots: prerequisites-boots
+	@tests/boots/build >/dev/null
+
 # Unpacks Debian's cloud-init for the test machines, once.
 cloud-init:
 	@tests/cloud-init/build >/dev/null
@@ -425,5 +430,5 @@ prerequisites-%:
 
 .PHONY: scripts demos fresh fresh-demos readme book packages packages-check packages-check-all components help demo test test-all test-long test-fast suite build suites more-suites \
 	stages-idle stages-idle-checks landing selinux-policy isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
-	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init ignition dependencies fmt deny \
+	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init boots ignition dependencies fmt deny \
 	advisories lint-prose machete mutants image image-arm64 image-fips signer-image chart release release-programs release-check helm fips fips-check packages-fips packages-fips-check cgroup2-check cosign

@@ -144,10 +144,16 @@ impl Swtpm {
     pub fn copy_of(other: &Self) -> Self {
         let scratch = Scratch::new("swtpm");
         let state = scratch.directory("state");
-        // No command changes the state during the copy.
-        let _turn = other.tools.sequence();
-        provision::copy(&other.state, &state);
+        other.copy_state(&state);
         Self::run(scratch, state, other.maker.clone(), other.firmware)
+    }
+
+    /// Copies the state of the TPM to this directory. A TPM that starts there has been switched on once more.
+    #[track_caller]
+    pub(crate) fn copy_state(&self, to: &Path) {
+        // No command changes the state during the copy.
+        let _turn = self.tools.sequence();
+        provision::copy(&self.state, to);
     }
 
     fn make(maker: &Arc<EkCa>, banks: &str, firmware: Firmware) -> Self {
@@ -254,6 +260,14 @@ impl Swtpm {
     #[track_caller]
     pub fn clear(&self) {
         self.tools.once(&["tpm2_clear", "-c", "p"]);
+    }
+
+    /// Clears the TPM with the state in this directory, which is not running.
+    #[track_caller]
+    pub(crate) fn clear_at(state: &Path) {
+        let scratch = Scratch::new("swtpm");
+        let firmware = Firmware::MeasuresNothing;
+        Self::run(scratch, state.to_owned(), MAKER.clone(), firmware).clear();
     }
 
     /// Extends a PCR in the SHA-256 bank, like a changed boot chain.

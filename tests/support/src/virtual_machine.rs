@@ -1,0 +1,294 @@
+//! Virtual machines with firmware, Secure Boot and a TPM 2.0, which boot Debian's signed programs in QEMU.
+//!
+//! ```no_run
+//! use kubelet_authenticator_test_support::control_plane::ControlPlane;
+//! use kubelet_authenticator_test_support::swtpm::Swtpm;
+//! use kubelet_authenticator_test_support::virtual_machine::{Image, SecureBoot, VirtualMachine};
+//!
+//! let cluster = ControlPlane::start();
+//! let machine = VirtualMachine::new("node-a", &cluster, &Swtpm::start());
+//! machine.file("/etc/greeting", 0o644, "hello");
+//! let boot = machine.boot(Image::Unified, SecureBoot::On, "cat /etc/greeting");
+//! assert_eq!(boot.output(), "hello");
+//! println!("{:02x?}", boot.registers()[&7]);
+//! ```
+//!
+//! A machine has OVMF, one processor, a TPM that the kernel drives (`/dev/tpmrm0`), and two disks: the image, which
+//! never changes, and its own disk, which contains the root directory. A boot runs the commands of the test, and
+//! switches the machine off. Its TPM and its own disk continue at the next boot. `tests/boots/build` builds the images.
+//!
+//! The machine reaches the API server at [`SERVER`], and nothing else.
+//!
+//! # Time
+//!
+//! QEMU interprets every instruction, so the tests do not need hardware virtualization. A boot takes 15 seconds and the
+//! same processor time. Only one machine of a process boots at a time.
+//!
+//! # Panics
+//!
+//! Panics if an expected event does not occur, with a description of the event. If the firmware rejects an image, the
+//! machine waits at the boot manager until the deadline.
+
+mod boot;
+mod disk;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+pub use self::boot::Boot;
+use self::disk::Disk;
+use crate::binaries::build;
+use crate::control_plane::ControlPlane;
+use crate::process::{Launch, Process, Scratch};
+use crate::swtpm::Swtpm;
+
+/// The API server's URL in the machine: one of the names in its certificate.
+pub const SERVER: &str = "https://10.96.0.1:443";
+
+/// The deadline for a boot, which takes 15 seconds on an idle machine. The machines that run tests are busy.
+const DEADLINE: Duration = Duration::from_secs(10 * 60);
+
+/// Debian's folder with the firmware.
+const FIRMWARE: &str = "/usr/share/OVMF";
+
+/// The file with the commands of the test.
+const COMMANDS: &str = "/etc/commands";
+
+/// Only one machine of a process boots at a time, because each boot keeps one processor busy.
+static BOOTS: Mutex<()> = Mutex::new(());
+
+static IMAGES: LazyLock<PathBuf> =
+    LazyLock::new(|| build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../boots/build")));
+
+/// What a machine boots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Image {
+    /// A signed unified kernel image: systemd's stub with the kernel, its command line and its initrd.
+    Unified,
+    /// The same with another kernel.
+    UnifiedOtherKernel,
+    /// shim, GRUB and the kernel, as Debian signs them.
+    Grub,
+    /// The same with another kernel command line.
+    GrubOtherArguments,
+}
+
+/// Whether the firmware boots only signed programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SecureBoot {
+    /// The firmware has the keys that have signed the image.
+    On,
+    /// The firmware has no keys.
+    Off,
+}
+
+impl Image {
+    /// Its disk.
+    fn file(self) -> &'static str {
+        match self {
+            Self::Unified => "uki.img",
+            Self::UnifiedOtherKernel => "uki-kernel.img",
+            Self::Grub => "grub.img",
+            Self::GrubOtherArguments => "grub-arguments.img",
+        }
+    }
+
+    /// The firmware's variables in a new machine.
+    fn variables(self, secure_boot: SecureBoot) -> &'static str {
+        match (secure_boot, self) {
+            (SecureBoot::Off, _) => "OVMF_VARS_4M.fd",
+            // Debian's test key.
+            (SecureBoot::On, Self::Unified | Self::UnifiedOtherKernel) => {
+                "OVMF_VARS_4M.snakeoil.fd"
+            }
+            // Microsoft's keys, as in most machines that are sold.
+            (SecureBoot::On, Self::Grub | Self::GrubOtherArguments) => "OVMF_VARS_4M.ms.fd",
+        }
+    }
+}
+
+/// A machine that is switched off.
+#[derive(Debug)]
+pub struct VirtualMachine {
+    /// The identity in its firmware (SMBIOS).
+    uuid: String,
+    disk: Disk,
+    /// The directory with the state of its TPM.
+    tpm: PathBuf,
+    /// The API server's port on the host.
+    port: u16,
+    scratch: Scratch,
+}
+
+impl VirtualMachine {
+    /// Creates a machine with this host name, which reaches the API server of this cluster. Its TPM has a copy of this
+    /// TPM's state.
+    #[track_caller]
+    pub fn new(name: &str, cluster: &ControlPlane, tpm: &Swtpm) -> Self {
+        let scratch = Scratch::new("virtual-machine");
+        let disk = Disk::copy_of(&IMAGES.join("root.img"), &scratch.join("root.img"));
+        disk.write("/etc/hostname", 0o644, &format!("{name}\n"));
+        Self::made(scratch, disk, port_of(cluster), tpm)
+    }
+
+    /// Creates a machine whose disk is a copy of this machine's disk. It has its own firmware and TPM.
+    #[track_caller]
+    pub fn with_disk_of(other: &Self, tpm: &Swtpm) -> Self {
+        let scratch = Scratch::new("virtual-machine");
+        let disk = Disk::copy_of(other.disk.path(), &scratch.join("root.img"));
+        Self::made(scratch, disk, other.port, tpm)
+    }
+
+    #[track_caller]
+    fn made(scratch: Scratch, disk: Disk, port: u16, tpm: &Swtpm) -> Self {
+        let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid");
+        let state = scratch.directory("tpm");
+        tpm.copy_state(&state);
+        Self {
+            uuid: uuid.expect("the kernel makes UUIDs").trim().to_owned(),
+            disk,
+            tpm: state,
+            port,
+            scratch,
+        }
+    }
+
+    /// Clears its TPM, like a user in the firmware setup.
+    #[track_caller]
+    pub fn clear_tpm(&self) {
+        Swtpm::clear_at(&self.tpm);
+    }
+
+    /// Writes a file at this path of its disk, whose directory exists.
+    #[track_caller]
+    pub fn file(&self, path: &str, mode: u32, content: impl AsRef<[u8]>) {
+        self.disk.write(path, mode, content);
+    }
+
+    /// Copies a program from the host to this path of its disk, whose directory exists.
+    #[track_caller]
+    pub fn program(&self, path: &str, host: &Path) {
+        self.disk.copy_in(path, host);
+    }
+
+    /// Boots the image with the firmware's variables of a new machine, runs the commands in a shell, and waits until
+    /// the machine is off.
+    #[track_caller]
+    pub fn boot(&self, image: Image, secure_boot: SecureBoot, commands: &str) -> Boot {
+        let machine = self.run(image, secure_boot, commands);
+        Boot::read(&self.disk, &machine)
+    }
+
+    /// Like [`boot`](Self::boot), but the power fails after this time, counted from the start of the commands. Neither
+    /// the file system nor the TPM is shut down.
+    #[track_caller]
+    pub fn boot_and_lose_power(
+        &self,
+        image: Image,
+        secure_boot: SecureBoot,
+        commands: &str,
+        after: Duration,
+    ) {
+        let cut = format!(
+            "(sleep {}; echo b >/proc/sysrq-trigger) &\n{commands}\nwait\n",
+            after.as_secs_f64()
+        );
+        self.run(image, secure_boot, &cut);
+        // The next boot would do the same, but the host also writes to the disk.
+        self.disk.recover();
+    }
+
+    /// Boots, and waits until the machine is off.
+    #[track_caller]
+    fn run(&self, image: Image, secure_boot: SecureBoot, commands: &str) -> Process {
+        self.disk.write(COMMANDS, 0o644, commands);
+        let variables = self.scratch.join("variables.fd");
+        let new = Path::new(FIRMWARE).join(image.variables(secure_boot));
+        fs::copy(new, &variables).expect("the package ovmf has variables");
+        let _turn = BOOTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let tpm = self.start_tpm();
+        let mut machine = self
+            .hardware(image, &variables)
+            .spawn(&self.scratch.join("qemu.log"));
+        let status = machine.wait(DEADLINE);
+        assert!(status.success(), "QEMU: {status}{}", machine.log());
+        drop(tpm);
+        machine
+    }
+
+    /// Starts its TPM, which ends when QEMU disconnects.
+    #[track_caller]
+    fn start_tpm(&self) -> Process {
+        let (socket, written) = (self.socket(), self.scratch.join("swtpm.pid"));
+        for file in [&socket, &written] {
+            // The files of an earlier boot.
+            fs::remove_file(file).ok();
+        }
+        let mut process = Launch::new("swtpm", "swtpm")
+            .args(["socket", "--tpm2", "--terminate"])
+            .args(["--tpmstate", &format!("dir={}", self.tpm.display())])
+            .args(["--pid", &format!("file={}", written.display())])
+            .args(["--ctrl", &format!("type=unixio,path={}", socket.display())])
+            .spawn(&self.scratch.join("swtpm.log"));
+        // swtpm writes its process ID when it starts to listen.
+        process.poll_alive("listen", DEADLINE, |_| written.exists().then_some(()));
+        process
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.scratch.join("tpm.sock")
+    }
+
+    /// The command that runs the machine.
+    fn hardware(&self, image: Image, variables: &Path) -> Launch {
+        let drive = |id: &str, file: &Path, more: &str| {
+            format!("if=none,id={id},format=raw,file={}{more}", file.display())
+        };
+        let flash = |unit: u8, file: &Path, more: &str| {
+            format!(
+                "if=pflash,unit={unit},format=raw,file={}{more}",
+                file.display()
+            )
+        };
+        let code = Path::new(FIRMWARE).join("OVMF_CODE_4M.fd");
+        // A forwarding to an address of the host would be a single connection for the life of the machine. A command
+        // runs once for each connection.
+        let network = format!(
+            "user,id=net,restrict=on,ipv6=off,net=10.96.0.0/24,guestfwd=tcp:10.96.0.1:443-cmd:{} nc 127.0.0.1 {}",
+            IMAGES.join("busybox").display(),
+            self.port
+        );
+        Launch::new("qemu", "qemu-system-x86_64")
+            .args(["-accel", "tcg", "-machine", "q35,smm=off"])
+            // The processor and the devices are in the measurements, so they do not depend on the host.
+            .args(["-cpu", "max,la57=off", "-smp", "1", "-m", "512"])
+            .args(["-nodefaults", "-display", "none", "-no-reboot"])
+            .args(["-uuid", &self.uuid])
+            .args(["-drive", &flash(0, &code, ",readonly=on")])
+            .args(["-drive", &flash(1, variables, "")])
+            .args(["-drive"])
+            .args([drive("boot", &IMAGES.join(image.file()), ",snapshot=on")])
+            .args([
+                "-device",
+                "virtio-blk-pci,drive=boot,bootindex=0,serial=boot",
+            ])
+            .args(["-drive", &drive("root", self.disk.path(), "")])
+            .args(["-device", "virtio-blk-pci,drive=root,serial=root"])
+            .args(["-netdev", &network])
+            // An option ROM of the network card would be measured.
+            .args(["-device", "virtio-net-pci,netdev=net,romfile="])
+            .args(["-chardev"])
+            .args([format!("socket,id=tpm,path={}", self.socket().display())])
+            .args(["-tpmdev", "emulator,id=tpm0,chardev=tpm"])
+            .args(["-device", "tpm-crb,tpmdev=tpm0"])
+            .args(["-serial", "stdio"])
+    }
+}
+
+/// The API server's port on loopback.
+fn port_of(cluster: &ControlPlane) -> u16 {
+    let (_, port) = cluster.server().rsplit_once(':').expect("it has a port");
+    port.parse().expect("a port")
+}

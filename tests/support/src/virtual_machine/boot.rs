@@ -1,0 +1,95 @@
+//! The report of one boot.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use super::disk::Disk;
+use crate::process::{Process, Scratch};
+
+/// The report of a boot, and of the commands that the machine ran.
+#[derive(Debug)]
+pub struct Boot {
+    report: PathBuf,
+    _scratch: Scratch,
+}
+
+impl Boot {
+    /// Reads the report that the machine's system wrote.
+    ///
+    /// # Panics
+    ///
+    /// If the machine ended without a report, for example because its kernel panicked.
+    #[track_caller]
+    pub(super) fn read(disk: &Disk, machine: &Process) -> Self {
+        let scratch = Scratch::new("boot");
+        disk.copy_out("/report", scratch.path());
+        let report = scratch.join("report");
+        let ended = report.join("uptime").is_file();
+        assert!(ended, "the machine wrote no report{}", machine.log());
+        Self {
+            report,
+            _scratch: scratch,
+        }
+    }
+
+    /// The SHA-256 registers (PCRs) of the TPM, before the commands ran.
+    #[track_caller]
+    pub fn registers(&self) -> BTreeMap<u8, [u8; 32]> {
+        let folder = fs::read_dir(self.report.join("registers"));
+        let registers = folder.expect("the kernel shows the registers").map(|file| {
+            let file = file.expect("the directory can be listed");
+            let number = file.file_name().into_string().expect("it is a number");
+            let digits = fs::read_to_string(file.path()).expect("it is text");
+            (number.parse().expect("a register"), digest(digits.trim()))
+        });
+        registers.collect()
+    }
+
+    /// The event log, in the format of the TCG. Some loaders do not give the kernel a log.
+    pub fn event_log(&self) -> Option<Vec<u8>> {
+        fs::read(self.report.join("event-log")).ok()
+    }
+
+    /// The arguments of the kernel.
+    #[track_caller]
+    pub fn arguments(&self) -> String {
+        self.text("arguments")
+    }
+
+    /// The standard output of the commands.
+    #[track_caller]
+    pub fn output(&self) -> String {
+        self.text("output")
+    }
+
+    /// The standard error of the commands.
+    #[track_caller]
+    pub fn errors(&self) -> String {
+        self.text("errors")
+    }
+
+    /// The exit status of the commands.
+    #[track_caller]
+    pub fn status(&self) -> i32 {
+        self.text("status").trim().parse().expect("a number")
+    }
+
+    #[track_caller]
+    fn text(&self, name: &str) -> String {
+        let text = fs::read_to_string(self.report.join(name));
+        text.unwrap_or_else(|error| panic!("no {name} in the report: {error}"))
+    }
+}
+
+/// The digest with these 64 hexadecimal digits.
+#[track_caller]
+fn digest(digits: &str) -> [u8; 32] {
+    let byte = |at: usize| {
+        let pair = digits.get(2 * at..2 * at + 2);
+        let byte = pair.and_then(|pair| u8::from_str_radix(pair, 16).ok());
+        byte.unwrap_or_else(|| panic!("{digits:?} is not a digest"))
+    };
+    assert_eq!(digits.len(), 64, "{digits:?} is not a digest");
+    std::array::from_fn(byte)
+}
