@@ -129,7 +129,7 @@ impl VirtualMachine {
     pub fn new(name: &str, cluster: &ControlPlane, tpm: &Swtpm) -> Self {
         let scratch = Scratch::new("virtual-machine");
         let disk = Disk::copy_of(&IMAGES.join("root.img"), &scratch.join("root.img"));
-        disk.write("/etc/hostname", 0o644, &format!("{name}\n"));
+        disk.write("/etc/hostname", 0o644, format!("{name}\n"));
         Self::made(scratch, disk, port_of(cluster), tpm)
     }
 

@@ -135,8 +135,7 @@ async fn a_thousand_node_identities_are_restored_in_the_documented_time() {
         let reads = calls - calls_of_node * NODES;
         assert!((1..=10).contains(&reads), "{are_lost}: {calls} calls");
         assert!(took >= CALL * calls, "{are_lost}: {took:?}");
-        let documented = Duration::from_secs(documented);
-        let rest = took - documented;
-        assert!(rest < Duration::from_secs(5), "{are_lost}: {took:?}");
+        let documented = Duration::from_secs(documented)..Duration::from_secs(documented + 5);
+        assert!(documented.contains(&took), "{are_lost}: {took:?}");
     }
 }

@@ -20,6 +20,7 @@ use crate::watch::{Custom, KindTable};
 use crate::{capi, management, nodes};
 
 /// A valid object.
+#[expect(clippy::too_many_lines, reason = "it is a table")]
 fn good(name: &str) -> Value {
     let time = "2026-01-01T00:00:00Z";
     let bootstrap =

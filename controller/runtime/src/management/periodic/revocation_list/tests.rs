@@ -222,7 +222,7 @@ async fn lists_without_memory_for_their_copies_are_written_in_turn() {
     let turns = lines.each_ref().map(|line| line.try_turn().unwrap());
 
     let hour = Duration::from_hours(1);
-    let waiting = tokio::time::timeout(hour, publish(&mut large, &access, &world)).await;
+    let waiting = timeout(hour, publish(&mut large, &access, &world)).await;
     assert!(waiting.is_err());
     assert!(stored.lock().as_ref().unwrap().is_empty());
     drop(turns);
