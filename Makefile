@@ -100,7 +100,7 @@ test-all: prerequisites-all prerequisites-boots dependencies
 	@$(SAVE)
 	@# Tests wait more than they compute. The builds and checks that run beside them get only idle time.
 	@$(call staged,$(MAKE) --jobs=3 $(STAGES_TESTED) stages-idle)
-	@$(call staged,$(MAKE) --jobs=2 stage-more-suites stages-idle-checks)
+	@$(call staged,$(MAKE) --jobs=3 stage-more-suites stages-idle-checks $(if $(LANDING),stage-landing))
 	@$(SAVE)
 	@tests/stage --table
 	@echo "make test-all: everything passed"

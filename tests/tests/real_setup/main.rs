@@ -184,14 +184,10 @@ impl Node {
         let arguments = self.kubelet_arguments();
         let has = |argument: &str| arguments.iter().any(|one| one == argument);
         assert!(has("--rotate-certificates=false"), "{arguments:?}");
-        assert!(
-            has("--kubeconfig=/etc/kubernetes/kubelet.conf"),
-            "{arguments:?}"
-        );
-        let bootstraps = arguments
-            .iter()
-            .any(|one| one.contains("bootstrap-kubeconfig"));
-        assert!(!bootstraps, "{arguments:?}");
+        let kubeconfig = format!("--kubeconfig={KUBELET_CONF}");
+        assert!(has(&kubeconfig), "{arguments:?}");
+        let bootstraps = |one: &String| one.contains("bootstrap-kubeconfig");
+        assert!(!arguments.iter().any(bootstraps), "{arguments:?}");
     }
 
     /// Restarts the kubelet, and waits until it has renewed its Lease.
