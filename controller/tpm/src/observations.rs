@@ -230,9 +230,9 @@ impl Seen {
                 format!("{machine} (registers {})", registers.join(", "))
             });
             let message = format!(
-                "the machines {} quote a PCR bank that their firmware does not extend, so any operating system can \
-                 extend the registers of this bank to accepted values. Choose SHA-256 in the firmware setup, or update \
-                 the firmware",
+                "these machines quote a PCR bank that their firmware does not extend, so any operating system can \
+                 extend the registers of this bank to accepted values: {}. Choose SHA-256 in the firmware setup, or \
+                 update the firmware",
                 listed(named.collect(), self.unmeasured.len())
             );
             (False, reason::NOT_MEASURED, message)
