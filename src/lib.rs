@@ -23,17 +23,17 @@
 //!
 //! - `secret`: secret values
 //! - `clock`: the wall clock and deadlines
-//! - `failure`: the failure of a run: exit code, text, remedy
-//! - `ownership`: checks that only root can change files and programs
-//! - `file_size`: the limit of file sizes
-//! - `finding`: the findings of `doctor`
-//! - `sheet`: facts about an object, as a table and as JSON
+//! - `failure`: the failure of a run: exit code, text and remedy
+//! - `ownership`: checks that only root can change certain files and programs
+//! - `file_size`: the limit on file sizes (`RLIMIT_FSIZE`)
+//! - `finding`: the findings of `doctor`, one for each check
+//! - `sheet`: facts about an object, printed as a table or as JSON
 //! - `log`: the log on standard error
-//! - `process`: this program's name, and other programs, run for their output
-//! - `reasons`: the reasons of the controller, explained on a node without a network
-//! - `redact`: removes secrets from texts that leave the machine
-//! - `bundle`: the archive of `support-bundle`
-//! - `http`: HTTP clients, with deadlines and bounded answers
+//! - `process`: the name of this program, and functions that run other programs and return their output
+//! - `reasons`: explanations of the controller's reasons, without a network
+//! - `redact`: removes secrets from texts that leave this machine
+//! - `bundle`: the archive that `support-bundle` writes
+//! - `http`: HTTP clients with deadlines and limited responses
 //! - `key`: the private key of a credential
 //! - `machine`: the identity of this machine and of its boot
 //! - `kubelet`: the kubelet's arguments
@@ -43,21 +43,21 @@
 //! - `imds`: the EC2 instance metadata service
 //! - `attester`: the trait that a provider implements
 //! - `csr`: the certificate signing request
-//! - `rotation`: the time of a renewal
-//! - `store`: the state directory: lock, permissions, atomic replacement
+//! - `rotation`: the decision to keep, renew or replace a credential
+//! - `store`: the state directory: its lock and permissions, and the atomic replacement of files
 //! - `backoff`: the pause after a failure
-//! - `kube`: the client of the API server
-//! - `leftovers`: settings of earlier versions, in sources that are ignored
+//! - `kube`: the API operations that a node needs
+//! - `leftovers`: settings from earlier versions, in sources that the plugin ignores
 //! - `origin`: the machine, node and cluster of the stored credential
-//! - `pending`: the request that is saved before it is sent
+//! - `pending`: the pending request, which is saved before it is sent
 //! - `credential`: a client certificate with its key, and the checks of an issued certificate
-//! - `store_contents`: the contents of the state directory, checked
+//! - `store_contents`: the contents of the state directory, checked before use
 //! - `inspect`: requests, evidence and the store, decoded for operators
-//! - `metrics`: metrics of the node for `node_exporter`
-//! - `rescue`: the output after a panic
-//! - `authenticator`: a run: the stored credential, or a new credential within a deadline
-//! - `setup`: makes the kubelet run the plugin, and undoes it
-//! - `doctor`: the checks of a node that does not join
+//! - `metrics`: metrics of the node for the textfile collector of `node_exporter`
+//! - `rescue`: ends the process after a panic, and prints the stored credential if it is valid
+//! - `authenticator`: the main flow of a run: returns the stored credential, or gets a new credential before a deadline
+//! - `setup`: configures the kubelet to run the plugin, and reverts this configuration
+//! - `doctor`: the checks for a node that does not join
 //! - `cli`: commands, arguments and their output
 
 #![cfg_attr(

@@ -15,20 +15,20 @@
 //! Each module imports only modules above it.
 //!
 //! - `time`: differences between wall-clock times
-//! - `backoff`: pauses between the attempts at an operation that fails
+//! - `backoff`: pauses between the attempts of an operation that fails
 //! - `contract`: reasons and durations on which nodes and the controller must agree
-//! - `text`: methods of types with validated text, and sanitized text for a terminal
+//! - `text`: methods of types with validated text, and the sanitization of untrusted text for a terminal
 //! - `framing`: length-prefixed fields, so that different lists of fields never have the same hash input
-//! - `secret`: secret values, which `Debug` does not show, and whose memory is zeroed
-//! - `errors`: an error with its causes as text
-//! - `pages`: the URLs of the documentation
-//! - `manual`: parts of help texts and of manual pages
+//! - `secret`: secret values that `Debug` does not show, and whose memory is overwritten with zeros
+//! - `errors`: the text of an error with its causes
+//! - `pages`: the URLs of the documentation, for texts that programs print
+//! - `manual`: the parts of help texts and manual pages that the command-line parser does not generate
 //! - `members`: JSON objects without duplicate names
 //! - `version`: versions of the evidence format
 //! - `names`: names of nodes, machines, providers, signers, clusters and requests
-//! - `binding`: the digest that ties evidence to one request
-//! - `evidence`: the evidence of each provider, and the BER and CMS of AWS's documents
-//! - `csr`: the request: its envelope, PKCS #10 and subject
+//! - `binding`: the key binding: the digest that ties evidence to one request
+//! - `evidence`: the evidence of each provider, and the BER and CMS encodings of AWS identity documents
+//! - `csr`: the request: its envelope, PKCS #10 request, subject and extension
 //! - `kubeconfig`: the kubeconfig parser, with separate policies for machines and tenants
 
 pub mod backoff;

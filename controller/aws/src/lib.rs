@@ -6,17 +6,17 @@
 //!
 //! - `denial`: the reasons to deny an instance
 //! - `error_codes`: the meaning of AWS error codes
-//! - `partition`: AWS partitions: regions, and STS hosts
+//! - `partition`: AWS partitions: the partition and the STS host of a region
 //! - `document`: the instance identity document and its signature
-//! - `proxy`: the operator's proxy
-//! - `credentials`: the credentials for EC2, and their health
-//! - `policy`: the instance policy of a cluster
+//! - `proxy`: connections to AWS, through the operator's proxy if one is configured
+//! - `credentials`: the credentials for EC2 calls, and their health
+//! - `policy`: a cluster's policy for instances
 //! - `sts`: the STS call in the evidence
-//! - `ec2`: EC2: batches, rate limits, the checks of an instance, its TPM
-//! - `bounded`: objects of tenants, within the limits of each namespace
+//! - `ec2`: EC2 calls with batches and rate limits, the checks of an instance, and its TPM
+//! - `bounded`: objects of tenants, limited for each namespace
 //! - `tenancy`: the AWS identity and the credentials of a workload cluster
-//! - `inventory`: the machines of a cluster without Cluster API: instances with its tags
-//! - `verifier`: the order of the checks
+//! - `inventory`: the machines of a cluster without Cluster API: the instances that have the cluster's tags
+//! - `verifier`: the verifier of instances, and the order of its checks
 
 #![cfg_attr(
     test,

@@ -14,24 +14,24 @@
 //! Each module imports only modules above it.
 //!
 //! - `time`: differences between wall-clock times, and times in messages
-//! - `unshared`: a lock of one cluster
-//! - `pace`: pauses in loops over the objects of a cluster
-//! - `identifiers`: key digests, UIDs of records and certificates, bootstrap token IDs, names
-//! - `lifetimes`: the longest validity of certificates
-//! - `rate_limit`: a token bucket, for requesters, Events and EC2 calls
+//! - `unshared`: locks that tenants do not share
+//! - `pace`: pauses in loops over all objects of a cluster
+//! - `identifiers`: identifiers of keys, node identities, certificates and bootstrap tokens, and names of nodes
+//! - `lifetimes`: the maximum validity of certificates
+//! - `rate_limit`: a token bucket that limits requesters, Events and EC2 calls
 //! - `log_lines`: the log lines that the tenant of a cluster can cause
 //! - `crd`: the custom resources
-//! - `refusal`: Ignore, Deny, Fail and Retry, and their reasons
-//! - `inventory`: the trait that finds machines, and the machine
+//! - `refusal`: the four outcomes other than a certificate (Ignore, Deny, Fail and Retry), and their reasons
+//! - `inventory`: the trait that finds the machines of a cluster, and the type of a machine
 //! - `signer`: the cluster's CA, and the encoding of certificates
 //! - `scope`: whether attestation is enforced in a cluster
 //! - `nodes`: the trait that reads and deletes Nodes
-//! - `serving`: the names and addresses of serving certificates
-//! - `verifier`: the trait that appraises evidence, and the provider `insecure`
-//! - `ledger`: the holders' records for node names: rules, sweep, and the trait that stores them
+//! - `serving`: the names and addresses in serving certificates
+//! - `verifier`: the trait that verifies evidence, and the provider `insecure`
+//! - `ledger`: the node identities, called records: their rules, the sweep, and the trait that stores them
 //! - `policy`: the checks, each of which is one function
-//! - `request`: the chain of types
-//! - `decide`: one request through the chain
+//! - `request`: the chain of types through which a request passes
+//! - `decide`: the decision on one request
 
 #![cfg_attr(
     test,

@@ -54,24 +54,24 @@
 //!
 //! Each module imports only modules above it.
 //!
-//! - `removed`: options of earlier builds
-//! - `error`: errors of options, files and commands
+//! - `removed`: options in earlier builds, and their replacements
+//! - `error`: errors in options, files and commands
 //! - `access`: access to the management cluster
 //! - `file`: files from the command line
-//! - `files`: the limit of open files
+//! - `files`: the limit on open files
 //! - `logging`: the log
-//! - `query`: options and output of the commands for operators
+//! - `query`: options and output formats of the commands that read from a management cluster
 //! - `clusters`: the command `clusters`
 //! - `identities`: the command `identities`
 //! - `tokens`: the command `tokens`
-//! - `aws`: the flags of `aws`, and the state that its verifiers share
+//! - `aws`: the options of the provider `aws`, and the state that its verifiers share
 //! - `tenancy`: the command `tenancy`
-//! - `tpm`: the flags of `tpm`, and the state that its verifiers share
-//! - `providers`: the registry of providers
+//! - `tpm`: the options of the provider `tpm`, and the state that its verifiers share
+//! - `providers`: the registry of the providers in this program
 //! - `explain`: the command `explain`
 //! - `cluster_check`: the command `cluster check`
 //! - `render`: the command `render`
-//! - `run`: the command `run`: its flags, and the wiring
+//! - `run`: the command `run`: its options, and the start of the controller
 //! - `manual`: the command `man`, and the exit codes in `--help`
 
 #![cfg_attr(

@@ -8,42 +8,42 @@
 //!
 //! Each module imports only modules above it.
 //!
-//! - `clock`: the source of time
+//! - `clock`: the clocks
 //! - `object_key`: the namespace and the name of an object
 //! - `shared`: locks that tenants share, and their measurement in tests and benchmarks
 //! - `log_lines`: the log lines that a tenant can cause, with one budget for each namespace
-//! - `turns`: turns and rates that Clusters share, by namespace, then by Cluster
+//! - `turns`: turns and rates that alternate between namespaces, and then between Clusters
 //! - `metrics`: the metrics and the health of a controller
 //! - `diagnostics`: `/metrics`, `/healthz` and `/readyz` over HTTP
-//! - `memory`: the memory that clusters share
-//! - `table`: an index of objects by name and by value
-//! - `preflight`: checks of a workload cluster's version, and of the permissions in it
+//! - `memory`: limits on the memory that clusters share
+//! - `table`: a table of objects by name, with an index of their values
+//! - `preflight`: checks of a workload cluster's version, and of the controller's permissions in this cluster
 //! - `client`: clients for API servers: limited responses, no redirects, and an address policy for tenants' API servers
-//! - `external_signer`: the client for a program that holds CA keys
-//! - `watch`: all lists and watches, with pages and back-off; each object is decoded separately
-//! - `capi`: Cluster API: an inventory of its objects, its kubeconfigs and CAs
-//! - `file_inventory`: an inventory from a file
-//! - `nodes`: the Nodes of a workload cluster, in its API server
-//! - `records`: records as `NodeIdentity` objects, watched and written
-//! - `config_maps`: `ConfigMaps` that many requests need
-//! - `hardening`: the workload cluster: bindings, admission policies, revocation, bootstrap tokens, budgets
-//! - `queue`: the order of requests
-//! - `events`: Events
-//! - `machine_conditions`: a condition on Machines that shows whether the machine is attested
-//! - `identities`: the command `identities`: shows, resets and revokes records, also after a restore from a backup
-//! - `cluster_states`: the command `clusters`: Clusters and the state of each
+//! - `external_signer`: the client of an external signer, which holds CA keys
+//! - `watch`: lists and watches, with pages and back-off. Each object is decoded separately.
+//! - `capi`: Cluster API: an inventory of its objects, and its kubeconfigs and CAs
+//! - `file_inventory`: an inventory that is read from a file
+//! - `nodes`: access to the Nodes of a workload cluster through its API server
+//! - `records`: watches and writes records, as `NodeIdentity` objects
+//! - `config_maps`: `ConfigMaps` that many requests need at the same time
+//! - `hardening`: hardening of a workload cluster: bindings, admission policies, revocation, bootstrap tokens, limits
+//! - `queue`: the order in which the requests of one cluster are processed
+//! - `events`: Events about requests and machines
+//! - `machine_conditions`: the condition of a Machine that shows whether the machine is attested
+//! - `identities`: the command `identities`: shows, resets, revokes and recovers records
+//! - `cluster_states`: the command `clusters`: lists Clusters and their states
 //! - `keyless_signing`: the signer for a Cluster whose CA Secret does not contain a key
-//! - `logs`: the log lines of decisions
-//! - `csr_writer`: writes an answer into a request
+//! - `logs`: the log lines about decisions
+//! - `csr_writer`: writes a decision into its request
 //! - `pipeline`: processes one request, from its turn to its answer
-//! - `worker`: serves one workload cluster: its watches, and its requests in turn
-//! - `settings_file`: a `KubeletAuthentication` in a file, validated as in an API server
-//! - `management`: many clusters: one `KubeletAuthentication` for each, leader election, conditions, periodic work
-//! - `standalone`: one cluster without a management cluster
-//! - `explain`: the command `explain`: the checks of one request, without writes
+//! - `worker`: the worker for one workload cluster, which watches requests and processes them in turn
+//! - `settings_file`: a `KubeletAuthentication` in a file, with the validation rules of the API server
+//! - `management`: serves the Clusters in a management cluster: leader election, conditions, periodic work
+//! - `standalone`: serves one cluster without a management cluster
+//! - `explain`: the command `explain`: runs the controller's checks on one request, without writes
 //! - `machine_tokens`: the command `tokens`: recreates the bootstrap tokens of Machines
 //! - `workload_access`: the command `render`: renders manifests for the controller's own access to a workload cluster
-//! - `cluster_check`: the command `cluster check`: checks of a management cluster and its Clusters
+//! - `cluster_check`: the command `cluster check`: checks a management cluster and its Clusters
 
 #![cfg_attr(
     test,

@@ -16,23 +16,23 @@
 //!
 //! Each module imports only modules above it.
 //!
-//! - `structure`: the encoding of TPM structures
+//! - `structure`: strict parsing of the TPM encoding
 //! - `kdf`: the key derivation functions of a TPM
 //! - `denial`: the reasons to deny a TPM
-//! - `public`: public keys of TPMs
+//! - `public`: public keys in TPMs
 //! - `credential`: `TPM2_MakeCredential` in software
-//! - `invalid_settings`: errors of the settings
-//! - `attest`: quotes
-//! - `chain`: certificates of endorsement keys
-//! - `registers`: PCR values with a special meaning
-//! - `pcr_policy`: the accepted PCR values
-//! - `challenge`: the challenge of a request
-//! - `hosts`: endorsement keys, keyed by host name
+//! - `invalid_settings`: errors in the settings
+//! - `attest`: quotes: signed statements of a TPM about its PCRs
+//! - `chain`: endorsement key certificates and their chains
+//! - `registers`: PCR values that have a special meaning
+//! - `pcr_policy`: the allowed boot states of machines, as PCR values
+//! - `challenge`: the challenge for a request
+//! - `hosts`: endorsement keys by host
 //! - `key_lists`: lists of hosts and their endorsement keys in `ConfigMap`s
-//! - `trusted_ek`: the endorsement key of a machine
-//! - `policy`: the policy of a cluster on TPMs
+//! - `trusted_ek`: the trusted endorsement key of a machine
+//! - `policy`: a cluster's policy for TPMs
 //! - `observations`: facts from evidence that do not affect a decision
-//! - `verifier`: the order of the checks
+//! - `verifier`: the verifier of TPM evidence, and the order of its checks
 //!
 //! [`platform`]: node_attestation_core::verifier::platform
 

@@ -11,15 +11,15 @@
 //!
 //! Each module imports only modules above it.
 //!
-//! - `settings`: the settings
+//! - `settings`: the settings of the AWS provider
 //! - `sigv4`: AWS Signature Version 4
-//! - `identity`: the instance's identity, from its document
+//! - `identity`: the identity of the instance, from its signed identity document
 //! - `credentials`: the instance's temporary credentials
 //! - `name`: the names that the instance's node can have
-//! - `proof`: the signed STS call
-//! - `session`: a session with the metadata service, and the identity that it provides
+//! - `proof`: the signed STS call, which contains the key binding
+//! - `session`: a session with the instance's metadata service, and the identity from its document
 //! - `examine`: the checks of `doctor`, and the facts of `identify`
-//! - `instance`: the attester
+//! - `instance`: the attester of an EC2 instance
 
 mod credentials;
 mod examine;

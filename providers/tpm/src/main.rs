@@ -15,17 +15,17 @@
 //!
 //! Each module imports only modules above it.
 //!
-//! - `protocol`: the protocol between the two programs
-//! - `settings`: the settings
-//! - `certificate`: certificates of endorsement keys in NV indices
-//! - `measurements`: the measurements of the firmware, for `doctor`
-//! - `device_check`: checks of the TPM's device file
-//! - `device_error`: errors of the TPM, with remedies
-//! - `program`: starts the program that accesses the TPM
+//! - `protocol`: the protocol between the plugin and the TPM helper
+//! - `settings`: the settings of the TPM provider
+//! - `certificate`: the certificates of an endorsement key and of its CAs, from the NV indices of a TPM
+//! - `measurements`: the firmware's measurements, for `doctor`
+//! - `device_check`: checks of the TPM's device file before the TPM is used
+//! - `device_error`: errors of a TPM that does not work, with remedies
+//! - `program`: finds and starts the TPM helper, and sends a request to it
 //! - `device`: requests to this machine's TPM
 //! - `instance`: the provider ID of a machine that is an EC2 instance
 //! - `examine`: the checks of `doctor`, and the facts of `identify`
-//! - `attester`: the attester
+//! - `attester`: the attester of a machine with a TPM
 
 mod attester;
 mod certificate;

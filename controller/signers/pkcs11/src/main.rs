@@ -21,15 +21,15 @@
 //! Each module imports only modules above it.
 //!
 //! - `chain`: the text of an error with its causes
-//! - `removed`: options of earlier builds
+//! - `removed`: options in earlier builds, and their replacements
 //! - `server_names`: the names and addresses in serving certificates
-//! - `authority`: a CA, from its file
+//! - `authority`: a CA, as described in its file
 //! - `folder`: the folder with one file for each CA
-//! - `pin`: the PIN, from its file
-//! - `policy`: the policy on certificates
+//! - `pin`: the PIN file
+//! - `policy`: the policy for certificates: the signer signs only node certificates
 //! - `token`: the PKCS #11 token
-//! - `log_lines`: the rates of log lines about calls without a signature
-//! - `turns`: the turns of one CA; an abandoned call keeps its turn until the token responds
+//! - `log_lines`: the log lines about calls without a signature, with a rate limit for each namespace
+//! - `turns`: the limit on one CA's concurrent calls to the token
 //! - `service`: the gRPC service
 
 mod authority;
