@@ -31,6 +31,9 @@ pub(super) fn claimed(claim: &Claim, facts: &Facts<'_>, policy: &LedgerPolicy) -
         policy,
     };
     let provider_id = &claim.assurance.identity().provider_id;
+    // These checks apply to every claim, so they precede the cases below. The revocation is first: its denial is final,
+    // and the node then creates a new key. The check of the TPM can instead defer a revoked machine's request for as
+    // long as another machine is leaving. No provider needs both of the other checks, so their order has no effect.
     let own = rules
         .is_not_stopped()
         .and_then(|()| rules.has_its_own_tpm())
