@@ -1,7 +1,7 @@
 //! The rules that decide on a claim, based on the records.
 //!
-//! The rules are pure. If the rules need another fact, the step is [`Ask`](LedgerStep::Ask). If the rules need a change, the
-//! step is one write. Then the ledger applies the rules to the new state.
+//! The rules are pure. If the rules need another fact, the step is [`Ask`](LedgerStep::Ask). If the rules need a
+//! change, the step is one write. Then the ledger applies the rules to the new state.
 
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::{NodeName, ProviderId};
