@@ -2,7 +2,11 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use kubelet_attestation::contract::CERTIFICATE_BACKDATING;
 pub use kubelet_attestation::time::{age, apart, since_epoch, unix_seconds, until};
+
+/// The maximum time by which this machine's clock can be behind the signer's clock.
+pub(crate) const CLOCK_LEEWAY: Duration = CERTIFICATE_BACKDATING;
 
 /// The maximum duration of a deadline, which is longer than any wait of this program. It prevents an overflow with
 /// extreme durations.

@@ -12,6 +12,9 @@ use zeroize::Zeroizing;
 
 use crate::failure::causes;
 
+/// The `User-Agent` of calls to the API server.
+pub(crate) const USER_AGENT: &str = concat!("kubelet-authenticator/", env!("CARGO_PKG_VERSION"));
+
 /// Whether the FIPS 140-3 module of AWS-LC is in use. In this case, the module has passed its self-test.
 pub(crate) fn is_fips() -> bool {
     rustls::crypto::aws_lc_rs::default_provider().fips()

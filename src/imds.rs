@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::secret::Secret;
 
 pub use endpoint::{METADATA_ENDPOINT, MetadataEndpoint};
-use exchange::{Client, ImdsError, Question};
+use exchange::{Client, ImdsError, ImdsRequest};
 
 /// The addresses of the service: the first on every instance, the second on instances with IPv6.
 const ENDPOINTS: [&str; 2] = ["http://169.254.169.254", "http://[fd00:ec2::254]"];
@@ -103,7 +103,7 @@ impl Imds {
     }
 
     fn text(&self, path: &str, deadline: Deadline) -> Result<Text, ImdsError> {
-        let question = Question {
+        let question = ImdsRequest {
             method: Method::GET,
             endpoint: &self.endpoint,
             path: &format!("/latest/{path}"),
@@ -137,7 +137,7 @@ fn first_token(
 ) -> Result<(String, Secret<String>), ImdsError> {
     let mut unreachable = Vec::new();
     for endpoint in endpoints {
-        let question = Question {
+        let question = ImdsRequest {
             method: Method::PUT,
             endpoint,
             path: TOKEN_PATH,

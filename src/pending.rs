@@ -10,12 +10,11 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::backoff::FailureScope;
-use crate::clock;
+use crate::clock::{self, CLOCK_LEEWAY};
 use crate::failure::{Failure, Invalid};
 use crate::key::PrivateKey;
 use crate::kube::NewCsr;
 use crate::machine::MachineDigest;
-use crate::rotation::CLOCK_LEEWAY;
 use crate::secret::Secret;
 use crate::store::{StoreFile, StoreLock};
 

@@ -4,10 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::contract::CERTIFICATE_BACKDATING;
 
-use crate::clock::until;
-
-/// The maximum time by which this machine's clock can be behind the signer's clock.
-pub(crate) const CLOCK_LEEWAY: Duration = CERTIFICATE_BACKDATING;
+use crate::clock::{CLOCK_LEEWAY, until};
 
 /// If less than this share of its lifetime is left, a credential is renewed, regardless of its age.
 ///

@@ -55,7 +55,7 @@ pub(super) enum Command {
         kubelet: Kubelet,
         /// Output format.
         #[arg(long, short, value_enum, default_value_t)]
-        output: Report,
+        output: OutputFormat,
     },
     /// Check everything that the node needs to join and renew, and list causes and remedies. Read-only.
     Doctor {
@@ -63,13 +63,13 @@ pub(super) enum Command {
         kubelet: Kubelet,
         /// Output format.
         #[arg(long, short, value_enum, default_value_t)]
-        output: Report,
+        output: OutputFormat,
     },
     /// Show the provider ID and the node name that a request would claim. Works offline.
     Identify {
         /// Output format.
         #[arg(long, short, value_enum, default_value_t)]
-        output: Report,
+        output: OutputFormat,
     },
     /// Decode a request, evidence or the state directory. Offline, read-only, without secrets.
     Inspect {
@@ -82,7 +82,7 @@ pub(super) enum Command {
         name: String,
         /// Output format.
         #[arg(long, short, value_enum, default_value_t)]
-        output: Report,
+        output: OutputFormat,
     },
     /// Print the certificate signing request without its secrets. Does not send or store it.
     Csr {
@@ -196,7 +196,7 @@ pub(super) enum ConfigAction {
         file: Option<PathBuf>,
         /// Output format.
         #[arg(long, short, value_enum, default_value_t)]
-        output: Report,
+        output: OutputFormat,
     },
 }
 
@@ -213,7 +213,7 @@ pub(super) enum Inspected {
         directory: Option<PathBuf>,
         /// Output format.
         #[arg(long, short, value_enum, default_value_t)]
-        output: Report,
+        output: OutputFormat,
     },
 }
 
@@ -224,7 +224,7 @@ pub(super) struct Input {
     pub(super) file: Option<PathBuf>,
     /// Output format.
     #[arg(long, short, value_enum, default_value_t)]
-    pub(super) output: Report,
+    pub(super) output: OutputFormat,
 }
 
 /// The options of a `ClusterClass`.
@@ -307,7 +307,7 @@ pub(super) enum BootstrapApi {
 
 /// The output formats of most commands.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
-pub(super) enum Report {
+pub(super) enum OutputFormat {
     #[default]
     Table,
     Json,

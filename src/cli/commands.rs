@@ -6,7 +6,7 @@ use std::time::Duration;
 use kubelet_attestation::csr::envelope::Envelope;
 use serde_json::{Value, json};
 
-use super::arguments::{self, Arguments, Command, Kubelet, Report, Request, Version};
+use super::arguments::{self, Arguments, Command, Kubelet, OutputFormat, Request, Version};
 use super::{Session, answer, print, status};
 use crate::attester::LEFT_OUT;
 use crate::authenticator::{Authenticator, Caller, Cluster};
@@ -141,12 +141,12 @@ impl Session {
     }
 }
 
-fn show_status(authenticator: &Authenticator<'_>, output: Report) -> Result<(), Failure> {
+fn show_status(authenticator: &Authenticator<'_>, output: OutputFormat) -> Result<(), Failure> {
     let status = status::Status::of(authenticator, clock::now())?;
     let text = match output {
-        Report::Table => status.to_table(),
-        Report::Json => answer::json(&status.to_json()),
-        Report::Yaml => answer::yaml(&status.to_json()),
+        OutputFormat::Table => status.to_table(),
+        OutputFormat::Json => answer::json(&status.to_json()),
+        OutputFormat::Yaml => answer::yaml(&status.to_json()),
     };
     answer::print(&text)
 }

@@ -8,7 +8,7 @@ use kubelet_attestation::page_url;
 use kubelet_attestation::text::visible;
 use serde_json::{Map, Value, json};
 
-use super::arguments::{Arguments, Report};
+use super::arguments::{Arguments, OutputFormat};
 use super::{Session, answer, leftovers};
 use crate::attester::Identity;
 use crate::authenticator::{Authenticator, Caller, Cluster};
@@ -32,14 +32,14 @@ impl Session {
         &self,
         arguments: &Arguments,
         kubelet_kubeconfig: &Path,
-        output: Report,
+        output: OutputFormat,
     ) -> Result<(), Failure> {
         let total = Deadline::after(TOTAL);
         let checks = self.checks(arguments, kubelet_kubeconfig, Unit::read(), total);
         answer::print(&match output {
-            Report::Table => table(&checks),
-            Report::Json => answer::json(&to_json(&checks)),
-            Report::Yaml => answer::yaml(&to_json(&checks)),
+            OutputFormat::Table => table(&checks),
+            OutputFormat::Json => answer::json(&to_json(&checks)),
+            OutputFormat::Yaml => answer::yaml(&to_json(&checks)),
         })?;
         let mut failing = checks.iter().filter(|check| is(check, State::Fail));
         match failing.next() {
@@ -93,14 +93,18 @@ impl Session {
         doctor.examine(total)
     }
 
-    pub(super) fn identify(&self, arguments: &Arguments, output: Report) -> Result<(), Failure> {
+    pub(super) fn identify(
+        &self,
+        arguments: &Arguments,
+        output: OutputFormat,
+    ) -> Result<(), Failure> {
         let (node_name, identity) = self.interactive(arguments)?.identify()?;
         let provider = self.attester.provider();
         let json = || identity_json(provider.as_str(), &node_name, &identity);
         let text = match output {
-            Report::Table => identity_table(provider.as_str(), &node_name, &identity),
-            Report::Json => answer::json(&json()),
-            Report::Yaml => answer::yaml(&json()),
+            OutputFormat::Table => identity_table(provider.as_str(), &node_name, &identity),
+            OutputFormat::Json => answer::json(&json()),
+            OutputFormat::Yaml => answer::yaml(&json()),
         };
         answer::print(&text)
     }

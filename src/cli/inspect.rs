@@ -1,6 +1,6 @@
 //! The command `inspect`.
 
-use super::arguments::{Arguments, Inspected, Report};
+use super::arguments::{Arguments, Inspected, OutputFormat};
 use super::{Session, answer};
 use crate::clock;
 use crate::failure::{Code, Failure};
@@ -37,7 +37,7 @@ impl Session {
 }
 
 /// Prints the meaning and the remedy of a reason that the controller reported.
-pub(super) fn explain_reason(name: &str, output: Report) -> Result<(), Failure> {
+pub(super) fn explain_reason(name: &str, output: OutputFormat) -> Result<(), Failure> {
     let sheet = reasons::explain(name).ok_or_else(|| {
         let what = format!("unknown reason {name:?}");
         let remedy = format!(
@@ -50,25 +50,25 @@ pub(super) fn explain_reason(name: &str, output: Report) -> Result<(), Failure> 
 }
 
 /// Prints a sheet.
-pub(super) fn show(sheet: &Sheet, output: Report) -> Result<(), Failure> {
+pub(super) fn show(sheet: &Sheet, output: OutputFormat) -> Result<(), Failure> {
     let text = match output {
-        Report::Table => sheet.to_table(),
-        Report::Json => answer::json(&sheet.to_json()),
-        Report::Yaml => answer::yaml(&sheet.to_json()),
+        OutputFormat::Table => sheet.to_table(),
+        OutputFormat::Json => answer::json(&sheet.to_json()),
+        OutputFormat::Yaml => answer::yaml(&sheet.to_json()),
     };
     answer::print(&text)
 }
 
 /// Prints several sheets, with an empty line between two tables.
-fn show_all(sheets: &[Sheet], output: Report) -> Result<(), Failure> {
+fn show_all(sheets: &[Sheet], output: OutputFormat) -> Result<(), Failure> {
     let json = || sheets.iter().map(Sheet::to_json).collect();
     let text = match output {
-        Report::Table => {
+        OutputFormat::Table => {
             let tables: Vec<_> = sheets.iter().map(Sheet::to_table).collect();
             tables.join("\n")
         }
-        Report::Json => answer::json(&json()),
-        Report::Yaml => answer::yaml(&json()),
+        OutputFormat::Json => answer::json(&json()),
+        OutputFormat::Yaml => answer::yaml(&json()),
     };
     answer::print(&text)
 }

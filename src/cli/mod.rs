@@ -13,7 +13,7 @@ mod render;
 mod reset;
 mod setup;
 mod status;
-mod support;
+mod support_bundle;
 
 use std::env;
 use std::ffi::OsString;

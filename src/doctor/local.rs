@@ -10,11 +10,10 @@ use rustix::fs::{StatVfs, StatVfsMountFlags};
 use super::{Doctor, either, fail, needs_root, warn};
 use crate::attester::Renewal;
 use crate::backoff::FailureRecord;
-use crate::clock;
+use crate::clock::{self, CLOCK_LEEWAY};
 use crate::credential::Credential;
 use crate::finding::Finding;
 use crate::process::command;
-use crate::rotation::CLOCK_LEEWAY;
 use crate::store::StoreFile;
 use crate::store_contents::StoreContents;
 

@@ -102,7 +102,7 @@ fn failure(what: String, remedy: &str) -> Failure {
 pub(super) struct Client(reqwest::blocking::Client);
 
 /// One request to the service.
-pub(super) struct Question<'a> {
+pub(super) struct ImdsRequest<'a> {
     pub(super) method: Method,
     pub(super) endpoint: &'a str,
     pub(super) path: &'a str,
@@ -130,7 +130,7 @@ impl Client {
     /// Sends the request and returns the body of a response with status 200.
     pub(super) fn ask(
         &self,
-        question: &Question<'_>,
+        question: &ImdsRequest<'_>,
         deadline: Deadline,
     ) -> Result<Zeroizing<Vec<u8>>, ImdsError> {
         let started = Instant::now();
@@ -156,7 +156,7 @@ impl Client {
     }
 }
 
-impl Question<'_> {
+impl ImdsRequest<'_> {
     /// Returns the error for a response that cannot be used.
     pub(super) fn invalid(&self, how: &str) -> ImdsError {
         let path = self.path;

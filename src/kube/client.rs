@@ -38,8 +38,6 @@ const NODE_LEASES: &str = "apis/coordination.k8s.io/v1/namespaces/kube-node-leas
 /// The path of the server's version, which usually does not require a login.
 const VERSION: &str = "version";
 
-const USER_AGENT: &str = concat!("kubelet-authenticator/", env!("CARGO_PKG_VERSION"));
-
 /// A client for one API server and one login.
 ///
 /// # Guarantees
@@ -112,7 +110,7 @@ impl ApiClient {
         let builder = route
             .builder
             .default_headers(headers)
-            .user_agent(USER_AGENT)
+            .user_agent(http::USER_AGENT)
             .https_only(true);
         let client = http::client(builder, tls.clone(), CONNECT_TIMEOUT).map_err(|error| {
             let why = error_chain(&error);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use reqwest::StatusCode;
+
 use crate::failure::{Code, Failure};
 
 const CHECK_NETWORK: &str = "check that the API server runs and is reachable from this machine";
@@ -10,6 +12,12 @@ const CHECK_PROXY: &str = "check that the proxy runs, accepts this machine and r
                            the kubeconfig";
 const CHECK_SERVER: &str = "check that the server in the kubeconfig is an API server, and that no \
                             proxy is between this machine and the API server";
+
+/// Whether another attempt can get a different status: the server, or a load balancer in front of it, is overloaded or
+/// restarting. Every other status is final.
+pub(super) fn is_retried(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 429 | 500 | 502 | 503 | 504)
+}
 
 /// A failed call to the API server. `Display` contains the server and the causes.
 ///

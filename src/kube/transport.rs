@@ -8,18 +8,17 @@ use std::thread;
 use std::time::Duration;
 
 use kubelet_attestation::backoff::Backoff;
-use kubelet_attestation::contract::CERTIFICATE_BACKDATING;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, DATE, HeaderName, RETRY_AFTER};
 use reqwest::{Method, StatusCode, Url};
 use rustls::ClientConfig;
 use zeroize::Zeroizing;
 
-use super::error::{ApiError, ApiErrorKind};
+use super::error::{ApiError, ApiErrorKind, is_retried};
 use super::proxy::{Failed, ProxyServer, connect_status};
 use super::tls;
 use super::types::WireFailure;
-use crate::clock::{self, Deadline};
+use crate::clock::{self, CLOCK_LEEWAY, Deadline};
 use crate::failure::{Code, causes, innermost, one_line};
 use crate::http;
 
@@ -101,14 +100,6 @@ pub(super) struct Answer {
     pub(super) retry_after: Option<Duration>,
 }
 
-impl Answer {
-    /// Whether another attempt can get a different response: the server, or a load balancer in front of it, is
-    /// overloaded or restarting. Every other status is final.
-    fn may_pass(&self) -> bool {
-        matches!(self.status.as_u16(), 429 | 500 | 502 | 503 | 504)
-    }
-}
-
 /// An HTTP response with any status. Its body can be read until the deadline of its request.
 #[derive(Debug)]
 pub(super) struct Stream<'a> {
@@ -145,7 +136,7 @@ impl Transport {
         loop {
             let outcome = self.exchange_once(question, deadline);
             let asked = match &outcome {
-                Ok(answer) if answer.may_pass() => answer.retry_after,
+                Ok(answer) if is_retried(answer.status) => answer.retry_after,
                 Err(error) if error.may_pass() => error.retry_after,
                 Ok(_) | Err(_) => return outcome,
             };
@@ -256,7 +247,7 @@ impl Transport {
         };
         let ours = clock::now();
         // If the local clock is behind by more than this time, a new certificate is not valid yet.
-        if clock::apart(ours, theirs) <= CERTIFICATE_BACKDATING {
+        if clock::apart(ours, theirs) <= CLOCK_LEEWAY {
             return Ok(());
         }
         let [theirs, ours] = [theirs, ours].map(humantime::format_rfc3339_seconds);

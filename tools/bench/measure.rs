@@ -222,6 +222,11 @@ pub fn peak_memory(pid: u32) -> f64 {
     status(pid, "VmHWM:") / 1024.0
 }
 
+/// Resets the peak memory of this process to its resident memory, as in `proc_pid_clear_refs(5)`.
+pub fn reset_peak_memory() {
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+}
+
 /// The resident memory of a process in MiB.
 pub fn resident_memory(pid: u32) -> f64 {
     status(pid, "VmRSS:") / 1024.0

@@ -25,7 +25,7 @@ use tokio::runtime::Runtime;
 use self::breaking_proxy::BreakingProxy;
 use self::load::Request;
 use crate::cluster_api::NewMachine;
-use crate::measure::{peak_memory, percentile, processor_time};
+use crate::measure::{peak_memory, percentile, processor_time, reset_peak_memory};
 use crate::report::{Suite, print_table};
 
 /// The number of machines that join in each measurement.
@@ -275,6 +275,8 @@ impl World {
             .runtime
             .spawn(async move { ideal_client::run(&management, &workload, copies).await });
         let requests = self.requests(MACHINES..2 * MACHINES);
+        // Earlier benchmarks ran in the same process.
+        reset_peak_memory();
         let name = (
             "the same writes, by a client that decides nothing",
             std::process::id(),

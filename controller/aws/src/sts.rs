@@ -42,7 +42,7 @@ pub use self::principal::{InvalidRole, ProfileRole};
 pub use self::settings::{InvalidStsSettings, StsSettings};
 
 use self::client::{Client, TrustRoots};
-use self::outage::Outage;
+use self::outage::StsOutage;
 use self::principal::is_instance;
 use self::refusal_cache::Refused;
 use self::replay::{LIMITS, Owner, ReplayCache, ReplayCheck};
@@ -103,10 +103,10 @@ impl Sts {
     }
 
     /// Counts a call.
-    fn count(&self, called: &Result<(StatusCode, Vec<u8>), Outage>) {
+    fn count(&self, called: &Result<(StatusCode, Vec<u8>), StsOutage>) {
         let result = match called {
             Ok((status, body)) => answer::result(*status, body),
-            Err(Outage::TimedOut) => CloudResult::TimedOut,
+            Err(StsOutage::TimedOut) => CloudResult::TimedOut,
             Err(_) => CloudResult::Failed,
         };
         self.metrics
@@ -180,7 +180,8 @@ impl ClusterSts<'_> {
         let Self { sts, cluster, line } = self;
         let endpoint = sts.endpoint(proof, document)?;
         let until = age::fresh_until(&proof.amz_date, asked, now)?;
-        let call = request::rebuild(proof, binding, &endpoint.host).map_err(Outage::unbuildable)?;
+        let call =
+            request::rebuild(proof, binding, &endpoint.host).map_err(StsOutage::unbuildable)?;
         let key = KeyDigest::of(spki);
         let owner = Owner {
             namespace: &line.namespace,
@@ -228,7 +229,7 @@ fn is_known(seen: ReplayCheck) -> Result<bool, Refusal> {
         ReplayCheck::New => Ok(false),
         ReplayCheck::Confirmed => Ok(true),
         ReplayCheck::AnotherKey => Err(AwsDenial::EvidenceReplayed.into()),
-        ReplayCheck::Full => Err(Outage::MemoryFull.into()),
+        ReplayCheck::Full => Err(StsOutage::MemoryFull.into()),
     }
 }
 

@@ -141,17 +141,19 @@ impl Finding {
     }
 }
 
-/// The finding about a Cluster with this `KubeletAuthentication`.
+/// The finding about a Cluster with this `KubeletAuthentication`, which is not served for this reason.
 #[cfg(test)]
 pub(crate) fn finding_about(
     authentication: node_attestation_core::crd::KubeletAuthentication,
+    not_ready: Option<String>,
 ) -> (State, String) {
-    let finding = one_cluster::authentication(&ClusterState {
+    let state = ClusterState {
         namespace: "tenant-a".to_owned(),
         name: "prod-1".to_owned(),
         kubelet_authentication: Some(authentication),
         unreadable: None,
-    });
+    };
+    let finding = one_cluster::authentication(&state, not_ready);
     (finding.state, finding.what)
 }
 

@@ -107,14 +107,14 @@ impl EventLimits {
 }
 
 /// An Event, and the cluster to write it to.
-type Addressed = (Cluster, Event);
+type Addressed = (Destination, Event);
 
 /// The type, action, reason and note of an Event.
 pub(crate) type Words<'a> = (&'a str, &'a str, &'a str, String);
 
 /// The cluster that contains an Event's object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cluster {
+enum Destination {
     /// The workload cluster, which contains the requests.
     Workload,
     /// The management cluster, which contains the machines.
@@ -182,7 +182,7 @@ impl Events {
     ) {
         let kind = if is_warning { "Warning" } else { "Normal" };
         let words = (kind, "Sweep", reason, note);
-        self.send((Cluster::Management, event(regarding, None, words, now)));
+        self.send((Destination::Management, event(regarding, None, words, now)));
     }
 
     /// Adds an Event about a machine's request that has been pending for `age`.
@@ -200,7 +200,7 @@ impl Events {
         );
         let words = ("Warning", "Defer", deferral.reason(), note);
         let event = event(machine, Some(request.object_ref(&())), words, now);
-        self.send((Cluster::Management, event));
+        self.send((Destination::Management, event));
     }
 
     /// Adds the Events of a decision.
@@ -263,8 +263,8 @@ fn write_all(
     let management = management.unwrap_or_else(|| workload.clone());
     limited(waiting, limits).for_each_concurrent(WRITES_AT_ONCE, move |(cluster, event)| {
         let client = match cluster {
-            Cluster::Workload => &workload,
-            Cluster::Management => &management,
+            Destination::Workload => &workload,
+            Destination::Management => &management,
         };
         // Boxed, because each cluster's writer reserves space for one write more than it runs at the same time.
         write(client.clone(), event).map(drop).boxed()
@@ -327,10 +327,10 @@ fn events_of(
     let words = words(&decided.decision);
     let on_machine = decided.machine.clone().map(|machine| {
         let event = event(machine, Some(request.clone()), words.clone(), now);
-        (Cluster::Management, event)
+        (Destination::Management, event)
     });
     let on_request = (is_refused || on_machine.is_none())
-        .then(|| (Cluster::Workload, event(request, None, words, now)));
+        .then(|| (Destination::Workload, event(request, None, words, now)));
     on_machine.into_iter().chain(on_request).collect()
 }
 

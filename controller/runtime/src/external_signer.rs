@@ -24,7 +24,7 @@ use tonic::Code;
 use crate::metrics::Metrics;
 use crate::object_key::ObjectKey;
 use crate::turns::Line;
-use client::{CallError, Client};
+use client::{Client, SignerCallError};
 pub use endpoint::{InvalidEndpoint, SignerEndpoint};
 
 /// The external signer of a controller. Clones share their state.
@@ -91,7 +91,7 @@ impl ExternalKey for ClusterKey {
     }
 }
 
-fn of_call(error: CallError) -> ExternalKeyError {
+fn of_call(error: SignerCallError) -> ExternalKeyError {
     if error.code == Code::PermissionDenied {
         ExternalKeyError::Refused(Unavailable::new(error))
     } else {

@@ -267,6 +267,8 @@ impl Queue {
                 *meanwhile = ChangedWhileRunning::Changed(bytes);
                 return;
             }
+            // A charged turn is kept, so that a requester cannot exceed its budget by changing a request. An answer is
+            // final.
             State::Waiting {
                 is_charged: true, ..
             }
@@ -274,7 +276,9 @@ impl Queue {
                 entry.bytes = bytes;
                 return;
             }
+            // A change ends the pause before a retry.
             State::Waiting { due, .. } => Instant::now().min(*due),
+            // Only the answer to the earlier version was rejected.
             State::GivenUp => Instant::now(),
         };
         self.end_wait(&uid);

@@ -27,7 +27,7 @@ const ANY_PURPOSE: &[usize] = &[2, 5, 29, 37, 0];
 
 /// An error in a server's certificate that the TLS library does not define.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum TlsFault {
     /// The only CA certificate that verifies it has expired or is not valid yet.
     #[error("its CA has expired or is not valid yet")]
     Authority(CertificateError),
@@ -36,8 +36,8 @@ pub(super) enum Fault {
     ShortKey(usize),
 }
 
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Self {
+impl From<TlsFault> for Error {
+    fn from(fault: TlsFault) -> Self {
         CertificateError::Other(OtherError(Arc::new(fault))).into()
     }
 }
@@ -141,7 +141,7 @@ impl Verifier {
             return Err(faults
                 .next()
                 .map_or(CertificateError::Expired.into(), |fault| {
-                    Fault::Authority(fault).into()
+                    TlsFault::Authority(fault).into()
                 }));
         }
         let algorithms = self.algorithms.all;
@@ -156,7 +156,7 @@ impl Verifier {
         let mut chain = intermediates.iter().chain(&self.listed);
         match (error, chain.find_map(short_key)) {
             (Err(Error::InvalidCertificate(CertificateError::BadSignature)), Some(bits)) => {
-                Err(Fault::ShortKey(bits).into())
+                Err(TlsFault::ShortKey(bits).into())
             }
             (error, _) => error,
         }
@@ -286,7 +286,7 @@ impl ServerCertVerifier for Verifier {
             }
         })?;
         match short_key(end_entity) {
-            Some(bits) => Err(Fault::ShortKey(bits).into()),
+            Some(bits) => Err(TlsFault::ShortKey(bits).into()),
             None => Ok(ServerCertVerified::assertion()),
         }
     }

@@ -7,7 +7,7 @@ use kubelet_attestation::page_url;
 use rustls::{AlertDescription, CertificateError, OtherError, PeerIncompatible};
 use rustls_pki_types::UnixTime;
 
-use super::verifier::Fault;
+use super::verifier::TlsFault;
 use crate::failure::causes;
 
 const CHECK_CLUSTER: &str = "check the server and the CA in the kubeconfig";
@@ -167,27 +167,27 @@ fn of_other(error: &(dyn Error + Send + Sync + 'static)) -> (String, &'static st
     (what.to_owned(), cure)
 }
 
-fn of_ours(fault: &Fault) -> (String, &'static str) {
+fn of_ours(fault: &TlsFault) -> (String, &'static str) {
     match fault {
-        Fault::ShortKey(bits) => (
+        TlsFault::ShortKey(bits) => (
             format!("or its CA has an RSA key of {bits} bits (minimum: 2048)"),
             SEE_SUPPORT,
         ),
-        Fault::Authority(CertificateError::ExpiredContext { time, not_after }) => {
+        TlsFault::Authority(CertificateError::ExpiredContext { time, not_after }) => {
             let expired = expired(*not_after, *time);
             (
                 format!("is signed by a CA certificate that {expired}"),
                 RENEW_CA,
             )
         }
-        Fault::Authority(CertificateError::NotValidYetContext { time, not_before }) => {
+        TlsFault::Authority(CertificateError::NotValidYetContext { time, not_before }) => {
             let early = not_yet_valid(*not_before, *time);
             (
                 format!("is signed by a CA certificate that {early}"),
                 SET_CLOCK,
             )
         }
-        Fault::Authority(other) => (
+        TlsFault::Authority(other) => (
             format!("is signed by a CA certificate that is not valid: {other}"),
             RENEW_CA,
         ),
@@ -262,9 +262,9 @@ mod tests {
                 of(CertificateError::UnhandledCriticalExtension),
                 "critical extension",
             ),
-            (Fault::ShortKey(1024).into(), "1024 bits"),
+            (TlsFault::ShortKey(1024).into(), "1024 bits"),
             (
-                Fault::Authority(CertificateError::Expired).into(),
+                TlsFault::Authority(CertificateError::Expired).into(),
                 "CA certificate that is not valid",
             ),
         ] {

@@ -4,18 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use crate::modules::{SOURCES, is_of_tests};
+use crate::modules::{SMALL_SOURCES, SOURCES, is_of_tests};
 use crate::{Workspace, rust_files};
 
-/// The names that several modules of a package declare. Each controller has its own settings, and callers write the
-/// module before the name.
-const REPEATED: [&str; 1] = ["controller/runtime/src: Settings"];
+/// The names that several modules of a package declare. Each controller has its own settings, and each kind of Cluster
+/// API has its own spec and status. Callers write the module before the name.
+const REPEATED: [&str; 3] = [
+    "controller/runtime/src: Settings",
+    "controller/runtime/src: Spec",
+    "controller/runtime/src: Status",
+];
 
-/// The types in the text that all modules of the package can use.
+/// The types in the text that other modules of the package can use.
 fn types(text: &str) -> BTreeSet<&str> {
     let declared = text.lines().filter_map(|line| {
-        let behind = line.strip_prefix("pub ");
-        behind.or_else(|| line.strip_prefix("pub(crate) "))
+        let behind = line.strip_prefix("pub")?;
+        let restricted = behind.strip_prefix('(').and_then(|it| it.split_once(')'));
+        restricted.map_or(behind, |(_, it)| it).strip_prefix(' ')
     });
     declared.filter_map(declared_type).collect()
 }
@@ -46,7 +51,8 @@ fn repeated(sources: &Path) -> BTreeSet<String> {
 #[test]
 fn a_type_name_means_one_thing_within_its_package() {
     let root = Workspace::read().root;
-    let found = SOURCES.into_iter().flat_map(|sources| {
+    let sources = SOURCES.into_iter().chain(SMALL_SOURCES);
+    let found = sources.flat_map(|sources| {
         let repeated = repeated(&root.join(sources)).into_iter();
         repeated.map(move |name| format!("{sources}: {name}"))
     });
@@ -55,9 +61,10 @@ fn a_type_name_means_one_thing_within_its_package() {
 }
 
 #[test]
-fn the_types_that_all_modules_can_use_are_found() {
+fn the_types_that_other_modules_can_use_are_found() {
     let text = "pub struct A<T>(T);\npub(crate) enum B {\npub(super) struct C;\nstruct D;\n    pub struct E;\n\
-                pub type F = A<u8>;\npub(crate) trait G: Debug {\npub fn h() {}\npub(crate) use i::J;\n";
+                pub type F = A<u8>;\npub(crate) trait G: Debug {\npub fn h() {}\npub(crate) use i::J;\n\
+                pub(in crate::k) type L = B;\n";
 
-    assert_eq!(types(text), BTreeSet::from(["A", "B", "F", "G"]));
+    assert_eq!(types(text), BTreeSet::from(["A", "B", "C", "F", "G", "L"]));
 }

@@ -1,4 +1,4 @@
-//! Tests of nodes that join.
+//! Tests of machines that join.
 
 use kubelet_attestation::names::Provider;
 use kubelet_authenticator_test_support::control_plane::{DEADLINE, User};
@@ -8,7 +8,7 @@ use kubelet_authenticator_tests::management::{Machine, Management, WorkloadClust
 use kubelet_authenticator_tests::page;
 use serde_json::json;
 
-use crate::bed::{Manager, authorize, kubelet, management};
+use crate::bed::{Manager, authorize, management};
 use crate::requests::answer;
 
 /// A Cluster with one machine, which does not need evidence.
@@ -20,14 +20,6 @@ fn served() -> (Management, Manager, WorkloadCluster, Machine) {
     let authentication = authorize(&management, &cluster, &["insecure"], json!({}));
     authentication.wait_until_ready(management.kubectl());
     (management, manager, cluster, machine)
-}
-
-#[test]
-fn an_insecure_node_joins_with_the_token_of_its_machine() {
-    let (_management, _manager, cluster, machine) = served();
-
-    let kubelet = kubelet(&cluster, &machine, "kubelet-authenticator-insecure").start();
-    kubelet.wait_until_ready();
 }
 
 #[test]

@@ -76,13 +76,13 @@ pub(super) struct Lane<S> {
     rate: FairRate,
     /// The turn to test whether EC2 works again.
     trial: FairTurns,
-    state: Shared<State<S>>,
+    state: Shared<ChannelState<S>>,
     /// Notifies that a batch is full, or that no further instance is expected.
     pub(super) changed: Notify,
 }
 
 #[derive(Debug)]
-pub(super) struct State<S> {
+pub(super) struct ChannelState<S> {
     pub(super) breaker: CircuitBreaker,
     pub(super) own: S,
 }
@@ -144,7 +144,7 @@ impl<S: Default> Channel<S> {
     ) -> (Lane<S>, Arc<dyn Any + Send + Sync>) {
         let client: Arc<dyn Any + Send + Sync> = Arc::new(());
         let cached = credentials.cached();
-        let state = State {
+        let state = ChannelState {
             breaker: CircuitBreaker::default(),
             own: S::default(),
         };
@@ -228,7 +228,7 @@ impl<S> Kept<S> {
 
 impl<S> Lane<S> {
     /// Returns the result of `change`.
-    pub(super) fn state<R>(&self, change: impl FnOnce(&mut State<S>) -> R) -> R {
+    pub(super) fn state<R>(&self, change: impl FnOnce(&mut ChannelState<S>) -> R) -> R {
         self.state.write(change)
     }
 

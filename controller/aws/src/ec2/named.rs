@@ -10,7 +10,7 @@ use node_attestation_core::refusal::{Deferral, Denial, Refusal, Unavailable};
 use node_attestation_core::verifier::{Foresight, Identity};
 
 use super::checks::{Expected, check_expected, check_region, check_whole, node_name};
-use super::place::Place;
+use super::place::InstancePlace;
 use super::{InstanceFacts, Instances, OutageKind};
 use crate::credentials::CredentialsSource;
 use crate::policy::AwsPolicy;
@@ -71,7 +71,7 @@ impl Instances {
         provider_id: &ProviderId,
         now: SystemTime,
     ) -> Result<(), Refusal> {
-        let Some(place) = Place::of(provider_id) else {
+        let Some(place) = InstancePlace::of(provider_id) else {
             return Ok(());
         };
         let judge = |facts: &InstanceFacts, expected: Expected<'_>| {
@@ -85,7 +85,7 @@ impl Instances {
         &self,
         source: &dyn CredentialsSource,
         policy: &AwsPolicy,
-        place: Place<'_>,
+        place: InstancePlace<'_>,
         judge: impl FnOnce(&InstanceFacts, Expected<'_>) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
         check_region(source, policy, place.region)?;
@@ -119,7 +119,7 @@ impl Instances {
         provider_id: &ProviderId,
         now: SystemTime,
     ) -> Result<Option<Foresight>, Refusal> {
-        let Some(place) = Place::of(provider_id) else {
+        let Some(place) = InstancePlace::of(provider_id) else {
             return Ok(None);
         };
         let mut foresight = Foresight::of(Identity {
@@ -141,8 +141,8 @@ impl Instances {
         &self,
         policy: &AwsPolicy,
         provider_id: &'a ProviderId,
-    ) -> Result<Option<(Place<'a>, InstanceFacts)>, Unavailable> {
-        let Some(place) = Place::in_cluster(provider_id, policy) else {
+    ) -> Result<Option<(InstancePlace<'a>, InstanceFacts)>, Unavailable> {
+        let Some(place) = InstancePlace::in_cluster(provider_id, policy) else {
             return Ok(None);
         };
         let described = self.describe(&policy.tenant, place.region, place.instance);

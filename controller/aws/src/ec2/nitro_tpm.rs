@@ -26,7 +26,7 @@ use super::call_limits::CallLimits;
 use super::channel::{Channel, Lane, Remembered, recall, remember};
 use super::client::{Ec2, Ec2Settings, outage};
 use super::outage::OutageKind;
-use super::place::Place;
+use super::place::InstancePlace;
 use crate::credentials::{CredentialsSource, Tenant};
 use crate::denial::AwsDenial;
 use crate::policy::AwsPolicy;
@@ -106,7 +106,7 @@ impl NitroTpms {
     async fn key(
         &self,
         tenant: &Tenant,
-        place: Place<'_>,
+        place: InstancePlace<'_>,
         key_type: EkPubKeyType,
     ) -> Result<Option<KeyDigest>, Unavailable> {
         let (lane, _lease) = self.channel.lane(tenant, place.region).await?;
@@ -119,7 +119,7 @@ impl NitroTpms {
         &self,
         lane: &Lane<Keys>,
         cluster: &ObjectKey,
-        place: Place<'_>,
+        place: InstancePlace<'_>,
         key_type: EkPubKeyType,
     ) -> Result<Option<KeyDigest>, OutageKind> {
         let asked = (place.instance.to_owned(), key_type);
@@ -177,7 +177,7 @@ impl Platform for ClusterTpms {
         provider_id: &ProviderId,
         kind: KeyKind,
     ) -> Result<Option<KeyDigest>, Unavailable> {
-        let place = Place::in_cluster(provider_id, &self.policy);
+        let place = InstancePlace::in_cluster(provider_id, &self.policy);
         let (Some(key_type), Some(place)) = (key_type(kind), place) else {
             return Ok(None);
         };
@@ -211,7 +211,7 @@ impl Ec2 {
     async fn endorsement_key(
         &self,
         lane: &Lane<Keys>,
-        place: Place<'_>,
+        place: InstancePlace<'_>,
         key_type: &EkPubKeyType,
     ) -> Result<Option<KeyDigest>, OutageKind> {
         let key = self.ask_for_key(lane, place, key_type).await;
@@ -222,10 +222,10 @@ impl Ec2 {
     async fn ask_for_key(
         &self,
         lane: &Lane<Keys>,
-        place: Place<'_>,
+        place: InstancePlace<'_>,
         key_type: &EkPubKeyType,
     ) -> Result<Option<KeyDigest>, OutageKind> {
-        let Place {
+        let InstancePlace {
             region, instance, ..
         } = place;
         let call = self

@@ -8,13 +8,13 @@ use crate::policy::AwsPolicy;
 
 /// An instance, and the region in which it is looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place<'a> {
+pub(super) struct InstancePlace<'a> {
     pub(super) region: &'a str,
     pub(super) zone: &'a str,
     pub(super) instance: &'a str,
 }
 
-impl<'a> Place<'a> {
+impl<'a> InstancePlace<'a> {
     /// Parses `aws:///<zone>/<instance>`, the form that Cluster API Provider AWS and the cloud provider use. `None` if
     /// it is not an AWS ID, or if its region is unknown.
     pub(super) fn of(provider_id: &'a ProviderId) -> Option<Self> {
@@ -52,7 +52,7 @@ mod tests {
 
     fn place(provider_id: &str) -> Option<(String, String)> {
         let provider_id = ProviderId::parse(provider_id).unwrap();
-        let place = Place::of(&provider_id)?;
+        let place = InstancePlace::of(&provider_id)?;
         Some((place.region.to_owned(), place.instance.to_owned()))
     }
 

@@ -9,7 +9,7 @@ use node_attestation_core::refusal::{Failure, Refusal};
 use node_attestation_runtime::metrics::CloudResult;
 use serde::Deserialize;
 
-use super::outage::Outage;
+use super::outage::StsOutage;
 use crate::denial::AwsDenial;
 
 /// Codes that STS returns if the signature or the credentials are not valid.
@@ -52,7 +52,7 @@ const MAX_CODE_LEN: usize = 64;
 /// The caller that STS reports.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct Identity {
+pub(super) struct CallerIdentity {
     /// The account.
     pub(super) account: String,
     /// The ARN of the principal.
@@ -70,7 +70,7 @@ struct Answer {
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Response {
-    get_caller_identity_result: Identity,
+    get_caller_identity_result: CallerIdentity,
 }
 
 #[derive(Deserialize)]
@@ -94,19 +94,19 @@ struct Fault {
 /// # Errors
 ///
 /// [`AwsDenial::CallerRefused`], [`Failure::EvidenceExpired`], or an outage.
-pub(super) fn read(status: StatusCode, body: &[u8]) -> Result<Identity, Refusal> {
+pub(super) fn read(status: StatusCode, body: &[u8]) -> Result<CallerIdentity, Refusal> {
     if status == StatusCode::OK {
         let answer: Answer =
-            serde_json::from_slice(body).map_err(|_| Outage::Undecodable(status))?;
+            serde_json::from_slice(body).map_err(|_| StsOutage::Undecodable(status))?;
         return Ok(answer
             .get_caller_identity_response
             .get_caller_identity_result);
     }
     // STS rejects evidence with status 400, 401 or 403. Every other status is not a decision about the evidence.
     if !matches!(status.as_u16(), 400 | 401 | 403) {
-        return Err(Outage::Status(status).into());
+        return Err(StsOutage::Status(status).into());
     }
-    let fault = fault(body).ok_or(Outage::Undecodable(status))?;
+    let fault = fault(body).ok_or(StsOutage::Undecodable(status))?;
     Err(meaning(status, &fault))
 }
 
@@ -134,7 +134,7 @@ fn meaning(status: StatusCode, fault: &Fault) -> Refusal {
         return Failure::EvidenceExpired.into();
     }
     let Some(code) = REFUSED.iter().find(|code| **code == fault.code) else {
-        return Outage::Code(status, shown(&fault.code)).into();
+        return StsOutage::Code(status, shown(&fault.code)).into();
     };
     let is_about_age = |words: &&str| fault.message.starts_with(words);
     if EXPIRED_WORDS.iter().any(is_about_age) {

@@ -14,7 +14,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::time::timeout;
 
-use super::outage::Outage;
+use super::outage::StsOutage;
 use crate::proxy::{Names, caused_by};
 
 /// The deadline for a whole call, including the wait for its turn. STS usually responds within one second or not at
@@ -95,8 +95,8 @@ impl Client {
         cluster: &ObjectKey,
         region: &str,
         believed: TrustRoots,
-    ) -> Result<(StatusCode, Vec<u8>), Outage> {
-        let request = request.try_into().map_err(Outage::unbuildable)?;
+    ) -> Result<(StatusCode, Vec<u8>), StsOutage> {
+        let request = request.try_into().map_err(StsOutage::unbuildable)?;
         let line = self.line(cluster, region);
         timeout(DEADLINE, async {
             let _turn = line.turn().await;
@@ -105,16 +105,16 @@ impl Client {
                 TrustRoots::Own => &self.own,
             };
             let answer = caused_by(&cluster.namespace, connections.execute(request)).await;
-            let mut answer = answer.map_err(Outage::unreachable)?;
+            let mut answer = answer.map_err(StsOutage::unreachable)?;
             let mut body = Vec::new();
-            while let Some(chunk) = answer.chunk().await.map_err(Outage::Cut)? {
-                ensure!(body.len() + chunk.len() <= MAX_ANSWER, Outage::TooLarge);
+            while let Some(chunk) = answer.chunk().await.map_err(StsOutage::Cut)? {
+                ensure!(body.len() + chunk.len() <= MAX_ANSWER, StsOutage::TooLarge);
                 body.extend(chunk);
             }
             Ok((answer.status(), body))
         })
         .await
-        .unwrap_or(Err(Outage::TimedOut))
+        .unwrap_or(Err(StsOutage::TimedOut))
     }
 
     /// Returns the cluster's queue for a region. Regions without calls are removed.

@@ -7,7 +7,7 @@ use node_attestation_core::refusal::{Deferral, Refusal, Unavailable};
 
 /// STS did not identify the caller. These errors never contain parts of the request or of a response.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Outage {
+pub(super) enum StsOutage {
     /// STS did not respond in time.
     #[error("STS did not respond in time")]
     TimedOut,
@@ -39,7 +39,7 @@ pub(super) enum Outage {
     Unbuildable(#[source] Box<dyn Error + Send + Sync>),
 }
 
-impl Outage {
+impl StsOutage {
     pub(super) fn unreachable(source: reqwest::Error) -> Self {
         if source.is_timeout() {
             Self::TimedOut
@@ -53,8 +53,8 @@ impl Outage {
     }
 }
 
-impl From<Outage> for Refusal {
-    fn from(outage: Outage) -> Self {
+impl From<StsOutage> for Refusal {
+    fn from(outage: StsOutage) -> Self {
         Deferral::VerifierUnavailable(Unavailable::new(outage)).into()
     }
 }

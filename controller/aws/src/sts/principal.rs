@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::answer::Identity;
+use super::answer::CallerIdentity;
 use crate::denial::AwsDenial;
 use crate::document::{VerifiedDocument, is_account};
 use crate::partition::Partition;
@@ -74,7 +74,7 @@ fn is_role_name(name: &str) -> bool {
 
 /// Checks that the caller is the instance in `document`, with a role that only this instance can have.
 pub(super) fn is_instance(
-    identity: &Identity,
+    identity: &CallerIdentity,
     document: &VerifiedDocument,
     partition: Partition,
     roles: &[ProfileRole],

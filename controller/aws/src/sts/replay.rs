@@ -25,12 +25,12 @@ use super::request::Call;
 #[derive(Debug)]
 pub(super) struct ReplayCache {
     inner: Shared<Inner>,
-    limits: Limits,
+    limits: ReplayLimits,
 }
 
 /// The limits of the cache.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct ReplayLimits {
     /// The total without the reserved shares. With the reserved shares, the total is twice as large.
     pub(super) all: usize,
     /// The limit for one cluster.
@@ -46,7 +46,7 @@ pub(super) struct Limits {
 /// The number of signatures that are removed at a time.
 const FORGOTTEN: usize = 64;
 
-pub(super) const LIMITS: Limits = Limits {
+pub(super) const LIMITS: ReplayLimits = ReplayLimits {
     // A join adds one signature, which is kept for 15 minutes. The total is about 30 MB, or 60 MB with the reserved
     // shares.
     all: 65_536,
@@ -105,7 +105,7 @@ pub(super) enum ReplayCheck {
 
 impl ReplayCache {
     /// Creates a cache with these limits.
-    pub(super) fn with_limits(limits: Limits) -> Self {
+    pub(super) fn with_limits(limits: ReplayLimits) -> Self {
         Self {
             inner: Shared::new(Lock::StsSignatures, Inner::default()),
             limits,

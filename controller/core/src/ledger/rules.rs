@@ -1,7 +1,7 @@
 //! The rules that decide on a claim, based on the records.
 //!
-//! The rules are pure. If the rules need another fact, the step is [`Ask`](Step::Ask). If the rules need a change, the
-//! step is one write. Then the ledger applies the rules to the new state.
+//! The rules are pure. If the rules need another fact, the step is [`Ask`](LedgerStep::Ask). If the rules need a
+//! change, the step is one write. Then the ledger applies the rules to the new state.
 
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::{NodeName, ProviderId};
@@ -19,18 +19,21 @@ mod step;
 
 pub(super) use holding::{Renewed, holder, is_from_backup, renewed};
 pub(super) use recovery::can_recover;
-pub(super) use step::{Facts, HolderState, Others, Question, Step};
+pub(super) use step::{Facts, HolderState, LedgerStep, Others, Question};
 
 use holding::identity_revoked;
 
 /// Returns the next step of a claim.
-pub(super) fn claimed(claim: &Claim, facts: &Facts<'_>, policy: &LedgerPolicy) -> Step {
+pub(super) fn claimed(claim: &Claim, facts: &Facts<'_>, policy: &LedgerPolicy) -> LedgerStep {
     let rules = Rules {
         claim,
         facts,
         policy,
     };
     let provider_id = &claim.assurance.identity().provider_id;
+    // These checks apply to every claim, so they precede the cases below. The revocation is first: its denial is final,
+    // and the node then creates a new key. The check of the TPM can instead defer a revoked machine's request for as
+    // long as another machine is leaving. No provider needs both of the other checks, so their order has no effect.
     let own = rules
         .is_not_stopped()
         .and_then(|()| rules.has_its_own_tpm())
@@ -50,7 +53,7 @@ struct Rules<'a> {
 }
 
 /// The result of a check. The error is the step to take instead of further checks.
-type Checked<T> = Result<T, Step>;
+type Checked<T> = Result<T, LedgerStep>;
 
 impl Rules<'_> {
     /// Checks that the revocation list contains neither the key nor the machine. The check does not use the record,
@@ -110,7 +113,7 @@ impl Rules<'_> {
     }
 
     /// Returns the step if the name has no record yet.
-    fn first(&self) -> Checked<Step> {
+    fn first(&self) -> Checked<LedgerStep> {
         self.has_its_own_key()?;
         let stale_node = match self.claim.claimant {
             // The requester has the certificate of this Node, so the Node belongs to this machine.
@@ -125,11 +128,11 @@ impl Rules<'_> {
         let Facts { uid, now, .. } = *self.facts;
         let record = Record::first(self.claim, uid, stale_node, now);
         let record = record.not_below(self.facts.revoked.lowest_valid(uid), now);
-        Ok(Step::Create(Box::new(record)))
+        Ok(LedgerStep::Create(Box::new(record)))
     }
 
     /// Returns the step if the claiming machine holds the name.
-    fn again(&self, own: &Stored) -> Checked<Step> {
+    fn again(&self, own: &Stored) -> Checked<LedgerStep> {
         let record = &own.record;
         if let Claimant::Renewal(uid) = self.claim.claimant {
             return self.strengthened(own, uid);
@@ -141,8 +144,8 @@ impl Rules<'_> {
         self.may_return(record)?;
         if let Some(grant) = self.repeated(record) {
             return match self.leave_others() {
-                Ok(()) => Ok(Step::Grant(grant)),
-                Err(Step::Refuse(Refusal::Retry(
+                Ok(()) => Ok(LedgerStep::Grant(grant)),
+                Err(LedgerStep::Refuse(Refusal::Retry(
                     Deferral::IdentityLive { .. } | Deferral::EvidenceExpected { .. },
                 ))) if self.came_second(record) => Ok(self.retire(own, TombstoneReason::Renamed)),
                 Err(step) => Err(step),
@@ -160,7 +163,7 @@ impl Rules<'_> {
     }
 
     /// Returns the step if a renewal has stronger evidence than the record.
-    fn strengthened(&self, own: &Stored, uid: CertificateUid) -> Checked<Step> {
+    fn strengthened(&self, own: &Stored, uid: CertificateUid) -> Checked<LedgerStep> {
         let record = &own.record;
         let identity = self.claim.assurance.identity();
         let is_present = record.certificate_uid() == uid;
@@ -176,7 +179,7 @@ impl Rules<'_> {
             self.leave_others()?;
         }
         if !is_present || !record.holder.is_weaker_than(identity) {
-            return Ok(Step::Grant(Grant {
+            return Ok(LedgerStep::Grant(Grant {
                 uid: record.certificate_uid(),
                 not_after: self.claim.not_after,
                 reason: GrantReason::Renewed,
@@ -186,7 +189,7 @@ impl Rules<'_> {
         let longest = self.policy.longest_lifetime;
         let record = record.strengthened(self.claim, longest, self.facts.now);
         let record = self.not_below_lowest(record);
-        Ok(Step::Replace {
+        Ok(LedgerStep::Replace {
             record: Box::new(record),
             read: Box::new(own.clone()),
         })
@@ -276,7 +279,7 @@ impl Rules<'_> {
     }
 
     /// Returns the step if another machine holds the name, or the record has a different provider ID.
-    fn another(&self, own: &Stored) -> Checked<Step> {
+    fn another(&self, own: &Stored) -> Checked<LedgerStep> {
         let record = &own.record;
         if let Claimant::Renewal(uid) = self.claim.claimant {
             return self.recovered_from_another(own, uid);
@@ -328,7 +331,7 @@ impl Rules<'_> {
         }
     }
 
-    fn reopen(&self, own: &Stored, stale_node: Option<String>) -> Checked<Step> {
+    fn reopen(&self, own: &Stored, stale_node: Option<String>) -> Checked<LedgerStep> {
         self.has_its_own_key()?;
         // The revoked key remains revoked after a reset. Otherwise, an attacker with the key could claim the name
         // again.
@@ -343,7 +346,7 @@ impl Rules<'_> {
         let record = own
             .record
             .reopened(self.claim, stale_node, longest, self.facts.now);
-        Ok(Step::Replace {
+        Ok(LedgerStep::Replace {
             record: Box::new(self.not_below_lowest(record)),
             read: Box::new(own.clone()),
         })
@@ -380,9 +383,9 @@ impl Rules<'_> {
         others.any(|other| order(other) < order(record))
     }
 
-    fn retire(&self, stored: &Stored, reason: TombstoneReason) -> Step {
+    fn retire(&self, stored: &Stored, reason: TombstoneReason) -> LedgerStep {
         let longest = self.policy.longest_lifetime;
-        Step::Replace {
+        LedgerStep::Replace {
             record: Box::new(stored.record.retired(reason, longest, self.facts.now)),
             read: Box::new(stored.clone()),
         }

@@ -15,6 +15,9 @@ use crate::api_server::{Answer, ApiServer, Call, Network};
 /// The path for listing all node identities.
 const IDENTITIES: &str = "/apis/attestation.cluster.x-k8s.io/v1alpha1/nodeidentities";
 
+/// The path for listing all Machines.
+const MACHINES: &str = "/apis/cluster.x-k8s.io/v1beta2/machines";
+
 /// CA certificates and their keys, in base64.
 pub(crate) type Cas = Vec<(String, String)>;
 
@@ -28,7 +31,12 @@ pub(crate) struct Management {
     lease: Mutex<Lease>,
     /// The node identities in each namespace.
     identities: Arc<Mutex<BTreeMap<String, Value>>>,
+    /// The patches of Machines and of other node identities, keyed by namespace and name. Without them, the controller
+    /// would repeat its writes, because the objects would not contain them.
+    patches: Patches,
 }
+
+type Patches = Arc<Mutex<HashMap<(String, String), Value>>>;
 
 /// The Lease, and the times of its renewals.
 #[derive(Debug, Default)]
@@ -63,6 +71,7 @@ impl Management {
             statuses: Mutex::default(),
             lease: Mutex::default(),
             identities: Arc::default(),
+            patches: Arc::default(),
         }
     }
 
@@ -78,12 +87,8 @@ impl Management {
 
     /// Changes the Machine with this number.
     pub(crate) fn machine_changes(&self, number: usize) {
-        let machine = self.machine(number);
-        self.server.send(
-            "/apis/cluster.x-k8s.io/v1beta2/machines",
-            "MODIFIED",
-            &machine,
-        );
+        self.server
+            .send(MACHINES, "MODIFIED", &self.machine(number));
     }
 
     pub(crate) fn answer(&self, call: &Call) -> Answer {
@@ -120,9 +125,20 @@ impl Management {
                 }
                 Answer::Object(object)
             }
-            (&Method::PATCH, [.., "namespaces", namespace, "nodeidentities", _]) => {
+            (&Method::PATCH, [.., "namespaces", namespace, "machines", name, "status"]) => {
+                self.patch(namespace, name, call);
+                if let Some(number) = self.machine_number(namespace, name) {
+                    self.machine_changes(number);
+                }
+                Answer::Object(written(call))
+            }
+            (&Method::PATCH, [.., "namespaces", namespace, "nodeidentities", name]) => {
                 let mut identities = self.identities.lock().unwrap();
-                let object = identities.get_mut(*namespace).unwrap();
+                let joined = identities.get_mut(*namespace);
+                let Some(object) = joined.filter(|one| one["metadata"]["name"] == **name) else {
+                    self.patch(namespace, name, call);
+                    return Answer::Object(written(call));
+                };
                 json_patch::merge(object, &call.body);
                 let version = object["metadata"]["resourceVersion"].as_str().unwrap();
                 let version: u64 = version.parse().unwrap();
@@ -173,9 +189,10 @@ impl Management {
                 // Every Machine has a record, except the first Machine of each cluster.
                 let rest: Vec<usize> = (clusters..machines).filter(is_listed).collect();
                 let count = joined.len() + rest.len();
+                let patches = self.patches.clone();
                 let item = move |number: usize| match number.checked_sub(joined.len()) {
                     None => joined[number].clone(),
-                    Some(number) => record(clusters, rest[number]),
+                    Some(number) => patched(record(clusters, rest[number]), &patches),
                 };
                 Answer::Items(count, Box::new(item))
             }
@@ -203,7 +220,14 @@ impl Management {
             statuses: Mutex::new(self.statuses.lock().unwrap().clone()),
             lease: Mutex::default(),
             identities: self.identities.clone(),
+            patches: self.patches.clone(),
         }
+    }
+
+    fn patch(&self, namespace: &str, name: &str, call: &Call) {
+        let key = (namespace.to_owned(), name.to_owned());
+        let mut patches = self.patches.lock().unwrap();
+        json_patch::merge(patches.entry(key).or_default(), &call.body);
     }
 
     fn lease(&self) -> Answer {
@@ -289,7 +313,7 @@ impl Management {
         }
         // The filler is as long as the fields that Cluster API writes, including managed fields.
         machine["metadata"]["annotations"] = json!({"filler": "x".repeat(3000)});
-        machine
+        patched(machine, &self.patches)
     }
 
     fn config(&self, number: usize) -> Value {
@@ -355,6 +379,18 @@ fn kubeconfig(ca: &str) -> String {
         "users": [{"name": "a", "user": {"token": "secret"}}],
     })
     .to_string()
+}
+
+/// The object with its patches.
+fn patched(mut object: Value, patches: &Patches) -> Value {
+    let [namespace, name] = ["namespace", "name"].map(|key| {
+        let text = object["metadata"][key].as_str();
+        text.unwrap_or_default().to_owned()
+    });
+    if let Some(patch) = patches.lock().unwrap().get(&(namespace, name)) {
+        json_patch::merge(&mut object, patch);
+    }
+    object
 }
 
 /// The record of a Machine that has joined.

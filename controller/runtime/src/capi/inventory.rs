@@ -34,7 +34,7 @@ mod view;
 use fetched::{Undecoded, unread};
 pub(crate) use known::{KnownMachine, TokenMachine};
 use recent::Recent;
-use view::{Need, Needed, Places, View, waiting};
+use view::{Need, Needed, PageEnds, View, waiting};
 
 /// The machines of one Cluster, from Cluster API objects.
 ///
@@ -55,7 +55,7 @@ pub struct CapiInventory {
     undecoded: Arc<Undecoded>,
     /// Held while `KubeadmConfig`s are read, so that concurrent requests for the Cluster share one read. The value is
     /// the place of the next page, so that configs that cannot be read delay no others.
-    reading: Arc<Turnstile<Places>>,
+    reading: Arc<Turnstile<PageEnds>>,
 }
 
 /// The result of a lookup, with a page of the unread `KubeadmConfig`s that it needs.
@@ -321,7 +321,7 @@ impl CapiInventory {
         limit_and_now: (usize, Instant),
         look: impl FnOnce(View<'_>) -> Result<T, Unavailable>,
     ) -> Result<(BTreeSet<Reference>, T), Unavailable> {
-        let page = self.next_page(limit_and_now, &mut Places::new(), look)?;
+        let page = self.next_page(limit_and_now, &mut PageEnds::new(), look)?;
         Ok((page.unread, page.found))
     }
 
@@ -329,7 +329,7 @@ impl CapiInventory {
     fn next_page<T>(
         &self,
         (limit, now): (usize, Instant),
-        places: &mut Places,
+        places: &mut PageEnds,
         look: impl FnOnce(View<'_>) -> Result<T, Unavailable>,
     ) -> Result<Page<T>, Unavailable> {
         let needed = Needed {

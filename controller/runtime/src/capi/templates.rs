@@ -89,9 +89,29 @@ pub(crate) enum TemplatesUnread {
 }
 
 impl CapiInventory {
-    /// Creates an inventory without watches, for commands. It only reads templates.
+    /// Creates an inventory without watches, for commands. It only reads templates and the Cluster.
     pub(crate) fn of_command(client: Client, cluster: ObjectKey) -> Self {
         Self::new(Objects::empty(client, Selection::default(), None), cluster)
+    }
+
+    /// Reads the Cluster. `None` if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the Cluster could not be read.
+    pub(crate) async fn read_cluster(&self) -> Result<Option<Cluster>, FetchError> {
+        let reference = self.cluster_reference();
+        let read = self.objects.fetch(&self.cluster.namespace, &reference);
+        Box::pin(read).await
+    }
+
+    fn cluster_reference(&self) -> Reference {
+        Reference {
+            group: CORE_GROUP.to_owned(),
+            version: None,
+            kind: Cluster::KIND.to_owned(),
+            name: self.cluster.name.clone(),
+        }
     }
 
     /// The control planes, `MachineDeployment`s and `MachinePool`s of the Cluster that have neither a member in
@@ -149,12 +169,7 @@ impl CapiInventory {
         &self,
         recorded: &Recorded,
     ) -> Result<Option<String>, TemplatesUnread> {
-        let cluster = Reference {
-            group: CORE_GROUP.to_owned(),
-            version: None,
-            kind: Cluster::KIND.to_owned(),
-            name: self.cluster.name.clone(),
-        };
+        let cluster = self.cluster_reference();
         let found = self.found::<ControlPlaneOf>(&cluster).await?;
         let Some(reference) = found.and_then(|found| found.reference) else {
             return Ok(None);

@@ -7,18 +7,21 @@ use kube::api::{Api, ListParams};
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::conditions::{self, ATTESTORS_AVAILABLE, READY};
 use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationSpec, NodeIdentity};
+use node_attestation_core::verifier::Verifiers;
+use tokio::time::timeout;
 
 use super::workload::{self, Workload};
-use super::{Checked, Finding, secrets, some, within};
+use super::{Checked, DEADLINE, Finding, secrets, some, within};
 use crate::capi::{
     CapiInventory, ObjectKey, Recorded, TokenClaims, ca_secret_name, required_cluster_resource,
 };
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
+use crate::clock;
 use crate::cluster_states::ClusterState;
 use crate::hardening::other_approvers::OtherApprovers;
 use crate::identities::{Identities, IdentitiesError};
 use crate::keyless_signing::KeylessSigning;
-use crate::management::not_served::reported;
+use crate::management::not_served::{CaSecret, not_served, reported};
 use crate::management::spec_mapping::{counted, unauthorized};
 use crate::watch::{Custom, NoFields, all_metadata_of};
 
@@ -29,20 +32,20 @@ pub(super) async fn checks(
     state: &ClusterState,
     (egress, controller_namespace): (EgressPolicy, &str),
 ) -> Vec<Checked> {
-    let mut findings = vec![("authentication", authentication(state))];
     let Some(authentication) = &state.kubelet_authentication else {
-        return findings
-            .into_iter()
-            .map(|(name, finding)| finding.checked(Some(key), name))
-            .collect();
+        let finding = self::authentication(state, None);
+        return vec![finding.checked(Some(key), "authentication")];
     };
     let spec = &authentication.spec;
+    let name = ca_secret_name(&key.name);
+    let ca = timeout(DEADLINE, secrets::read(management, key, &name)).await;
+    let ca = ca.unwrap_or(Err(CallError::Deadline(DEADLINE)));
+    let not_ready = not_ready(management, key, authentication, CaSecret::of(&ca)).await;
     let signing = KeylessSigning::of(authentication);
-    let ca = within(async {
-        let read = secrets::read(management, key, &ca_secret_name(&key.name)).await;
-        secrets::ca(key, &read, signing)
-    });
-    findings.push(("ca", ca.await));
+    let mut findings = vec![
+        ("authentication", self::authentication(state, not_ready)),
+        ("ca", secrets::ca(key, &ca, signing)),
+    ];
     let records = Identities::new(management);
     let records = records.list(Some(&key.namespace), Some(&key.name)).await;
     let live = records.map(|all| {
@@ -153,8 +156,32 @@ fn signs_serving(authentication: &KubeletAuthentication) -> bool {
     condition.is_some_and(|condition| OtherApprovers::is_signing(&condition.message))
 }
 
-/// Checks that the Cluster has a `KubeletAuthentication` that is Ready.
-pub(super) fn authentication(state: &ClusterState) -> Finding {
+/// The reason why the controller does not serve the Cluster, which is the same as in `explain`.
+async fn not_ready(
+    management: &ClusterAccess,
+    key: &ObjectKey,
+    authentication: &KubeletAuthentication,
+    ca: CaSecret<'_>,
+) -> Option<String> {
+    let inventory = CapiInventory::of_command(management.client().clone(), key.clone());
+    let read = timeout(DEADLINE, Box::pin(inventory.read_cluster())).await;
+    let Ok(Ok(cluster)) = read else {
+        return reported(authentication);
+    };
+    // Only the condition contains the reasons that depend on the controller's options.
+    let verifiers = |_: &KubeletAuthentication, _: &str| Verifiers::default();
+    not_served(
+        authentication,
+        cluster.as_ref(),
+        ca,
+        &verifiers,
+        clock::now(),
+    )
+}
+
+/// Checks that the Cluster has a `KubeletAuthentication` that is Ready. `not_ready` is the reason why the controller
+/// does not serve the Cluster.
+pub(super) fn authentication(state: &ClusterState, not_ready: Option<String>) -> Finding {
     if let Some(error) = &state.unreadable {
         return Finding::fail(
             format!("cannot parse the KubeletAuthentication: {error}"),
@@ -169,11 +196,18 @@ pub(super) fn authentication(state: &ClusterState) -> Finding {
     };
     let status = authentication.status.as_ref();
     let ready = status.and_then(|status| conditions::find(&status.conditions, READY));
-    if let Some(why) = reported(authentication) {
+    if let (Some(_), Some(why)) = (ready, not_ready) {
         let cure = "fix the problem that the message describes";
         return Finding::fail(format!("not Ready, {why}"), cure);
     }
     match ready {
+        Some(ready) if ready.status == "False" => Finding::warn(
+            format!(
+                "the cause was removed, but the condition is still False, {}: {}",
+                ready.reason, ready.message
+            ),
+            "wait; if the condition does not change, read the controller's log",
+        ),
         Some(ready) if ready.status == "True" => match unavailable(authentication) {
             None => Finding::pass("Ready"),
             Some(condition) => Finding::warn(

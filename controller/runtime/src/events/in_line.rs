@@ -9,7 +9,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::limiter::Limiter;
 use super::waiting::Waiting;
-use super::{Addressed, Cluster, EventLimits};
+use super::{Addressed, Destination, EventLimits};
 
 /// The limit on Events that wait for their turn. Beyond it, the limiter summarizes the Events for each machine.
 const MAX_IN_LINE: usize = 64;
@@ -68,8 +68,8 @@ impl InLine {
                 waiting = self.waiting.recv(), if self.is_open => match waiting {
                     None => self.is_open = false,
                     Some(waiting) => match waiting.cluster() {
-                        Cluster::Management => self.admit(waiting),
-                        Cluster::Workload => return Some(waiting.take()),
+                        Destination::Management => self.admit(waiting),
+                        Destination::Workload => return Some(waiting.take()),
                     },
                 },
                 _ = self.look.tick() => {

@@ -43,7 +43,7 @@ fn take(machine: &mut WholeAt, cluster: &mut WholeAt, now: Instant) -> bool {
 }
 
 /// An Event that is not written yet. It can hold its memory.
-pub(super) trait Pending {
+pub(super) trait PendingEvent {
     fn event(&self) -> &Event;
 
     fn event_mut(&mut self) -> &mut Event;
@@ -79,7 +79,7 @@ impl<E> Default for Machine<E> {
     }
 }
 
-impl<E: Pending> Limiter<E> {
+impl<E: PendingEvent> Limiter<E> {
     /// Creates full budgets. `lines` is the cluster's log-line budget.
     pub(super) fn new(lines: ClusterLines) -> Self {
         Self {
@@ -156,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    impl Pending for Event {
+    impl PendingEvent for Event {
         fn event(&self) -> &Event {
             self
         }

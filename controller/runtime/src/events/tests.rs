@@ -33,7 +33,7 @@ fn on_request(decided: &Decided) -> Event {
     let mut events = events_of(&valid(), decided, now());
     assert_eq!(events.len(), 1);
     let (cluster, event) = events.remove(0);
-    assert_eq!(cluster, Cluster::Workload);
+    assert_eq!(cluster, Destination::Workload);
     event
 }
 
@@ -53,9 +53,9 @@ fn a_machine_gets_all_events_and_its_request_only_refusals() {
     let refusal = || Decision::Deny(Denial::NoPemBlock);
     let issue = || node_attestation_core::testing::decided(&valid(), &cluster());
     for (decision, clusters) in [
-        (issue(), &[Cluster::Management][..]),
-        (deferral(), &[Cluster::Management]),
-        (refusal(), &[Cluster::Management, Cluster::Workload]),
+        (issue(), &[Destination::Management][..]),
+        (deferral(), &[Destination::Management]),
+        (refusal(), &[Destination::Management, Destination::Workload]),
     ] {
         let decided = Decided {
             machine: Some(machine()),
@@ -267,7 +267,7 @@ async fn a_waiting_machine_event_does_not_delay_a_request_event() {
 
     assert_eq!(
         (first.0, second.0),
-        (Cluster::Workload, Cluster::Management)
+        (Destination::Workload, Destination::Management)
     );
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use k8s_openapi::api::events::v1::Event;
 use node_attestation_core::unshared::Unshared;
 
-use super::limiter::Pending;
-use super::{Addressed, Cluster};
+use super::limiter::PendingEvent;
+use super::{Addressed, Destination};
 use crate::memory::{Holding, Share};
 
 /// The memory that is reserved for one cluster's waiting Events.
@@ -19,7 +19,7 @@ const EVENT_LEN: usize = 2 * 1024;
 /// A waiting Event, with its memory.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    cluster: Cluster,
+    cluster: Destination,
     event: Event,
     bytes: usize,
     /// Not shared: only one cluster uses this lock.
@@ -66,7 +66,7 @@ impl Waiting {
     }
 
     /// The cluster to write the Event to.
-    pub(super) fn cluster(&self) -> Cluster {
+    pub(super) fn cluster(&self) -> Destination {
         self.cluster
     }
 
@@ -76,7 +76,7 @@ impl Waiting {
     }
 }
 
-impl Pending for Waiting {
+impl PendingEvent for Waiting {
     fn event(&self) -> &Event {
         &self.event
     }

@@ -96,12 +96,7 @@ async fn read(
     };
     let name = ca_secret_name(&key.name);
     let found = secret(management, &key.namespace, &name).await;
-    let ca = match &found {
-        Ok(Some(secret)) => CaSecret::Present(secret),
-        Ok(None) => CaSecret::Absent,
-        Err(_) => CaSecret::Unread,
-    };
-    let now = clock::now();
+    let (ca, now) = (CaSecret::of(&found), clock::now());
     let not_ready = not_served(authentication, Some(cluster), ca, &verifiers_of, now);
     let access = match workload {
         Some(access) => Ok(access),

@@ -58,7 +58,7 @@ pub(super) struct Client {
     pub(super) calls: FairTurns,
     /// The last status, with its time. The lock is held for at most one status call, whose deadline is the same for all
     /// clusters.
-    status: Turnstile<Option<(Instant, Result<(), CallError>)>>,
+    status: Turnstile<Option<(Instant, Result<(), SignerCallError>)>>,
     /// The problems in the last status, which ensure that each change is logged once.
     problems: watch::Sender<Vec<String>>,
     metrics: Metrics,
@@ -67,7 +67,7 @@ pub(super) struct Client {
 /// A call failed.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{operation} of the external signer at {endpoint}: {code:?}: {message}")]
-pub(super) struct CallError {
+pub(super) struct SignerCallError {
     operation: &'static str,
     endpoint: String,
     pub(super) code: Code,
@@ -101,7 +101,7 @@ impl Client {
     }
 
     /// Requests the status. Concurrent callers share one call.
-    pub(super) async fn check(&self) -> Result<(), CallError> {
+    pub(super) async fn check(&self) -> Result<(), SignerCallError> {
         let mut last = self.status.lock().await;
         if let Some((at, status)) = &*last {
             let counts_for = if status.is_ok() { GOOD_FOR } else { BAD_FOR };
@@ -114,7 +114,7 @@ impl Client {
         status
     }
 
-    async fn status(&self) -> Result<(), CallError> {
+    async fn status(&self) -> Result<(), SignerCallError> {
         const OPERATION: &str = "Status";
         let mut rpc = self.rpc.clone();
         let call = async move { rpc.status(StatusRequest {}).await };
@@ -156,7 +156,7 @@ impl Client {
         &self,
         line: &Line,
         request: SignRequest,
-    ) -> Result<Vec<u8>, CallError> {
+    ) -> Result<Vec<u8>, SignerCallError> {
         let mut rpc = self.rpc.clone();
         let call = async move {
             let _turn = line.turn().await;
@@ -171,7 +171,7 @@ impl Client {
         operation: &'static str,
         deadline: Duration,
         call: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<T, CallError> {
+    ) -> Result<T, SignerCallError> {
         let begin = Instant::now();
         let answer = timeout(deadline, call).await.unwrap_or_else(|_| {
             let message = format!("no response within {} s", deadline.as_secs());
@@ -186,8 +186,8 @@ impl Client {
         }
     }
 
-    fn error(&self, operation: &'static str, status: &Status) -> CallError {
-        CallError {
+    fn error(&self, operation: &'static str, status: &Status) -> SignerCallError {
+        SignerCallError {
             operation,
             endpoint: self.endpoint.path().display().to_string(),
             code: status.code(),

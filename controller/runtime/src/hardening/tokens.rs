@@ -109,7 +109,7 @@ struct Known {
 /// The changes to tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Kept {
+pub struct TokenChanges {
     /// The extended tokens.
     pub extended: Vec<TokenId>,
     /// The tokens that the controller expired, or that had already expired.
@@ -176,7 +176,7 @@ impl Tokens {
         wanted: &BTreeSet<TokenId>,
         now: SystemTime,
         elapsed: Duration,
-    ) -> Result<Kept, HardeningError> {
+    ) -> Result<TokenChanges, HardeningError> {
         self.round(client, wanted, (now, elapsed), true).await
     }
 
@@ -191,8 +191,8 @@ impl Tokens {
         wanted: &BTreeSet<TokenId>,
         now: SystemTime,
         elapsed: Duration,
-    ) -> Result<Kept, HardeningError> {
-        let mut kept = Kept::default();
+    ) -> Result<TokenChanges, HardeningError> {
+        let mut kept = TokenChanges::default();
         if let Ok(now) = Timestamp::try_from(now) {
             self.extend_due(client, wanted, (now, elapsed), &mut kept)
                 .await?;
@@ -212,7 +212,7 @@ impl Tokens {
         wanted: &BTreeSet<TokenId>,
         now: SystemTime,
         elapsed: Duration,
-    ) -> Result<Kept, HardeningError> {
+    ) -> Result<TokenChanges, HardeningError> {
         self.round(client, wanted, (now, elapsed), false).await
     }
 
@@ -223,8 +223,8 @@ impl Tokens {
         wanted: &BTreeSet<TokenId>,
         (now, elapsed): (SystemTime, Duration),
         extends: bool,
-    ) -> Result<Kept, HardeningError> {
-        let mut kept = Kept::default();
+    ) -> Result<TokenChanges, HardeningError> {
+        let mut kept = TokenChanges::default();
         let Ok(now) = Timestamp::try_from(now) else {
             return Ok(kept);
         };
@@ -243,7 +243,7 @@ impl Tokens {
         client: &Client,
         wanted: &BTreeSet<TokenId>,
         (now, elapsed): (Timestamp, Duration),
-        kept: &mut Kept,
+        kept: &mut TokenChanges,
     ) -> Result<(), HardeningError> {
         let begin = Instant::now();
         for token in wanted {
@@ -290,7 +290,7 @@ impl Tokens {
         client: &Client,
         now: Timestamp,
         elapsed: Duration,
-        kept: &mut Kept,
+        kept: &mut TokenChanges,
     ) -> Result<(), HardeningError> {
         let over = |since: Duration| elapsed >= since + self.grace;
         let due = self.known.iter();

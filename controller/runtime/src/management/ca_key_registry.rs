@@ -39,7 +39,7 @@ impl Default for CaKeys {
 
 #[derive(Debug, Default)]
 struct Keys {
-    clusters: BTreeMap<ObjectKey, CaKey>,
+    clusters: BTreeMap<ObjectKey, ClusterCaKey>,
     digests: BTreeMap<KeyDigest, OfDigest>,
 }
 
@@ -57,7 +57,7 @@ struct OfDigest {
 
 /// A cluster's CA key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct CaKey {
+pub(super) struct ClusterCaKey {
     digest: KeyDigest,
     /// Whether the Secret contains the private key.
     is_proved: bool,
@@ -77,12 +77,12 @@ pub(super) struct CaKeyHolder {
     cluster: ObjectKey,
     /// Notifies about changes to the key's holders. `None` without a key.
     changes: Option<watch::Receiver<()>>,
-    key: Option<CaKey>,
+    key: Option<ClusterCaKey>,
     /// The last result of [`CaKeyHolder::hold`].
     other: Option<ObjectKey>,
 }
 
-impl CaKey {
+impl ClusterCaKey {
     pub(super) fn of(ca: &ClusterCa) -> Self {
         Self {
             digest: ca.key_digest(),
@@ -103,7 +103,7 @@ impl CaKeys {
     }
 
     /// Sets a cluster's key. Returns the receiver for changes to the key's holders.
-    fn set(&self, cluster: &ObjectKey, key: Option<CaKey>) -> Option<watch::Receiver<()>> {
+    fn set(&self, cluster: &ObjectKey, key: Option<ClusterCaKey>) -> Option<watch::Receiver<()>> {
         let (changes, senders) = self.0.write(|keys| keys.set(cluster, key));
         // The senders are notified after the lock is released, because many clusters can have the same key.
         for sender in senders {
@@ -118,7 +118,7 @@ impl Keys {
     fn set(
         &mut self,
         cluster: &ObjectKey,
-        key: Option<CaKey>,
+        key: Option<ClusterCaKey>,
     ) -> (Option<watch::Receiver<()>>, Vec<watch::Sender<()>>) {
         let former = match key {
             Some(key) => self.clusters.insert(cluster.clone(), key),
@@ -134,7 +134,7 @@ impl Keys {
     }
 
     /// Adds a cluster to the holders of its key. Returns the sender to notify.
-    fn join(&mut self, cluster: &ObjectKey, key: CaKey) -> Option<watch::Sender<()>> {
+    fn join(&mut self, cluster: &ObjectKey, key: ClusterCaKey) -> Option<watch::Sender<()>> {
         let own = self.digests.entry(key.digest).or_default();
         own.count += 1;
         let is_new = key.is_proved && own.proved.insert(cluster.clone());
@@ -142,7 +142,7 @@ impl Keys {
     }
 
     /// Removes a cluster from the holders of its previous key. Returns the sender to notify.
-    fn leave(&mut self, cluster: &ObjectKey, former: CaKey) -> Option<watch::Sender<()>> {
+    fn leave(&mut self, cluster: &ObjectKey, former: ClusterCaKey) -> Option<watch::Sender<()>> {
         let own = self.digests.get_mut(&former.digest)?;
         own.count -= 1;
         own.proved.remove(cluster);
@@ -166,7 +166,7 @@ impl Keys {
 
 impl CaKeyHolder {
     /// Sets the cluster's key. Returns another cluster that has proved possession of the same key.
-    pub(super) fn hold(&mut self, key: Option<CaKey>) -> Option<ObjectKey> {
+    pub(super) fn hold(&mut self, key: Option<ClusterCaKey>) -> Option<ObjectKey> {
         self.key = key;
         self.changes = self.all.set(&self.cluster, key);
         // The result below already includes this change.
@@ -178,7 +178,7 @@ impl CaKeyHolder {
     }
 
     /// Sets the cluster's key, as [`hold`](Self::hold) does, and describes the other cluster that has this key.
-    pub(super) fn compare(&mut self, key: Option<CaKey>) -> Option<OtherHolder> {
+    pub(super) fn compare(&mut self, key: Option<ClusterCaKey>) -> Option<OtherHolder> {
         let other = self.hold(key)?;
         let is_neighbor = self.cluster.namespace == other.namespace;
         Some(OtherHolder {
@@ -231,16 +231,16 @@ mod tests {
     use super::*;
     use crate::shared::testing::most_visited;
 
-    fn proved(byte: u8) -> CaKey {
-        CaKey {
+    fn proved(byte: u8) -> ClusterCaKey {
+        ClusterCaKey {
             digest: KeyDigest::of(&[byte]),
             is_proved: true,
         }
     }
 
     /// The key that a certificate contains, without the private key.
-    fn shown(byte: u8) -> CaKey {
-        CaKey {
+    fn shown(byte: u8) -> ClusterCaKey {
+        ClusterCaKey {
             is_proved: false,
             ..proved(byte)
         }
@@ -400,7 +400,7 @@ mod tests {
             let keys = CaKeys::default();
             let held = |number: u16| {
                 let byte = if is_same { 0 } else { number };
-                CaKey {
+                ClusterCaKey {
                     digest: KeyDigest::of(&byte.to_be_bytes()),
                     is_proved: true,
                 }

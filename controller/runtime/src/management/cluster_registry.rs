@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::enablement::{Enablement, LeftOut};
+use super::enablement::{Enablement, NotInMemory};
 use super::kept_authentications::{
     Authentication, KeptAuthentication, KeptMemory, TOO_MUCH_MEMORY,
 };
@@ -258,7 +258,7 @@ impl ClusterRegistry {
         let (clusters, memory) = (&self.clusters, &self.memory);
         let known = |key: &ObjectKey| match clusters.get(key) {
             Some(known) => Ok(known.borrow().clone()),
-            None if memory.has_left_out(key) => Err(LeftOut),
+            None if memory.has_left_out(key) => Err(NotInMemory),
             None => Ok(None),
         };
         self.enablement.look(known);

@@ -40,7 +40,7 @@ pub(super) struct Health {
     /// The Machines whose nodes cannot rejoin. `None` if unknown.
     pub(super) locked_out: Option<LockedOut>,
     /// Whether the Service addresses are known. `None` before the first inspection.
-    pub(super) services: Option<ServiceAddresses>,
+    pub(super) services: Option<ServiceAddressState>,
     /// Whether the controller has an external signer, but signs with the key in the Secret.
     pub(super) signer_unused: bool,
     /// The failed parts of the periodic work, with their errors.
@@ -86,7 +86,7 @@ pub(super) enum LockedOut {
 
 /// Whether the Service addresses are known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ServiceAddresses {
+pub(super) struct ServiceAddressState {
     pub(super) are_known: bool,
     /// An invalid range in the Cluster.
     pub(super) unreadable: Option<String>,

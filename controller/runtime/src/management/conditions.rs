@@ -16,7 +16,7 @@ use node_attestation_core::crd::{
 use node_attestation_core::verifier::Findings;
 
 use self::not_ready::NotReady;
-use super::cluster_status::{ApiReachability, Health, LockedOut, ServiceAddresses};
+use super::cluster_status::{ApiReachability, Health, LockedOut, ServiceAddressState};
 use super::periodic::PartError;
 use super::spec_mapping::counted;
 use crate::capi::CaOutOfTime;
@@ -418,7 +418,7 @@ fn of_approvers(approvers: &Result<OtherApprovers, PartError>) -> ConditionRepor
 }
 
 /// Whether the Service addresses are known.
-fn of_services(services: &ServiceAddresses) -> ConditionReport {
+fn of_services(services: &ServiceAddressState) -> ConditionReport {
     const KNOWN: &str = conditions::SERVICE_RANGES_KNOWN;
     const WAITING: &str = "requests for serving certificates with addresses stay pending, unless EC2 reports the addresses";
     let not_known = if services.are_known { "" } else { WAITING };

@@ -9,7 +9,7 @@ use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::verifier::Verifiers;
 
 use super::Settings;
-use super::ca_key_registry::{CaKey, OtherHolder};
+use super::ca_key_registry::{ClusterCaKey, OtherHolder};
 use super::conditions::not_ready::NotReady;
 use super::configuration::Configuration;
 use super::kept_authentications::KeptAuthentication;
@@ -91,7 +91,7 @@ pub(super) struct Inputs<'a> {
 }
 
 /// The key of a cluster's CA. `None` without a readable CA.
-pub(super) struct HeldKey(pub(super) Option<CaKey>);
+pub(super) struct HeldKey(pub(super) Option<ClusterCaKey>);
 
 impl Inputs<'_> {
     /// The key that is compared with the keys of other clusters. If the key is unknown, the last key remains. A paused

@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use self::step::{Outcome, Step, step, take};
+use self::step::{Step, StepOutcome, step, take};
 use super::Shared;
 use super::kept_authentications::KeptAuthentication;
 use crate::capi::{Cluster, ObjectKey, OwnAttestors};
@@ -63,12 +63,12 @@ pub(super) struct Enablement {
     shared: Arc<Shared>,
     changes: watch::Receiver<()>,
     schedule: Schedule,
-    tasks: JoinSet<(ObjectKey, Outcome)>,
+    tasks: JoinSet<(ObjectKey, StepOutcome)>,
 }
 
 /// The `KubeletAuthentication` exists but is not stored in memory, so its Cluster has no step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct LeftOut;
+pub(super) struct NotInMemory;
 
 /// The order of the steps. A search visits all Clusters, so searches are at least [`GATHER`] apart, and steps do not
 /// trigger searches.
@@ -93,7 +93,7 @@ struct Last {
     /// The start time if the step is running, and otherwise its end time.
     at: Instant,
     /// The outcome. `None` while the step is running.
-    outcome: Option<Outcome>,
+    outcome: Option<StepOutcome>,
 }
 
 /// The cause of a step. Steps that differ in one of these fields are different steps.
@@ -135,7 +135,7 @@ impl Enablement {
     /// Starts the steps that are due, up to the limit. `known` returns the `KubeletAuthentication` of a Cluster.
     pub(super) fn look(
         &mut self,
-        known: impl Fn(&ObjectKey) -> Result<Option<Arc<KeptAuthentication>>, LeftOut>,
+        known: impl Fn(&ObjectKey) -> Result<Option<Arc<KeptAuthentication>>, NotInMemory>,
     ) {
         let now = Instant::now();
         let objects = &self.shared.objects;
@@ -189,7 +189,7 @@ impl Enablement {
         self.tasks.spawn(async move {
             // A panic payload can contain secrets, so it is not logged.
             let taken = AssertUnwindSafe(taken).catch_unwind().await;
-            (key, taken.unwrap_or(Outcome::Unavailable))
+            (key, taken.unwrap_or(StepOutcome::Unavailable))
         });
     }
 }
@@ -273,7 +273,7 @@ impl Schedule {
     }
 
     /// Records the end of a step.
-    fn ended(&mut self, key: &ObjectKey, outcome: Outcome, now: Instant) {
+    fn ended(&mut self, key: &ObjectKey, outcome: StepOutcome, now: Instant) {
         if let Some(last) = self.last.get_mut(key) {
             (last.at, last.outcome) = (now, Some(outcome));
         }
@@ -335,12 +335,12 @@ fn due_at(last: Option<&Last>, wanted: &Wanted, now: Instant) -> Option<Instant>
         .after(last.tries)
     };
     let wait = match (last.wanted == *wanted, outcome) {
-        (true, Outcome::Written) => doubled(REFUSED),
-        (true, Outcome::Unavailable) => doubled(LONGEST_OUTAGE),
-        (true, Outcome::Unreported) if last.tries < REPORT_TRIES => doubled(LONGEST_OUTAGE),
-        (true, Outcome::Refused | Outcome::Unreported) => REFUSED,
-        (false, Outcome::Written | Outcome::Unavailable) => PAUSE,
-        (false, Outcome::Refused | Outcome::Unreported) => ANOTHER,
+        (true, StepOutcome::Written) => doubled(REFUSED),
+        (true, StepOutcome::Unavailable) => doubled(LONGEST_OUTAGE),
+        (true, StepOutcome::Unreported) if last.tries < REPORT_TRIES => doubled(LONGEST_OUTAGE),
+        (true, StepOutcome::Refused | StepOutcome::Unreported) => REFUSED,
+        (false, StepOutcome::Written | StepOutcome::Unavailable) => PAUSE,
+        (false, StepOutcome::Refused | StepOutcome::Unreported) => ANOTHER,
     };
     Some(last.at + wait)
 }

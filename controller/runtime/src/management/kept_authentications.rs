@@ -239,7 +239,7 @@ struct LeftOut {
 
 /// The result of [`KeptMemory::put`].
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Put {
+pub(super) struct AuthenticationPut {
     /// Whether the limits allow keeping the object.
     pub(super) is_kept: bool,
     /// The younger objects in the namespace that are no longer kept, because this object replaces them.
@@ -270,7 +270,11 @@ impl KeptMemory {
 
     /// Counts this object. If there is not enough memory, drops younger objects in its namespace, or the object itself.
     /// An object that does not grow is never dropped.
-    pub(super) fn put(&mut self, key: &ObjectKey, object: &KeptAuthentication) -> Put {
+    pub(super) fn put(
+        &mut self,
+        key: &ObjectKey,
+        object: &KeptAuthentication,
+    ) -> AuthenticationPut {
         let (created, bytes) = (created(object), object.memory());
         let former = self.remove(key);
         let is_new = !self.namespaces.contains_key(&key.namespace);
@@ -297,7 +301,7 @@ impl KeptMemory {
         };
         if !is_kept {
             self.leave_out(key, bytes);
-            return Put {
+            return AuthenticationPut {
                 is_kept,
                 displaced: Vec::new(),
             };
@@ -307,7 +311,7 @@ impl KeptMemory {
             self.leave_out(other, bytes);
         }
         self.count(key, created, bytes);
-        Put { is_kept, displaced }
+        AuthenticationPut { is_kept, displaced }
     }
 
     fn count(&mut self, key: &ObjectKey, created: i64, bytes: usize) {

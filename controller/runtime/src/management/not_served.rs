@@ -36,6 +36,17 @@ pub(crate) enum CaSecret<'a> {
     Present(&'a Secret),
 }
 
+impl<'a> CaSecret<'a> {
+    /// The result of reading the Secret.
+    pub(crate) fn of<E>(read: &'a Result<Option<Secret>, E>) -> Self {
+        match read {
+            Ok(Some(secret)) => Self::Present(secret),
+            Ok(None) => Self::Absent,
+            Err(_) => Self::Unread,
+        }
+    }
+}
+
 /// The state of a CA.
 enum CaState {
     Unknown,

@@ -32,7 +32,7 @@ use parts::{PART_DEADLINE, cut, part, part_within};
 pub(super) use revocation_list::OfCluster;
 use revocation_list::{RevocationList, RevocationListError};
 
-use super::cluster_status::{ApiReachability, AutoApprove, Health, ServiceAddresses};
+use super::cluster_status::{ApiReachability, AutoApprove, Health, ServiceAddressState};
 use super::machine_conditions::MachineConditions;
 use super::spec_mapping::{ServiceRangesOfCluster, unauthorized_of_records};
 use super::sweep_events::SweepEvents;
@@ -337,7 +337,7 @@ impl PeriodicTasks {
             let ranges = of_cluster.ranges.iter().copied().chain(read.ranges);
             known.set(ranges.collect(), of_cluster.are_all() || read.are_all);
         }
-        health.services = Some(ServiceAddresses {
+        health.services = Some(ServiceAddressState {
             are_known: known.are_known(),
             unreadable: of_cluster.unreadable.as_deref().map(cut),
         });

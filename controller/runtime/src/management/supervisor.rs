@@ -218,7 +218,7 @@ impl Supervisor {
                 }
             }
             let Some(authentication) = self.authentication.borrow_and_update().clone() else {
-                let sources = release::Sources { objects, secrets };
+                let sources = release::ReleaseChannels { objects, secrets };
                 return Box::pin(self.release(sources, full_at)).await;
             };
             let selection = &self.shared.controller.settings.selection;

@@ -13,7 +13,7 @@ pub(crate) struct ClusterValues {
     namespace: String,
     name: String,
     /// Not shared: only the tasks of this cluster and the metrics page use this lock.
-    pub(super) state: Unshared<State>,
+    pub(super) state: Unshared<CurrentValues>,
 }
 
 /// The statuses of a condition, each with its label value.
@@ -34,7 +34,7 @@ const OTHER: &str = "other";
 
 /// The values of one cluster.
 #[derive(Debug, Clone, Default)]
-pub(super) struct State {
+pub(super) struct CurrentValues {
     pub(super) phase: Option<&'static str>,
     /// The condition types, each with its status.
     pub(super) conditions: Vec<(&'static str, &'static str)>,
@@ -112,7 +112,7 @@ impl ClusterValues {
         *state.denials.entry(copied.unwrap_or(OTHER)).or_default() += 1;
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> CurrentValues {
         self.state.lock().clone()
     }
 }

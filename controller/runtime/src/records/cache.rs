@@ -42,17 +42,17 @@ pub(super) type Entry = Result<Arc<Stored>, BrokenRecord>;
 /// The watch of all clusters waits for this lock. Therefore records are copied in pages, and only after a change.
 pub(super) struct Cache {
     namespace: String,
-    state: Shared<State>,
+    state: Shared<RecordTable>,
     /// The number of changes so far.
     changes: watch::Sender<u64>,
-    watched: Arc<Watched>,
+    watched: Arc<RecordWatch>,
     /// The last copy, until the next change. Not shared: only this cluster uses this lock.
     copy: Unshared<Option<Snapshot>>,
 }
 
 /// The state of the watch, which all caches share.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(super) struct RecordWatch {
     pub(super) heard: Heard,
     /// The namespaces that have more records than the limit.
     over_the_limit: Shared<BTreeSet<String>>,
@@ -78,7 +78,7 @@ struct TooManyRecords {
 }
 
 /// The records, keyed by object name.
-pub(super) type State = Table<Entry>;
+pub(super) type RecordTable = Table<Entry>;
 
 /// A value by which a record is indexed.
 #[derive(Hash)]
@@ -123,7 +123,7 @@ impl Indexed for Entry {
     }
 }
 
-impl Default for Watched {
+impl Default for RecordWatch {
     fn default() -> Self {
         Self {
             heard: Heard::default(),
@@ -132,7 +132,7 @@ impl Default for Watched {
     }
 }
 
-impl Watched {
+impl RecordWatch {
     /// Records whether a namespace has more records than the limit. Returns whether this has changed.
     pub(super) fn set_over_the_limit(&self, namespace: &str, is_over: bool) -> bool {
         let is_same = |known: &BTreeSet<String>| known.contains(namespace) == is_over;
@@ -154,10 +154,10 @@ impl Watched {
 }
 
 impl Cache {
-    pub(super) fn new(namespace: &str, watched: Arc<Watched>) -> Self {
+    pub(super) fn new(namespace: &str, watched: Arc<RecordWatch>) -> Self {
         Self {
             namespace: namespace.to_owned(),
-            state: Shared::new(Lock::ClusterRecords, State::default()),
+            state: Shared::new(Lock::ClusterRecords, RecordTable::default()),
             changes: watch::Sender::default(),
             watched,
             copy: Unshared::default(),
@@ -165,7 +165,7 @@ impl Cache {
     }
 
     /// Returns the result of `look` for the cached records.
-    pub(super) fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+    pub(super) fn look<T>(&self, look: impl FnOnce(&RecordTable) -> T) -> T {
         self.state.read(look)
     }
 
@@ -224,7 +224,10 @@ impl Cache {
         records
     }
 
-    pub(super) async fn wait(&self, holds: impl Fn(&State) -> bool) -> Result<(), Unavailable> {
+    pub(super) async fn wait(
+        &self,
+        holds: impl Fn(&RecordTable) -> bool,
+    ) -> Result<(), Unavailable> {
         let mut changes = self.changes.subscribe();
         let mut heard = self.watched.heard.changes();
         let waiting = async {
@@ -242,7 +245,7 @@ impl Cache {
     }
 
     /// Replaces all records.
-    pub(super) fn replace(&self, objects: State) {
+    pub(super) fn replace(&self, objects: RecordTable) {
         let former = self.state.write(|state| std::mem::replace(state, objects));
         self.changed();
         // The previous objects are dropped after the lock is released.
@@ -336,7 +339,7 @@ pub(super) fn entry(
     (name, stored)
 }
 
-impl State {
+impl RecordTable {
     /// The records for this machine, its TPM or this key. The result can contain other records. The cost does not grow
     /// with the number of records.
     ///

@@ -9,7 +9,7 @@ use crate::memory::KeptLimit;
 
 /// The limits on records.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct IndexLimits {
     /// The maximum number of records in one namespace.
     pub(super) records: usize,
     /// The maximum number of clusters with records in one namespace.
@@ -31,7 +31,7 @@ const PART: usize = 2;
 /// The memory for a record, including the objects of its machine.
 const RECORD_LEN: usize = 2048;
 
-impl Limits {
+impl IndexLimits {
     /// The limits of this process.
     pub(super) fn of_process() -> Self {
         Self {
@@ -45,7 +45,7 @@ impl Limits {
 /// The cluster to which each record belongs. It has no lock, because only the watch uses it.
 #[derive(Debug)]
 pub(super) struct Index {
-    limits: Limits,
+    limits: IndexLimits,
     namespaces: BTreeMap<String, OfNamespace>,
     /// The number of kept records in all namespaces.
     kept: usize,
@@ -83,7 +83,7 @@ struct Reserved {
 
 /// The result of [`Index::put`].
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Put {
+pub(super) struct RecordPut {
     /// Whether the limits allow keeping the record.
     pub(super) is_kept: bool,
     /// The previous cluster of the record, if it is different.
@@ -91,7 +91,7 @@ pub(super) struct Put {
 }
 
 impl Index {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: IndexLimits) -> Self {
         Self {
             limits,
             namespaces: BTreeMap::new(),
@@ -108,13 +108,18 @@ impl Index {
     }
 
     /// Adds a record for this cluster, unless the namespace has reached a limit.
-    pub(super) fn put(&mut self, cluster: &ObjectKey, name: &str) -> Put {
+    pub(super) fn put(&mut self, cluster: &ObjectKey, name: &str) -> RecordPut {
         self.put_with(cluster, name, Reserved::default())
     }
 
     /// Adds a listed record. The records in `before` remain within the limits, regardless of the order of the list. New
     /// records in other namespaces never take their places.
-    pub(super) fn put_listed(&mut self, cluster: &ObjectKey, name: &str, before: &Self) -> Put {
+    pub(super) fn put_listed(
+        &mut self,
+        cluster: &ObjectKey,
+        name: &str,
+        before: &Self,
+    ) -> RecordPut {
         let own = self.namespaces.get(&cluster.namespace);
         let is_new = own.is_none_or(|own| !own.kept.contains_key(name));
         let known = before.cluster_of(&cluster.namespace, name);
@@ -132,14 +137,14 @@ impl Index {
         self.put_with(cluster, name, reserved)
     }
 
-    fn put_with(&mut self, cluster: &ObjectKey, name: &str, reserved: Reserved) -> Put {
+    fn put_with(&mut self, cluster: &ObjectKey, name: &str, reserved: Reserved) -> RecordPut {
         let is_new = !self.namespaces.contains_key(&cluster.namespace);
         let namespaces = self.namespaces.len() + usize::from(is_new);
         let namespace = self.namespaces.entry(cluster.namespace.clone());
         let namespace = namespace.or_default();
         let known = namespace.kept.get(name);
         if known.is_some_and(|known| **known == *cluster.name) {
-            return Put {
+            return RecordPut {
                 is_kept: true,
                 former: None,
             };
@@ -159,7 +164,7 @@ impl Index {
         if !is_kept {
             let digest = self.digest.hash_one(name);
             namespace.left_out.insert(digest, digest_of_cluster);
-            return Put { is_kept, former };
+            return RecordPut { is_kept, former };
         }
         let own = namespace.clusters.get_key_value(&*cluster.name);
         let own = own.map_or_else(|| Arc::from(cluster.name.as_str()), |(own, _)| own.clone());
@@ -168,7 +173,7 @@ impl Index {
         namespace.kept_again += usize::from(reserved.is_kept);
         self.kept += 1;
         self.kept_again += usize::from(reserved.is_kept);
-        Put { is_kept, former }
+        RecordPut { is_kept, former }
     }
 
     /// Removes a record. Returns its cluster if it was kept.
@@ -200,7 +205,7 @@ impl Index {
     pub(super) fn due(&self) -> impl Iterator<Item = &str> {
         let is_due = |one: &OfNamespace| {
             let (kept, left_out) = (one.kept.len(), one.left_out.len());
-            let Limits {
+            let IndexLimits {
                 records,
                 clusters,
                 all,
@@ -258,7 +263,7 @@ impl OfNamespace {
 mod tests {
     use super::*;
 
-    const SMALL: Limits = Limits {
+    const SMALL: IndexLimits = IndexLimits {
         records: 3,
         clusters: 2,
         all: KeptLimit::new(1000),
@@ -268,15 +273,15 @@ mod tests {
         ObjectKey::new(namespace, cluster)
     }
 
-    fn kept() -> Put {
-        Put {
+    fn kept() -> RecordPut {
+        RecordPut {
             is_kept: true,
             former: None,
         }
     }
 
-    fn left_out() -> Put {
-        Put {
+    fn left_out() -> RecordPut {
+        RecordPut {
             is_kept: false,
             former: None,
         }
@@ -327,7 +332,7 @@ mod tests {
         for (cluster, is_kept) in [("c1", true), ("c2", true), ("c3", false)] {
             let former = index.cluster_of("a", "3");
             let key = key("a", cluster);
-            assert_eq!(index.put(&key, "3"), Put { is_kept, former });
+            assert_eq!(index.put(&key, "3"), RecordPut { is_kept, former });
             assert_eq!(index.cluster_of("a", "3"), is_kept.then_some(key));
         }
     }
@@ -349,7 +354,7 @@ mod tests {
 
     #[test]
     fn records_are_not_listed_again_while_they_have_too_many_clusters() {
-        let limits = Limits {
+        let limits = IndexLimits {
             records: 100,
             ..SMALL
         };
@@ -384,7 +389,7 @@ mod tests {
 
     #[test]
     fn the_records_of_a_few_namespaces_leave_space_for_another() {
-        let limits = Limits {
+        let limits = IndexLimits {
             records: 100,
             clusters: 100,
             all: KeptLimit::new(64),
@@ -410,7 +415,7 @@ mod tests {
 
     #[test]
     fn a_list_keeps_known_records_before_new_ones_of_other_namespaces() {
-        let limits = Limits {
+        let limits = IndexLimits {
             records: 100,
             clusters: 100,
             all: KeptLimit::new(64),

@@ -12,8 +12,8 @@ use kube::{Client, Resource as _, ResourceExt as _};
 use node_attestation_core::crd::{CLUSTER_NAME_LABEL, NodeIdentity};
 use tokio::time::Instant;
 
-use super::cache::{Cache, Entry, Watched, entry};
-use super::index::{Index, Limits, Put};
+use super::cache::{Cache, Entry, RecordWatch, entry};
+use super::index::{Index, IndexLimits, RecordPut};
 use super::kube::KubeRecords;
 use crate::capi::ObjectKey;
 use crate::metrics::Metrics;
@@ -36,7 +36,7 @@ pub struct RecordsWatch {
 /// The caches for all clusters, keyed by the cluster's key.
 struct Caches {
     clusters: Shared<Swept<ObjectKey, Lent<Cache>>>,
-    watched: Arc<Watched>,
+    watched: Arc<RecordWatch>,
 }
 
 /// The minimum time between two log lines about the limits of one namespace.
@@ -48,7 +48,7 @@ struct Watching {
     listing: Listing,
     /// The cluster of each record.
     index: Index,
-    limits: Limits,
+    limits: IndexLimits,
     /// The lists that recover records.
     recovery: Recovery<Lenient<NodeIdentity>>,
     /// The namespaces for which a log line about the limits was written recently.
@@ -85,7 +85,7 @@ impl RecordsWatch {
         metrics: &Metrics,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let caches = Arc::new(Caches::default());
-        let mut watching = Watching::new(Limits::of_process());
+        let mut watching = Watching::new(IndexLimits::of_process());
         let (measured, watched) = (metrics.watch("NodeIdentity"), caches.watched.clone());
         let log = WatchLog::new("NodeIdentity").measured_by(measured.clone());
         let listening = listening(client.clone(), move |read| {
@@ -175,7 +175,7 @@ impl Default for Caches {
 }
 
 impl Watching {
-    fn new(limits: Limits) -> Self {
+    fn new(limits: IndexLimits) -> Self {
         Self {
             listing: Listing::new(limits),
             index: Index::new(limits),
@@ -197,7 +197,7 @@ impl Watching {
         self.logged
             .retain(|_, logged| now.duration_since(*logged) < BETWEEN_LINES);
         if self.logged.insert(namespace.to_owned(), now).is_none() {
-            let Limits {
+            let IndexLimits {
                 records, clusters, ..
             } = self.limits;
             tracing::warn!(
@@ -211,7 +211,7 @@ impl Watching {
 }
 
 impl Listing {
-    fn new(limits: Limits) -> Self {
+    fn new(limits: IndexLimits) -> Self {
         Self {
             records: HashMap::new(),
             index: Index::new(limits),
@@ -239,7 +239,7 @@ impl Caches {
                 } = watching;
                 let Listing { records, index } = listing;
                 let name = name_of(&object);
-                let Put { is_kept, former } = index.put_listed(&cluster, name, before);
+                let RecordPut { is_kept, former } = index.put_listed(&cluster, name, before);
                 if let Some(records) = former.and_then(|former| records.get_mut(&former)) {
                     records.remove(name);
                 }
@@ -296,7 +296,7 @@ impl Caches {
             return;
         };
         let name = name_of(object);
-        let Put { is_kept, former } = watching.index.put(&cluster, name);
+        let RecordPut { is_kept, former } = watching.index.put(&cluster, name);
         if let Some(former) = former {
             self.remove(&former, name);
         }

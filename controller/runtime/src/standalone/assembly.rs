@@ -16,13 +16,19 @@ use node_attestation_core::verifier::Verifiers;
 use crate::capi::{Cluster, OwnAttestors};
 use crate::client::ClusterAccess;
 use crate::file_inventory::ClusterInventory;
-use crate::management::configuration::{CheckedSpec, Configuration, Dependencies};
+use crate::management::configuration::{CheckedSpec, Configuration, Dependencies, InvalidSpec};
 use crate::management::spec_mapping::{allowed_retirements, is_to_be_enforced};
 
 /// The settings are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UnusableSettings(String);
+
+impl From<InvalidSpec> for UnusableSettings {
+    fn from(invalid: InvalidSpec) -> Self {
+        Self(invalid.to_string())
+    }
+}
 
 /// A cluster whose configuration is in files.
 pub(crate) struct ClusterInFiles<'a> {
@@ -54,8 +60,7 @@ impl ClusterInFiles<'_> {
             UnusableSettings(what.to_owned())
         })?;
         let spec = &self.authentication.spec;
-        let checked = CheckedSpec::of(spec);
-        let checked = checked.map_err(|error| UnusableSettings(error.to_string()))?;
+        let checked = CheckedSpec::of(spec)?;
         endpoint_hosts.extend(self.workload.and_then(ClusterAccess::server_host));
         let cluster = Cluster {
             uid: uid(self.ca_certificates),

@@ -67,7 +67,7 @@ fn verify(listed: &CertificateDer<'static>, leaf: &CertificateDer<'static>) -> R
 }
 
 /// The fault that this project's verifier reported, if it reported one.
-fn ours(error: Error) -> Option<Fault> {
+fn ours(error: Error) -> Option<TlsFault> {
     let Error::InvalidCertificate(CertificateError::Other(OtherError(why))) = error else {
         return None;
     };
@@ -178,8 +178,8 @@ fn a_ca_outside_its_validity_is_not_trusted_and_is_reported() {
         matches!(
             faults,
             [
-                Some(Fault::Authority(CertificateError::ExpiredContext { .. })),
-                Some(Fault::Authority(
+                Some(TlsFault::Authority(CertificateError::ExpiredContext { .. })),
+                Some(TlsFault::Authority(
                     CertificateError::NotValidYetContext { .. }
                 )),
             ]

@@ -7,7 +7,7 @@ use node_attestation_runtime::shared::Lock;
 use node_attestation_runtime::shared::testing::most_visited;
 
 use super::super::refusal_cache::Refused;
-use super::super::replay::{LIMITS, Limits, Owner, ReplayCache, ReplayCheck};
+use super::super::replay::{LIMITS, Owner, ReplayCache, ReplayCheck, ReplayLimits};
 use super::super::request::{Call, rebuild};
 use super::fixture::*;
 
@@ -99,7 +99,7 @@ async fn a_full_replay_cache_delays_requests_and_keeps_its_entries() {
         confirmed(&node)
     };
     for (all, of_instance) in [(2, 9), (9, 2)] {
-        let memory = ReplayCache::with_limits(Limits {
+        let memory = ReplayCache::with_limits(ReplayLimits {
             all,
             own_of_cluster: 0,
             of_instance,
@@ -174,7 +174,7 @@ async fn a_full_replay_cache_delays_requests_and_keeps_its_entries() {
 #[tokio::test]
 async fn a_request_waits_while_the_replay_cache_is_full() {
     let mut bed = Bed::start();
-    bed.verifier.signatures = ReplayCache::with_limits(Limits {
+    bed.verifier.signatures = ReplayCache::with_limits(ReplayLimits {
         all: 0,
         own_of_cluster: 0,
         ..LIMITS
@@ -269,7 +269,7 @@ async fn a_full_replay_cache_keeps_a_limited_share_for_each_namespace() {
     let node = bed.instance();
     bed.verify(&node).await.unwrap();
     let until = now() + minutes(15);
-    let limits = Limits {
+    let limits = ReplayLimits {
         all: 4,
         of_cluster: 3,
         own_of_cluster: 2,
@@ -313,7 +313,7 @@ async fn signatures_that_expire_together_are_dropped_in_small_steps() {
     let mut node = bed.instance();
     bed.verify(&node).await.unwrap();
     let until = now() + minutes(15);
-    let memory = ReplayCache::with_limits(Limits {
+    let memory = ReplayCache::with_limits(ReplayLimits {
         of_instance: 1000,
         ..LIMITS
     });
@@ -343,7 +343,7 @@ async fn clusters_of_one_namespace_use_at_most_three_quarters_of_the_cache() {
     let bed = Bed::start();
     let node = bed.instance();
     bed.verify(&node).await.unwrap();
-    let memory = ReplayCache::with_limits(Limits {
+    let memory = ReplayCache::with_limits(ReplayLimits {
         all: 8,
         of_cluster: 2,
         own_of_cluster: 0,
@@ -376,7 +376,7 @@ async fn a_namespace_with_half_of_the_cache_cannot_use_the_last_quarter() {
     let bed = Bed::start();
     let node = bed.instance();
     let filled = |of_tenant: u32| {
-        let memory = ReplayCache::with_limits(Limits {
+        let memory = ReplayCache::with_limits(ReplayLimits {
             all: 8,
             of_cluster: 9,
             own_of_cluster: 0,

@@ -11,7 +11,7 @@ use crate::identifiers::RecordUid;
 use crate::ledger::node_removal::OwnedNode;
 use crate::ledger::records::Stored;
 use crate::ledger::revocations::KnownRevocations;
-use crate::ledger::rules::{self, Facts, HolderState, Question, Step};
+use crate::ledger::rules::{self, Facts, HolderState, LedgerStep, Question};
 use crate::ledger::{Claim, Grant, GrantReason, Record};
 use crate::refusal::Refusal;
 
@@ -82,27 +82,27 @@ impl<'a> Deliberation<'a> {
         let step = self.next_step().await?;
         // A record can be missing in the cache. In this case, a creation fails and then reads the record. A refusal or
         // a replacement must read the record first.
-        let needs_read = matches!(step, Step::Refuse(_) | Step::Replace { .. });
+        let needs_read = matches!(step, LedgerStep::Refuse(_) | LedgerStep::Replace { .. });
         if needs_read && !self.is_read {
             let own = self.ledger.read(&self.claim.node_name).await?;
             self.set_own(own);
             return Ok(None);
         }
         match step {
-            Step::Ask(Question::Node(name)) => {
+            LedgerStep::Ask(Question::Node(name)) => {
                 let node = self.ledger.node(&name, self.now).await?;
                 self.nodes.insert(name, node);
             }
-            Step::Ask(Question::Holder(provider_id)) => self.read_holder(provider_id).await?,
-            Step::Create(record) => self.create(&record).await?,
-            Step::Replace { record, read } => self.replace(&record, *read).await?,
-            Step::Refuse(refusal) => return Err(refusal),
-            Step::Grant(grant) => return Ok(Some(self.granted(grant).await)),
+            LedgerStep::Ask(Question::Holder(provider_id)) => self.read_holder(provider_id).await?,
+            LedgerStep::Create(record) => self.create(&record).await?,
+            LedgerStep::Replace { record, read } => self.replace(&record, *read).await?,
+            LedgerStep::Refuse(refusal) => return Err(refusal),
+            LedgerStep::Grant(grant) => return Ok(Some(self.granted(grant).await)),
         }
         Ok(None)
     }
 
-    async fn next_step(&self) -> Result<Step, Refusal> {
+    async fn next_step(&self) -> Result<LedgerStep, Refusal> {
         let (own, now) = (self.own.as_ref(), self.now);
         let others = self.ledger.others(self.claim, own, &self.revoked, now);
         let others = others.await?;

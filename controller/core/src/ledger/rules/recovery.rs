@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::ensure;
 
-use super::{Checked, HolderState, Rules, Step};
+use super::{Checked, HolderState, LedgerStep, Rules};
 use crate::identifiers::CertificateUid;
 use crate::ledger::node_removal::NodeOwner;
 use crate::ledger::records::Stored;
@@ -35,7 +35,11 @@ pub(in crate::ledger) fn can_recover(
 
 impl Rules<'_> {
     /// Returns the step if the certificate with this `uid` recovers a record. `own` is the present record for the name.
-    pub(super) fn recovered(&self, own: Option<&Stored>, uid: CertificateUid) -> Checked<Step> {
+    pub(super) fn recovered(
+        &self,
+        own: Option<&Stored>,
+        uid: CertificateUid,
+    ) -> Checked<LedgerStep> {
         if self.policy.adoption != Adoption::Recover {
             return Err(Denial::RecordMissing(self.claim.node_name.clone()).into());
         }
@@ -54,8 +58,8 @@ impl Rules<'_> {
         let record = Record::recovered(self.claim, uid, before, stale_node, longest, now);
         let record = Box::new(self.not_below_lowest(record));
         Ok(match own {
-            None => Step::Create(record),
-            Some(own) => Step::Replace {
+            None => LedgerStep::Create(record),
+            Some(own) => LedgerStep::Replace {
                 record,
                 read: Box::new(own.clone()),
             },
@@ -63,13 +67,13 @@ impl Rules<'_> {
     }
 
     /// Returns the step if the machine holds the record, and its certificate belongs to another generation.
-    pub(super) fn recovered_again(&self, own: &Stored, uid: CertificateUid) -> Checked<Step> {
+    pub(super) fn recovered_again(&self, own: &Stored, uid: CertificateUid) -> Checked<LedgerStep> {
         self.may_return(&own.record)?;
         // This request opened the generation, which made its certificate invalid. Another request with that certificate
         // and the same key is denied.
         let is_same = own.record.opened.request.uid == self.claim.request.uid;
         if let Some(grant) = self.repeated(&own.record).filter(|_| is_same) {
-            return Ok(Step::Grant(grant));
+            return Ok(LedgerStep::Grant(grant));
         }
         ensure!(own.record.is_before(uid), self.former_certificate(uid));
         self.recovered(Some(own), uid)
@@ -80,7 +84,7 @@ impl Rules<'_> {
         &self,
         own: &Stored,
         uid: CertificateUid,
-    ) -> Checked<Step> {
+    ) -> Checked<LedgerStep> {
         let record = &own.record;
         let is_later = self.policy.adoption == Adoption::Recover && record.is_before(uid);
         ensure!(is_later, record.refused(Denial::NameTaken).into());
@@ -95,7 +99,7 @@ impl Rules<'_> {
         self.recovered(Some(own), uid)
     }
 
-    pub(super) fn former_certificate(&self, uid: CertificateUid) -> Step {
+    pub(super) fn former_certificate(&self, uid: CertificateUid) -> LedgerStep {
         Denial::FormerCertificate(self.claim.node_name.clone(), uid).into()
     }
 

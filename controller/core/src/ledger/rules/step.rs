@@ -82,7 +82,7 @@ pub(in crate::ledger) enum HolderState {
 
 /// The outcome of the rules.
 #[derive(Debug)]
-pub(in crate::ledger) enum Step {
+pub(in crate::ledger) enum LedgerStep {
     /// Read this fact, and apply the rules again.
     Ask(Question),
     /// Grant the claim.
@@ -107,13 +107,13 @@ pub(in crate::ledger) enum Question {
     Holder(ProviderId),
 }
 
-impl<R: Into<Refusal>> From<R> for Step {
+impl<R: Into<Refusal>> From<R> for LedgerStep {
     fn from(refusal: R) -> Self {
         Self::Refuse(refusal.into())
     }
 }
 
-impl From<Question> for Step {
+impl From<Question> for LedgerStep {
     fn from(question: Question) -> Self {
         Self::Ask(question)
     }

@@ -43,7 +43,7 @@ pub(super) enum Need {
 
 /// The ends of the last pages of due `KubeadmConfig`s. Configs that cannot be read stay due, so a page from the
 /// beginning could contain only those.
-pub(super) type Places = BTreeMap<Referrer, String>;
+pub(super) type PageEnds = BTreeMap<Referrer, String>;
 
 /// The unread `KubeadmConfig`s that an answer depends on.
 pub(super) struct Needed {
@@ -51,7 +51,7 @@ pub(super) struct Needed {
     /// The maximum number of configs to collect.
     pub(super) limit: usize,
     /// The ends of the previous pages, then those of the current pages.
-    pub(super) places: RefCell<Places>,
+    pub(super) places: RefCell<PageEnds>,
     /// Whether each page begins with the first due config.
     pub(super) is_whole: Cell<bool>,
     pub(super) configs: RefCell<BTreeSet<Reference>>,

@@ -189,7 +189,7 @@ fn unknown_service_addresses_set_a_condition() {
     const CONDITION: &str = "ServiceRangesKnown";
     let of = |are_known, unreadable: Option<&str>| {
         serving(Health {
-            services: Some(ServiceAddresses {
+            services: Some(ServiceAddressState {
                 are_known,
                 unreadable: unreadable.map(ToOwned::to_owned),
             }),

@@ -14,7 +14,7 @@ use crate::capi::{
     CaRefused, ClusterCa, KUBECONFIG_KEY, KubeconfigRefused, ObjectKey, TenantKubeconfig,
 };
 use crate::client::EgressPolicy;
-use crate::management::ca_key_registry::CaKey;
+use crate::management::ca_key_registry::ClusterCaKey;
 use crate::management::configuration::{CheckedSpec, InvalidSpec};
 use crate::management::kept_authentications::KeptAuthentication;
 use crate::turns::{SigningTurns, calculations};
@@ -37,7 +37,7 @@ pub(in crate::management) struct Parsed {
 /// The Secret with the CA.
 pub(super) struct ParsedCa {
     /// The key, even if the CA cannot be used for signing.
-    pub(super) key: Option<CaKey>,
+    pub(super) key: Option<ClusterCaKey>,
     /// Whether the Secret contains the key.
     pub(super) has_own_key: bool,
     pub(super) ca: Result<Arc<ClusterCa>, CaRefused>,
@@ -76,7 +76,7 @@ impl Parsed {
         self.ca.get(Values(secret.clone()), || {
             let turns = Arc::new(SigningTurns(calculations(cluster)));
             let ca = ClusterCa::in_turns(secret, turns);
-            let key = ca.as_ref().ok().map(CaKey::of);
+            let key = ca.as_ref().ok().map(ClusterCaKey::of);
             let has_own_key = ca.as_ref().is_ok_and(|ca| ca.signer().is_some());
             let audiences = ca.iter().flat_map(ClusterCa::audiences).collect();
             let ca = ca.and_then(|ca| match external() {

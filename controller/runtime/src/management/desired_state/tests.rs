@@ -122,7 +122,7 @@ impl World {
     fn other(&self, namespace: &str, ca: &Observed<Arc<Secret>>) -> CaKeyHolder {
         let mut other = self.keys.holder(ObjectKey::new(namespace, "prod-2"));
         let ca = ClusterCa::from_secret(ca.present().unwrap()).unwrap();
-        other.hold(Some(CaKey::of(&ca)));
+        other.hold(Some(ClusterCaKey::of(&ca)));
         other
     }
 
@@ -385,7 +385,10 @@ fn a_paused_cluster_still_holds_its_ca_key() {
 
     let mut other = world.keys.holder(key_of("prod-2"));
 
-    assert_eq!(other.hold(Some(CaKey::of(&ca))), Some(key_of("prod-1")));
+    assert_eq!(
+        other.hold(Some(ClusterCaKey::of(&ca))),
+        Some(key_of("prod-1"))
+    );
 }
 
 #[test]

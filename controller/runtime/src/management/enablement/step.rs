@@ -84,7 +84,7 @@ pub(super) enum EnableError {
 
 /// The outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum StepOutcome {
     Written,
     /// The API server did not respond, the object changed during the step, or the Event about a rejection did not get a
     /// turn.
@@ -171,7 +171,7 @@ pub(super) async fn take(
     cluster_uid: String,
     step: Step,
     is_repeated: bool,
-) -> Outcome {
+) -> StepOutcome {
     const MESSAGE: &str = "cannot write the KubeletAuthentication";
     let lines = ClusterLines::of(&key);
     let to = (&shared.controller.management, &shared.condition_events);
@@ -184,7 +184,7 @@ pub(super) async fn take(
         } else {
             cluster_line!(&lines, WARN, error, "{MESSAGE}");
         }
-        Outcome::Unavailable
+        StepOutcome::Unavailable
     })
 }
 
@@ -193,9 +193,9 @@ pub(super) async fn taken(
     (key, lines): (&ObjectKey, &ClusterLines),
     cluster_uid: &str,
     step: Step,
-) -> Result<Outcome, kube::Error> {
+) -> Result<StepOutcome, kube::Error> {
     let Some(resource) = cluster_resource(management).await? else {
-        return Ok(Outcome::Unavailable);
+        return Ok(StepOutcome::Unavailable);
     };
     let cluster = OwnerReference {
         api_version: resource.api_version,
@@ -206,7 +206,7 @@ pub(super) async fn taken(
     };
     let api = Api::namespaced(management.clone(), &key.namespace);
     let error = match write(&api, &cluster, step, lines).await {
-        Ok(None) => return Ok(Outcome::Written),
+        Ok(None) => return Ok(StepOutcome::Written),
         Ok(Some(error)) => error,
         Err(kube::Error::Api(status)) if REFUSALS.contains(&status.code) => {
             EnableError::Refused(status.message)
@@ -215,7 +215,7 @@ pub(super) async fn taken(
     };
     // A tenant can have any number of Clusters whose step is rejected.
     if !in_turn(events, key).await {
-        return Ok(Outcome::Unavailable);
+        return Ok(StepOutcome::Unavailable);
     }
     let note = error.to_string();
     cluster_line!(
@@ -235,9 +235,9 @@ pub(super) async fn taken(
     let words = ("Warning", "Enable", error.reason(), note);
     let is_written = events::write_one(management.clone(), regarding, words, now()).await;
     Ok(if is_written {
-        Outcome::Refused
+        StepOutcome::Refused
     } else {
-        Outcome::Unreported
+        StepOutcome::Unreported
     })
 }
 

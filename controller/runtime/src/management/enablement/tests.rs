@@ -29,7 +29,7 @@ fn wanted(attestor: &str) -> Wanted {
 
 /// The wait in seconds before the next step for `next`, after this number of steps for `aws`, the last of which ended
 /// with this result.
-fn wait(outcome: Outcome, tries: u32, next: &str) -> u64 {
+fn wait(outcome: StepOutcome, tries: u32, next: &str) -> u64 {
     let at = Instant::now();
     let last = Last {
         wanted: wanted("aws"),
@@ -44,16 +44,16 @@ fn wait(outcome: Outcome, tries: u32, next: &str) -> u64 {
 #[tokio::test(start_paused = true)]
 async fn a_refused_step_is_retried_later_than_an_outage() {
     for (outcome, tries, same, another) in [
-        (Outcome::Written, 1, 4, 2),
-        (Outcome::Written, 2, 8, 2),
-        (Outcome::Written, 40, 600, 2),
-        (Outcome::Unavailable, 1, 4, 2),
-        (Outcome::Unavailable, 40, 60, 2),
-        (Outcome::Refused, 1, 600, 30),
-        (Outcome::Refused, 40, 600, 30),
-        (Outcome::Unreported, 1, 4, 30),
-        (Outcome::Unreported, REPORT_TRIES - 1, 32, 30),
-        (Outcome::Unreported, REPORT_TRIES, 600, 30),
+        (StepOutcome::Written, 1, 4, 2),
+        (StepOutcome::Written, 2, 8, 2),
+        (StepOutcome::Written, 40, 600, 2),
+        (StepOutcome::Unavailable, 1, 4, 2),
+        (StepOutcome::Unavailable, 40, 60, 2),
+        (StepOutcome::Refused, 1, 600, 30),
+        (StepOutcome::Refused, 40, 600, 30),
+        (StepOutcome::Unreported, 1, 4, 30),
+        (StepOutcome::Unreported, REPORT_TRIES - 1, 32, 30),
+        (StepOutcome::Unreported, REPORT_TRIES, 600, 30),
     ] {
         let waits = [wait(outcome, tries, "aws"), wait(outcome, tries, "tpm")];
         assert_eq!(waits, [same, another], "{outcome:?} {tries}");
@@ -70,7 +70,7 @@ async fn a_step_that_differs_from_the_last_one_is_retried_sooner() {
         },
         tries: 9,
         at,
-        outcome: Some(Outcome::Refused),
+        outcome: Some(StepOutcome::Refused),
     };
 
     let due = due_at(Some(&last), &wanted("aws"), at);
@@ -168,7 +168,7 @@ async fn the_next_due_step_starts_without_a_new_search() {
         }
         assert_eq!(running.len(), AT_ONCE.min(1000 - done));
         let key = running.pop_front().unwrap();
-        schedule.ended(&key, Outcome::Written, now);
+        schedule.ended(&key, StepOutcome::Written, now);
         assert_eq!(schedule.search_at, now + PAUSE);
         done += 1;
     }
@@ -191,7 +191,7 @@ async fn searches_are_a_second_apart_even_if_steps_are_due() {
         }
         while let Some(key) = schedule.next() {
             if schedule.begin(&key, wanted(&attestor), now).is_some() {
-                schedule.ended(&key, Outcome::Written, now);
+                schedule.ended(&key, StepOutcome::Written, now);
                 break;
             }
         }
@@ -214,14 +214,14 @@ async fn a_queued_cluster_that_changed_runs_its_current_step() {
         None,
         "it is running"
     );
-    schedule.ended(&key, Outcome::Refused, now);
+    schedule.ended(&key, StepOutcome::Refused, now);
 
     assert_eq!(schedule.begin(&key, wanted("aws"), now), None);
     assert_eq!(
         schedule.begin(&key, wanted("aws"), now + ANOTHER),
         Some(false)
     );
-    schedule.ended(&key, Outcome::Unavailable, now + ANOTHER);
+    schedule.ended(&key, StepOutcome::Unavailable, now + ANOTHER);
     schedule.forget(|_| true);
     assert!(schedule.last.is_empty());
 }
@@ -250,16 +250,16 @@ async fn step_events_of_a_flooding_namespace_leave_turns_to_others() {
     });
     let flooded = flooded.await;
 
-    assert_eq!(flooded.victim, Outcome::Refused);
+    assert_eq!(flooded.victim, StepOutcome::Refused);
     let reported = flooded.flood.iter();
-    let reported = reported.filter(|one| **one == Outcome::Refused).count();
+    let reported = reported.filter(|one| **one == StepOutcome::Refused).count();
     assert!((100..200).contains(&reported), "{reported}");
     assert_eq!(flooded.calls, [reported, 1]);
 }
 
 /// The outcome of creating a `KubeletAuthentication`, and the mode and the exempt Nodes in each attempt. The API server
 /// rejects the first attempts with these messages.
-async fn created(refusals: &'static [&'static str]) -> (Outcome, Vec<Value>) {
+async fn created(refusals: &'static [&'static str]) -> (StepOutcome, Vec<Value>) {
     let asked: Arc<Unshared<Vec<Value>>> = Arc::default();
     let noted = asked.clone();
     let kind = json!({
@@ -320,25 +320,31 @@ async fn a_floor_that_refuses_the_default_gets_an_enforcing_object() {
         "ValidatingAdmissionPolicy 'node-attestation-floor-settings' denied request";
 
     let unset = json!([null, null]);
-    assert_eq!(created(&[]).await, (Outcome::Written, vec![unset.clone()]));
+    assert_eq!(
+        created(&[]).await,
+        (StepOutcome::Written, vec![unset.clone()])
+    );
     let enforcing = vec![unset.clone(), json!(["Remove", []])];
     assert_eq!(
         created(&[FLOOR]).await,
-        (Outcome::Written, enforcing.clone())
+        (StepOutcome::Written, enforcing.clone())
     );
     assert_eq!(
         created(&[FLOOR, FLOOR]).await,
-        (Outcome::Refused, enforcing)
+        (StepOutcome::Refused, enforcing)
     );
     assert_eq!(
         created(&["exceeded quota"]).await,
-        (Outcome::Refused, vec![unset])
+        (StepOutcome::Refused, vec![unset])
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_rejected_step_whose_event_fails_is_not_reported() {
-    for (code, expected) in [(200_u16, Outcome::Refused), (500, Outcome::Unreported)] {
+    for (code, expected) in [
+        (200_u16, StepOutcome::Refused),
+        (500, StepOutcome::Unreported),
+    ] {
         let kind = json!({
             "name": "clusters", "kind": "Cluster", "namespaced": true, "singularName": "", "verbs": ["list"],
         });

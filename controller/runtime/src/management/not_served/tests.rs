@@ -1,7 +1,11 @@
+use std::error::Error as _;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
+use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::{Adoption, KubeletAuthenticationSpec};
+use node_attestation_core::signer::InvalidCa;
 use node_attestation_core::testing::now;
 use node_attestation_core::verifier::VerifierUnavailable;
 
@@ -12,6 +16,7 @@ use crate::capi::{
 use crate::cluster_check::{State, finding_about};
 use crate::management::conditions::{ClusterPhase, status};
 use crate::management::configuration::{CheckedSpec, InvalidSpec};
+use crate::standalone::{StandaloneError, UnusableSettings};
 use crate::watch::Unreadable;
 
 fn authentication() -> KubeletAuthentication {
@@ -100,7 +105,7 @@ fn examples() -> [NotReady; REASONS] {
         NotReady::CaNotFound(name()),
         NotReady::CaRefused {
             name: name(),
-            source: CaRefused::NoCertificate,
+            source: InvalidCa::KeyMismatch.into(),
         },
         NotReady::CaUnreadable {
             name: name(),
@@ -130,11 +135,50 @@ fn explained(
     not_served(authentication, Some(&cluster()), ca, &verifiers, now)
 }
 
+/// The error of a controller without a management cluster that has this fault in its files. `None` if it cannot have
+/// the fault. The match has no default arm, so each new reason requires a decision.
+fn standalone(why: &NotReady) -> Option<StandaloneError> {
+    match why {
+        NotReady::CaRefused {
+            source: CaRefused::Invalid(source),
+            ..
+        } => Some(StandaloneError::Ca {
+            cert: PathBuf::from("ca.crt"),
+            key: PathBuf::from("ca.key"),
+            source: *source,
+        }),
+        NotReady::NoAttestor { why, .. } => Some(why.clone().into()),
+        NotReady::Spec(invalid) => Some(UnusableSettings::from(invalid.clone()).into()),
+        NotReady::ClusterNotFound(_)
+        | NotReady::ClusterUnreadable { .. }
+        | NotReady::ClusterPaused
+        | NotReady::Paused
+        | NotReady::Misnamed(_)
+        | NotReady::KubeconfigNotFound(_)
+        | NotReady::KubeconfigRefused { .. }
+        | NotReady::KubeconfigUnreadable { .. }
+        | NotReady::CaNotFound(_)
+        | NotReady::CaRefused { .. }
+        | NotReady::CaUnreadable { .. }
+        | NotReady::SharedCa(_)
+        | NotReady::CaKeyNotFound(_)
+        | NotReady::TooManyClusters(_)
+        | NotReady::Broken => None,
+    }
+}
+
 #[test]
 fn commands_report_each_reason_of_the_controller() {
+    let mut of_files = 0;
     for (expected, why) in examples().into_iter().enumerate() {
         assert_eq!(number(&why), expected);
         let words = format!("{}: {why}", why.reason());
+        if let Some(error) = standalone(&why) {
+            // The error names the files, and the condition names the Secret.
+            let cause = error_chain(error.source().unwrap_or(&error));
+            assert!(words.ends_with(&cause), "{words}: {cause}");
+            of_files += 1;
+        }
         let mut authentication = authentication();
         let phase = ClusterPhase::Stopped(why);
         authentication.status = Some(status(&authentication, &phase, now()));
@@ -143,8 +187,38 @@ fn commands_report_each_reason_of_the_controller() {
         let explained = explained(&authentication, CaSecret::Unread, now());
         assert_eq!(explained.as_deref(), Some(&*words));
         let finding = (State::Fail, format!("not Ready, {words}"));
-        assert_eq!(finding_about(authentication), finding);
+        assert_eq!(finding_about(authentication, explained), finding);
     }
+    // The CA, the attestation providers, and three kinds of settings.
+    assert_eq!(of_files, 5);
+}
+
+#[test]
+fn the_check_of_a_cluster_waits_for_the_condition_after_the_cause_ends() {
+    let of = |phase: Option<&ClusterPhase>, not_ready: Option<&str>| {
+        let mut authentication = authentication();
+        authentication.status = phase.map(|phase| status(&authentication, phase, now()));
+        finding_about(authentication, not_ready.map(ToOwned::to_owned))
+    };
+    let stopped = ClusterPhase::Stopped(NotReady::Paused);
+
+    let (state, finding) = of(Some(&stopped), None);
+    assert_eq!(state, State::Warn, "{finding}");
+    assert!(
+        finding.contains("still False, Paused: annotation"),
+        "{finding}"
+    );
+    let (state, finding) = of(Some(&stopped), Some("CANotFound: no CA"));
+    assert_eq!(
+        (state, &*finding),
+        (State::Fail, "not Ready, CANotFound: no CA")
+    );
+    let (state, finding) = of(None, Some("CANotFound: no CA"));
+    assert_eq!(state, State::Fail);
+    assert!(
+        finding.contains("no controller has processed it"),
+        "{finding}"
+    );
 }
 
 #[test]
@@ -242,7 +316,7 @@ fn a_ca_fault_in_the_condition_ends_with_a_valid_ca_that_has_its_key() {
     for why in [
         NotReady::CaNotFound(name()),
         refused(CaRefused::NoCertificate),
-        refused(node_attestation_core::signer::InvalidCa::KeyMismatch.into()),
+        refused(InvalidCa::KeyMismatch.into()),
     ] {
         let phase = ClusterPhase::Stopped(why);
         assert_eq!(after(phase, CaSecret::Present(&valid)).0, None);

@@ -26,7 +26,7 @@ use crate::turns::FairRate;
 const EVENT_TRIES: u32 = 10;
 
 /// The channels that report the changes for which a release waits.
-pub(super) struct Sources {
+pub(super) struct ReleaseChannels {
     pub(super) objects: watch::Receiver<()>,
     pub(super) secrets: Option<SecretWatches>,
 }
@@ -37,7 +37,11 @@ impl Supervisor {
     /// The removal is retried until the Cluster is deleted, its `KubeletAuthentication` is created again, or this
     /// replica is no longer the leader. A paused Cluster is not changed, because another management cluster might
     /// manage it.
-    pub(super) async fn release(mut self: Box<Self>, mut sources: Sources, full_at: &mut Instant) {
+    pub(super) async fn release(
+        mut self: Box<Self>,
+        mut sources: ReleaseChannels,
+        full_at: &mut Instant,
+    ) {
         let mut served = self.running.as_ref().map(|running| running.access.clone());
         self.stop().await;
         self.ca_key.hold(None);

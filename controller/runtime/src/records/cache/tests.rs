@@ -74,7 +74,7 @@ fn the_records_of_a_machine_its_tpm_or_a_key_are_found_after_every_change() {
     put("b", Err(broken()));
     cache.remove("d");
     assert_found(&cache);
-    let mut all = State::default();
+    let mut all = RecordTable::default();
     all.put("e", Ok(Arc::new(stored("m2", 1, Some("a")))));
     cache.replace(all);
     assert_found(&cache);
@@ -106,7 +106,7 @@ fn unchanged_records_are_not_copied_again() {
 const CHANGES: [fn(&Cache); 3] = [
     |cache| cache.put("a", Ok(Arc::new(stored("m2", 2, None)))),
     |cache| cache.remove("a"),
-    |cache| cache.replace(State::default()),
+    |cache| cache.replace(RecordTable::default()),
 ];
 
 #[test]
@@ -168,7 +168,7 @@ fn all_records_are_copied_in_pages() {
 
 #[test]
 fn reaching_a_namespace_limit_visits_no_other_namespace() {
-    let watched = Watched::default();
+    let watched = RecordWatch::default();
     for number in 0..10 * PAGE {
         watched.set_over_the_limit(&number.to_string(), true);
     }

@@ -18,7 +18,7 @@ fn unreadable(cluster: &str, name: &str) -> Lenient<NodeIdentity> {
 }
 
 /// Caches with undecodable records `r0`, `r1`, and so on, each in a separate cluster `c0`, `c1`, and so on.
-fn with_records(count: usize, limits: Limits) -> (Caches, Watching) {
+fn with_records(count: usize, limits: IndexLimits) -> (Caches, Watching) {
     let (caches, mut watching) = (Caches::default(), Watching::new(limits));
     for number in 0..count {
         let object = unreadable(&format!("c{number}"), &format!("r{number}"));
@@ -43,7 +43,7 @@ fn has(caches: &Caches, cluster: &str, record: &str) -> bool {
 
 #[test]
 fn an_unreadable_record_among_many_clusters_is_found_in_few_visits() {
-    let (caches, mut watching) = with_records(1000, Limits::of_process());
+    let (caches, mut watching) = with_records(1000, IndexLimits::of_process());
     assert!(has(&caches, "c180", "r180"));
 
     let visited = all_visited(|| {
@@ -56,7 +56,7 @@ fn an_unreadable_record_among_many_clusters_is_found_in_few_visits() {
 
 #[test]
 fn a_list_of_many_clusters_is_applied_in_pages() {
-    let (caches, mut watching) = with_records(3 * PAGE, Limits::of_process());
+    let (caches, mut watching) = with_records(3 * PAGE, IndexLimits::of_process());
 
     let visited = most_visited(|| {
         caches.apply(Event::Init, &mut watching);
@@ -69,10 +69,10 @@ fn a_list_of_many_clusters_is_applied_in_pages() {
 
 #[tokio::test(start_paused = true)]
 async fn records_over_the_limit_are_dropped_and_their_namespace_waits() {
-    let limits = Limits {
+    let limits = IndexLimits {
         records: 3,
         clusters: 3,
-        ..Limits::of_process()
+        ..IndexLimits::of_process()
     };
     let (caches, mut watching) = with_records(3, limits);
     caches.watched.heard.now();
@@ -93,10 +93,10 @@ async fn records_over_the_limit_are_dropped_and_their_namespace_waits() {
 
 #[tokio::test(start_paused = true)]
 async fn a_namespace_is_listed_again_when_it_is_within_the_limit() {
-    let limits = Limits {
+    let limits = IndexLimits {
         records: 3,
         clusters: 5,
-        ..Limits::of_process()
+        ..IndexLimits::of_process()
     };
     let (caches, mut watching) = with_records(5, limits);
     caches.watched.heard.now();
@@ -120,10 +120,10 @@ async fn a_namespace_is_listed_again_when_it_is_within_the_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn a_list_that_recovers_records_changes_only_dropped_ones() {
-    let limits = Limits {
+    let limits = IndexLimits {
         records: 3,
         clusters: 5,
-        ..Limits::of_process()
+        ..IndexLimits::of_process()
     };
     let (caches, mut watching) = with_records(5, limits);
     for record in ["r0", "r1"] {
@@ -150,7 +150,7 @@ async fn a_list_that_recovers_records_changes_only_dropped_ones() {
 
 #[test]
 fn a_record_with_too_many_labels_counts_as_unreadable() {
-    let (caches, mut watching) = with_records(0, Limits::of_process());
+    let (caches, mut watching) = with_records(0, IndexLimits::of_process());
     let object = json!({
         "metadata": {"namespace": "default", "name": "prod-1.n1", "labels": {"a": ""}},
         "spec": {},
@@ -166,10 +166,10 @@ fn a_record_with_too_many_labels_counts_as_unreadable() {
 
 #[tokio::test(start_paused = true)]
 async fn a_deletion_causes_no_list_while_the_clusters_exceed_their_limit() {
-    let limits = Limits {
+    let limits = IndexLimits {
         records: 100,
         clusters: 3,
-        ..Limits::of_process()
+        ..IndexLimits::of_process()
     };
     let (caches, mut watching) = with_records(6, limits);
 
@@ -184,7 +184,7 @@ async fn a_deletion_causes_no_list_while_the_clusters_exceed_their_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn lists_that_recover_records_are_ten_minutes_apart() {
-    let (_, mut watching) = with_records(0, Limits::of_process());
+    let (_, mut watching) = with_records(0, IndexLimits::of_process());
     watching.limits.records = 1;
     watching.index = Index::new(watching.limits);
     let begin = Instant::now();
@@ -238,7 +238,7 @@ fn record_of(caches: &Caches, namespace: &str) -> String {
 
 #[test]
 fn a_forged_status_does_not_change_a_record_in_another_namespace() {
-    let (caches, mut watching) = with_records(0, Limits::of_process());
+    let (caches, mut watching) = with_records(0, IndexLimits::of_process());
     let mut put = |namespace: &str, status: &Value| {
         let object = with_status(namespace, status);
         caches.apply(Event::Apply(object), &mut watching);

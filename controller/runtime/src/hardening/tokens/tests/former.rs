@@ -146,7 +146,11 @@ async fn without_enforcement_extended_tokens_end_when_machines_have_joined() {
         let kept = tokens.release(&client, joining, time(10), rounds * GRACE);
         let ended = ended.map(token).into_iter().collect();
         let extended = Vec::new();
-        assert_eq!(kept.await.unwrap(), Kept { extended, ended }, "{rounds}");
+        assert_eq!(
+            kept.await.unwrap(),
+            TokenChanges { extended, ended },
+            "{rounds}"
+        );
     }
     assert_eq!(
         server.calls("PATCH"),

@@ -50,7 +50,7 @@ async fn two_clusters_with_the_same_external_ca_do_not_stop_each_other() {
     assert!(world.plan().unwrap().is_some());
 
     let ca = ClusterCa::from_secret(ca.present().unwrap()).unwrap();
-    assert_eq!(other.hold(Some(CaKey::of(&ca))), None);
+    assert_eq!(other.hold(Some(ClusterCaKey::of(&ca))), None);
 }
 
 #[tokio::test]
