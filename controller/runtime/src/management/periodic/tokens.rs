@@ -326,7 +326,7 @@ mod tests {
         let refused = Arc::new(refused);
         ClusterAccess::in_memory(move |request| {
             let path = request.uri().path().to_owned();
-            let (mut status, mut answer) = (200, json!({"metadata": {}}));
+            let (mut status, mut answer) = (200_u16, json!({"metadata": {}}));
             match path.rsplit_once("/bootstrap-token-") {
                 None => {
                     let item =
