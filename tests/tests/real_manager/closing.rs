@@ -90,7 +90,8 @@ fn returned_kubeadm_bindings_are_removed_within_a_minute_by_a_watch() {
 }
 
 /// Joins a Node with this name like an attacker who has the bootstrap token. Kubernetes approves the request because of
-/// kubeadm's bindings, and the attacker creates the Node with the certificate. Returns a kubeconfig with the certificate.
+/// kubeadm's bindings, and the attacker creates the Node with the certificate. Returns a kubeconfig with this
+/// certificate.
 #[track_caller]
 fn join_rogue(plane: &ControlPlane, token: &Path, name: &str) -> PathBuf {
     let (request, key_pem) = request_with_key(&format!("join-{name}"), name);

@@ -78,8 +78,8 @@ impl KubeletBuilder {
         self.configuration("serverTLSBootstrap", json!(true))
     }
 
-    /// Makes the kubelet run pods, whose containers are processes of the host. Otherwise, no container starts, because the
-    /// runtime does not see the kubelet's `/var/log`.
+    /// Makes the kubelet run pods, whose containers are processes of the host. Otherwise, no container starts, because
+    /// the runtime does not see the kubelet's `/var/log`.
     #[track_caller]
     pub fn runs_pods(self) -> Self {
         let logs = self.scratch.directory("pod-logs");

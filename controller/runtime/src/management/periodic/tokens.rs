@@ -175,8 +175,8 @@ impl TokenRelease {
         match self.tokens.left(&joining) {
             0 => Ok(()),
             left => Err(PartError::Call(format!(
-                "{left} tokens are left: the API server rejected the change, or the KubeadmConfig of a Machine without a \
-                 Node cannot be read"
+                "{left} tokens are left: the API server rejected the change, or the KubeadmConfig of a Machine \
+                 without a Node cannot be read"
             ))),
         }
     }

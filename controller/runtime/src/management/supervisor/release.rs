@@ -48,12 +48,11 @@ struct Progress {
 }
 
 impl Supervisor {
-    /// Expires the extended bootstrap tokens, and removes the admission policy for requests from the cluster, because it
+    /// Expires the extended bootstrap tokens. Removes the admission policy for requests from the cluster, because it
     /// would reject kubelets without the plugin.
     ///
-    /// Both are retried until the Cluster is deleted, its `KubeletAuthentication` is created again, or this
-    /// replica is no longer the leader. A paused Cluster is not changed, because another management cluster might
-    /// manage it.
+    /// Both are retried until the Cluster is deleted, its `KubeletAuthentication` is created again, or this replica is
+    /// no longer the leader. A paused Cluster is not changed, because another management cluster might manage it.
     pub(super) async fn release(mut self: Box<Self>, mut sources: Sources, full_at: &mut Instant) {
         let mut served = self.running.as_ref().map(|running| running.access.clone());
         self.stop().await;
@@ -114,8 +113,8 @@ impl Supervisor {
         }
     }
 
-    /// The extended tokens that the release must expire. `None` if the controller does not manage them, because it might
-    /// not have the permissions.
+    /// The extended tokens that the release must expire. `None` if the controller does not manage them, because it
+    /// might not have the permissions.
     fn token_release(&self) -> Option<TokenRelease> {
         match self.bootstrap_tokens {
             BootstrapTokens::Ignore => None,
