@@ -72,6 +72,8 @@ pub fn assert_later_generation(record: &Value) {
 pub struct Manager {
     /// The process.
     pub process: Process,
+    /// Whether the controller uses only its own access to workload clusters.
+    pub has_own_access: bool,
     _files: Scratch,
 }
 
@@ -94,6 +96,13 @@ impl Manager {
     /// Starts the same controller, which accepts the rubber stamp in every cluster.
     pub fn null(management: &Management, arguments: &[&str]) -> Self {
         Self::start(management, "null-attestation-controller", arguments)
+    }
+
+    /// Like [`null`](Self::null), but the controller uses only its [own access](crate::access) to workload clusters.
+    pub fn null_with_own_access(management: &Management) -> Self {
+        let mut manager = Self::null(management, &["--workload-access=own"]);
+        manager.has_own_access = true;
+        manager
     }
 
     /// Like [`null`](Self::null), but with the default sync period instead of a short period.
@@ -179,6 +188,7 @@ impl Manager {
             .args(["--missing-machine-timeout=0s"]);
         Self {
             process: told(launch).spawn(&files.join("manager.log")),
+            has_own_access: false,
             _files: files,
         }
     }

@@ -1,6 +1,7 @@
 //! Code that the suites, the demo and the benchmarks share.
 
 pub mod absence;
+pub mod access;
 pub mod boots;
 pub mod cloud;
 pub mod control_planes;

@@ -10,6 +10,7 @@ use kubelet_authenticator_test_support::process::poll;
 use serde_json::{Value, json};
 
 use crate::absence::{Later, assert_refused, assert_unanswered};
+use crate::access;
 use crate::controller::{Application, certificate_of, is_answered};
 use crate::fleet::{Authentication, Manager, authorize, condition_of, management};
 use crate::management::{Machine, Management, WorkloadCluster};
@@ -31,6 +32,12 @@ impl Site {
     #[track_caller]
     pub fn start() -> Arc<Self> {
         Self::of(|management| Manager::null(management, &[]))
+    }
+
+    /// Starts a site whose controller has only the permissions in its manifest in each Cluster of a scene.
+    #[track_caller]
+    pub fn least_privileged() -> Arc<Self> {
+        Self::of(Manager::null_with_own_access)
     }
 
     /// Starts a site whose controller inspects Clusters with the default period.
@@ -79,7 +86,12 @@ impl Scene {
     #[track_caller]
     pub fn unattended(site: &Arc<Site>, namespace: &str) -> WorkloadCluster {
         let builder = site.management.cluster("prod-1").namespace(namespace);
-        builder.controllers(Controllers::Default).create()
+        let cluster = builder.controllers(Controllers::Default).create();
+        if site.manager.has_own_access {
+            access::give(&site.management, &cluster, Duration::ZERO);
+            access::permit_null(&cluster);
+        }
+        cluster
     }
 
     /// Makes the controller manage this Cluster with these settings from now on.

@@ -1,4 +1,4 @@
-//! A real kubelet, with a container runtime that does not run containers.
+//! A real kubelet, with a container runtime whose containers are processes.
 //!
 //! It registers its Node, renews its Lease, reports readiness, and serves its own API. It gets its credentials like
 //! every kubelet: from the exec plugin in the kubeconfig, or with TLS bootstrapping.

@@ -1,7 +1,12 @@
 //! Tests of `cluster check`.
 
+use jiff::Timestamp;
+use kubelet_attestation::names::BUILT_IN_CLIENT_SIGNER;
 use kubelet_attestation::page_url;
+use kubelet_authenticator_tests::controller::certificate_of;
+use kubelet_authenticator_tests::fleet::join_stock;
 use kubelet_authenticator_tests::snapshot::{assert_file, stable};
+use x509_parser::pem::parse_x509_pem;
 
 use super::*;
 
@@ -166,6 +171,37 @@ fn a_misconfigured_cluster_fails_only_its_checks() {
         check(&checks, "nodes"),
         ("skip", "cannot call the workload cluster")
     );
+}
+
+/// The expiry time of a certificate (PEM).
+fn expiry(certificate: &str) -> Timestamp {
+    let (_, pem) = parse_x509_pem(certificate.as_bytes()).unwrap();
+    let certificate = pem.parse_x509().unwrap();
+    let end = certificate.validity().not_after.timestamp();
+    Timestamp::from_second(end).unwrap()
+}
+
+#[test]
+fn a_node_that_would_lose_renewal_is_listed_with_its_expiry() {
+    let cluster = Scene::unattended(&SITE, "check-expiry");
+    let machine = cluster.machine("old").create();
+    let (_kubelet, _) = join_stock(&cluster, &machine);
+    let scene = attend(cluster);
+
+    let (_, checks) = checked(&scene, &[]);
+
+    let issued = scene.cluster.control_plane().csrs().into_iter();
+    let issued = issued.filter(|csr| csr["spec"]["signerName"] == BUILT_IN_CLIENT_SIGNER);
+    let ends = issued.filter_map(|csr| Some(expiry(&certificate_of(&csr)?)));
+    let end = ends.max().unwrap();
+    let expected =
+        format!("Nodes without a node identity: old; their certificates expire: old {end}");
+    assert_eq!(check(&checks, "nodes"), ("warn", &*expected));
+    let output = run_as(&admin(), &["cluster", "check", &key(&scene)]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let words: Vec<_> = text.split_whitespace().collect();
+    let line = words.join(" ");
+    assert!(line.contains(&format!("warn nodes: {expected}")), "{text}");
 }
 
 #[test]

@@ -147,3 +147,57 @@ fn a_prediction_with_ec2_has_the_name_and_the_tags_of_the_instance() {
         (&json!("denied"), &json!("TagMismatch"))
     );
 }
+
+#[test]
+fn a_prediction_with_a_tpm_has_the_listed_key_of_the_machine() {
+    let cluster = Scene::unattended(&SITE, "check-tpm");
+    let settings = json!({
+        "adoption": "Allow",
+        "tpm": {"endorsementKeys": {"configMaps": ["rack-1"]}},
+    });
+    let Authentication { namespace, name } =
+        authorize(&SITE.management, &cluster, &["tpm"], settings);
+    let machines = ["n1", "n2"].map(|name| cluster.machine(name).create());
+    for machine in &machines {
+        let kubectl = cluster.control_plane().kubectl();
+        node(kubectl, machine.node_name(), Some(machine.provider_id()));
+    }
+    let digest = "0f".repeat(32);
+    let [listed, _] = &machines;
+    SITE.management.kubectl().apply_object(&json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "rack-1", "namespace": namespace},
+        "data": {(&*digest): listed.provider_id()},
+    }));
+    let cluster = format!("{namespace}/{name}");
+
+    let output = run_as(
+        &admin(),
+        &["cluster", "check", &cluster, "--nodes", "-o", "json"],
+    );
+
+    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let nodes = object["nodes"].as_array().unwrap();
+    let fields = ["node", "machine", "outcome", "reason", "endorsementKey"];
+    let found: Vec<_> = nodes
+        .iter()
+        .map(|node| fields.map(|name| node[name].as_str()))
+        .collect();
+    let expected = [
+        [
+            Some("n1"),
+            Some("n1"),
+            Some("accepted"),
+            Some(""),
+            Some(&*digest),
+        ],
+        [
+            Some("n2"),
+            Some("n2"),
+            Some("denied"),
+            Some("EndorsementKeyUnknown"),
+            None,
+        ],
+    ];
+    assert_eq!(found, expected, "{object:#}");
+}

@@ -1,17 +1,18 @@
 //! Tests of auto-approval paths, which the controller closes and keeps closed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use kubelet_authenticator_test_support::control_plane::KubeadmBinding;
+use kubelet_authenticator_test_support::control_plane::{ControlPlane, KubeadmBinding, User};
+use kubelet_authenticator_test_support::pki::KeyAndCertificate;
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::controller::is_issued;
+use kubelet_authenticator_tests::controller::{certificate_of, is_issued};
 use kubelet_authenticator_tests::fleet::condition_of;
 use kubelet_authenticator_tests::scene::{Scene, Site};
 use serde_json::{Value, json};
 
 use crate::SITE;
-use crate::stock::{POLICY, file, is_there, request, wait_until};
+use crate::stock::{POLICY, file, is_there, request, request_with_key, wait_until};
 
 const BINDING: &str = "clusterrolebinding";
 const POLICY_BINDING: &str = "validatingadmissionpolicybinding";
@@ -88,19 +89,39 @@ fn returned_kubeadm_bindings_are_removed_within_a_minute_by_a_watch() {
     }
 }
 
+/// Joins a Node with this name like an attacker who has the bootstrap token. Kubernetes approves the request because of
+/// kubeadm's bindings, and the attacker creates the Node with the certificate. Returns a kubeconfig with this
+/// certificate.
+#[track_caller]
+fn join_rogue(plane: &ControlPlane, token: &Path, name: &str) -> PathBuf {
+    let (request, key_pem) = request_with_key(&format!("join-{name}"), name);
+    plane.kubectl_with(token).create_object(&request);
+    let csr = plane.wait_for_csr("of the attacker, with a certificate", |csr| {
+        csr["metadata"]["name"] == request["metadata"]["name"] && is_issued(csr)
+    });
+    let pair = KeyAndCertificate {
+        certificate_pem: certificate_of(&csr).unwrap(),
+        key_pem,
+    };
+    let rogue = plane.kubeconfig(User::Certificate(pair));
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+    plane.kubectl_with(&rogue).create_object(&node);
+    rogue
+}
+
 #[test]
 fn rogue_nodes_do_not_delay_enforcement_and_cannot_renew() {
     let cluster = Scene::unattended(&SITE, "rogue");
     let plane = cluster.control_plane().clone();
     plane.install_bindings(&OPEN);
     let machine = cluster.machine("own").create();
-    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "rogue-1"}});
-    plane.kubectl().create_object(&node);
+    let token = machine.bootstrap_kubeconfig();
+    let mut rogue = join_rogue(&plane, &token, "rogue-1");
     let scene = Scene::attend(&SITE, cluster, json!({"autoApproveBindings": "Remove"}));
     // An attacker who has the token can join another Node before the operator deletes the previous Node.
     for (name, next) in [("rogue-1", "rogue-2"), ("rogue-2", "rogue-3")] {
         scene.wait_for_paths("False", "WaitingForRecords", &[name]);
-        create_node(&scene, next);
+        rogue = join_rogue(&plane, &token, next);
         scene.kubectl().ok(["delete", "node", name]);
     }
     scene.wait_for_paths("False", "WaitingForRecords", &["rogue-3"]);
@@ -115,10 +136,8 @@ fn rogue_nodes_do_not_delay_enforcement_and_cannot_renew() {
     for open in OPEN {
         assert!(!is_there(&scene, BINDING, open.name()));
     }
-    let rogue = plane.client_cert_kubeconfig("system:node:rogue-3", Some("system:nodes"));
     let refused = Some("denied request");
     file(&scene, &rogue, &request("renewal", "rogue-3"), refused);
-    let token = machine.bootstrap_kubeconfig();
     file(&scene, &token, &request("rogue-4", "rogue-4"), refused);
     scene.join(&machine);
 }

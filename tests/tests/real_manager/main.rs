@@ -17,5 +17,6 @@ use std::sync::{Arc, LazyLock};
 
 use kubelet_authenticator_tests::scene::Site;
 
-/// The site that all tests share, because every test has its own Cluster, or its own machines in a Cluster.
-static SITE: LazyLock<Arc<Site>> = LazyLock::new(Site::start);
+/// The site that all tests share, because every test has its own Cluster, or its own machines in a Cluster. The
+/// controller has only the permissions in its manifest.
+static SITE: LazyLock<Arc<Site>> = LazyLock::new(Site::least_privileged);

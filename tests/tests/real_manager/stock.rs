@@ -16,8 +16,13 @@ pub const POLICY: &str = "node-attestation-requests";
 
 /// A request for a node's client certificate, without evidence.
 pub fn request(name: &str, node_name: &str) -> Value {
-    let (request, _) = certificate_request(&Subject::node(node_name), None);
-    json!({
+    request_with_key(name, node_name).0
+}
+
+/// Like [`request`], with the private key in PEM.
+pub fn request_with_key(name: &str, node_name: &str) -> (Value, String) {
+    let (request, key) = certificate_request(&Subject::node(node_name), None);
+    let request = json!({
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "CertificateSigningRequest",
         "metadata": {"name": name},
@@ -26,7 +31,8 @@ pub fn request(name: &str, node_name: &str) -> Value {
             "usages": CLIENT_USAGES,
             "request": BASE64_STANDARD.encode(request.replace("\r\n", "\n")),
         },
-    })
+    });
+    (request, key)
 }
 
 /// Sends the request until the API server responds with this warning or error. If no warning or error is expected,

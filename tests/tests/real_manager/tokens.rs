@@ -10,6 +10,7 @@ use kubelet_authenticator_tests::scene::{SWEPT, Scene};
 use serde_json::json;
 
 use crate::SITE;
+use crate::stock::{POLICY, wait_until};
 
 /// The expiry time of the token.
 fn end(cluster: &WorkloadCluster, machine: &Machine) -> Timestamp {
@@ -19,6 +20,20 @@ fn end(cluster: &WorkloadCluster, machine: &Machine) -> Timestamp {
     let encoded = secret["data"]["expiration"].as_str().unwrap();
     let text = BASE64_STANDARD.decode(encoded).unwrap();
     String::from_utf8(text).unwrap().parse().unwrap()
+}
+
+/// Sets the Node of this Machine, as Cluster API does.
+fn set_node(cluster: &WorkloadCluster, machine: &Machine) {
+    let kind = "machines.cluster.x-k8s.io";
+    let target = [
+        kind,
+        machine.name(),
+        "-n",
+        cluster.namespace(),
+        "--subresource=status",
+    ];
+    let node = json!({"status": {"nodeRef": {"name": machine.node_name()}}});
+    SITE.management.kubectl().patch(&target, &node);
 }
 
 /// Waits until the token no longer exists. Kubernetes deletes an expired token.
@@ -67,15 +82,7 @@ fn tokens_are_extended_only_while_attestation_is_enforced() {
     let cluster = Scene::unattended(&SITE, "tokens-reported");
     cluster.control_plane().kubeadm_bootstrap_token_phase();
     let [joins, joined] = ["joins", "joined"].map(|name| cluster.machine(name).create());
-    let machine = [
-        "machines.cluster.x-k8s.io",
-        "joined",
-        "-n",
-        "tokens-reported",
-    ];
-    let node = json!({"status": {"nodeRef": {"name": joined.node_name()}}});
-    let target = [&machine[..], &["--subresource=status"]].concat();
-    SITE.management.kubectl().patch(&target, &node);
+    set_node(&cluster, &joined);
     let ends = |cluster: &WorkloadCluster| [&joins, &joined].map(|machine| end(cluster, machine));
     let before = ends(&cluster);
 
@@ -100,6 +107,32 @@ fn tokens_are_extended_only_while_attestation_is_enforced() {
 
     scene.change(&json!({"autoApproveBindings": "Report"}));
     wait_until_deleted(&scene.cluster, &joined);
+    // Cluster API keeps the token valid until the Machine has a Node.
+    assert_eq!(end(&scene.cluster, &joins), extended);
+}
+
+#[test]
+fn extended_tokens_expire_when_the_authentication_is_deleted() {
+    let cluster = Scene::unattended(&SITE, "tokens-given-up");
+    let [joins, joined] = ["joins", "joined"].map(|name| cluster.machine(name).create());
+    set_node(&cluster, &joined);
+    let before = [&joins, &joined].map(|machine| end(&cluster, machine));
+    let scene = Scene::attend(&SITE, cluster, json!({"autoApproveBindings": "Remove"}));
+    scene.join(&joined);
+    let extended = poll(SWEPT, || {
+        let now = [&joins, &joined].map(|machine| end(&scene.cluster, machine));
+        let mut both = now.iter().zip(before);
+        let are_extended = both.all(|(now, before)| *now > before + 5.hours());
+        are_extended.then_some(now)
+    });
+    let [extended, _] = extended.expect("the tokens are never extended");
+
+    let namespace = scene.cluster.namespace();
+    let words = ["delete", "kubeletauthentication", "prod-1", "-n", namespace];
+    scene.management().ok(words);
+
+    wait_until_deleted(&scene.cluster, &joined);
+    wait_until(&scene, "validatingadmissionpolicybinding", POLICY, false);
     // Cluster API keeps the token valid until the Machine has a Node.
     assert_eq!(end(&scene.cluster, &joins), extended);
 }

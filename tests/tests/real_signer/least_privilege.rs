@@ -2,8 +2,7 @@
 //! administrator's credential and, with an external signer, no CA key.
 
 use std::fs;
-use std::io::Write as _;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -11,6 +10,7 @@ use base64::prelude::BASE64_STANDARD;
 use kubelet_authenticator_test_support::control_plane::{KubeadmBinding, Kubectl};
 use kubelet_authenticator_test_support::pki::{Subject, certificate_request};
 use kubelet_authenticator_test_support::process::{Process, Scratch, poll};
+use kubelet_authenticator_tests::access::{self, NAME, NAMESPACE};
 use kubelet_authenticator_tests::controller::{certificate_of, is_issued};
 use kubelet_authenticator_tests::fleet::{Manager, authorize};
 use kubelet_authenticator_tests::management::{Management, WorkloadCluster};
@@ -22,12 +22,6 @@ use serde_json::{Value, json};
 
 use super::management::{asks, endpoint, scene, token_of, without_key};
 use super::{Token, verify};
-
-/// The controller's user in the management cluster, and the name of its service account in workload clusters.
-const NAME: &str = "node-attestation-controller";
-
-/// The namespace of the service account.
-const NAMESPACE: &str = "node-attestation-system";
 
 /// The namespace in the controller's kubeconfig, and therefore of its Secrets.
 const OWN: &str = "default";
@@ -46,55 +40,8 @@ fn management() -> Management {
     management
 }
 
-/// The output of `render` with this input.
-#[track_caller]
-fn render(words: &[&str], input: &str) -> String {
-    let mut child = Command::new(program(NAME))
-        .arg("render")
-        .args(words)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    // A command that does not read its input can exit first.
-    drop(stdin.write_all(input.as_bytes()));
-    drop(stdin);
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
 fn key_of(cluster: &WorkloadCluster) -> String {
     format!("{}/{}", cluster.namespace(), cluster.name())
-}
-
-/// Gives the controller its own access to the Cluster, like an operator, with a token that was issued this long ago.
-#[track_caller]
-fn give_access(management: &Management, cluster: &WorkloadCluster, age: Duration) {
-    let plane = cluster.control_plane();
-    plane.kubectl().apply(&render(&["workload-rights"], ""));
-    let token = plane.service_account_token(NAMESPACE, NAME, "720h");
-    let token = plane.aged_token(&token, age);
-    let key = key_of(cluster);
-    let admin = plane.admin_kubeconfig().to_str().unwrap();
-    let secret = [
-        "workload-secret",
-        &key,
-        "--workload-kubeconfig",
-        admin,
-        "--controller-namespace=default",
-        "--insecure-allow-loopback",
-    ];
-    management.kubectl().apply(&render(&secret, &token));
-    let roles = [
-        "secret-roles",
-        &key,
-        "--controller=user:node-attestation-controller",
-        "--controller-namespace=default",
-    ];
-    management.kubectl().apply(&render(&roles, ""));
 }
 
 fn secret_name(cluster: &WorkloadCluster) -> String {
@@ -138,7 +85,7 @@ fn confined(namespace: &str) -> (Scene, Token, Process) {
         .control_plane()
         .install_bindings(&KubeadmBinding::ALL);
     let (token, signer) = token_of(&cluster);
-    give_access(&management, &cluster, Duration::ZERO);
+    access::give(&management, &cluster, Duration::ZERO);
     let arguments = [&*endpoint(&token), "--workload-access=own"];
     let manager = Manager::insecure(&management, &arguments);
     let settings = json!({"autoApproveBindings": "Remove"});
@@ -285,7 +232,7 @@ fn an_attacker_with_the_controllers_credentials_is_no_administrator() {
 fn a_token_is_renewed_before_it_expires_and_serves_on() {
     let management = management();
     let cluster = management.cluster("prod-1").namespace("renewed").create();
-    give_access(&management, &cluster, 16 * DAY);
+    access::give(&management, &cluster, 16 * DAY);
     let before = claims(&management, &cluster);
     let tokens = || listed(management.kubectl(), OWN, &secret_name(&cluster));
     let first = String::from_utf8(kubeconfig_in(&tokens())).unwrap();
@@ -317,7 +264,7 @@ fn a_token_is_renewed_before_it_expires_and_serves_on() {
 fn a_token_that_cannot_be_renewed_is_named_before_it_expires() {
     let management = management();
     let cluster = management.cluster("prod-1").namespace("kept").create();
-    give_access(&management, &cluster, 16 * DAY);
+    access::give(&management, &cluster, 16 * DAY);
     let before = claims(&management, &cluster);
     let role = [
         "delete",

@@ -10,6 +10,7 @@ use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_tests::controller::{certificate_of, is_issued, is_signed_by, reason_of};
 use kubelet_authenticator_tests::fleet::{Manager, authorize, kubelet_of_tpm, management};
+use kubelet_authenticator_tests::pods;
 use kubelet_authenticator_tests::scene::{SWEPT, Scene};
 use kubelet_authenticator_tests::tpm::provider_id;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
@@ -71,12 +72,11 @@ fn a_cluster_without_ca_key_serves_through_its_external_signer() {
     let machine = scene.cluster.machine("host-1");
     let machine = machine.provider_id(&provider_id(&tpm)).create();
     let kubelet = kubelet_of_tpm(&scene.cluster, &machine, &tpm.tpm().tcti());
-    let kubelet = kubelet.server_tls_bootstrap().reachable();
+    let kubelet = kubelet.server_tls_bootstrap().reachable().runs_pods();
     machine.set_addresses(&[("InternalIP", &kubelet.ip().to_string())]);
 
     let kubelet = kubelet.start();
 
-    // `kubectl logs` and `kubectl exec` use the same connection from the API server to the kubelet.
     let answer = poll(SWEPT, || {
         let answer = kubelet.healthz_through_the_api_server();
         answer.status.success().then_some(answer.stdout)
@@ -92,6 +92,16 @@ fn a_cluster_without_ca_key_serves_through_its_external_signer() {
     assert!(is_signed_by(&certificate, plane.ca().certificate_pem()));
     signer.wait_for_log("system:node:host-1", SWEPT);
     scene.wait_for_condition(CONDITION, "True", "NoneFound", &[]);
+    let kubectl = scene.kubectl();
+    // No controller creates the ServiceAccount, without which the API server rejects pods.
+    kubectl.create_object(&json!({
+        "apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": {"name": "default", "namespace": "default"},
+    }));
+    pods::run(kubectl, "served", machine.node_name());
+    let logs = pods::logs(kubectl, "served");
+    assert!(logs.starts_with("it runs on "), "{logs}");
+    pods::exec(kubectl, "served");
 }
 
 #[test]

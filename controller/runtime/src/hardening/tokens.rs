@@ -216,6 +216,12 @@ impl Tokens {
         self.round(client, wanted, (now, elapsed), false).await
     }
 
+    /// The number of extended tokens that [`Tokens::release`] has not expired, except the `wanted` tokens.
+    pub(crate) fn left(&self, wanted: &BTreeSet<TokenId>) -> usize {
+        let left = self.known.keys();
+        left.filter(|token| !wanted.contains(*token)).count()
+    }
+
     /// Expires tokens that are not needed. If `extends` is set, first extends the `wanted` tokens.
     async fn round(
         &mut self,

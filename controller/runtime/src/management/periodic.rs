@@ -31,6 +31,7 @@ pub(super) use parts::PartError;
 use parts::{PART_DEADLINE, cut, part, part_within};
 pub(super) use revocation_list::OfCluster;
 use revocation_list::{RevocationList, RevocationListError};
+pub(super) use tokens::TokenRelease;
 
 use super::cluster_status::{ApiReachability, AutoApprove, Health, ServiceAddressState};
 use super::machine_conditions::MachineConditions;

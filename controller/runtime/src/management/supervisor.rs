@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::FutureExt as _;
 use kubelet_attestation::backoff::Backoff;
 use node_attestation_core::cluster_line;
-use node_attestation_core::crd::KubeletAuthenticationStatus;
+use node_attestation_core::crd::{BootstrapTokens, KubeletAuthenticationStatus};
 use node_attestation_core::ledger::{Absences, MISSING_MACHINE_TIMEOUT, Records as _, Revocations};
 use node_attestation_core::rate_limit::Rate;
 use tokio::sync::watch;
@@ -98,6 +98,7 @@ async fn serve_selected(
             shared: shared.clone(),
             key: key.clone(),
             authentication: authentication.clone(),
+            bootstrap_tokens: selected.spec.bootstrap_tokens,
             sources: Sources {
                 cluster,
                 ..Sources::default()
@@ -181,6 +182,8 @@ struct Supervisor {
     shared: Arc<Shared>,
     key: ObjectKey,
     authentication: watch::Receiver<Authentication>,
+    /// The setting in the last `KubeletAuthentication`.
+    bootstrap_tokens: BootstrapTokens,
     sources: Sources,
     metrics: ClusterMetrics,
     ca_key: CaKeyHolder,
@@ -221,6 +224,7 @@ impl Supervisor {
                 let sources = release::ReleaseChannels { objects, secrets };
                 return Box::pin(self.release(sources, full_at)).await;
             };
+            self.bootstrap_tokens = authentication.spec.bootstrap_tokens;
             let selection = &self.shared.controller.settings.selection;
             let labels = authentication.metadata.labels.as_ref();
             if !is_selected(selection, &self.sources.cluster, labels) {

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use kubelet_attestation::names::Provider;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::verifier::{InsecureVerifier, Verifier, Verifiers};
 use node_attestation_runtime::client::{ClusterAccess, ClusterAccessError, EgressPolicy};
 use node_attestation_runtime::diagnostics::{self, ServedPaths};
-use node_attestation_runtime::management::{Controller, Settings};
+use node_attestation_runtime::management::{Controller, Settings, WorkloadAccess};
 use node_attestation_runtime::metrics::Metrics;
 use node_attestation_runtime::shared::testing::longest_held;
 use tokio::net::TcpListener;
@@ -31,6 +31,8 @@ pub(crate) struct Management {
     missing_machine_timeout: Option<Duration>,
     #[arg(long, value_parser = humantime::parse_duration)]
     sync_period: Option<Duration>,
+    #[arg(long, value_enum)]
+    workload_access: Option<AccessOption>,
     #[arg(long)]
     insecure_allow_loopback: bool,
     #[arg(long)]
@@ -41,6 +43,13 @@ pub(crate) struct Management {
     /// milliseconds
     #[arg(long)]
     lock_times: Option<PathBuf>,
+}
+
+/// A value of `--workload-access`.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum AccessOption {
+    /// Only the controller's own kubeconfigs
+    Own,
 }
 
 /// Serves all clusters, with the rubber stamp and the authorized attestors.
@@ -63,6 +72,9 @@ pub(crate) async fn serve(
     "null".clone_into(&mut settings.candidate);
     settings.missing_machine_timeout = management.missing_machine_timeout;
     settings.sync_period = management.sync_period;
+    if let Some(AccessOption::Own) = management.workload_access {
+        settings.workload_access = WorkloadAccess::Own;
+    }
     settings.egress = EgressPolicy {
         insecure_allow_loopback: management.insecure_allow_loopback,
     };

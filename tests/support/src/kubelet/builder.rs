@@ -78,6 +78,14 @@ impl KubeletBuilder {
         self.configuration("serverTLSBootstrap", json!(true))
     }
 
+    /// Makes the kubelet run pods, whose containers are processes of the host. Otherwise, no container starts, because
+    /// the runtime does not see the kubelet's `/var/log`.
+    #[track_caller]
+    pub fn runs_pods(self) -> Self {
+        let logs = self.scratch.directory("pod-logs");
+        self.configuration("podLogsDir", json!(logs))
+    }
+
     /// Assigns a separate address to the node. The API server can connect to the node at this address and verify its
     /// certificate. The API server does not connect to nodes on loopback.
     ///

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::crd::BootstrapTokens;
@@ -12,9 +12,11 @@ use node_attestation_core::pace::Pace;
 use node_attestation_core::scope::EnforcementState;
 use tokio::time::timeout;
 
-use super::{Health, MAX_NAMED, PART_DEADLINE, PeriodicTasks, part};
-use crate::capi::TokenMachine;
+use super::{Health, MAX_NAMED, PART_DEADLINE, PartError, PeriodicTasks, part};
+use crate::capi::{CapiInventory, TokenMachine};
+use crate::client::ClusterAccess;
 use crate::clock::{elapsed, now};
+use crate::hardening::tokens::Tokens;
 use crate::management::cluster_status::LockedOut;
 
 impl PeriodicTasks {
@@ -123,6 +125,63 @@ impl PeriodicTasks {
     }
 }
 
+/// The extended tokens of a cluster whose `KubeletAuthentication` was deleted.
+#[derive(Debug)]
+pub(in crate::management) struct TokenRelease {
+    tokens: Tokens,
+    inventory: CapiInventory,
+}
+
+impl TokenRelease {
+    /// The memory for the tokens is charged to this namespace.
+    pub(in crate::management) fn new(inventory: CapiInventory, namespace: &str) -> Self {
+        // Nothing needs the tokens later, so that they are not kept for a grace period.
+        let tokens = Tokens::new(Duration::ZERO).of_namespace(namespace);
+        Self { tokens, inventory }
+    }
+
+    /// Expires the extended tokens. Cluster API keeps the tokens of Machines without a Node valid, so that these tokens
+    /// are not changed. After an error, the next call continues.
+    pub(in crate::management) async fn end(
+        &mut self,
+        access: &ClusterAccess,
+    ) -> Result<(), PartError> {
+        // The reads wait for their turn without a deadline.
+        let machines = Box::pin(self.inventory.machine_tokens());
+        let machines = timeout(PART_DEADLINE, machines).await;
+        let machines = machines.map_err(|_| PartError::Late(PART_DEADLINE))?;
+        let Some(machines) = machines else {
+            let why = "the Machines of the Cluster cannot be read";
+            return Err(PartError::Call(why.to_owned()));
+        };
+        let of_pools = if machines.joining.are_all {
+            None
+        } else {
+            let of_pools = Box::pin(self.inventory.pool_tokens());
+            timeout(PART_DEADLINE, of_pools).await.ok().flatten()
+        };
+        let (now, client) = (now(), access.client());
+        let joining = machines.joining.tokens;
+        let former = self.tokens.find_former(client, &joining, now, elapsed());
+        part(former).await?;
+        let owned = of_pools.iter().flat_map(|pools| &pools.tokens);
+        let owned = owned.chain(&machines.deleting);
+        let owned = owned.chain(&machines.joined.tokens);
+        self.tokens.set_owned(owned, machines.joining.are_all);
+        let ended = self.tokens.release(client, &joining, now, elapsed());
+        for token in part(ended).await?.ended {
+            tracing::debug!(token = token.as_str(), "expired the bootstrap token");
+        }
+        match self.tokens.left(&joining) {
+            0 => Ok(()),
+            left => Err(PartError::Call(format!(
+                "{left} tokens are left: the API server rejected the change, or the KubeadmConfig of a Machine \
+                 without a Node cannot be read"
+            ))),
+        }
+    }
+}
+
 /// The names of the machines whose token is in `gone`, and whose nodes need a token. A node needs a token if it has not
 /// joined, its certificate has expired, or its record was reset. Excludes nodes whose certificates were revoked,
 /// because an operator must act first.
@@ -159,12 +218,20 @@ async fn locked_out(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use futures::future::FutureExt as _;
+    use http_body_util::Full;
+    use hyper::body::Bytes;
+    use hyper::{Method, Response};
+    use k8s_openapi::ByteString;
     use node_attestation_core::identifiers::RecordUid;
     use node_attestation_core::ledger::{Revoked, Tombstone, TombstoneReason, Version};
     use node_attestation_core::testing::records::{at, claim, provider_id};
+    use serde_json::json;
 
     use super::*;
+    use crate::capi::{ObjectKey, Objects, objects_with_an_unreadable_config, objects_with_tokens};
 
     /// The locked-out machines at hour 20, if there is one machine. Its token has expired, and its record, which
     /// `change` modifies, expires at hour 10.
@@ -244,5 +311,116 @@ mod tests {
     fn a_machine_with_a_live_token_is_not_locked_out() {
         let live = |machine: &mut TokenMachine| machine.token = TokenId::parse("ghijkl").unwrap();
         assert!(found(|_| {}, live).is_empty());
+    }
+
+    /// The extended tokens of a Machine that has joined, of a Machine without a Node, and of a pool.
+    const EXTENDED: [&str; 3] = ["joined", "joins1", "pooled"];
+
+    /// An API server with the extended tokens. The server rejects the first change to the token `refused`, and records
+    /// the tokens that were changed.
+    fn with_extended(
+        refused: Option<&'static str>,
+        changed: &Arc<Mutex<Vec<String>>>,
+    ) -> ClusterAccess {
+        let (changed, refused) = (changed.clone(), Mutex::new(refused));
+        let refused = Arc::new(refused);
+        ClusterAccess::in_memory(move |request| {
+            let path = request.uri().path().to_owned();
+            let (mut status, mut answer) = (200_u16, json!({"metadata": {}}));
+            match path.rsplit_once("/bootstrap-token-") {
+                None => {
+                    let item =
+                        |token| json!({"metadata": {"name": format!("bootstrap-token-{token}")}});
+                    answer["items"] = EXTENDED.map(item).to_vec().into();
+                }
+                Some((_, token)) if request.method() == Method::PATCH => {
+                    let mut refused = refused.lock().unwrap();
+                    if *refused == Some(token) {
+                        *refused = None;
+                        status = 409;
+                        answer = json!({
+                            "kind": "Status", "apiVersion": "v1", "metadata": {}, "code": 409,
+                            "reason": "Conflict",
+                        });
+                    } else {
+                        changed.lock().unwrap().push(token.to_owned());
+                    }
+                }
+                Some(_) => {
+                    let end = now() + Duration::from_hours(1);
+                    let end = node_attestation_core::time::text(end);
+                    answer = json!({
+                        "metadata": {
+                            "resourceVersion": "7",
+                            "labels": {"attestation.cluster.x-k8s.io/extended": "true"},
+                        },
+                        "type": "bootstrap.kubernetes.io/token",
+                        "data": {"expiration": ByteString(end.into_bytes())},
+                    });
+                }
+            }
+            let body = Full::new(Bytes::from(answer.to_string()));
+            let answer = Response::builder().status(status).body(body).unwrap();
+            async move { answer }
+        })
+    }
+
+    fn release_of(objects: Objects) -> TokenRelease {
+        let inventory = CapiInventory::new(objects, ObjectKey::new("tenant-a", "prod-1"));
+        TokenRelease::new(inventory, "tenant-a")
+    }
+
+    #[tokio::test]
+    async fn tokens_of_joined_machines_and_pools_end_with_the_object() {
+        let changed = Arc::default();
+        let access = with_extended(None, &changed);
+        let mut release = release_of(objects_with_tokens());
+
+        for _ in 0..2 {
+            Box::pin(release.end(&access)).await.unwrap();
+
+            assert_eq!(*changed.lock().unwrap(), ["joined", "pooled"], "once");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_token_that_the_api_server_rejects_is_retried() {
+        let changed = Arc::default();
+        let access = with_extended(Some("joined"), &changed);
+        let mut release = release_of(objects_with_tokens());
+
+        let error = Box::pin(release.end(&access)).await.unwrap_err();
+
+        assert!(
+            error.to_string().starts_with("1 tokens are left"),
+            "{error}"
+        );
+        assert_eq!(*changed.lock().unwrap(), ["pooled"]);
+        Box::pin(release.end(&access)).await.unwrap();
+        assert_eq!(*changed.lock().unwrap(), ["pooled", "joined"]);
+    }
+
+    #[tokio::test]
+    async fn a_token_that_might_belong_to_a_joining_machine_does_not_end() {
+        let changed = Arc::default();
+        let access = with_extended(None, &changed);
+        let mut release = release_of(objects_with_an_unreadable_config());
+
+        Box::pin(release.end(&access)).await.unwrap_err();
+
+        assert_eq!(*changed.lock().unwrap(), ["joined"]);
+    }
+
+    #[tokio::test]
+    async fn no_token_ends_while_the_machines_cannot_be_read() {
+        let changed = Arc::default();
+        let access = with_extended(None, &changed);
+        let inventory =
+            CapiInventory::new(objects_with_tokens(), ObjectKey::new("tenant-a", "prod-2"));
+        let mut release = TokenRelease::new(inventory, "tenant-a");
+
+        Box::pin(release.end(&access)).await.unwrap_err();
+
+        assert_eq!(*changed.lock().unwrap(), [""; 0]);
     }
 }

@@ -5,19 +5,20 @@ use std::ops::ControlFlow;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use node_attestation_core::cluster_line;
+use node_attestation_core::crd::BootstrapTokens;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::secrets::{self, SecretWatches};
 use super::{LOOK_AGAIN, RECONCILED, RESTART, Supervisor, cluster_now, other_cluster};
-use crate::capi::{CORE_API_VERSION, ObjectKey};
+use crate::capi::{CORE_API_VERSION, CapiInventory, ObjectKey};
 use crate::client::ClusterAccess;
 use crate::clock::now;
 use crate::events;
 use crate::logs::Failures;
 use crate::management::condition_events::in_turn;
 use crate::management::desired_state::Parsed;
-use crate::management::periodic;
+use crate::management::periodic::{self, PartError, TokenRelease};
 use crate::management::single_object::Observed;
 use crate::metrics::ClusterMetrics;
 use crate::turns::FairRate;
@@ -31,12 +32,27 @@ pub(super) struct ReleaseChannels {
     pub(super) secrets: Option<SecretWatches>,
 }
 
+/// The state of a release.
+#[derive(Default)]
+struct Progress {
+    /// The extended tokens, until they have expired.
+    tokens: Option<TokenRelease>,
+    is_policy_removed: bool,
+    /// Whether the removal of the policy was logged.
+    is_told: bool,
+    /// Whether an Event reports that the policy was not removed.
+    is_reported: bool,
+    tries: u32,
+    of_policy: Failures,
+    of_tokens: Failures,
+}
+
 impl Supervisor {
-    /// Removes the admission policy for requests from the cluster, because it would reject kubelets without the plugin.
+    /// Expires the extended bootstrap tokens. Removes the admission policy for requests from the cluster, because it
+    /// would reject kubelets without the plugin.
     ///
-    /// The removal is retried until the Cluster is deleted, its `KubeletAuthentication` is created again, or this
-    /// replica is no longer the leader. A paused Cluster is not changed, because another management cluster might
-    /// manage it.
+    /// Both are retried until the Cluster is deleted, its `KubeletAuthentication` is created again, or this replica is
+    /// no longer the leader. A paused Cluster is not changed, because another management cluster might manage it.
     pub(super) async fn release(
         mut self: Box<Self>,
         mut sources: ReleaseChannels,
@@ -47,8 +63,10 @@ impl Supervisor {
         self.ca_key.hold(None);
         self.parsed = Parsed::default();
         self.metrics = ClusterMetrics::default();
-        let (mut failures, mut tries) = (Failures::default(), 0_u32);
-        let mut is_reported = false;
+        let mut progress = Progress {
+            tokens: self.token_release(),
+            ..Progress::default()
+        };
         loop {
             // A tenant can change its objects at any rate.
             while let Err(next) = RECONCILED.take(full_at, Instant::now()) {
@@ -64,20 +82,28 @@ impl Supervisor {
             match self.access_now(&mut served).await {
                 ControlFlow::Break(()) => return,
                 ControlFlow::Continue(None) => {}
-                ControlFlow::Continue(Some(access)) => match periodic::release(&access).await {
-                    Ok(()) => {
+                ControlFlow::Continue(Some(access)) => {
+                    let attempt = Box::pin(self.try_release(&access, &mut progress));
+                    let is_complete = attempt.await;
+                    let is_late = progress.tries > 0;
+                    let is_news = progress.is_policy_removed && !progress.is_told;
+                    if is_complete {
                         // Writing the Event can take minutes. It does not need the Secrets.
                         drop(sources);
-                        return self.tell_release(tries > 0).await;
+                        if is_news {
+                            self.tell_release(is_late).await;
+                        }
+                        return;
                     }
-                    Err(error) => {
-                        let error = error.to_string();
-                        self.log_failure(&error, failures.is_first());
-                        is_reported = is_reported || self.tell_failure(&error).await;
-                        again = Instant::now() + RESTART.after(tries);
-                        tries = tries.saturating_add(1);
+                    again = Instant::now() + RESTART.after(progress.tries);
+                    progress.tries = progress.tries.saturating_add(1);
+                    if is_news {
+                        progress.is_told = true;
+                        self.tell_release(is_late).await;
+                        // The object might have been recreated in the meantime.
+                        continue;
                     }
-                },
+                }
             }
             tokio::select! {
                 // The loop checks whether the object was recreated, or whether this replica is no longer the leader.
@@ -87,6 +113,56 @@ impl Supervisor {
                     self.sources.cluster = cluster;
                 }
                 () = sleep_until(again) => {}
+            }
+        }
+    }
+
+    /// The extended tokens that the release must expire. `None` if the controller does not manage them, because it
+    /// might not have the permissions.
+    fn token_release(&self) -> Option<TokenRelease> {
+        match self.bootstrap_tokens {
+            BootstrapTokens::Ignore => None,
+            BootstrapTokens::Manage => {
+                let inventory = CapiInventory::new(self.shared.objects.clone(), self.key.clone());
+                Some(TokenRelease::new(inventory, &self.key.namespace))
+            }
+        }
+    }
+
+    /// Makes one attempt. Returns whether the release is complete.
+    ///
+    /// The tokens are first, because the policy restricts them. Their failure does not delay the removal of the policy,
+    /// because the controller might never get the missing permission.
+    async fn try_release(&self, access: &ClusterAccess, progress: &mut Progress) -> bool {
+        let ended = self.end_tokens(access, progress.tokens.as_mut()).await;
+        if !progress.is_policy_removed {
+            if let Err(error) = periodic::release(access).await {
+                let error = error.to_string();
+                self.log_failure(&error, progress.of_policy.is_first());
+                progress.is_reported = progress.is_reported || self.tell_failure(&error).await;
+                return false;
+            }
+            progress.is_policy_removed = true;
+        }
+        match ended {
+            Ok(()) => progress.tokens = None,
+            Err(error) => self.log_tokens(&error.to_string(), progress.of_tokens.is_first()),
+        }
+        progress.tokens.is_none()
+    }
+
+    /// Expires the extended tokens. The tokens of a deleted Cluster are not changed, because the Cluster might have been
+    /// moved to another management cluster.
+    async fn end_tokens(
+        &self,
+        access: &ClusterAccess,
+        tokens: Option<&mut TokenRelease>,
+    ) -> Result<(), PartError> {
+        match (&self.sources.cluster, tokens) {
+            (Observed::Absent, _) | (_, None) => Ok(()),
+            (Observed::Present(_), Some(tokens)) => tokens.end(access).await,
+            (Observed::Unknown | Observed::Unreadable(_), Some(_)) => {
+                Err(PartError::Call("the Cluster cannot be read".to_owned()))
             }
         }
     }
@@ -159,6 +235,20 @@ impl Supervisor {
             WARN,
             error,
             "cannot remove the admission policy for requests, which refuses kubelets without the plugin; the controller retries"
+        );
+    }
+
+    fn log_tokens(&self, error: &str, is_first: bool) {
+        if !is_first {
+            let cluster = self.key.to_string();
+            tracing::debug!(cluster, error, "extended bootstrap tokens are still valid");
+            return;
+        }
+        cluster_line!(
+            &self.lines,
+            WARN,
+            error,
+            "cannot expire the extended bootstrap tokens; the controller retries"
         );
     }
 

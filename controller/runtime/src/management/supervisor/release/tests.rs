@@ -5,6 +5,7 @@ use futures::stream::{self, StreamExt as _};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Bytes, Frame};
 use hyper::{Method, Request, Response};
+use k8s_openapi::ByteString;
 use kube::client::Body;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::verifier::Verifiers;
@@ -24,7 +25,7 @@ fn failure(code: u16, reason: &str) -> Answer {
     whole(code, &status)
 }
 
-fn authentication(uid: &str) -> Value {
+fn authentication(uid: &str, bootstrap_tokens: BootstrapTokens) -> Value {
     json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
         "kind": "KubeletAuthentication",
@@ -32,7 +33,10 @@ fn authentication(uid: &str) -> Value {
             "name": "prod-1", "namespace": "default", "uid": uid, "generation": 1,
             "resourceVersion": "1",
         },
-        "spec": {"clusterName": "prod-1", "authorizedAttestors": ["null"]},
+        "spec": {
+            "clusterName": "prod-1", "authorizedAttestors": ["null"],
+            "bootstrapTokens": bootstrap_tokens,
+        },
     })
 }
 
@@ -40,15 +44,17 @@ fn authentication(uid: &str) -> Value {
 const DELETED: Duration = Duration::from_secs(5);
 
 /// The next events of a watch: first a deletion, and then a creation.
-fn events(begun: Instant, created_again: Option<Duration>) -> Answer {
-    let created_again = created_again.map(|after| (DELETED + after, "ADDED", "again"));
+fn events(begun: Instant, case: Case) -> Answer {
+    let created_again = case
+        .created_again
+        .map(|after| (DELETED + after, "ADDED", "again"));
     let to_come = [(DELETED, "DELETED", "ka")]
         .into_iter()
         .chain(created_again)
         .filter(move |(at, ..)| *at > begun.elapsed());
     let events = stream::iter(to_come).then(move |(at, kind, uid)| async move {
         sleep_until(begun + at).await;
-        let event = json!({"type": kind, "object": authentication(uid)});
+        let event = json!({"type": kind, "object": authentication(uid, case.bootstrap_tokens)});
         Ok(Frame::data(Bytes::from(format!("{event}\n"))))
     });
     Response::new(StreamBody::new(events.chain(stream::pending())).boxed_unsync())
@@ -90,9 +96,9 @@ async fn management(
     };
     let name = uri.path().rsplit('/').next().unwrap();
     match name {
-        "kubeletauthentications" if is_watch => events(begun, case.created_again),
+        "kubeletauthentications" if is_watch => events(begun, case),
         _ if is_watch => Response::new(StreamBody::new(stream::pending()).boxed_unsync()),
-        "kubeletauthentications" => list(vec![authentication("ka")]),
+        "kubeletauthentications" => list(vec![authentication("ka", case.bootstrap_tokens)]),
         "v1beta2" => whole(200, &discovery()),
         "clusters" => list(vec![json!({
             "apiVersion": CORE_API_VERSION, "kind": "Cluster",
@@ -117,16 +123,50 @@ struct Case {
     events_fail: bool,
     /// The time between the deletion of the object and the creation of another object with the same name.
     created_again: Option<Duration>,
+    bootstrap_tokens: BootstrapTokens,
+    /// The time until which the API server refuses the calls for bootstrap tokens.
+    tokens_refused: Duration,
 }
 
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 struct Noted {
     /// The times of the responses to deletions of the policy's binding.
     deletions: Vec<Duration>,
+    /// The calls for bootstrap tokens that succeeded, with their times.
+    token_calls: Vec<(String, Duration)>,
     /// The reasons of Events.
     told: Vec<String>,
     /// The time at which the recreated object gets a status.
     served_again: Option<Duration>,
+}
+
+/// The answer to a call for this path: one extended token, or the list of extended tokens.
+fn extended_token(path: &str) -> Value {
+    if path.ends_with("/secrets") {
+        let item = json!({"metadata": {"name": "bootstrap-token-aaaaaa"}});
+        return json!({"metadata": {}, "items": [item]});
+    }
+    let end = node_attestation_core::time::text(now() + Duration::from_hours(1));
+    json!({
+        "metadata": {
+            "name": "bootstrap-token-aaaaaa", "resourceVersion": "7",
+            "labels": {"attestation.cluster.x-k8s.io/extended": "true"},
+        },
+        "type": "bootstrap.kubernetes.io/token",
+        "data": {"expiration": ByteString(end.into_bytes())},
+    })
+}
+
+/// The calls that expire the extended token.
+const EXPIRY: [&str; 3] = [
+    "GET ",
+    "GET /bootstrap-token-aaaaaa",
+    "PATCH /bootstrap-token-aaaaaa",
+];
+
+fn calls(noted: &Noted) -> Vec<&str> {
+    let calls = noted.token_calls.iter();
+    calls.map(|(call, _)| &**call).collect()
 }
 
 /// The controller's actions within 30 minutes.
@@ -141,11 +181,22 @@ async fn released(case: Case) -> Noted {
         let is_deletion = request.method() == Method::DELETE;
         let is_away = begun.elapsed() < case.away;
         let is_of_binding = request.uri().path().contains("bindings");
+        let refuses = begun.elapsed() < case.tokens_refused;
+        let path = request.uri().path().to_owned();
+        let of_token = path.strip_prefix("/api/v1/namespaces/kube-system/secrets");
+        let of_token = of_token.map(|name| format!("{} {name}", request.method()));
         let noted = deleted.clone();
         async move {
             sleep(case.slow).await;
             if is_away {
                 return failure(503, "ServiceUnavailable");
+            }
+            if let Some(call) = of_token {
+                if refuses {
+                    return failure(403, "Forbidden");
+                }
+                noted.lock().token_calls.push((call, begun.elapsed()));
+                return whole(200, &extended_token(&path));
             }
             if is_deletion && is_of_binding {
                 noted.lock().deletions.push(begun.elapsed());
@@ -175,6 +226,43 @@ async fn the_policy_of_an_unserved_cluster_is_removed_after_its_deletion() {
     assert_eq!(deletions.len(), 1, "{deletions:?}");
     assert!(deletions[0] < DELETED * 2, "{deletions:?}");
     assert_eq!(told, Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn extended_tokens_expire_before_the_policy_is_removed() {
+    let noted = released(Case::default()).await;
+
+    assert_eq!(calls(&noted), EXPIRY);
+    assert_eq!(noted.deletions.len(), 1);
+    assert!(noted.token_calls[2].1 <= noted.deletions[0], "{noted:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_token_expires_after_the_deletion_if_tokens_are_ignored() {
+    let noted = released(Case {
+        bootstrap_tokens: BootstrapTokens::Ignore,
+        ..Case::default()
+    });
+    let noted = noted.await;
+
+    assert_eq!(calls(&noted), [""; 0]);
+    assert_eq!(noted.deletions.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_token_call_is_retried_and_does_not_delay_the_policy() {
+    let refused = Duration::from_secs(20);
+    let noted = released(Case {
+        tokens_refused: refused,
+        ..Case::default()
+    });
+    let noted = noted.await;
+
+    assert_eq!(noted.deletions.len(), 1, "{noted:?}");
+    assert!(noted.deletions[0] < DELETED * 2, "{noted:?}");
+    assert_eq!(calls(&noted), EXPIRY);
+    assert!(noted.token_calls[0].1 >= refused, "{noted:?}");
+    assert_eq!(noted.told, [""; 0]);
 }
 
 /// An outage that is longer than the first attempts of a release.
