@@ -50,7 +50,7 @@ enum File {
     /// Print the definition of NodeIdentity, and the controller's permissions for NodeIdentities in a workload cluster,
     /// for `run --workload-kubeconfig`
     WorkloadIdentities {
-        /// The user in the kubeconfig, as user:NAME or group:NAME
+        /// The controller in the workload cluster, as user:NAME or group:NAME
         #[arg(long, value_name = "SUBJECT", value_parser = subject, default_value = USER)]
         controller: String,
     },

@@ -50,7 +50,8 @@ fn without_manager(place: &str, unmanaged: &Path, facts: &Path) -> (String, &'st
         Ok("1") => ("this is a TPM 1.2", "use a machine with a TPM 2.0"),
         Ok("2") => (
             "this kernel has no resource manager for TPMs",
-            "use Linux 4.12 or newer; check the kernel's messages about the TPM (dmesg | grep -i tpm)",
+            "use Linux 4.12 or later; if the kernel is 4.12 or later, check its messages about the TPM (dmesg | grep \
+             -i tpm)",
         ),
         // For a TPM in field upgrade mode, the kernel creates neither of the two files.
         _ => (

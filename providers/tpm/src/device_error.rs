@@ -57,7 +57,8 @@ pub(crate) fn failure(tpm: &str, error: &DeviceError) -> Failure {
         ),
         DeviceError::Unsettled => (
             "changed its PCRs during the quote",
-            "no action is needed: the next run tries again; remove PCRs that change at runtime from tpm.pcrs",
+            "no action is needed: the next run retries; if the error repeats, remove PCRs that change at runtime from \
+             tpm.pcrs",
         ),
         DeviceError::Question => (
             "cannot be used, because the TPM helper does not support the request",
@@ -73,7 +74,7 @@ const REBOOT: &str =
 const UNKNOWN: &str = "decode the code with `tpm2_rc_decode`, and check the kernel's messages about \
                        the TPM (dmesg | grep -i tpm)";
 
-const BUSY: (&str, &str) = ("is busy", "no action is needed: the next run tries again");
+const BUSY: (&str, &str) = ("is busy", "no action is needed: the next run retries");
 
 /// The layer numbers in a response code.
 const OF_TPM: u32 = 0;
@@ -111,8 +112,8 @@ fn explain_tpm(code: u32) -> (&'static str, &'static str) {
         // _OBJECT_HANDLES
         0x901..=0x906 => (
             "has no free memory: other programs left objects or sessions in it",
-            "use /dev/tpmrm0 (tpm.device), which removes them; otherwise run \
-             `tpm2_flushcontext` with -t, -l and -s, or reboot",
+            "use /dev/tpmrm0 (tpm.device), which removes them; otherwise run `tpm2_flushcontext -t`, \
+             `tpm2_flushcontext -l` and `tpm2_flushcontext -s`, or reboot",
         ),
         0x921 => (
             "is locked out after too many wrong passwords",
@@ -141,7 +142,8 @@ fn explain_format_one(error: u32) -> (&'static str, &'static str) {
         // TPM_RC_SYMMETRIC
         0x81 | 0x84 | 0x87 | 0x92 | 0xa6 | 0x96 => (
             "does not support this key type",
-            "choose another endorsement key (tpm.endorsementKey); attestation keys need NIST P-256",
+            "select a different endorsement key with tpm.endorsementKey; the TPM must also support NIST P-256 for the \
+             attestation key",
         ),
         _ => ("refuses", UNKNOWN),
     }

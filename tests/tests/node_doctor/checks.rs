@@ -178,7 +178,10 @@ fn a_kubelet_kubeconfig_with_a_wrong_exec_section_fails_the_check() {
     fs::copy(bed.bootstrap_kubeconfig(), &path).unwrap();
     bed.first_failing(
         "kubelet-kubeconfig",
-        &format!("{} contains a separate credential", path.display()),
+        &format!(
+            "{} contains a credential instead of the plugin",
+            path.display()
+        ),
         &format!("run: {} setup --from ", program(NULL).display()),
     );
     fs::remove_file(&path).unwrap();

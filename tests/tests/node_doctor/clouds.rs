@@ -253,7 +253,7 @@ fn a_helper_without_a_check_is_a_warning_with_its_version() {
     )
     .unwrap();
     let examined = bed.first_failing("tpm", "", "update the package");
-    examined.says("tpm", "fail", "belongs to a different release");
+    examined.says("tpm", "fail", "are from different releases");
     examined.says("boot-measurements", "skip", "the TPM does not respond");
 }
 

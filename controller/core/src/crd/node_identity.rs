@@ -194,7 +194,7 @@ pub struct NodeIdentitySpec {
     #[serde(default)]
     #[schemars(schema_with = "schema::time")]
     pub former_until: Option<Time>,
-    /// The expiry of the last renewed certificate. It can lag by 1 day.
+    /// The expiry of the last renewed certificate. The controller can update this value up to 1 day late.
     #[serde(default)]
     #[schemars(schema_with = "schema::time")]
     pub renewed_until: Option<Time>,

@@ -366,7 +366,7 @@ impl RecordLedger {
                 WARN,
                 node,
                 error,
-                "cannot record in the node identity that it comes from a backup"
+                "cannot record that the node identity was restored from a backup"
             );
         }
     }

@@ -211,7 +211,8 @@ fn metadata_bounds() -> [(String, &'static str, String); 4] {
         ),
         bound(
             annotated,
-            "the request must not have annotations except its endorsement key, whose length is limited",
+            "the request can have only the annotation cluster.x-k8s.io/tpm-endorsement-key, with at most 128 \
+             characters",
         ),
         bound(
             all(&["name", "generateName"].map(short)),

@@ -80,7 +80,7 @@ async fn end(mut tasks: JoinSet<ObjectKey>) {
         let clusters = tasks.len();
         tracing::warn!(
             clusters,
-            "stopped before the work of some clusters was complete; the next leader continues it"
+            "the deadline passed before the tasks of some clusters were complete; the next leader continues the tasks"
         );
         tasks.shutdown().await;
     }
