@@ -168,7 +168,7 @@ pub struct NodeIdentitySpec {
     /// The ID of the instance in its cloud.
     #[schemars(length(min = 1, max = 256), regex(pattern = schema::VISIBLE))]
     pub instance: Option<String>,
-    /// The name of the Machine at the time of the claim. Only informational.
+    /// The name of the Machine at the time of the claim. This field is only informational.
     #[schemars(length(min = 1, max = 253), regex(pattern = schema::SUBDOMAIN))]
     pub machine_name: Option<String>,
     /// The SHA-256 of the public key (SPKI) of the TPM's endorsement key.
@@ -280,7 +280,7 @@ pub struct LastTpmBoot {
     /// The generation of the certificate.
     #[schemars(with = "i64", range(min = 1))]
     pub generation: u64,
-    /// The time when the certificate was issued. Always set in the spec.
+    /// The time when the certificate was issued. This field is always set in the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub time: Option<Time>,
@@ -332,8 +332,8 @@ pub struct Revoked {
     pub at: SystemTime,
 }
 
-/// The last certificate of the node, for operators. It is lost when the Cluster is moved, and no decision depends on
-/// it.
+/// The last certificate of the node, for operators. This status is lost when the Cluster is moved, and no decision
+/// depends on it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeIdentityStatus {
@@ -349,8 +349,8 @@ pub struct NodeIdentityStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub last_renewal: Option<Time>,
-    /// The start counters and clock of the machine's TPM at that time. Only earlier versions wrote this field, which is
-    /// now in the spec.
+    /// The start counters and clock of the machine's TPM at the time of the last renewal. Only earlier versions wrote
+    /// this field, which is now in the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_tpm_boot: Option<LastTpmBoot>,
     /// The generation of a certificate that the node presented with evidence. The node identity does not contain this

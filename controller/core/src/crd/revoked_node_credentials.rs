@@ -57,7 +57,7 @@ pub struct RevokedKey {
     pub node_name: String,
     /// The generation that the key opened.
     pub generation: u64,
-    /// The provider ID of the machine. The machine does not get a certificate until an operator releases it.
+    /// The provider ID of the machine. The machine does not get a certificate until an operator releases the machine.
     #[serde(
         rename = "providerID",
         default,
@@ -67,7 +67,7 @@ pub struct RevokedKey {
     /// The time of the revocation.
     #[serde(with = "system_time")]
     pub revoked_at: SystemTime,
-    /// The expiry of the last certificate. The controller then removes the entry.
+    /// The expiry of the last certificate. The controller removes the entry after this time.
     #[serde(with = "system_time")]
     pub until: SystemTime,
 }
@@ -88,7 +88,8 @@ pub struct RevokedGenerations {
     /// The lowest valid generation.
     #[serde(rename = "lowestValidGeneration")]
     pub lowest_valid: u64,
-    /// The expiry time of the last certificate from an earlier generation. The controller then removes the entry.
+    /// The expiry time of the last certificate from an earlier generation. The controller removes the entry after this
+    /// time.
     #[serde(with = "system_time")]
     pub until: SystemTime,
 }
