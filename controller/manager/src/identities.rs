@@ -38,10 +38,10 @@ enum Act {
     },
     /// Show one node identity
     Show(Whose),
-    /// Allow another key or machine to claim a node name: its next valid claim opens a new generation
+    /// Allow another key or machine to claim a node name: the next valid claim for the name opens a new generation
     Reset(Reset),
-    /// Revoke the certificates of a node: the workload cluster refuses its writes, and the machine does not get a
-    /// certificate until `reset --revoked`
+    /// Revoke the certificates of a node: the workload cluster refuses the node's writes, and the machine does not get
+    /// a certificate until `reset --revoked`
     Revoke(Revoke),
     /// Reset the node identities whose nodes presented certificates of later generations with evidence, and recreate
     /// lost node identities of nodes without evidence. Use this command after you restore a backup of the management

@@ -144,28 +144,28 @@ reasons! {
         /// firmware does not measure into the quoted bank, so any operating system can extend its registers to accepted
         /// values. A policy cannot prevent this.
         #[error("register {0} is not measured: the firmware does not extend it in the quoted bank")]
-        #[cure("Choose the SHA-256 bank in the firmware setup, or remove the policy.")]
+        #[cure("Select the SHA-256 bank in the firmware setup, or remove the PCR policy.")]
         RegisterNotMeasured(u8) => "the machine's firmware does not measure its boot",
         /// The registers have the allowed values, followed by the separator that systemd 261 and later extend.
         /// `pcrPolicy.osSeparator` does not allow this separator.
         #[error("registers {} have systemd's separator after their allowed values, but osSeparator is Refused", listed(registers))]
-        #[cure("Change `osSeparator` in the policy, or the machine image.")]
+        #[cure("Change `osSeparator` in the PCR policy, or change the machine image.")]
         OsSeparatorRefused {
             /// These registers.
             registers: Vec<u8>,
-        } => "the operating system extended its separator, which the policy does not allow",
+        } => "the operating system extended its separator, which the PCR policy does not allow",
         /// The registers have the allowed values, without the separator that systemd 261 and later extend.
         /// `pcrPolicy.osSeparator` requires it.
         #[error("registers {} have their allowed values without systemd's separator, but osSeparator is Required", listed(registers))]
-        #[cure("Change `osSeparator` in the policy, or the machine image.")]
+        #[cure("Change `osSeparator` in the PCR policy, or change the machine image.")]
         OsSeparatorMissing {
             /// These registers.
             registers: Vec<u8>,
-        } => "the operating system did not extend its separator, which the policy requires",
+        } => "the operating system did not extend its separator, which the PCR policy requires",
         /// The boot state of the machine does not match the policy. The log compares it with the nearest allowed state.
         #[error("registers {} are not in an allowed state; register {register} is {value}", listed(others))]
-        #[cure("If you updated the firmware, the boot loader or the kernel, add the new value to the policy. \
-                Otherwise, examine the machine.")]
+        #[cure("If you updated the firmware, the boot loader or the kernel, add the new value to the PCR policy. \
+                 Otherwise, examine the machine.")]
         RegisterNotAllowed {
             /// The first register that differs.
             register: u8,

@@ -143,7 +143,7 @@ fn of_other(error: &(dyn Error + Send + Sync + 'static)) -> (String, &'static st
              kubeconfig's CA certificates",
         ),
         Some(webpki::Error::EndEntityUsedAsCa) => (
-            "is signed with a certificate that is not a CA",
+            "is signed with a certificate that is not a CA certificate",
             "use the cluster's CA to sign the API server's certificate",
         ),
         Some(webpki::Error::NameConstraintViolation) => (

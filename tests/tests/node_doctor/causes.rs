@@ -93,7 +93,7 @@ fn doctor_reports_an_approved_request_that_is_not_issued() {
     bed.first_failing(
         "request",
         &format!("request {name} is approved, but no certificate is issued"),
-        "check the controller of signer name cluster.x-k8s.io/kube-apiserver-client-kubelet-null",
+        "check the controller that serves the signer cluster.x-k8s.io/kube-apiserver-client-kubelet-null",
     );
 
     bed.server.approve_and_issue(&name);

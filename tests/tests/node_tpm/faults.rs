@@ -120,7 +120,7 @@ fn a_stored_credential_is_printed_while_the_tpm_hangs() {
     let second = bed.run().succeeded().within(LIMIT);
 
     assert_eq!(second.pair(), first.pair());
-    second.saying("using the old one, which is still valid");
+    second.saying("using the old credential, which is still valid");
 }
 
 #[test]

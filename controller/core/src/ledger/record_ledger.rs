@@ -417,7 +417,8 @@ impl RecordLedger {
 
     fn new_uid(&self) -> Result<RecordUid, Deferral> {
         let random = (self.entropy)().map(RecordUid::new);
-        random.ok_or_else(|| unavailable(Unavailable::new("no random bytes")))
+        random
+            .ok_or_else(|| unavailable(Unavailable::new("the system did not provide random bytes")))
     }
 }
 

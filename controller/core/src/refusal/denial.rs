@@ -197,7 +197,7 @@ crate::reasons! {
         #[cure("Request the certificate from the signer that the log and the Event name, as the plugin does.")]
         BuiltInSignerNotUsed(String) => "the built-in signer is not used in this cluster; request the signer of the attestation provider",
         /// A request to the serving signer of kube-controller-manager has a longer validity than the
-        /// `KubeletAuthentication` permits. That signer does not shorten it.
+        /// `KubeletAuthentication` permits. That signer does not shorten the validity.
         #[error("spec.expirationSeconds is {}; the maximum is {}", asked.as_secs(), granted.as_secs())]
         #[cure("Lower `spec.expirationSeconds` of the request, or raise `certificate.expirationSeconds` in the \
                  KubeletAuthentication.")]

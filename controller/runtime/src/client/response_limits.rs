@@ -412,8 +412,7 @@ pub(crate) struct BoundedBody<B> {
 
 impl Cuts {
     fn log(&self) {
-        const MESSAGE: &str =
-            "the controller does not read a request with too many labels or other fields";
+        const MESSAGE: &str = "ignoring a request with too many labels or other fields";
         let max = MAX_VALUES_OF_REQUEST;
         let is_first = CUTS_LOGGED
             .take(&mut *self.next.lock(), Instant::now())

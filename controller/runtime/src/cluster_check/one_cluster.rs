@@ -190,7 +190,7 @@ pub(super) fn authentication(state: &ClusterState) -> Finding {
         ),
         None => Finding::fail(
             "the KubeletAuthentication has no condition Ready: no controller has processed it",
-            "check that the controller runs, and its options --namespace and --watch-filter",
+            "check that the controller runs, and that its options --namespace and --watch-filter select this Cluster",
         ),
     }
 }

@@ -29,7 +29,8 @@ pub(super) const REMOVED: &[(&str, &str)] = &[
     ),
     (
         "spec.tpm.pcrPolicy.mode",
-        "remove the field: a policy enforces the values in allowed; without values, it only records",
+        "remove the field: the controller enforces the states in allowed; if allowed is empty, it accepts and logs \
+         every state",
     ),
     (
         "spec.tpm.pcrPolicy.bank",

@@ -295,7 +295,7 @@ fn a_removed_field_is_refused_with_its_replacement() {
             "/spec/tpm/pcrPolicy/mode",
             json!("Record"),
             "spec.tpm.pcrPolicy.mode",
-            "remove the field: a policy enforces the values in allowed",
+            "remove the field: the controller enforces the states in allowed",
         ),
         (
             "/spec/tpm/pcrPolicy/bank",
