@@ -79,8 +79,8 @@ fn unusable(path: &Path, facts: &Path, error: Errno) -> Failure {
     let (what, remedy) = match error {
         Errno::NOENT => (
             format!("Linux found no TPM in this machine: {place} does not exist"),
-            "enable the TPM 2.0 in the firmware (fTPM, PTT), give the virtual machine one (on EC2 an \
-             image with --tpm-support v2.0 and UEFI boot), or load its driver (tpm_crb, tpm_tis); if the \
+            "enable the TPM 2.0 in the firmware (fTPM, PTT), add a TPM 2.0 to the virtual machine (on EC2, use an \
+             image with --tpm-support v2.0 and UEFI boot), or load the TPM driver (tpm_crb, tpm_tis); if the \
              TPM is enabled, it failed to start: check the kernel's messages (dmesg | grep -i tpm)",
         ),
         Errno::ACCESS | Errno::PERM => (

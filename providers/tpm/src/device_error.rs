@@ -51,7 +51,7 @@ pub(crate) fn failure(tpm: &str, error: &DeviceError) -> Failure {
         ),
         DeviceError::NoBank => (
             "does not have a SHA-256 or SHA-384 bank with all PCRs in tpm.pcrs",
-            "select SHA-256 in the firmware's TPM settings, or request it and reboot: `echo 23 2 > \
+            "select SHA-256 in the firmware's TPM settings, or request the SHA-256 bank and reboot: `echo 23 2 > \
              /sys/class/tpm/tpm0/ppi/request` (if ppi/version is 1.3; the firmware can require a confirmation at \
              the console); a TPM with only SHA-1 cannot attest",
         ),
@@ -93,7 +93,7 @@ fn explain(code: u32) -> (&'static str, &'static str) {
         OF_TCTI => (
             "cannot be reached",
             "check that the TPM exists, that no other program uses it, and that \
-             libtss2-tcti-device0 is installed; for swtpm, that it listens at tpm.tcti and \
+             libtss2-tcti-device0 is installed; for swtpm, check that swtpm listens at tpm.tcti, and that \
              libtss2-tcti-swtpm0 is installed",
         ),
         _ => ("failed in libtss2", UNKNOWN),

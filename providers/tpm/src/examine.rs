@@ -136,7 +136,7 @@ fn measured(firmware: &Registers) -> Finding {
     Finding::warn(&Failure::new(
         Code::EvidenceUnavailable,
         format!(
-            "the firmware has not measured the boot into PCRs {} ({bank}): any operating system can extend them",
+            "the firmware has not measured the boot into PCRs {} ({bank}): any operating system can extend these PCRs",
             numbers.join(", ")
         ),
         "select SHA-256 for measurements in the firmware's settings, or update the firmware; until then, do \

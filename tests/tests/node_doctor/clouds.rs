@@ -363,7 +363,7 @@ fn an_unmeasured_boot_is_a_warning() {
     let tpm = machine.tpm();
     // The firmware's separator.
     let separator: [u8; 32] = Sha256::digest([0; 4]).into();
-    let all = "PCRs 0, 1, 2, 3, 4, 5, 6, 7 (SHA-256): any operating system can extend them";
+    let all = "PCRs 0, 1, 2, 3, 4, 5, 6, 7 (SHA-256): any operating system can extend these PCRs";
 
     bed.doctor().says("boot-measurements", "warn", all);
     for number in 0..=7 {

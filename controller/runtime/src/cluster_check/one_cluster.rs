@@ -220,7 +220,7 @@ async fn machines(
     } else {
         Finding::warn(
             format!("node identities without a Machine: {}", some(&without)),
-            "the controller retires them after 10 minutes; if it does not, read its log",
+            "the controller retires these node identities after 10 minutes; if it does not, read the controller's log",
         )
     }
 }

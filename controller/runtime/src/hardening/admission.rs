@@ -162,7 +162,7 @@ fn validations() -> Vec<(String, &'static str, String)> {
             "a request with a bootstrap token must have a name from kubelet-authenticator",
             format!(
                 "'bootstrap tokens can create only requests with names from kubelet-authenticator \
-                 ({CSR_NAME_PREFIX}...): nodes of this cluster join through it'"
+                 ({CSR_NAME_PREFIX}...): nodes of this cluster join through kubelet-authenticator'"
             ),
         ),
         (
