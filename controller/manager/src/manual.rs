@@ -38,7 +38,7 @@ const FILES: [(&str, &str); 2] = [
 const ENVIRONMENT: [(&str, &str); 5] = [
     (
         "KUBECONFIG",
-        "Kubeconfig files for each command except run, as for kubectl. --kubeconfig overrides them.",
+        "Kubeconfig files for each command except run, as for kubectl. --kubeconfig overrides these files.",
     ),
     (
         "HTTPS_PROXY, https_proxy",

@@ -265,7 +265,7 @@ fn a_node_that_cannot_be_set_up_is_left_to_kubeadm_with_the_reason() {
     for (file, why) in [
         (
             exec(server.kubeconfig()),
-            "exec plugins are not accepted here",
+            "exec plugins are not accepted in this kubeconfig",
         ),
         (
             server.kubeconfig().without_ca(),

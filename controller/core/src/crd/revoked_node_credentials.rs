@@ -39,7 +39,7 @@ pub struct RevokedNodeCredentialsSpec {
     #[schemars(schema_with = "schema::revoked")]
     pub revoked: BTreeMap<String, RevokedGenerations>,
     /// The lowest valid generation of all node identities, in seconds since 1970. All earlier generations are revoked,
-    /// either by an operator or because the Cluster was created again with its CA. The value can only increase.
+    /// either by an operator or because the Cluster was recreated with the same CA. The value can only increase.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(with = "i64", range(min = 0))]
     pub lowest_valid_generation: u64,

@@ -102,7 +102,8 @@ const MAX_REQUEST_LEN: usize = 64 * 1024;
 /// The exit codes, for the end of `--help`.
 const EXIT_CODES: &str = "Exit codes:
   0   Stopped by a signal.
-  1   The signer cannot use a file, the token or the socket. Standard error contains its name and the cause.
+  1   The signer cannot use a file, the token or the socket. The error on standard error names the file, token or \
+      socket, and the cause.
   2   The arguments are invalid.";
 
 /// Signs node certificates with keys in a PKCS #11 token, for node-attestation-controller.

@@ -75,7 +75,7 @@ pub(in crate::management) enum NotReady {
     )]
     TooManyClusters(NonZeroUsize),
     /// A task of the cluster panicked. The tasks restart.
-    #[error("internal error; restarting")]
+    #[error("internal error; the controller restarts the tasks of the Cluster")]
     Broken,
 }
 
