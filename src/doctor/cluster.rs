@@ -271,9 +271,9 @@ fn judge(
             let what = format!("request {name} was denied ({reason}): {message}");
             fail(what, reasons::remedy(&reason))
         }
-        CsrState::Failed { reason, .. } if reason == CHALLENGE_ISSUED => {
-            Finding::pass(format!("{name} has a challenge; the next run answers it"))
-        }
+        CsrState::Failed { reason, .. } if reason == CHALLENGE_ISSUED => Finding::pass(format!(
+            "request {name} has a challenge, which the next run answers"
+        )),
         CsrState::Failed {
             reason, message, ..
         } => rate(
@@ -281,7 +281,7 @@ fn judge(
             reasons::remedy(&reason),
         ),
         CsrState::Issued { .. } => Finding::pass(format!(
-            "{name} is issued; the next run fetches the certificate"
+            "request {name} has a certificate, which the next run fetches"
         )),
     }
 }

@@ -57,8 +57,8 @@ fn without_manager(place: &str, unmanaged: &Path, facts: &Path) -> (String, &'st
         _ => (
             "the TPM is in the middle of a firmware update (field upgrade mode), is a TPM 1.2, or the \
              kernel is older than 4.12",
-            "check the kernel's messages about the TPM (dmesg | grep -i tpm); finish the firmware update \
-             with its vendor's tool, and switch the machine off and on again",
+            "check the kernel's messages about the TPM (dmesg | grep -i tpm); finish the firmware update with the TPM \
+             vendor's tool, and switch the machine off and on again",
         ),
     };
     let unmanaged = unmanaged.display();

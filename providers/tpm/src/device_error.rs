@@ -38,8 +38,8 @@ pub(crate) fn failure(tpm: &str, error: &DeviceError) -> Failure {
         DeviceError::FailureMode => ("is in failure mode and rejects every command", REBOOT),
         DeviceError::OtherChallenge => (
             "cannot open the challenge: it was made for another TPM",
-            "compare the endorsement key of this machine with the key that the controller trusts \
-             for its provider ID: a replaced mainboard has a different TPM",
+            "compare the endorsement key of this machine with the key that the controller trusts for this machine's \
+             provider ID: a replaced mainboard has a different TPM",
         ),
         DeviceError::OtherKey => (
             "no longer has the endorsement key of the challenge",
@@ -112,12 +112,12 @@ fn explain_tpm(code: u32) -> (&'static str, &'static str) {
         // _OBJECT_HANDLES
         0x901..=0x906 => (
             "has no free memory: other programs left objects or sessions in it",
-            "use /dev/tpmrm0 (tpm.device), which removes them; otherwise run `tpm2_flushcontext -t`, \
-             `tpm2_flushcontext -l` and `tpm2_flushcontext -s`, or reboot",
+            "use /dev/tpmrm0 (tpm.device), which removes these objects and sessions; otherwise run `tpm2_flushcontext \
+             -t`, `tpm2_flushcontext -l` and `tpm2_flushcontext -s`, or reboot",
         ),
         0x921 => (
             "is locked out after too many wrong passwords",
-            "wait for its recovery time, or run `tpm2_dictionarylockout --clear-lockout`",
+            "wait for the TPM's recovery time, or run `tpm2_dictionarylockout --clear-lockout`",
         ),
         0x908 | 0x90a | 0x920 | 0x922 => BUSY,
         code if code & FORMAT_ONE != 0 => explain_format_one(code & FORMAT_ONE_ERROR),
