@@ -96,8 +96,8 @@ struct Parameters {
         default_values = ["aws", "tpm"]
     )]
     attestors: Vec<String>,
-    /// The controller, as user:NAME or group:NAME. Only this subject creates NodeIdentities. Repeat the option for each
-    /// part of a split fleet
+    /// The controller, as user:NAME or group:NAME. Only this subject can create NodeIdentities. Repeat the option for
+    /// each part of a split fleet
     #[arg(
         long = "controller",
         value_name = "SUBJECT",

@@ -19,7 +19,7 @@ reasons! {
         EndorsementKeyNotOfTemplate => "the endorsement key does not match an accepted template",
         /// The RSA key has a weakness that makes the keys of many TPMs easy to factor (ROCA, CVE-2017-15361).
         #[error("the {0} can be factored (ROCA)")]
-        #[cure("Update the firmware of the TPM, and list its new endorsement key.")]
+        #[cure("Update the firmware of the TPM, and add the new endorsement key to `allowList` or to a ConfigMap.")]
         TpmKeyWeak(&'static str) => "a key of this TPM is weak (ROCA); update the firmware of the TPM",
         /// The public area of the attestation key is not a single `TPMT_PUBLIC`, or does not contain a valid key.
         #[error("the attestation key's public area is malformed: {0}")]
@@ -58,12 +58,12 @@ reasons! {
         } => "the endorsement key does not match the key registered for this machine",
         /// `requireCA` requires a vendor certificate for the endorsement key, but the request has none.
         #[error("the endorsement key has no certificate")]
-        #[cure("Store a certificate in the TPM, or list the key and remove `requireCA`.")]
+        #[cure("Store a certificate in the TPM, or add the key to `allowList` and remove `requireCA`.")]
         EndorsementCertificateMissing => "a certificate for the endorsement key is required",
         /// The endorsement key certificate, or a certificate in its chain, is not a single certificate in DER. Only
         /// padding can follow the endorsement key certificate.
         #[error("the endorsement key certificate is malformed: {0}")]
-        #[cure("List the key and remove `requireCA`, or set another `tpm.endorsementKey` on the node.")]
+        #[cure("Add the key to `allowList` and remove `requireCA`, or set another `tpm.endorsementKey` on the node.")]
         EndorsementCertificateMalformed(&'static str) => "the endorsement key certificate is malformed",
         /// The certificate belongs to another key.
         #[error("the certificate does not match the endorsement key")]
@@ -75,8 +75,8 @@ reasons! {
         EndorsementCertificateUnfit(String) => "the certificate is not valid for an endorsement key",
         /// The certificate has expired, or is not valid yet.
         #[error("the endorsement key certificate {0}")]
-        #[cure("Check the controller's clock. If the clock is correct, list the key and remove `requireCA`. The log \
-                shows the date.")]
+        #[cure("Check the controller's clock. If the clock is correct, add the key to `allowList` and remove \
+                 `requireCA`. The log shows the date.")]
         EndorsementCertificateNotValid(String) => "the endorsement key certificate has expired or is not valid yet",
         /// A certificate in the chain between the endorsement key certificate and `requireCA` is not acceptable as a
         /// CA.

@@ -64,7 +64,7 @@ use crate::lifetimes::{ATTESTED_SECONDS, INSECURE_SECONDS, MAX_SECONDS};
         name = "Nodes",
         type_ = "integer",
         json_path = ".status.identities.live",
-        description = "The number of nodes that hold their names"
+        description = "The number of live node identities"
     ),
     printcolumn(
         name = "Earliest Expiry",

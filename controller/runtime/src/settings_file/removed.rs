@@ -25,7 +25,7 @@ pub(super) const REMOVED: &[(&str, &str)] = &[
     ),
     (
         "spec.staleNodes",
-        "remove the field: the controller deletes the Node of the previous holder of a name",
+        "remove the field: the controller always deletes the Node of the previous holder of a name",
     ),
     (
         "spec.tpm.pcrPolicy.mode",
@@ -34,7 +34,7 @@ pub(super) const REMOVED: &[(&str, &str)] = &[
     ),
     (
         "spec.tpm.pcrPolicy.bank",
-        "remove the field: the length of the values in allowed determines the bank",
+        "remove the field: only the SHA-256 bank is supported",
     ),
 ];
 

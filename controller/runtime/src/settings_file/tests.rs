@@ -289,7 +289,7 @@ fn a_removed_field_is_refused_with_its_replacement() {
             "/spec/staleNodes",
             json!("Delete"),
             "spec.staleNodes",
-            "remove the field: the controller deletes the Node",
+            "remove the field: the controller always deletes the Node",
         ),
         (
             "/spec/tpm/pcrPolicy/mode",
@@ -301,7 +301,7 @@ fn a_removed_field_is_refused_with_its_replacement() {
             "/spec/tpm/pcrPolicy/bank",
             json!("sha256"),
             "spec.tpm.pcrPolicy.bank",
-            "remove the field: the length of the values in allowed",
+            "remove the field: only the SHA-256 bank is supported",
         ),
     ];
     assert_eq!(cases.len(), removed::REMOVED.len());
