@@ -49,7 +49,7 @@ crate::reasons! {
             other: String,
         } => "another machine has the same node name",
         /// The controller cannot read the machines of the cluster.
-        #[error("the inventory is unavailable")]
+        #[error("cannot read the machines of the cluster")]
         #[cure("Restore the management API server, or unpause the Cluster. If a permission is missing, the condition \
                  `Ready` names it.")]
         InventoryUnavailable(#[source] Unavailable) => "the machine could not be looked up",
@@ -66,7 +66,7 @@ crate::reasons! {
         InstanceNotVisible(String) => "EC2 does not report the instance yet",
         /// The controller cannot read or write the node identities, has received no update for one minute, or found an
         /// invalid node identity.
-        #[error("the node identities are unavailable")]
+        #[error("cannot read or write the node identities")]
         #[cure("Restore the management API server, or unpause the Cluster. If a permission is missing, the condition \
                  `Ready` names it.")]
         LedgerUnavailable(#[source] Unavailable) => "the node name could not be claimed",
