@@ -14,8 +14,8 @@ use super::system_time;
 /// The machine that holds a node name in a Cluster. The controller creates this object when a machine first claims the
 /// name.
 ///
-/// Its name is `<cluster>.<node name>`. A name that is too long or ambiguous is truncated, and contains a digest.
-/// Therefore exactly one object exists for each Cluster and node name.
+/// The name of the object is `<cluster>.<node name>`. A name that is too long or ambiguous is truncated, and contains a
+/// digest. Therefore exactly one object exists for each Cluster and node name.
 // Missing values in the spec are serialized as null, so a merge patch of a node identity clears the values of the
 // previous holder. An API server drops a null before it validates the object.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -147,8 +147,8 @@ pub struct NodeIdentitySpec {
         extend("x-kubernetes-validations" = [immutable()])
     )]
     pub node_name: String,
-    /// 16 random bytes in hexadecimal digits. They do not change when the Cluster is moved. Every certificate contains
-    /// them and the generation.
+    /// 16 random bytes in hexadecimal digits. This value does not change when the Cluster is moved. Every certificate
+    /// contains this value and the generation.
     #[schemars(
         length(max = 32),
         regex(pattern = "^[0-9a-f]{32}$"),
@@ -187,7 +187,7 @@ pub struct NodeIdentitySpec {
     pub generation: u64,
     /// The request that opened this generation.
     pub opened: Opened,
-    /// The latest expiry of the certificate that opened this generation.
+    /// The latest possible expiry of the certificate that opened this generation.
     #[schemars(schema_with = "schema::time")]
     pub not_after: Time,
     /// The expiry time of the last certificate from an earlier generation.
