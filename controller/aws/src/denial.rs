@@ -154,11 +154,12 @@ reasons! {
                  `rootVolumeCheck: false`.")]
         InstanceIncomplete(String, &'static str) => "the instance lacks its first network interface or its root volume",
         /// The root volume and the first network interface were attached at different times: one of them comes from
-        /// another instance. Checked only at the first join.
+        /// another instance. The controller checks this only at the first join.
         #[error("the root volume and the first network interface of {0} were attached {1} s apart")]
         #[cure("Replace the instance, or set `rootVolumeCheck: false`.")]
         RootVolumeMoved(String, u64) => "the root volume or the first network interface was moved from another instance",
-        /// A tag assigns the instance to another cluster, no tag assigns it to this one, or a required tag is missing.
+        /// A tag assigns the instance to another cluster, no tag assigns the instance to this cluster, or a required
+        /// tag is missing.
         #[error("instance {instance} does not have tag {tag} with the required value")]
         #[cure("Add the ownership tag of the cluster, or the tags in `requiredTags`, to the instance.")]
         TagMismatch {
