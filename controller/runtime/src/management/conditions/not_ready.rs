@@ -69,8 +69,8 @@ pub(in crate::management) enum NotReady {
     )]
     CaKeyNotFound(String),
     #[error(
-        "the namespace has more than {0} KubeletAuthentications, and only the {0} oldest are served. Delete the \
-         KubeletAuthentications of Clusters that no longer exist, or ask the operator to raise \
+        "the namespace has more than {0} KubeletAuthentications, and the controller serves only the {0} oldest. \
+         Delete the KubeletAuthentications of Clusters that no longer exist, or ask the operator to raise \
          --max-clusters-per-namespace"
     )]
     TooManyClusters(NonZeroUsize),
