@@ -313,7 +313,7 @@ impl Authenticator<'_> {
             self.log.step(error.failure.what());
         } else {
             self.log.warn_of(
-                "cannot renew the credential; using the old one, which is still valid",
+                "cannot renew the credential; using the old credential, which is still valid",
                 &error.failure,
             );
         }

@@ -125,7 +125,7 @@ impl<'a> ExecInfo<'a> {
         let text = value.to_str().ok_or_else(|| invalid(" is not UTF-8"))?;
         if text.trim().is_empty() {
             return Err(invalid(
-                " is empty; client-go sets it; to run the plugin manually, unset it",
+                " is empty; client-go sets this variable; to run the plugin manually, unset the variable",
             ));
         }
         let info: WireInfo<'a> =

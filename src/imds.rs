@@ -160,7 +160,7 @@ fn token(body: &[u8], endpoint: &str) -> Result<Secret<String>, ImdsError> {
         .filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()))
         .map(|text| Secret::new(text.to_owned()))
         .ok_or_else(|| {
-            let what = "does not return a token of the instance metadata service";
+            let what = "did not return a valid IMDSv2 token";
             ImdsError::invalid(format!("the service at {endpoint} {what}"))
         })
 }

@@ -73,7 +73,7 @@ impl Document {
         }
         if u64::try_from(bytes.len()).is_ok_and(|length| length > MAX_INPUT_LEN) {
             let why = format!("it is longer than {MAX_INPUT_LEN} bytes");
-            return fail(why, "split it into parts");
+            return fail(why, "split the input into parts");
         }
         match str::from_utf8(&bytes) {
             Ok(text) => Ok(Self {

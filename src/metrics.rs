@@ -116,7 +116,7 @@ impl NodeState {
         );
         add(
             "certificate_renewal_timestamp_seconds",
-            "The time after which the certificate is renewed; its expiry if it cannot be renewed.",
+            "The time after which the certificate is renewed, or the expiry of a certificate that cannot be renewed.",
             self.certificate.map(|(.., renewal)| renewal),
         );
         add(

@@ -109,7 +109,7 @@ impl NameSources<'_> {
             ),
         };
         let remedy = format!(
-            "{kept}; or, to enroll it as {asked}, write a kubeconfig with a bootstrap token to \
+            "{kept}; or, to enroll the node as {asked}, write a kubeconfig with a bootstrap token to \
              {bootstrap}, and {anew}"
         );
         Failure::new(Code::NodeName, format!("{what}, but {bound}"), remedy)

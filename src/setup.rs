@@ -151,8 +151,8 @@ impl Setup {
             Current::Own if !adopts => {
                 let program = self.program.display();
                 return self.leave(&format!(
-                    "the kubelet has a separate credential in {kubeconfig}; to replace it, run: {program} \
-                     setup --from {kubeconfig}"
+                    "{kubeconfig} contains a credential instead of the plugin; to replace the credential, run: \
+                     {program} setup --from {kubeconfig}"
                 ));
             }
             Current::Missing

@@ -26,7 +26,8 @@ pub(super) fn unsupported(
     Failure::new(
         Code::Version,
         format!(
-            "the controller does not support evidence version {ours}, but supports: {}; its message: {message}",
+            "the controller does not support evidence version {ours}, but supports: {}; the controller's message: \
+             {message}",
             EvidenceVersion::list(supported)
         ),
         "install releases of the plugin and the controller that support a common evidence version",

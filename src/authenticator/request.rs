@@ -308,7 +308,8 @@ impl Negotiation<'_> {
 }
 
 fn new_key() -> Result<PrivateKey, Failure> {
-    PrivateKey::generate().map_err(|error| Failure::of(Code::Internal, &error, "run it again"))
+    PrivateKey::generate()
+        .map_err(|error| Failure::of(Code::Internal, &error, "run the command again"))
 }
 
 /// The SHA-256 digest of CA certificates in PEM, in hexadecimal.

@@ -58,7 +58,7 @@ impl Step {
             Self::Started => "started",
             Self::Locked => "the lock is held",
             Self::Loaded => "the store is read",
-            Self::Named => "node and machine are named",
+            Self::Named => "the node name and the machine are known",
             Self::OriginSaved => "the origin is saved",
             Self::KeySaved => "the key is saved",
             Self::Attested => "the evidence is ready",

@@ -133,7 +133,7 @@ pub(super) enum Command {
         #[arg(long, short)]
         yes: bool,
     },
-    /// Configure the kubelet to use this plugin, and enroll the node. For `ExecStartPre=` of its unit.
+    /// Configure the kubelet to use this plugin, and enroll the node. For `ExecStartPre=` of the kubelet's unit.
     ///
     /// Uses the bootstrap credential of `kubeadm join`, and takes effect when the kubelet starts.
     /// Does not change anything if no bootstrap credential exists.
@@ -287,8 +287,8 @@ pub(super) struct KubeadmConfigOptions {
 /// The cloud-init templates that derive the names of a machine and its node from instance metadata.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Templates {
-    /// cloud-init template for the provider ID of a machine: `{{ ds.meta_data.provider_id }}`. Required
-    /// if the plugin cannot determine it. The kubelet writes the provider ID to the Node.
+    /// cloud-init template for the provider ID of a machine: `{{ ds.meta_data.provider_id }}`. Required if the plugin
+    /// cannot determine the provider ID. The kubelet writes the provider ID to the Node.
     #[arg(long, value_name = "TEMPLATE", value_parser = NonEmptyStringValueParser::new())]
     pub(super) provider_id_template: Option<String>,
     /// cloud-init template for the node name: `{{ ds.meta_data.local_hostname }}` (default: the private

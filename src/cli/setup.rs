@@ -64,6 +64,10 @@ pub(super) fn plain(flag: &str, path: &Path) -> Result<(), Failure> {
 fn this_program() -> Result<PathBuf, Failure> {
     process::path().map_err(|error| {
         let what = format!("cannot determine the path of this program: {error}");
-        Failure::new(Code::Internal, what, "run it with its absolute path")
+        Failure::new(
+            Code::Internal,
+            what,
+            "run this program with its absolute path",
+        )
     })
 }

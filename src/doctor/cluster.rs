@@ -114,7 +114,10 @@ impl Doctor {
             let what = "the cluster's CA certificates have changed since the node enrolled";
             let cure = match self.authenticator.attester.renewal() {
                 Renewal::Attested => "no action is needed: the next run renews the certificate",
-                Renewal::Impossible => "no action is needed: the kubelet's next run stores them",
+                Renewal::Impossible => {
+                    "no action is needed: when the kubelet runs the plugin again, the plugin \
+                    stores the new CA certificates"
+                }
             };
             return Ok(warn(what, cure));
         }
@@ -148,7 +151,9 @@ impl Doctor {
         match accepted {
             Ok(_) => {
                 private(path)?;
-                Ok(Finding::pass(format!("its credential is accepted{ends}")))
+                Ok(Finding::pass(format!(
+                    "the API server accepts its credential{ends}"
+                )))
             }
             Err(error) if error.is_about_the_requester() => {
                 Err(wrong(bootstrap_refused(error, path)))
@@ -246,7 +251,8 @@ fn judge(
         CsrState::Pending if read.is_approved => rate(
             format!("request {name} is approved, but no certificate is issued"),
             format!(
-                "check the controller of signer name {}: node-attestation-controller or kube-controller-manager",
+                "check the controller that serves the signer {}: node-attestation-controller or \
+                 kube-controller-manager",
                 read.signer_name
             ),
         ),
@@ -265,9 +271,9 @@ fn judge(
             let what = format!("request {name} was denied ({reason}): {message}");
             fail(what, reasons::remedy(&reason))
         }
-        CsrState::Failed { reason, .. } if reason == CHALLENGE_ISSUED => {
-            Finding::pass(format!("{name} has a challenge; the next run answers it"))
-        }
+        CsrState::Failed { reason, .. } if reason == CHALLENGE_ISSUED => Finding::pass(format!(
+            "request {name} has a challenge, which the next run answers"
+        )),
         CsrState::Failed {
             reason, message, ..
         } => rate(
@@ -275,7 +281,7 @@ fn judge(
             reasons::remedy(&reason),
         ),
         CsrState::Issued { .. } => Finding::pass(format!(
-            "{name} is issued; the next run fetches the certificate"
+            "request {name} has a certificate, which the next run fetches"
         )),
     }
 }

@@ -40,7 +40,7 @@ impl Doctor {
             Finding::fail(&Failure::of(Code::Configuration, &error, cure))
         })?;
         let Some(exec) = user.exec else {
-            let what = format!("{place} contains a separate credential, and does not run a plugin");
+            let what = format!("{place} contains a credential instead of the plugin");
             return Err(fail(
                 what,
                 format!("run: {} setup --from {place}", process::command()),

@@ -147,7 +147,8 @@ impl Doctor {
             let cure = if is_renewed {
                 renew("")
             } else {
-                "it cannot be renewed: keep a bootstrap credential for the time after its expiry"
+                "the certificate cannot be renewed: keep a bootstrap credential for the time after the certificate \
+                 expires"
                     .to_owned()
             };
             return Err(warn(what, cure));

@@ -31,7 +31,7 @@ const CHECK_INSTANCE: &str = "check that this is an EC2 instance, that its metad
                               enabled (HttpEndpoint), and that no firewall blocks root";
 const CHECK_HOPS: &str = "run the plugin on the host and not in a container's network; otherwise \
                           raise the instance's HttpPutResponseHopLimit";
-const CHECK_IF_IT_STAYS: &str = "the next run tries again; if the failure persists, check the \
+const CHECK_IF_IT_STAYS: &str = "the next run retries; if the failure persists, check the \
                                  network path between this machine and the metadata service";
 const CHECK_ENDPOINT: &str = "enable the instance's metadata endpoint (HttpEndpoint), and check \
                               that no proxy is in front of it";

@@ -247,7 +247,7 @@ fn an_invalid_token_response_is_refused_with_the_reason() {
         ),
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
-            "does not return a token",
+            "did not return a valid IMDSv2 token",
         ),
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n<html>a</b>",
@@ -255,7 +255,7 @@ fn an_invalid_token_response_is_refused_with_the_reason() {
         ),
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\na b",
-            "does not return a token",
+            "did not return a valid IMDSv2 token",
         ),
     ] {
         let service = Service::start(move |_, stream| write(stream, answer));

@@ -98,7 +98,7 @@ pub(super) fn facts(
         "providerID",
         "Provider ID",
         provider_id(certificate),
-        "not in it",
+        "none",
     );
     sheet.text("issuer", "Issuer", name(certificate.issuer()));
     sheet.text("serial", "Serial number", HEXLOWER.encode(&leaf.serial));

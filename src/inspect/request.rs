@@ -128,7 +128,7 @@ pub(super) fn of_bytes(request: &[u8]) -> Result<Sheet, String> {
     let node = node.ok().map(|name| name.to_string());
     sheet.text_or("nodeName", "Node", node, &why.unwrap_or_default());
     let id = csr.claimed_provider_id().map(|id| id.to_string());
-    sheet.text_or("providerID", "Provider ID", id, "not in it");
+    sheet.text_or("providerID", "Provider ID", id, "none");
     let others = csr.extensions().iter().map(|extension| extension.extn_id);
     let others = others.filter(|kind| *kind != oid::PROVIDER_ID);
     let others: Vec<_> = others.map(|kind| kind.to_string()).collect();

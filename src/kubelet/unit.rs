@@ -134,7 +134,7 @@ impl<'a> Properties<'a> {
         let program = argv.first().map(Path::new).and_then(Path::file_name);
         if program.is_none_or(|name| name != "kubelet") {
             let what = format!(
-                "cannot determine the kubelet's arguments before it runs: {UNIT} starts {}",
+                "cannot determine the kubelet's arguments before the kubelet runs: {UNIT} starts {}",
                 argv.first().map_or("nothing", String::as_str)
             );
             let cure = "set nodeName and providerID in the settings, or wait for the kubelet";

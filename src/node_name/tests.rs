@@ -118,7 +118,7 @@ fn a_name_that_does_not_match_the_certificate_is_refused() {
             assert_eq!(error.code(), Code::NodeName);
             assert_eq!(error.what(), format!("{source} is asked, but {what}"));
             let remedy = error.remedy();
-            let anew = "; or, to enroll it as asked, write a kubeconfig with a bootstrap token to /b, and ";
+            let anew = "; or, to enroll the node as asked, write a kubeconfig with a bootstrap token to /b, and ";
             assert!(remedy.starts_with(&format!("{kept}{anew}")), "{remedy}");
         };
 

@@ -31,7 +31,7 @@ const TABLE: [Removed; 4] = [
     Removed {
         key: "timeoutSeconds",
         flag: "timeout-seconds",
-        replacement: "a run without a valid credential can take 25 seconds",
+        replacement: "a run without a valid credential has a limit of 25 seconds",
     },
     Removed {
         key: "tpm.deviceProgram",

@@ -35,7 +35,9 @@ fn a_concurrently_changed_request_is_decided_again() {
             csr["metadata"]["annotations"]["example.com/note"],
             "read it"
         );
-        controller.wait_for_line("changed meanwhile", |line| line["csr"] == *name);
+        controller.wait_for_line("the request has changed since it was read", |line| {
+            line["csr"] == *name
+        });
         assert_eq!(bed.server.gets(), 1);
     }
 }

@@ -386,7 +386,7 @@ fn steps_are_printed_with_their_times_only_if_verbose() {
 
     let mut steps = steps.iter();
     for step in [
-        "node and machine are named, after ",
+        "the node name and the machine are known, after ",
         "the evidence is ready, after ",
         "creating request kubelet-authenticator-",
         "the API server has the request, after ",

@@ -24,7 +24,7 @@ const REMOVED: [(&str, &str, &str); 4] = [
     (
         "timeoutSeconds",
         "30",
-        "a run without a valid credential can take 25 seconds",
+        "a run without a valid credential has a limit of 25 seconds",
     ),
     (
         "tpm.deviceProgram",

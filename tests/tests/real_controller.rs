@@ -428,7 +428,7 @@ fn without_its_permissions_the_controller_prints_a_command_and_ends() {
     assert_eq!(controller.process.wait(PATIENCE).code(), Some(3));
     let lines = controller.lines();
     let mut fields = lines.iter().map(|line| &line["fields"]);
-    let ended = fields.find(|fields| fields["message"] == "cannot run");
+    let ended = fields.find(|fields| fields["message"] == "the controller cannot run");
     let ended = ended.unwrap();
     let error = ended["error"].as_str().unwrap();
     let missing = format!("permissions are missing: get {IDENTITIES} in namespace kube-system, ");

@@ -48,7 +48,7 @@ pub const ATTACKS: [Attack; 7] = [
     },
     Attack {
         token: LEAKED,
-        what: "that name, with worker-2's provider ID",
+        what: "the same name, with worker-2's provider ID",
         stock: "issued",
         expected: Expected::Denied("NodeNameMismatch"),
         kind: Kind::Wish(|signer| Wish {
@@ -58,7 +58,7 @@ pub const ATTACKS: [Attack; 7] = [
     },
     Attack {
         token: LEAKED,
-        what: "an address smuggled in as a SAN",
+        what: "an IP address as a subject alternative name",
         stock: "undecided",
         expected: Expected::Denied("SubjectAltNameRequested"),
         kind: Kind::Wish(|signer| Wish {
@@ -85,7 +85,7 @@ pub const ATTACKS: [Attack; 7] = [
     },
     Attack {
         token: JOINED,
-        what: "worker-1's name, with its own token and another key",
+        what: "worker-1's name and token, with another key",
         stock: "issued",
         expected: Expected::Waits("IdentityLive"),
         kind: Kind::Wish(|signer| Wish::node(JOINED, signer)),

@@ -255,7 +255,7 @@ impl Story<'_> {
         ]);
 
         println!(
-            "\n== stranger: names the identity of by-role, which does not permit its namespace =="
+            "\n== stranger: refers to the identity of by-role, which does not permit the namespace of stranger =="
         );
         self.name(STRANGER, "AWSClusterRoleIdentity", "by-role");
     }

@@ -125,14 +125,19 @@ pub fn join(
     plugin: &Plugin,
 ) -> (bool, String) {
     println!("\n== {machine} joins ==");
-    println!("  kubelet     runs {}, as client-go does", plugin.name());
+    println!(
+        "  demo        runs {}, as client-go in a kubelet does",
+        plugin.name()
+    );
     let mut run = plugin.start();
     let Some(csr) = cluster.wait_for_request_of(machine, signer, || run.goes_on()) else {
         return (told(&run.finish()), String::new());
     };
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     let name = text(&csr["metadata"]["name"]);
-    println!("  plugin      has no credential: a new key, and a request, saved, then sent");
+    println!(
+        "  plugin      has no credential: creates a key and a request, saves both, and sends the request"
+    );
     println!("  API server  has {name}");
     println!(
         "              by {} for {}",
@@ -183,7 +188,7 @@ pub fn killed_in_the_middle(
     let name = csr["metadata"]["name"].as_str().unwrap_or_default();
     run.kill();
     println!("  plugin      sent {name}");
-    println!("              and got kill -9");
+    println!("              and was killed (kill -9)");
     controller.resume();
     let run = plugin.run();
     let user = csr["spec"]["username"].clone();

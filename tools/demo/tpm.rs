@@ -222,7 +222,10 @@ fn tell(world: &World, controller: &Controller) -> bool {
 fn join(world: &World, controller: &Controller, machine: &str) -> bool {
     println!("\n== {machine} joins: two requests with one key, one challenge ==");
     let plugin = world.plugin(machine);
-    println!("  kubelet     runs {}, as client-go does", plugin.name());
+    println!(
+        "  demo        runs {}, as client-go in a kubelet does",
+        plugin.name()
+    );
     let run = plugin.run();
     let Requests {
         enrolments,
@@ -233,13 +236,15 @@ fn join(world: &World, controller: &Controller, machine: &str) -> bool {
         println!("  plugin      sent {enrolments:?} and {responses:?}");
         return false;
     };
-    println!("  plugin      has no credential: a new key, and a request that names the TPM's keys");
+    println!(
+        "  plugin      has no credential: creates a key, and a request with the TPM's public keys"
+    );
     println!("  API server  has {enrolment}");
     let challenged = decided(controller, enrolment);
     println!(
-        "  TPM         opens the challenge, which no other TPM could, and quotes its registers"
+        "  TPM         opens the challenge, which no other TPM can open, and quotes its registers;"
     );
-    println!("              over what was in it and over the request");
+    println!("              the quote covers the secret from the challenge, and the request");
     println!("  API server  has {response}");
     println!("              with the same key, and the quote");
     let issued = decided(controller, response);

@@ -182,7 +182,8 @@ impl TpmEvidence {
         let certificate = raw.ek_cert.as_deref();
         let chain = raw.ek_chain.as_deref();
         let is_v1 = header.version == EvidenceVersion::V1;
-        let fields = InvalidField::new("the fields do not match the phase and the version");
+        let fields =
+            InvalidField::new("the fields do not match the phase and the version of the evidence");
         if chain.is_some() && (is_v1 || certificate.is_none()) {
             return Err(fields.into());
         }

@@ -89,7 +89,7 @@ pub enum Refused {
     #[error("a file is not accepted; embed its content")]
     File,
     /// The user's credential comes from an exec plugin.
-    #[error("exec plugins are not accepted here")]
+    #[error("exec plugins are not accepted in this kubeconfig")]
     Exec,
     /// The user's credential comes from a legacy plugin (`auth-provider`).
     #[error("auth-provider plugins are not supported")]
@@ -107,7 +107,7 @@ pub enum Refused {
     #[error("a client certificate is also set")]
     TwoCredentials,
     /// Either the client certificate or its key is missing.
-    #[error("it is missing, but the other half of the key pair is set")]
+    #[error("it is missing; client-certificate and client-key must both be set")]
     Half,
     /// The token contains characters that are not valid in a header.
     #[error("invalid token (want printable ASCII without spaces)")]

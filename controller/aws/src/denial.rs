@@ -143,21 +143,23 @@ reasons! {
         #[error("the {1} of {0} in EC2 does not match the identity document or the provider ID")]
         #[cure("Compare the Machine's `spec.providerID` with the instance in EC2. If the ID is correct, treat the \
                 request as an attack.")]
-        InstanceContradictsDocument(String, &'static str) => "EC2's data and the identity document differ",
+        InstanceContradictsDocument(String, &'static str) => "the data from EC2 does not match the identity document",
         /// The document was created before the last launch of the instance.
         #[error("the identity document of {0} is from an earlier launch")]
         #[cure("Run `renew` on the node: the plugin then reads the current document.")]
         DocumentOfEarlierLaunch(String) => "the identity document is from an earlier launch of the instance",
         /// The instance has no network interface 0, or its root volume is not the expected volume.
         #[error("instance {0} has no {1}")]
-        #[cure("Replace the instance. `rootVolumeCheck: false` skips the comparison of root volume and interface.")]
+        #[cure("Replace the instance. To skip the comparison of the root volume and the interface, set \
+                 `rootVolumeCheck: false`.")]
         InstanceIncomplete(String, &'static str) => "the instance lacks its first network interface or its root volume",
         /// The root volume and the first network interface were attached at different times: one of them comes from
-        /// another instance. Checked only at the first join.
+        /// another instance. The controller checks this only at the first join.
         #[error("the root volume and the first network interface of {0} were attached {1} s apart")]
         #[cure("Replace the instance, or set `rootVolumeCheck: false`.")]
         RootVolumeMoved(String, u64) => "the root volume or the first network interface was moved from another instance",
-        /// A tag assigns the instance to another cluster, no tag assigns it to this one, or a required tag is missing.
+        /// A tag assigns the instance to another cluster, no tag assigns the instance to this cluster, or a required
+        /// tag is missing.
         #[error("instance {instance} does not have tag {tag} with the required value")]
         #[cure("Add the ownership tag of the cluster, or the tags in `requiredTags`, to the instance.")]
         TagMismatch {

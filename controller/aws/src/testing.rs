@@ -237,7 +237,9 @@ impl Describe for FakeEc2 {
         // The credentials are read in the same way as in the SDK before it signs.
         let provider = credentials.config.credentials_provider().unwrap();
         if provider.provide_credentials().await.is_err() {
-            return Err(OutageKind::Credentials("none could be found".to_owned()));
+            return Err(OutageKind::Credentials(
+                "no credentials were found".to_owned(),
+            ));
         }
         match fares {
             Fares::Well => Ok(page),

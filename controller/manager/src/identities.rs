@@ -38,13 +38,13 @@ enum Act {
     },
     /// Show one node identity
     Show(Whose),
-    /// Allow another key or machine to claim a node name: its next valid claim opens a new generation
+    /// Allow another key or machine to claim a node name: the next valid claim for the name opens a new generation
     Reset(Reset),
-    /// Revoke the certificates of a node: the workload cluster refuses its writes, and the machine does not get a
-    /// certificate until `reset --revoked`
+    /// Revoke the certificates of a node: the workload cluster refuses the node's writes, and the machine does not get
+    /// a certificate until `reset --revoked`
     Revoke(Revoke),
-    /// Reset the node identities whose nodes presented certificates of later generations with evidence, and create lost
-    /// node identities of nodes without evidence. Use this command after you restore a backup of the management
+    /// Reset the node identities whose nodes presented certificates of later generations with evidence, and recreate
+    /// lost node identities of nodes without evidence. Use this command after you restore a backup of the management
     /// cluster, and repeat it until all nodes have renewed
     Restored {
         /// The Cluster
@@ -379,15 +379,16 @@ fn said_of_revocation(identity: &NodeIdentity, namespace: &str, is_listed: bool)
 
 fn said_of_restored(restored: &Restored, is_rehearsal: bool) -> String {
     let text = format!(
-        "{} {} node identities: {}. {} {} lost node identities: {}. {} live node identities are unchanged: their nodes \
-         renew, or have not presented a certificate of a later generation yet. They present it at their next renewal.",
+        "{} {} node identities: {}. {} {} lost node identities: {}. {} live node identities are unchanged: their \
+         nodes can renew, or have not presented a certificate of a later generation yet. A node presents such a \
+         certificate at its next renewal.",
         if is_rehearsal { "Would reset" } else { "Reset" },
         restored.reset.len(),
         names_of(&restored.reset),
         if is_rehearsal {
-            "Would create"
+            "Would recreate"
         } else {
-            "Created"
+            "Recreated"
         },
         restored.recreated.len(),
         names_of(&restored.recreated),

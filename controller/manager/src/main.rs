@@ -252,7 +252,7 @@ fn main() -> anyhow::Result<ExitCode> {
             let hint = error.downcast_ref::<Hinted>();
             let hint = hint.map(|hinted| hinted.hint.as_str());
             let error = error_chain(&*error);
-            tracing::error!(error, hint, "cannot run");
+            tracing::error!(error, hint, "the controller cannot run");
             Ok(ExitCode::from(CONFIGURATION))
         }
     }

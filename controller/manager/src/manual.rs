@@ -38,7 +38,7 @@ const FILES: [(&str, &str); 2] = [
 const ENVIRONMENT: [(&str, &str); 5] = [
     (
         "KUBECONFIG",
-        "Kubeconfig files for each command except run, as for kubectl. --kubeconfig overrides them.",
+        "Kubeconfig files for each command except run, as for kubectl. --kubeconfig overrides these files.",
     ),
     (
         "HTTPS_PROXY, https_proxy",
@@ -47,11 +47,11 @@ const ENVIRONMENT: [(&str, &str); 5] = [
     ),
     (
         "NO_PROXY, no_proxy",
-        "Hosts that are called without the proxy.",
+        "Hosts that the program calls without the proxy.",
     ),
     (
         "AWS_USE_FIPS_ENDPOINT",
-        "If set to true, EC2 and AssumeRole are called at their FIPS endpoints.",
+        "If set to true, the controller calls EC2 and AssumeRole at their FIPS endpoints.",
     ),
     (
         "AWS_*",

@@ -25,7 +25,8 @@ pub(crate) struct QueryOptions {
     /// Context in the kubeconfig, instead of the current context
     #[arg(long, value_name = "NAME", global = true)]
     context: Option<String>,
-    /// Namespace of the Cluster, instead of the namespace in the context. Without it, lists contain all namespaces
+    /// Namespace of the Cluster, instead of the namespace in the context. Without this option, lists contain the
+    /// objects in all namespaces
     #[arg(short, long, value_name = "NAME", global = true)]
     pub(crate) namespace: Option<String>,
     /// Output format

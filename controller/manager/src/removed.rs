@@ -50,7 +50,8 @@ pub(crate) const REMOVED: &[(&[&str], &str, Instead)] = &[
     (&["run"], "--service-range", Inventory("serviceRanges: [10.96.0.0/12]")),
     (&["run"], "--serving", Hint("remove the option: requests for serving certificates are always answered")),
     (&["run", "explain"], "--serving-address-range", Settings("servingAddressRanges: [10.20.0.0/16]")),
-    (&["run"], "--shards", Hint("run a Deployment for each --namespace or --watch-filter; each has its own Lease")),
+    (&["run"], "--shards", Hint("run a Deployment for each --namespace or --watch-filter; each Deployment has its own \
+        Lease")),
     (&["run"], "--tpm-settings", Settings("tpm:  # the fields from the --tpm-settings file")),
     (&["clusters"], "--without", Hint("use --unmanaged")),
 ];

@@ -50,7 +50,7 @@ enum File {
     /// Print the definition of NodeIdentity, and the controller's permissions for NodeIdentities in a workload cluster,
     /// for `run --workload-kubeconfig`
     WorkloadIdentities {
-        /// The user in the kubeconfig, as user:NAME or group:NAME
+        /// The controller in the workload cluster, as user:NAME or group:NAME
         #[arg(long, value_name = "SUBJECT", value_parser = subject, default_value = USER)]
         controller: String,
     },
@@ -88,7 +88,7 @@ struct RolesParameters {
 #[derive(Debug, Args)]
 #[expect(clippy::doc_markdown, reason = "the comments are the help")]
 struct Parameters {
-    /// An attestation provider that tenants can authorize. Repeat the option for each
+    /// An attestation provider that tenants can authorize. Repeat the option for each provider
     #[arg(
         long = "attestor",
         value_name = "PROVIDER",
@@ -96,8 +96,8 @@ struct Parameters {
         default_values = ["aws", "tpm"]
     )]
     attestors: Vec<String>,
-    /// The controller, as user:NAME or group:NAME. Only this subject creates NodeIdentities. Repeat the option for each
-    /// part of a split fleet
+    /// The controller, as user:NAME or group:NAME. Only this subject can create NodeIdentities. Repeat the option for
+    /// each part of a split fleet
     #[arg(
         long = "controller",
         value_name = "SUBJECT",
@@ -105,10 +105,11 @@ struct Parameters {
         default_value = CONTROLLER
     )]
     controllers: Vec<String>,
-    /// A subject that revokes and resets node identities. Repeat the option for each
+    /// A subject that revokes and resets node identities. Repeat the option for each subject
     #[arg(long = "responder", value_name = "SUBJECT", value_parser = subject)]
     responders: Vec<String>,
-    /// A subject to which no policy applies, such as the user of clusterctl move. Repeat the option for each
+    /// A subject to which the policies do not apply, such as the user of clusterctl move. Repeat the option for each
+    /// subject
     #[arg(long, value_name = "SUBJECT", value_parser = subject)]
     exempt: Vec<String>,
 }

@@ -252,8 +252,8 @@ fn difference(explained: &Explained, reason: &str) -> Option<String> {
     let (status, theirs, _) = stored_condition(authentication, AWS_IDENTITY_RESOLVED)?;
     let is_other = status != "Unknown" && theirs != reason && explained.unread.is_none();
     is_other.then(|| {
-        "the controller's condition differs: the controller runs with different options, or has not read the last \
-         change yet"
+        "the controller's condition differs from this result: the controller runs with different options, or has not \
+         read the last change yet"
             .to_owned()
     })
 }

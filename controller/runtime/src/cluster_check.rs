@@ -124,7 +124,7 @@ impl Finding {
     /// The finding for a failed call that requires this permission.
     fn failed(error: &dyn std::error::Error, right: &str) -> Self {
         let cure = format!(
-            "your user needs the permission to {right}; if it has the permission, see the error"
+            "your user needs the permission to {right}; if your user has the permission, see the error"
         );
         Self::fail(error_chain(error), cure)
     }

@@ -236,7 +236,11 @@ impl EventWriter {
     pub async fn finish(mut self) {
         if timeout(DRAIN_DEADLINE, &mut self.task).await.is_err() {
             self.task.abort();
-            cluster_line!(&self.lines, WARN, "stopped before all Events were written");
+            cluster_line!(
+                &self.lines,
+                WARN,
+                "the deadline passed before the controller wrote all Events"
+            );
         }
         let left_out = self.left_out.load(Ordering::Relaxed);
         if left_out > 0 {

@@ -213,10 +213,12 @@ fn is_true(known: Attested) -> bool {
 /// The reason and the message of the condition for a machine that has a certificate.
 fn granted(evidence: bool) -> (&'static str, &'static str) {
     if evidence {
-        let message = "the evidence of the machine was verified, and its certificate was granted";
+        let message =
+            "the controller verified the evidence of the machine, and granted the certificate";
         ("Attested", message)
     } else {
-        let message = "the certificate was granted without evidence, with the attestor insecure";
+        let message =
+            "the controller granted the certificate without evidence, with the attestor insecure";
         ("JoinedWithoutEvidence", message)
     }
 }

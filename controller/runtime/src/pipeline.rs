@@ -175,7 +175,7 @@ impl Pipeline {
                 return Next::Retry;
             }
             // Another client changed the request concurrently, so the request is read again and decided again.
-            tracing::debug!(csr, "changed meanwhile");
+            tracing::debug!(csr, "the request has changed since it was read");
         }
         Next::Retry
     }
@@ -190,7 +190,7 @@ impl Pipeline {
                 None => return Ok(deleted(csr)),
                 // The queue reserves more memory for the next try, or delays the try until enough memory is available.
                 Some(found) if memory(&found) > work.max_len => {
-                    tracing::debug!(csr, "the request is now larger than in the watch");
+                    tracing::debug!(csr, "the request is larger than the watch reported");
                     return Ok(Next::Retry);
                 }
                 Some(found) => found,
@@ -390,7 +390,7 @@ pub(crate) fn concluded(
 }
 
 fn deleted(csr: &str) -> Next {
-    tracing::debug!(csr, "deleted meanwhile");
+    tracing::debug!(csr, "the request was deleted");
     Next::Done
 }
 

@@ -212,7 +212,7 @@ impl Worker {
                 self.pipeline.lines(),
                 WARN,
                 open,
-                "stopped before all answers were written; the next replica writes them"
+                "the deadline passed before the controller wrote all answers; the next replica writes them"
             );
         }
     }

@@ -128,7 +128,8 @@ pub struct RehearsedKeys;
 impl ChallengeKeySource for RehearsedKeys {
     fn keys(&self) -> Result<Arc<ChallengeKeys>, Unavailable> {
         let mut key = [0; 32];
-        rand::fill(&mut key).map_err(|_| Unavailable::new("no random bytes"))?;
+        rand::fill(&mut key)
+            .map_err(|_| Unavailable::new("the system did not provide random bytes"))?;
         Ok(Arc::new(ChallengeKeys {
             current: ChallengeKey::new(key),
             former: None,

@@ -13,13 +13,13 @@ reasons! {
         #[cure("Identify the client from `spec.username` of the request. The plugin sends the key as the TPM returns \
                  it.")]
         EndorsementKeyMalformed(&'static str) => "the endorsement key's public area is malformed",
-        /// The endorsement key does not match the templates L-1, L-2 and H-3 of the TCG's EK Credential Profile.
+        /// The endorsement key does not match template L-1, L-2 or H-3 of the TCG's EK Credential Profile.
         #[error("the public area of the endorsement key does not match template L-1, L-2 or H-3")]
         #[cure("Set `tpm.endorsementKey` on the node to a key that exists in its TPM.")]
         EndorsementKeyNotOfTemplate => "the endorsement key does not match an accepted template",
         /// The RSA key has a weakness that makes the keys of many TPMs easy to factor (ROCA, CVE-2017-15361).
         #[error("the {0} can be factored (ROCA)")]
-        #[cure("Update the firmware of the TPM, and list its new endorsement key.")]
+        #[cure("Update the firmware of the TPM, and add the new endorsement key to `allowList` or to a ConfigMap.")]
         TpmKeyWeak(&'static str) => "a key of this TPM is weak (ROCA); update the firmware of the TPM",
         /// The public area of the attestation key is not a single `TPMT_PUBLIC`, or does not contain a valid key.
         #[error("the attestation key's public area is malformed: {0}")]
@@ -30,7 +30,7 @@ reasons! {
         #[error("the attestation key has the attributes {0:#x} instead of 0x50472")]
         #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a key.")]
         AttestationKeyAttributes(u32) => "the attestation key is not limited to attestation, or can leave its TPM",
-        /// The attestation key has a policy, which could allow another user to use it.
+        /// The attestation key has a policy, which could allow another user to use the key.
         #[error("the attestation key has a policy")]
         #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a key.")]
         AttestationKeyPolicy => "the attestation key has a policy",
@@ -58,25 +58,25 @@ reasons! {
         } => "the endorsement key does not match the key registered for this machine",
         /// `requireCA` requires a vendor certificate for the endorsement key, but the request has none.
         #[error("the endorsement key has no certificate")]
-        #[cure("Store a certificate in the TPM, or list the key and remove `requireCA`.")]
+        #[cure("Store a certificate in the TPM, or add the key to `allowList` and remove `requireCA`.")]
         EndorsementCertificateMissing => "a certificate for the endorsement key is required",
         /// The endorsement key certificate, or a certificate in its chain, is not a single certificate in DER. Only
         /// padding can follow the endorsement key certificate.
         #[error("the endorsement key certificate is malformed: {0}")]
-        #[cure("List the key and remove `requireCA`, or set another `tpm.endorsementKey` on the node.")]
+        #[cure("Add the key to `allowList` and remove `requireCA`, or set another `tpm.endorsementKey` on the node.")]
         EndorsementCertificateMalformed(&'static str) => "the endorsement key certificate is malformed",
-        /// The certificate belongs to another key.
+        /// The endorsement key certificate belongs to another key.
         #[error("the certificate does not match the endorsement key")]
         #[cure("Set another `tpm.endorsementKey` on the node, or remove `requireCA`.")]
         EndorsementCertificateOfAnotherKey => "the certificate does not match the endorsement key",
-        /// The certificate does not follow the TCG's EK Credential Profile.
+        /// The endorsement key certificate does not follow the TCG's EK Credential Profile.
         #[error("the certificate is not valid for an endorsement key: {0}")]
         #[cure("Set another `tpm.endorsementKey` on the node, or remove `requireCA`. The log shows the violated rule.")]
         EndorsementCertificateUnfit(String) => "the certificate is not valid for an endorsement key",
-        /// The certificate has expired, or is not valid yet.
+        /// The endorsement key certificate has expired, or is not valid yet.
         #[error("the endorsement key certificate {0}")]
-        #[cure("Check the controller's clock. If the clock is correct, list the key and remove `requireCA`. The log \
-                shows the date.")]
+        #[cure("Check the controller's clock. If the clock is correct, add the key to `allowList` and remove \
+                 `requireCA`. The log shows the date.")]
         EndorsementCertificateNotValid(String) => "the endorsement key certificate has expired or is not valid yet",
         /// A certificate in the chain between the endorsement key certificate and `requireCA` is not acceptable as a
         /// CA.
@@ -136,36 +136,37 @@ reasons! {
         #[error("the registers do not match the digest of the quote")]
         #[cure("Run `renew` on the node. If the controller denies the request again, treat the request as an attack.")]
         QuoteDigest => "the registers do not match the quote",
-        /// The policy requires a register that the quote does not cover.
+        /// The PCR policy requires a register that the quote does not cover.
         #[error("the PCR policy requires register {0}, which is not quoted")]
         #[cure("Upgrade the plugin, or add the register to `tpm.pcrs` on the node.")]
         RegisterNotQuoted(u8) => "the PCR policy requires a register that is not quoted",
         /// A register from 0 to 7 has its initial value, or this value extended only with systemd's separator. The
         /// firmware does not measure into the quoted bank, so any operating system can extend its registers to accepted
-        /// values. A policy cannot prevent this.
+        /// values. A PCR policy cannot prevent this.
         #[error("register {0} is not measured: the firmware does not extend it in the quoted bank")]
-        #[cure("Choose the SHA-256 bank in the firmware setup, or remove the policy.")]
+        #[cure("Select the SHA-256 bank in the firmware setup, or remove the PCR policy.")]
         RegisterNotMeasured(u8) => "the machine's firmware does not measure its boot",
         /// The registers have the allowed values, followed by the separator that systemd 261 and later extend.
         /// `pcrPolicy.osSeparator` does not allow this separator.
         #[error("registers {} have systemd's separator after their allowed values, but osSeparator is Refused", listed(registers))]
-        #[cure("Change `osSeparator` in the policy, or the machine image.")]
+        #[cure("Change `osSeparator` in the PCR policy, or change the machine image.")]
         OsSeparatorRefused {
             /// These registers.
             registers: Vec<u8>,
-        } => "the operating system extended its separator, which the policy does not allow",
+        } => "the operating system extended its separator, which the PCR policy does not allow",
         /// The registers have the allowed values, without the separator that systemd 261 and later extend.
-        /// `pcrPolicy.osSeparator` requires it.
+        /// `pcrPolicy.osSeparator` requires this separator.
         #[error("registers {} have their allowed values without systemd's separator, but osSeparator is Required", listed(registers))]
-        #[cure("Change `osSeparator` in the policy, or the machine image.")]
+        #[cure("Change `osSeparator` in the PCR policy, or change the machine image.")]
         OsSeparatorMissing {
             /// These registers.
             registers: Vec<u8>,
-        } => "the operating system did not extend its separator, which the policy requires",
-        /// The boot state of the machine does not match the policy. The log compares it with the nearest allowed state.
+        } => "the operating system did not extend its separator, which the PCR policy requires",
+        /// The boot state of the machine does not match the PCR policy. The log compares the boot state with the
+        /// nearest allowed state.
         #[error("registers {} are not in an allowed state; register {register} is {value}", listed(others))]
-        #[cure("If you updated the firmware, the boot loader or the kernel, add the new value to the policy. \
-                Otherwise, examine the machine.")]
+        #[cure("If you updated the firmware, the boot loader or the kernel, add the new value to the PCR policy. \
+                 Otherwise, examine the machine.")]
         RegisterNotAllowed {
             /// The first register that differs.
             register: u8,

@@ -145,8 +145,8 @@ fn of_read(lists: &[Arc<KeyList>]) -> (ConditionStatus, &'static str, String) {
     }
 }
 
-const WELL_FORMED: &str = "an entry's key must have 64 lower-case hexadecimal digits, and its value \
-                           must be a provider ID, or a prefix of one that ends in '/'";
+const WELL_FORMED: &str = "an entry's key must have 64 lower-case hexadecimal digits, and its value must be a \
+    provider ID, or a provider ID prefix that ends with '/'";
 
 /// The condition if no lists exist. It is true if the settings do not list a `ConfigMap`.
 pub(crate) fn report_without_lists(are_named: bool) -> ConditionReport {

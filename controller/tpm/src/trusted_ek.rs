@@ -47,7 +47,7 @@ impl AllowList {
                 (Some(machine), None) => machines.entry(machine.clone()).or_default().push(key),
                 (None, Some(host)) => {
                     let host = ProviderId::parse(host).map_err(|_| {
-                        invalid("providerID is neither a provider ID nor a prefix of one")
+                        invalid("providerID is neither a provider ID nor a provider ID prefix")
                     })?;
                     hosts.push((host, key));
                 }

@@ -127,8 +127,8 @@ fn role(imds: &Imds, deadline: Deadline) -> Result<String, Failure> {
         return Err(Failure::new(
             Code::EvidenceUnavailable,
             "the instance has no instance profile with a role",
-            "attach an instance profile with a role, or set aws.principal to \
-             instanceIdentityRole, which does not need one",
+            "attach an instance profile with a role, or set aws.principal to instanceIdentityRole, which does not \
+             need an instance profile",
         ));
     };
     // The name becomes part of a path.

@@ -11,7 +11,7 @@ settings! { pub(crate) TABLE [.., METADATA_ENDPOINT] {
         "Credentials that sign the STS call: instanceIdentityRole or instanceProfile",
         default "instanceIdentityRole";
     NODE_NAME: AwsNodeName = "aws.nodeName", "aws-node-name", "POLICY",
-        "How to derive the node name from the instance: hostname, localHostname or instanceID",
+        "Source of the node name: hostname, localHostname or instanceID",
         default "hostname";
     STS_ENDPOINT: StsEndpoint = "aws.stsEndpoint", "aws-sts-endpoint", "HOST",
         "Host of STS (default: the endpoint of the region)", otherwise "the region's own";

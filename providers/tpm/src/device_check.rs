@@ -50,14 +50,15 @@ fn without_manager(place: &str, unmanaged: &Path, facts: &Path) -> (String, &'st
         Ok("1") => ("this is a TPM 1.2", "use a machine with a TPM 2.0"),
         Ok("2") => (
             "this kernel has no resource manager for TPMs",
-            "use Linux 4.12 or newer; check the kernel's messages about the TPM (dmesg | grep -i tpm)",
+            "use Linux 4.12 or later; if the kernel is 4.12 or later, check its messages about the TPM (dmesg | grep \
+             -i tpm)",
         ),
         // For a TPM in field upgrade mode, the kernel creates neither of the two files.
         _ => (
             "the TPM is in the middle of a firmware update (field upgrade mode), is a TPM 1.2, or the \
              kernel is older than 4.12",
-            "check the kernel's messages about the TPM (dmesg | grep -i tpm); finish the firmware update \
-             with its vendor's tool, and switch the machine off and on again",
+            "check the kernel's messages about the TPM (dmesg | grep -i tpm); finish the firmware update with the TPM \
+             vendor's tool, and switch the machine off and on again",
         ),
     };
     let unmanaged = unmanaged.display();
@@ -78,8 +79,8 @@ fn unusable(path: &Path, facts: &Path, error: Errno) -> Failure {
     let (what, remedy) = match error {
         Errno::NOENT => (
             format!("Linux found no TPM in this machine: {place} does not exist"),
-            "enable the TPM 2.0 in the firmware (fTPM, PTT), give the virtual machine one (on EC2 an \
-             image with --tpm-support v2.0 and UEFI boot), or load its driver (tpm_crb, tpm_tis); if the \
+            "enable the TPM 2.0 in the firmware (fTPM, PTT), add a TPM 2.0 to the virtual machine (on EC2, use an \
+             image with --tpm-support v2.0 and UEFI boot), or load the TPM driver (tpm_crb, tpm_tis); if the \
              TPM is enabled, it failed to start: check the kernel's messages (dmesg | grep -i tpm)",
         ),
         Errno::ACCESS | Errno::PERM => (

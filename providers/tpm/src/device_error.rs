@@ -38,8 +38,8 @@ pub(crate) fn failure(tpm: &str, error: &DeviceError) -> Failure {
         DeviceError::FailureMode => ("is in failure mode and rejects every command", REBOOT),
         DeviceError::OtherChallenge => (
             "cannot open the challenge: it was made for another TPM",
-            "compare the endorsement key of this machine with the key that the controller trusts \
-             for its provider ID: a replaced mainboard has a different TPM",
+            "compare the endorsement key of this machine with the key that the controller trusts for this machine's \
+             provider ID: a replaced mainboard has a different TPM",
         ),
         DeviceError::OtherKey => (
             "no longer has the endorsement key of the challenge",
@@ -51,13 +51,14 @@ pub(crate) fn failure(tpm: &str, error: &DeviceError) -> Failure {
         ),
         DeviceError::NoBank => (
             "does not have a SHA-256 or SHA-384 bank with all PCRs in tpm.pcrs",
-            "select SHA-256 in the firmware's TPM settings, or request it and reboot: `echo 23 2 > \
+            "select SHA-256 in the firmware's TPM settings, or request the SHA-256 bank and reboot: `echo 23 2 > \
              /sys/class/tpm/tpm0/ppi/request` (if ppi/version is 1.3; the firmware can require a confirmation at \
              the console); a TPM with only SHA-1 cannot attest",
         ),
         DeviceError::Unsettled => (
             "changed its PCRs during the quote",
-            "no action is needed: the next run tries again; remove PCRs that change at runtime from tpm.pcrs",
+            "no action is needed: the next run retries; if the error repeats, remove PCRs that change at runtime from \
+             tpm.pcrs",
         ),
         DeviceError::Question => (
             "cannot be used, because the TPM helper does not support the request",
@@ -73,7 +74,7 @@ const REBOOT: &str =
 const UNKNOWN: &str = "decode the code with `tpm2_rc_decode`, and check the kernel's messages about \
                        the TPM (dmesg | grep -i tpm)";
 
-const BUSY: (&str, &str) = ("is busy", "no action is needed: the next run tries again");
+const BUSY: (&str, &str) = ("is busy", "no action is needed: the next run retries");
 
 /// The layer numbers in a response code.
 const OF_TPM: u32 = 0;
@@ -92,7 +93,7 @@ fn explain(code: u32) -> (&'static str, &'static str) {
         OF_TCTI => (
             "cannot be reached",
             "check that the TPM exists, that no other program uses it, and that \
-             libtss2-tcti-device0 is installed; for swtpm, that it listens at tpm.tcti and \
+             libtss2-tcti-device0 is installed; for swtpm, check that swtpm listens at tpm.tcti, and that \
              libtss2-tcti-swtpm0 is installed",
         ),
         _ => ("failed in libtss2", UNKNOWN),
@@ -111,12 +112,12 @@ fn explain_tpm(code: u32) -> (&'static str, &'static str) {
         // _OBJECT_HANDLES
         0x901..=0x906 => (
             "has no free memory: other programs left objects or sessions in it",
-            "use /dev/tpmrm0 (tpm.device), which removes them; otherwise run \
-             `tpm2_flushcontext` with -t, -l and -s, or reboot",
+            "use /dev/tpmrm0 (tpm.device), which removes these objects and sessions; otherwise run `tpm2_flushcontext \
+             -t`, `tpm2_flushcontext -l` and `tpm2_flushcontext -s`, or reboot",
         ),
         0x921 => (
             "is locked out after too many wrong passwords",
-            "wait for its recovery time, or run `tpm2_dictionarylockout --clear-lockout`",
+            "wait for the TPM's recovery time, or run `tpm2_dictionarylockout --clear-lockout`",
         ),
         0x908 | 0x90a | 0x920 | 0x922 => BUSY,
         code if code & FORMAT_ONE != 0 => explain_format_one(code & FORMAT_ONE_ERROR),
@@ -141,7 +142,8 @@ fn explain_format_one(error: u32) -> (&'static str, &'static str) {
         // TPM_RC_SYMMETRIC
         0x81 | 0x84 | 0x87 | 0x92 | 0xa6 | 0x96 => (
             "does not support this key type",
-            "choose another endorsement key (tpm.endorsementKey); attestation keys need NIST P-256",
+            "select a different endorsement key with tpm.endorsementKey; the TPM must also support NIST P-256 for the \
+             attestation key",
         ),
         _ => ("refuses", UNKNOWN),
     }

@@ -136,7 +136,7 @@ fn measured(firmware: &Registers) -> Finding {
     Finding::warn(&Failure::new(
         Code::EvidenceUnavailable,
         format!(
-            "the firmware has not measured the boot into PCRs {} ({bank}): any operating system can extend them",
+            "the firmware has not measured the boot into PCRs {} ({bank}): any operating system can extend these PCRs",
             numbers.join(", ")
         ),
         "select SHA-256 for measurements in the firmware's settings, or update the firmware; until then, do \
@@ -151,15 +151,17 @@ const LIST: &str = "add the key to the controller's list of endorsement keys (ru
 /// The hint for an index that is not readable without authorization.
 fn redefine(index: u32) -> String {
     let (undefine, store) = (undefine(index), store(index));
-    format!("{LIST}; or read it (`tpm2_nvread {index:#x} -C o -o ek.der`), {undefine} and {store}")
+    format!(
+        "{LIST}; or read the certificate (`tpm2_nvread {index:#x} -C o -o ek.der`), {undefine} and {store}"
+    )
 }
 
 /// The hint for a TPM whose vendor publishes the certificate elsewhere.
 fn fetch(index: u32) -> String {
     let store = store(index);
     format!(
-        "{LIST}; or fetch it (`tpm2_getekcertificate`, which writes text for an Intel TPM), convert it to DER in \
-         ek.der and {store}"
+        "{LIST}; or fetch the certificate (`tpm2_getekcertificate`, which writes text for an Intel TPM), convert it \
+         to DER in ek.der and {store}"
     )
 }
 
@@ -250,12 +252,12 @@ mod tests {
                      'ownerwrite|ownerread|authread|no_da'`, `tpm2_nvwrite 0x1c0000a -C o -i ek.der`";
 
         let fetched = format!(
-            "{LIST}; or fetch it (`tpm2_getekcertificate`, which writes text for an Intel TPM), convert it to DER \
-             in ek.der and {store}"
+            "{LIST}; or fetch the certificate (`tpm2_getekcertificate`, which writes text for an Intel TPM), convert \
+             it to DER in ek.der and {store}"
         );
         assert_eq!(of(None, Some(false)), warning(none, &fetched));
         let undefine = "undefine the index (`tpm2_nvundefine 0x1c0000a -C o`)";
-        let read = "or read it (`tpm2_nvread 0x1c0000a -C o -o ek.der`)";
+        let read = "or read the certificate (`tpm2_nvread 0x1c0000a -C o -o ek.der`)";
         let redefined = format!("{LIST}; {read}, {undefine} and {store}");
         assert_eq!(of(None, Some(true)), warning(withheld, &redefined));
         // In this case, the commands in the other two hints would fail or replace a certificate.

@@ -73,7 +73,7 @@ pub(crate) fn ask<T: DeserializeOwned>(
         if error == DeviceError::Question {
             let place = program.display();
             return unanswered(
-                format!("{place} belongs to a different release from this plugin"),
+                format!("{place} and this plugin are from different releases"),
                 SAME_VERSION,
             );
         }
@@ -108,7 +108,7 @@ pub(crate) fn answer<T: DeserializeOwned>(
     let slow = || {
         unanswered(
             format!("the TPM did not respond within {given:.1?}"),
-            "the next run tries again; for a slow TPM, use a stored or elliptic-curve endorsement \
+            "the next run retries; for a slow TPM, use a stored or elliptic-curve endorsement \
              key (tpm.endorsementKey); remove sessions of other programs with `tpm2_flushcontext \
              -s`; reboot if the TPM does not respond",
         )

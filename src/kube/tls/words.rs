@@ -69,10 +69,9 @@ fn of_handshake(error: &rustls::Error, name: &str) -> (String, &'static str) {
 fn of_alert(alert: AlertDescription, name: &str) -> (String, &'static str) {
     use AlertDescription as Alert;
     match alert {
-        Alert::HandshakeFailure | Alert::InsufficientSecurity | Alert::ProtocolVersion => (
-            format!("{CIPHERS} (the server's alert: {alert:?})"),
-            SEE_SUPPORT,
-        ),
+        Alert::HandshakeFailure | Alert::InsufficientSecurity | Alert::ProtocolVersion => {
+            (format!("{CIPHERS} (TLS alert: {alert:?})"), SEE_SUPPORT)
+        }
         Alert::UnrecognisedName => (
             format!("the server does not serve the name {name:?}"),
             CHECK_CLUSTER,
@@ -85,7 +84,7 @@ fn of_alert(alert: AlertDescription, name: &str) -> (String, &'static str) {
         | Alert::UnknownCA
         | Alert::AccessDenied
         | Alert::CertificateRequired => (
-            format!("the server rejects the client certificate (its alert: {alert:?})"),
+            format!("the server rejected the client certificate (TLS alert: {alert:?})"),
             CHECK_CLUSTER,
         ),
         other => (
@@ -144,7 +143,7 @@ fn of_other(error: &(dyn Error + Send + Sync + 'static)) -> (String, &'static st
              kubeconfig's CA certificates",
         ),
         Some(webpki::Error::EndEntityUsedAsCa) => (
-            "is signed with a certificate that is not a CA",
+            "is signed with a certificate that is not a CA certificate",
             "use the cluster's CA to sign the API server's certificate",
         ),
         Some(webpki::Error::NameConstraintViolation) => (
@@ -244,7 +243,7 @@ mod tests {
             ),
             (
                 rustls::Error::AlertReceived(AlertDescription::CertificateRequired),
-                "rejects the client certificate",
+                "rejected the client certificate",
             ),
             (other(webpki::Error::CaUsedAsEndEntity), "itself a CA"),
             (other(webpki::Error::EndEntityUsedAsCa), "not a CA"),

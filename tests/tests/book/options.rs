@@ -22,10 +22,10 @@ The tests write this page from `--help` of the programs:
 
 | variable | used by | effect |
 | --- | --- | --- |
-| `KUBECONFIG` | each command except `run` | Kubeconfig files, as for kubectl. `--kubeconfig` overrides them. |
+| `KUBECONFIG` | each command except `run` | Kubeconfig files, as for kubectl. `--kubeconfig` overrides these files. |
 | `HOME` | each command except `run` | Directory of `.kube/config`, the kubeconfig without `--kubeconfig` and `KUBECONFIG`. |
 | `HTTPS_PROXY`, `https_proxy` | each command | Proxy for API servers whose kubeconfig does not specify a proxy. `run` also uses this proxy for STS and EC2. |
-| `NO_PROXY`, `no_proxy` | each command | Hosts that are called without the proxy. |
+| `NO_PROXY`, `no_proxy` | each command | Hosts that the program calls without the proxy. |
 | `AWS_USE_FIPS_ENDPOINT` | `run` | `true`: FIPS endpoints for EC2 and `AssumeRole`. Set `--aws-sts-endpoint` for `GetCallerIdentity`. |
 | variables of the AWS SDK | `run` | Credentials of the controller, such as `AWS_WEB_IDENTITY_TOKEN_FILE`. |
 ";

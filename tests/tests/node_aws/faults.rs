@@ -44,7 +44,11 @@ fn faults() -> Vec<(Route, Fault, &'static str)> {
             "(401 for /latest/api/token)",
         ),
         (Route::token(), Fault::Status(404), "(404)"),
-        (Route::token(), Fault::garbage(), "does not return a token"),
+        (
+            Route::token(),
+            Fault::garbage(),
+            "did not return a valid IMDSv2 token",
+        ),
         (
             Route::token(),
             Fault::Huge(10_000_000),

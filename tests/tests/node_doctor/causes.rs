@@ -93,7 +93,7 @@ fn doctor_reports_an_approved_request_that_is_not_issued() {
     bed.first_failing(
         "request",
         &format!("request {name} is approved, but no certificate is issued"),
-        "check the controller of signer name cluster.x-k8s.io/kube-apiserver-client-kubelet-null",
+        "check the controller that serves the signer cluster.x-k8s.io/kube-apiserver-client-kubelet-null",
     );
 
     bed.server.approve_and_issue(&name);
@@ -109,7 +109,7 @@ fn a_node_name_that_does_not_match_the_certificate_is_reported() {
     bed.first_failing(
         "node-name",
         "nodeName in the settings is n2, but this node was enrolled as n1",
-        "set nodeName: n1 in the settings; or, to enroll it as n2, write a kubeconfig with a bootstrap token to ",
+        "set nodeName: n1 in the settings; or, to enroll the node as n2, write a kubeconfig with a bootstrap token to ",
     );
 
     bed.node.command(&["reset", "--yes"]).succeeded();

@@ -178,7 +178,10 @@ fn a_kubelet_kubeconfig_with_a_wrong_exec_section_fails_the_check() {
     fs::copy(bed.bootstrap_kubeconfig(), &path).unwrap();
     bed.first_failing(
         "kubelet-kubeconfig",
-        &format!("{} contains a separate credential", path.display()),
+        &format!(
+            "{} contains a credential instead of the plugin",
+            path.display()
+        ),
         &format!("run: {} setup --from ", program(NULL).display()),
     );
     fs::remove_file(&path).unwrap();
@@ -373,7 +376,7 @@ fn the_expiry_of_a_jwt_bootstrap_token_is_shown() {
 
     let examined = bed.doctor();
 
-    let words = "its credential is accepted, until 2100-01-01T00:00:00Z";
+    let words = "the API server accepts its credential, until 2100-01-01T00:00:00Z";
     examined.says("bootstrap-kubeconfig", "pass", words);
     assert!(now() < humantime::parse_rfc3339("2100-01-01T00:00:00Z").unwrap());
     assert_eq!(bed.node.status()["nodeName"], NODE);

@@ -253,7 +253,7 @@ fn a_helper_without_a_check_is_a_warning_with_its_version() {
     )
     .unwrap();
     let examined = bed.first_failing("tpm", "", "update the package");
-    examined.says("tpm", "fail", "belongs to a different release");
+    examined.says("tpm", "fail", "are from different releases");
     examined.says("boot-measurements", "skip", "the TPM does not respond");
 }
 
@@ -363,7 +363,7 @@ fn an_unmeasured_boot_is_a_warning() {
     let tpm = machine.tpm();
     // The firmware's separator.
     let separator: [u8; 32] = Sha256::digest([0; 4]).into();
-    let all = "PCRs 0, 1, 2, 3, 4, 5, 6, 7 (SHA-256): any operating system can extend them";
+    let all = "PCRs 0, 1, 2, 3, 4, 5, 6, 7 (SHA-256): any operating system can extend these PCRs";
 
     bed.doctor().says("boot-measurements", "warn", all);
     for number in 0..=7 {

@@ -56,7 +56,7 @@ pass  cluster: https://API
 pass  lock: free
 pass  node-name: n1
 pass  machine: test:///machine-1
-pass  bootstrap-kubeconfig: its credential is accepted
+pass  bootstrap-kubeconfig: the API server accepts its credential
 pass  request: no open request
 pass  certificate: SERIAL, valid until END, renews after RENEWAL
 pass  certificate-accepted: the API server accepts the node's writes

@@ -118,7 +118,7 @@ fn a_kubelet_name_that_differs_from_the_certificate_is_reported() {
     bed.first_failing(
         "node-name",
         "the kubelet's --hostname-override is n2, but this node was enrolled as n1",
-        "start the kubelet with --hostname-override=n1; or, to enroll it as n2, ",
+        "start the kubelet with --hostname-override=n1; or, to enroll the node as n2, ",
     );
 
     let kubelet = Kubelet::start("--hostname-override=n1 --rotate-certificates=false");
@@ -129,7 +129,7 @@ fn a_kubelet_name_that_differs_from_the_certificate_is_reported() {
     bed.first_failing(
         "node-name",
         "the host name is ",
-        "start the kubelet with --hostname-override=n1; or, to enroll it as ",
+        "start the kubelet with --hostname-override=n1; or, to enroll the node as ",
     );
 }
 

@@ -163,8 +163,16 @@ fn setup_does_nothing_on_a_node_without_a_bootstrap_kubeconfig() {
     for (kubelet_conf, bootstrap, why) in [
         (None, false, "bootstrap-kubelet.conf does not exist"),
         // This is the state after `kubeadm init`.
-        (Some(own as Make), false, "has a separate credential"),
-        (Some(own as Make), true, "has a separate credential"),
+        (
+            Some(own as Make),
+            false,
+            "contains a credential instead of the plugin",
+        ),
+        (
+            Some(own as Make),
+            true,
+            "contains a credential instead of the plugin",
+        ),
         (
             Some(other as Make),
             true,
@@ -257,7 +265,7 @@ fn a_node_that_cannot_be_set_up_is_left_to_kubeadm_with_the_reason() {
     for (file, why) in [
         (
             exec(server.kubeconfig()),
-            "exec plugins are not accepted here",
+            "exec plugins are not accepted in this kubeconfig",
         ),
         (
             server.kubeconfig().without_ca(),

@@ -128,8 +128,9 @@ fn a_changed_node_name_fails_until_the_hint_is_followed() {
     host.machine_file("/etc/default/kubelet", &file("second"));
 
     let run = host.setup().succeeded().saying(words);
-    let hint = run
-        .saying("start the kubelet with --hostname-override=first; or, to enroll it as second, ");
+    let hint = run.saying(
+        "start the kubelet with --hostname-override=first; or, to enroll the node as second, ",
+    );
     assert!(
         hint.stderr.contains(host.bootstrap().to_str().unwrap()),
         "{hint:#?}"
@@ -225,7 +226,7 @@ fn the_hint_for_another_name_of_an_adopted_node_enrolls_it() {
     let file = format!("KUBELET_EXTRA_ARGS={flag}\n");
     host.machine_file("/etc/default/kubelet", &file);
     let copy = host.bootstrap();
-    let token = "to enroll it as worker-2, write a kubeconfig with a bootstrap token to";
+    let token = "to enroll the node as worker-2, write a kubeconfig with a bootstrap token to";
     let renew = format!("and run: {} renew", program(UNDER_TEST).display());
     let hint = format!("{token} {}, {renew}", copy.display());
 

@@ -120,7 +120,7 @@ fn a_stored_credential_is_printed_while_the_tpm_hangs() {
     let second = bed.run().succeeded().within(LIMIT);
 
     assert_eq!(second.pair(), first.pair());
-    second.saying("using the old one, which is still valid");
+    second.saying("using the old credential, which is still valid");
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn a_device_program_that_does_not_load_exits_with_6_and_a_remedy() {
     }
     let mut bed = Bed::new();
     bed.set_device_program(b"#!/bin/sh\nexit 0\n");
-    bed.run().failed(6).saying("belongs to a different release");
+    bed.run().failed(6).saying("are from different releases");
     let folder = bed.node.move_program();
     std::fs::remove_file(folder.join(DEVICE)).unwrap();
     let missing = folder.join(DEVICE).display().to_string();

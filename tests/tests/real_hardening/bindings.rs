@@ -51,7 +51,7 @@ fn an_unmodified_cluster_issues_any_node_name_for_a_bootstrap_token() {
     assert!(
         open.contains(
             "group system:bootstrappers:kubeadm:default-node-token gets a certificate for any node \
-             unattested, by ClusterRoleBinding kubeadm:node-autoapprove-bootstrap"
+             without evidence, through ClusterRoleBinding kubeadm:node-autoapprove-bootstrap"
         ),
         "{open}"
     );
@@ -100,7 +100,7 @@ fn a_stolen_node_certificate_renews_until_the_bindings_are_removed() {
     }
     let open = auto_approve_audit::message(&examine(&STOCK));
     assert!(
-        open.contains("group system:nodes gets renewals of node certificates unattested"),
+        open.contains("group system:nodes gets renewals of node certificates without evidence"),
         "{open}"
     );
 
@@ -130,9 +130,9 @@ fn a_binding_with_another_name_approves_a_bootstrap_token() {
     assert_eq!(
         ways,
         [format!(
-            "group system:bootstrappers gets a certificate for any node unattested, by \
-             ClusterRoleBinding our-nodes to {NODECLIENT} (delete it, or remove this subject \
-             from it)"
+            "group system:bootstrappers gets a certificate for any node without evidence, through \
+             ClusterRoleBinding our-nodes to {NODECLIENT} (delete the binding, or remove this subject from the \
+             binding)"
         )]
     );
 

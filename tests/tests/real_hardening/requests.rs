@@ -91,7 +91,7 @@ fn large_metadata() -> Vec<(&'static str, Value, &'static str)> {
         (
             "annotations",
             json!({"a": "x".repeat(200_000)}),
-            "must not have annotations",
+            "can have only the annotation",
         ),
         (
             "annotations",

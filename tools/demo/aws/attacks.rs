@@ -101,7 +101,7 @@ pub const ATTACKS: [Attack; 8] = [
         request: |scene| scene.carrying(Envelope::parse(&scene.copied).unwrap().evidence),
     },
     Attack {
-        what: "the same before its first use: only STS can detect it",
+        what: "this evidence before its first use: only STS can detect it",
         kind: "Denied",
         reason: "CallerRefused",
         request: |scene| {

@@ -142,7 +142,7 @@ pub const ATTACKS: [Attack; 9] = [
         },
     },
     Attack {
-        what: "the same, claimed as a key of worker-2's TPM",
+        what: "the same key, claimed as a key of worker-2's TPM",
         kind: "Denied",
         reason: "QuoteOfAnotherRequest",
         request: |scene| {

@@ -62,7 +62,7 @@ fn not_a_structure(name: &str) -> InvalidField {
 }
 
 fn other_fields() -> InvalidField {
-    InvalidField::new("the fields do not match the phase and the version")
+    InvalidField::new("the fields do not match the phase and the version of the evidence")
 }
 
 fn field(evidence: &Value) -> InvalidField {

@@ -349,8 +349,11 @@ impl Batches {
         self.last += 1;
         // The call runs in a separate task, so that it continues after the first requester stops, and a panic does not
         // affect other batches.
-        let call = tokio::spawn(call(self.last))
-            .map(|ended| ended.unwrap_or(Err(OutageKind::Unreachable("the call ended early"))));
+        let call = tokio::spawn(call(self.last)).map(|ended| {
+            ended.unwrap_or(Err(OutageKind::Unreachable(
+                "the call ended without a response",
+            )))
+        });
         let found = call.boxed().shared();
         let batch = Batch {
             owner: cluster.clone(),

@@ -122,7 +122,7 @@ impl<S: Default> Channel<S> {
         let found = caused_by(&namespace, self.source.credentials(tenant, region));
         let found = timeout(self.limits.credentials, found).await;
         let credentials = found.map_err(|_| {
-            OutageKind::Credentials("none were found in time".to_owned()).at(region)
+            OutageKind::Credentials("no credentials were found in time".to_owned()).at(region)
         })??;
         let now = Instant::now();
         let key = (credentials.key, region.to_owned());

@@ -58,6 +58,7 @@ impl Ec2 {
             Err(OutageKind::TimedOut) => CloudResult::TimedOut,
             Err(
                 OutageKind::Unreachable(_)
+                | OutageKind::InvalidResponse(_)
                 | OutageKind::Failed(_)
                 | OutageKind::TooMuch
                 | OutageKind::Busy
@@ -115,7 +116,7 @@ where
         SdkError::TimeoutError(_) => OutageKind::TimedOut,
         SdkError::ServiceError(answer) => match answer.err().code() {
             Some(code) => OutageKind::of_code(action, code),
-            None => OutageKind::Unreachable("malformed answer"),
+            None => OutageKind::InvalidResponse("it cannot be parsed"),
         },
         SdkError::ConstructionFailure(_)
         | SdkError::DispatchFailure(_)
@@ -128,11 +129,11 @@ where
 fn not_sent<E>(error: &SdkError<E>) -> OutageKind {
     match error {
         SdkError::DispatchFailure(failure) if failure.is_timeout() => OutageKind::TimedOut,
-        SdkError::ResponseError(_) => OutageKind::Unreachable("malformed answer"),
+        SdkError::ResponseError(_) => OutageKind::InvalidResponse("it cannot be parsed"),
         SdkError::DispatchFailure(_) => OutageKind::Unreachable("no connection"),
         SdkError::ConstructionFailure(_) => OutageKind::Unreachable("cannot create the request"),
         SdkError::TimeoutError(_) | SdkError::ServiceError(_) | _ => {
-            OutageKind::Unreachable("unknown error of the SDK")
+            OutageKind::Unreachable("unknown AWS SDK error")
         }
     }
 }
@@ -142,7 +143,7 @@ fn of_credentials(error: &(dyn StdError + 'static)) -> Option<String> {
     let mut causes = iter::successors(error.source(), |&error| error.source());
     let found = causes.find_map(|error| error.downcast_ref::<CredentialsError>())?;
     if matches!(found, CredentialsError::CredentialsNotLoaded(_)) {
-        return Some("none could be found".to_owned());
+        return Some("no credentials were found".to_owned());
     }
     Some(error_codes::causes(found))
 }

@@ -152,10 +152,10 @@ impl NitroTpms {
 /// Whether an outage also affects other instances. Other errors might affect only this instance, because permissions
 /// can depend on tags.
 fn is_of_all(outage: &OutageKind) -> bool {
-    use OutageKind::{Credentials, Throttled, TimedOut, Unreachable};
+    use OutageKind::{Credentials, InvalidResponse, Throttled, TimedOut, Unreachable};
     matches!(
         outage,
-        TimedOut | Unreachable(_) | Throttled(_) | Credentials(_)
+        TimedOut | Unreachable(_) | InvalidResponse(_) | Throttled(_) | Credentials(_)
     )
 }
 

@@ -21,9 +21,12 @@ pub enum OutageKind {
     /// EC2 did not respond in time.
     #[display("did not respond in time")]
     TimedOut,
-    /// EC2 cannot be reached, or its response cannot be parsed. Contains the error.
-    #[display("returned an invalid response: {_0}")]
+    /// The call failed before EC2 responded. Contains the error.
+    #[display("cannot be reached: {_0}")]
     Unreachable(&'static str),
+    /// EC2's response cannot be parsed. Contains the error.
+    #[display("returned an invalid response: {_0}")]
+    InvalidResponse(&'static str),
     /// EC2 throttles the calls. Contains EC2's code.
     #[display("throttles the controller: {_0}")]
     Throttled(String),

@@ -214,13 +214,10 @@ async fn an_ec2_error_is_reported_as_an_outage_with_its_cause() {
             Failure::expired_credentials(),
             "EC2 {} cannot be called with the cluster's AWS credentials: RequestExpired",
         ),
-        (
-            Failure::Cut,
-            "EC2 {} returned an invalid response: no connection",
-        ),
+        (Failure::Cut, "EC2 {} cannot be reached: no connection"),
         (
             Failure::Body("<html>".to_owned()),
-            "EC2 {} returned an invalid response: malformed answer",
+            "EC2 {} returned an invalid response: it cannot be parsed",
         ),
     ] {
         MOTO.inject(Scope::account(account), Times::once(), failure.clone());
@@ -414,7 +411,7 @@ async fn missing_credentials_are_reported_as_an_outage_without_a_call() {
 
     assert_eq!(
         told.unwrap_err().to_string(),
-        "EC2 in eu-west-1 cannot be called with the cluster's AWS credentials: none could be found"
+        "EC2 in eu-west-1 cannot be called with the cluster's AWS credentials: no credentials were found"
     );
     assert!(calls("200000000015").is_empty());
 }

@@ -167,5 +167,10 @@ fn shown(code: &str) -> String {
     let is_code = code.len() <= MAX_CODE_LEN
         && code.starts_with(|c: char| c.is_ascii_uppercase())
         && code.chars().all(|c| c.is_ascii_alphabetic() || c == '.');
-    if is_code { code } else { "an unreadable code" }.to_owned()
+    if is_code {
+        code
+    } else {
+        "an invalid error code"
+    }
+    .to_owned()
 }

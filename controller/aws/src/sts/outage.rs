@@ -31,7 +31,7 @@ pub(super) enum StsOutage {
     Undecodable(StatusCode),
     /// More signatures were confirmed than the cache can store.
     #[error(
-        "STS confirmed too many signatures in the last minutes, and the controller cannot store another one"
+        "STS confirmed too many signatures in the last few minutes, so the controller cannot store another signature"
     )]
     MemoryFull,
     /// The request could not be built.

@@ -188,7 +188,7 @@ impl TenantCredentials {
         ensure!(
             cause == Cause::Request || session.try_start(),
             Unavailable::new(
-                "the namespace has reached its limit of STS calls; the controller tries again later"
+                "the namespace has reached its limit on STS calls; the controller retries later"
             )
         );
         // An account is recorded only after AWS has issued credentials for it.

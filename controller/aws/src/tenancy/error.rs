@@ -26,7 +26,7 @@ pub enum ResolutionError {
     #[error("AWSClusterControllerIdentity/{0} is not accepted: the name must be default")]
     NotSingleton(String),
     /// The kind is not an identity kind.
-    #[error("{0:?} is not a kind of identity")]
+    #[error("{0:?} is not a kind of AWS identity")]
     UnsupportedKind(String),
     /// The cluster's identity does not permit the cluster's namespace.
     #[error("allowedNamespaces of {identity} does not permit namespace {namespace}")]

@@ -44,7 +44,7 @@ pub const MAX_SERVICE_ACCOUNTS: NamespaceLimits = NamespaceLimits {
 
 /// The reason why an `AWSServiceAccountIdentity` that exceeds its namespace's size limit is not used.
 const TOO_LARGE: &str = "the AWSServiceAccountIdentity objects of its namespace exceed 8 MiB in total; delete some of \
-                         them, then change this object";
+    these objects, then change this object";
 
 /// A parsed object, or the reason why it cannot be parsed.
 pub type Readable<T> = Result<T, Unreadable>;

@@ -11,21 +11,22 @@ use super::schema;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AwsSettings {
-    /// The AWS accounts in which machines can be. If empty, the account of the AWS credentials for the Cluster.
+    /// The AWS accounts in which machines can be. If empty, machines can be only in the account of the AWS credentials
+    /// for the Cluster.
     #[schemars(
         length(max = 64),
         inner(length(max = 12), regex(pattern = "^[0-9]{12}$")),
         extend("x-kubernetes-list-type" = "set")
     )]
     pub accounts: Vec<String>,
-    /// The AWS regions in which machines can be. If empty, every region.
+    /// The AWS regions in which machines can be. If empty, machines can be in every region.
     #[schemars(
         length(max = 64),
         inner(length(max = 32), regex(pattern = "^[a-z]{2}(-[a-z]+)+-[0-9]{1,2}$")),
         extend("x-kubernetes-list-type" = "set")
     )]
     pub regions: Vec<String>,
-    /// The name that the Node of an instance must have. `InstanceID` is safer, because AWS never reuses it.
+    /// The name that the Node of an instance must have. `InstanceID` is safer, because AWS never reuses an instance ID.
     pub node_name: AwsNodeName,
     /// Whether the instance must run from the root volume with which it was launched.
     pub root_volume_check: bool,

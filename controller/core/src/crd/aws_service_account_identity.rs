@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 /// An AWS role that the controller uses for EC2 calls, for Clusters in this namespace that refer to this object. The
 /// service account with the same name in this namespace uses its token to assume the role.
 ///
-/// The fields follow the proposal "CAPA: Multi-tenancy" of Cluster API Provider AWS. No other project implements it.
+/// The fields follow the proposal "CAPA: Multi-tenancy" of Cluster API Provider AWS. No other project implements the
+/// proposal.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "infrastructure.cluster.x-k8s.io",

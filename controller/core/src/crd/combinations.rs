@@ -26,8 +26,7 @@ const COMBINATIONS: &[(&str, &str, &str)] = &[
         "!has(self.tpm) || self.tpm.lateProviderIDs != 'Allow' \
          || size(self.tpm.endorsementKeys.allowList) > 0 \
          || size(self.tpm.endorsementKeys.configMaps) > 0",
-        "Allow has no effect without listed endorsement keys: set allowList or configMaps, or \
-         Refuse",
+        "Allow has no effect without listed endorsement keys: set allowList or configMaps, or use Refuse",
     ),
     (
         ".adoption",

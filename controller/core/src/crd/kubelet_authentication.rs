@@ -64,7 +64,7 @@ use crate::lifetimes::{ATTESTED_SECONDS, INSECURE_SECONDS, MAX_SECONDS};
         name = "Nodes",
         type_ = "integer",
         json_path = ".status.identities.live",
-        description = "The number of nodes that hold their names"
+        description = "The number of live node identities"
     ),
     printcolumn(
         name = "Earliest Expiry",
@@ -124,8 +124,8 @@ pub struct KubeletAuthenticationSpec {
     /// requests that it would reject. `Remove`: when every Node has a node identity, the controller removes the
     /// bindings and keeps them removed, and the admission policy rejects these requests. `RemoveNow`: like `Remove`,
     /// but without waiting for the Nodes. Nodes without a node identity cannot renew, and the condition lists them. If
-    /// unset: `Remove` with evidence, and `Report` with `insecure`. With `insecure`, the controller then does not end
-    /// an enforcement that is in force.
+    /// unset: `Remove` with evidence, and `Report` with `insecure`. With `insecure`, an unset field does not end an
+    /// enforcement that is in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "AutoApproveBindings")]
     pub auto_approve_bindings: Option<AutoApproveBindings>,
@@ -357,7 +357,7 @@ pub struct KubeletAuthenticationStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct IdentityCounts {
-    /// The number of nodes that hold their names.
+    /// The number of live node identities, whose nodes hold their names.
     #[schemars(with = "i32", range(min = 0))]
     pub live: u32,
     /// The number of retired node identities, whose nodes no longer exist.

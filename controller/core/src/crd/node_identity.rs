@@ -14,8 +14,8 @@ use super::system_time;
 /// The machine that holds a node name in a Cluster. The controller creates this object when a machine first claims the
 /// name.
 ///
-/// Its name is `<cluster>.<node name>`. A name that is too long or ambiguous is truncated, and contains a digest.
-/// Therefore exactly one object exists for each Cluster and node name.
+/// The name of the object is `<cluster>.<node name>`. A name that is too long or ambiguous is truncated, and contains a
+/// digest. Therefore exactly one object exists for each Cluster and node name.
 // Missing values in the spec are serialized as null, so a merge patch of a node identity clears the values of the
 // previous holder. An API server drops a null before it validates the object.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -147,8 +147,8 @@ pub struct NodeIdentitySpec {
         extend("x-kubernetes-validations" = [immutable()])
     )]
     pub node_name: String,
-    /// 16 random bytes in hexadecimal digits. They do not change when the Cluster is moved. Every certificate contains
-    /// them and the generation.
+    /// 16 random bytes in hexadecimal digits. This value does not change when the Cluster is moved. Every certificate
+    /// contains this value and the generation.
     #[schemars(
         length(max = 32),
         regex(pattern = "^[0-9a-f]{32}$"),
@@ -168,7 +168,7 @@ pub struct NodeIdentitySpec {
     /// The ID of the instance in its cloud.
     #[schemars(length(min = 1, max = 256), regex(pattern = schema::VISIBLE))]
     pub instance: Option<String>,
-    /// The name of the Machine at the time of the claim. Only informational.
+    /// The name of the Machine at the time of the claim. This field is only informational.
     #[schemars(length(min = 1, max = 253), regex(pattern = schema::SUBDOMAIN))]
     pub machine_name: Option<String>,
     /// The SHA-256 of the public key (SPKI) of the TPM's endorsement key.
@@ -187,14 +187,14 @@ pub struct NodeIdentitySpec {
     pub generation: u64,
     /// The request that opened this generation.
     pub opened: Opened,
-    /// The latest expiry of the certificate that opened this generation.
+    /// The latest possible expiry of the certificate that opened this generation.
     #[schemars(schema_with = "schema::time")]
     pub not_after: Time,
     /// The expiry time of the last certificate from an earlier generation.
     #[serde(default)]
     #[schemars(schema_with = "schema::time")]
     pub former_until: Option<Time>,
-    /// The expiry of the last renewed certificate. It can lag by 1 day.
+    /// The expiry of the last renewed certificate. The controller can update this value up to 1 day late.
     #[serde(default)]
     #[schemars(schema_with = "schema::time")]
     pub renewed_until: Option<Time>,
@@ -280,7 +280,7 @@ pub struct LastTpmBoot {
     /// The generation of the certificate.
     #[schemars(with = "i64", range(min = 1))]
     pub generation: u64,
-    /// The time when the certificate was issued. Always set in the spec.
+    /// The time when the certificate was issued. This field is always set in the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub time: Option<Time>,
@@ -332,8 +332,8 @@ pub struct Revoked {
     pub at: SystemTime,
 }
 
-/// The last certificate of the node, for operators. It is lost when the Cluster is moved, and no decision depends on
-/// it.
+/// The last certificate of the node, for operators. This status is lost when the Cluster is moved, and no decision
+/// depends on it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeIdentityStatus {
@@ -349,8 +349,8 @@ pub struct NodeIdentityStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub last_renewal: Option<Time>,
-    /// The start counters and clock of the machine's TPM at that time. Only earlier versions wrote this field, which is
-    /// now in the spec.
+    /// The start counters and clock of the machine's TPM at the time of the last renewal. Only earlier versions wrote
+    /// this field, which is now in the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_tpm_boot: Option<LastTpmBoot>,
     /// The generation of a certificate that the node presented with evidence. The node identity does not contain this

@@ -39,7 +39,7 @@ pub struct RevokedNodeCredentialsSpec {
     #[schemars(schema_with = "schema::revoked")]
     pub revoked: BTreeMap<String, RevokedGenerations>,
     /// The lowest valid generation of all node identities, in seconds since 1970. All earlier generations are revoked,
-    /// either by an operator or because the Cluster was created again with its CA. The value can only increase.
+    /// either by an operator or because the Cluster was recreated with the same CA. The value can only increase.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(with = "i64", range(min = 0))]
     pub lowest_valid_generation: u64,
@@ -57,7 +57,7 @@ pub struct RevokedKey {
     pub node_name: String,
     /// The generation that the key opened.
     pub generation: u64,
-    /// The provider ID of the machine. The machine does not get a certificate until an operator releases it.
+    /// The provider ID of the machine. The machine does not get a certificate until an operator releases the machine.
     #[serde(
         rename = "providerID",
         default,
@@ -67,7 +67,7 @@ pub struct RevokedKey {
     /// The time of the revocation.
     #[serde(with = "system_time")]
     pub revoked_at: SystemTime,
-    /// The expiry of the last certificate. The controller then removes the entry.
+    /// The expiry of the last certificate. The controller removes the entry after this time.
     #[serde(with = "system_time")]
     pub until: SystemTime,
 }
@@ -88,7 +88,8 @@ pub struct RevokedGenerations {
     /// The lowest valid generation.
     #[serde(rename = "lowestValidGeneration")]
     pub lowest_valid: u64,
-    /// The expiry time of the last certificate from an earlier generation. The controller then removes the entry.
+    /// The expiry time of the last certificate from an earlier generation. The controller removes the entry after this
+    /// time.
     #[serde(with = "system_time")]
     pub until: SystemTime,
 }

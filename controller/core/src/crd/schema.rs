@@ -178,8 +178,8 @@ pub(super) fn revoked(_: &mut SchemaGenerator) -> Schema {
                     "type": "integer", "format": "int64", "minimum": 2,
                 },
                 "until": {
-                    "description": "The expiry time of the last certificate from an earlier generation. \
-                                    The controller then removes the entry.",
+                    "description": "The expiry time of the last certificate from an earlier generation. The \
+                     controller removes the entry after this time.",
                     "type": "string", "format": "date-time", "maxLength": 32,
                 },
             },
@@ -216,12 +216,12 @@ pub(super) fn revoked_keys(_: &mut SchemaGenerator) -> Schema {
                     "type": "integer", "format": "int64", "minimum": 1,
                 },
                 "providerID": {
-                    "description": "The provider ID of the machine. The machine does not get a certificate until \
-                                    an operator releases it.",
+                    "description": "The provider ID of the machine. The machine does not get a certificate until an \
+                     operator releases the machine.",
                     "type": "string", "minLength": 1, "maxLength": 512,
                 },
                 "revokedAt": time("The time of the revocation."),
-                "until": time("The expiry of the last certificate. The controller then removes the entry."),
+                "until": time("The expiry of the last certificate. The controller removes the entry after this time."),
             },
         },
         "x-kubernetes-validations": [rule(

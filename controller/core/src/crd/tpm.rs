@@ -18,8 +18,8 @@ pub struct TpmSettings {
     pub endorsement_keys: EndorsementKeys,
     /// The allowed boot states of machines, as values of their platform configuration registers (PCRs).
     pub pcr_policy: PcrPolicy,
-    /// Whether a machine can join before its infrastructure provider sets its provider ID. `Allow` requires its
-    /// endorsement key in allowList or configMaps.
+    /// Whether a machine can join before its infrastructure provider sets its provider ID. `Allow` requires that
+    /// allowList or configMaps contains the endorsement key of the machine.
     #[serde(rename = "lateProviderIDs")]
     pub late_provider_ids: LateProviderIds,
 }
@@ -96,7 +96,7 @@ pub enum EndorsementKeyPlatform {
     rule_at(
         ".providerID",
         schema::IS_PROVIDER_ID,
-        "must be a provider ID, or a prefix of one that ends in '/' and is longer than its scheme",
+        "must be a provider ID, or a provider ID prefix that ends with '/' and is longer than the scheme",
     ),
 ]))]
 pub struct AllowedEndorsementKey {
@@ -126,7 +126,7 @@ pub struct PcrPolicy {
     pub allowed: Vec<PcrSet>,
     /// The treatment of the separator that systemd 261 and later extend into the registers 0 to 7, 9 and 12 to 14.
     /// `allowed` contains the values before this separator. `Permitted`: a register has its allowed value, with or
-    /// without the separator. `Required`: only with it. `Refused`: only without it.
+    /// without the separator. `Required`: only with the separator. `Refused`: only without the separator.
     pub os_separator: OsSeparator,
 }
 

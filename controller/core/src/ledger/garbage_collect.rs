@@ -69,7 +69,7 @@ pub struct SweepReport {
 
 /// A Node was not deleted, because the calls for this Node or for other Nodes took too long.
 #[derive(Debug, thiserror::Error)]
-#[error("no time was left to delete the Node")]
+#[error("the time limit passed before the Node was deleted")]
 struct NoTimeLeft;
 
 /// An action of a sweep that operators need to see.

@@ -366,7 +366,7 @@ impl RecordLedger {
                 WARN,
                 node,
                 error,
-                "cannot record in the node identity that it comes from a backup"
+                "cannot record that the node identity was restored from a backup"
             );
         }
     }
@@ -417,7 +417,8 @@ impl RecordLedger {
 
     fn new_uid(&self) -> Result<RecordUid, Deferral> {
         let random = (self.entropy)().map(RecordUid::new);
-        random.ok_or_else(|| unavailable(Unavailable::new("no random bytes")))
+        random
+            .ok_or_else(|| unavailable(Unavailable::new("the system did not provide random bytes")))
     }
 }
 

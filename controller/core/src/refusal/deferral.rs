@@ -49,7 +49,7 @@ crate::reasons! {
             other: String,
         } => "another machine has the same node name",
         /// The controller cannot read the machines of the cluster.
-        #[error("the inventory is unavailable")]
+        #[error("cannot read the machines of the cluster")]
         #[cure("Restore the management API server, or unpause the Cluster. If a permission is missing, the condition \
                  `Ready` names it.")]
         InventoryUnavailable(#[source] Unavailable) => "the machine could not be looked up",
@@ -66,7 +66,7 @@ crate::reasons! {
         InstanceNotVisible(String) => "EC2 does not report the instance yet",
         /// The controller cannot read or write the node identities, has received no update for one minute, or found an
         /// invalid node identity.
-        #[error("the node identities are unavailable")]
+        #[error("cannot read or write the node identities")]
         #[cure("Restore the management API server, or unpause the Cluster. If a permission is missing, the condition \
                  `Ready` names it.")]
         LedgerUnavailable(#[source] Unavailable) => "the node name could not be claimed",
@@ -99,7 +99,7 @@ crate::reasons! {
         #[cure("Wait until the other machine is deleted.")]
         HolderLeaving(NodeName, ProviderId) => "the node name is not free yet",
         /// The controller cannot read the Nodes of the cluster.
-        #[error("the Nodes of the cluster are unavailable")]
+        #[error("cannot read the Nodes of the cluster")]
         #[cure("Restore the workload API server. The log shows the cause.")]
         NodesUnavailable(#[source] Unavailable) => "the node could not be looked up",
         /// The node identity changed during every attempt to claim the name.
@@ -125,7 +125,7 @@ crate::reasons! {
         /// The external signer refused to sign. It does not have this CA key for this cluster, or its policy forbids
         /// the certificate.
         #[error("the external signer refuses to sign")]
-        #[cure("Correct the external signer's options. Its log shows the cause.")]
+        #[cure("Correct the external signer's options. The signer's log shows the cause.")]
         SignerRefused(#[source] Unavailable) => "the certificate could not be signed yet",
         /// The external signer's response is not a signature with the CA key. The controller issued no certificate.
         #[error("the external signer's response is not a signature with the CA key")]

@@ -197,7 +197,7 @@ crate::reasons! {
         #[cure("Request the certificate from the signer that the log and the Event name, as the plugin does.")]
         BuiltInSignerNotUsed(String) => "the built-in signer is not used in this cluster; request the signer of the attestation provider",
         /// A request to the serving signer of kube-controller-manager has a longer validity than the
-        /// `KubeletAuthentication` permits. That signer does not shorten it.
+        /// `KubeletAuthentication` permits. That signer does not shorten the validity.
         #[error("spec.expirationSeconds is {}; the maximum is {}", asked.as_secs(), granted.as_secs())]
         #[cure("Lower `spec.expirationSeconds` of the request, or raise `certificate.expirationSeconds` in the \
                  KubeletAuthentication.")]
@@ -343,8 +343,8 @@ crate::reasons! {
         RecordMissing(NodeName) => "the node identity of the certificate no longer exists",
         /// The certificate belongs to a different node identity or to an earlier generation.
         #[error("certificate {1} of node {0} belongs to another node identity or to an earlier generation")]
-        #[cure("If the bootstrap token is valid, no action is needed: the plugin uses it next. After you restore a \
-                backup, run `identities restored`.")]
+        #[cure("If the bootstrap token is valid, no action is needed: the plugin uses the token next. After you \
+                 restore a backup, run `identities restored`.")]
         FormerCertificate(NodeName, CertificateUid) => "the certificate is no longer valid for the node",
         /// The machine has the provider ID of the machine that holds the name, but is a different instance or has a
         /// different TPM.

@@ -24,7 +24,7 @@ crate::reasons! {
         #[cure("No action is needed. The condition `Failed` contains the reason.")]
         AlreadyFailed => "the request already failed",
         /// The controller already approved the request, and kube-controller-manager signs it.
-        #[error("the request was already approved, and this controller does not sign for its signer")]
+        #[error("the request was already approved, and its signer does not belong to this controller")]
         #[cure("If no certificate follows, check that kube-controller-manager runs with \
                  `--cluster-signing-cert-file`.")]
         AlreadyApproved => "the request was already approved",

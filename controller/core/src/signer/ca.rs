@@ -36,12 +36,13 @@ pub enum InvalidCa {
     NotACa,
     /// The subject is too long.
     #[error(
-        "the CA certificate's subject is longer than {MAX_SUBJECT_LEN} bytes: use a CA with a shorter one"
+        "the CA certificate's subject is longer than {MAX_SUBJECT_LEN} bytes: use a CA with a shorter subject"
     )]
     SubjectTooLong,
     /// The subject key identifier is too long.
     #[error(
-        "the CA certificate's key identifier is longer than {MAX_KEY_ID_LEN} bytes: use a CA with a shorter one"
+        "the CA certificate's key identifier is longer than {MAX_KEY_ID_LEN} bytes: use a CA with a shorter key \
+         identifier"
     )]
     KeyIdTooLong,
     /// The format of the key is not supported.

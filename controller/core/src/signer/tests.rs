@@ -343,8 +343,8 @@ fn a_ca_with_a_long_subject_or_key_identifier_is_refused() {
     assert_eq!(
         [subject, key_id].map(|error| error.to_string()),
         [
-            "the CA certificate's subject is longer than 4096 bytes: use a CA with a shorter one",
-            "the CA certificate's key identifier is longer than 64 bytes: use a CA with a shorter one",
+            "the CA certificate's subject is longer than 4096 bytes: use a CA with a shorter subject",
+            "the CA certificate's key identifier is longer than 64 bytes: use a CA with a shorter key identifier",
         ]
     );
 }

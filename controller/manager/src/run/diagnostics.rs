@@ -13,10 +13,11 @@ use crate::error::{BoxError, explain};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Metrics and probes (plain HTTP)")]
 pub(super) struct DiagnosticsArguments {
-    /// Address for /metrics, such as :8080 or 127.0.0.1:8080. Without it, the controller does not serve metrics
+    /// Address for /metrics, such as :8080 or 127.0.0.1:8080. Without this option, the controller does not serve
+    /// metrics
     #[arg(long, value_name = "ADDRESS")]
     metrics_bind_address: Option<BindAddress>,
-    /// Address for /healthz and /readyz, such as :9440. Without it, the controller does not serve probes
+    /// Address for /healthz and /readyz, such as :9440. Without this option, the controller does not serve probes
     #[arg(long, value_name = "ADDRESS")]
     health_addr: Option<BindAddress>,
 }

@@ -37,7 +37,7 @@ pub(super) struct ManagementArguments {
     /// Serve only the Clusters with this value of the label cluster.x-k8s.io/watch-filter
     #[arg(long, value_name = "VALUE")]
     watch_filter: Option<String>,
-    /// Maximum number of Clusters that the controller serves in one namespace: the oldest ones
+    /// Maximum number of Clusters that the controller serves in each namespace. It serves the oldest Clusters
     #[arg(long, value_name = "NUMBER", default_value_t = MAX_CLUSTERS_PER_NAMESPACE)]
     max_clusters_per_namespace: NonZeroUsize,
     /// Kubeconfigs for workload clusters. The controller's own kubeconfig is in the Secret

@@ -355,9 +355,7 @@ impl CapiInventory {
             Err(Unavailable::new(why))
         })?;
         if let Some(kind) = self.objects.unheard() {
-            return Err(Unavailable::new(format!(
-                "the watch of {kind}s lags behind"
-            )));
+            return Err(Unavailable::new(format!("the watch of {kind}s is delayed")));
         }
         *places = needed.places.into_inner();
         Ok(Page {

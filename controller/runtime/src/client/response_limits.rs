@@ -129,11 +129,13 @@ pub(crate) enum Excess {
     Pages(usize),
     #[error("the API server's page token is longer than {0} bytes")]
     Token(usize),
-    #[error("the version of the API server's object is longer than {0} bytes")]
+    #[error("the resourceVersion of an object from the API server is longer than {0} bytes")]
     Version(usize),
     #[error("the responses from API servers exceed the available memory")]
     Memory,
-    #[error("the connections to the API servers of the namespace exceed its share of the memory")]
+    #[error(
+        "the connections to the API servers of the namespace exceed the namespace's share of the memory"
+    )]
     Connections,
     #[error("the API server's response was not complete in time")]
     Time,
@@ -410,8 +412,7 @@ pub(crate) struct BoundedBody<B> {
 
 impl Cuts {
     fn log(&self) {
-        const MESSAGE: &str =
-            "the controller does not read a request with too many labels or other fields";
+        const MESSAGE: &str = "ignoring a request with too many labels or other fields";
         let max = MAX_VALUES_OF_REQUEST;
         let is_first = CUTS_LOGGED
             .take(&mut *self.next.lock(), Instant::now())

@@ -220,7 +220,7 @@ fn leadership(
     let ignored: Vec<String> = ignored.collect();
     if !ignored.is_empty() {
         let ignored = some(&ignored);
-        let what = format!("; ignored, because tenants can write them: {ignored}");
+        let what = format!("; ignored, because tenants can write these Leases: {ignored}");
         finding.what.push_str(&what);
     }
     finding
@@ -360,8 +360,7 @@ mod tests {
             let leases: Vec<Lease> = leases.iter().map(|lease| (*lease).clone()).collect();
             found_with(&leases, &["tenant-a"])
         };
-        let ignored =
-            "; ignored, because tenants can write them: tenant-a/node-attestation-controller";
+        let ignored = "; ignored, because tenants can write these Leases: tenant-a/node-attestation-controller";
         for (own, others, expected) in [
             (&held, &expired, State::Pass),
             (&held, &forged, State::Pass),
@@ -406,7 +405,7 @@ mod tests {
         let [held, down] = [NOW, LONG_AGO].map(|at| lease("system", CONTROLLER, "a", at));
         let [forged, expired] = [NOW, LONG_AGO].map(|at| lease("other", CONTROLLER, "b", at));
         let ignored =
-            "; ignored, because tenants can write them: other/node-attestation-controller";
+            "; ignored, because tenants can write these Leases: other/node-attestation-controller";
 
         for (own, other, expected) in [
             (Some(&held), &expired, State::Pass),

@@ -224,7 +224,7 @@ pub(super) fn authentication(state: &ClusterState, not_ready: Option<String>) ->
         ),
         None => Finding::fail(
             "the KubeletAuthentication has no condition Ready: no controller has processed it",
-            "check that the controller runs, and its options --namespace and --watch-filter",
+            "check that the controller runs, and that its options --namespace and --watch-filter select this Cluster",
         ),
     }
 }
@@ -254,7 +254,7 @@ async fn machines(
     } else {
         Finding::warn(
             format!("node identities without a Machine: {}", some(&without)),
-            "the controller retires them after 10 minutes; if it does not, read its log",
+            "the controller retires these node identities after 10 minutes; if it does not, read the controller's log",
         )
     }
 }

@@ -132,10 +132,16 @@ fn finding(predictions: &[NodePrediction]) -> Finding {
     let (denied, waiting) = (named(State::Fail), named(State::Warn));
     let mut parts = vec![format!("{} Nodes", nodes.len())];
     if !denied.is_empty() {
-        parts.push(format!("these Nodes would be denied: {}", some(&denied)));
+        parts.push(format!(
+            "the requests from these Nodes would be denied: {}",
+            some(&denied)
+        ));
     }
     if !waiting.is_empty() {
-        parts.push(format!("these Nodes would wait: {}", some(&waiting)));
+        parts.push(format!(
+            "the requests from these Nodes would wait: {}",
+            some(&waiting)
+        ));
     }
     if !denied.is_empty() {
         Finding::fail(parts.join("; "), CURE)

@@ -119,7 +119,7 @@ pub(super) async fn kubeconfig(
             let what = format!("Secret {name} does not exist");
             return Err(Finding::fail(
                 what,
-                "wait for Cluster API, which creates it with the control plane",
+                "wait for Cluster API, which creates the Secret together with the control plane",
             ));
         }
         Err(error) => return Err(Finding::failed(&error, &format!("get secret {name}"))),
@@ -131,7 +131,7 @@ pub(super) async fn kubeconfig(
             let what = format!("Secret {name} is not accepted: {}", error_chain(&error));
             Finding::fail(
                 what,
-                "correct the field: the controller does not accept it either",
+                "correct the field that the message names: the controller also rejects this kubeconfig",
             )
         })
 }
@@ -146,8 +146,8 @@ pub(super) fn answering(server: &str, claims: Option<&TokenClaims>) -> Finding {
     let what = format!(
         "{server} responds, but the token is valid for only {hours} h: it would expire during an outage of 10 days"
     );
-    let cure = "request a token with a lifetime of 720h; if the API server grants a shorter one, increase its option \
-        --service-account-max-token-expiration";
+    let cure = "request a token with a lifetime of 720h; if the API server grants a shorter lifetime, increase its \
+        option --service-account-max-token-expiration";
     Finding::warn(what, cure)
 }
 

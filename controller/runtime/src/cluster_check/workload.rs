@@ -107,7 +107,8 @@ impl Workload<'_> {
     }
 
     pub(super) async fn rights(&self) -> Finding {
-        const CURE: &str = "grant them to the kubeconfig's user: kubectl apply -f packaging/rbac/workload-cluster.yaml";
+        const CURE: &str = "grant these permissions to the kubeconfig's user: kubectl apply -f \
+            packaging/rbac/workload-cluster.yaml";
         let available = self.signers_of(|attestor| !self.is_unavailable(attestor));
         let required = preflight::required_rights(&available);
         // The controller does not use these permissions until the attestation provider is available.

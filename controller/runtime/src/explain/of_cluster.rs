@@ -268,7 +268,7 @@ fn signer_of(
         Err(why) => {
             let why = error_chain(&why);
             notes.push(format!(
-                "{why}; the checks assume that it has the kubeconfig's CA with its key"
+                "{why}; the checks assume that the Secret has the kubeconfig's CA and the key of this CA"
             ));
             let ca = trusted.first().ok_or("the kubeconfig has no CA")?;
             let who = format!("the controller, with the CA of Secret {name}");
@@ -293,16 +293,16 @@ fn signing_of(
         }
         (None, KeylessSigning::Absent) => {
             notes.push(format!(
-                "the controller does not answer requests from the Cluster until Secret {name} has the CA key or the controller has an \
-                 external signer (--signer-endpoint); the checks assume that it has one"
+                "the controller does not answer requests from the Cluster until Secret {name} has the CA key or the \
+                 controller has an external signer (--signer-endpoint); the checks assume an external signer"
             ));
             format!("no signer: Secret {name} has no tls.key")
         }
         (None, KeylessSigning::Unused | KeylessSigning::Unknown) => {
             notes.push(format!(
                 "Secret {name} has no tls.key, and the Cluster is not Ready, so it is unknown whether the controller has \
-                 an external signer (--signer-endpoint), which is required to answer requests; the checks assume \
-                 that it has one"
+                 an external signer (--signer-endpoint), which is required to answer requests; the checks assume an \
+                 external signer"
             ));
             format!("an external signer, if the controller has one: Secret {name} has no tls.key")
         }

@@ -162,7 +162,7 @@ fn validations() -> Vec<(String, &'static str, String)> {
             "a request with a bootstrap token must have a name from kubelet-authenticator",
             format!(
                 "'bootstrap tokens can create only requests with names from kubelet-authenticator \
-                 ({CSR_NAME_PREFIX}...): nodes of this cluster join through it'"
+                 ({CSR_NAME_PREFIX}...): nodes of this cluster join through kubelet-authenticator'"
             ),
         ),
         (
@@ -211,7 +211,8 @@ fn metadata_bounds() -> [(String, &'static str, String); 4] {
         ),
         bound(
             annotated,
-            "the request must not have annotations except its endorsement key, whose length is limited",
+            "the request can have only the annotation cluster.x-k8s.io/tpm-endorsement-key, with at most 128 \
+             characters",
         ),
         bound(
             all(&["name", "generateName"].map(short)),

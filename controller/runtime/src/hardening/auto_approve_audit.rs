@@ -62,19 +62,24 @@ impl fmt::Display for AutoApprovePath {
             Grant::NodeClient => "a certificate for any node",
             Grant::SelfNodeClient => "renewals of node certificates",
         };
-        write!(f, "{holder} gets {gain} unattested, ")?;
+        write!(f, "{holder} gets {gain} without evidence, ")?;
         match self {
             Self::Binding(open) => {
-                write!(f, "by ClusterRoleBinding {} to {}", open.name, open.role)?;
+                write!(
+                    f,
+                    "through ClusterRoleBinding {} to {}",
+                    open.name, open.role
+                )?;
                 f.write_str(if open.is_kubeadms {
-                    " (set autoApproveBindings: Remove, or delete it)"
+                    " (set autoApproveBindings: Remove, or delete the binding)"
                 } else {
-                    " (delete it, or remove this subject from it)"
+                    " (delete the binding, or remove this subject from the binding)"
                 })
             }
             Self::Authorizer { grant, .. } => write!(
                 f,
-                "by an authorizer other than RBAC (deny it the verb create on certificatesigningrequests/{})",
+                "through an authorizer other than RBAC (deny this subject the verb create on \
+                 certificatesigningrequests/{})",
                 grant.subresource()
             ),
         }

@@ -149,7 +149,7 @@ impl Identities {
             ..
         } = &written.spec;
         let note = format!(
-            "the lost node identity of node {node_name} was created again for machine {provider_id}: the next valid \
+            "the lost node identity of node {node_name} was recreated for machine {provider_id}: the next valid \
              claim opens a new generation"
         );
         let annotations = written.metadata.annotations.as_ref();

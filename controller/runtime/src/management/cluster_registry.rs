@@ -80,7 +80,7 @@ async fn end(mut tasks: JoinSet<ObjectKey>) {
         let clusters = tasks.len();
         tracing::warn!(
             clusters,
-            "stopped before the work of some clusters was complete; the next leader continues it"
+            "the deadline passed before the tasks of some clusters were complete; the next leader continues the tasks"
         );
         tasks.shutdown().await;
     }
@@ -330,7 +330,7 @@ impl ClusterRegistry {
                 cluster_line!(
                     &ClusterLines::of(&key),
                     ERROR,
-                    "the supervisor of the cluster panicked; it restarts in 30 s"
+                    "the supervisor of the cluster panicked; the controller restarts the supervisor in 30 s"
                 );
                 let closed = async { while authentication.changed().await.is_ok() {} };
                 if timeout(RESTART, closed).await.is_ok() {

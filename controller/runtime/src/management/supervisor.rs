@@ -399,7 +399,7 @@ impl Supervisor {
         cluster_line!(
             &self.lines,
             ERROR,
-            "a task of the cluster panicked; it restarts"
+            "a task of the cluster panicked; the controller restarts the task"
         );
         self.restarts.after_panic(Instant::now());
         self.stop().await;

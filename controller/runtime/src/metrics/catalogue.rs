@@ -61,12 +61,13 @@ metrics! {
     OVERLAPS = Gauge "node_attestation_exempt_overlaps" CLUSTER,
         "Exempt names with two valid certificates from the built-in signer";
     OTHER_APPROVALS = Gauge "node_attestation_other_serving_approvals" &["namespace", "cluster", "approver"],
-        "Requests for serving certificates that another approver approved in the last hour, grouped by the reason that \
-         it wrote";
+        "Requests for serving certificates that another approver approved in the last hour, grouped by the reason \
+         that the approver wrote";
     VENDOR_EXPIRY = Gauge "node_attestation_endorsement_certificate_expiry_timestamp_seconds" CLUSTER,
-        "The earliest expiry of an endorsement key certificate or its issuers, reported from 90 days before the expiry";
+        "The earliest expiry of an endorsement key certificate or of a CA certificate in its chain, reported from 90 \
+         days before the expiry";
     UNMEASURED = Gauge "node_attestation_unmeasured_machines" CLUSTER,
-        "Machines whose firmware does not extend the registers that they quote";
+        "Machines whose firmware does not extend the registers that the machines quote";
     LEADER = Gauge "node_attestation_leader" LEASE,
         "Whether this replica holds the Lease";
     LEASE_AGE = Gauge "node_attestation_lease_age_seconds" LEASE,
@@ -88,7 +89,7 @@ metrics! {
     SIGNER = Counter "node_attestation_signer_requests" &["operation", "code"],
         "Calls to the external signer";
     SIGNER_DURATION = Histogram "node_attestation_signer_duration_seconds" &["operation", "code"],
-        "Duration of calls to the external signer, including the wait for a turn";
+        "Duration of calls to the external signer, including the time in the queue";
     SIGNER_PROBLEMS = Gauge "node_attestation_signer_problems" NONE,
         "CAs that the external signer cannot use, according to its last status";
     CPU = Counter "process_cpu_seconds" NONE,

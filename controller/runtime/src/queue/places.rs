@@ -107,7 +107,7 @@ impl Queue {
                 &self.lines,
                 WARN,
                 requester,
-                "too many requests are pending; the newest are ignored for now"
+                "too many requests are pending; the newest requests are ignored for now"
             );
         }
         let left_out = self.left_out.get_or_insert_with(|| LeftOut {

@@ -241,7 +241,7 @@ impl Cache {
             Ok(())
         };
         let waited = tokio::time::timeout(ECHO_DEADLINE, waiting).await;
-        waited.unwrap_or_else(|_| Err(Unavailable::new("the watch of node identities lags behind")))
+        waited.unwrap_or_else(|_| Err(Unavailable::new("the watch of node identities is delayed")))
     }
 
     /// Replaces all records.

@@ -204,7 +204,7 @@ impl Watching {
                 namespace,
                 records,
                 clusters,
-                "the namespace has too many node identities; its requests wait"
+                "the namespace has too many node identities; the requests of the namespace wait"
             );
         }
     }

@@ -25,15 +25,16 @@ pub(super) const REMOVED: &[(&str, &str)] = &[
     ),
     (
         "spec.staleNodes",
-        "remove the field: the controller deletes the Node of the previous holder of a name",
+        "remove the field: the controller always deletes the Node of the previous holder of a name",
     ),
     (
         "spec.tpm.pcrPolicy.mode",
-        "remove the field: a policy enforces the values in allowed; without values, it only records",
+        "remove the field: the controller enforces the states in allowed; if allowed is empty, it accepts and logs \
+         every state",
     ),
     (
         "spec.tpm.pcrPolicy.bank",
-        "remove the field: the length of the values in allowed determines the bank",
+        "remove the field: only the SHA-256 bank is supported",
     ),
 ];
 

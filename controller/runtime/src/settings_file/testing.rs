@@ -141,8 +141,7 @@ pub fn cases() -> Vec<Case> {
             "/spec/tpm",
             json!({"lateProviderIDs": "Allow"}),
             "spec.tpm.lateProviderIDs",
-            "Allow has no effect without listed endorsement keys: set allowList or configMaps, or \
-             Refuse",
+            "Allow has no effect without listed endorsement keys: set allowList or configMaps, or use Refuse",
         ),
         case(
             "/spec/authorizedAttestors",
@@ -191,7 +190,7 @@ pub fn cases() -> Vec<Case> {
             "/spec/tpm/endorsementKeys/allowList",
             key("providerID", "metal3://"),
             "spec.tpm.endorsementKeys.allowList[0].providerID",
-            "must be a provider ID, or a prefix of one that ends in '/' and is longer than its scheme",
+            "must be a provider ID, or a provider ID prefix that ends with '/' and is longer than the scheme",
         ),
         case(
             "/spec/tpm/pcrPolicy/allowed",

@@ -289,19 +289,19 @@ fn a_removed_field_is_refused_with_its_replacement() {
             "/spec/staleNodes",
             json!("Delete"),
             "spec.staleNodes",
-            "remove the field: the controller deletes the Node",
+            "remove the field: the controller always deletes the Node",
         ),
         (
             "/spec/tpm/pcrPolicy/mode",
             json!("Record"),
             "spec.tpm.pcrPolicy.mode",
-            "remove the field: a policy enforces the values in allowed",
+            "remove the field: the controller enforces the states in allowed",
         ),
         (
             "/spec/tpm/pcrPolicy/bank",
             json!("sha256"),
             "spec.tpm.pcrPolicy.bank",
-            "remove the field: the length of the values in allowed",
+            "remove the field: only the SHA-256 bank is supported",
         ),
     ];
     assert_eq!(cases.len(), removed::REMOVED.len());

@@ -166,7 +166,7 @@ pub(super) async fn sweep(ledger: Arc<RecordLedger>, time: ServerTime) {
                 count,
                 annotation = ALLOW_RETIREMENT_ANNOTATION,
                 "many machines are missing in the inventory, so the controller keeps their node identities; to retire \
-                 them, set the annotation in the settings file to their number, and restart the controller"
+                 them, set this annotation in the settings file to their number, and restart the controller"
             );
         }
         held_back = swept.held_back;

@@ -153,7 +153,7 @@ impl Folder {
             }
         }
         if count >= MAX_CAS {
-            return Err(format!("the folder already has {MAX_CAS} CAs"));
+            return Err(format!("the directory already contains {MAX_CAS} CAs"));
         }
         Ok(Arc::new(authority))
     }

@@ -102,7 +102,8 @@ const MAX_REQUEST_LEN: usize = 64 * 1024;
 /// The exit codes, for the end of `--help`.
 const EXIT_CODES: &str = "Exit codes:
   0   Stopped by a signal.
-  1   The signer cannot use a file, the token or the socket. Standard error contains its name and the cause.
+  1   The signer cannot use a file, the token or the socket. The error on standard error names the file, token or \
+      socket, and the cause.
   2   The arguments are invalid.";
 
 /// Signs node certificates with keys in a PKCS #11 token, for node-attestation-controller.
@@ -118,8 +119,8 @@ struct Arguments {
     /// Label of the token
     #[arg(long, value_name = "LABEL")]
     token_label: String,
-    /// File whose first line is the PIN of the token's user. Only the signer's user is allowed to have access to it.
-    /// Alternatively, root can own the file, and the signer's group can read it
+    /// File whose first line is the PIN of the token's user. Either only the signer's user has access to the file, or
+    /// the file belongs to root and the signer's group can read it
     #[arg(long, value_name = "FILE")]
     pin_file: PathBuf,
     /// Directory with one file for each CA. The file contains the label of the CA's private key, its Cluster and its
@@ -210,10 +211,10 @@ impl<T: Keys> Cas<T> {
                     let error = error.to_string();
                     if last_error.as_ref() != Some(&error) {
                         let folder = self.path.display();
-                        tracing::error!(%folder, error, "cannot read the folder with the CAs");
+                        tracing::error!(%folder, error, "cannot read the directory with the CA files");
                     }
                     self.serve(Some(format!(
-                        "cannot read the folder with the CA files: {error}"
+                        "cannot read the directory with the CA files: {error}"
                     )));
                     last_error = Some(error);
                 }

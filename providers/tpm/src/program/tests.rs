@@ -114,7 +114,7 @@ fn a_helper_without_a_response_is_reported_with_its_exit_status() {
     );
     assert_eq!(
         refused("#!/bin/sh\necho hello\n"),
-        "PROGRAM belongs to a different release from this plugin"
+        "PROGRAM and this plugin are from different releases"
     );
 }
 
@@ -151,7 +151,7 @@ fn the_error_for_an_unsupported_command_names_the_helpers_package() {
         let error = asked_for::<Findings>(&program, MINUTE).unwrap_err();
 
         let what = format!(
-            "cannot use the TPM: {} belongs to a different release from this plugin",
+            "cannot use the TPM: {} and this plugin are from different releases",
             program.display()
         );
         assert_eq!(error.what(), what, "{line}");
@@ -173,7 +173,7 @@ fn the_large_output_of_a_helper_is_read_completely() {
 
     assert_eq!(
         refused(&format!("#!/bin/sh\n{much}\n")),
-        "PROGRAM belongs to a different release from this plugin"
+        "PROGRAM and this plugin are from different releases"
     );
     let said = refused(&format!("#!/bin/sh\n{much} >&2\nexit 3\n"));
     let words = format!(

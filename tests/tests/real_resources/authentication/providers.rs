@@ -82,8 +82,7 @@ fn an_entry_names_its_machine_or_its_host() {
     let host = "tpm.endorsementKeys.allowList[0].providerID";
     let of_host = |id: &str| json!([{"providerID": id, "ekSha256": "1".repeat(64)}]);
     let one = "must contain either machine or providerID";
-    let beginning =
-        "must be a provider ID, or a prefix of one that ends in '/' and is longer than its scheme";
+    let beginning = "must be a provider ID, or a provider ID prefix that ends with '/' and is longer than the scheme";
     let mut both = of_host("metal3://metal/host-7/");
     both[0]["machine"] = json!("m-1");
     each_is_refused(&[

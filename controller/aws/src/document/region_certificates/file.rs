@@ -21,7 +21,7 @@ pub enum InvalidSigners {
     #[error("it is {0} bytes long (limit: {MAX_FILE_SIZE})")]
     TooLarge(usize),
     /// The file has no certificate.
-    #[error("it has no signer")]
+    #[error("it does not contain a certificate")]
     Empty,
     /// This line is neither a region nor part of a certificate.
     #[error("line {0} is neither \"Region: <name>\" nor part of a PEM certificate")]

@@ -111,7 +111,7 @@ fn comments_empty_lines_and_crlf_are_ignored() {
 #[test]
 fn a_file_without_signers_is_refused() {
     for file in ["", "\n# nothing\n"] {
-        assert_eq!(refused(file), "it has no signer");
+        assert_eq!(refused(file), "it does not contain a certificate");
     }
     let large = "#".repeat(1024 * 1024 + 1);
     assert_eq!(refused(&large), "it is 1048577 bytes long (limit: 1048576)");

@@ -452,7 +452,7 @@ async fn missing_or_delayed_credentials_are_reported_as_an_outage() {
     assert!(
         late.unwrap_err()
             .to_string()
-            .contains("none were found in time")
+            .contains("no credentials were found in time")
     );
     assert_eq!(ec2.calls(), []);
 }

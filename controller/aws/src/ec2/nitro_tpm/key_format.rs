@@ -31,7 +31,7 @@ pub(in crate::ec2) fn read(key_type: &EkPubKeyType, value: &str) -> Result<KeyDi
     let spki = STANDARD.decode(value).map_err(|_| "it is not base64")?;
     let encoded = encode_again(key_type, &spki).ok_or("it does not have the requested key type")?;
     if encoded.as_ref() != spki {
-        return Err("it is not in the encoding of a key");
+        return Err("it is not the canonical DER encoding of a key");
     }
     Ok(KeyDigest::of(&spki))
 }
@@ -105,7 +105,7 @@ mod tests {
             (
                 EkPubKeyType::EccSecP384,
                 with(&|spki| spki.push(0)),
-                "it is not in the encoding of a key",
+                "it is not the canonical DER encoding of a key",
             ),
             (
                 EkPubKeyType::EccSecP384,
@@ -116,7 +116,7 @@ mod tests {
             (
                 EkPubKeyType::EccSecP384,
                 with(&|spki| drop(spki.drain(..point))),
-                "it is not in the encoding of a key",
+                "it is not the canonical DER encoding of a key",
             ),
             (
                 EkPubKeyType::EccSecP384,

@@ -279,13 +279,10 @@ async fn an_ec2_error_for_a_key_is_reported_as_an_outage_with_its_cause() {
             Failure::expired_credentials(),
             "EC2 {} cannot be called with the cluster's AWS credentials: RequestExpired",
         ),
-        (
-            Failure::Cut,
-            "EC2 {} returned an invalid response: no connection",
-        ),
+        (Failure::Cut, "EC2 {} cannot be reached: no connection"),
         (
             Failure::Body("<html>".to_owned()),
-            "EC2 {} returned an invalid response: malformed answer",
+            "EC2 {} returned an invalid response: it cannot be parsed",
         ),
     ] {
         MOTO.inject(scope(account), Times::once(), failure.clone());

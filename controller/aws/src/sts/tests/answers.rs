@@ -57,15 +57,15 @@ async fn a_throttled_or_failed_sts_call_is_reported_as_an_outage() {
         ),
         (
             Fault::error(403, "<b>\r\n", ""),
-            "403 and an unreadable code",
+            "403 and an invalid error code",
         ),
         (
             Fault::error(403, "Almost-1", ""),
-            "403 and an unreadable code",
+            "403 and an invalid error code",
         ),
         (
             Fault::error(403, "lowerCase", ""),
-            "403 and an unreadable code",
+            "403 and an invalid error code",
         ),
         (
             Fault::error(403, &"A".repeat(64), ""),
@@ -73,9 +73,9 @@ async fn a_throttled_or_failed_sts_call_is_reported_as_an_outage() {
         ),
         (
             Fault::error(403, &"A".repeat(65), ""),
-            "403 and an unreadable code",
+            "403 and an invalid error code",
         ),
-        (Fault::error(403, "", ""), "403 and an unreadable code"),
+        (Fault::error(403, "", ""), "403 and an invalid error code"),
         (Fault::error(404, "SignatureDoesNotMatch", ""), "404"),
         (Fault::error(500, "SignatureDoesNotMatch", ""), "500"),
         (Fault::error(204, "", ""), "204"),

@@ -283,7 +283,7 @@ fn issued(credentials: Option<StsCredentials>) -> Result<Issued, FailureKind> {
 }
 
 fn unreadable() -> FailureKind {
-    FailureKind::Unavailable("its answer is malformed".to_owned())
+    FailureKind::Unavailable("STS returned an invalid response".to_owned())
 }
 
 fn failure<E>(operation: &str, error: &SdkError<E>) -> FailureKind
@@ -332,9 +332,7 @@ fn of_code(code: &str, request_id: Option<&str>) -> FailureKind {
     );
     match Meaning::of(code) {
         Meaning::Throttled => FailureKind::Throttled(kept),
-        Meaning::Other if !is_refusal => {
-            FailureKind::Unavailable(format!("it answers with {kept}"))
-        }
+        Meaning::Other if !is_refusal => FailureKind::Unavailable(format!("STS returned {kept}")),
         Meaning::NotAllowed | Meaning::Session | Meaning::Account | Meaning::Other => {
             FailureKind::Refused {
                 code: kept,

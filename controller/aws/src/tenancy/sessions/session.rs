@@ -149,11 +149,11 @@ impl Session {
             let answer = match answer.await {
                 Ok(Ok(answer)) => answer,
                 Ok(Err(_)) => Err(session.failure("no response in time")),
-                Err(_) => Err(session.failure("the call ended early")),
+                Err(_) => Err(session.failure("the call ended without a response")),
             };
             session.state.write(|state| state.settle(answer))
         };
-        let ended = self.failure("the call ended early");
+        let ended = self.failure("the call ended without a response");
         // The renewal runs in a separate task, so that it continues after the first requester stops.
         let renewal = tokio::spawn(renewal).map(move |done| done.unwrap_or(Err(ended)));
         let renewal = renewal.boxed().shared();

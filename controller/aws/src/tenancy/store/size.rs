@@ -15,7 +15,7 @@ pub(super) const OF_CLUSTERS: NamespaceLimits = NamespaceLimits {
 
 /// The reason why an object that exceeds its namespace's size limit is not used.
 pub(super) const TOO_LARGE: &str = "the objects of this kind in its namespace exceed 16 MiB in total; delete some of \
-                                    them, then change this object";
+    these objects, then change this object";
 
 impl IdentityStore {
     /// Whether an object is kept. The names of omitted objects are not stored, because a tenant can have any number of

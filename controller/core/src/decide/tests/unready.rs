@@ -375,7 +375,7 @@ fn a_machine_with_an_unread_bootstrap_config_waits_indefinitely() {
 
         assert_eq!(
             error_chain(&deferral),
-            "the inventory is unavailable: cannot read the bootstrap configuration of machine m1"
+            "cannot read the machines of the cluster: cannot read the bootstrap configuration of machine m1"
         );
     }
     // A machine whose token is not in the inventory joins with evidence.

@@ -401,7 +401,7 @@ async fn queries_fail_if_a_watch_is_silent_for_a_minute() {
         let error = inventory.by_provider_id(&machine).await.unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("the watch of {silent}s lags behind")
+            format!("the watch of {silent}s is delayed")
         );
         assert_eq!(inventory.machine_tokens().await, None, "{silent}");
         for kind in kinds {

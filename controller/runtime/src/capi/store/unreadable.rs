@@ -74,8 +74,8 @@ impl fmt::Display for Unread {
         match count.saturating_sub(1) {
             _ if *is_cut && *count == 0 => write!(
                 formatter,
-                "could not read some objects of the namespace, such as {kind} {name}, and has not listed them again \
-                 (the log contains the causes)"
+                "the controller could not read some objects of the namespace, such as {kind} {name}, and has not \
+                 listed these objects again (the log contains the causes)"
             ),
             _ if *is_cut => write!(
                 formatter,

@@ -180,7 +180,7 @@ fn metadata_that_makes_a_request_large_is_refused() {
         "the name of the request is too long",
         "must not have labels",
     );
-    let (annotation, fields) = ("must not have annotations", "too many managed fields");
+    let (annotation, fields) = ("can have only the annotation", "too many managed fields");
     let many = |prefix: &str| -> Map<String, Value> {
         let keys = (0..9).map(|number| (format!("{prefix}{number}"), json!({})));
         keys.collect()

@@ -69,13 +69,13 @@ pub(in crate::management) enum NotReady {
     )]
     CaKeyNotFound(String),
     #[error(
-        "the namespace has more than {0} KubeletAuthentications, and only the {0} oldest are served. Delete the \
-         KubeletAuthentications of Clusters that no longer exist, or ask the operator to raise \
+        "the namespace has more than {0} KubeletAuthentications, and the controller serves only the {0} oldest. \
+         Delete the KubeletAuthentications of Clusters that no longer exist, or ask the operator to raise \
          --max-clusters-per-namespace"
     )]
     TooManyClusters(NonZeroUsize),
     /// A task of the cluster panicked. The tasks restart.
-    #[error("internal error; restarting")]
+    #[error("internal error; the controller restarts the tasks of the Cluster")]
     Broken,
 }
 

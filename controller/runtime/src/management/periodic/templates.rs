@@ -39,8 +39,8 @@ fn without_plugin(found: Result<Vec<String>, PartError>) -> Option<String> {
     };
     let text = || {
         format!(
-            "enforcement waits until these bootstrap templates contain the plugin, because new machines from them \
-             could not join: {}{more} (add the plugin, or set autoApproveBindings: RemoveNow)",
+            "enforcement waits until these bootstrap templates contain the plugin, because new machines from these \
+             templates could not join: {}{more} (add the plugin, or set autoApproveBindings: RemoveNow)",
             named.join(", ")
         )
     };

@@ -417,7 +417,6 @@ fn a_cluster_without_memory_for_its_connection_is_unreachable_for_this_reason() 
         panic!("the API server did not answer");
     };
 
-    let memory =
-        "the connections to the API servers of the namespace exceed its share of the memory";
+    let memory = "the connections to the API servers of the namespace exceed the namespace's share of the memory";
     assert!(reason.ends_with(memory), "{reason}");
 }

@@ -88,10 +88,13 @@ impl PeriodicTasks {
         };
         if let Some(kept) = health.note("bootstrap tokens", kept) {
             for token in kept.extended {
-                tracing::debug!(token = token.as_str(), "the bootstrap token was extended");
+                tracing::debug!(
+                    token = token.as_str(),
+                    "extended the validity of the bootstrap token"
+                );
             }
             for token in kept.ended {
-                tracing::debug!(token = token.as_str(), "expired the bootstrap token");
+                tracing::debug!(token = token.as_str(), "made the bootstrap token expire");
             }
         }
         if are_pools_known {

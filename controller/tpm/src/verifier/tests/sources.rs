@@ -303,7 +303,7 @@ fn tpm_settings_without_effect_are_refused() {
     };
     let valid = allowed(Some("m1"), None, &"0e".repeat(32));
     let one = "it must contain either machine or providerID";
-    let host = "providerID is neither a provider ID nor a prefix of one";
+    let host = "providerID is neither a provider ID nor a provider ID prefix";
     let digest = "ekSha256 is not 64 lower-case hexadecimal digits";
     for (entry, detail) in [
         (allowed(Some("m2"), None, "0F"), digest),

@@ -135,7 +135,7 @@ fn only_a_refusal_by_sts_is_permanent() {
     assert_eq!(of_code("Throttling", None), throttled);
     assert!(!throttled.is_refusal());
     let failed = of_code("InternalFailure\n<b>", None);
-    let detail = "it answers with InternalFailureb".to_owned();
+    let detail = "STS returned InternalFailureb".to_owned();
     assert_eq!(failed, FailureKind::Unavailable(detail));
 }
 

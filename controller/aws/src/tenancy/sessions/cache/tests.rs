@@ -70,7 +70,7 @@ async fn a_call_that_panics_is_an_outage_and_is_retried() {
     let error = credentials.keys().await.unwrap_err();
     assert_eq!(
         error.kind,
-        FailureKind::Unavailable("the call ended early".to_owned())
+        FailureKind::Unavailable("the call ended without a response".to_owned())
     );
 
     sleep(Duration::from_mins(1)).await;

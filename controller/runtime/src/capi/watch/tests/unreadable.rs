@@ -201,7 +201,8 @@ fn unreadable_objects_without_an_entry_are_known_until_a_later_list() {
 
     apply(Event::Delete(machine("m0")));
 
-    let known = "could not read some objects of the namespace, such as Machine m1, and has not listed them again";
+    let known = "the controller could not read some objects of the namespace, such as Machine m1, and has not listed \
+        these objects again";
     let text = read().unwrap();
     assert!(text.starts_with(known), "{text}");
     assert_eq!(unread(&objects, "tenant-b", "prod-1"), None);
