@@ -89,7 +89,7 @@ impl Imds {
         !self.until.passed()
     }
 
-    /// Reads `path`, below `/latest/`. Retries within the deadline.
+    /// Reads `path`, which is relative to `/latest/`. Retries within the deadline.
     pub fn read(&self, path: &str, deadline: Deadline) -> Result<Text, Failure> {
         Ok(self.text(path, deadline)?)
     }

@@ -133,8 +133,8 @@ impl Session {
             ..self.with_settings(settings, fault, Caller::ClientGo)
         };
         let printed = print(&authenticator);
-        // The process exits after this line, and the value does not contain secrets. Dropping the value would take as
-        // much time as reading the settings.
+        // Do not drop the value: it does not contain secrets, and the process exits after this line. Dropping it would
+        // take as much time as reading the settings.
         mem::forget(authenticator);
         printed
     }

@@ -19,7 +19,7 @@ const CHECK_SERVER: &str = "check that the server in the kubeconfig is an API se
 pub struct ApiError {
     pub(crate) kind: ApiErrorKind,
     pub(super) failure: Failure,
-    /// The pause that the server requests.
+    /// The pause that the server requests before another attempt.
     pub(super) retry_after: Option<Duration>,
 }
 
@@ -77,8 +77,8 @@ impl ApiError {
         Self::new(kind, Code::Unreachable, what, CHECK_PROXY)
     }
 
-    /// The error for a response that is too long, is not the requested object, or has a status that no API server
-    /// returns.
+    /// Returns the error for a response that is too long, that is not the requested object, or whose status no API
+    /// server returns.
     pub(super) fn not_an_api_server(what: String) -> Self {
         Self::other(Code::Unreachable, what, CHECK_SERVER)
     }
