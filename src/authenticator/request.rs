@@ -90,8 +90,8 @@ impl Attempt {
         Ok(pending)
     }
 
-    /// Completes an earlier run that stored its certificate, but did not store the digest of the cluster's CA
-    /// certificates, because the run was killed or could not write. Without this step, the certificate would appear to
+    /// Completes an earlier run that stored its certificate, but did not store the cluster's CA certificates in the
+    /// origin, because the run was killed or could not write. Without this step, the certificate would appear to
     /// come from the previous CA, and this run would request another certificate.
     pub(super) fn finish(
         &self,

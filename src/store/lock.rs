@@ -27,7 +27,7 @@ const TRY_AGAIN: Duration = Duration::from_millis(20);
 /// The maximum length of a holder's description, in bytes.
 const MAX_HOLDER_LEN: u64 = 4096;
 
-/// A store whose only writer is this process, as long as the value exists.
+/// A store to which only this process writes while the value exists.
 ///
 /// The kernel releases the lock when the process exits or is killed.
 #[derive(Debug)]

@@ -76,7 +76,7 @@ struct Authority {
     validity: Validity,
 }
 
-/// The first and the last second of a certificate's validity period, in seconds since 1970.
+/// The first and the last second of a certificate's validity period.
 #[derive(Debug, Clone, Copy)]
 struct Validity {
     not_before: UnixTime,
