@@ -20,7 +20,7 @@ pub(crate) const TEMPLATE: &str = concat!(
 );
 
 /// Checks `name`. `local_hostname` reads the value in the metadata, which can contain several names. This function
-/// calls it only if the result depends on the value.
+/// calls `local_hostname` only if the result depends on the value.
 pub(crate) fn check(
     policy: AwsNodeName,
     name: &NodeName,

@@ -21,7 +21,7 @@ pub enum Naming {
 }
 
 impl Naming {
-    /// The naming of a machine whose Node must have exactly this name.
+    /// Returns the naming for a machine whose Node must have exactly the name `own`.
     pub fn only(own: Option<&NodeName>, asked: &NodeName) -> Self {
         match own {
             None => Self::Unknown,

@@ -252,7 +252,7 @@ impl World {
         stored.expect("a record").record
     }
 
-    /// Changes the record like an operator.
+    /// Changes the record as an operator would.
     #[track_caller]
     pub fn edit(&self, node: &str, change: impl FnOnce(&mut Record)) {
         let stored = block_on(self.records.read(&name(node))).unwrap();
