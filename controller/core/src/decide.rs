@@ -287,7 +287,7 @@ fn triage(
     request::triage(request, &context.verifiers, serving)
 }
 
-/// Whether the request is a request to a built-in signer of Kubernetes from a machine without a node identity. While
+/// Whether the request is for a built-in signer of Kubernetes, and comes from a machine without a node identity. While
 /// attestation is not enforced, the controller ignores this request, even if it is invalid.
 fn is_as_before(request: &CertificateSigningRequest) -> bool {
     let CertificateSigningRequest { metadata, spec, .. } = request;

@@ -144,7 +144,8 @@ fn measured(firmware: &Registers) -> Finding {
     ))
 }
 
-/// The hint for TPMs without a certificate. This hint does not help if the Cluster's settings require a certificate.
+/// The hint for TPMs without a certificate. A list of keys is not sufficient if the Cluster requires a certificate, so
+/// the hint contains both steps.
 const LIST: &str = "add the key to the controller's list of endorsement keys (run: kubelet-authenticator-tpm \
      identify), and do not require a certificate";
 

@@ -25,7 +25,7 @@ const ONE_OF: usize = 5;
 
 /// The start time of each machine's absence, and the number of records that one round is allowed to retire.
 ///
-/// Clones share their state, so the state is kept when a ledger is created again with different settings.
+/// All clones share the state, so the state is kept when a ledger is created again with different settings.
 #[derive(Debug, Clone)]
 pub struct Absences {
     timeout: Duration,

@@ -228,7 +228,7 @@ impl RecordLedger {
                 live += 1;
                 if holder.is_some_and(is_missing) {
                     missing.insert(holding(record));
-                    // The machine is missing, but its deletion might have been observed since the last sweep.
+                    // The deletion of this missing machine might have been observed since the last sweep.
                     if self.was_deleted(&record.holder) {
                         leaving.insert(holding(record));
                     }

@@ -11,7 +11,7 @@ use x509_cert::spki::AlgorithmIdentifierOwned;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-/// The accepted lengths of an RSA modulus, in bytes: 2048 to 4096 bits. Signing with longer keys takes more time, and
+/// The accepted lengths of an RSA modulus, in bytes (2048 to 4096 bits). Signing with longer keys takes more time, and
 /// their certificates are longer.
 pub(super) const RSA_MODULUS_LEN: RangeInclusive<usize> = 256..=512;
 
