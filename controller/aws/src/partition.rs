@@ -92,7 +92,7 @@ pub fn of_region(region: &str) -> Option<Partition> {
 #[derive(derive_more::Display, Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointHost(String);
 
-/// The text is not an endpoint host.
+/// The error for a text that is not an endpoint host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must contain only a lower-case host name, and a port if it is not 443")]
 pub struct InvalidHost;

@@ -20,8 +20,8 @@ use crate::credentials::{CredentialsSource, Lease, Tenant};
 /// Limits on calls and on waiting requests. The controller uses the defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The time for which a batch waits for another request. It restarts with each request, because machines that start
-    /// together do not send their requests at exactly the same time.
+    /// The time for which a batch waits for another request. The window restarts with each request, because machines
+    /// that start together do not send their requests at exactly the same time.
     pub window: Duration,
     /// The maximum time for which a batch's first request waits while other requests arrive or are expected.
     pub gathering: Duration,
@@ -364,7 +364,7 @@ impl Batches {
         (found, false)
     }
 
-    /// The time at which the batch's call is due. `None` if the call is due now.
+    /// Returns the time at which the batch's call is due. `None` if the call is due now.
     fn end_of(&self, number: u64, limits: &Limits) -> Option<Instant> {
         let batch = self
             .gathering

@@ -86,7 +86,7 @@ pub(crate) fn check_region(
     Ok(())
 }
 
-/// The refusal if EC2 does not list the document's instance.
+/// Returns the refusal if EC2 does not list the document's instance.
 pub(crate) fn absent(document: &VerifiedDocument, now: SystemTime) -> Refusal {
     let denial = AwsDenial::InstanceNotFound(document.instance.clone());
     not_there(document.into(), now, denial)
@@ -183,7 +183,7 @@ impl<'a> Subject<'a> {
         self.expected.instance.to_owned()
     }
 
-    /// The denial, or a deferral if the instance is young.
+    /// Returns the denial, or a deferral if the instance is young.
     fn lacks(&self, denial: AwsDenial) -> Refusal {
         not_there(self.expected, self.now, denial)
     }

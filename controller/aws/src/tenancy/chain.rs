@@ -126,7 +126,7 @@ pub(super) fn resolve(
     Ok(plan)
 }
 
-/// Returns the part of a plan that comes from one identity.
+/// The part of a plan that comes from one identity.
 enum Step {
     Root(Root),
     Role(Role, IdentityRef),

@@ -294,7 +294,7 @@ impl Identity {
     }
 }
 
-/// Returns the field that determines which namespaces are allowed to get the parse error of an identity.
+/// The field that determines which namespaces are allowed to get the parse error of an identity.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Permitted {
@@ -342,7 +342,7 @@ impl Namespace {
     }
 }
 
-/// Returns the keys that are missing in a Secret, or whose values are empty or invalid for AWS.
+/// The keys that are missing in a Secret, or whose values are empty or invalid for AWS.
 pub type MissingKeys = Vec<&'static str>;
 
 /// Parses the access key in the data of a Secret.

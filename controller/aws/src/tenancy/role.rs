@@ -63,12 +63,12 @@ pub struct RoleArn {
     account: String,
 }
 
-/// The text is not a role ARN.
+/// The error for a text that is not a role ARN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is not a role ARN (want arn:PARTITION:iam::ACCOUNT:role/NAME)")]
 pub struct InvalidRoleArn;
 
-/// A field of a role is invalid, so STS would reject it.
+/// The field of a role that is invalid, so that STS would reject the role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRoleSpec {
     /// The role's ARN is invalid.
