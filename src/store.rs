@@ -100,7 +100,7 @@ impl Store {
         }))
     }
 
-    /// Like [`Store::open`], but a read of a key does not remove the read permission of other users.
+    /// Opens the store as [`Store::open`] does, but a read of a key does not remove the read permission of other users.
     pub(crate) fn look(dir: &Path) -> Result<Option<Self>, Failure> {
         let opened = Self::open(dir)?;
         Ok(opened.map(|store| Self {
@@ -250,7 +250,7 @@ pub(crate) fn replace_file(path: &Path, content: &[u8], _lock: &StoreLock) -> Re
     in_its_folder(path, |dir| replace::replace(dir, path, content))
 }
 
-/// Like [`replace_file`], with a symbolic link to `target`.
+/// Replaces the file as [`replace_file`] does, but with a symbolic link to `target`.
 pub(crate) fn replace_link(path: &Path, target: &Path, _lock: &StoreLock) -> Result<(), Failure> {
     in_its_folder(path, |dir| replace::link(dir, path, target))
 }

@@ -33,11 +33,12 @@ pub(crate) enum Caller {
 /// The time limit of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Allowed {
-    /// With a valid credential.
+    /// The time limit of a run with a valid credential.
     Briefly(Duration),
-    /// With a valid credential that is about to expire: once per hour, for a slow device.
+    /// The longer time limit, once per hour, of a run with a valid credential that is about to expire. A slow device
+    /// needs this time.
     InFull(Duration),
-    /// Without a valid credential, or for a run that an operator started.
+    /// The time limit of a run without a valid credential, or of a run that an operator started.
     Without(Duration),
 }
 

@@ -33,7 +33,7 @@ pub(crate) enum ApiErrorKind {
     Unauthorized,
     /// 403: the credential is valid, but not authorized for the request.
     Forbidden,
-    /// Another 4xx: the API server rejects the request itself.
+    /// Another 4xx status: the API server rejects the request itself.
     Refused,
     /// An object with the request's name exists, but with different contents.
     NameConflict,

@@ -22,7 +22,7 @@ pub(crate) struct Effective {
 ///
 /// # Errors
 ///
-/// As [`Settings::load`](super::Settings::load).
+/// The same errors as for [`Settings::load`](super::Settings::load).
 pub(crate) fn effective(
     sources: Sources<'_>,
     schema: &ProviderSchema,

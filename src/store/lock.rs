@@ -49,7 +49,7 @@ impl Deref for StoreLock {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub(crate) struct Holder {
-    /// Its process ID.
+    /// The process ID.
     pub(crate) pid: u32,
     /// The file name in the process's `argv[0]`.
     pub(crate) program: String,

@@ -90,7 +90,7 @@ impl<K: Ord + Hash, V> Bounded<K, V> {
         self.entries.get(key).map(|kept| &kept.value)
     }
 
-    /// All objects, sorted.
+    /// Returns all objects, sorted by key.
     pub fn entries(&self) -> &BTreeMap<K, Kept<V>> {
         &self.entries
     }

@@ -13,7 +13,7 @@ use url::{Host, Url};
 /// A part of AWS with separate accounts, credentials and names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Partition {
-    /// Its name, the second part of every ARN.
+    /// The name of the partition, which is the second part of every ARN.
     pub(crate) name: &'static str,
     dns_suffix: &'static str,
     /// The first region, which every account can use.

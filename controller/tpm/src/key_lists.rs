@@ -46,7 +46,7 @@ pub struct KeyList {
 
 /// Entries in a `ConfigMap` that do not consist of an endorsement key and a host.
 ///
-/// Its `Display` contains the first two entries.
+/// The `Display` text contains the first two entries.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("ConfigMap {config_map} has {count} malformed entries: {}", named.join(", "))]
 pub struct MalformedEntries {

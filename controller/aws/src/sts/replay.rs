@@ -31,7 +31,8 @@ pub(super) struct ReplayCache {
 /// The limits of the cache.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// The total without the reserved shares. With the reserved shares, the total is twice as large.
+    /// The limit for the whole cache without the reserved shares. With the reserved shares, the limit is twice as
+    /// large.
     pub(super) all: usize,
     /// The limit for one cluster.
     pub(super) of_cluster: usize,

@@ -127,9 +127,9 @@ impl ServiceAccounts {
 /// The metadata of a namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Namespace {
-    /// Its labels.
+    /// The labels of the namespace.
     pub labels: Labels,
-    /// Its annotations.
+    /// The annotations of the namespace.
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -239,9 +239,9 @@ pub enum Identity {
     Role(Readable<RoleIdentity>),
     /// `AWSServiceAccountIdentity`.
     ServiceAccount {
-        /// Its `spec`.
+        /// The `spec` of the identity.
         found: Readable<AWSServiceAccountIdentitySpec>,
-        /// Its size in memory, in bytes.
+        /// The size of the identity in memory, in bytes.
         bytes: usize,
     },
 }

@@ -21,7 +21,7 @@ use super::signature::AuthorityKey;
 use super::*;
 use crate::fixture::{ANOTHER, Case, denied, digest, enrolment};
 
-/// The algorithm in both identifiers in a manufacturer's certificate.
+/// The OID of the signature algorithm, which both algorithm identifiers of a manufacturer's certificate contain.
 const ECDSA_WITH_SHA_256: [u8; 8] = [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
 
 static MAKER: LazyLock<Arc<EkCa>> = LazyLock::new(|| Arc::new(EkCa::new("a maker")));

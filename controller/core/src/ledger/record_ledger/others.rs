@@ -1,4 +1,4 @@
-//! The other records that are relevant to a claim.
+//! The records of other node identities that are relevant to a claim.
 
 use std::time::SystemTime;
 

@@ -18,7 +18,7 @@ use crate::refusal::Refusal;
 pub(in crate::ledger) struct Facts<'a> {
     /// The record for the claimed name.
     pub(in crate::ledger) own: Option<&'a Stored>,
-    /// The other records with the same machine, TPM or key.
+    /// The records of other node identities with the same machine, TPM or key.
     pub(in crate::ledger) others: &'a Others,
     /// The Nodes that were read.
     pub(in crate::ledger) nodes: &'a BTreeMap<NodeName, Option<OwnedNode>>,
