@@ -239,8 +239,8 @@ impl ProviderIdSources<'_> {
         })
     }
 
-    /// Like [`configured`](Self::configured), for providers that can get the provider ID from another source: `None` if
-    /// no provider ID is configured.
+    /// Does the same as [`configured`](Self::configured), for providers that can get the provider ID from another
+    /// source. `None` if no provider ID is configured.
     ///
     /// # Errors
     ///

@@ -146,8 +146,8 @@ impl Doctor {
         load().map_err(|failure: Failure| Finding::fail(&failure))
     }
 
-    /// Like `stored`, but for checks of objects other than the store. If the store cannot be read, such a check is
-    /// skipped, because another check reports the error.
+    /// Does the same as `stored`, but for checks of objects other than the store. If the store cannot be read, such a
+    /// check is skipped, because another check reports the error.
     fn stored_or_skip(&self) -> Result<(Option<Store>, StoreContents), Finding> {
         self.stored()
             .map_err(|_| Finding::skip("cannot read the state directory"))

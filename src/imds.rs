@@ -94,7 +94,7 @@ impl Imds {
         Ok(self.text(path, deadline)?)
     }
 
-    /// Like [`read`](Self::read); `None` if the path does not exist.
+    /// Reads `path` as [`read`](Self::read) does; `None` if the path does not exist.
     pub fn find(&self, path: &str, deadline: Deadline) -> Result<Option<Text>, Failure> {
         match self.text(path, deadline) {
             Err(ImdsError::NotFound(_)) => Ok(None),

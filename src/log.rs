@@ -75,7 +75,7 @@ impl Log {
         self.write("error", failure.what(), Some(failure), "");
     }
 
-    /// Like [`fail`](Self::fail), with the command that helps to find the cause.
+    /// Logs the failure that ends the run, with the command that helps to find the cause.
     pub(crate) fn fail_with_diagnosis(self, failure: &Failure, command: &str) {
         self.write("error", failure.what(), Some(failure), command);
     }

@@ -336,7 +336,7 @@ impl Setup {
         Ok(format!("nothing to do: {why}\n"))
     }
 
-    /// Like [`leave`](Self::leave), for [`undo`](Self::undo).
+    /// Does the same as [`leave`](Self::leave), but the result has the text for [`undo`](Self::undo).
     fn leave_to_undo(&self, why: &str) -> Result<String, Failure> {
         remove_file(&self.environment_file)?;
         Ok(format!("nothing to undo: {why}\n"))

@@ -162,8 +162,8 @@ impl Store {
         Ok(self.read_key(file)?.map(|(text, _)| text))
     }
 
-    /// Like [`Store::read`], for a file with a key. Also returns a message if others could read the file, with the
-    /// result of the correction.
+    /// Does the same as [`Store::read`], for a file with a key. Also returns a message if others could read the file,
+    /// with the result of the correction.
     ///
     /// The plugin still uses the key. Other users might already have the key, and a node without a credential would not
     /// be safer.

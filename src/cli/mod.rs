@@ -43,8 +43,8 @@ pub fn run(attester: impl Attester) -> ExitCode {
     run_on(Machine::default(), attester, None)
 }
 
-/// Like [`run`], on the machine that `machine` describes. Calls `observer` after each step. Tests use this function to
-/// simulate a disk that was moved to a different machine, and to stop a run at a step.
+/// Does the same as [`run`], on the machine that `machine` describes. Calls `observer` after each step. Tests use this
+/// function to simulate a disk that was moved to a different machine, and to stop a run at a step.
 pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observer>) -> ExitCode {
     keep_memory();
     let schema = ProviderSchema {

@@ -71,7 +71,7 @@ impl ApiClient {
         Self::build(endpoint, Some(login), environment)
     }
 
-    /// Like [`connect`](Self::connect), without a login.
+    /// Builds a client as [`connect`](Self::connect) does, but without a login.
     pub(crate) fn anonymous(
         endpoint: &ClusterEndpoint,
         environment: Environment<'_>,

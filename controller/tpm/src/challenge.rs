@@ -116,7 +116,7 @@ pub trait ChallengeKeySource: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Like [`keys`](Self::keys).
+    /// The same errors as for [`keys`](Self::keys).
     fn keys_of_answers(&self) -> Result<Arc<ChallengeKeys>, Unavailable> {
         self.keys()
     }

@@ -106,11 +106,11 @@ pub fn check(
     check_whole(facts, document.into(), policy, now)
 }
 
-/// Like [`check`], for an instance with these properties.
+/// Does the same as [`check`], for an instance with the expected properties.
 ///
 /// # Errors
 ///
-/// Like [`check`].
+/// The same errors as for [`check`].
 pub(super) fn check_whole(
     facts: &InstanceFacts,
     expected: Expected<'_>,
@@ -128,12 +128,12 @@ pub(super) fn check_whole(
     })
 }
 
-/// Like [`check`], for an instance that attests with its TPM. The name and the root volume are not checked, because the
-/// quote covers the boot.
+/// Does the same as [`check`], for an instance that attests with its TPM. The name and the root volume are not checked,
+/// because the quote covers the boot.
 ///
 /// # Errors
 ///
-/// Like [`check`].
+/// The same errors as for [`check`].
 pub(super) fn check_expected(
     facts: &InstanceFacts,
     expected: Expected<'_>,

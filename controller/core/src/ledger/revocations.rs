@@ -99,8 +99,8 @@ impl RevocationDecisions {
         self
     }
 
-    /// Like [`until`](Self::until), but a lowest valid generation that is later than `now` does not replace `known`,
-    /// the previous lowest valid generation.
+    /// Does the same as [`until`](Self::until), but a lowest valid generation that is later than `now` does not replace
+    /// `known`, the previous lowest valid generation.
     #[must_use]
     pub fn until_or(self, now: SystemTime, known: u64) -> Self {
         let is_set = self.floor > 0;
@@ -111,7 +111,8 @@ impl RevocationDecisions {
         decisions
     }
 
-    /// Like [`until_or`](Self::until_or), for shared decisions. They are copied only if one of them is later than `now`.
+    /// Does the same as [`until_or`](Self::until_or), for shared decisions. The decisions are copied only if one of
+    /// them is later than `now`.
     #[must_use]
     pub fn shared_until_or(self: Arc<Self>, now: SystemTime, known: u64) -> Arc<Self> {
         let latest = now + MAX_CLOCK_DIFFERENCE;

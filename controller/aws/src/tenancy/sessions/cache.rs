@@ -173,7 +173,7 @@ impl PlanCredentials {
     ///
     /// # Errors
     ///
-    /// Like [`keys`](Self::keys).
+    /// Returns the step that failed in this call, or in a recent call.
     pub async fn account(&self) -> Result<String, CredentialsError> {
         self.session.account(&self.tenant, &self.region).await
     }

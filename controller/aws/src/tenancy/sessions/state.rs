@@ -248,7 +248,8 @@ impl Account {
         failed.map(|failed| Err(failed.error.clone()))
     }
 
-    /// Like [`known`](Self::known), or the turn to call the STS of this region.
+    /// Returns the result of [`known`](Self::known). If there is no result, returns the turn to call the STS of this
+    /// region.
     pub(super) fn look_up(&mut self, region: &str) -> AccountLookup {
         let known = self.known(region);
         match (known, self) {

@@ -23,7 +23,7 @@ fn with_sha384() -> (Case, Response, Arc<Swtpm>) {
     quoted(Swtpm::with_banks("sha1,sha384"), &measured())
 }
 
-/// Like [`with_sha384`], for this TPM, whose registers contain this value.
+/// Returns the same as [`with_sha384`], for this TPM, whose registers contain this value.
 fn quoted(tpm: Swtpm, value: &[u8]) -> (Case, Response, Arc<Swtpm>) {
     let tpm = Arc::new(tpm);
     let machine = TpmMachine::new(tpm.clone(), Kind::P256);
