@@ -178,8 +178,8 @@ impl Authenticator<'_> {
             }
             Err(error) => {
                 if refused {
-                    // The next run checks the certificate again. If the API server still refuses it, that run renews
-                    // it.
+                    // The next run checks the certificate again. If the API server still refuses the certificate, that
+                    // run renews the certificate.
                     store.forget_last_check();
                 }
                 self.fall_back(old, &error)

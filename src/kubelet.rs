@@ -28,8 +28,8 @@ pub(crate) const CONFIGURATION: &str = "/var/lib/kubelet/config.yaml";
 /// Linux allows 2 MiB of arguments per process.
 const MAX_ARGUMENTS_LEN: usize = 256 * 1024;
 
-/// The size of the read buffer on the stack, in bytes. It is larger than the arguments of a kubelet that kubeadm
-/// configured.
+/// The size of the read buffer on the stack, in bytes. The buffer is larger than the arguments of a kubelet that
+/// kubeadm configured.
 const USUAL_ARGUMENTS_LEN: usize = 4096;
 
 /// The kubelet's arguments that identify its node. If a flag is repeated, the last occurrence takes precedence, as in

@@ -43,7 +43,7 @@ impl StoreContents {
     /// # Errors
     ///
     /// The store is unsafe, or cannot be read. This includes a store that a later release wrote in a different format.
-    /// That store keeps its credential.
+    /// The credential in such a store is kept.
     pub(crate) fn load(store: &Store, machine: &Machine) -> Result<Self, Failure> {
         let mut stored = Self {
             boot_id: machine.boot_id(),

@@ -78,8 +78,8 @@ impl Negotiation<'_> {
                     let remedy = refused_certificate(&self.attempt.settings.bootstrap_kubeconfig);
                     let denied = denied(&open, reason, message, remedy);
                     if let Err(failure) = self.change_to_bootstrap(denied) {
-                        // A failure that affects only this machine has no back-off. Its request is kept, so that the
-                        // next run does not create another request.
+                        // A failure that affects only this machine has no back-off. In this case, the request is kept,
+                        // so that the next run does not create another request.
                         if failure.code() == Code::Denied {
                             self.pending.drop_request(self.store)?;
                         }

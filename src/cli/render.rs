@@ -110,7 +110,7 @@ impl Session {
     }
 
     /// Whether kubelets should request their serving certificates. Without evidence, the controller would not issue
-    /// them, and a kubelet that waits for one does not serve its API.
+    /// these certificates, and a kubelet that waits for a serving certificate does not serve its API.
     fn serves(&self) -> bool {
         self.attester.renewal() == Renewal::Attested
     }

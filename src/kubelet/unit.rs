@@ -1,8 +1,8 @@
 //! The kubelet's arguments from its unit.
 //!
 //! `setup` runs before the kubelet, and operators run commands while the kubelet is stopped. Both must find the name
-//! and the provider ID that the kubelet will use. An administrator can set them in `ExecStart=`, in `Environment=`, or
-//! in an environment file.
+//! and the provider ID that the kubelet will use. An administrator can set the name and the provider ID in
+//! `ExecStart=`, in `Environment=`, or in an environment file.
 
 use std::collections::BTreeMap;
 use std::env;

@@ -50,7 +50,7 @@ pub(crate) fn drop_in(program: &Path, state_directory: &Path) -> String {
 /// The kubelet's arguments in the format of systemd.exec(5), in the variable of kubeadm's unit.
 ///
 /// kubeadm's configuration file sets `rotateCertificates: true`, which would make the kubelet bypass the plugin. The
-/// flag overrides it.
+/// flag `--rotate-certificates=false` overrides this setting.
 pub(super) fn environment(kubeconfig: &Path) -> String {
     format!(
         "# Written by `setup`; removed by `setup --undo`.\n\

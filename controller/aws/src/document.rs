@@ -39,7 +39,7 @@ pub struct VerifiedDocument {
     pub availability_zone: String,
     /// The instance ID.
     pub instance: String,
-    /// The time of its launch, or of its last start.
+    /// The time of the launch or of the last start of the instance.
     pub pending_time: SystemTime,
     /// The SHA-256 digest of the bytes that the signature covers. It is a part of the key binding.
     pub digest: [u8; 32],

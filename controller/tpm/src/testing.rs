@@ -54,12 +54,12 @@ pub fn quote(
     Ok(quote.registers)
 }
 
-/// Parses a `TPMS_ATTEST`, and encodes it again. Returns `None` if it is rejected.
+/// Parses a `TPMS_ATTEST`, and encodes it again. Returns `None` if the bytes are rejected.
 pub fn attest_again(bytes: &[u8]) -> Option<Vec<u8>> {
     encode(&exactly::<TpmsAttest>(bytes)?)
 }
 
-/// Parses a `TPMT_SIGNATURE`, and encodes it again. Returns `None` if it is rejected.
+/// Parses a `TPMT_SIGNATURE`, and encodes it again. Returns `None` if the bytes are rejected.
 pub fn signature_again(bytes: &[u8]) -> Option<Vec<u8>> {
     encode(&exactly::<TpmtSignature>(bytes)?)
 }

@@ -12,8 +12,8 @@ use crate::settings::AwsNodeName;
 
 /// A cloud-init template with the result of [`private_dns_name`].
 ///
-/// It does not contain single quotes. YAML doubles single quotes in a string, and cloud-init evaluates the template
-/// before it reads the YAML.
+/// The template does not contain single quotes. YAML doubles single quotes in a string, and cloud-init evaluates the
+/// template before it reads the YAML.
 pub(crate) const TEMPLATE: &str = concat!(
     r#"{{ ds.meta_data.local_hostname.split(".")[0] }}."#,
     r#"{{ "ec2" if v1.region == "us-east-1" else v1.region ~ ".compute" }}.internal"#,

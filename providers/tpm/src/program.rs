@@ -102,7 +102,8 @@ pub(crate) fn answer<T: DeserializeOwned>(
     let mut child = start(program)?;
     if let Some(mut input) = child.stdin.take() {
         let line = serde_json::to_string(question).unwrap_or_default() + "\n";
-        // If the dynamic loader fails, it closes the pipe. Its exit status is more precise than the write error.
+        // If the dynamic loader fails, it closes the pipe. The exit status of the program is more precise than the
+        // write error.
         drop(input.write_all(line.as_bytes()));
     }
     let slow = || {
@@ -201,7 +202,7 @@ fn end(child: &mut Child, deadline: Deadline) -> Option<ExitStatus> {
     }
 }
 
-/// Returns the error for a program that failed. It contains the dynamic loader's message.
+/// Returns the error for a program that failed. `words` is the message of the program or of the dynamic loader.
 fn ended(program: &Path, status: ExitStatus, words: &str) -> Failure {
     let place = program.display();
     if status.code() == Some(NOT_LOADED) {

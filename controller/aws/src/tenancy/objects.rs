@@ -170,7 +170,8 @@ impl Objects {
         former.into_iter().collect()
     }
 
-    /// Replaces an `IAMRoleSelector` with this `spec`, as JSON. `None` removes it. Returns whether it can be parsed.
+    /// Replaces an `IAMRoleSelector` with this `spec`, as JSON. `None` removes the selector. Returns whether the `spec`
+    /// can be parsed.
     pub fn put_role_selector(&mut self, name: &str, spec: Option<&str>) -> bool {
         let Some(spec) = spec else {
             self.role_selectors.remove(name);

@@ -153,7 +153,7 @@ impl Role {
         })
     }
 
-    /// Shortens the session to the STS limit for a temporary source. Returns whether it was longer.
+    /// Shortens the session to the STS limit for a temporary source. Returns whether the session was longer.
     pub(super) fn chain(&mut self) -> bool {
         let is_longer = self.duration > MAX_CHAINED_DURATION;
         self.duration = self.duration.min(MAX_CHAINED_DURATION);

@@ -163,7 +163,7 @@ impl Record {
     }
 
     /// Returns the record that this certificate of the claimant recovers. `before` is the present record for the name,
-    /// if one exists. This record comes from a backup, or an earlier certificate recovered it.
+    /// if one exists. `before` comes from a backup, or was recovered with an earlier certificate.
     ///
     /// The certificate remains valid until the node uses its next certificate. After another recovery, however, its
     /// generation can be lower than the generation that the earlier certificate opened. In this case, both certificates

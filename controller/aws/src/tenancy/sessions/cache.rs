@@ -106,7 +106,8 @@ impl Sessions {
         session.is_some_and(|session| session.forget(since))
     }
 
-    /// The parameters of this step in the plan, which all regions share. They are needed only for a new session.
+    /// The parameters of this step in the plan, which all regions share. The parameters are needed only for a new
+    /// session.
     fn in_any_region<T>(
         &self,
         plan: &Plan,

@@ -65,8 +65,8 @@ impl Rules<'_> {
     /// Returns the step if the machine holds the record, and its certificate belongs to another generation.
     pub(super) fn recovered_again(&self, own: &Stored, uid: CertificateUid) -> Checked<Step> {
         self.may_return(&own.record)?;
-        // This request opened the generation, which made its certificate invalid. Another request with that certificate
-        // and the same key is denied.
+        // This request opened the generation, which made the certificate of the request invalid. Another request with
+        // that certificate and the same key is denied.
         let is_same = own.record.opened.request.uid == self.claim.request.uid;
         if let Some(grant) = self.repeated(&own.record).filter(|_| is_same) {
             return Ok(Step::Grant(grant));
