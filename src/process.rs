@@ -29,7 +29,8 @@ pub(crate) fn program() -> String {
         .unwrap_or_default()
 }
 
-/// Returns the path with which this program was started, if it is absolute. It can be a link that an upgrade changes.
+/// Returns the path with which this program was started, if it is absolute. The path can be a link that an upgrade
+/// changes.
 pub(crate) fn path() -> io::Result<PathBuf> {
     let started = env::args_os().next().map(PathBuf::from);
     match started.filter(|path| path.is_absolute()) {

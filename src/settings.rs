@@ -42,7 +42,7 @@ const SECTIONS: [Provider; 2] = [Provider::AWS, Provider::TPM];
 /// The settings of a provider, and their defaults.
 #[derive(Debug, Clone)]
 pub struct ProviderSchema {
-    /// The provider. Its section is read strictly.
+    /// The provider, whose section is read strictly.
     pub provider: Provider,
     /// The provider's own settings.
     pub settings: &'static [Entry],

@@ -124,7 +124,7 @@ impl Setup {
             | Current::Invalid(_) => true,
         };
         if !is_set_up {
-            // Ignore an error of the removal. It can have the same cause as the failure, which the caller reports.
+            // Ignore an error of the removal, which can have the same cause as the failure that the caller reports.
             drop(remove_file(&self.environment_file));
         }
     }

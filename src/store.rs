@@ -73,9 +73,8 @@ impl StoreFile {
 ///
 /// # Guarantees
 ///
-/// The directory and each file that is read from it belong to root or to the user of this process. It is not
-/// writable by other users, and not a symbolic link. A user who could write to the directory could choose the node's
-/// key.
+/// The directory and each file that is read from it belong to root or to the user of this process. None of them is
+/// writable by other users, or is a symbolic link. A user who could write to the directory could choose the node's key.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     dir: PathBuf,

@@ -71,8 +71,8 @@ pub(super) fn arguments(machine: &Machine) -> Result<Option<Vec<String>>, Failur
         let shown = Properties(&shown.text);
         match shown.all("LoadState").next() {
             Some("loaded") => return shown.arguments(machine, variable).map(Some),
-            // The unit exists but cannot be loaded. Its arguments can differ from the arguments in kubeadm's unit, so
-            // do not use those.
+            // The unit exists but cannot be loaded. The kubelet's arguments in this unit can differ from the arguments
+            // in kubeadm's unit, so do not use the latter.
             Some(state @ ("bad-setting" | "error")) => {
                 let what = format!(
                     "cannot determine the kubelet's arguments: systemd cannot load {UNIT} ({state})"

@@ -37,7 +37,7 @@ pub struct Bounded<K, V> {
     digest: RandomState,
 }
 
-/// An object. It counts for its namespace until it is dropped.
+/// An object, which counts towards the limits of its namespace until it is dropped.
 #[derive(Debug)]
 pub struct Kept<V> {
     value: V,

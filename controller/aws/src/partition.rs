@@ -1,7 +1,8 @@
 //! The AWS partitions: the partition of a region, and the STS host for a region.
 //!
 //! The table is part of this project, so that a name from a node never becomes a host. A new region is recognized by
-//! the form of its name, as in the SDKs (`partitions.json` in botocore). Its signer comes from the operator's file.
+//! the form of its name, as in the SDKs (`partitions.json` in botocore). The document signer of such a region comes
+//! from the operator's file.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;

@@ -55,8 +55,8 @@ tokio::task_local! {
     static CAUSE: String;
 }
 
-/// Runs a call that a tenant in this namespace causes. Its lookups take the turns of the namespace. A connection does
-/// not belong to a tenant, but the first lookup for a connection runs in the task of the call.
+/// Runs a call that a tenant in this namespace causes. The lookups of the call take the turns of the namespace. A
+/// connection does not belong to a tenant, but the first lookup for a connection runs in the task of the call.
 pub(crate) fn caused_by<F: Future>(
     namespace: &str,
     call: F,

@@ -135,7 +135,8 @@ pub enum MachineState {
     #[default]
     Ready,
     /// The machine has bootstrap data, but its bootstrap configuration cannot be read, because the API server does not
-    /// serve the configuration's version. Its own token is therefore unknown. The machine can renew, but not join.
+    /// serve the configuration's version. The machine's own token is therefore unknown. The machine can renew, but not
+    /// join.
     Unread,
     /// The machine is being deleted.
     Deleting,

@@ -69,7 +69,8 @@ pub struct Claim {
 
 impl Claim {
     /// Whether the claim comes from the Machine that holds the record, if neither the claim nor the record has
-    /// evidence. Their provider IDs can differ, because the machine itself claims its provider ID.
+    /// evidence. The provider IDs in the claim and in the record can differ, because the machine itself claims its
+    /// provider ID.
     pub(crate) fn is_of_machine(&self, holder: &RecordHolder) -> bool {
         let machine = self.machine_name.as_ref();
         matches!(self.assurance, Assurance::None(_))

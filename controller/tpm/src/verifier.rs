@@ -14,8 +14,8 @@
 //! | 10 | the platform accepts the machine, and reports the name of its Node | respond | the platform |
 //!
 //! After its checks, the first request fails with a challenge. The second request shows that the endorsement key and
-//! the attestation key are in the same TPM, because no other TPM can decrypt the challenge. It also shows that check 4
-//! passed, because otherwise no challenge would exist.
+//! the attestation key are in the same TPM, because no other TPM can decrypt the challenge. The second request also
+//! shows that check 4 passed, because otherwise no challenge would exist.
 
 mod foresight;
 
