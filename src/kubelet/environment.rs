@@ -229,7 +229,7 @@ mod tests {
             ("k ${A}", &["k", "b 'c d'"]),
             ("k --a=${A}", &["k", "--a=b 'c d'"]),
             ("k --a=$A $$A", &["k", "--a=$A", "$A"]),
-            // A systemd command line does not support default values, as a shell does.
+            // Unlike a shell, a systemd command line does not support default values.
             ("k --a=${A:-c}", &["k", "--a=${A:-c}"]),
         ] {
             let line: Vec<_> = line.split(' ').map(str::to_owned).collect();

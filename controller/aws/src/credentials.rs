@@ -124,7 +124,7 @@ impl CredentialsSource for NoCredentials {
 
 /// Credentials, and the configuration that the SDK needs to use them.
 #[derive(derive_more::Debug, Clone)]
-// The output does not contain the configuration, because it shows access keys.
+// The output does not contain the configuration, because the configuration shows access keys.
 #[debug("Credentials({key:?})")]
 pub struct Credentials {
     /// The identity of the credentials.

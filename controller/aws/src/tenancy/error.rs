@@ -49,7 +49,7 @@ pub enum ResolutionError {
     BadSelector {
         /// The identity.
         identity: IdentityRef,
-        /// The error.
+        /// The reason why the selector is invalid.
         invalid: InvalidSelector,
     },
     /// The Secret of an identity does not exist.
@@ -154,7 +154,7 @@ pub enum ResolutionError {
     InvalidRoleSelector {
         /// The name of the `IAMRoleSelector`.
         name: String,
-        /// The error.
+        /// The reason why the `IAMRoleSelector` is invalid.
         detail: String,
     },
     /// The namespace of the cluster does not exist.
@@ -172,7 +172,7 @@ pub enum ResolutionError {
         name: String,
         /// The cluster's namespace.
         namespace: String,
-        /// The error.
+        /// The reason why the object cannot be parsed.
         detail: String,
     },
     /// The object that refers to the identity does not exist.

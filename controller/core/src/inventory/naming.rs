@@ -13,7 +13,7 @@ pub enum Naming {
     Another(NodeNames),
     /// Another machine has a claim to the name that is equal or stronger.
     Shared {
-        /// The other machine.
+        /// The name of the other machine.
         other: String,
     },
     /// At least one possible name is not known yet.

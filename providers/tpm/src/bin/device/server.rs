@@ -11,7 +11,7 @@ use crate::tpm::Device;
 
 /// Reads a request from standard input and writes its answer to standard output.
 pub(crate) fn answer_one() -> io::Result<()> {
-    // Otherwise, a process that waits for its TPM could continue to run indefinitely after its parent exits.
+    // Without this signal, a process that waits for its TPM could continue to run indefinitely after its parent exits.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut line = String::new();
     io::stdin().lock().take(MAX_LINE_LEN).read_line(&mut line)?;
