@@ -24,7 +24,7 @@ checked = $(if $(filter command environment,$(firstword $(origin $(1)))),$(if $(
 $(foreach variable,VERSION IMAGE SIGNER_IMAGE BUILDER SOURCE_DATE_EPOCH PROVIDER CONTROL_PLANE SUITE TEST PART,$(call checked,$(variable)))
 export VERSION IMAGE SIGNER_IMAGE BUILDER
 ifeq ($(origin COSIGN_PASSWORD),command line)
-$(error COSIGN_PASSWORD belongs into the environment: arguments are seen by everybody)
+$(error set COSIGN_PASSWORD in the environment: all users of this machine can read the arguments of make)
 endif
 # Do not pass the key that signs a release to another make.
 MAKEOVERRIDES := $(filter-out COSIGN_PASSWORD=% SIGNING_KEY=%,$(MAKEOVERRIDES))
@@ -37,8 +37,8 @@ export RUSTUP_TOOLCHAIN := $(toolchain)
 endif
 # Heavy builds are cached outside the tree, under names that depend on their content.
 export KUBELET_AUTHENTICATOR_CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/kubelet-authenticator
-# CI builds a fresh clone only once, so cargo does not write data for incremental builds. These programs are not
-# debugged, and debug information would be more than half of each test binary.
+# CI builds a fresh clone only once, so cargo does not write data for incremental builds. CI does not debug programs, and
+# debug information would be more than half of each test binary.
 ifdef CI
 export CARGO_INCREMENTAL := 0
 export CARGO_PROFILE_DEV_DEBUG := 0
@@ -55,7 +55,7 @@ CARGO_MUTANTS := 27.1.0
 MDBOOK := 0.5.4
 MDBOOK_MERMAID := 0.17.1
 tool = tests/tool $(1)
-# Always builds the whole workspace with its tests. A different selection of packages would change the features, and
+# Always selects the packages of the whole workspace. A different selection would change the features of dependencies, and
 # cargo would build many crates again.
 BUILD = $(CARGO) build --locked --workspace
 # Downloads everything in Cargo.lock, so that no other cargo command needs a network.
@@ -63,12 +63,12 @@ FETCH = tests/retry $(CARGO) fetch --locked --quiet
 # saved COMMAND: runs the command, and saves the dependencies that the command builds, even if the command fails.
 saved = status=0; $(1) || status=$$?; $(SAVE); exit $$status
 SAVE = tests/dependencies save || echo "the built dependencies are not saved" >&2
-# staged COMMAND: runs the command. After a failure, the last lines name the failed parts, and the commands that repeat
+# staged COMMAND: runs the command. After a failure, the last lines contain the failed parts, and the commands that repeat
 # only these parts.
 staged = $(1) || { tests/stage --failed; exit 1; }
 # Lints and documents all compiled code. An option of clippy's driver makes each warning an error.
 LINT = RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/tests/lint" CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
-# The value is not expanded, because each of the two variables is the default of the other variable.
+# `value` reads PROVIDER without expanding it, because the default of each of the two variables depends on the other one.
 CONTROL_PLANE ?= $(if $(filter aws-tenants,$(value PROVIDER)),cluster-api,embedded)
 PROVIDER ?= $(if $(filter cluster-api,$(CONTROL_PLANE)),tpm,aws)
 
@@ -77,13 +77,13 @@ help:
 	@sed -n 's/^##@ \(.*\)/\1:/p; s/^## /  /p' $(MAKEFILE_LIST)
 
 ##@ Try and test
-## demo: machines join and attackers do not, with an embedded API server
+## demo: shows machines that join, and attackers that cannot join, with an embedded API server
 ##       PROVIDER=aws|tpm|insecure|aws-tenants CONTROL_PLANE=embedded|real|cluster-api
 demo: prerequisites-$(CONTROL_PLANE) dependencies
 	@$(call saved,$(BUILD) --quiet --bins --test demo)
 	@tests/demo "$(TARGET)/debug" --provider $(PROVIDER) --control-plane $(CONTROL_PLANE)
 
-## test: the tests of the product on one machine, with real Kubernetes; times in target/test-times.json
+## test: the tests of the product on one machine, with real Kubernetes; writes durations to target/test-times.json
 test: prerequisites-all dependencies
 	@tests/stage --clear
 	@$(call staged,$(MAKE) --jobs=3 $(STAGES_BUILT))
@@ -93,12 +93,12 @@ test: prerequisites-all dependencies
 	@tests/stage --table
 	@echo "make test: everything passed"
 
-## test-all: also tests whose parts take long to build; the continuous integration runs this, and tests/landing
+## test-all: test, and tests whose parts take long to build; continuous integration runs test-all and tests/landing
 test-all: prerequisites-all prerequisites-boots dependencies
 	@tests/stage --clear
 	@$(call staged,$(MAKE) --jobs=3 $(STAGES_BUILT) $(STAGES_OF_DEBIAN))
 	@$(SAVE)
-	@# Tests wait more than they compute. The builds and checks that run beside them get only idle time.
+	@# Tests wait more than they compute. The builds and checks that run at the same time get only idle time.
 	@$(call staged,$(MAKE) --jobs=3 $(STAGES_TESTED) stages-idle)
 	@$(call staged,$(MAKE) --jobs=3 stage-more-suites stages-idle-checks $(if $(LANDING),stage-landing))
 	@$(SAVE)
@@ -108,13 +108,13 @@ test-all: prerequisites-all prerequisites-boots dependencies
 STAGES_BUILT := stage-fmt stage-build stage-control-plane stage-moto stage-deny stage-machete stage-book stage-musl \
   stage-scripts stage-fresh
 STAGES_TESTED := stage-suites stage-bench-limits
-# Run this before the tests, because apt drops its connections if it gets too little processor time.
+# These stages run before the tests, because apt drops its connections if it gets too little processor time.
 STAGES_OF_DEBIAN := stage-image-builder stage-cloud-init stage-selinux-policy stage-boots
-# Run these targets one after the other, because apt locks the package lists of the host.
+# These stages run one after the other, because apt locks the package lists of the host.
 stage-selinux-policy: stage-cloud-init
 stage-boots: stage-selinux-policy
 
-# Runs the suite of `make test-long` that the commit selects. With LANDING, `make test-all` includes this target.
+# Runs the suite of `make test-long` that the commit selects.
 landing:
 	@tests/landing
 
@@ -130,7 +130,7 @@ stages-idle-checks:
 stage-%:
 	@tests/stage $* $(MAKE) $*
 
-## test-long: hours: outages, large pools, Cluster API Provider AWS, other versions, cgroup v2, arm64, FIPS, a release
+## test-long: for hours: outages, large pools, Cluster API Provider AWS, other versions, cgroup v2, arm64, FIPS, a release
 test-long: prerequisites-all prerequisites-boots prerequisites-ignition dependencies
 	@$(MAKE) --jobs=3 build capa metrics-server judges promtool helm moto cloud-init boots ignition
 	@$(MAKE) release-check
@@ -149,20 +149,20 @@ test-long: prerequisites-all prerequisites-boots prerequisites-ignition dependen
 	$(MAKE) fresh-demos
 	$(MAKE) readme
 
-## test-fast: tests without real Kubernetes, which need no Go
+## test-fast: tests that do not need Go or real Kubernetes
 test-fast: moto build
 	$(LINT) tests/suites --fast
 
-## suite: one suite, with what it needs; SUITE=NAME, and TEST=NAME,NAME for some of its tests
+## suite: one suite, and the parts that it needs; SUITE=NAME, and TEST=NAME,NAME for some of its tests
 suite:
 	@$(if $(SUITE),,$(error SUITE is missing: make suite SUITE=NAME))$(LINT) tests/suites $(SUITE) $(TEST)
 
-## build: compiles, lints and documents all code; each warning is an error
+## build: compiles, lints and documents all code; treats warnings as errors
 build:
 	@$(FETCH)
 	$(call saved,$(LINT) $(BUILD) --all-targets)
 
-# Build all programs that the tests need before this target.
+# Depends on the builds of all programs that the tests need.
 suites: control-plane moto
 	$(LINT) tests/suites
 	$(LINT) $(CARGO) test --locked --workspace --doc
@@ -182,11 +182,11 @@ cgroup2-check: prerequisites-all control-plane moto build
 demos: moto build
 	@tests/scripts/demos
 
-# Checks that `make` lists and installs the programs that are missing in a minimal Debian system.
+# Checks that `make` lists or installs the programs that are missing on a minimal Debian system.
 fresh: prerequisites-images
 	@tests/fresh/check
 
-# Runs the demos on minimal Debian systems, like a new user.
+# Runs the demos on minimal Debian systems, as a new user would.
 fresh-demos: prerequisites-images
 	@tests/fresh/check --demo
 
@@ -233,7 +233,7 @@ musl: prerequisites-musl
 packages: prerequisites-packaging musl
 	@packaging/packages target/packages
 
-## packages-arm64: the same for arm64, in target/packages-arm64
+## packages-arm64: the packages for arm64, in target/packages-arm64
 packages-arm64: prerequisites-packaging musl-arm64
 	@packaging/packages --arch arm64 target/packages-arm64
 
@@ -244,15 +244,15 @@ musl-arm64: prerequisites-arm64
 fips: prerequisites-fips
 	@packaging/fips target/fips-programs
 
-## packages-fips: deb, rpm and tar packages of these programs, with checksums, in target/packages-fips
+## packages-fips: deb, rpm and tar packages of the FIPS programs, with checksums, in target/packages-fips
 packages-fips: prerequisites-packaging fips
 	@packaging/packages --fips target/packages-fips
 
-# Checks the output of the package linters, and the effects of installation.
+# Checks the FIPS packages with package linters, and checks the effects of their installation.
 packages-fips-check: prerequisites-packages fips
 	@tests/packages/fips
 
-# Checks the version output of the FIPS programs, and joins with these programs.
+# Checks that the FIPS programs report AWS-LC-FIPS, and that nodes join with these programs.
 fips-check: fips build
 	@for program in target/fips-programs/*; do "$$program" version | grep -F '(AWS-LC-FIPS)'; done
 	$(LINT) tests/suites --fips
@@ -261,11 +261,11 @@ fips-check: fips build
 image: prerequisites-musl
 	@packaging/controller/image target/image
 
-## image-arm64: the same for arm64, in target/image-arm64
+## image-arm64: the controller's image for arm64, in target/image-arm64
 image-arm64: prerequisites-arm64
 	@packaging/controller/image --arch arm64 target/image-arm64
 
-## image-fips: the same with the FIPS program, in target/image-fips
+## image-fips: the controller's image with the FIPS program, in target/image-fips
 image-fips: prerequisites-musl fips
 	@packaging/controller/image --fips target/image-fips
 
@@ -281,7 +281,7 @@ chart: prerequisites-real
 components: control-plane
 	@packaging/clusterctl/build target/components
 
-## release: all of these, with bills of materials, provenance and checksums, in target/release-artifacts
+## release: packages (not FIPS), images, chart and manifests, with SBOMs, provenance, checksums, in target/release-artifacts
 ##          SIGNING_KEY=FILE signs with cosign; COSIGN_PASSWORD decrypts the file
 release:
 	@if grep -nH SECURITY-CONTACT SECURITY.md >&2; then \
@@ -294,25 +294,24 @@ release-programs: prerequisites-release musl musl-arm64 control-plane
 	@$(FETCH)
 	@$(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX)) >/dev/null
 
-# Compares the bytes of two builds of the image and of the release.
+# Builds two releases, checks that they are identical, and checks their files, images and signatures.
 release-check: prerequisites-release musl musl-arm64 control-plane cosign
 	@CARGO_CYCLONEDX=$$($(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX))) tests/release/check
 
-# Checks the output of the package linters, and the effects of installation and removal.
+# Checks the packages for nodes with package linters, and checks the effects of their installation and removal.
 packages-check: prerequisites-packages musl
 	@tests/packages/check --nodes
 
-# Runs the same checks, and also checks the packages with the controller's program. Its release build takes many
-# minutes.
+# Runs the checks of packages-check for all packages. The release build of the controller's program takes many minutes.
 packages-check-all: prerequisites-packages musl control-plane
 	@tests/packages/check
 
-# Runs the same checks for arm64, and runs joins, renewals and commands with the arm64 programs in QEMU.
+# Checks all packages for arm64, and runs joins, renewals and commands with the arm64 programs in QEMU.
 packages-arm64-check: prerequisites-packages musl-arm64 build
 	@tests/packages/check arm64
 	@$(LINT) tests/suites --arm64
 
-## image-builder-check: the role of image-builder/ on Debian, tested with goss; a machine with such an image joins
+## image-builder-check: the role in image-builder/ on Debian, with goss, and a join of a machine with the image
 image-builder-check: prerequisites-all image-builder cosign cluster-api moto cloud-init musl build
 	$(LINT) tests/image-builder/check
 
@@ -346,7 +345,7 @@ helm: prerequisites-real
 cosign: prerequisites-real
 	@packaging/cosign/build >/dev/null
 
-## judges: the code of Cluster API Provider AWS and of ACK that decides on AWS identities
+## judges: the code with which Cluster API Provider AWS and ACK select AWS identities
 judges: prerequisites-real
 	@tests/judges/build >/dev/null
 
@@ -362,11 +361,11 @@ ignition: prerequisites-ignition
 boots: prerequisites-boots
 	@tests/boots/build >/dev/null
 
-# Unpacks Debian's cloud-init for the test machines, once.
+# Unpacks Debian's cloud-init for test machines.
 cloud-init:
 	@tests/cloud-init/build >/dev/null
 
-# Compiles Debian's SELinux policy for the checks of the packages, once.
+# Compiles Debian's SELinux policy for the package checks.
 selinux-policy:
 	@tests/packages/policy/build >/dev/null
 
@@ -397,7 +396,7 @@ book:
 	@# Only pages with pictures load the scripts that draw pictures.
 	@sed -i 's#</body>#<script src="mermaid.min.js"></script><script src="mermaid-init.js"></script></body>#' \
 	  $$(grep -l '<pre class="mermaid">' target/book/*.html)
-	@# Files of the repository that pages name are not in the book.
+	@# The book does not contain the other files of the repository, so links to these files open the repository.
 	@version=$$(packaging/version); \
 	sed -i "s#href=\"\.\./#href=\"$(REPOSITORY)/blob/v$$version/#g" target/book/*.html
 
@@ -419,8 +418,8 @@ advisories:
 machete:
 	machete=$$($(call tool,cargo-machete@$(CARGO_MACHETE))); "$$machete" .
 
-## mutants: changes of the code of docs/attacks.md that no unit test notices; 10 minutes; PART=... for a part,
-##          PART=all for the parts without a result, PART=--table for the results
+## mutants: code changes that no unit test detects, for the rows of docs/attacks.md; 10 minutes; PART=... for a part,
+##          PART=all for all parts without results, PART=--table for the results
 mutants:
 	@$(FETCH)
 	mutants=$$($(call tool,cargo-mutants@$(CARGO_MUTANTS))); PATH="$${mutants%/*}:$$PATH" tests/mutants $(PART)

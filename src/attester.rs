@@ -13,8 +13,8 @@ pub use crate::kubelet::KubeletArguments;
 pub use crate::machine::Machine;
 use crate::settings::{Entry, Settings};
 
-/// The requested lifetime: seven days. Certificates are renewed after 20 to 28 hours, so the management cluster can be
-/// unavailable for more than five days.
+/// The default lifetime to request, in seconds: seven days. Certificates are renewed after 20 to 28 hours, so the
+/// management cluster can be unavailable for more than five days.
 const WEEK: u32 = 7 * 24 * 3600;
 
 /// The placeholder for secret values in evidence.
@@ -32,8 +32,8 @@ pub enum Renewal {
 
 /// Proves the identity of this machine.
 ///
-/// The methods are called from one thread at a time, and only if a run needs a new credential. A call can be repeated
-/// after a crash, so it must not change the machine.
+/// A run calls the methods from one thread at a time, and only if it needs a new credential. After a crash, the next
+/// run can repeat a call, so a call must not change the machine.
 pub trait Attester: fmt::Debug + Send + Sync + 'static {
     /// The provider's name, which selects its signer.
     fn provider(&self) -> Provider;
@@ -43,7 +43,7 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
         &[]
     }
 
-    /// Whether the controller renews the provider's certificates.
+    /// Returns whether the controller renews the provider's certificates.
     fn renewal(&self) -> Renewal {
         Renewal::Attested
     }
@@ -60,11 +60,11 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the machine's provider ID.
     ///
-    /// Called at the start of each run that needs a new credential, even if the run only fetches a certificate that is
-    /// already issued. If [`known`](ProviderIdSources::known) is set, the provider can skip a slow query.
+    /// A run calls this method at its start if it needs a new credential, even if the run only fetches a certificate
+    /// that is already issued. If [`known`](ProviderIdSources::known) is set, the provider can skip a slow query.
     fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, Failure>;
 
-    /// Returns evidence that supports `claim` and no other claim; `None` for a provider without evidence.
+    /// Returns evidence that supports only `claim`; `None` for a provider without evidence.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Runs the provider's own checks, and reports each finding immediately. Does not change anything. `node_name` is
-    /// the node's name, if it is known. A check that has not reported a finding at the deadline fails.
+    /// the node's name, if it is known. If a check has not reported a finding by the deadline, it fails.
     fn examine(
         &self,
         sources: &ProviderIdSources<'_>,
@@ -121,8 +121,8 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
         let (_, _, _) = (sources, node_name, report);
     }
 
-    /// Returns a string that the plugin stores about `evidence`. This provider created the evidence, and the controller
-    /// accepted it. Later runs receive the string until the state directory is reset.
+    /// Returns a string about `evidence`, which this provider created and the controller accepted. The plugin stores
+    /// the string, and passes it to later runs until the state directory is reset.
     fn to_remember(&self, evidence: &[u8]) -> Option<&'static str> {
         let _ = evidence;
         None
@@ -134,25 +134,25 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
 pub struct Identity {
     /// The machine's provider ID.
     pub provider_id: ProviderId,
-    /// Facts about the machine, in order.
+    /// Facts about the machine, in the order of the output.
     pub facts: Vec<Fact>,
-    /// The digest of the machine's endorsement key, which lists of endorsement keys contain.
+    /// The digest of the machine's endorsement key, in the format of endorsement key lists.
     pub endorsement_key: Option<String>,
 }
 
 /// A fact about a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fact {
-    /// Its key in JSON.
+    /// The key of the fact in JSON.
     pub key: &'static str,
     /// The name of the fact in a table.
     pub name: &'static str,
-    /// Its value.
+    /// The value of the fact.
     pub value: String,
 }
 
 impl Identity {
-    /// The identity of a machine with this provider ID, without facts.
+    /// Creates the identity of a machine with this provider ID, without facts.
     pub fn new(provider_id: ProviderId) -> Self {
         Self {
             provider_id,
@@ -170,7 +170,7 @@ impl Identity {
     }
 }
 
-/// A challenge, and the challenged evidence.
+/// A challenge, and the evidence to which the controller responded with the challenge.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Challenged<'a> {
@@ -192,7 +192,7 @@ pub struct Claim<'a> {
     pub provider_id: &'a ProviderId,
     /// The node's name.
     pub node_name: &'a NodeName,
-    /// The DER of the `SubjectPublicKeyInfo` of the request's key.
+    /// The `SubjectPublicKeyInfo` of the request's key, in DER.
     pub spki: &'a [u8],
     /// The settings, including the provider's own.
     pub settings: &'a Settings,
@@ -212,10 +212,10 @@ pub struct ProviderIdSources<'a> {
     pub remembered: Option<&'a str>,
     /// The arguments of the kubelet that started this process, or otherwise the arguments in its unit.
     pub kubelet: Option<&'a KubeletArguments>,
-    /// The machine, as its firmware describes it.
+    /// The machine, with the description from its firmware.
     pub machine: &'a Machine,
-    /// The provider ID of an open request from this boot with the same settings. A new query would return the same
-    /// provider ID.
+    /// The provider ID of an open request, if the request is from this boot and the settings are the same. A new query
+    /// would then return the same provider ID.
     pub known: Option<&'a ProviderId>,
     /// The deadline for the answer.
     pub deadline: Deadline,
@@ -239,8 +239,8 @@ impl ProviderIdSources<'_> {
         })
     }
 
-    /// Like [`configured`](Self::configured), for machines with another source: `None` if no
-    /// provider ID is configured.
+    /// Does the same as [`configured`](Self::configured), for providers that can get the provider ID from another
+    /// source. `None` if no provider ID is configured.
     ///
     /// # Errors
     ///

@@ -50,10 +50,10 @@ pub(crate) use remedies::{bootstrap_failure, bootstrap_refused, unaccepted_certi
 use step::Steps;
 pub use step::{Observer, Step};
 
-/// The time that a run with a valid credential waits for another run to renew it.
+/// The time for which a run with a valid credential waits for another run to renew that credential.
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(1);
 
-/// The time that `renew` waits for the API server to accept or refuse the stored certificate.
+/// The time for which `renew` waits for the API server to accept or refuse the stored certificate.
 const FOR_A_PERSON: Duration = Duration::from_secs(15);
 
 /// The inputs of the flow.
@@ -74,7 +74,7 @@ pub(crate) struct Authenticator<'a> {
     pub(crate) rescue: Rescue,
     /// The log.
     pub(crate) log: Log,
-    /// Called after each step.
+    /// The callback that the run calls after each step.
     pub(crate) observer: Option<Observer>,
 }
 
@@ -89,8 +89,9 @@ impl Authenticator<'_> {
     /// accepts the certificate. This call takes at most two seconds.
     ///
     /// A run for client-go takes at most 25 seconds, or 5 seconds with a valid stored credential, even if a dependency
-    /// hangs. The exception is a device that proves the machine's identity and did not respond in time. If less than a
-    /// fifth of the lifetime is left, one run per hour can then take 25 seconds in addition to the check above.
+    /// hangs. The exception is a device that proves the machine's identity, and that did not respond in time. If less
+    /// than a fifth of the certificate's lifetime is left, the limit of one run per hour is then 25 seconds, in
+    /// addition to the check above.
     ///
     /// The read of the state directory has no deadline, because a deadline would need a thread. A pipe or device
     /// instead of a file does not block the read, but a file system that does not respond blocks it.
@@ -161,8 +162,8 @@ impl Authenticator<'_> {
     ) -> ExecResult {
         let now = clock::now();
         self.prepare_rescue(&old, now);
-        // A slow TPM might never produce evidence within five seconds. Near the end of the lifetime, one run per hour
-        // is allowed to delay the kubelet's heartbeats, to prevent the certificate from expiring.
+        // A slow TPM might never produce evidence within five seconds. Near the end of the certificate's lifetime, one
+        // run per hour is allowed to delay the kubelet's heartbeats, so that the certificate does not expire.
         let in_full = old.validity().runs_out(now)
             && FailureRecord::read(store).is_some_and(|record| record.needs_full_time(now));
         let allowed = start.renewal(in_full);
@@ -177,8 +178,8 @@ impl Authenticator<'_> {
             }
             Err(error) => {
                 if refused {
-                    // The next run checks the certificate again. If the API server still refuses it, that run renews
-                    // it.
+                    // The next run checks the certificate again. If the API server still refuses the certificate, that
+                    // run renews the certificate.
                     store.forget_last_check();
                 }
                 self.fall_back(old, &error)
@@ -186,8 +187,8 @@ impl Authenticator<'_> {
         }
     }
 
-    /// Gets a new credential if the stored credential is due for renewal, if the API server refuses it, or if `force`
-    /// is set. Returns whether the credential is new.
+    /// Gets a new credential if the stored credential is due for renewal, if the API server refuses the stored
+    /// credential, or if `force` is set. Returns whether the credential is new.
     pub(crate) fn renew(&self, force: bool) -> Result<(ExecResult, bool), Failure> {
         let now = clock::now();
         let (store, mut stored) = self.stored()?;
@@ -235,7 +236,7 @@ impl Authenticator<'_> {
         attempt.dry_run(&stored)
     }
 
-    /// Returns the node's name and the machine's identity, as a run would claim them. Does not call the API server.
+    /// Returns the node's name and the machine's identity that a run would claim. Does not call the API server.
     pub(crate) fn identify(&self) -> Result<(NodeName, Identity), Failure> {
         let (store, stored) = self.stored()?;
         let attempt = self.attempt(self.without(), Demand::IfDue)?;
@@ -248,7 +249,7 @@ impl Authenticator<'_> {
         })
     }
 
-    /// Removes every file of the store, including quarantined files. Returns their number.
+    /// Removes every file of the store, including quarantined files. Returns the number of files.
     pub(crate) fn reset(&self) -> Result<usize, Failure> {
         let Some(store) = Store::open(&self.settings.state_directory)? else {
             return Ok(0);
@@ -305,8 +306,8 @@ impl Authenticator<'_> {
         }
     }
 
-    /// Returns the old credential after a failed renewal. `check_name` has already compared the credential's node name
-    /// with the kubelet's node name. Therefore, the node keeps its credential if only the provider rejects the name.
+    /// Returns the old credential after a failed renewal. The node keeps its credential even if the provider rejects
+    /// the node name, because `check_name` has already compared this name with the kubelet's node name.
     fn fall_back(&self, old: Credential, error: &RenewalError) -> ExecResult {
         let now = clock::now();
         if matches!(error.failure.code(), Code::Pending | Code::BackOff) {
@@ -348,7 +349,7 @@ impl Authenticator<'_> {
         let Ok(store) = store.lock(Deadline::after(Duration::ZERO), &program(), now) else {
             return;
         };
-        // Another run might have replaced the origin in the meantime.
+        // Update only the origin that this run has read, because another run might have replaced it.
         if Origin::read(&store).as_ref() == Some(origin) {
             let mut origin = origin.clone();
             origin.boot_id.clone_from(&stored.boot_id);
@@ -364,7 +365,7 @@ impl Authenticator<'_> {
     }
 
     /// Gets a new credential on a separate thread, within the allowed time. If the thread hangs, this function abandons
-    /// the thread.
+    /// it.
     ///
     /// An abandoned thread is as harmless as a killed process, because later runs can repeat every step.
     fn replace(
@@ -390,7 +391,7 @@ impl Authenticator<'_> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let run = move || {
             let result = worker.run();
-            // Drop the worker before the answer, so that the lock is free when the waiting thread continues.
+            // Drop the worker before the function returns, so that the lock is free when the waiting thread continues.
             drop(worker);
             drop(sender.send(result));
         };
@@ -435,7 +436,7 @@ impl Authenticator<'_> {
         RenewalError::of_memory(&record, &scope, now)
     }
 
-    /// The time limit for a run without a valid credential.
+    /// Returns the time limit for a run without a valid credential.
     fn without(&self) -> Allowed {
         Allowed::without(self.caller, self.settings.timeout)
     }

@@ -9,14 +9,14 @@ use crate::clock;
 use crate::failure::{Code, Failure};
 use crate::store::{Store, StoreFile};
 
-/// The pauses after failures. After an outage of the API server, the next attempt follows within a minute.
+/// The pauses after failures. After an outage of the API server, a node makes its next attempt within one minute.
 const PAUSES: Backoff = Backoff {
     first: Duration::from_secs(1),
     longest: Duration::from_mins(1),
 };
 
-/// The longest pause before the first certificate. kubeadm waits a few minutes for a control-plane Node, to set its
-/// label and taint, and then fails.
+/// The longest pause before the first certificate. kubeadm waits only a few minutes for a control-plane Node, on which
+/// it sets the label and the taint, and then fails.
 const LONGEST_BEFORE_FIRST: Duration = Duration::from_secs(5);
 
 /// The number of consecutive failures with these short pauses: about ten minutes. A node that never joins must not
@@ -33,9 +33,9 @@ const DENIED: Backoff = Backoff {
 /// each unsuccessful request remains in the API server for one or two hours.
 const MANY_IN_VAIN: u32 = 5;
 
-/// The number that is subtracted from the number of unsuccessful requests. The pause after the fifth request is then as
-/// long as the pause after a second denial. A run can create four requests, for example with a slow TPM. These pauses
-/// allow at most 30 requests per hour.
+/// The number that is subtracted from the number of unsuccessful requests. After the subtraction, the pause after the
+/// fifth request is as long as the pause after a second denial. A run can create four requests, for example with a slow
+/// TPM. These pauses allow at most 30 requests per hour.
 const NOT_COUNTED: u32 = MANY_IN_VAIN - 2;
 
 /// The minimum interval between runs that are allowed to delay the kubelet's heartbeats.
@@ -47,7 +47,7 @@ const IN_FULL_AGAIN: Duration = Duration::from_hours(1);
 pub struct FailureRecord {
     /// The exit code of the failure.
     pub code: u8,
-    /// The message of the first failure of this kind.
+    /// The message of the first of the consecutive failures of this kind.
     pub message: String,
     /// The hint of that failure.
     pub remedy: String,
@@ -95,7 +95,7 @@ impl FailureRecord {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// The record of `failure`, after `previous`.
+    /// Returns the record of `failure`, which follows the record `previous`.
     ///
     /// The record keeps the first message of this kind of failure, because the first message contains the cause.
     pub fn after(
@@ -128,8 +128,8 @@ impl FailureRecord {
         }
     }
 
-    /// The record for a node that is joining and does not have a certificate. The pauses after a denial, and after many
-    /// unsuccessful requests, do not change.
+    /// Returns the record with the shorter pauses for a node that is joining and does not have a certificate. The
+    /// pauses after a denial, and after many unsuccessful requests, do not change.
     #[must_use]
     pub fn before_first_certificate(mut self) -> Self {
         let pause = self.not_before.saturating_sub(self.at);
@@ -139,7 +139,7 @@ impl FailureRecord {
         self
     }
 
-    /// The end of the back-off, if it is in the future.
+    /// Returns the end of the back-off, if the back-off is still active.
     ///
     /// A new boot or changed settings clear the back-off. A clock that was set back also clears the back-off, because
     /// the remaining time then exceeds the whole pause. For example, a machine whose clock was an hour ahead at boot

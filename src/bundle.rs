@@ -23,7 +23,7 @@ use crate::file_size;
 use crate::process::{NoOutput, Output};
 use crate::redact::{REDACTED, Redactor};
 
-/// The size of a header, and the unit to which contents are padded (tar(5)).
+/// The size of a header in a tar archive, and the unit to which contents are padded, in bytes (tar(5)).
 const BLOCK: usize = 512;
 
 /// The maximum size of a copied file, in bytes.
@@ -55,7 +55,7 @@ impl Bundle {
         }
     }
 
-    /// Adds a string, or the reason why it is missing.
+    /// Adds a text, or the reason why the text is missing.
     pub(crate) fn add(&mut self, name: &'static str, source: &str, text: Result<String, String>) {
         match text {
             Ok(text) => {
@@ -105,7 +105,7 @@ impl Bundle {
         self.add(name, &source, text.map_err(|error| error.to_string()));
     }
 
-    /// The list of contents.
+    /// Returns the list of the archive's contents.
     fn manifest(&self, title: &str) -> String {
         let mut text = format!(
             "{title}\n\n\

@@ -51,7 +51,7 @@ pub struct Credential {
     leaf: Leaf,
 }
 
-/// A credential to print, and the time of client-go's next call.
+/// A credential to print, and the time at which client-go runs the plugin again.
 #[derive(Debug)]
 pub(crate) struct ExecResult {
     /// The credential.
@@ -63,7 +63,7 @@ pub(crate) struct ExecResult {
 /// The facts about the leaf certificate that the flow uses.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Leaf {
-    /// Its validity period.
+    /// The validity period of the certificate.
     pub validity: Validity,
     /// A fraction, derived from the serial number, that spreads renewals over time.
     pub jitter: Fraction,
@@ -220,7 +220,7 @@ fn first_certificate(pem: &str) -> Option<Vec<u8>> {
     Some(der)
 }
 
-/// Parses a certificate without its extensions. [`Credential::from_issued`] parses the few extensions that it checks.
+/// Parses a certificate without its extensions. [`Credential::from_issued`] parses the extensions that it checks.
 pub(crate) fn parse(der: &[u8]) -> Result<X509Certificate<'_>, Invalid> {
     let mut parser = X509CertificateParser::new().with_deep_parse_extensions(false);
     match parser.parse(der) {

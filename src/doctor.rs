@@ -3,7 +3,7 @@
 //! # Guarantees
 //!
 //! - Every check runs, regardless of the other findings.
-//! - All checks end within [`TOTAL`]. A check without a finding at this time has failed.
+//! - All checks end within [`TOTAL`]. A check that has no finding at this time has failed.
 //! - The checks do not create a request or write a file.
 
 mod cluster;
@@ -32,10 +32,11 @@ use crate::store::Store;
 use crate::store_contents::{StoreContents, remembered};
 pub(crate) use unit::{Unit, UnitUnknown};
 
-/// The time limit of all checks. An operator should not wait longer than ten seconds.
+/// The time limit for all checks together. An operator should not wait longer than ten seconds.
 pub(crate) const TOTAL: Duration = Duration::from_secs(9);
 
-/// The deadline for each step of a check, which lets the check report the step's error in time.
+/// The time limit for each step of a check. It is shorter than [`TOTAL`], so that the check can report the error of a
+/// step in time.
 const STEP: Duration = Duration::from_secs(6);
 
 /// A check with one finding.
@@ -86,7 +87,7 @@ pub(crate) struct Doctor {
 }
 
 impl Doctor {
-    /// Runs every check until `total`. Returns the findings in order.
+    /// Runs every check until `total`. Returns the findings in the order of the output.
     pub(crate) fn examine(self, total: Deadline) -> Vec<Checked> {
         let doctor = Arc::new(self);
         let (sender, receiver) = mpsc::channel();
@@ -145,8 +146,8 @@ impl Doctor {
         load().map_err(|failure: Failure| Finding::fail(&failure))
     }
 
-    /// Like `stored`, but for checks that do not check the store itself. If the store cannot be read, these checks are
-    /// skipped, because another check reports the error.
+    /// Does the same as `stored`, but for checks of objects other than the store. If the store cannot be read, such a
+    /// check is skipped, because another check reports the error.
     fn stored_or_skip(&self) -> Result<(Option<Store>, StoreContents), Finding> {
         self.stored()
             .map_err(|_| Finding::skip("cannot read the state directory"))
@@ -232,7 +233,7 @@ fn needs_root(path: &Path) -> Result<(), Finding> {
     Ok(())
 }
 
-/// The finding of a check that can return early with `?`.
+/// Returns the finding of a check that uses `?` to return early.
 fn either(result: Result<Finding, Finding>) -> Finding {
     result.unwrap_or_else(|finding| finding)
 }

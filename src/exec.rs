@@ -30,7 +30,7 @@ const KIND: &str = "ExecCredential";
 /// The last second in RFC 3339, at the end of the year 9999.
 const LAST_TIMESTAMP: Duration = Duration::from_secs(253_402_300_799);
 
-/// The versions of the exec credential API. The answer must have the version of the input.
+/// The versions of the exec credential API. The output must have the same version as the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApiVersion {
     /// `client.authentication.k8s.io/v1`
@@ -40,7 +40,7 @@ pub enum ApiVersion {
 }
 
 impl ApiVersion {
-    /// Its `apiVersion`.
+    /// Returns the `apiVersion` of the version.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::V1 => "client.authentication.k8s.io/v1",
@@ -58,7 +58,7 @@ impl ApiVersion {
 /// The input from client-go.
 #[derive(Debug)]
 pub struct ExecInfo<'a> {
-    /// The version of the answer.
+    /// The version that the output must have.
     pub version: ApiVersion,
     /// The cluster that accepts the credential, if the kubeconfig sets `provideClusterInfo: true`.
     pub cluster: Option<ExecCluster<'a>>,
@@ -114,7 +114,7 @@ impl<'a> ExecInfo<'a> {
     ///
     /// # Errors
     ///
-    /// Errors do not contain values except kind and version, because a cluster's extension can contain secrets.
+    /// Errors contain only the values of the kind and the version, because a cluster's extension can contain secrets.
     pub fn parse(value: &'a OsStr) -> Result<Self, Failure> {
         let len = value.len();
         if len > MAX_EXEC_INFO_LEN {
@@ -179,7 +179,7 @@ fn failing_path(text: &str) -> String {
         .map_or_else(String::new, |error| error.path().to_string())
 }
 
-/// The beginning of an untrusted text, long enough to recognize it.
+/// Returns the beginning of an untrusted text, which is long enough to recognize the text.
 fn shortened(text: &str) -> String {
     text.chars().take(80).collect()
 }

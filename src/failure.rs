@@ -86,8 +86,8 @@ codes! {
 }
 
 impl Code {
-    /// Whether the run leaves a request on the API server with which no later run continues. This is false for a
-    /// denial. A denied request also remains, but the pauses after a denial are long from the start.
+    /// Whether the run leaves a request on the API server that no later run continues. The result is false for a
+    /// denial: a denied request also remains, but the pauses after denials are long from the first denial.
     pub fn leaves_request(self) -> bool {
         matches!(self, Self::Failed | Self::Version)
     }
@@ -131,7 +131,7 @@ impl Failure {
         }
     }
 
-    /// A failure with the text of `error` and its causes.
+    /// Creates a failure with the text of `error` and its causes.
     pub fn of(code: Code, error: &dyn Error, remedy: impl Into<String>) -> Self {
         Self::new(code, error_chain(error), remedy)
     }
@@ -143,7 +143,7 @@ impl Failure {
         Self::new(self.code, what, self.remedy)
     }
 
-    /// Adds the action that failed.
+    /// Adds the action that failed before the error text.
     #[must_use]
     pub fn within(self, what: &str) -> Self {
         Self::new(self.code, format!("{what}: {self}"), self.remedy)

@@ -12,7 +12,7 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// Its name.
+    /// Returns the name of the state.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Pass => "pass",

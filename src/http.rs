@@ -1,4 +1,4 @@
-//! HTTP clients with limited responses, for the API server and the instance metadata service.
+//! HTTP clients for the API server and the instance metadata service, which limit the size of responses.
 
 use std::error::Error;
 use std::io::{self, Read};
@@ -15,7 +15,7 @@ use crate::failure::causes;
 /// The `User-Agent` of calls to the API server.
 pub(crate) const USER_AGENT: &str = concat!("kubelet-authenticator/", env!("CARGO_PKG_VERSION"));
 
-/// Whether the FIPS 140-3 module of AWS-LC is in use. In this case, the module has passed its self-test.
+/// Whether the FIPS 140-3 module of AWS-LC is in use. If it is in use, the module has passed its self-test.
 pub(crate) fn is_fips() -> bool {
     rustls::crypto::aws_lc_rs::default_provider().fips()
 }
@@ -52,7 +52,7 @@ pub(crate) fn read(
         .then_some(bytes))
 }
 
-/// Whether `is` returns true for a cause of a failed exchange.
+/// Whether `is` returns true for one of the causes of a failed HTTP exchange.
 pub(crate) fn failed_by(error: &(dyn Error + 'static), is: fn(&reqwest::Error) -> bool) -> bool {
     causes(error).any(|cause| cause.downcast_ref().is_some_and(is))
 }

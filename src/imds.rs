@@ -89,12 +89,12 @@ impl Imds {
         !self.until.passed()
     }
 
-    /// Reads `path`, below `/latest/`. Retries within the deadline.
+    /// Reads `path`, which is relative to `/latest/`. Retries within the deadline.
     pub fn read(&self, path: &str, deadline: Deadline) -> Result<Text, Failure> {
         Ok(self.text(path, deadline)?)
     }
 
-    /// Like [`read`](Self::read); `None` if the path does not exist.
+    /// Reads `path` as [`read`](Self::read) does; `None` if the path does not exist.
     pub fn find(&self, path: &str, deadline: Deadline) -> Result<Option<Text>, Failure> {
         match self.text(path, deadline) {
             Err(ImdsError::NotFound(_)) => Ok(None),

@@ -2,8 +2,8 @@
 //!
 //! # Guarantees
 //!
-//! - Decoding works offline, does not verify anything and does not change anything. A name in a request is still a
-//!   claim.
+//! - Decoding works offline, does not verify anything and does not change anything. A name in a request is only a
+//!   claim, which the controller has not verified.
 //! - The result does not contain a key, a token, or a signature of evidence.
 
 mod certificate;
@@ -87,7 +87,7 @@ impl Document {
         }
     }
 
-    /// The failure for a document that does not have the expected kind.
+    /// Returns the failure for a document of the wrong kind.
     fn is_not(&self, what: &str, why: &str, remedy: &str) -> Failure {
         let name = &self.name;
         Failure::new(
@@ -98,7 +98,8 @@ impl Document {
     }
 }
 
-/// For each kind of object, returns the tables and the JSON if the text has this kind, and the error otherwise.
+/// Decodes the text as each kind of object. Returns the tables and the JSON, or the error if the text does not have
+/// this kind.
 #[cfg(feature = "testing")]
 pub fn inspected(text: &str, now: SystemTime) -> (Vec<String>, Vec<String>) {
     let document = Document {

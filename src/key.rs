@@ -29,8 +29,8 @@ impl PrivateKey {
         key.checked()
     }
 
-    /// This key, if its private half matches its public half. [`PrivateKey::from_pem`] trusts the file, but a disk can
-    /// corrupt it. The check is slow, because it computes a point on the curve.
+    /// Returns this key if its private half matches its public half. [`PrivateKey::from_pem`] trusts the file, but a
+    /// disk can corrupt it. The check is slow, because it computes a point on the curve.
     pub fn checked(self) -> Result<Self, Invalid> {
         if self.pair()?.der_bytes() == self.public {
             Ok(self)
@@ -43,8 +43,8 @@ impl PrivateKey {
 
     /// Parses a key in PKCS#8 or SEC 1.
     ///
-    /// Uses the public half from the file if it is present (RFC 5915 section 3), and otherwise computes it. The public
-    /// half in the file makes this computation unnecessary at each start of the plugin.
+    /// Uses the public half from the file if it is present (RFC 5915 section 3), and otherwise computes it. With the
+    /// public half in the file, the plugin does not have to compute it at each start.
     pub fn from_pem(pem: Secret<String>) -> Result<Self, Invalid> {
         let mut sections = <(SectionKind, Vec<u8>)>::pem_slice_iter(pem.expose().as_bytes());
         let (Some(Ok((kind, der))), None) = (sections.next(), sections.next()) else {

@@ -28,7 +28,8 @@ pub(crate) const CONFIGURATION: &str = "/var/lib/kubelet/config.yaml";
 /// Linux allows 2 MiB of arguments per process.
 const MAX_ARGUMENTS_LEN: usize = 256 * 1024;
 
-/// The size of a chunk on the stack, in bytes. The arguments of a kubelet that kubeadm configured are shorter.
+/// The size of the read buffer on the stack, in bytes. The buffer is larger than the arguments of a kubelet that
+/// kubeadm configured.
 const USUAL_ARGUMENTS_LEN: usize = 4096;
 
 /// The kubelet's arguments that identify its node. If a flag is repeated, the last occurrence takes precedence, as in
@@ -44,8 +45,8 @@ pub struct KubeletArguments {
 }
 
 impl KubeletArguments {
-    /// The arguments of the parent process, if the parent process is a kubelet; `None` also if the process has exited
-    /// or cannot be read.
+    /// Reads the arguments of the parent process, if the parent process is a kubelet; also `None` if the process has
+    /// exited or cannot be read.
     pub fn of_parent() -> Option<Self> {
         let parent = std::os::unix::process::parent_id();
         Self::of_process(&Path::new("/proc").join(parent.to_string()).join("cmdline"))
@@ -122,8 +123,7 @@ impl KubeletArguments {
         configuration::rotates_certificates(machine, config, folder)
     }
 
-    /// Accepts `--flag=value` and `--flag value`. An empty value counts as unset, as in the
-    /// kubelet.
+    /// Accepts `--flag=value` and `--flag value`. As in the kubelet, an empty value counts as no value.
     pub(crate) fn collect(arguments: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         let mut collected = Self::default();
         let mut arguments = arguments.into_iter();
@@ -185,8 +185,8 @@ fn folder_contents(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Reads a file in chunks on the stack. Every start of the plugin calls this function, and a heap buffer would take
-/// more time than the read.
+/// Reads a file in chunks on the stack. The plugin calls this function at each start, and a buffer on the heap would
+/// take more time than the read.
 fn read(path: &Path) -> Result<Vec<u8>, Errno> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut contents = Vec::new();

@@ -1,8 +1,8 @@
 //! Settings from earlier versions, in sources that the plugin ignores: environment variables, and the
 //! `client.authentication.k8s.io/exec` extension of a kubeconfig's cluster.
 //!
-//! Each of these settings causes only a warning. An old setting must not prevent a certificate, and other programs can
-//! use the same environment. Messages contain the name of a setting, but not its value.
+//! Such a setting causes only a warning, because an old setting must not prevent a certificate, and because other
+//! programs can use the same environment. Messages contain the name of a setting, but not its value.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -64,7 +64,7 @@ impl Log {
         self.write_line("warning", message, None, remedy, "");
     }
 
-    /// Logs a failure as a warning: the run still prints a credential.
+    /// Logs a failure as a warning, because the run still prints a credential.
     pub(crate) fn warn_of(self, message: &str, failure: &Failure) {
         let message = format!("{message}: {failure}");
         self.write("warning", &message, Some(failure), "");
@@ -75,7 +75,7 @@ impl Log {
         self.write("error", failure.what(), Some(failure), "");
     }
 
-    /// Like [`fail`](Self::fail), with the command that helps to find the cause.
+    /// Logs the failure that ends the run, with the command that helps to find the cause.
     pub(crate) fn fail_with_diagnosis(self, failure: &Failure, command: &str) {
         self.write("error", failure.what(), Some(failure), command);
     }

@@ -20,8 +20,8 @@ const SERIAL: &str = "serial-number";
 /// The serial number, in firmware with a device tree (the Devicetree Specification, section 3.2).
 const SERIAL_NUMBER: &str = "sys/firmware/devicetree/base/serial-number";
 
-/// The operating system's ID of the machine (machine-id(5)). It is on the disk, so a copy of the disk has the same ID
-/// until an administrator resets the ID.
+/// The ID that the operating system assigns to the machine (machine-id(5)). It is on the disk, so a copy of the disk
+/// has the same ID until an administrator resets the ID.
 const MACHINE_ID: &str = "etc/machine-id";
 
 /// The content of [`MACHINE_ID`] before the first boot completes.
@@ -89,7 +89,7 @@ pub struct MachineDigest {
     board_asset_tag: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     serial_number: Option<String>,
-    /// Set only if the firmware does not provide the other values.
+    /// The digest of the machine ID. Set only if the firmware does not provide the other values.
     #[serde(skip_serializing_if = "Option::is_none")]
     machine_id: Option<String>,
 }
@@ -101,7 +101,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// The machine that the files under `root` describe.
+    /// Returns the machine that the files under `root` describe.
     #[cfg(any(test, feature = "testing"))]
     pub fn rooted(root: &Path) -> Self {
         let root = root.to_owned();
@@ -167,8 +167,8 @@ impl MachineIdentity {
     }
 
     /// Whether this machine is certainly not `stored`. If both have a product UUID, only the UUID is compared, because
-    /// an operator can set the asset tag, and a repair can replace a board. Otherwise, one value that differs is
-    /// sufficient, if both machines have the value.
+    /// an operator can set the asset tag, and a repair can replace a board. Otherwise, one different value that both
+    /// machines have is sufficient.
     pub(crate) fn differs_from(&self, stored: &MachineDigest) -> bool {
         if let Some(is_same) = self.has_uuid_of(stored) {
             return !is_same;
@@ -210,7 +210,7 @@ impl MachineIdentity {
 }
 
 impl MachineDigest {
-    /// Whether no value identifies this machine.
+    /// Whether the machine has no value that identifies it.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -328,7 +328,8 @@ mod tests {
     const SWAPPED: &str = "44454c4c-4200-1035-8052-b3c04f4b4e32";
     const OTHER: &str = "4c4c4544-0042-3510-8052-b3c04f4b4e33";
 
-    /// The digest as it was stored by releases that did not recognize placeholders and different spellings.
+    /// The digest in the form that earlier releases stored. These releases did not recognize placeholders and different
+    /// spellings.
     fn stored_before(uuid: Option<&str>, tag: Option<&str>) -> MachineDigest {
         MachineDigest {
             product_uuid: uuid.map(|uuid| hex_digest(PRODUCT_UUID, uuid)),

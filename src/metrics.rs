@@ -1,8 +1,8 @@
 //! Metrics of the node for the textfile collector of `node_exporter`.
 //!
 //! The metrics come only from the store. A run that only prints the stored certificate does not write to the store.
-//! Therefore, the metrics count only runs that took the lock as attempts. These runs got a certificate, failed to get a
-//! certificate, or checked the stored certificate with the API server, which happens once per hour.
+//! Therefore, the metrics count only runs that took the lock as attempts: these runs got a certificate, failed to get a
+//! certificate, or checked the stored certificate with the API server (once per hour).
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -25,7 +25,7 @@ use crate::store_contents::StoreContents;
 pub(crate) struct NodeState {
     /// The start, end and next renewal of the stored certificate.
     certificate: Option<(u64, u64, u64)>,
-    /// The time at which the stored certificate was obtained.
+    /// The time at which a run got the stored certificate.
     succeeded: Option<u64>,
     /// The exit code and time of the last attempt.
     attempt: Option<(u8, u64)>,
@@ -179,7 +179,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
 }
 
 fn replace(path: &Path, text: &str) -> io::Result<()> {
-    // The collector ignores this name, because it reads only *.prom.
+    // The collector ignores the temporary file, because it reads only files that match *.prom.
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(format!(".{}.tmp", std::process::id()));
     let file = OpenOptions::new()

@@ -25,7 +25,7 @@ const HOST_NAME: &str = "the host name";
 pub(crate) enum Bound {
     /// The stored certificate, which might have expired.
     Stored(NodeName),
-    /// The certificate, in this bootstrap kubeconfig, of a node that joined earlier.
+    /// The certificate of a node that joined earlier, from this bootstrap kubeconfig.
     Adopted(NodeName, PathBuf),
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct NameSources<'a> {
 }
 
 impl Bound {
-    /// The name.
+    /// Returns the name in the certificate.
     pub(crate) fn name(&self) -> &NodeName {
         let (Self::Stored(name) | Self::Adopted(name, _)) = self;
         name
@@ -116,7 +116,7 @@ impl NameSources<'_> {
     }
 }
 
-/// Normalizes a name as the kubelet does: without surrounding space, in lower case.
+/// Normalizes a name as the kubelet does: removes surrounding white space, and converts the name to lower case.
 fn folded(source: &str, name: &str) -> Result<NodeName, Failure> {
     label(source, &name.trim().to_lowercase())
 }

@@ -33,8 +33,8 @@ pub struct Origin {
     pub refused_again: Option<u64>,
 }
 
-/// Ignores unknown fields. A later release can add fields, and after a rollback, this release must not lose the node's
-/// credential.
+/// The fields of the file. Unknown fields are ignored, because a later release can add fields, and because this release
+/// must not lose the node's credential after a rollback.
 ///
 /// Every later format keeps `version`, `nodeName`, `endpoint` and `machine` with these names and types. Without these
 /// fields, the plugin could not use the credential after a rollback, and would fail.
@@ -52,7 +52,7 @@ struct Wire<'a> {
     refused_again: Option<u64>,
 }
 
-/// The field that every release reads.
+/// The part of the file that every release reads.
 #[derive(Deserialize)]
 struct Header {
     version: u32,
@@ -74,8 +74,8 @@ impl Origin {
         store.replace(StoreFile::Origin, &self.to_json())
     }
 
-    /// Returns the end of the renewal pause, if the API server has also refused the renewed certificate. A clock
-    /// that was set back also ends the pause.
+    /// Returns the end of the renewal pause, if the API server has also refused the renewed certificate. If the clock
+    /// was set back, the pause also ends.
     pub(crate) fn paused_until(&self, now: SystemTime) -> Option<SystemTime> {
         let since = UNIX_EPOCH.checked_add(Duration::from_secs(self.refused_again?))?;
         let until = since.checked_add(PAUSE)?;

@@ -4,19 +4,19 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-/// Write permission of the group and of all others.
+/// The mode bits for write permission of the group and of all others.
 const OTHERS_WRITE: u32 = 0o022;
 
 /// The sticky bit. In a directory with this bit, only the owner of an entry can rename or remove it (inode(7)).
 const STICKY: u32 = 0o1000;
 
-/// The maximum number of links on a path, which is more than the number in real paths.
+/// The maximum number of symbolic links on a path, which is more than real paths contain.
 const MAX_LINKS: u32 = 32;
 
-/// Another user could change a file.
+/// The reason why a file is not trusted: another user could change it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Untrusted {
-    /// The reason.
+    /// The reason, as text.
     pub what: String,
     /// The command that corrects the permissions.
     pub remedy: String,
@@ -39,8 +39,8 @@ pub(crate) fn of_file(path: &Path, metadata: &Metadata) -> Option<Untrusted> {
     })
 }
 
-/// Returns the reason why a directory is not trusted, by the same rules as for a file. In a sticky directory, such as
-/// `/tmp`, others cannot replace a file.
+/// Returns the reason why a directory is not trusted, by the same rules as for a file. A sticky directory, such as
+/// `/tmp`, is trusted even if others can write to it, because they cannot replace the files of other users.
 pub(crate) fn of_folder(path: &Path, metadata: &Metadata) -> Option<Untrusted> {
     let is_sticky = metadata.is_dir() && metadata.mode() & STICKY != 0;
     of_file(path, metadata).filter(|_| !is_sticky)

@@ -27,19 +27,19 @@ const MAX_AGE_WITH_CERTIFICATE: Duration = Duration::from_hours(9);
 
 /// `pending.json`: the key, and the open request that uses it, if any.
 ///
-/// The key is kept after a request fails. A second request with the same key is a retry, but with a new key it would be
-/// a second claim.
+/// The key is kept after a request fails. A second request with the same key is a retry, but a request with a new key
+/// would be a second claim.
 #[derive(Debug)]
 pub struct Pending {
     /// The key.
     pub key: PrivateKey,
     /// The machine that generated the key. The key is not used on any other machine.
     pub machine: MachineDigest,
-    /// A digest of the CA certificates of the request's cluster.
+    /// A digest of the CA certificates of the cluster to which the run sends the request.
     pub ca: Option<String>,
     /// The request.
     pub request: Option<OpenRequest>,
-    /// Whether the controller denied the key of the stored certificate, and this key replaces it.
+    /// Whether this key replaces the key of the stored certificate, because the controller denied that key.
     pub replaces_denied: bool,
 }
 
@@ -61,8 +61,8 @@ pub struct OpenRequest {
     pub created: u64,
     /// Whether the API server has acknowledged the request.
     pub acknowledged: bool,
-    /// Whether the request answers a challenge. Omitted if false, so that releases without challenges can read the
-    /// file.
+    /// Whether the request answers a challenge. The field is omitted from the file if it is false, so that releases
+    /// without challenges can read the file.
     #[serde(default, skip_serializing_if = "<&bool as std::ops::Not>::not")]
     pub answers: bool,
     /// The scope in which a run last queried the machine for its provider ID; `None` if the provider ID has another
@@ -90,8 +90,8 @@ pub struct Subject {
     pub audience: Audience,
 }
 
-/// Ignores unknown fields. A later release can add fields, and after a rollback, this release must not lose the node's
-/// key.
+/// The fields of the file. Unknown fields are ignored, because a later release can add fields, and because this release
+/// must not lose the node's key after a rollback.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Wire {
@@ -101,7 +101,7 @@ struct Wire {
     #[serde(skip_serializing_if = "Option::is_none")]
     ca: Option<String>,
     request: Option<Value>,
-    /// Omitted if false, so that earlier releases can read the file.
+    /// The field is omitted from the file if it is false, so that earlier releases can read the file.
     #[serde(default, skip_serializing_if = "<&bool as std::ops::Not>::not")]
     replaces_denied: bool,
 }
@@ -123,7 +123,7 @@ impl Pending {
         store.replace(StoreFile::Pending, &self.to_json())
     }
 
-    /// Keeps the key, but not the request.
+    /// Removes the request from the store, and keeps the key.
     pub(crate) fn drop_request(&mut self, store: &StoreLock) -> Result<(), Failure> {
         self.request = None;
         self.save(store)
@@ -217,7 +217,7 @@ impl OpenRequest {
     /// Whether the request still matches `subject`, and is young enough. `lifetime` is the lifetime of the stored
     /// certificate, if that certificate is valid and accepted.
     ///
-    /// A request with a time in the future, and its evidence, were created with a wrong clock.
+    /// If the time of a request is in the future, the request and its evidence were created with a wrong clock.
     pub fn is_worth_taking_up(
         &self,
         subject: &Subject,

@@ -29,7 +29,8 @@ pub(crate) fn program() -> String {
         .unwrap_or_default()
 }
 
-/// Returns the path with which this program was started, if it is absolute. It can be a link that an upgrade changes.
+/// Returns the path with which this program was started, if it is absolute. The path can be a link that an upgrade
+/// changes.
 pub(crate) fn path() -> io::Result<PathBuf> {
     let started = env::args_os().next().map(PathBuf::from);
     match started.filter(|path| path.is_absolute()) {
@@ -38,7 +39,7 @@ pub(crate) fn path() -> io::Result<PathBuf> {
     }
 }
 
-/// The start of a command line for this program, which might not be in the search path.
+/// Returns the start of a command line for this program: its path, because it might not be in the search path.
 pub(crate) fn command() -> String {
     match path() {
         Ok(path) => path.display().to_string(),
@@ -46,8 +47,8 @@ pub(crate) fn command() -> String {
     }
 }
 
-/// The command that prints a file for the program at this path. The default path is the path in the packages. On this
-/// machine, the program might be missing at that path.
+/// Returns the command that prints `file` for the program at the path `program`. `render` uses the path in the packages
+/// by default, and this machine might not have a program at that path.
 pub(crate) fn render(file: &str, program: &Path) -> String {
     let program = program.display();
     format!("{program} render {file} --command {program}")
@@ -61,7 +62,7 @@ pub(crate) struct Output {
     pub(crate) is_cut: bool,
 }
 
-/// The reason why the output of a program is missing.
+/// The reason why a program did not return output.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoOutput {
     #[error("cannot run {program}")]
@@ -81,8 +82,8 @@ pub(crate) enum NoOutput {
     Held(String),
 }
 
-/// Returns the standard output of a program, or the reason why there is none. A program that does not exit within
-/// `patience` is killed. Returns an error if a different program keeps the output open for longer.
+/// Returns the standard output of a program, or the reason why it did not return output. A program that does not exit
+/// within `patience` is killed. Returns an error if a different program keeps the output open for longer.
 pub(crate) fn output(
     program: &str,
     arguments: &[&str],

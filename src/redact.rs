@@ -1,8 +1,8 @@
 //! Removes secrets from texts that leave this machine.
 //!
-//! It removes the known secrets of this machine everywhere, and texts that appear to be a secret because of their
-//! format or their position. The second rule also removes other texts, such as certificates in base64. Removing too
-//! much text is better than removing too little.
+//! The redactor removes the known secrets of this machine everywhere. It also removes texts that appear to be a secret
+//! because of their format or position. The second rule can also remove other texts, such as certificates in base64.
+//! Removing too much text is better than removing too little.
 
 mod assignment;
 mod forms;
@@ -26,7 +26,8 @@ pub(crate) const REDACTED: &str = "(redacted)";
 /// The minimum length of a known secret. Shorter texts would also match ordinary words.
 const LEAST_KNOWN: usize = 12;
 
-/// The minimum length of a long word. Parts of keys, signatures and session tokens are longer, and names are shorter.
+/// The minimum length of a long word, in bytes. Parts of keys, signatures and session tokens are longer, and names are
+/// shorter.
 const LONG: usize = 40;
 
 /// The number of bytes that are examined before and after a word in a line. A line can be several megabytes long.
@@ -83,7 +84,7 @@ fn logins(text: &str, count: &mut usize) -> String {
     kept
 }
 
-/// Appends the text, without a part of it.
+/// Appends the text, and replaces the range `part` of the text.
 fn hide(text: &str, part: Option<Range<usize>>, count: &mut usize, kept: &mut String) {
     let around = part.and_then(|part| Some((text.get(..part.start)?, text.get(part.end..)?)));
     match around {
@@ -95,8 +96,8 @@ fn hide(text: &str, part: Option<Range<usize>>, count: &mut usize, kept: &mut St
     }
 }
 
-/// The user and password of a URL without its scheme. If a password contains a slash, the part before the slash appears
-/// to be the whole authority of the URL.
+/// The user and password of a URL without its scheme. If a password contains a slash, the text before the slash looks
+/// like the whole authority of the URL.
 fn login_of_url(url: &str) -> Option<Range<usize>> {
     let authority = url.split(['/', '\\']).next().unwrap_or_default();
     if let Some(end) = authority.rfind('@') {

@@ -40,8 +40,8 @@ enum State {
 
 /// A value that distinguishes threads that run at the same time.
 ///
-/// `thread::current` would also work, but it creates an object with a destructor, which costs each run six system
-/// calls.
+/// `thread::current` would also work, but it creates an object with a destructor, which would add six system calls to
+/// each run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct ThreadMark(usize);
 
@@ -92,7 +92,7 @@ impl Rescue {
         }
     }
 
-    /// Prints `answer` on standard output. After this call, a panic in another thread has no effect.
+    /// Prints `answer` on standard output. After this call, a panic in another thread does not print another answer.
     pub(crate) fn print(&self, answer: &ExecResult) -> io::Result<()> {
         self.change(State::Ending(ThreadMark::current()));
         let json = self.answer(&answer.credential, answer.expiration)?;

@@ -53,7 +53,7 @@ impl Fraction {
     }
 }
 
-/// The decision about a stored credential.
+/// The action for a stored credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rotation {
     /// Print the credential, because no renewal is due.
@@ -100,7 +100,7 @@ impl Validity {
         self.share_left(now) < RENEW_BELOW
     }
 
-    /// Whether the certificate is valid at `now`, as an API server sees it.
+    /// Whether the certificate is valid at `now` from the point of view of an API server.
     ///
     /// A new certificate also counts as valid if the clock is behind by up to `CLOCK_LEEWAY`.
     pub fn holds_at(&self, now: SystemTime) -> bool {

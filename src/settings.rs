@@ -42,7 +42,7 @@ const SECTIONS: [Provider; 2] = [Provider::AWS, Provider::TPM];
 /// The settings of a provider, and their defaults.
 #[derive(Debug, Clone)]
 pub struct ProviderSchema {
-    /// The provider. Its section is read strictly.
+    /// The provider, whose section is read strictly.
     pub provider: Provider,
     /// The provider's own settings.
     pub settings: &'static [Entry],
@@ -96,7 +96,7 @@ pub struct Sources<'a> {
     pub config: Option<&'a Path>,
     /// The options with their values.
     pub flags: Vec<(Entry, OsString)>,
-    /// Options of earlier versions.
+    /// The removed options, from earlier versions, on the command line.
     pub removed: Vec<Removed>,
     /// The time limit of every run, for tests.
     pub time_limit: Option<Duration>,
@@ -163,7 +163,7 @@ enum Source<'a> {
 /// precedence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The only faults are settings of earlier versions.
+    /// All faults are settings from earlier versions.
     Removed(Failure),
     /// An unknown key, an invalid value, or a file that cannot be read.
     Invalid(Failure),
@@ -281,8 +281,8 @@ impl Settings {
         self.values.get(setting)
     }
 
-    /// A digest of all settings, and of `others`, the other inputs of a run. A recorded failure with a different digest
-    /// does not apply to these settings.
+    /// A digest of all settings, and of `others`, the other inputs of a run. If a recorded failure has a different
+    /// digest, the failure does not apply to these settings.
     pub fn digest(&self, others: &str) -> String {
         let expiration = self.expiration_seconds.to_string();
         let of_provider = [("", expiration.as_str()), ("others", others)];

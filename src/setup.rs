@@ -58,7 +58,7 @@ pub(crate) const CERT_DIR: &str = "/var/lib/kubelet/pki";
 /// The maximum wait for other runs. The drop-in allows 90 seconds for all of `setup`.
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(5);
 
-/// The files of a machine, and the program that provides its kubelet's credential.
+/// The files of a machine, and the program that provides the kubelet's credential.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(crate) struct Setup {
     /// Kubeconfig with the bootstrap credential. For a node that has already joined, the kubelet's
@@ -110,8 +110,8 @@ impl Setup {
         taken
     }
 
-    /// If the kubelet does not use the plugin yet and the files can be written, makes the kubelet start with kubeadm's
-    /// arguments.
+    /// Makes the kubelet start with kubeadm's arguments, if the kubelet does not use the plugin yet, and if the files
+    /// can be written.
     pub(crate) fn give_up(&self) {
         let is_set_up = match self.current() {
             Current::Own | Current::Plugin(_) => false,
@@ -124,7 +124,7 @@ impl Setup {
             | Current::Invalid(_) => true,
         };
         if !is_set_up {
-            // The cause of the failure might also prevent this removal, and is the error to report.
+            // Ignore an error of the removal, which can have the same cause as the failure that the caller reports.
             drop(remove_file(&self.environment_file));
         }
     }
@@ -203,7 +203,7 @@ impl Setup {
             let enrolled = match again {
                 Again::Joins(given) => return self.join(authenticator, *given, adopts),
                 Again::Refused => authenticator.renew(false).map(drop),
-                // kubeadm is still waiting for the node.
+                // If kubeadm's file exists, `kubeadm join` might still be waiting for the node.
                 Again::Keeps if self.kubeadm_flags.exists() => authenticator.credential().map(drop),
                 Again::Keeps => Ok(()),
             };
@@ -216,8 +216,8 @@ impl Setup {
         ))
     }
 
-    /// Makes the kubelet run this plugin instead of another provider's plugin. The machine must get a certificate with
-    /// this plugin's evidence before any file of the kubelet changes.
+    /// Makes the kubelet run this plugin instead of another provider's plugin. Before any file of the kubelet changes,
+    /// the machine must get a certificate with this plugin's evidence.
     fn replaced(
         &self,
         mut authenticator: Authenticator<'_>,
@@ -303,8 +303,8 @@ impl Setup {
             return Ok(self.set_up(&authenticator, None));
         }
         if !self.kubeadm_flags.exists() {
-            // kubeadm has not set the kubelet's name yet, or never sets it. Only the plugin run that the kubelet itself
-            // starts can determine the name. That run must check the stored certificate.
+            // kubeadm has not written the kubelet's name yet, or will not write it. Only the plugin run that the
+            // kubelet itself starts can determine the name. That run must check the stored certificate.
             if let (Some(store), _) = authenticator.stored()? {
                 store.forget_last_check();
             }
@@ -336,7 +336,7 @@ impl Setup {
         Ok(format!("nothing to do: {why}\n"))
     }
 
-    /// Like [`leave`](Self::leave), for [`undo`](Self::undo).
+    /// Does the same as [`leave`](Self::leave), but the result has the text for [`undo`](Self::undo).
     fn leave_to_undo(&self, why: &str) -> Result<String, Failure> {
         remove_file(&self.environment_file)?;
         Ok(format!("nothing to undo: {why}\n"))

@@ -78,7 +78,7 @@ impl Sheet {
         self.add(key, name, Content::Part(part));
     }
 
-    /// Adds facts about each of several parts.
+    /// Adds the facts about each of several parts, as a list.
     pub(crate) fn parts(&mut self, key: &'static str, name: &'static str, parts: Vec<Self>) {
         self.add(key, name, Content::Parts(parts));
     }

@@ -73,13 +73,12 @@ impl StoreFile {
 ///
 /// # Guarantees
 ///
-/// The directory and each file that is read from it belong to root or to the user of this process. It is not
-/// writable by other users, and not a symbolic link. A user who could write to the directory could choose the node's
-/// key.
+/// The directory and each file that is read from it belong to root or to the user of this process. None of them is
+/// writable by other users, or is a symbolic link. A user who could write to the directory could choose the node's key.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     dir: PathBuf,
-    /// Whether the store is read-only, and therefore does not correct file permissions.
+    /// Whether this process only reads the store, and therefore does not correct file permissions.
     looks_only: bool,
 }
 
@@ -100,7 +99,7 @@ impl Store {
         }))
     }
 
-    /// Like [`Store::open`], but a read of a key does not remove the read permission of other users.
+    /// Opens the store as [`Store::open`] does, but a read of a key does not remove the read permission of other users.
     pub(crate) fn look(dir: &Path) -> Result<Option<Self>, Failure> {
         let opened = Self::open(dir)?;
         Ok(opened.map(|store| Self {
@@ -156,14 +155,14 @@ impl Store {
     /// # Errors
     ///
     /// The file is a link or not a regular file, or other users are allowed to write it. In this case, a different user
-    /// could have created the file. Bytes that are not UTF-8 do not cause an error. This function returns a string that
-    /// every parser rejects instead.
+    /// could have created the file. Bytes that are not UTF-8 do not cause an error. Instead, this function returns a
+    /// string that every parser rejects.
     pub(crate) fn read(&self, file: StoreFile) -> Result<Option<Zeroizing<String>>, Failure> {
         Ok(self.read_key(file)?.map(|(text, _)| text))
     }
 
-    /// Like [`Store::read`], for a file with a key. Also returns a message if others could read the file, with the
-    /// result of the correction.
+    /// Does the same as [`Store::read`], for a file with a key. Also returns a message if others could read the file,
+    /// with the result of the correction.
     ///
     /// The plugin still uses the key. Other users might already have the key, and a node without a credential would not
     /// be safer.
@@ -199,7 +198,7 @@ impl Store {
         let text = String::from_utf8(std::mem::take(&mut *bytes));
         let text = Zeroizing::new(text.unwrap_or_else(|error| {
             Zeroizing::new(error.into_bytes());
-            // No parser accepts this text.
+            // Every parser rejects this text.
             "\0".to_owned()
         }));
         Ok((
@@ -234,8 +233,8 @@ impl StoreLock {
         replace::sync(&self.dir).map_err(|error| unwritable(&self.dir, error))
     }
 
-    /// Quarantines `file`: the plugin no longer uses the file, but keeps it for inspection. Only the last few copies of
-    /// each file are kept.
+    /// Quarantines `file`: the plugin no longer uses the file, but keeps it, so that an operator can examine it. Only
+    /// the last few copies of each file are kept.
     ///
     /// Returns the new path, or `None` if the file did not exist.
     pub(crate) fn quarantine(&self, file: StoreFile) -> Result<Option<PathBuf>, Failure> {
@@ -244,13 +243,13 @@ impl StoreLock {
     }
 }
 
-/// Replaces a file outside the store, which only its owner is allowed to read. Creates its directory if necessary. A
-/// reader sees the old or the new content. The lock excludes other runs.
+/// Replaces a file outside the store, which only its owner is allowed to read. Creates the directory of the file if
+/// necessary. A reader sees the old or the new content. The lock prevents other runs from writing the file.
 pub(crate) fn replace_file(path: &Path, content: &[u8], _lock: &StoreLock) -> Result<(), Failure> {
     in_its_folder(path, |dir| replace::replace(dir, path, content))
 }
 
-/// Like [`replace_file`], with a symbolic link to `target`.
+/// Replaces the file as [`replace_file`] does, but with a symbolic link to `target`.
 pub(crate) fn replace_link(path: &Path, target: &Path, _lock: &StoreLock) -> Result<(), Failure> {
     in_its_folder(path, |dir| replace::link(dir, path, target))
 }

@@ -14,7 +14,7 @@ use crate::process::command;
 use crate::rotation::Rotation;
 use crate::store::{Store, StoreFile};
 
-/// The reason to reject a credential or key that is valid in itself.
+/// The reason to reject a valid credential or key that no origin ties to this machine.
 const USELESS_ORIGIN: &str = "its origin.json is missing or invalid";
 
 /// The contents of the store.
@@ -43,7 +43,7 @@ impl StoreContents {
     /// # Errors
     ///
     /// The store is unsafe, or cannot be read. This includes a store that a later release wrote in a different format.
-    /// That store keeps its credential.
+    /// The credential in such a store is kept.
     pub(crate) fn load(store: &Store, machine: &Machine) -> Result<Self, Failure> {
         let mut stored = Self {
             boot_id: machine.boot_id(),
@@ -92,7 +92,8 @@ impl StoreContents {
         Ok(())
     }
 
-    /// Whether the origin belongs to this machine. A match in this boot is not checked again.
+    /// Whether the origin belongs to this machine. If the origin already matched in this boot, the function does not
+    /// compare the machines again.
     fn is_of_this_machine(&mut self, origin: &Origin, machine: &Machine) -> bool {
         if self.boot_id.is_some() && self.boot_id == origin.boot_id {
             return true;
@@ -134,8 +135,8 @@ impl StoreContents {
         self.rejected.entry(file).or_insert_with(|| why.into());
     }
 
-    /// Returns the action at `now` for the credential. `ca_pem` are the cluster's CA certificates, if the caller has
-    /// them. A credential that was issued with other CA certificates is renewed.
+    /// Returns the action at `now` for the credential. `ca_pem` contains the cluster's CA certificates, if the caller
+    /// knows them. A credential that was issued with other CA certificates is renewed.
     pub(crate) fn rotation(
         &self,
         renewal: Renewal,
@@ -159,7 +160,7 @@ impl StoreContents {
         }
     }
 
-    /// Returns the credential, if it is valid at `now`, as an API server sees it.
+    /// Returns the credential, if it is valid at `now` from the point of view of an API server.
     pub(crate) fn valid(&self, now: SystemTime) -> Option<&Credential> {
         self.credential
             .as_ref()

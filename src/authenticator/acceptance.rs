@@ -1,8 +1,8 @@
 //! Checks whether the API server still accepts a certificate that is not due for renewal.
 //!
-//! A kubelet whose writes are refused (403) continues to use its credential. The reason is that client-go runs the
-//! plugin again only after a 401 or after an hour. client-go does not pass the cause to the plugin. Therefore, runs
-//! check the certificate, at a limited rate.
+//! If the API server refuses the writes of a kubelet (403), the kubelet continues to use its credential, because
+//! client-go runs the plugin again only after a 401 or after an hour. client-go does not pass the cause to the plugin.
+//! Therefore, runs check the certificate, at a limited rate.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,9 +17,9 @@ use crate::kube::{ApiClient, ApiError, ApiErrorKind};
 use crate::origin::Origin;
 use crate::store::Store;
 
-/// The minimum interval between two checks. A new certificate counts as checked. A kubelet that gets a 401 runs the
-/// plugin at each heartbeat, every ten seconds, so a check follows within two minutes. Other runs are hourly, or started
-/// by an operator.
+/// The minimum interval between two checks. A new certificate counts as checked. If a kubelet gets a 401, client-go
+/// runs the plugin at each heartbeat, every ten seconds, so a check follows within two minutes. Other runs are hourly,
+/// or started by an operator.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(100);
 
 /// The deadline of a check. The kubelet waits for this check.
@@ -53,7 +53,8 @@ impl Authenticator<'_> {
         if was_tried_lately(&lock, clock::now()) {
             return None;
         }
-        // Note the check before it starts. On a read-only or full disk, every run would otherwise check the certificate.
+        // Record the time of the check before the check starts. Without a record, as on a read-only or full disk, every
+        // run would check the certificate.
         lock.note_check(now).ok()?;
         drop(lock);
         self.prepare_rescue(credential, now);
@@ -93,8 +94,8 @@ impl Authenticator<'_> {
     }
 
     /// Checks a certificate that was issued because the API server had refused the previous certificate, within the
-    /// remaining time. If the API server also refuses the new certificate, the plugin pauses renewals that this refusal
-    /// would cause.
+    /// remaining time. If the API server also refuses the new certificate, the plugin pauses the renewals that such a
+    /// refusal causes.
     pub(super) fn note_another_refusal(
         &self,
         store: &Store,
@@ -121,7 +122,7 @@ impl Authenticator<'_> {
         }
     }
 
-    /// Checks the certificate now. Returns `None` if the stored origin is invalid, or no client can be built.
+    /// Checks the certificate now. Returns `None` if the stored origin is invalid, or if the client cannot be built.
     ///
     /// The check calls the API server that client-go is about to use, if that server belongs to the same cluster.
     pub(crate) fn try_certificate(
@@ -143,7 +144,7 @@ impl Authenticator<'_> {
 }
 
 fn was_tried_lately(store: &Store, now: SystemTime) -> bool {
-    // A date in the future comes from a clock that was ahead.
+    // A time in the future counts as no check: the clock was ahead at the last check.
     let ago = store.last_check().and_then(|last| clock::age(last, now));
     ago.is_some_and(|ago| ago < TRIED_AGAIN_AFTER)
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::clock::Deadline;
 
 /// The time limit of a run for client-go without a valid credential, and once per hour near the end of a valid
-/// credential. client-go blocks every request of the kubelet during the run. The kubelet must renew its Lease, which
-/// expires after 40 seconds, and its Node status, for which kube-controller-manager waits 50 seconds.
+/// credential. During the run, client-go blocks every request of the kubelet. In this time, the kubelet cannot renew
+/// its Lease, which expires after 40 seconds, or its Node status, for which kube-controller-manager waits 50 seconds.
 const FOR_CLIENT_GO: Duration = Duration::from_secs(25);
 
 /// The time limit of an enrollment by `setup`. The drop-in allows 90 seconds for all of `setup`.
@@ -33,15 +33,16 @@ pub(crate) enum Caller {
 /// The time limit of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Allowed {
-    /// With a valid credential.
+    /// The time limit of a run with a valid credential.
     Briefly(Duration),
-    /// With a valid credential that is about to expire: once per hour, for a slow device.
+    /// The longer time limit, once per hour, of a run with a valid credential that is about to expire. A slow device
+    /// needs this time.
     InFull(Duration),
-    /// Without a valid credential, or for a run that an operator started.
+    /// The time limit of a run without a valid credential, or of a run that an operator started.
     Without(Duration),
 }
 
-/// The time limit for the whole run, measured from its start, if a valid credential is stored.
+/// The start of a run, and the time limit for the whole run if a valid credential is stored.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Start {
     briefly: Deadline,
@@ -49,7 +50,7 @@ pub(super) struct Start {
 }
 
 impl Start {
-    /// The limit of a run that takes at most `limit`.
+    /// Starts the measurement of a run that takes at most `limit`.
     pub(super) fn now(limit: Duration) -> Self {
         Self {
             briefly: Deadline::after(limit.min(WITH_CREDENTIAL)),
@@ -57,12 +58,12 @@ impl Start {
         }
     }
 
-    /// The remaining time of a run, if a valid credential is stored.
+    /// Returns the remaining time of a run, if a valid credential is stored.
     pub(super) fn remaining(self) -> Duration {
         self.briefly.remaining()
     }
 
-    /// The time for a renewal. A check of the stored credential might have used a part of the run's time.
+    /// Returns the time limit for a renewal. A check of the stored credential might have used a part of the run's time.
     pub(super) fn renewal(self, in_full: bool) -> Allowed {
         if in_full {
             Allowed::InFull(self.limit.min(FOR_CLIENT_GO))
@@ -73,7 +74,7 @@ impl Start {
 }
 
 impl Allowed {
-    /// The time limit of a run without a valid credential. `limit` is the general limit for all runs.
+    /// Returns the time limit of a run without a valid credential. `limit` is the general limit for all runs.
     pub(super) fn without(caller: Caller, limit: Duration) -> Self {
         Self::Without(match caller {
             Caller::ClientGo => limit.min(FOR_CLIENT_GO),
@@ -96,7 +97,7 @@ impl Allowed {
         total
     }
 
-    /// The time that is reserved to record the result of the run.
+    /// Returns the time that is reserved to record the result of the run.
     pub(super) fn margin(self) -> Duration {
         (MARGIN / 2).min(self.total() / 20)
     }
@@ -114,7 +115,7 @@ mod tests {
         let in_full = Start::now(MINUTE).renewal(true);
 
         for allowed in [client_go, in_full] {
-            // The check of a stored credential takes up to two seconds before this time starts.
+            // This time starts after the check of a stored credential, which takes up to two seconds.
             assert_eq!(allowed.total(), Duration::from_secs(25), "{allowed:?}");
         }
         assert_eq!(

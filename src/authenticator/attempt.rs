@@ -21,7 +21,7 @@ use crate::settings::Settings;
 /// The delay before the next attempt if a failure has no back-off.
 pub(super) const SOON: Duration = Duration::from_secs(30);
 
-/// A run without a new credential.
+/// The failure of a run to get a new credential, with its back-off.
 #[derive(Debug)]
 pub(super) struct RenewalError {
     pub(super) failure: Failure,
@@ -45,7 +45,7 @@ impl From<RenewalError> for Failure {
 }
 
 impl RenewalError {
-    /// The recorded failure, while its back-off lasts.
+    /// Returns the recorded failure while its back-off lasts.
     pub(super) fn of_memory(
         record: &FailureRecord,
         scope: &FailureScope,
@@ -74,7 +74,7 @@ impl RenewalError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Demand {
     IfDue,
-    /// If a renewal is due, or if this certificate, which the API server refuses, is still stored.
+    /// A renewal is due, or this certificate, which the API server refuses, is still stored.
     Unless {
         certificate_pem: String,
         refusal: ApiErrorKind,
@@ -83,7 +83,7 @@ pub(super) enum Demand {
 }
 
 impl Demand {
-    /// If a renewal is due, or if `refused` is still stored.
+    /// Returns the demand for a new credential if a renewal is due, or if `refused` is still stored.
     pub(super) fn unless_replaced(refused: &Credential, error: &ApiError) -> Self {
         Self::Unless {
             certificate_pem: refused.certificate_pem().to_owned(),
@@ -96,7 +96,7 @@ impl Demand {
         matches!(self, Self::Unless { refusal, .. } if *refusal == ApiErrorKind::Forbidden)
     }
 
-    /// Whether `stored`, which is not due for renewal, can be used instead of a new credential.
+    /// Whether the run can use `stored`, which is not due for renewal, instead of a new credential.
     pub(super) fn is_met_by(&self, stored: &Credential) -> bool {
         match self {
             Self::IfDue => true,

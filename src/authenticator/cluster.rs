@@ -24,7 +24,7 @@ use crate::store_contents::StoreContents;
 pub(crate) enum Cluster<'a> {
     /// The cluster from client-go. A run checks the cluster only when it connects to it.
     Exec(&'a ExecCluster<'a>),
-    /// From a kubeconfig.
+    /// The cluster from a kubeconfig, already checked.
     Checked(Arc<ClusterEndpoint>),
 }
 
@@ -37,8 +37,8 @@ impl Cluster<'_> {
         }
     }
 
-    /// The CA certificates in PEM, if any. For invalid base64, the result is an empty text. This text differs from
-    /// every stored text, so it causes a renewal, which reports the error.
+    /// The CA certificates in PEM, if any. If the base64 is invalid, the result is an empty text. The empty text
+    /// differs from every stored text, so it causes a renewal, and the renewal reports the error.
     pub(super) fn ca_pem(&self) -> Option<Cow<'_, [u8]>> {
         match self {
             Self::Exec(cluster) => {
@@ -62,9 +62,9 @@ impl Cluster<'_> {
         moved.then(|| endpoint.to_fields())
     }
 
-    /// Whether the endpoint has these fields. This function compares only the lengths of the CA certificates: each run
-    /// of client-go calls it, and must not decode certificates. A renewal stores a difference that this comparison
-    /// overlooks.
+    /// Whether the endpoint has these fields. This function compares only the lengths of the CA certificates, because
+    /// each run for client-go calls this function, and must not decode certificates. If the comparison overlooks a
+    /// difference, the next renewal stores the new certificates.
     fn has(&self, fields: &EndpointFields) -> bool {
         let cluster = match self {
             Self::Exec(cluster) => cluster,

@@ -60,8 +60,8 @@ impl Attempt {
         }
     }
 
-    /// Records `failure` in three cases: if it starts a back-off, if the request is pending (for the output of
-    /// `status`), and if the run had the full time limit (to limit the rate of these runs).
+    /// Records `failure` in three cases: the failure starts a back-off; the request is pending, which `status` shows;
+    /// or the run had the full time limit, because the rate of such runs is limited.
     pub(super) fn record(&self, store: &StoreLock, failure: Failure) -> RenewalError {
         let is_written = failure.code().is_remembered() || failure.code() == Code::Pending;
         let in_full = matches!(self.allowed, Allowed::InFull(_));
@@ -127,7 +127,8 @@ impl Attempt {
         let saved = self.saved_pending(store, stored)?;
         let open = saved.as_ref().and_then(|saved| saved.request.as_ref());
         let known = open.and_then(|open| open.known_provider_id(&self.scope, clock::now()));
-        // Read the bootstrap credential on this thread, because the file system might not respond.
+        // Read the bootstrap credential on this thread, which the run can abandon, because the file system might not
+        // respond.
         let bound = bound(&self.settings, stored);
         self.steps.done(Step::Loaded);
         let names = self.names(bound.as_ref(), known)?;
@@ -228,7 +229,7 @@ impl Attempt {
         };
         let not_before = credential.validity().not_before;
         if now + CLOCK_LEEWAY < not_before {
-            // The certificate is not valid yet. The next run fetches it again.
+            // The certificate is not valid yet. The next run fetches the certificate again.
             return Err(invalid_certificate(&Invalid::new(format!(
                 "the issued certificate is not valid before {}",
                 humantime::format_rfc3339_seconds(not_before)

@@ -23,7 +23,7 @@ impl Local {
         Self::of(KubeletArguments::of_kubelet(machine))
     }
 
-    /// The host name, and a kubelet with these arguments.
+    /// Reads the host name, and uses these arguments of the kubelet.
     pub(crate) fn of(kubelet: Result<Option<KubeletArguments>, Failure>) -> Self {
         let host_name = host_name();
         Self { kubelet, host_name }

@@ -61,7 +61,7 @@ impl Authenticator<'_> {
         }
     }
 
-    /// Returns the name that this node would have without a certificate.
+    /// Returns the name that this node would have if it had no certificate.
     pub(crate) fn unbound(&self) -> Result<NodeName, Failure> {
         self.local().sources(&self.settings, None)?.decide()
     }
@@ -76,7 +76,7 @@ impl Authenticator<'_> {
         };
         let kubelet = match self.caller {
             Caller::ClientGo => KubeletArguments::of_parent(),
-            // The certificate can be used even if the arguments are unknown.
+            // If the kubelet's arguments are unknown, the certificate can still be used.
             Caller::Setup | Caller::Person => {
                 KubeletArguments::of_kubelet(&self.machine).ok().flatten()
             }
@@ -94,8 +94,8 @@ impl Authenticator<'_> {
 }
 
 impl Attempt {
-    /// Returns the names of this node and machine. `known` is the provider ID of the open request, if the machine's
-    /// identity does not have to be queried again.
+    /// Returns the names of this node and machine. `known` is the provider ID of the open request, if a new query of
+    /// the machine's identity is not necessary.
     pub(super) fn names(
         &self,
         bound: Option<&Bound>,

@@ -32,14 +32,14 @@ use crate::store::StoreLock;
 const NOT_THE_RECORDS: [&str; 3] = [FORMER_CERTIFICATE, RECORD_MISSING, REQUESTER_UID_MISSING];
 
 /// The reasons for a denial because of the request's key: the certificates with this key were revoked, or the key
-/// belongs to another machine. A request with a new key is a new claim.
+/// belongs to another machine. A request with a new key is a new claim, which the controller can grant.
 const NOT_WITH_THIS_KEY: [&str; 2] = [IDENTITY_REVOKED, KEY_OF_ANOTHER_MACHINE];
 
 /// The maximum number of challenges that a run answers: the first challenge, and another challenge if the response to
 /// the first arrived too late.
 const MAX_CHALLENGES: u32 = 2;
 
-/// The requests of a run for one subject, with one key.
+/// The requests that a run sends for one subject with one key.
 pub(super) struct Negotiation<'a> {
     pub(super) attempt: &'a Attempt,
     pub(super) store: &'a StoreLock,
@@ -52,10 +52,10 @@ pub(super) struct Negotiation<'a> {
     pub(super) endpoint: &'a ClusterEndpoint,
     pub(super) client: ApiClient,
     /// Whether the key is the key of the stored certificate. If the controller denies that key, the run creates another
-    /// key, once.
+    /// key, but only once.
     pub(super) has_stored_key: bool,
-    /// Whether the client uses the bootstrap credential. The client switches to it, once, if the API server refuses the
-    /// stored certificate.
+    /// Whether the client uses the bootstrap credential. The client switches to the bootstrap credential once, if the
+    /// API server refuses the stored certificate.
     pub(super) is_bootstrap: bool,
 }
 
@@ -78,8 +78,8 @@ impl Negotiation<'_> {
                     let remedy = refused_certificate(&self.attempt.settings.bootstrap_kubeconfig);
                     let denied = denied(&open, reason, message, remedy);
                     if let Err(failure) = self.change_to_bootstrap(denied) {
-                        // A failure that affects only this machine has no back-off. Its request is kept, so that the
-                        // next run does not create another request.
+                        // A failure that affects only this machine has no back-off. In this case, the request is kept,
+                        // so that the next run does not create another request.
                         if failure.code() == Code::Denied {
                             self.pending.drop_request(self.store)?;
                         }
@@ -241,8 +241,8 @@ impl Negotiation<'_> {
         }
     }
 
-    /// A new request costs one create and one watch. An acknowledged request costs one read, and
-    /// one watch if it is still pending.
+    /// Sends `open` if necessary, and waits for the decision. A new request needs one create call and one watch. An
+    /// acknowledged request needs one read, and one watch if it is still pending.
     fn ask(&mut self, open: &OpenRequest) -> Result<Option<CsrState>, ApiError> {
         let attempt = self.attempt;
         let deadline = attempt.allowed.decision(attempt.deadline);
@@ -280,6 +280,6 @@ impl Negotiation<'_> {
 }
 
 fn has_ended(challenge: &Challenge) -> bool {
-    // An invalid date counts as expired.
+    // A challenge with an invalid date counts as expired.
     humantime::parse_rfc3339(challenge.expiry.as_str()).map_or(true, |end| end <= clock::now())
 }

@@ -23,7 +23,8 @@ impl Attempt {
         }
     }
 
-    /// Removes the file if no origin ties it to this machine. This must happen before the run writes an origin.
+    /// Removes the provider's text if no origin ties it to this machine. A run must call this function before it writes
+    /// an origin.
     ///
     /// # Errors
     ///

@@ -90,9 +90,9 @@ impl Attempt {
         Ok(pending)
     }
 
-    /// Completes an earlier run that stored its certificate but not the CA certificates of its issuer, because it was
-    /// killed or could not write. Without this step, the certificate would appear to come from the previous CA, and
-    /// this run would request another certificate.
+    /// Completes an earlier run that stored its certificate, but did not store the cluster's CA certificates in the
+    /// origin, because the run was killed or could not write. Without this step, the certificate would appear to
+    /// come from the previous CA, and this run would request another certificate.
     pub(super) fn finish(
         &self,
         store: &StoreLock,
@@ -135,8 +135,8 @@ impl Attempt {
                 // A request with a different key would remain pending until the certificate expires.
                 is_current || pending.replaces_denied
             } else {
-                // A saved key that equals the stored key comes from a run that was killed after it stored the
-                // certificate.
+                // A saved key that equals the key of the stored certificate comes from a run that was killed after it
+                // stored the certificate.
                 !is_current
             }
         }))
@@ -151,8 +151,8 @@ impl Attempt {
             self.log.warn(&exposed);
         }
         let why = match Pending::parse(&text) {
-            // Here, unlike in the origin, the saved machine must match with certainty. A false mismatch costs only one
-            // request, but two machines must not use the same key.
+            // Unlike for the origin, it must be certain that the key was saved on this machine. If this check wrongly
+            // finds a difference, the run only sends one more request, but two machines must not use the same key.
             Ok(pending) if self.machine.identity().is_of(&pending.machine) => {
                 return Ok(Some(pending));
             }

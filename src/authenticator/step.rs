@@ -27,15 +27,15 @@ pub enum Step {
     Attested,
     /// The request is saved.
     RequestSaved,
-    /// The API server has the request, and the store records it.
+    /// The API server has the request, and the store records this.
     Acknowledged,
     /// The request failed with a challenge.
     Challenged,
     /// The answer to the challenge is ready.
     Answered,
-    /// The request with the answer is saved.
+    /// The request that answers the challenge is saved.
     AnswerSaved,
-    /// The API server has the request with the answer, and the store records it.
+    /// The API server has the request that answers the challenge, and the store records this.
     AnswerAcknowledged,
     /// The request is decided.
     Decided,
@@ -52,7 +52,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// The name of the step in the log.
+    /// Returns the name of the step in the log.
     fn name(self) -> &'static str {
         match self {
             Self::Started => "started",
@@ -78,7 +78,7 @@ impl Step {
     }
 }
 
-/// A callback after each step.
+/// A callback that a run calls after each step.
 pub type Observer = Arc<dyn Fn(Step) + Send + Sync>;
 
 /// The progress of a run, for the thread that waits for it.

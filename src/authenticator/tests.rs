@@ -56,7 +56,7 @@ struct Bed {
     server: ApiServer,
     folder: TempDir,
     renewal: Renewal,
-    /// Another CA that the kubelet's kubeconfig trusts.
+    /// A new CA, which the kubelet's kubeconfig also trusts.
     new_ca: String,
     /// The time limit of a run.
     limit: Duration,
@@ -99,12 +99,12 @@ impl Bed {
         Store::open(&state).unwrap().unwrap()
     }
 
-    /// The result of a run, as client-go receives it.
+    /// Runs the plugin as client-go does, and returns the result.
     fn run(&self) -> Result<Credential, Failure> {
         self.with(Caller::ClientGo, |it| Ok(it.credential()?.credential))
     }
 
-    /// The result of `renew`.
+    /// Runs `renew`, and returns the result.
     fn renew(&self) -> Result<Credential, Failure> {
         self.with(Caller::Person, |it| Ok(it.renew(false)?.0.credential))
     }
@@ -142,7 +142,7 @@ impl Bed {
         })
     }
 
-    /// The result of a run after two minutes, if the API server returns this status to requests with the stored
+    /// Runs the plugin two minutes later, while the API server returns this status to requests with the stored
     /// certificate.
     fn refused(&self, status: u16) -> Credential {
         self.refuse(status);
@@ -184,19 +184,19 @@ impl Bed {
         origin.save(&lock).unwrap();
     }
 
-    /// The result of a run two minutes later.
+    /// Runs the plugin two minutes later, and returns the result.
     fn again(&self) -> Credential {
         self.store().forget_last_check();
         self.run().unwrap()
     }
 
-    /// From now on, the controller does not decide on requests, and runs have a short time limit.
+    /// Makes the controller stop deciding on requests, and gives runs a short time limit.
     fn nobody_decides(&mut self) {
         self.server.set_signer(Signer::Off);
         self.limit = Duration::from_secs(5);
     }
 
-    /// The controller denies the next request for this reason.
+    /// Makes the controller deny the next request for this reason.
     fn deny_next(&self, reason: &str) {
         let condition = json!({
             "type": "Denied", "status": "True", "reason": reason, "message": "the record says so",

@@ -9,8 +9,8 @@ use serde_json::Value;
 use crate::failure::{Code, Failure};
 
 /// Writes `text` to standard output, without characters that could control a terminal. Only this function and the
-/// command `credential` write to standard output. It is not a failure if the reader, such as `head`, closes the pipe
-/// early.
+/// command `credential` write to standard output. If the reader, such as `head`, closes the pipe early, this function
+/// does not fail.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out

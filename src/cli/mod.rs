@@ -43,8 +43,8 @@ pub fn run(attester: impl Attester) -> ExitCode {
     run_on(Machine::default(), attester, None)
 }
 
-/// Like [`run`], on the machine that `machine` describes. Calls `observer` after each step. Tests use this function to
-/// simulate a disk that was moved to a different machine, and to stop a run at a step.
+/// Does the same as [`run`], on the machine that `machine` describes. Calls `observer` after each step. Tests use this
+/// function to simulate a disk that was moved to a different machine, and to stop a run at a step.
 pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observer>) -> ExitCode {
     keep_memory();
     let schema = ProviderSchema {
@@ -133,8 +133,8 @@ impl Session {
             ..self.with_settings(settings, fault, Caller::ClientGo)
         };
         let printed = print(&authenticator);
-        // The process exits after this line, and the value does not contain secrets. Dropping the value would take as
-        // much time as reading the settings.
+        // Do not drop the value: it does not contain secrets, and the process exits after this line. Dropping it would
+        // take as much time as reading the settings.
         mem::forget(authenticator);
         printed
     }

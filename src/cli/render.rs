@@ -22,8 +22,8 @@ const RELOAD: &str = "systemctl daemon-reload";
 const FLAG: (&str, &str) = ("rotate-server-certificates", "true");
 
 /// The time for which kubeadm tries to set the label and the taint of a control plane's Node, in seconds. The kubelet
-/// creates the Node after it gets a certificate, and a decision can take longer than kubeadm's default of one minute.
-/// Without the taint, workloads would run on the control plane.
+/// creates the Node after it gets a certificate, and the decision on its request can take longer than kubeadm's default
+/// of one minute. Without the taint, workloads would run on the control plane.
 const API_CALL_SECONDS: u32 = 600;
 
 /// The bootstrap data format in which cloud-init evaluates templates.
@@ -110,7 +110,7 @@ impl Session {
     }
 
     /// Whether kubelets should request their serving certificates. Without evidence, the controller would not issue
-    /// them, and a kubelet that waits for one does not serve its API.
+    /// these certificates, and a kubelet that waits for a serving certificate does not serve its API.
     fn serves(&self) -> bool {
         self.attester.renewal() == Renewal::Attested
     }

@@ -24,8 +24,8 @@ impl Session {
     }
 }
 
-/// Shows the effect, and reads a confirmation from the terminal. The question goes to standard error, so that standard
-/// output contains only the result.
+/// Shows the effect of `reset`, and reads a confirmation from the terminal. The question goes to standard error, so
+/// that standard output contains only the result.
 fn confirm(authenticator: &Authenticator<'_>) -> Result<(), Failure> {
     show(&plan(authenticator)?);
     let unconfirmed = |what: &str| {
@@ -37,7 +37,7 @@ fn confirm(authenticator: &Authenticator<'_>) -> Result<(), Failure> {
     }
     show("Continue? [y/N] ");
     let mut line = String::new();
-    // If the answer cannot be read, the command is not confirmed.
+    // If the function cannot read an answer, the operator has not confirmed the command.
     let read = io::stdin().lock().read_line(&mut line);
     if read.is_ok() && ["y", "yes"].contains(&line.trim().to_lowercase().as_str()) {
         Ok(())

@@ -182,8 +182,8 @@ impl Status {
     }
 }
 
-/// The name of the stored certificate, or otherwise the name of the next request. The name of an earlier request
-/// without a certificate is not binding.
+/// The name of the stored certificate, or otherwise the name of the next request. If an earlier request did not get a
+/// certificate, the next request can have a different name.
 fn node_name(authenticator: &Authenticator<'_>, stored: &StoreContents) -> Option<NodeName> {
     let settings = &authenticator.settings;
     match bound(settings, stored) {
@@ -196,7 +196,7 @@ fn node_name(authenticator: &Authenticator<'_>, stored: &StoreContents) -> Optio
     }
 }
 
-/// The percentage, rounded down. Written without a cast.
+/// The percentage, rounded down. The function avoids a cast.
 fn percent(share: f64) -> u8 {
     (1..=100_u8)
         .take_while(|percent| share * 100.0 >= f64::from(*percent))

@@ -286,7 +286,7 @@ fn judge(
     }
 }
 
-/// Returns the finding if the API server did not return the required information.
+/// Returns the finding for a check for which the API server did not return the required information.
 fn unknown(error: &ApiError) -> Finding {
     Finding::skip(format!("unknown: {}", error_chain(error)))
 }

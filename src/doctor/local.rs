@@ -17,11 +17,11 @@ use crate::process::command;
 use crate::store::StoreFile;
 use crate::store_contents::StoreContents;
 
-/// The free space that the store needs, in bytes. It covers each file and its replacement.
+/// The free space that the store needs, in bytes. It is sufficient for each file and its temporary replacement.
 const LEAST_ROOM: u64 = 1024 * 1024;
 
-/// The time by which a run can exceed its time limit. If the run still holds the lock after this time, `doctor` reports
-/// a fault.
+/// The time by which a run is allowed to exceed its time limit. If the run still holds the lock after this time,
+/// `doctor` reports a fault.
 const LATE: Duration = Duration::from_secs(10);
 
 impl Doctor {

@@ -24,7 +24,7 @@ const PROPERTIES: &str = "--property=LoadState,ActiveState,MainPID,NeedDaemonRel
 /// The time limit of systemctl. It is short, because other checks need the output.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The time limit of all reads. A read from `/proc` can also hang, if the kubelet hangs in the kernel.
+/// The time limit for all reads together. A read from `/proc` can also hang, if the kubelet hangs in a system call.
 const ALL: Duration = Duration::from_millis(2500);
 
 /// The values that disable a flag (Go's `strconv.ParseBool`).

@@ -13,7 +13,8 @@ use crate::clock::Deadline;
 use crate::failure::{Code, Failure, innermost};
 use crate::http;
 
-/// The time limit of a connection. The service is on the same host, so a connection succeeds or fails immediately.
+/// The time limit for connecting to the service. The service is on the same host, so a connection succeeds or fails
+/// immediately.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time limit from the first byte sent to the last byte received. A run with a valid credential has five seconds,
@@ -157,7 +158,7 @@ impl Client {
 }
 
 impl ImdsRequest<'_> {
-    /// Returns the error for a response that cannot be used.
+    /// Returns the error for a response that the plugin cannot use.
     pub(super) fn invalid(&self, how: &str) -> ImdsError {
         let path = self.path;
         ImdsError::invalid(format!(

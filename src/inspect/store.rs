@@ -15,7 +15,7 @@ use crate::sheet::Sheet;
 use crate::store::{Store, StoreFile};
 use crate::store_contents::StoreContents;
 
-/// Decodes the state directory, and checks it as a run on `machine` does.
+/// Decodes the state directory, and checks it in the same way as a run on `machine`.
 ///
 /// # Errors
 ///

@@ -25,11 +25,11 @@ use crate::clock::Deadline;
 use crate::failure::Code;
 use crate::http;
 
-/// The time limit of a connection. This limit is less than the shortest deadline: 5 s while a credential is valid.
-/// Each address of a name gets a share of the time, so the client can also try the second address.
+/// The time limit of a connection. The time is shorter than the shortest deadline, which is 5 seconds while a
+/// credential is valid. Each address of a name gets a share of the time, so the client can also try the second address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// The path of the requests.
+/// The path of certificate signing requests.
 const REQUESTS: &str = "apis/certificates.k8s.io/v1/certificatesigningrequests";
 
 /// The path of the Leases that kubelets renew.
@@ -69,7 +69,7 @@ impl ApiClient {
         Self::build(endpoint, Some(login), environment)
     }
 
-    /// Like [`connect`](Self::connect), without a login.
+    /// Builds a client as [`connect`](Self::connect) does, but without a login.
     pub(crate) fn anonymous(
         endpoint: &ClusterEndpoint,
         environment: Environment<'_>,
@@ -128,7 +128,7 @@ impl ApiClient {
     }
 
     /// Creates a request, and returns it as the API server stored it; `None` if an object with this name exists. The
-    /// caller must then compare that object, with [`ApiClient::get`].
+    /// caller must then read that object with [`ApiClient::get`], and compare it.
     pub fn create(
         &self,
         csr: NewCsr<'_>,
@@ -168,7 +168,7 @@ impl ApiClient {
     }
 
     /// Tests the write that a kubelet makes every ten seconds: applies the node's Lease without any field, as a dry
-    /// run. Authorization and admission treat it like any write, but it is not stored.
+    /// run. The API server authorizes and admits the dry run as any other write, but does not store it.
     ///
     /// The write uses server-side apply, because the node might not have a Lease yet. Other patches of a missing object
     /// fail with 404 before admission.
@@ -193,8 +193,8 @@ impl ApiClient {
         Ok(())
     }
 
-    /// Checks that the API server proves its identity, and that the clocks agree. The API server is allowed to refuse
-    /// to answer without a login.
+    /// Checks that the API server proves its identity, and that the clocks agree. The check also passes if the API
+    /// server refuses requests without a login.
     pub(crate) fn reach(&self, deadline: Deadline) -> Result<(), ApiError> {
         let question = Question::read(self.version.clone(), "reading the version");
         let answer = self.transport.exchange_once(&question, deadline)?;
@@ -379,8 +379,8 @@ impl Resolve for Resolver {
         let alias = self.alias.as_ref();
         let host = alias.filter(|(alias, _)| alias.eq_ignore_ascii_case(name.as_str()));
         let host = host.map_or_else(|| name.as_str().to_owned(), |(_, host)| host.clone());
-        // The lookup blocks only the client's own thread, which has no other work. Callers wait for this thread only
-        // until their deadline. The port in the URL replaces port 0.
+        // The lookup blocks only the client's own thread, which has no other tasks. Callers wait for this thread only
+        // until their deadline. The client replaces port 0 with the port in the URL.
         Box::pin(async move {
             let addresses: Addrs =
                 Box::new(kubelet_attestation_resolver::addresses_as_in_go(&host)?.into_iter());

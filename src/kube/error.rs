@@ -27,7 +27,7 @@ pub(super) fn is_retried(status: StatusCode) -> bool {
 pub struct ApiError {
     pub(crate) kind: ApiErrorKind,
     pub(super) failure: Failure,
-    /// The pause that the server requests.
+    /// The pause that the server requests before another attempt.
     pub(super) retry_after: Option<Duration>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum ApiErrorKind {
     Unauthorized,
     /// 403: the credential is valid, but not authorized for the request.
     Forbidden,
-    /// Another 4xx: the API server rejects the request itself.
+    /// Another 4xx status: the API server rejects the request itself.
     Refused,
     /// An object with the request's name exists, but with different contents.
     NameConflict,
@@ -85,8 +85,8 @@ impl ApiError {
         Self::new(kind, Code::Unreachable, what, CHECK_PROXY)
     }
 
-    /// The error for a response that is too long, is not the requested object, or has a status that no API server
-    /// returns.
+    /// Returns the error for a response that is too long, that is not the requested object, or whose status no API
+    /// server returns.
     pub(super) fn not_an_api_server(what: String) -> Self {
         Self::other(Code::Unreachable, what, CHECK_SERVER)
     }

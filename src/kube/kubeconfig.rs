@@ -34,7 +34,8 @@ pub enum KubeconfigError {
 }
 
 impl KubeconfigError {
-    /// Whether the kubeconfig `file` is missing. False if only a file to which the kubeconfig refers is missing.
+    /// Whether the kubeconfig `file` is missing. The result is false if only a file to which the kubeconfig refers is
+    /// missing.
     pub fn is_absence_of(&self, file: &Path) -> bool {
         matches!(self, Self::Unreadable { source, path }
             if source.kind() == io::ErrorKind::NotFound && path == file)
@@ -108,7 +109,7 @@ impl Kubeconfig {
     }
 }
 
-/// The user of a kubeconfig's current context, with the fields for plugins.
+/// The user in a kubeconfig's current context, with the fields about plugins.
 #[derive(Debug)]
 pub(crate) struct ExecUser {
     /// The plugin.

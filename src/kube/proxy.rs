@@ -1,7 +1,6 @@
 //! The proxy for a server, as Go selects it for client-go.
 //!
-//! Source: `golang.org/x/net/http/httpproxy`. It ignores `ALL_PROXY`, and never uses a proxy for
-//! loopback.
+//! Source: `golang.org/x/net/http/httpproxy`. Go ignores `ALL_PROXY`, and never uses a proxy for loopback addresses.
 
 mod failure;
 
@@ -39,8 +38,8 @@ impl fmt::Display for ProxyServer {
 }
 
 impl ProxyServer {
-    /// Returns the proxy for this endpoint: the proxy in its fields, or otherwise the proxy in the environment. An
-    /// error contains the field or the variable.
+    /// Returns the proxy for this endpoint: the proxy in its fields, or otherwise the proxy in the environment. The
+    /// error contains the name of the invalid field or variable.
     pub(super) fn of(
         endpoint: &ClusterEndpoint,
         environment: Environment<'_>,
@@ -95,7 +94,7 @@ impl ProxyServer {
     }
 }
 
-/// Returns the environment's proxy for this server, if any, and the variable that specifies it.
+/// Returns the proxy for this server from the environment, if one is set, and the variable that specifies the proxy.
 fn from_environment(
     server: &Url,
     environment: Environment<'_>,

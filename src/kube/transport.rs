@@ -22,8 +22,8 @@ use crate::clock::{self, CLOCK_LEEWAY, Deadline};
 use crate::failure::{Code, causes, innermost, one_line};
 use crate::http;
 
-/// The maximum length of a response, in bytes: ten times the size of a request with the largest evidence. etcd does not
-/// accept objects of more than 1.5 MiB.
+/// The maximum length of a response, in bytes. It is ten times the size of a CSR with the largest evidence. etcd does
+/// not accept objects of more than 1.5 MiB.
 pub(super) const MAX_ANSWER_LEN: u64 = 1024 * 1024;
 
 /// The pauses before another attempt, if the server does not request longer pauses.
@@ -42,7 +42,8 @@ const MAX_MESSAGE_LEN: usize = 1024;
 const CHECK_BINDING: &str =
     "check that the group of the bootstrap token is bound to system:node-bootstrapper";
 
-/// An admission webhook denies with 400 by default, and a `ValidatingAdmissionPolicy` with 422.
+/// The hint for status 400 and 422: an admission webhook rejects requests with 400 by default, and a
+/// `ValidatingAdmissionPolicy` rejects them with 422.
 const CHECK_ADMISSION: &str = "check the ValidatingAdmissionPolicy, the admission webhook or the \
                                invalid field in the message";
 
@@ -122,7 +123,7 @@ impl Transport {
         }
     }
 
-    /// Sends the request and reads the whole answer. Retries temporary errors until the deadline. The pauses are at
+    /// Sends the request, and reads the whole response. Retries temporary errors until the deadline. The pauses are at
     /// least as long as the pause that the server requests.
     ///
     /// It is safe to send each request twice: a second create of the same object gets a conflict.
@@ -142,8 +143,8 @@ impl Transport {
             };
             let wait = pause.max(asked.unwrap_or_default());
             if wait >= deadline.remaining() {
-                // If the deadline interrupted the attempt, the error of the attempt is less precise than the previous
-                // error.
+                // If the deadline interrupted this attempt, return the error of the previous attempt, which is more
+                // precise.
                 return match last {
                     Some(last) if outcome.is_err() && deadline.passed() => last,
                     Some(_) | None => outcome,
@@ -155,7 +156,7 @@ impl Transport {
         }
     }
 
-    /// Sends the request and reads the whole answer.
+    /// Sends the request once, and reads the whole response.
     pub(super) fn exchange_once(
         &self,
         question: &Question,
@@ -246,7 +247,7 @@ impl Transport {
             return Ok(());
         };
         let ours = clock::now();
-        // If the local clock is behind by more than this time, a new certificate is not valid yet.
+        // If the local clock is behind by more than this time, a new certificate appears not to be valid yet.
         if clock::apart(ours, theirs) <= CLOCK_LEEWAY {
             return Ok(());
         }

@@ -20,7 +20,7 @@ pub(crate) use details::{Condition, CsrDetails};
 /// A new request.
 #[derive(Debug, Clone, Copy)]
 pub struct NewCsr<'a> {
-    /// Its name.
+    /// The name of the object.
     pub name: &'a str,
     /// The signer.
     pub signer_name: &'a str,
@@ -62,7 +62,7 @@ impl NewCsr<'_> {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "WireCsr")]
 pub struct CsrObject {
-    /// Its name.
+    /// The name of the object.
     pub name: String,
     /// The UID. A different value means a different request with the same name.
     pub uid: String,
@@ -87,7 +87,7 @@ pub struct CsrObject {
 pub enum CsrState {
     /// The request is not denied, has not failed, and is not both approved and signed.
     Pending,
-    /// It was denied.
+    /// The request was denied.
     Denied {
         /// The condition's reason.
         reason: String,
@@ -127,7 +127,7 @@ type Annotations = BTreeMap<String, String>;
 #[serde(rename_all = "camelCase")]
 struct WireMetadata {
     name: String,
-    /// Like the resource version, this field is missing in an object that was never sent.
+    /// This field and the resource version are missing in an object that was never sent to an API server.
     uid: Option<String>,
     resource_version: Option<String>,
     annotations: Option<Annotations>,

@@ -23,8 +23,8 @@ const PAUSES: Backoff = Backoff {
 pub(super) struct Watch<'a> {
     client: &'a ApiClient,
     pub(super) seen: CsrObject,
-    /// The resource version at which the next watch continues. After a bookmark, it can be later than the object's own
-    /// version.
+    /// The resource version at which the next watch continues. After a bookmark, this version can be later than the
+    /// object's own resource version.
     version: String,
     deadline: Deadline,
     pause: Duration,
@@ -46,8 +46,8 @@ impl ApiClient {
     /// Watches the request until it is decided or deleted, or until the deadline. Returns the last known state: pending
     /// at the deadline, and `None` if the request was deleted or a different request has its name.
     ///
-    /// A watch that ends, fails or falls behind is started again. If no watch is running at the deadline, this function
-    /// returns the error of the last attempt.
+    /// If a watch ends, fails or falls behind, this function starts another watch. If no watch is running at the
+    /// deadline, this function returns the error of the last attempt.
     pub fn wait(&self, csr: &CsrObject, deadline: Deadline) -> Result<Option<CsrObject>, ApiError> {
         Watch::new(self, csr, deadline).run()
     }

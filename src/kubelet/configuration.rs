@@ -25,7 +25,7 @@ struct Configuration {
 }
 
 /// Returns the provider ID from the last file in `folder` that sets it, or otherwise from the configuration file
-/// `config`; `None` if it is empty, as in the kubelet.
+/// `config`; `None` if the provider ID is empty, as in the kubelet.
 pub(super) fn provider_id(
     machine: &Machine,
     config: Option<&str>,

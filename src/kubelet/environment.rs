@@ -6,7 +6,7 @@ const NEWLINE: [char; 2] = ['\n', '\r'];
 /// The characters that a backslash makes literal in double quotes (`SHELL_NEED_ESCAPE`).
 const ESCAPED: [char; 4] = ['"', '\\', '`', '$'];
 
-/// The parser state in an environment file, named as in systemd's `env-file.c`.
+/// The states of the environment file parser, with the names from systemd's `env-file.c`.
 #[derive(Clone, Copy, PartialEq)]
 enum State {
     PreKey,
@@ -91,7 +91,7 @@ pub(super) fn assignments(contents: &str) -> Vec<(String, String)> {
             State::Comment => State::Comment,
         };
     }
-    // The last line does not need a terminator or a closing quote.
+    // The last line can end without a line terminator and without a closing quote.
     if !matches!(state, State::PreKey | State::Key | State::Comment) {
         if state == State::Value {
             value.truncate(kept);
@@ -102,8 +102,8 @@ pub(super) fn assignments(contents: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Splits a string at white space. White space in quotes does not split it, and the quotes are removed. A backslash
-/// makes the next character literal (systemd.service(5), "Command lines").
+/// Splits a string at white space. White space in quotes does not split the string, and the quotes are removed. A
+/// backslash makes the next character literal (systemd.service(5), "Command lines").
 pub(crate) fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -229,7 +229,7 @@ mod tests {
             ("k ${A}", &["k", "b 'c d'"]),
             ("k --a=${A}", &["k", "--a=b 'c d'"]),
             ("k --a=$A $$A", &["k", "--a=$A", "$A"]),
-            // A command line does not support the default values of a shell.
+            // Unlike a shell, a systemd command line does not support default values.
             ("k --a=${A:-c}", &["k", "--a=${A:-c}"]),
         ] {
             let line: Vec<_> = line.split(' ').map(str::to_owned).collect();

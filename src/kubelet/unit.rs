@@ -1,8 +1,8 @@
 //! The kubelet's arguments from its unit.
 //!
 //! `setup` runs before the kubelet, and operators run commands while the kubelet is stopped. Both must find the name
-//! and the provider ID that the kubelet will use. An administrator can set them in `ExecStart=`, in `Environment=`, or
-//! in an environment file.
+//! and the provider ID that the kubelet will use. An administrator can set the name and the provider ID in
+//! `ExecStart=`, in `Environment=`, or in an environment file.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -32,7 +32,7 @@ const PROPERTIES: &str = "--property=LoadState,InvocationID,ExecStart,Environmen
 /// The variable with the invocation ID of a unit, in the environment of its processes (systemd.exec(5)).
 const INVOCATION: &str = "INVOCATION_ID";
 
-/// The time limit of systemctl, which is much shorter than the limit of a run.
+/// The time limit of systemctl, which is much shorter than the time limit of a run.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The environment files of kubeadm's unit in its packages for Debian and for Fedora.
@@ -71,7 +71,8 @@ pub(super) fn arguments(machine: &Machine) -> Result<Option<Vec<String>>, Failur
         let shown = Properties(&shown.text);
         match shown.all("LoadState").next() {
             Some("loaded") => return shown.arguments(machine, variable).map(Some),
-            // The unit exists, so the arguments of kubeadm's unit can be wrong.
+            // The unit exists but cannot be loaded. The kubelet's arguments in this unit can differ from the arguments
+            // in kubeadm's unit, so do not use the latter.
             Some(state @ ("bad-setting" | "error")) => {
                 let what = format!(
                     "cannot determine the kubelet's arguments: systemd cannot load {UNIT} ({state})"
@@ -95,7 +96,7 @@ pub(super) fn arguments(machine: &Machine) -> Result<Option<Vec<String>>, Failur
     Ok(Some(of_kubeadm(value)))
 }
 
-/// The arguments of kubeadm's unit with these environment files.
+/// Returns the arguments in kubeadm's unit with these environment files.
 pub(super) fn arguments_of_files(files: &[&str]) -> Vec<String> {
     let variables: BTreeMap<_, _> = files.iter().flat_map(|file| assignments(file)).collect();
     of_kubeadm(|name| variables.get(name).cloned())
@@ -140,8 +141,8 @@ impl<'a> Properties<'a> {
             let cure = "set nodeName and providerID in the settings, or wait for the kubelet";
             return Err(Failure::new(Code::Configuration, what, cure));
         }
-        // If this process runs in `ExecStartPre=` of the unit, systemd has set the kubelet's variables for it. A
-        // process of a different unit or of a shell can have other values.
+        // If this process runs in `ExecStartPre=` of the unit, its environment contains the kubelet's variables, which
+        // systemd has set. A process of a different unit or of a shell can have other values.
         let start = self.all("InvocationID").find(|id| !id.is_empty());
         let is_in_unit = start.is_some() && start == inherited(INVOCATION).as_deref();
         let variables = if is_in_unit {

@@ -142,7 +142,7 @@ fn length(text: &str, end: End, line: &str) -> usize {
         End::Member => trimmed(this().split([',', '}']).next().unwrap_or_else(this)),
         End::Line => trimmed(this()),
         End::Scalar => match deeper(text, column) {
-            // A map is not a value.
+            // A map in YAML is not the value of its name.
             more if this().trim().is_empty() => {
                 let below = text.get(..this().len() + more).unwrap_or_default();
                 if below.contains(':') { 0 } else { below.len() }

@@ -59,7 +59,7 @@ const KEYS: [&str; 52] = [
     "xkubeletattestation",
 ];
 
-/// Suffixes as in [`KEYS`], but for these names, only a long value is a secret.
+/// Suffixes in the format of [`KEYS`], of names for which only a long value is a secret.
 const KEYS_OF_LONG: [&str; 3] = ["key", "sig", "signature"];
 
 /// Words that end with `pass` but do not refer to a password.
@@ -136,7 +136,7 @@ impl Name {
             .then_some(Self::OfLong)
     }
 
-    /// Whether a value is a secret if its name is of this kind.
+    /// Whether this value is a secret, for a name of this kind.
     pub(super) fn has(self, value: &str) -> bool {
         let plain = value.trim_end_matches(|it: char| ".,;)}]".contains(it));
         if LITERALS

@@ -201,7 +201,7 @@ const FORMS: &[(&str, &str)] = &[
         "{\"a\": \"token: (redacted)\", \"b\": 1}",
     ),
     ("\"the token\": \"a b\"", "\"the token\": \"(redacted)\""),
-    // Headers, queries and log lines.
+    // Secrets in headers, queries and log lines.
     (
         "k[1]: Authorization: Bearer a$b c",
         "k[1]: Authorization: Bearer (redacted) c",

@@ -23,7 +23,7 @@ pub(super) const HEADER: [(&str, &str); 2] = [
 #[derive(Debug, Default)]
 pub(super) struct Content<'a> {
     pub(super) values: Values,
-    /// The known keys and sections in the document, even those with empty values.
+    /// The known keys and sections in the document, including keys with empty values.
     given: Vec<&'a str>,
     /// Whether to skip faults.
     lenient: bool,
@@ -90,7 +90,7 @@ impl Level<'_, '_> {
             return Ok(());
         }
         if !section.is_empty() && section != schema.provider.as_str() {
-            // Only the plugin of the provider has the list of keys for this section.
+            // Skip this section, because only the plugin of the other provider has its list of keys.
             return map.next_value::<IgnoredAny>().map(drop);
         }
         let mut removed = schema.removed();
@@ -160,7 +160,7 @@ impl<'de> Visitor<'de> for Level<'_, '_> {
     }
 }
 
-/// Deserializes an invalid value, and skips it.
+/// Deserializes a value that is skipped because it is invalid.
 struct Passed;
 
 /// The checked text of a value; `None` if it is empty.

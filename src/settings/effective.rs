@@ -14,7 +14,7 @@ pub(crate) struct Effective {
     pub(crate) entry: Entry,
     /// The value in the format of a settings file; `None` if the setting has no value and no default.
     pub(crate) value: Option<Value>,
-    /// Its source.
+    /// The source of the value.
     pub(crate) source: String,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct Effective {
 ///
 /// # Errors
 ///
-/// As [`Settings::load`](super::Settings::load).
+/// The same errors as for [`Settings::load`](super::Settings::load).
 pub(crate) fn effective(
     sources: Sources<'_>,
     schema: &ProviderSchema,

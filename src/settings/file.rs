@@ -23,7 +23,7 @@ const MAX_FILE_LEN: u64 = 256 * 1024;
 const MAX_DROP_INS: usize = 64;
 
 /// Reads the file and its drop-ins, and passes the values and the fault of each file to `take`. Drop-ins take
-/// precedence over the file, and later names over earlier names.
+/// precedence over the file. A drop-in takes precedence over drop-ins whose names sort before its name.
 ///
 /// The drop-ins of `config.yaml` are the `.yaml` files in `config.d` in the same directory.
 pub(super) fn read(
@@ -168,7 +168,7 @@ fn trust(path: &Path, metadata: &Metadata) -> Result<(), Failure> {
     refuse(folder.and_then(|(folder, metadata)| ownership::of_folder(folder, &metadata)))
 }
 
-/// The failure of a run with these settings.
+/// Returns the failure of a run with invalid settings.
 pub(super) fn invalid(what: String) -> Failure {
     Failure::new(Code::Configuration, what, "correct that setting")
 }

@@ -42,7 +42,7 @@ const TABLE: [Removed; 4] = [
 ];
 
 impl Removed {
-    /// Returns the reason for the error, with the replacement.
+    /// Returns the text of the error, with the replacement.
     pub(crate) fn why(self) -> String {
         format!("the setting was removed: {}", self.replacement)
     }

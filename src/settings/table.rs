@@ -191,7 +191,7 @@ impl Value for AbsolutePath {
     }
 }
 
-/// A whole number in a range.
+/// A whole number from `LEAST` to `MOST`.
 pub(super) struct Number<const LEAST: u32, const MOST: u32>(pub(super) u32);
 
 impl<const LEAST: u32, const MOST: u32> Value for Number<LEAST, MOST> {

@@ -216,7 +216,7 @@ fn the_more_specific_source_takes_precedence() {
     assert_eq!(found(&world, flags("nodeName", "flag")), "flag");
 }
 
-/// An operator must only have to search three sources. Another source must be a deliberate decision.
+/// An operator must not have to search more than three sources. A change that adds a source must also change this test.
 #[test]
 fn a_value_can_be_set_in_a_file_a_drop_in_and_an_option() {
     let world = World::new()

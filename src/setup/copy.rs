@@ -97,8 +97,9 @@ impl Setup {
         Ok(again)
     }
 
-    /// Returns the login in the copy if an administrator has written the copy for this cluster since the last change to
-    /// the original. Some hints ask for a bootstrap token in this file. Another cluster must not receive the token.
+    /// Returns the login in the copy, if an administrator has written the copy after the last change to the original,
+    /// and if the copy is for this cluster. Some hints ask an administrator to put a bootstrap token into this file.
+    /// The plugin must not send this token to another cluster.
     pub(super) fn replaced_copy(
         &self,
         authenticator: &Authenticator<'_>,

@@ -18,11 +18,11 @@ pub(super) enum Current {
     Unreadable(KubeconfigError),
     /// The kubeconfig is not valid.
     Invalid(KubeconfigError),
-    /// This plugin.
+    /// The kubeconfig runs this plugin.
     Ours(String),
     /// The kubeconfig runs the plugin of a different provider.
     OfAnotherProvider(String),
-    /// Another plugin.
+    /// The kubeconfig runs another credential plugin.
     Plugin(String),
     /// The kubeconfig itself contains the credential, usually a certificate.
     Own,

@@ -4,14 +4,14 @@ use std::path::Path;
 
 use super::ENVIRONMENT_FILE;
 
-/// Whether systemd interprets the path literally. It splits lines at spaces, and some characters have a special meaning
-/// (systemd.syntax(7), systemd.unit(5), "Specifiers").
+/// Whether systemd interprets the path literally. systemd splits lines at spaces, and some characters have a special
+/// meaning (systemd.syntax(7), systemd.unit(5), "Specifiers").
 pub(crate) fn is_plain(path: &Path) -> bool {
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && !br#""'\%$;#"#.contains(byte);
     path.is_absolute() && path.as_os_str().as_encoded_bytes().iter().all(is_plain)
 }
 
-/// The path of the drop-in for the kubelet's unit on a node.
+/// The path on a node of the drop-in for the kubelet's unit.
 pub(crate) const DROP_IN: &str =
     "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
 
@@ -24,7 +24,7 @@ const PHASES: [&str; 4] = [
     "systemd-pcrphase.service",
 ];
 
-/// The directories of the files that `setup` and the kubelet share.
+/// The directories of the files that both `setup` and the kubelet use.
 const FOLDERS: [&str; 2] = ["/etc/kubernetes", "/var/lib/kubelet"];
 
 /// The time limit of `setup`, in seconds. It is longer than the limits in `setup`, and equals the default of systemd,
@@ -50,7 +50,7 @@ pub(crate) fn drop_in(program: &Path, state_directory: &Path) -> String {
 /// The kubelet's arguments in the format of systemd.exec(5), in the variable of kubeadm's unit.
 ///
 /// kubeadm's configuration file sets `rotateCertificates: true`, which would make the kubelet bypass the plugin. The
-/// flag overrides it.
+/// flag `--rotate-certificates=false` overrides this setting.
 pub(super) fn environment(kubeconfig: &Path) -> String {
     format!(
         "# Written by `setup`; removed by `setup --undo`.\n\

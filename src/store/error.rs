@@ -34,7 +34,7 @@ pub(super) fn unwritable(path: &Path, error: impl Into<io::Error>) -> Failure {
     failure(format!("cannot write {}: {error}", path.display()), remedy)
 }
 
-/// Like `unwritable`, for a file outside the store.
+/// Returns the failure for a file outside the store, for which a different state directory would not help.
 pub(super) fn unwritable_outside(path: &Path, error: impl Into<io::Error>) -> Failure {
     let error = error.into();
     let remedy = writable(path, &error);

@@ -11,13 +11,13 @@ use crate::failure::Failure;
 /// A file in the state directory, including unknown files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
-    /// Its name.
+    /// The file name, without the directory.
     pub(crate) name: String,
-    /// Its permissions.
+    /// The permission bits of the file.
     pub(crate) mode: u32,
     /// The size of the file in bytes.
     pub(crate) length: u64,
-    /// The time of its last change.
+    /// The time of the last change of the file.
     pub(crate) modified: SystemTime,
 }
 

@@ -27,7 +27,7 @@ const TRY_AGAIN: Duration = Duration::from_millis(20);
 /// The maximum length of a holder's description, in bytes.
 const MAX_HOLDER_LEN: u64 = 4096;
 
-/// A store whose only writer is this process, as long as the value exists.
+/// A store to which only this process writes while the value exists.
 ///
 /// The kernel releases the lock when the process exits or is killed.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Deref for StoreLock {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub(crate) struct Holder {
-    /// Its process ID.
+    /// The process ID.
     pub(crate) pid: u32,
     /// The file name in the process's `argv[0]`.
     pub(crate) program: String,

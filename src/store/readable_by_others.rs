@@ -7,7 +7,7 @@ use rustix::fs::Mode;
 
 use super::StoreFile;
 
-/// Read permission of the group and of all others.
+/// The mode bits for read permission of the group and of all others.
 const OTHERS_READ: u32 = 0o044;
 
 /// Removes all permissions of other users on `opened`, if it contains a key that they could read. It is unknown whether

@@ -25,7 +25,7 @@ pub(super) fn link(dir: &Path, path: &Path, target: &Path) -> io::Result<()> {
     put(dir, path, |temporary| symlink(target, temporary))
 }
 
-/// Like [`link`], but a power failure can lose the change.
+/// Replaces `path` as [`link`] does, but a power failure can lose the change.
 pub(super) fn link_unsynced(path: &Path, target: &Path) -> io::Result<()> {
     put_unsynced(path, |temporary| symlink(target, temporary))
 }

@@ -303,7 +303,7 @@ fn a_reset_fails_if_the_directory_cannot_be_synced() {
     lock.forget_all().unwrap();
     assert!(store.read(FILE).unwrap().is_none());
 
-    // No file is left to remove, so only the sync can fail.
+    // No more files must be removed, so only the sync can fail.
     fs::remove_dir_all(&store.dir).unwrap();
     let error = lock.forget_all().unwrap_err();
 

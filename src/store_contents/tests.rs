@@ -130,7 +130,7 @@ fn a_store_from_another_machine_is_rejected() {
 fn a_machine_keeps_its_credential_if_its_asset_tag_changes() {
     let fixture = Fixture::new();
     let uuid = "4C4C4544-0042-3510-8052-B3C04F4B4E32";
-    // This is the origin in the form that earlier releases wrote, which compared every value.
+    // The origin has the format of earlier releases, which compared every value.
     let digest = |name: &str, value: &str| {
         let bytes = Sha256::digest([name.as_bytes(), &[0], value.as_bytes()].concat());
         HEXLOWER.encode(&bytes)

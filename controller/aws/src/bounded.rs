@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 
 use node_attestation_runtime::shared::Swept;
 
-/// The maximum number of known omitted objects in one namespace. If a namespace has more, each missing object
-/// counts as omitted.
+/// The maximum number of known omitted objects in one namespace. If a namespace has more omitted objects, each missing
+/// object counts as omitted.
 const MAX_OMITTED: usize = 1000;
 
 /// The limits of one namespace.
@@ -37,7 +37,7 @@ pub struct Bounded<K, V> {
     digest: RandomState,
 }
 
-/// An object. It counts for its namespace until it is dropped.
+/// An object, which counts towards the limits of its namespace until it is dropped.
 #[derive(Debug)]
 pub struct Kept<V> {
     value: V,
@@ -90,7 +90,7 @@ impl<K: Ord + Hash, V> Bounded<K, V> {
         self.entries.get(key).map(|kept| &kept.value)
     }
 
-    /// All objects, sorted.
+    /// Returns all objects, sorted by key.
     pub fn entries(&self) -> &BTreeMap<K, Kept<V>> {
         &self.entries
     }
@@ -158,7 +158,7 @@ impl<K: Ord + Hash, V> Bounded<K, V> {
         drop(part);
         let used = self.namespaces.get(namespace);
         if used.is_none_or(|used| used.strong_count() == 0) {
-            // The namespace might not have an object again.
+            // Drop the omitted keys now, because the namespace might never have an object again.
             self.omitted.remove(namespace);
         }
         Some(value)

@@ -52,7 +52,7 @@ pub enum Tenant {
 }
 
 impl Tenant {
-    /// The Cluster whose share of the call rate includes the call. Empty for the controller.
+    /// Returns the Cluster whose share of the call rate includes the call. The key is empty for the controller.
     pub(crate) fn line(&self) -> ObjectKey {
         match self {
             Self::Controller => ObjectKey::new("", ""),
@@ -80,7 +80,7 @@ impl ClusterTenant {
     }
 }
 
-/// Finds the credentials for describing instances.
+/// Finds the credentials with which the controller describes instances.
 ///
 /// An implementation for several tenants returns separate credentials for each tenant. Batches and caches are separated
 /// by [`CredentialsKey`], so that a decision never depends on the result of a different tenant's call.
@@ -95,8 +95,8 @@ pub trait CredentialsSource: fmt::Debug + Send + Sync {
     /// Returns an error if no credentials exist. This is an outage, and never a reason to deny a node.
     async fn credentials(&self, tenant: &Tenant, region: &str) -> Result<Credentials, Unavailable>;
 
-    /// Drops the session that AWS rejected for a call with these credentials. The call started at `since`. Returns
-    /// whether another session might exist, so that the caller can retry the call once.
+    /// Drops the session that AWS rejected in a call with these credentials, which started at `since`. Returns whether
+    /// another session might exist, so that the caller can retry the call once.
     fn forget_session(&self, _key: CredentialsKey, _since: Instant) -> bool {
         false
     }
@@ -124,7 +124,7 @@ impl CredentialsSource for NoCredentials {
 
 /// Credentials, and the configuration that the SDK needs to use them.
 #[derive(derive_more::Debug, Clone)]
-// The output does not contain the configuration, because it shows access keys.
+// The output does not contain the configuration, because the configuration shows access keys.
 #[debug("Credentials({key:?})")]
 pub struct Credentials {
     /// The identity of the credentials.

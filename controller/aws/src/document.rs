@@ -33,13 +33,13 @@ pub use region_certificates::{InvalidSigners, Signer, Signers};
 pub struct VerifiedDocument {
     /// The account that owns the instance, 12 digits.
     pub account: String,
-    /// Its region. The document signing certificate for this region signed the document.
+    /// The region of the instance. The document signing certificate for this region signed the document.
     pub region: String,
-    /// Its availability zone.
+    /// The availability zone of the instance.
     pub availability_zone: String,
-    /// Its ID.
+    /// The instance ID.
     pub instance: String,
-    /// The time of its launch, or of its last start.
+    /// The time of the launch or of the last start of the instance.
     pub pending_time: SystemTime,
     /// The SHA-256 digest of the bytes that the signature covers. It is a part of the key binding.
     pub digest: [u8; 32],

@@ -32,17 +32,17 @@ pub use self::outage::{Outage, OutageKind};
 /// The instance fields that the checks use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceFacts {
-    /// Its ID.
+    /// The instance ID.
     pub id: String,
-    /// The account that owns it.
+    /// The account that owns the instance.
     pub owner: String,
     /// The state of the instance, as EC2 names it.
     pub state: String,
-    /// Its availability zone.
+    /// The availability zone of the instance.
     pub zone: String,
-    /// The time of its launch, or of its last start.
+    /// The time of the launch or of the last start of the instance.
     pub launched: Option<SystemTime>,
-    /// Its private DNS name.
+    /// The private DNS name of the instance.
     pub private_dns_name: Option<String>,
     /// The addresses of all interfaces, including public addresses.
     pub addresses: Vec<IpAddr>,
@@ -50,9 +50,9 @@ pub struct InstanceFacts {
     pub dns_names: Vec<String>,
     /// The network interface with device index 0.
     pub first_interface: Option<Attachment>,
-    /// Its root device.
+    /// The root device of the instance.
     pub root: RootDevice,
-    /// Its tags.
+    /// The tags of the instance.
     pub tags: BTreeMap<String, String>,
 }
 

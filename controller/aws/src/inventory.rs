@@ -62,7 +62,7 @@ pub struct Place {
     pub region: String,
 }
 
-/// The settings do not select a cluster's instances.
+/// The reason why the settings do not select a cluster's instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidInventory {

@@ -1,7 +1,8 @@
 //! The AWS partitions: the partition of a region, and the STS host for a region.
 //!
 //! The table is part of this project, so that a name from a node never becomes a host. A new region is recognized by
-//! the form of its name, as in the SDKs (`partitions.json` in botocore). Its signer comes from the operator's file.
+//! the form of its name, as in the SDKs (`partitions.json` in botocore). The document signer of such a region comes
+//! from the operator's file.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -13,7 +14,7 @@ use url::{Host, Url};
 /// A part of AWS with separate accounts, credentials and names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Partition {
-    /// Its name, the second part of every ARN.
+    /// The name of the partition, which is the second part of every ARN.
     pub(crate) name: &'static str,
     dns_suffix: &'static str,
     /// The first region, which every account can use.
@@ -92,7 +93,7 @@ pub fn of_region(region: &str) -> Option<Partition> {
 #[derive(derive_more::Display, Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointHost(String);
 
-/// The text is not an endpoint host.
+/// The error for a text that is not an endpoint host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must contain only a lower-case host name, and a port if it is not 443")]
 pub struct InvalidHost;

@@ -44,7 +44,7 @@ impl AwsPolicy {
         self.accepts_place(&document.account, &document.region)
     }
 
-    /// Like [`accepts`](Self::accepts), for the account and the region of an instance.
+    /// Checks that an instance with this account and region can belong to the cluster.
     pub(crate) fn accepts_place(&self, account: &str, region: &str) -> Result<(), AwsDenial> {
         if !is_among(account, &self.settings.accounts) {
             return Err(AwsDenial::AccountNotAllowed(account.to_owned()));

@@ -33,15 +33,15 @@ pub struct Proxy {
     pub no: Option<String>,
 }
 
-/// The proxy URL is invalid.
+/// The error for an invalid proxy URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("HTTPS_PROXY is not a plain HTTP proxy of the form http://[user:password@]host[:port]")]
 pub struct InvalidProxy;
 
 /// The limits on concurrent lookups for one group of hosts. The system's resolver cannot be interrupted, and each
-/// lookup occupies one of tokio's 512 blocking threads. All groups together occupy fewer than 128. The lookups of one
-/// host occupy at most half of the turns of its group, even if no other host has a lookup. A name server might not
-/// respond for the hosts of one region.
+/// lookup occupies one of tokio's 512 blocking threads. All groups together occupy fewer than 128 threads. The lookups
+/// of one host occupy at most half of the turns of its group, even if no other host waits for a lookup, because a name
+/// server might not respond for the hosts of one region.
 const LOOKUPS: TurnLimits = TurnLimits {
     all: 8,
     of_cluster: 4,
@@ -55,8 +55,8 @@ tokio::task_local! {
     static CAUSE: String;
 }
 
-/// Runs a call that a tenant in this namespace causes. Its lookups take the turns of the namespace. A connection does
-/// not belong to a tenant, but the first lookup for a connection runs in the task of the call.
+/// Runs a call that a tenant in this namespace causes. The lookups of the call take the turns of the namespace. A
+/// connection does not belong to a tenant, but the first lookup for a connection runs in the task of the call.
 pub(crate) fn caused_by<F: Future>(
     namespace: &str,
     call: F,

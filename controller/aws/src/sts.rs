@@ -78,8 +78,8 @@ impl Sts {
         })
     }
 
-    /// Creates a client for an [explanation](node_attestation_core::decide::explain). It performs only the checks that
-    /// do not need STS, and then returns [`NotCalled`].
+    /// Creates a client for an [explanation](node_attestation_core::decide::explain). The client performs only the
+    /// checks that do not need STS, and then returns [`NotCalled`].
     ///
     /// # Errors
     ///

@@ -148,7 +148,7 @@ impl AwsVerifier {
             .await
     }
 
-    /// Checks that the document's region is the region of the tenant's cluster, if the cluster has one. EC2 is not
+    /// Checks that the document's region is the region of the tenant's cluster, if the cluster has a region. EC2 is not
     /// called in other regions.
     fn is_of_region(&self, document: &VerifiedDocument) -> Result<(), Refusal> {
         let tenants = self.clients.tenants.as_ref();

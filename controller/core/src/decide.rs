@@ -81,7 +81,7 @@ pub struct Decided {
 ///
 /// The decision writes only through the ledger, which stores node identities and deletes the Node of a previous holder.
 /// A decision can be repeated: the same request gets the same node identity. The traits in `context` enforce their own
-/// deadlines. `elapsed` is a monotonic clock, used only for the durations of the checks.
+/// deadlines. `elapsed` is a monotonic clock, with which only the durations of the checks are measured.
 pub async fn decide(
     request: &CertificateSigningRequest,
     context: &Context,
@@ -147,8 +147,8 @@ impl Deciding<'_> {
             return Ok(approved);
         }
         if enforcement == EnforcementState::Unknown {
-            // An answered request does not need a decision. Other approvers are allowed only until attestation is
-            // enforced.
+            // An answered request does not need a decision. Until attestation is enforced, other approvers are allowed
+            // to answer requests.
             return match triage(request, self.context) {
                 Err(TriageError::Ignore(ignored)) if ignored != Ignored::IssuedByOthers => {
                     Err(Decision::Ignore(ignored))
@@ -198,7 +198,7 @@ impl Deciding<'_> {
             let signer = provider.client_signer();
             return Err(Decision::Ignore(Ignored::AnotherSigner(signer)));
         };
-        // The certificate must not expire later than the CA.
+        // The certificate must not expire later than the CA certificate.
         let left = until(signer.not_after(), now);
         let longest = context.longest_lifetime.min(left);
         let csr = self
@@ -215,8 +215,8 @@ impl Deciding<'_> {
         let named = csr.check_node_name(inventory, ledger);
         let csr = self.steps.wait("node-name", named).await?;
         self.steps.saw(|| seen::named(&csr));
-        // This check precedes the claim: if the certificate cannot be signed, the machine must keep its name for the
-        // previous key.
+        // This check precedes the claim: if the signer cannot sign the certificate, the previous key of the machine
+        // must keep the name.
         if let Err(deferral) = signer.check(now).await {
             self.steps.take("signature", || Err(deferral))?;
         }
@@ -287,12 +287,13 @@ fn triage(
     request::triage(request, &context.verifiers, serving)
 }
 
-/// Whether this is a request to a built-in signer of Kubernetes from a machine without a node identity. While
+/// Whether the request is for a built-in signer of Kubernetes, and comes from a machine without a node identity. While
 /// attestation is not enforced, the controller ignores this request, even if it is invalid.
 fn is_as_before(request: &CertificateSigningRequest) -> bool {
     let CertificateSigningRequest { metadata, spec, .. } = request;
     match spec.signer_name.as_str() {
-        // Without a node identity, only the name distinguishes the plugin's request from a kubelet's request.
+        // Only the name of the request distinguishes the plugin's request from a request of a kubelet without a node
+        // identity.
         BUILT_IN_CLIENT_SIGNER => {
             let name = metadata.name.as_deref();
             !name.unwrap_or_default().starts_with(CSR_NAME_PREFIX)
@@ -304,7 +305,7 @@ fn is_as_before(request: &CertificateSigningRequest) -> bool {
     }
 }
 
-/// The denial of a request with evidence to the built-in client signer.
+/// Returns the denial of a request with evidence to the built-in client signer.
 fn attested_built_in(csr: &ParsedCsr) -> Denial {
     match csr.provider() {
         Some(provider) => Denial::BuiltInSignerNotUsed(provider.client_signer()),

@@ -177,7 +177,7 @@ impl fmt::Display for NodeNames {
 pub enum ServingName {
     /// A DNS name in its canonical form: lower-case labels, no final dot, no wildcard.
     Dns(String),
-    /// An address.
+    /// An IP address.
     Ip(IpAddr),
 }
 

@@ -16,7 +16,7 @@ pub use naming::Naming;
 
 /// Finds the machines of one cluster.
 ///
-/// An error means an outage, and results in
+/// An error means that the inventory is unavailable, and results in
 /// [`Deferral::InventoryUnavailable`](crate::refusal::Deferral::InventoryUnavailable). `None` means that the machine
 /// does not exist.
 #[async_trait::async_trait]
@@ -81,14 +81,13 @@ pub struct Machine {
     pub state: MachineState,
     /// The provider ID. `None` until the infrastructure provider sets it.
     pub provider_id: Option<ProviderId>,
-    /// Whether the controller has just queried the infrastructure for the provider ID, and the provider ID is still
-    /// missing.
+    /// Whether the provider ID is still missing after the controller has just read it from the infrastructure.
     pub unnamed: bool,
     /// The required name of the machine's Node. If several names are possible ([`Inventory::naming`]), the first
     /// possible name. `None` until the name is known.
     pub node_name: Option<NodeName>,
     /// The name of the machine's Node or, before the Node exists, its required name ([`node_name`](Self::node_name)).
-    /// Used for machines that have joined, and not for a join.
+    /// This field is used only for machines that have joined, and not for a machine that joins.
     pub node: Option<NodeName>,
     /// The addresses that the infrastructure reports.
     pub addresses: Vec<IpAddr>,
@@ -136,13 +135,14 @@ pub enum MachineState {
     #[default]
     Ready,
     /// The machine has bootstrap data, but its bootstrap configuration cannot be read, because the API server does not
-    /// serve the configuration's version. Its own token is therefore unknown. The machine can renew, but not join.
+    /// serve the configuration's version. The machine's own token is therefore unknown. The machine can renew, but not
+    /// join.
     Unread,
     /// The machine is being deleted.
     Deleting,
 }
 
-/// A fixed list of machines.
+/// An inventory with a fixed list of machines.
 #[derive(Debug, Clone, Default)]
 pub struct StaticInventory {
     machines: Vec<Machine>,
@@ -161,7 +161,7 @@ pub struct AmbiguousMachines {
 }
 
 impl StaticInventory {
-    /// Creates the inventory of these machines. The names, provider IDs, node names and tokens must be unique.
+    /// Creates the inventory of these machines, whose names, provider IDs, node names and tokens must be unique.
     pub fn new(machines: Vec<Machine>) -> Result<Self, AmbiguousMachines> {
         // A single pass, because this function runs after every change, while requests wait.
         let mut seen = HashMap::new();

@@ -1,5 +1,5 @@
-//! The ledger: one record for each node name, with the holder of the name. A record is a node identity in the API, and
-//! implements trust on first use.
+//! The ledger: one record for each node name, with the holder of the name. A record is called a node identity in the
+//! API. Records implement trust on first use.
 
 use std::time::SystemTime;
 
@@ -44,7 +44,7 @@ pub struct Holder {
     pub attestor: Provider,
 }
 
-/// A machine's claim to a node name, with the key that opens a generation.
+/// A machine's claim to a node name, with the key that opens a generation of the record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// The claimed name.
@@ -69,7 +69,8 @@ pub struct Claim {
 
 impl Claim {
     /// Whether the claim comes from the Machine that holds the record, if neither the claim nor the record has
-    /// evidence. Their provider IDs can differ, because the machine itself claims its provider ID.
+    /// evidence. The provider IDs in the claim and in the record can differ, because the machine itself claims its
+    /// provider ID.
     pub(crate) fn is_of_machine(&self, holder: &RecordHolder) -> bool {
         let machine = self.machine_name.as_ref();
         matches!(self.assurance, Assurance::None(_))

@@ -11,8 +11,8 @@ pub trait LogLines: Debug + Send + Sync {
     /// The name of the cluster, if the controller serves several clusters.
     fn cluster(&self) -> Option<&str>;
 
-    /// Takes a line from the budget. Returns the number of lines that were omitted before it. Returns `None` if the
-    /// budget is exhausted, and this line is also omitted.
+    /// Takes a line from the budget. Returns the number of lines that were omitted before this line. Returns `None` if
+    /// the budget is exhausted, so that this line is also omitted.
     fn take(&self) -> Option<u64>;
 }
 

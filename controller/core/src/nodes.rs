@@ -45,7 +45,7 @@ pub trait Nodes: Debug + Send + Sync {
         read
     }
 
-    /// Does this work. The work begins in this order, and the results can have any order.
+    /// Does this work. The work on the Nodes begins in the given order, and the results can have any order.
     ///
     /// An implementation that calls an API server works on several Nodes at the same time, with one deadline for all
     /// Nodes together. The result omits Nodes whose work is not complete at the deadline.
@@ -61,8 +61,8 @@ pub trait Nodes: Debug + Send + Sync {
     /// different UID.
     async fn delete(&self, name: &NodeName, uid: &str) -> Result<(), Unavailable>;
 
-    /// The time with which the ages of Nodes and Leases are computed. The time comes from an API server, because this
-    /// machine's clock can be changed. If no API server has reported its time yet, the result is `now`.
+    /// The time with which the ages of Nodes and Leases are computed. The time comes from an API server, because an
+    /// operator can change this machine's clock. If no API server has reported its time yet, the result is `now`.
     fn now(&self, now: SystemTime) -> SystemTime {
         now
     }
@@ -94,11 +94,12 @@ impl<N: Nodes> Nodes for ReadOnlyNodes<N> {
 pub struct Node {
     /// The UID.
     pub uid: String,
-    /// Whether its condition `Ready` is true.
+    /// Whether the condition `Ready` of the Node is true.
     pub ready: bool,
     /// The time of the last renewal of its Lease. `None` without a Lease.
     pub lease_renewed: Option<SystemTime>,
-    /// Its `spec.providerID`. The kubelet sets it when it creates the Node, or a cloud controller sets it later.
+    /// The Node's `spec.providerID`. The kubelet sets this field when it creates the Node, or a cloud controller sets
+    /// it later.
     pub provider_id: Option<String>,
     /// The creation time, from the API server's clock.
     pub created: Option<SystemTime>,

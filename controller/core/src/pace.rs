@@ -11,7 +11,7 @@ use crate::unshared::Unshared;
 /// The number of objects between two pauses.
 pub const PAGE: usize = 256;
 
-/// Yields to the other tasks on this thread, as `tokio::task::yield_now` does, but works with any runtime.
+/// Yields to the other tasks on this thread. Unlike `tokio::task::yield_now`, this function works with any runtime.
 pub async fn yield_now() {
     let mut has_yielded = false;
     poll_fn(|context| {

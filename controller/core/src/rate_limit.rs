@@ -17,7 +17,7 @@ impl Rate {
     ///
     /// # Errors
     ///
-    /// If no token is available, returns the time of the next token, without taking one.
+    /// If no token is available, returns the time at which the next token becomes available.
     pub fn take<T>(self, full_at: &mut T, now: T) -> Result<(), T>
     where
         T: Copy + Ord + Add<Duration, Output = T> + Sub<Output = Duration>,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::unshared::Unshared;
 
-/// Whether attestation is enforced in a cluster. By default, it is enforced. All clones share the value. The lock is
-/// not shared between clusters.
+/// Whether attestation is enforced in a cluster. By default, attestation is enforced. All clones share the value. The
+/// lock is not shared between clusters.
 ///
 /// While attestation is not enforced, the controller does not affect nodes without a node identity: it ignores their
 /// requests to the built-in signers of Kubernetes.

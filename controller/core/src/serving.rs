@@ -41,8 +41,8 @@ struct ReadRanges {
     are_all: bool,
 }
 
-/// Sorts the ranges, and removes each range that another range contains. Two CIDR ranges never overlap in any other
-/// way.
+/// Sorts the ranges, and removes each range that another range contains. Two CIDR ranges can overlap only if one of
+/// them contains the other.
 fn disjoint(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
     ranges.sort_unstable_by_key(|range| (range.network(), range.prefix_len()));
     ranges.dedup_by(|next, before| before.contains(&next.network()));
@@ -50,7 +50,7 @@ fn disjoint(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
 }
 
 impl ServiceRanges {
-    /// Creates the ranges. `are_all` means that no other ranges exist.
+    /// Creates the ranges. `are_all` means that the cluster has no other ranges.
     pub fn new(ranges: Vec<AddressRange>, are_all: bool) -> Self {
         let known = Self::default();
         known.set(ranges, are_all);

@@ -40,7 +40,7 @@ pub use private_key::{InvalidPrivateKey, PrivateKey, PrivateKeyForm};
 pub struct Signer {
     ca: CaCertificate,
     key: Key,
-    /// The turns for calculations with the CA's keys. `None` if the CA is the only one.
+    /// The turns for calculations with the CA's keys. `None` if the process uses only this CA.
     turns: Option<Arc<dyn SignatureTurns>>,
 }
 
@@ -98,7 +98,7 @@ impl Signer {
     }
 
     /// Creates a signer that signs with this CA's name and a random key. This signer does not require the CA key, and
-    /// no cluster accepts its certificates. It is used for [explanations](crate::decide::explain).
+    /// no cluster accepts its certificates. [Explanations](crate::decide::explain) use this signer.
     ///
     /// # Errors
     ///
@@ -140,7 +140,7 @@ impl Signer {
     }
 
     /// Checks that the CA can sign now: its certificate is valid, and the program that holds the key responds. If the
-    /// check fails, all requests wait until the CA or the program is replaced.
+    /// check fails, all requests wait until the CA is valid or is replaced, or until the program responds.
     pub(crate) async fn check(&self, now: SystemTime) -> Result<(), Deferral> {
         self.is_valid(now)?;
         match &self.key {

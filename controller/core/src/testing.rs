@@ -109,7 +109,7 @@ pub fn for_machine(provider_id: &str, node: &str) -> Vec<u8> {
     csr.der()
 }
 
-/// The request of machine `m2` with its own token, for a node name.
+/// The request of machine `m2` for a node name, with the machine's own token.
 pub fn of_m2(node: &str) -> CertificateSigningRequest {
     let mut request = object(envelope(&for_machine("metal:///rack/m2", node)));
     request.spec.username = Some("system:bootstrap:ghijkl".to_owned());

@@ -1,7 +1,7 @@
 //! Locks that tenants do not share.
 
 /// A lock that belongs to one cluster, or to a part of the process that tenants cannot reach. The comment on each field
-/// of this type states why tenants do not share it.
+/// of this type explains why tenants do not share the lock.
 ///
 /// `controller/clippy.toml` forbids other locks. A value that tenants share is in a `Shared` from
 /// `node_attestation_runtime`, which counts the visited entries and measures how long the lock is held.

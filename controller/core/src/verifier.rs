@@ -26,8 +26,8 @@ pub use verifiers::{ParsedSettings, Verifiers};
 
 /// Appraises evidence from the machines of one attestation provider.
 ///
-/// An implementation can call other services. It enforces its own deadlines, and returns a [`Refusal::Retry`] for an
-/// outage, never a denial.
+/// An implementation can call other services. It must enforce its own deadlines. For an outage, it must return
+/// [`Refusal::Retry`], and never a denial.
 #[async_trait::async_trait]
 pub trait Verifier: Debug + Send + Sync {
     /// The attestation provider whose evidence the verifier appraises.
@@ -103,7 +103,7 @@ pub trait Verifier: Debug + Send + Sync {
     }
 }
 
-/// The inputs to an appraisal: the evidence, and the fields that the key binding must cover.
+/// The inputs to an appraisal: the evidence, the fields that the key binding must cover, and the machine.
 ///
 /// The claims are well-formed, but not verified. [`machine`](Self::machine) comes from the inventory.
 #[derive(Debug, Clone, Copy)]
@@ -124,7 +124,7 @@ pub struct Appraisal<'a> {
     pub asked: SystemTime,
 }
 
-/// The identity of a machine, which its evidence shows.
+/// The identity of a machine, as its evidence shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The provider ID in the evidence.
@@ -157,8 +157,8 @@ impl Identity {
 pub struct Foresight {
     /// The known part of the identity.
     pub identity: Identity,
-    /// Set if a service that has more facts about the machine was unavailable or was not called. `None` if all checks
-    /// that do not need evidence passed.
+    /// The outage of a service that has more facts about the machine, or the reason why the service was not called.
+    /// `None` if all checks that do not need evidence passed.
     pub unknown: Option<Unavailable>,
     /// A denial that applies only when the machine opens its first record.
     pub first_claim_only: Option<Denial>,
@@ -174,7 +174,8 @@ impl Foresight {
         }
     }
 
-    /// Returns the result of a service. If the service is unavailable, its facts are marked as unknown.
+    /// Returns the result of a service. If the service is unavailable, records the outage in
+    /// [`unknown`](Self::unknown).
     ///
     /// # Errors
     ///

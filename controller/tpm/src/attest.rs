@@ -31,12 +31,12 @@ pub(crate) struct VerifiedQuote {
     firmware: u64,
 }
 
-/// The accepted qualifying data of a quote: one digest, or two while challenge keys are rotated.
+/// The accepted qualifying data of a quote: one digest, or two digests during a rotation of the challenge keys.
 pub(crate) type Qualifying = [Option<[u8; 32]>; 2];
 
 impl VerifiedQuote {
-    /// Verifies that `key` signed the quote, over one of the digests in `qualifying` and exactly the registers in the
-    /// evidence.
+    /// Verifies that `key` signed the quote, and that the quote covers one of the digests in `qualifying` and exactly
+    /// the registers in the evidence.
     ///
     /// The signature is verified first, with the key's own algorithm and over the received bytes. All further checks
     /// use these bytes.
@@ -83,7 +83,7 @@ impl VerifiedQuote {
     }
 }
 
-/// The text for operators: the log entry of a boot.
+/// Formats the quote for operators, as in the log entry for a boot.
 impl fmt::Display for VerifiedQuote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let TpmBoot {
@@ -136,7 +136,7 @@ fn check_signature(key: &Key, message: &[u8], signature: &TpmtSignature) -> Resu
     }
 }
 
-/// Returns the two numbers with 32 bytes each, because a TPM can omit leading zeros.
+/// Returns the two numbers of the signature, padded to 32 bytes each, because a TPM can omit leading zeros.
 fn fixed(signature: &TpmsSignatureEcc) -> Result<[u8; 64], TpmDenial> {
     let mut fixed = [0; 64];
     let (r, s) = fixed.split_at_mut(32);
@@ -174,7 +174,7 @@ fn malformed_quote() -> TpmDenial {
     TpmDenial::QuoteMalformed("it is not exactly one TPMS_ATTEST")
 }
 
-/// Compares in constant time.
+/// Whether the qualifying data is one of the accepted digests. Compares in constant time.
 fn is_for_one_of(qualifying: &Qualifying, extra_data: &[u8]) -> bool {
     let equal = |digest: &[u8; 32]| verify_slices_are_equal(digest, extra_data).is_ok();
     let [first, second] = qualifying;

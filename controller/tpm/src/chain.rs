@@ -58,14 +58,14 @@ const TPM_MANUFACTURER: Oid<'static> = oid!(2.23.133.2.1);
 /// `id-RSAES-OAEP` (RFC 4055), which some vendors use as the key's algorithm.
 const RSAES_OAEP: Oid<'static> = oid!(1.2.840.113549.1.1.7);
 
-/// The maximum number of listed authorities. The largest vendor has published half of this number.
+/// The maximum number of listed authorities. The vendor with the most authorities has published half of this number.
 const MAX_AUTHORITIES: usize = 192;
 
 /// The maximum number of listed authorities with the same name. AMD uses the same name for an RSA key and an ECC key,
 /// and each key can be listed with both its expired and its renewed certificate.
 const MAX_WITH_ONE_NAME: usize = 4;
 
-/// The certificates are not accepted.
+/// The denial of certificates that are not accepted.
 #[derive(Debug)]
 pub(crate) struct NotAccepted {
     pub(crate) denial: TpmDenial,
@@ -145,7 +145,7 @@ impl Authorities {
     }
 
     /// Checks that the certificate belongs to the endorsement key, and that one of these authorities signed it,
-    /// directly or through `intermediates`. Returns the earliest expiry of these certificates. `None` if no authority
+    /// directly or through `intermediates`. Returns the earliest expiry of these certificates; `None` if no authority
     /// is required.
     ///
     /// # Errors
@@ -299,14 +299,14 @@ impl Authorities {
 /// The listed authority that a certificate names as its issuer, with the reason why it did not issue the certificate.
 type NotListed<'a> = Option<(&'a Authority, NotIssued)>;
 
-/// The authorities in the evidence that have the name of a certificate's issuer.
+/// The results for the authorities in the evidence that have the name of a certificate's issuer.
 #[derive(Debug, Default)]
 struct Above {
     /// The index of the authority that issued the certificate.
     issuer: Option<usize>,
     /// The index of an authority that issued the certificate but has expired.
     expired: Option<usize>,
-    /// The reason for the authority that passed the most checks but did not issue the certificate.
+    /// The reason why the authority that passed the most checks did not issue the certificate.
     unfit: Option<NotIssued>,
 }
 
@@ -363,7 +363,7 @@ fn endorsement(certificate: &[u8], key: &EndorsementKey) -> Result<Link, TpmDeni
     Ok(Link::of(&certificate))
 }
 
-/// Parses a single certificate. Further bytes are an error.
+/// Parses a single certificate. Bytes after the certificate are an error.
 fn one(der: &[u8]) -> Result<X509Certificate<'_>, &'static str> {
     match X509Certificate::from_der(der) {
         Ok((&[], certificate)) => Ok(certificate),
@@ -383,7 +383,7 @@ fn asn1_time(time: SystemTime) -> Option<ASN1Time> {
     ASN1Time::from_timestamp(i64::try_from(unix_seconds(time)).ok()?).ok()
 }
 
-/// The key in a certificate, if its type is supported for endorsement keys.
+/// Returns the key in a certificate, if the key type is supported for endorsement keys.
 fn key_of(spki: &SubjectPublicKeyInfo<'_>) -> Option<Key> {
     let algorithm = &spki.algorithm.algorithm;
     if *algorithm == OID_PKCS1_RSAENCRYPTION || *algorithm == RSAES_OAEP {
@@ -437,8 +437,8 @@ fn check_profile(certificate: &X509Certificate<'_>) -> Result<(), Unfit> {
 
 /// Whether the usage permits decryption. According to the profile, an RSA endorsement key has key encipherment, and an
 /// ECC endorsement key has key agreement. Vendors have issued certificates with either usage for either type of key, so
-/// both usages are accepted for both types. The challenge verifies that the key can decrypt. A key that only signs has
-/// neither usage.
+/// both usages are accepted for both types. The challenge verifies that the key can decrypt. A key that can only sign
+/// has neither usage.
 fn is_to_decrypt(usage: KeyUsage) -> bool {
     (usage.key_encipherment() || usage.key_agreement()) && !usage.key_cert_sign()
 }

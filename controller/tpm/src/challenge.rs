@@ -31,8 +31,8 @@ use crate::structure::Name;
 /// busy or restarts.
 pub(crate) const LIFETIME: Duration = Duration::from_mins(5);
 
-/// The maximum time for which a response that arrived in time can wait. The controller does not appraise older
-/// evidence, because the machine's state might have changed.
+/// The maximum time for which a response that arrived in time can wait for the appraisal. The controller does not
+/// appraise older evidence, because the machine's state might have changed.
 const MAX_WAIT: Duration = MAX_EVIDENCE_AGE.saturating_sub(LIFETIME);
 
 /// A key for deriving challenges: 32 random bytes.
@@ -46,8 +46,8 @@ impl ChallengeKey {
         Self(Zeroizing::new(bytes))
     }
 
-    /// Generates the ID of a new challenge: 8 random bytes, and 8 bytes that identify the challenge key and the
-    /// Cluster.
+    /// Generates the ID of a new challenge, which consists of 8 random bytes, and 8 bytes that identify the challenge
+    /// key and the Cluster.
     ///
     /// # Errors
     ///
@@ -83,8 +83,9 @@ impl ChallengeKey {
 
 /// The challenge keys that are in use.
 ///
-/// To rotate the key, make it the previous key, so that responses to its challenges are still accepted. After 15
-/// minutes, these responses are no longer accepted, and the previous key can be removed.
+/// To rotate the key, make the current key the previous key, so that the controller still accepts responses to its
+/// challenges. After 15 minutes, the controller no longer accepts these responses, and an operator can remove the
+/// previous key.
 #[derive(Debug, Clone)]
 pub struct ChallengeKeys {
     /// The key for new challenges.
@@ -110,11 +111,12 @@ pub trait ChallengeKeySource: fmt::Debug + Send + Sync {
     /// Returns an error if the keys are not available. Requests then wait.
     fn keys(&self) -> Result<Arc<ChallengeKeys>, Unavailable>;
 
-    /// Returns the keys for checking responses. These keys are the same, unless the source provides only substitutes.
+    /// Returns the keys for checking responses. These are the keys from [`keys`](Self::keys), unless the source
+    /// provides only substitutes for the keys.
     ///
     /// # Errors
     ///
-    /// Like [`keys`](Self::keys).
+    /// The same errors as for [`keys`](Self::keys).
     fn keys_of_answers(&self) -> Result<Arc<ChallengeKeys>, Unavailable> {
         self.keys()
     }
@@ -148,7 +150,7 @@ impl ChallengeKeySource for Arc<ChallengeKeys> {
     }
 }
 
-/// The inputs to a challenge's secret.
+/// The inputs from which the secret of a challenge is derived.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Subject<'a> {
     pub(crate) cluster_uid: &'a str,
@@ -192,14 +194,14 @@ impl Subject<'_> {
     }
 }
 
-/// The expiry time of a challenge that is created now. `None` if the time is out of range.
+/// Returns the expiry time of a challenge that is created at `now`. `None` if the time is out of range.
 pub(crate) fn expiry(now: SystemTime) -> Option<Expiry> {
     let end = now.checked_add(LIFETIME)?;
     Expiry::parse(&humantime::format_rfc3339_seconds(end).to_string())
 }
 
-/// Checks that a response arrived in time, according to this clock or to the request's creation time in the API server.
-/// Also checks that the request did not wait too long after that.
+/// Checks that a response arrived in time, according to this controller's clock or to the creation time of the request
+/// in the API server. Also checks that the request did not wait too long after that.
 ///
 /// The expiry time comes from the response. If it does not match the challenge, the secret is different.
 ///

@@ -19,8 +19,8 @@ use crate::kdf::{kdf_a, kdf_e};
 use crate::public::{AttestationKey, EXPONENT, EndorsementKey, Key, coordinates};
 use crate::structure::sized;
 
-/// A secret that only the TPM with the endorsement key can decrypt, provided that the TPM also contains the attestation
-/// key.
+/// An encrypted secret that only the TPM with the endorsement key can decrypt, and only if this TPM also contains the
+/// attestation key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Credential {
     /// The buffer of a `TPM2B_ID_OBJECT`.
@@ -29,7 +29,7 @@ pub(crate) struct Credential {
     pub(crate) encrypted_secret: Vec<u8>,
 }
 
-/// The system did not provide random bytes.
+/// The error if the system does not provide random bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the system did not provide random bytes for a challenge")]
 pub(crate) struct NoCredential;
@@ -71,8 +71,8 @@ impl Credential {
     ///
     /// # Errors
     ///
-    /// Returns an error if the system provides no random bytes. Invalid keys cannot occur, because they were rejected
-    /// before.
+    /// Returns an error if the system provides no random bytes. Invalid keys cannot occur, because earlier checks
+    /// rejected them.
     pub(crate) fn make(
         endorsement: &EndorsementKey,
         attestation: &AttestationKey,
@@ -106,7 +106,7 @@ impl Credential {
     }
 }
 
-/// The seed for one credential's keys, both in plain text and encrypted for the endorsement key.
+/// The seed for the keys of one credential, in plain text and encrypted for the endorsement key.
 struct Seed {
     plain: Zeroizing<Vec<u8>>,
     encrypted: Vec<u8>,

@@ -87,7 +87,7 @@ pub(crate) fn enrolment(machine: &TpmMachine) -> Enrolment {
     }
 }
 
-/// Responds to the challenge like the node.
+/// Responds to the challenge as the node does.
 #[track_caller]
 pub(crate) fn respond(
     machine: &TpmMachine,
@@ -175,7 +175,7 @@ impl Platform for FakePlatform {
     }
 }
 
-/// A request, and the cluster that receives it.
+/// A request, and the settings of the cluster that receives it.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub(crate) cluster_uid: &'static str,
@@ -276,7 +276,7 @@ impl Case {
         }
     }
 
-    /// The verifier's decision on these bytes.
+    /// Returns the verifier's decision on these bytes.
     pub(crate) fn decide_bytes(&self, evidence: Option<&[u8]>) -> Result<Assurance, Refusal> {
         self.decide_by(&self.verifier(), evidence)
     }
@@ -339,7 +339,7 @@ impl Case {
         }
     }
 
-    /// The qualifying data for a secret, as defined in docs/wire-format.md.
+    /// Returns the qualifying data for a secret, as defined in docs/wire-format.md.
     pub(crate) fn qualifying(&self, challenge: &Challenge, secret: &[u8]) -> [u8; 32] {
         let binding = KeyBinding::new(
             &Provider::TPM,
@@ -360,7 +360,7 @@ pub(crate) fn challenge_of(failure: &Failure) -> Challenge {
     Challenge::parse(&annotations[CHALLENGE_ANNOTATION]).unwrap()
 }
 
-/// The SHA-256 digest of the endorsement key's SPKI, as reported by tpm2-tools.
+/// Returns the SHA-256 digest of the endorsement key's SPKI, which tpm2-tools reads.
 #[track_caller]
 pub(crate) fn digest(machine: &TpmMachine) -> KeyDigest {
     KeyDigest::of(&machine.ek_spki())

@@ -9,8 +9,8 @@ use node_attestation_core::identifiers::KeyDigest;
 /// begins with it. Such an entry matches only complete segments, so `metal3://metal/host-7/` does not match `host-70`.
 /// The comparison is case-sensitive.
 ///
-/// The list is sorted and has no separate collection for each host, because
-/// [`ConfigMaps`](node_attestation_runtime::config_maps) counts its memory.
+/// The list is a single sorted collection without a separate collection for each host, because
+/// [`ConfigMaps`](node_attestation_runtime::config_maps) counts the memory of the list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Hosts(Vec<(Box<str>, KeyDigest)>);
 

@@ -33,8 +33,8 @@ const MAX_MACHINES: usize = 4096;
 /// even after its Machine was deleted.
 const MAX_OF_NAMESPACE: usize = 16_384;
 
-/// The number of machines that a cluster can have beyond the limit of its namespace, which keeps its conditions
-/// correct.
+/// The number of machines that are observed in each cluster even if the namespace has reached its limit, so that the
+/// conditions of the cluster remain correct.
 const OWN: usize = 8;
 
 /// The number of observed machines in each namespace.
@@ -56,7 +56,7 @@ pub struct Observations {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// The time of the first evaluation.
+    /// The time of the first call of [`findings`](Observations::findings).
     since: Option<Duration>,
     /// The machines with a certificate that expires soon.
     expiring: Machines<Expiring>,
@@ -69,7 +69,7 @@ type Machines<T> = BTreeMap<String, Observed<T>>;
 
 #[derive(Debug)]
 struct Observed<T> {
-    /// The time of the evidence.
+    /// The time at which the machine sent the evidence.
     at: Duration,
     found: T,
     /// The machine's share of the namespace's limit.

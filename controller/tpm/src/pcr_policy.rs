@@ -12,7 +12,7 @@ use crate::invalid_settings::InvalidTpmSettings;
 use crate::registers::{is_unmeasured, separated, unmeasured};
 
 /// The registers that any program on the machine can reset to zero and then extend (`TPM2_PCR_Reset` from locality 0:
-/// "PC Client Platform TPM Profile", PCR attributes). Resetting the other registers from 17 onwards requires a measured
+/// "PC Client Platform TPM Profile", PCR attributes). The other registers from 17 to 22 can be reset only by a measured
 /// launch.
 const OF_SOFTWARE: [u8; 2] = [16, 23];
 
@@ -55,8 +55,8 @@ impl PcrPolicy {
     /// # Errors
     ///
     /// Returns an error if a state has no registers, has an invalid register or digest, or has only registers that
-    /// software can reset, because any program can produce that state. Also returns an error for a value that shows no
-    /// measurement by the firmware.
+    /// software can reset, because any program can produce that state. Also returns an error for a value that a
+    /// register has only if the firmware does not extend it.
     pub(crate) fn new(settings: &crd::PcrPolicy) -> Result<Self, InvalidTpmSettings> {
         let allowed = settings.allowed.iter().enumerate();
         let states: Result<_, _> = allowed
@@ -81,8 +81,8 @@ impl PcrPolicy {
     ///
     /// # Errors
     ///
-    /// Returns the denials that begin with `Register` or `OsSeparator`. They describe the state that differs in the
-    /// fewest registers.
+    /// Returns the denials that begin with `Register` or `OsSeparator`. These denials describe the allowed state that
+    /// differs from the quote in the fewest registers.
     pub(crate) fn allows(&self, quoted: &Registers) -> Result<(), TpmDenial> {
         let states = self
             .states
@@ -95,8 +95,8 @@ impl PcrPolicy {
         let Some(differences) = nearest else {
             return Ok(());
         };
-        // If the firmware does not measure into this bank, the operating system could also have written the other
-        // registers.
+        // If the firmware does not measure into this bank, the operating system could have extended all registers to
+        // the allowed values.
         if let Some(register) = unmeasured(quoted).next() {
             return Err(TpmDenial::RegisterNotMeasured(register));
         }

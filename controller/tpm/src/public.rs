@@ -27,7 +27,7 @@ pub(crate) enum Key {
     P384(Vec<u8>),
 }
 
-/// The reason why bytes are not a valid key.
+/// The reason why the bytes are not a valid key.
 pub(crate) type NoKey = &'static str;
 
 impl Key {

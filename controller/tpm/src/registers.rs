@@ -37,8 +37,9 @@ pub(crate) fn separated(register: u8, value: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Whether the register still has its initial value, although the firmware must extend it. Some firmware provides a
-/// SHA-256 bank, but measures only into the SHA-1 bank, so any operating system can extend the registers to any
-/// value that software can produce. systemd's separator does not change this.
+/// SHA-256 bank, but measures only into the SHA-1 bank, so any operating system can extend the registers to any value
+/// that software can produce. A register that contains only systemd's separator also counts as not extended by the
+/// firmware.
 pub(crate) fn is_unmeasured(register: u8, value: &[u8]) -> bool {
     if !OF_FIRMWARE.contains(&register) {
         return false;

@@ -7,7 +7,7 @@ use aws_lc_rs::digest::{self, SHA256, SHA384, digest};
 use tpm2_protocol::data::TpmAlgId;
 use tpm2_protocol::{TpmMarshal, TpmSized, TpmUnmarshal, TpmWriter};
 
-/// Parses a single structure. Further bytes are an error.
+/// Parses a single structure. Bytes after the structure are an error.
 pub(crate) fn exactly<T: TpmUnmarshal>(bytes: &[u8]) -> Option<T> {
     match T::unmarshal(bytes) {
         Ok((structure, [])) => Some(structure),
@@ -30,7 +30,7 @@ pub(crate) fn sized(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(sized)
 }
 
-/// The hash algorithm for an object's Name. Only the algorithms for the supported keys are used.
+/// The hash algorithm for an object's Name. Only the algorithms of the supported keys occur.
 pub(crate) type NameAlgorithm = (TpmAlgId, &'static digest::Algorithm);
 
 pub(crate) const NAMED_BY_SHA_256: NameAlgorithm = (TpmAlgId::Sha256, &SHA256);

@@ -1,4 +1,4 @@
-//! Test access to the separate parsers of a TPM's structures.
+//! Gives tests access to the separate parsers of a TPM's structures.
 
 use std::time::SystemTime;
 
@@ -54,17 +54,17 @@ pub fn quote(
     Ok(quote.registers)
 }
 
-/// Parses a `TPMS_ATTEST`, and encodes it again. Returns `None` if it is rejected.
+/// Parses a `TPMS_ATTEST`, and encodes it again. Returns `None` if the bytes are rejected.
 pub fn attest_again(bytes: &[u8]) -> Option<Vec<u8>> {
     encode(&exactly::<TpmsAttest>(bytes)?)
 }
 
-/// Parses a `TPMT_SIGNATURE`, and encodes it again. Returns `None` if it is rejected.
+/// Parses a `TPMT_SIGNATURE`, and encodes it again. Returns `None` if the bytes are rejected.
 pub fn signature_again(bytes: &[u8]) -> Option<Vec<u8>> {
     encode(&exactly::<TpmtSignature>(bytes)?)
 }
 
-/// The certificates of endorsement keys, and the authorities that must have signed them.
+/// The check of endorsement key certificates against the authorities that must have signed them.
 #[derive(Debug)]
 pub struct Certificates(Authorities);
 

@@ -21,8 +21,8 @@ pub(crate) struct AllowList {
 }
 
 impl AllowList {
-    /// Creates the list from these settings. If a machine has several entries, a presented key can never match all of
-    /// them.
+    /// Creates the list from these settings. If a machine has several entries with different keys, a presented key can
+    /// never match all of them.
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl AllowList {
         })
     }
 
-    /// Returns the listed keys for the machine. The presented key must match each of them.
+    /// Returns the listed keys for the machine. The presented key must match each of these keys.
     pub(crate) fn keys_of<'a>(
         &'a self,
         machine: &'a Machine,

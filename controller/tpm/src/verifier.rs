@@ -14,8 +14,8 @@
 //! | 10 | the platform accepts the machine, and reports the name of its Node | respond | the platform |
 //!
 //! After its checks, the first request fails with a challenge. The second request shows that the endorsement key and
-//! the attestation key are in the same TPM, because no other TPM can decrypt the challenge. It also shows that check 4
-//! passed, because otherwise no challenge would exist.
+//! the attestation key are in the same TPM, because no other TPM can decrypt the challenge. The second request also
+//! shows that check 4 passed, because otherwise no challenge would exist.
 
 mod foresight;
 
@@ -69,7 +69,7 @@ pub struct TpmVerifier {
     keys: Arc<dyn ChallengeKeySource>,
     observations: Arc<Observations>,
     lines: Arc<dyn LogLines>,
-    /// The cluster's queue for checks of signatures and PCR values.
+    /// The cluster's queue for the checks of signatures and PCR values.
     checks: Line,
 }
 
@@ -130,8 +130,8 @@ impl TpmVerifier {
         Self { lines, ..self }
     }
 
-    /// Returns the verifier with this Cluster's turns. By default, it uses the turns of a controller without a
-    /// management cluster.
+    /// Returns the verifier with this Cluster's turns. By default, the verifier uses the turns of a controller without
+    /// a management cluster.
     #[must_use]
     pub fn in_turns_of(self, cluster: &ObjectKey) -> Self {
         let checks = calculations(cluster);
@@ -163,7 +163,7 @@ impl TpmVerifier {
         let mut checks = Checks::of(&self.checks);
         let authorities = &self.policy.authorities;
         let required = authorities.require(certificates, &keys.endorsement, now, &mut checks);
-        // Boxed, because each task reserves memory for its largest future.
+        // The future is boxed, because each task reserves memory for its largest future.
         let end = match required.boxed().await {
             Ok(end) => end,
             Err(NotAccepted { denial, expired }) => {
@@ -189,9 +189,9 @@ impl TpmVerifier {
         Err(challenge_issued(&challenge, keys.endorsement.digest()).into())
     }
 
-    /// Records the expiry of a machine's certificates if it is the only reason for the denial. Otherwise, after the
-    /// next start of the controller, the observations would not contain the machine, because all of its requests end
-    /// with this denial.
+    /// Records the expiry of a machine's certificates if the expiry is the only reason for the denial. Otherwise, after
+    /// the next start of the controller, the observations would not contain the machine, because all of its requests
+    /// end with this denial.
     async fn note_expired(
         &self,
         end: Expiring,
@@ -200,7 +200,7 @@ impl TpmVerifier {
         appraisal: &Appraisal<'_>,
         now: SystemTime,
     ) {
-        // A TPM with an expired certificate might belong to any machine.
+        // Record the expiry only if the TPM belongs to this machine, because a request can contain the keys of any TPM.
         if self.check_ek_source(machine, keys, appraisal).await.is_ok() {
             let machine = &appraisal.machine.name;
             self.observations
@@ -229,8 +229,8 @@ impl TpmVerifier {
         let challenge_keys = challenge_keys.map_err(Deferral::VerifierUnavailable)?;
         let subject = self.subject(&header.audience, &keys, appraisal);
         if !challenge_keys.made(id, subject.cluster_uid) {
-            // The challenge key was rotated or is not known here yet, or the Cluster was moved. The node requests a new
-            // challenge.
+            // The challenge key was rotated, this replica does not have the challenge key yet, or the Cluster was
+            // moved. The node requests a new challenge.
             return Err(Failure::EvidenceExpired.into());
         }
         let ChallengeKeys { current, former } = &*challenge_keys;
@@ -265,7 +265,7 @@ impl TpmVerifier {
         let unmeasured = unmeasured(&quote.registers).collect();
         self.observations.boot(machine_name, unmeasured, elapsed());
 
-        // The age is computed with the API server's time, because this machine's clock can be changed.
+        // Compute the age with the API server's time, because an operator can change this machine's clock.
         let asked = appraisal.asked;
         self.platform.check(machine.provider_id, asked).await?;
         let node_name = if appraisal.machine.unnamed {
@@ -284,8 +284,8 @@ impl TpmVerifier {
         Ok(Assurance::Attested(AttestedIdentity::vouched(identity)))
     }
 
-    /// Returns the machine from the inventory. If there are local sources, the presented endorsement key must match all
-    /// of them.
+    /// Returns the machine from the inventory. The presented endorsement key must match all local sources that have a
+    /// key for the machine.
     fn machine<'a>(&self, keys: &Keys, appraisal: &Appraisal<'a>) -> Result<Machine<'a>, Refusal> {
         let Appraisal { machine, .. } = *appraisal;
         let Some(provider_id) = &machine.provider_id else {
@@ -310,8 +310,8 @@ impl TpmVerifier {
         })
     }
 
-    /// The endorsement keys of a machine from its provider ID and from the policy. For each key, the result states
-    /// whether the key identifies the machine.
+    /// Returns the endorsement keys of a machine from its provider ID and from the policy, each with a flag that is
+    /// true if the key identifies the machine.
     fn local_keys<'a>(
         &'a self,
         machine: &'a inventory::Machine,
@@ -342,7 +342,7 @@ impl TpmVerifier {
             return Ok(());
         }
         are_well_formed(&lists)?;
-        // The call can take 40 seconds, and the lists can change during this time.
+        // Free the lists before the call: the call can take 40 seconds, and the lists can change during this time.
         drop(lists);
         if appraisal.machine.unnamed {
             // The platform returns the TPM key of the claimed machine, which can differ from the machine that owns the
@@ -463,8 +463,8 @@ fn check_ek(trusted: KeyDigest, keys: &Keys, appraisal: &Appraisal<'_>) -> Resul
     })
 }
 
-/// The response to a first request. The node's plugin reads the challenge. The annotation with the endorsement key is
-/// intended for operators.
+/// Returns the failure that answers a first request, with the challenge. The node's plugin reads the challenge. The
+/// annotation with the endorsement key is intended for operators.
 fn challenge_issued(challenge: &Challenge, endorsement_key: KeyDigest) -> Failure {
     let Challenge { id, expiry, .. } = challenge;
     Failure::ChallengeIssued {

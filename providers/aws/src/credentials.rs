@@ -18,8 +18,8 @@ const IDENTITY_ROLE: &str = "meta-data/identity-credentials/ec2/security-credent
 /// The path of the instance profile's credentials. The name of the role follows.
 const PROFILE: &str = "meta-data/iam/security-credentials/";
 
-/// The minimum remaining validity, during which the controller must process the request. The metadata service provides
-/// new credentials five minutes before the current credentials expire.
+/// The minimum remaining validity of the credentials. In this time, the controller must process the request. The
+/// metadata service provides new credentials five minutes before the current credentials expire.
 const LEAST_LEFT: Duration = Duration::from_mins(2);
 
 /// IAM's limit for a role name.
@@ -45,7 +45,8 @@ struct Wire {
 }
 
 impl Credentials {
-    /// Reads the credentials of `principal`. Makes one call, or two calls for an instance profile.
+    /// Reads the credentials of `principal`. Makes one call to the metadata service, or two calls for an instance
+    /// profile.
     pub(crate) fn read(
         imds: &Imds,
         principal: AwsPrincipal,

@@ -17,7 +17,7 @@ pub(crate) const NOT_AWS: &str =
 pub(crate) struct Identity {
     /// The signed message, unchanged.
     pub(crate) rsa2048: String,
-    /// The SHA-256 digest of the signed bytes.
+    /// The SHA-256 digest of the bytes that the signature covers.
     pub(crate) digest: [u8; 32],
     pub(crate) instance_id: String,
     pub(crate) account: String,
@@ -31,7 +31,7 @@ pub(crate) struct Identity {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
-    /// Used only in output for users.
+    /// The account ID, which is used only in output for users.
     #[serde(default)]
     account_id: String,
     instance_id: String,

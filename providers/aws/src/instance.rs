@@ -22,8 +22,8 @@ use crate::settings::{self, PRINCIPAL};
 /// This instance. Each request uses fresh data from its metadata service.
 #[derive(Debug, Default)]
 pub(crate) struct Instance {
-    /// The session that read the provider ID. The evidence comes from the same session, so the provider ID and the
-    /// evidence are consistent, and need only one token.
+    /// The session that read the provider ID. The evidence is read in the same session, so that it matches the provider
+    /// ID, and so that a run needs only one token.
     session: Mutex<Option<Session>>,
 }
 

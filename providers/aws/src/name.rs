@@ -12,15 +12,15 @@ use crate::settings::AwsNodeName;
 
 /// A cloud-init template with the result of [`private_dns_name`].
 ///
-/// It does not contain single quotes. YAML doubles single quotes in a string, and cloud-init evaluates the template
-/// before it reads the YAML.
+/// The template does not contain single quotes. YAML doubles single quotes in a string, and cloud-init evaluates the
+/// template before it reads the YAML.
 pub(crate) const TEMPLATE: &str = concat!(
     r#"{{ ds.meta_data.local_hostname.split(".")[0] }}."#,
     r#"{{ "ec2" if v1.region == "us-east-1" else v1.region ~ ".compute" }}.internal"#,
 );
 
 /// Checks `name`. `local_hostname` reads the value in the metadata, which can contain several names. This function
-/// calls it only if the result depends on the value.
+/// calls `local_hostname` only if the result depends on the value.
 pub(crate) fn check(
     policy: AwsNodeName,
     name: &NodeName,

@@ -10,10 +10,10 @@ use crate::identity::{Identity, NOT_AWS};
 use crate::name;
 use crate::settings::{NODE_NAME, STS_ENDPOINT};
 
-/// The identity document, signed with the region's RSA key of 2048 bits.
+/// The path of the identity document that is signed with the region's 2048-bit RSA key.
 const RSA2048: &str = "dynamic/instance-identity/rsa2048";
 const LOCAL_HOSTNAME: &str = "meta-data/local-hostname";
-/// The domain of the partition's services. The domain differs in China and in the sovereign clouds.
+/// The path of the DNS domain of the AWS partition's services. China and the sovereign clouds have different domains.
 const DOMAIN: &str = "meta-data/services/domain";
 
 /// A session with the metadata service, and the instance's identity at its start.
@@ -48,7 +48,7 @@ impl Session {
         }
     }
 
-    /// Checks that EC2 reports the node's name for the instance.
+    /// Checks that the node's name is a name that EC2 reports for the instance.
     pub(crate) fn check_name(
         &self,
         settings: &Settings,

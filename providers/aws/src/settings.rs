@@ -19,7 +19,7 @@ settings! { pub(crate) TABLE [.., METADATA_ENDPOINT] {
 
 const HOST: &str = "a host, with or without a port, such as sts.example.com";
 
-/// The principal that signs the instance's STS calls.
+/// The AWS principal with whose credentials the instance signs STS calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum AwsPrincipal {
     /// The instance identity role, which other principals cannot assume.
@@ -65,7 +65,7 @@ impl Value for AwsNodeName {
 }
 
 /// An STS host, as in a `host` header: a private or FIPS endpoint. The node only signs a call to this host. The
-/// verifier makes the call, and needs the same setting.
+/// controller makes the call, and needs the same setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StsEndpoint {
     /// The host, with its port if the port is not 443.

@@ -101,7 +101,7 @@ mod tests {
         ))
     }
 
-    /// The cases are from the AWS signing test suite, with the names that they have there.
+    /// The cases and their names are from the AWS signing test suite.
     #[test]
     fn created_signatures_match_the_aws_test_suite() {
         let digest = "9095672bbd1f56dfc5b65f3e153adc8731a4a654192329106275f4c7b24d0b6e";

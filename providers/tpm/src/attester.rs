@@ -21,7 +21,8 @@ use crate::{certificate, examine, instance};
 /// The machine's TPM.
 #[derive(Debug, Default)]
 pub(crate) struct Tpm {
-    /// The keys that were read to determine the provider ID, or the error. Later steps use the same result.
+    /// The keys that this run read to determine the provider ID, or the error. Later steps of the run use the same
+    /// result.
     keys: Mutex<Option<Result<Keys, Failure>>>,
     /// The provider ID, if this run took it from an open request instead of the TPM.
     known: OnceLock<ProviderId>,
@@ -90,7 +91,8 @@ impl Attester for Tpm {
         }
         let stored = keys.certificate.as_ref().map(|stored| stored.0.as_slice());
         let certificate = stored.and_then(certificate::in_index).map(<[u8]>::to_vec);
-        // Verifiers reject intermediate certificates in version v1, and without an endorsement key certificate.
+        // Omit the intermediate certificates in evidence of version v1, and if the TPM has no endorsement key
+        // certificate, because verifiers reject them in these cases.
         let intermediates = if certificate.is_none() || *claim.version == EvidenceVersion::V1 {
             Vec::new()
         } else {
@@ -156,8 +158,8 @@ impl Attester for Tpm {
         Ok(Some(evidence.to_json()))
     }
 
-    /// Returns the type of the endorsement key. The provider ID is derived from the endorsement key, so a TPM with
-    /// several keys must always use the same key.
+    /// Returns the type of the endorsement key. The provider ID is derived from the endorsement key, so a machine whose
+    /// TPM has several keys must always use the same key.
     fn to_remember(&self, evidence: &[u8]) -> Option<&'static str> {
         let keys = match TpmEvidence::parse(evidence).ok()? {
             TpmEvidence::Enrol(enrolment) => enrolment.keys,

@@ -61,8 +61,8 @@ pub(crate) fn facts(der: &[u8], spki: &[u8], now: SystemTime) -> Option<Facts> {
 
 /// The DER at the beginning of `stored`, without the padding: vendors pad the index with zeros or 0xff.
 ///
-/// `None` if the content does not have the form of a certificate. This is not an error here, because the vendor or the
-/// owner chooses the content of the index. A verifier that requires a certificate reports the error.
+/// `None` if the content does not have the form of a certificate. This case is not an error, because the vendor or the
+/// owner of the TPM chooses the content of the index. A verifier that requires a certificate reports the error.
 pub(crate) fn in_index(stored: &[u8]) -> Option<&[u8]> {
     let length = stored.strip_prefix(&SEQUENCE)?.first_chunk()?;
     let whole = 4 + usize::from(u16::from_be_bytes(*length));

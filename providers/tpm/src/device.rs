@@ -17,7 +17,7 @@ use crate::{device_check, program};
 /// The scheme of provider IDs that are derived from endorsement keys.
 pub(crate) const SCHEME: &str = "tpm://";
 
-/// The SHA-256 digest of the endorsement key's `SubjectPublicKeyInfo`, which lists of endorsement keys contain.
+/// The SHA-256 digest of the endorsement key's `SubjectPublicKeyInfo`, in the format of endorsement key lists.
 pub(crate) fn digest(keys: &Keys) -> String {
     HEXLOWER.encode(&Sha256::digest(&keys.spki.0))
 }
@@ -60,7 +60,7 @@ pub(crate) enum Examination {
     Unsupported(Failure),
 }
 
-/// Reads the findings.
+/// Reads the findings about the TPM for `doctor`.
 pub(crate) fn examine(
     settings: &TpmSettings,
     endorsement_key: EndorsementKey,

@@ -144,7 +144,8 @@ fn measured(firmware: &Registers) -> Finding {
     ))
 }
 
-/// The hint for TPMs without a certificate. A list of keys does not help if the settings require a certificate.
+/// The hint for TPMs without a certificate. A list of keys is not sufficient if the Cluster requires a certificate, so
+/// the hint contains both steps.
 const LIST: &str = "add the key to the controller's list of endorsement keys (run: kubelet-authenticator-tpm \
      identify), and do not require a certificate";
 
@@ -260,7 +261,8 @@ mod tests {
         let read = "or read the certificate (`tpm2_nvread 0x1c0000a -C o -o ek.der`)";
         let redefined = format!("{LIST}; {read}, {undefine} and {store}");
         assert_eq!(of(None, Some(true)), warning(withheld, &redefined));
-        // In this case, the commands in the other two hints would fail or replace a certificate.
+        // The helper does not report whether the index is defined, so the commands in the other two hints could fail,
+        // or replace a certificate.
         let unknown = "the TPM has no readable certificate for its endorsement key";
         assert_eq!(of(None, None), warning(unknown, LIST));
         let blank = warning(

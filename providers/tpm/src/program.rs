@@ -25,7 +25,7 @@ pub(crate) const DEVICE: &str = "device:";
 /// The directory into which packages install the TPM helper.
 const FOLDER: &str = "/usr/lib/kubelet-authenticator";
 
-/// The maximum number of bytes that are read from standard error. The loader's message is much shorter.
+/// The maximum number of bytes that are read from standard error. A message of the dynamic loader is much shorter.
 const MAX_WORDS_LEN: u64 = 4 * 1024;
 
 /// The exit code of glibc's dynamic loader, if it cannot load a program.
@@ -34,7 +34,7 @@ const NOT_LOADED: i32 = 127;
 /// The interval at which a program that has answered is polled for its exit.
 const ENDING: Duration = Duration::from_millis(1);
 
-/// The error if the TPM helper does not respond.
+/// Returns the failure for a TPM helper that does not respond.
 fn unanswered(what: String, remedy: &str) -> Failure {
     Failure::new(Code::DeviceUnavailable, what, remedy).within("cannot use the TPM")
 }
@@ -102,7 +102,8 @@ pub(crate) fn answer<T: DeserializeOwned>(
     let mut child = start(program)?;
     if let Some(mut input) = child.stdin.take() {
         let line = serde_json::to_string(question).unwrap_or_default() + "\n";
-        // If the dynamic loader fails, it closes the pipe. Its exit status is more precise than the write error.
+        // If the dynamic loader fails, it closes the pipe. The exit status of the program is more precise than the
+        // write error.
         drop(input.write_all(line.as_bytes()));
     }
     let slow = || {
@@ -201,7 +202,7 @@ fn end(child: &mut Child, deadline: Deadline) -> Option<ExitStatus> {
     }
 }
 
-/// Returns the error for a program that failed. It contains the dynamic loader's message.
+/// Returns the error for a program that failed. `words` is the message of the program or of the dynamic loader.
 fn ended(program: &Path, status: ExitStatus, words: &str) -> Failure {
     let place = program.display();
     if status.code() == Some(NOT_LOADED) {

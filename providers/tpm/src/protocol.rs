@@ -6,9 +6,9 @@
 //!
 //! - A program ignores unknown fields. Each new field has a default.
 //! - If the TPM helper cannot parse a request, it answers with [`DeviceError::Question`].
-//! - The plugin fails after this answer, and after an answer that it cannot parse. The error contains the name of the
-//!   package. Only `doctor` continues: it warns if the TPM helper does not support [`Ask::Examine`], because joins and
-//!   renewals do not need this request.
+//! - The plugin fails after [`DeviceError::Question`], and after an answer that the plugin cannot parse. The error
+//!   contains the name of the package. Only `doctor` continues: it warns if the TPM helper does not support
+//!   [`Ask::Examine`], because joins and renewals do not need this request.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kubelet_attestation::evidence::tpm::Registers;
@@ -69,7 +69,7 @@ pub(crate) enum Ask {
         /// The endorsement key; with `None`, the program chooses a key.
         endorsement_key: Option<EndorsementKey>,
     },
-    /// Open a challenge, and make a quote: [`Quoted`].
+    /// Open a challenge, and create a quote ([`Quoted`]).
     Quote(Box<QuoteFor>),
     /// Read the [`Findings`], which are only shown to users.
     Examine {
@@ -91,8 +91,8 @@ pub(crate) struct QuoteFor {
     pub(crate) encrypted_secret: Bytes,
     /// The PCRs to quote.
     pub(crate) pcrs: Vec<u8>,
-    /// The inputs of the key binding that the quote must cover, without the secret of the challenge. The secret does
-    /// not leave the program that decrypts it.
+    /// The inputs of the key binding that the quote must cover, except the secret of the challenge, which does not
+    /// leave the TPM helper.
     pub(crate) audience: Audience,
     pub(crate) provider_id: ProviderId,
     pub(crate) node_name: NodeName,
@@ -137,7 +137,7 @@ pub(crate) struct Keys {
     pub(crate) attestation: Bytes,
 }
 
-/// The part of the TPM state that evidence does not contain.
+/// The parts of the TPM state that are not in evidence, for output to users.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Findings {
     /// Whether the index for the endorsement key's certificate is defined, even if the index is not readable.

@@ -71,7 +71,7 @@ fn csr(request: &str) -> NewCsr<'_> {
     }
 }
 
-/// A server without TLS that sends this response to every request.
+/// Starts a server without TLS that sends this response to every request.
 fn answering(answer: &'static str) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -84,7 +84,7 @@ fn answering(answer: &'static str) -> SocketAddr {
     address
 }
 
-/// The error of a read during which this fault occurs.
+/// Returns the error of a read during which this fault occurs.
 fn read_with(fault: Fault, deadline: Deadline) -> ApiError {
     let server = ApiServer::start();
     server.inject(Route::get(), Times::always(), fault);

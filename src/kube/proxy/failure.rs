@@ -30,7 +30,7 @@ pub(in crate::kube) enum Failed {
 }
 
 impl Failed {
-    /// The failed step; `None` if the proxy did not cause the error.
+    /// Returns the failed step; `None` if the proxy did not cause the error.
     ///
     /// The types of these errors are private in the HTTP library, so this function compares their texts. A test covers
     /// each text.
@@ -49,8 +49,9 @@ impl Failed {
     }
 }
 
-/// The proxy's status for a connection to the server. This function sends another CONNECT request, because the HTTP
-/// library does not return the status. `None` for a SOCKS proxy, or if the proxy does not respond in time.
+/// Returns the status with which the proxy answers a request to connect to the server. This function sends another
+/// CONNECT request, because the HTTP library does not return the status. `None` for a SOCKS proxy, or if the proxy does
+/// not respond in time.
 pub(in crate::kube) fn connect_status(
     proxy: &ProxyServer,
     server: &Url,

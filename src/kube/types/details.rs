@@ -13,11 +13,11 @@ use super::{Malformed, WireCondition, WireCsr};
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "WireCsr")]
 pub(crate) struct CsrDetails {
-    /// Its name.
+    /// The name of the object.
     pub(crate) name: String,
     /// The creation time; `None` if the request was never sent.
     pub(crate) created: Option<String>,
-    /// Its annotations.
+    /// The annotations of the object.
     pub(crate) annotations: BTreeMap<String, String>,
     /// The user that sent the request; `None` if it was never sent.
     pub(crate) requester: Option<String>,

@@ -167,7 +167,7 @@ fn settings_that_another_user_can_change_are_refused() {
         let error = world.error();
         assert!(error.ends_with("is owned by user 1000"), "{place}: {error}");
     }
-    // Files that other users can write to have no effect.
+    // A settings file has no effect if other users can write to it.
     let world = world();
     set_mode(&world.folder.path().join("config.d/a.yaml"), 0o666);
     assert_eq!(world.valid().0.node_name.unwrap().as_str(), "n1");

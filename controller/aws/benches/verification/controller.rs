@@ -117,7 +117,7 @@ pub(crate) fn policy() -> AwsPolicy {
     AwsPolicy::new(&AwsSettings::default(), Some(CLUSTER.to_owned()))
 }
 
-/// Placeholder credentials. Calls that use them fail. Nothing uses their values.
+/// Placeholder credentials, whose values are never used. Calls with these credentials fail.
 #[derive(Debug)]
 pub(crate) struct OneTenant(Credentials);
 

@@ -1,11 +1,11 @@
 //! Measures how many requests from instances a core can verify per second, without the time spent waiting for AWS.
 //!
 //! The benchmark measures the complete verification in the controller, from the API server's object to the attested
-//! identity. It measures this once with STS responses from memory, and once with an STS service on this machine. The
-//! measurement includes the client's work, but not the service's work. EC2 responds immediately in both cases. It then
-//! measures the parts with the same functions, and the time to resolve the AWS identity of one cluster, among few
-//! clusters and among many clusters. After that, a tenant uses long identities in many regions. At the end, the
-//! benchmark checks, for each lock, the longest time for which the lock was held.
+//! identity. It measures the verification once with STS responses from memory, and once with an STS service on this
+//! machine. The measurement includes the client's work, but not the service's work. EC2 responds immediately in both
+//! cases. It then measures the parts with the same functions, and the time to resolve the AWS identity of one cluster,
+//! among few clusters and among many clusters. After that, a tenant uses long identities in many regions. At the end,
+//! the benchmark checks, for each lock, the longest time for which the lock was held.
 //!
 //! The benchmark measures the CPU time of a single thread. It writes criterion's results to `target/criterion`, and a
 //! list of `{name, value, unit, limit}` to `target/bench/aws-verification.json`. Exit code 1 means that a value exceeds

@@ -33,7 +33,7 @@ const LOCKS: [Lock; 15] = [
     Lock::TenantSessions,
 ];
 
-/// Measures, and stores the medians.
+/// Runs the measurements, and stores their medians.
 pub(crate) struct Results {
     criterion: Criterion,
     values: Vec<Value>,
@@ -119,7 +119,7 @@ impl Results {
         }));
     }
 
-    /// Prints and writes the results, and returns whether the limits hold.
+    /// Prints and writes the results, and returns an exit code that shows whether all values are within their limits.
     pub(crate) fn finish(self, suite: &str) -> ExitCode {
         self.criterion.final_summary();
         self.write(suite);

@@ -1,8 +1,8 @@
 //! The message that contains the document: CMS signed data (RFC 5652), in the only form that AWS sends.
 //!
 //! A message must not contain its own trust anchors: certificates, revocation lists, additional signers, or unsigned
-//! attributes. Its only signer is looked up among the pinned signers by issuer and serial number, and never only by
-//! name.
+//! attributes. The only signer of the message is looked up among the pinned signers by issuer and serial number, and
+//! never only by name.
 
 use std::collections::BTreeMap;
 

@@ -20,8 +20,8 @@ use crate::credentials::{CredentialsSource, Lease, Tenant};
 /// Limits on calls and on waiting requests. The controller uses the defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The time for which a batch waits for another request. It restarts with each request, because machines that start
-    /// together do not send their requests at exactly the same time.
+    /// The time for which a batch waits for another request. The window restarts with each request, because machines
+    /// that start together do not send their requests at exactly the same time.
     pub window: Duration,
     /// The maximum time for which a batch's first request waits while other requests arrive or are expected.
     pub gathering: Duration,
@@ -132,7 +132,7 @@ impl Instances {
         Self::with(source, Arc::new(Ec2::new(settings)), Limits::default())
     }
 
-    /// Like [`new`](Self::new), but also counts the calls.
+    /// Does the same as [`new`](Self::new), and also counts the calls.
     pub fn measured(
         source: Arc<dyn CredentialsSource>,
         settings: Ec2Settings,
@@ -142,7 +142,7 @@ impl Instances {
         Self::with(source, Arc::new(ec2), Limits::default())
     }
 
-    /// Like [`new`](Self::new), but with a replacement for EC2 and with different limits.
+    /// Describes instances with the credentials from `source`, with a replacement for EC2 and with different limits.
     pub fn with(
         source: Arc<dyn CredentialsSource>,
         ec2: Arc<dyn Describe>,
@@ -202,7 +202,7 @@ impl Instances {
     ///
     /// # Errors
     ///
-    /// Like [`describe`](Self::describe). A partial response is also an error.
+    /// The same errors as for [`describe`](Self::describe). A partial response is also an error.
     pub(crate) async fn tagged(
         &self,
         tenant: &Tenant,
@@ -228,11 +228,11 @@ impl Reservation {
         self.lane.credentials.account.as_deref()
     }
 
-    /// EC2's description of the instance. `None` if EC2 does not list the instance.
+    /// Returns EC2's description of the instance. `None` if EC2 does not list the instance.
     ///
     /// # Errors
     ///
-    /// Like [`Instances::describe`].
+    /// The same errors as for [`Instances::describe`].
     pub(crate) async fn describe(
         self,
         instance: &str,
@@ -367,7 +367,7 @@ impl Batches {
         (found, false)
     }
 
-    /// The time at which the batch's call is due. `None` if the call is due now.
+    /// Returns the time at which the batch's call is due. `None` if the call is due now.
     fn end_of(&self, number: u64, limits: &Limits) -> Option<Instant> {
         let batch = self
             .gathering
@@ -424,8 +424,8 @@ impl BatchedEc2 {
         Ok(Arc::new(found))
     }
 
-    /// Reads all pages of a response. The caller has already taken the token for the first page. If a different call
-    /// fails, reading stops before the next page.
+    /// Reads all pages of a response. The caller has already taken the token for the first page. If another call
+    /// fails in the meantime, reading stops before the next page.
     async fn ask(
         &self,
         lane: &Lane<Batches>,

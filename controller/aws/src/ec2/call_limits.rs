@@ -11,13 +11,13 @@ pub struct CallLimits {
     pub rate: Rate,
     /// The time for which a description is remembered.
     pub remembered: Duration,
-    /// The deadline for credentials.
+    /// The deadline for getting the credentials.
     pub credentials: Duration,
     /// The deadline for one call, including the client's own attempts.
     pub call: Duration,
     /// The maximum wait of a request after its credentials are available.
     pub wait: Duration,
-    /// The pause after a failure. Each subsequent failure doubles the pause.
+    /// The pause after the first failure. Each subsequent failure doubles the pause.
     pub pause: Duration,
     /// The maximum pause.
     pub longest_pause: Duration,

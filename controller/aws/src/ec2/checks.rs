@@ -86,7 +86,7 @@ pub(crate) fn check_region(
     Ok(())
 }
 
-/// The refusal if EC2 does not list the document's instance.
+/// Returns the refusal if EC2 does not list the document's instance.
 pub(crate) fn absent(document: &VerifiedDocument, now: SystemTime) -> Refusal {
     let denial = AwsDenial::InstanceNotFound(document.instance.clone());
     not_there(document.into(), now, denial)
@@ -106,11 +106,11 @@ pub fn check(
     check_whole(facts, document.into(), policy, now)
 }
 
-/// Like [`check`], for an instance with these properties.
+/// Does the same as [`check`], for an instance with the expected properties.
 ///
 /// # Errors
 ///
-/// Like [`check`].
+/// The same errors as for [`check`].
 pub(super) fn check_whole(
     facts: &InstanceFacts,
     expected: Expected<'_>,
@@ -128,12 +128,12 @@ pub(super) fn check_whole(
     })
 }
 
-/// Like [`check`], for an instance that attests with its TPM. The name and the root volume are not checked, because the
-/// quote covers the boot.
+/// Does the same as [`check`], for an instance that attests with its TPM. The name and the root volume are not checked,
+/// because the quote covers the boot.
 ///
 /// # Errors
 ///
-/// Like [`check`].
+/// The same errors as for [`check`].
 pub(super) fn check_expected(
     facts: &InstanceFacts,
     expected: Expected<'_>,
@@ -183,7 +183,7 @@ impl<'a> Subject<'a> {
         self.expected.instance.to_owned()
     }
 
-    /// The denial, or a deferral if the instance is young.
+    /// Returns the denial, or a deferral if the instance is young.
     fn lacks(&self, denial: AwsDenial) -> Refusal {
         not_there(self.expected, self.now, denial)
     }

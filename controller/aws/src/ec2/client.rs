@@ -107,7 +107,7 @@ impl Ec2 {
     }
 }
 
-/// The reason why a call to this action failed.
+/// Returns the reason why a call to this action failed.
 pub(super) fn outage<E>(action: &'static str, error: &SdkError<E>) -> OutageKind
 where
     E: ProvideErrorMetadata + StdError + 'static,

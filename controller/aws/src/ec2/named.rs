@@ -20,8 +20,8 @@ impl Instances {
     ///
     /// # Errors
     ///
-    /// Like [`describe`](Self::describe). Also returns an error if EC2 does not list the instance, or does not report a
-    /// name for it.
+    /// The same errors as for [`describe`](Self::describe). Also returns an error if EC2 does not list the instance, or
+    /// does not report a name for the instance.
     pub(crate) async fn node_name(
         &self,
         policy: &AwsPolicy,
@@ -40,7 +40,7 @@ impl Instances {
     ///
     /// # Errors
     ///
-    /// Like [`describe`](Self::describe). Also returns an error if EC2 does not list the instance.
+    /// The same errors as for [`describe`](Self::describe). Also returns an error if EC2 does not list the instance.
     pub(crate) async fn serving_names(
         &self,
         policy: &AwsPolicy,

@@ -73,7 +73,7 @@ impl NitroTpms {
         Self::with(source, settings, LIMITS)
     }
 
-    /// Like [`new`](Self::new), but also counts the calls.
+    /// Does the same as [`new`](Self::new), and also counts the calls.
     pub fn measured(
         source: Arc<dyn CredentialsSource>,
         settings: Ec2Settings,

@@ -28,8 +28,8 @@ impl<'a> InstancePlace<'a> {
         })
     }
 
-    /// Like [`of`](Self::of), for a cluster with this policy. Also returns `None` if the policy does not accept the
-    /// region.
+    /// Does the same as [`of`](Self::of), for a cluster with this policy. Also returns `None` if the policy does not
+    /// accept the region.
     pub(super) fn in_cluster(provider_id: &'a ProviderId, policy: &AwsPolicy) -> Option<Self> {
         Self::of(provider_id).filter(|place| policy.accepts_region(place.region))
     }

@@ -5,7 +5,7 @@ use std::error::Error;
 use hyper::StatusCode;
 use node_attestation_core::refusal::{Deferral, Refusal, Unavailable};
 
-/// STS did not identify the caller. These errors never contain parts of the request or of a response.
+/// The reason why STS did not identify the caller. These errors never contain parts of the request or of a response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StsOutage {
     /// STS did not respond in time.

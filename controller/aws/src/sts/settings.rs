@@ -27,7 +27,7 @@ pub struct StsSettings {
     pub proxy: Proxy,
 }
 
-/// Invalid settings.
+/// The reason why the settings for STS are invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidStsSettings {

@@ -40,7 +40,7 @@ pub enum Permission {
     OwnNamespace,
 }
 
-/// A label selector is invalid. Kubernetes also rejects it.
+/// The reason why a label selector is invalid. Kubernetes also rejects such a selector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSelector {
     /// The operator is unknown.

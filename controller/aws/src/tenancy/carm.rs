@@ -3,8 +3,8 @@
 //!
 //! CARM is for clusters that Cluster API Provider AWS did not create. The order is the same as in AWS Controllers for
 //! Kubernetes with both feature gates, `TeamLevelCARM` and `ServiceLevelCARM`: a team precedes an account, and the key
-//! for the service precedes the plain key. If their runtime would continue with the controller's own role, this module
-//! returns an error.
+//! for the service precedes the plain key. In the cases in which the runtime of AWS Controllers for Kubernetes
+//! continues with the controller's own role, this module returns an error.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::document::is_account;
 /// The service whose roles are used. A key can start with the name of the service and a dot.
 const SERVICE: &str = "ec2";
 
-/// A value with more fields than an ARN: an extension of this project.
+/// A `ConfigMap` value that contains more fields than an ARN, which is an extension of this project.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RoleValue {

@@ -23,7 +23,7 @@ const MIN_TOKEN_VALIDITY: i64 = 600;
 /// The namespace and region of the cluster for which an identity is resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ClusterPlace<'a> {
-    /// Its namespace.
+    /// The namespace of the cluster.
     pub namespace: &'a str,
     /// Its region. `None` if no object specifies it.
     pub region: Option<&'a str>,
@@ -126,7 +126,7 @@ pub(super) fn resolve(
     Ok(plan)
 }
 
-/// Returns the part of a plan that comes from one identity.
+/// The part of a plan that comes from one identity.
 enum Step {
     Root(Root),
     Role(Role, IdentityRef),

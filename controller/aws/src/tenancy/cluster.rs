@@ -35,11 +35,11 @@ pub enum Ack {
 /// A Cluster API Cluster, with the fields that determine its identity.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cluster {
-    /// Its namespace.
+    /// The namespace of the Cluster.
     pub namespace: String,
-    /// Its name.
+    /// The name of the Cluster.
     pub name: String,
-    /// Its labels.
+    /// The labels of the Cluster.
     pub labels: Labels,
     /// `spec.infrastructureRef`.
     pub infrastructure: Option<ObjectRef>,
@@ -50,9 +50,9 @@ pub struct Cluster {
 /// A reference to an object in the same namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 pub struct ObjectRef {
-    /// Its kind.
+    /// The kind of the object.
     pub kind: String,
-    /// Its name.
+    /// The name of the object.
     pub name: String,
 }
 
@@ -115,7 +115,7 @@ pub enum DecidedBy {
     /// The operator's fallback option.
     #[display("--allow-controller-identity-fallback")]
     Fallback,
-    /// No object.
+    /// No object determines the identity.
     #[display("nothing")]
     Nothing,
 }

@@ -49,7 +49,7 @@ pub enum ResolutionError {
     BadSelector {
         /// The identity.
         identity: IdentityRef,
-        /// The error.
+        /// The reason why the selector is invalid.
         invalid: InvalidSelector,
     },
     /// The Secret of an identity does not exist.
@@ -105,7 +105,7 @@ pub enum ResolutionError {
     /// A `ConfigMap` of AWS Controllers for Kubernetes does not have the key.
     #[error("the ConfigMap {map} has no key {key:?}")]
     CarmKeyNotFound {
-        /// Its name.
+        /// The name of the `ConfigMap`.
         map: &'static str,
         /// The key.
         key: String,
@@ -113,7 +113,7 @@ pub enum ResolutionError {
     /// A value in a `ConfigMap` of AWS Controllers for Kubernetes is empty.
     #[error("the key {key:?} of the ConfigMap {map} is empty")]
     CarmEmptyValue {
-        /// Its name.
+        /// The name of the `ConfigMap`.
         map: &'static str,
         /// The key.
         key: String,
@@ -121,7 +121,7 @@ pub enum ResolutionError {
     /// A value in a `ConfigMap` of AWS Controllers for Kubernetes is not a role.
     #[error("the key {key:?} of the ConfigMap {map}: {detail}")]
     CarmInvalidValue {
-        /// Its name.
+        /// The name of the `ConfigMap`.
         map: &'static str,
         /// The key.
         key: String,
@@ -137,7 +137,7 @@ pub enum ResolutionError {
         annotation: &'static str,
         /// The cluster's namespace.
         namespace: String,
-        /// Its value.
+        /// The value of the annotation.
         value: String,
     },
     /// The account does not match the role's account.
@@ -152,9 +152,9 @@ pub enum ResolutionError {
     /// A matching `IAMRoleSelector` is invalid.
     #[error("IAMRoleSelector {name} is invalid: {detail}")]
     InvalidRoleSelector {
-        /// Its name.
+        /// The name of the `IAMRoleSelector`.
         name: String,
-        /// The error.
+        /// The reason why the `IAMRoleSelector` is invalid.
         detail: String,
     },
     /// The namespace of the cluster does not exist.
@@ -166,21 +166,21 @@ pub enum ResolutionError {
     /// The object that refers to the identity cannot be parsed.
     #[error("{kind} {name} in namespace {namespace} is invalid: {detail}")]
     InfrastructureInvalid {
-        /// Its kind.
+        /// The kind of the object.
         kind: String,
-        /// Its name.
+        /// The name of the object.
         name: String,
         /// The cluster's namespace.
         namespace: String,
-        /// The error.
+        /// The reason why the object cannot be parsed.
         detail: String,
     },
     /// The object that refers to the identity does not exist.
     #[error("{kind} {name} does not exist in namespace {namespace}")]
     InfrastructureNotFound {
-        /// Its kind.
+        /// The kind of the object.
         kind: String,
-        /// Its name.
+        /// The name of the object.
         name: String,
         /// The cluster's namespace.
         namespace: String,

@@ -29,7 +29,7 @@ pub enum IdentityKind {
 }
 
 impl IdentityKind {
-    /// All kinds.
+    /// All kinds of identities.
     pub const ALL: [Self; 4] = [
         Self::Controller,
         Self::Static,
@@ -42,7 +42,7 @@ impl IdentityKind {
         Self::ALL.into_iter().find(|one| one.kind() == kind)
     }
 
-    /// Its name.
+    /// Returns the name of the kind.
     pub fn kind(self) -> &'static str {
         match self {
             Self::Controller => "AWSClusterControllerIdentity",
@@ -56,9 +56,9 @@ impl IdentityKind {
 /// An identity, identified by its kind and its name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IdentityRef {
-    /// Its kind.
+    /// The kind of the identity.
     pub kind: IdentityKind,
-    /// Its name.
+    /// The name of the identity.
     pub name: String,
 }
 

@@ -127,9 +127,9 @@ impl ServiceAccounts {
 /// The metadata of a namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Namespace {
-    /// Its labels.
+    /// The labels of the namespace.
     pub labels: Labels,
-    /// Its annotations.
+    /// The annotations of the namespace.
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -170,7 +170,8 @@ impl Objects {
         former.into_iter().collect()
     }
 
-    /// Replaces an `IAMRoleSelector` with this `spec`, as JSON. `None` removes it. Returns whether it can be parsed.
+    /// Replaces an `IAMRoleSelector` with this `spec`, as JSON. `None` removes the selector. Returns whether the `spec`
+    /// can be parsed.
     pub fn put_role_selector(&mut self, name: &str, spec: Option<&str>) -> bool {
         let Some(spec) = spec else {
             self.role_selectors.remove(name);
@@ -239,9 +240,9 @@ pub enum Identity {
     Role(Readable<RoleIdentity>),
     /// `AWSServiceAccountIdentity`.
     ServiceAccount {
-        /// Its `spec`.
+        /// The `spec` of the identity.
         found: Readable<AWSServiceAccountIdentitySpec>,
-        /// Its size in memory, in bytes.
+        /// The size of the identity in memory, in bytes.
         bytes: usize,
     },
 }
@@ -294,7 +295,7 @@ impl Identity {
     }
 }
 
-/// Returns the field that determines which namespaces are allowed to get the parse error of an identity.
+/// The field that determines which namespaces are allowed to get the parse error of an identity.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Permitted {
@@ -342,7 +343,7 @@ impl Namespace {
     }
 }
 
-/// Returns the keys that are missing in a Secret, or whose values are empty or invalid for AWS.
+/// The keys that are missing in a Secret, or whose values are empty or invalid for AWS.
 pub type MissingKeys = Vec<&'static str>;
 
 /// Parses the access key in the data of a Secret.

@@ -49,9 +49,9 @@ pub enum Root {
 /// A long-lived access key, or temporary credentials that another system renews.
 #[derive(derive_more::Debug)]
 pub struct AccessKey {
-    /// Its ID, which is not secret.
+    /// The access key ID, which is not secret.
     pub id: String,
-    /// Its secret.
+    /// The secret access key.
     pub secret: Secret<String>,
     /// The session token of temporary credentials.
     pub session_token: Option<Secret<String>>,

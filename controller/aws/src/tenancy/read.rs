@@ -35,7 +35,7 @@ pub struct Explained {
     pub authentication: Option<KubeletAuthentication>,
 }
 
-/// The identity of a Cluster cannot be explained.
+/// The reason why the identity of a Cluster cannot be explained.
 #[derive(Debug, thiserror::Error)]
 pub enum ExplainError {
     /// The Cluster does not exist.

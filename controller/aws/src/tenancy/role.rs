@@ -63,12 +63,12 @@ pub struct RoleArn {
     account: String,
 }
 
-/// The text is not a role ARN.
+/// The error for a text that is not a role ARN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is not a role ARN (want arn:PARTITION:iam::ACCOUNT:role/NAME)")]
 pub struct InvalidRoleArn;
 
-/// A field of a role is invalid, so STS would reject it.
+/// The field of a role that is invalid, so that STS would reject the role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRoleSpec {
     /// The role's ARN is invalid.
@@ -153,7 +153,7 @@ impl Role {
         })
     }
 
-    /// Shortens the session to the STS limit for a temporary source. Returns whether it was longer.
+    /// Shortens the session to the STS limit for a temporary source. Returns whether the session was longer.
     pub(super) fn chain(&mut self) -> bool {
         let is_longer = self.duration > MAX_CHAINED_DURATION;
         self.duration = self.duration.min(MAX_CHAINED_DURATION);

@@ -33,7 +33,7 @@ pub struct RoleSelector {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NamespaceSelector {
-    /// Their names.
+    /// The names of the namespaces.
     #[serde(default)]
     pub names: Option<Vec<String>>,
     /// Their labels. Both the names and the labels must match.
@@ -54,13 +54,13 @@ pub struct MatchLabels {
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResourceType {
-    /// Its group.
+    /// The API group.
     #[serde(default)]
     pub group: String,
-    /// Its version.
+    /// The API version.
     #[serde(default)]
     pub version: String,
-    /// Its kind.
+    /// The kind of the resource.
     #[serde(default)]
     pub kind: String,
 }

@@ -34,7 +34,7 @@ type Raw = Box<RawValue>;
 /// An object that refers to identities, with its unparsed `spec`.
 pub(crate) type WithSpec = Custom<Spec>;
 
-/// The only field that is read.
+/// The only field that the controller reads.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Spec {
     spec: Option<Raw>,

@@ -1,4 +1,4 @@
-//! Objects for testing the resolution.
+//! Objects for tests that resolve the AWS identity of a cluster.
 
 use serde_json::{Value, json};
 

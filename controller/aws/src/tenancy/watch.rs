@@ -1,9 +1,9 @@
 //! The watches that fill the identity store.
 //!
 //! The user of the client needs permission to get, list and watch the identities, the Namespaces and the objects that
-//! refer to identities. It also needs permission to list and watch single Secrets and `ConfigMap` objects by name. The
-//! [observer](node_attestation_runtime::capi::ClusterObserver) of the controller's only Cluster watch updates the
-//! Clusters in the store.
+//! refer to identities. The user also needs permission to list and watch single Secrets and `ConfigMap` objects by
+//! name. The [observer](node_attestation_runtime::capi::ClusterObserver) of the controller's only Cluster watch updates
+//! the Clusters in the store.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};

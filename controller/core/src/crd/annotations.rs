@@ -1,8 +1,8 @@
 //! The annotations of the custom resources, and of Machines.
 
 /// The annotation on a `KubeletAuthentication` with which an operator permits the controller to retire more node
-/// identities than usual. Its value is the number of node identities of missing Machines that one sweep is allowed to
-/// retire. Machines whose deletion the controller observed do not count.
+/// identities than usual. Its value is the number of node identities that one sweep is allowed to retire because their
+/// Machines are missing. Node identities of Machines whose deletion the controller observed do not count.
 pub const ALLOW_RETIREMENT_ANNOTATION: &str = "attestation.cluster.x-k8s.io/allow-retirement";
 
 /// The annotation on a `KubeletAuthentication` that stores the first AWS account of the Cluster's identity. After an
@@ -28,16 +28,16 @@ pub const BOOTSTRAP_TOKEN_ANNOTATION: &str = "attestation.cluster.x-k8s.io/boots
 pub const RESET_ANNOTATION: &str = "attestation.cluster.x-k8s.io/reset";
 
 /// The annotation on a `KubeletAuthentication` with the lowest valid generation for all node identities, in seconds
-/// since 1970. The value can only increase: a value below the value in the workload cluster has no effect.
+/// since 1970. The value can only increase: a value that is lower than the value in the workload cluster has no effect.
 pub const LOWEST_VALID_GENERATION_ANNOTATION: &str =
     "attestation.cluster.x-k8s.io/lowest-valid-generation";
 
 /// The annotation on a `KubeletAuthentication` with the revoked machines that an operator released, each as
-/// `<provider ID>@<Unix seconds>`, separated by spaces. A revocation up to that time no longer affects the machine.
+/// `<provider ID>@<Unix seconds>`, separated by spaces. Revocations up to that time no longer affect the machine.
 pub const RELEASED_MACHINES_ANNOTATION: &str = "attestation.cluster.x-k8s.io/released-machines";
 
-/// The annotation on a `NodeIdentity` or a `KubeletAuthentication` with the name of the user who last revoked or
-/// reset it. An admission policy checks the name.
+/// The annotation on a `NodeIdentity` or a `KubeletAuthentication` with the name of the user who last changed it
+/// with `identities`, for example to revoke or reset a node identity. An admission policy checks the name.
 pub const CHANGED_BY_ANNOTATION: &str = "attestation.cluster.x-k8s.io/changed-by";
 
 /// The annotation on a `KubeletAuthentication` with the UID of the namespace `kube-system` in the first workload

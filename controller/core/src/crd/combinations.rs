@@ -1,7 +1,7 @@
 //! Settings of a `KubeletAuthentication` that contradict each other, or have no effect in combination.
 //!
-//! The rules are in the schema, and the API server applies them to each write. An object that was accepted with an
-//! earlier schema can violate the rules, so the controller evaluates the same rules.
+//! The rules are in the schema, and the API server applies them to each write. The controller also evaluates the rules,
+//! because an object that the API server accepted with an earlier schema can violate them.
 
 use serde_json::Value;
 

@@ -161,7 +161,7 @@ pub mod reason {
     pub const NOT_MEASURED: &str = "NotMeasured";
 }
 
-/// The types of the controller's conditions. Conditions of other types belong to other controllers.
+/// The types of the conditions that the controller writes. Conditions of other types belong to other controllers.
 const OWN: [&str; 15] = [
     READY,
     AUTO_APPROVE_PATHS_CLOSED,
@@ -181,7 +181,7 @@ const OWN: [&str; 15] = [
 ];
 
 /// The maximum size of a condition's message that the controller writes, in bytes. Kubernetes allows 32 KiB, but the
-/// controller keeps the conditions of each Cluster.
+/// controller keeps the conditions of every Cluster in memory.
 const MAX_MESSAGE: usize = 4 * 1024;
 
 /// The status of a condition. `Display` writes the value of the condition's field `status`.

@@ -18,9 +18,9 @@ pub struct ExemptNodes {
 /// The reason for the exemption of a Node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exemption {
-    /// `exemptNodes` contains its name.
+    /// `exemptNodes` contains the name of the Node.
     Listed,
-    /// `exemptNodes` contains [`ExemptNodes::CONTROL_PLANE`], and it is a control-plane node.
+    /// `exemptNodes` contains [`ExemptNodes::CONTROL_PLANE`], and the Node is a control-plane node.
     ControlPlane,
 }
 
@@ -51,7 +51,8 @@ impl ExemptNodes {
         self.control_plane
     }
 
-    /// The exemption of this Node, as long as it has no node identity. `None` if it is not exempt.
+    /// Returns the reason for the exemption of this Node, which applies as long as the Node has no node identity.
+    /// `None` if the Node is not exempt.
     pub fn of(&self, node: &NodeName, is_control_plane: bool) -> Option<Exemption> {
         if self.listed.contains(node) {
             Some(Exemption::Listed)
@@ -60,8 +61,8 @@ impl ExemptNodes {
         }
     }
 
-    /// The names of the exempt Nodes, given the control-plane nodes. If there are too many control-plane nodes, only
-    /// the first are exempt.
+    /// Returns the names of the exempt Nodes, given the control-plane nodes. If the cluster has too many control-plane
+    /// nodes, only the first ones are exempt.
     pub fn names(&self, control_plane: BTreeSet<NodeName>) -> BTreeSet<NodeName> {
         let exempt = control_plane.into_iter();
         let exempt = exempt.filter(|node| self.of(node, true).is_some());

@@ -49,8 +49,8 @@ fn prepared(mut definition: CustomResourceDefinition) -> CustomResourceDefinitio
     definition
 }
 
-/// Removes `nullable` from every field, so an API server drops a null before it sets defaults, and the rules do not
-/// need to handle nulls. Also joins the lines of descriptions, because `kubectl explain` wraps them. Paragraphs are
+/// Removes `nullable` from every field, so that an API server drops a null before it sets defaults. The rules then do
+/// not need to handle nulls. Also joins the lines of descriptions, because `kubectl explain` wraps them. Paragraphs are
 /// kept.
 fn prepare(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
@@ -107,7 +107,7 @@ mod tests {
                 path.display()
             );
         }
-        // The list of file names must also match.
+        // The list of file names in kustomization.yaml must also match.
         let list = fs::read_to_string(folder.join("kustomization.yaml")).unwrap();
         let listed = |one: &CustomResourceDefinition| {
             list.contains(&format!("- {}.yaml\n", one.spec.names.plural))

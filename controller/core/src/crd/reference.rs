@@ -38,7 +38,7 @@ const PATTERNS: [(&str, &str); 5] = [
     (schema::VISIBLE, "visible ASCII characters without spaces"),
 ];
 
-/// The page.
+/// Returns the text of the page.
 fn page() -> String {
     let all = manifests();
     let mut page = format!(

@@ -3,8 +3,8 @@
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
-/// The maximum number of node identities in a `RevokedNodeCredentials`. Together with the keys, they fit into one etcd
-/// object (1.5 MiB) with room to spare.
+/// The maximum number of node identities in a `RevokedNodeCredentials`. Together with the maximum number of keys, they
+/// are smaller than the limit for an object in etcd (1.5 MiB).
 pub const MAX_REVOKED: usize = 10_000;
 
 /// The maximum number of keys in a `RevokedNodeCredentials`. The limit is low because an operator revokes nodes

@@ -43,7 +43,8 @@ impl Context {
         request::signers(&self.verifiers)
     }
 
-    /// The same signer names, except the signers for unavailable attestation providers, whose requests wait.
+    /// The names from [`signers`](Self::signers), except the signers for unavailable attestation providers, whose
+    /// requests wait.
     pub fn available_signers(&self) -> Vec<String> {
         request::signers(&self.verifiers.available())
     }

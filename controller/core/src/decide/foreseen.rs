@@ -24,9 +24,10 @@ pub struct Foreseen {
     pub machine: Option<Machine>,
     /// The part of the machine's identity that is known. `None` if a check before the verification refuses the request.
     pub identity: Option<Identity>,
-    /// A service that has more facts about the machine, such as its name, and that was not called or is unavailable.
+    /// The outage of a service that has more facts about the machine, such as its name, or the reason why the service
+    /// was not called.
     pub unknown: Option<Unavailable>,
-    /// The predicted refusal. `None` if all checks that do not need evidence pass.
+    /// The predicted refusal. `None` if the machine passes all checks that do not need evidence.
     pub refusal: Option<Refusal>,
 }
 
@@ -90,7 +91,7 @@ impl Foreseen {
         self.identity = Some(identity.clone());
         self.unknown = unknown;
         machine::is_attested(&machine, &provider_id, &identity)?;
-        // If a service was not called, it might still report a name, which would determine the decision.
+        // If a service was not called, that service could report a name that changes the decision.
         if self.unknown.is_none() {
             let of_evidence = identity.node_name.as_ref();
             let naming = naming(&machine, of_evidence, node_name, inventory).await?;

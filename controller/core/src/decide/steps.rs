@@ -9,11 +9,13 @@ pub type Elapsed = fn() -> Duration;
 /// A completed check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// The stable name of the check, for logs and for `explain`. Each link in the chain in [`crate::request`] has a name.
+    /// The stable name of the check, for logs and for `explain`. Each link of the chain in [`crate::request`] has a
+    /// name.
     pub check: &'static str,
     /// The duration of the check.
     pub took: Duration,
-    /// The observation, for operators. Set if the check passed and the decision is [explained](super::explain).
+    /// The observation from the check, for operators. Set if the check passed, and if the decision is
+    /// [explained](super::explain).
     pub saw: Option<String>,
 }
 

@@ -13,7 +13,7 @@ pub enum Naming {
     Another(NodeNames),
     /// Another machine has a claim to the name that is equal or stronger.
     Shared {
-        /// The other machine.
+        /// The name of the other machine.
         other: String,
     },
     /// At least one possible name is not known yet.
@@ -21,7 +21,7 @@ pub enum Naming {
 }
 
 impl Naming {
-    /// The naming of a machine whose Node must have exactly this name.
+    /// Returns the naming for a machine whose Node must have exactly the name `own`.
     pub fn only(own: Option<&NodeName>, asked: &NodeName) -> Self {
         match own {
             None => Self::Unknown,

@@ -1,8 +1,8 @@
 //! Machines that hold records and are no longer in the inventory.
 //!
 //! When a record is retired, the controller revokes the node's certificates and deletes its Node, and the node must
-//! enroll again. Therefore one failed lookup is not sufficient. An inventory can return an incomplete list, an
-//! infrastructure provider can change its IDs, and backups can be restored in any order.
+//! enroll again. Therefore one failed lookup is not sufficient for a retirement. An inventory can return an incomplete
+//! list, an infrastructure provider can change its provider IDs, and an operator can restore backups in any order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::unshared::Unshared;
 /// The default time for which a machine must be missing before it counts as deleted.
 pub const MISSING_MACHINE_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// The number of records that one round is always allowed to retire, regardless of the cluster's size.
+/// The number of records that one round is allowed to retire in a cluster of any size.
 const ALWAYS_ALLOWED: usize = 5;
 
 /// In a larger cluster, the limit for one round is the number of live records divided by this number.
@@ -25,7 +25,7 @@ const ONE_OF: usize = 5;
 
 /// The start time of each machine's absence, and the number of records that one round is allowed to retire.
 ///
-/// Clones share their state, so the state is kept when a ledger is created again with different settings.
+/// All clones share the state, so the state is kept when a ledger is created again with different settings.
 #[derive(Debug, Clone)]
 pub struct Absences {
     timeout: Duration,
@@ -80,8 +80,8 @@ impl Absences {
     }
 
     /// Records a round. `missing` contains all missing machines. `leaving` contains the machines that are being
-    /// deleted, or that are missing after an observed deletion. Returns the records whose machines no longer exist.
-    /// `elapsed` is a monotonic time.
+    /// deleted, and the missing machines whose deletion was observed. Returns the records whose machines no longer
+    /// exist. `elapsed` is a monotonic time.
     pub(super) async fn round(
         &self,
         missing: BTreeSet<Holding>,
@@ -122,8 +122,9 @@ impl Absences {
     }
 
     /// Removes the records that one round is not allowed to retire, because too many machines are missing without an
-    /// observed deletion. Returns their number. `live` is the number of live records. A machine whose deletion was
-    /// observed does not count and is not held back, because its deletion was intended, for example by a scale-down.
+    /// observed deletion. Returns the number of removed records. `live` is the number of live records. A machine whose
+    /// deletion was observed does not count and is not held back, because its deletion was intended, for example by a
+    /// scale-down.
     pub(super) fn hold_back(&self, gone: &mut Gone, live: usize) -> Option<usize> {
         let unexpected = gone.unexpected.len();
         let may_retire = unexpected <= ALWAYS_ALLOWED

@@ -23,8 +23,8 @@ use crate::verifier::TpmBoot;
 /// claim itself has already deleted that Node.
 const STALE_NODE_LOOKED_FOR: Duration = Duration::from_mins(10);
 
-/// After a record is retired, the sweep looks up the machine's Node during this time. Later, it looks up the Node only
-/// if the Node was listed, because a cluster can have thousands of retired records.
+/// After a record is retired, the sweep looks up the machine's Node during this time. After this time, the sweep looks
+/// up the Node only if the Node was listed, because a cluster can have thousands of retired records.
 const NODE_LOOKED_FOR: Duration = Duration::from_mins(10);
 
 /// The time between the first certificate and the write of its expiry time to the record. When hundreds of machines
@@ -32,7 +32,8 @@ const NODE_LOOKED_FOR: Duration = Duration::from_mins(10);
 const FIRST_NOTE_AFTER: Duration = Duration::from_hours(1);
 
 /// A certificate is overdue for renewal if its remaining validity is less than this time, and less than a quarter of
-/// its total validity. A node renews daily, or after at most 70 % of a shorter validity.
+/// its total validity. A node renews about once per day, or after at most 70 % of the validity of a short-lived
+/// certificate.
 const OVERDUE_BELOW: Duration = Duration::from_hours(24);
 
 /// The maximum delay of a stored expiry time. A node that renews causes at most one write per day.
@@ -56,7 +57,7 @@ pub struct SweepReport {
     /// The number of retired records.
     pub tombstones: usize,
     /// The number of live records whose machines are missing without an observed deletion. Set if the sweep did not
-    /// retire any of these records because their number is too high. An operator must allow the retirement
+    /// retire any of these records, because there are too many of them. An operator must allow the retirement
     /// ([`Absences::allow`](super::Absences::allow)).
     pub held_back: Option<usize>,
     /// The actions of the sweep, for operators.
@@ -67,7 +68,7 @@ pub struct SweepReport {
     pub not_removed: BTreeSet<String>,
 }
 
-/// A Node was not deleted, because the calls for this Node or for other Nodes took too long.
+/// The error for a Node that was not deleted, because the calls for this Node or for other Nodes took too long.
 #[derive(Debug, thiserror::Error)]
 #[error("the time limit passed before the Node was deleted")]
 struct NoTimeLeft;
@@ -108,9 +109,9 @@ pub enum Swept {
 }
 
 /// Whether the issued certificate must be written to its record. The first write is due one hour after the certificate
-/// is issued. Later, a write is due if the stored expiry time is one day too early, has passed, or is too late. After a
-/// restart of the machine's TPM, a write is due immediately, because the sweep needs the stored boot to detect a copy
-/// of the TPM, and a restart of the process loses the observed boot.
+/// is issued. After that, a write is due if the stored expiry time is one day too early, is too late, or has passed.
+/// After a restart of the machine's TPM, a write is due immediately, because the sweep needs the stored boot to detect
+/// a copy of the TPM, and a restart of the process loses the observed boot.
 fn is_due(issued: &LastIssued, record: &Record, (now, elapsed): (SystemTime, Duration)) -> bool {
     let starts = |boot: TpmBoot| (boot.resets, boot.restarts);
     if issued.boot.map(starts) > record.known_boot().map(starts) {
@@ -151,7 +152,7 @@ pub(super) enum GcAction {
     RemoveStaleNode(String),
 }
 
-/// Returns the action on `record`, given the state of its machine. `is_listed` is true if a Node with this name was
+/// Returns the action on `record`, given the state of its machine. `is_listed` means that a Node with this name was
 /// listed.
 pub(super) fn gc_action(
     record: &Record,
@@ -227,7 +228,7 @@ impl RecordLedger {
                 live += 1;
                 if holder.is_some_and(is_missing) {
                     missing.insert(holding(record));
-                    // The machine could have been deleted since the last sweep.
+                    // The deletion of this missing machine might have been observed since the last sweep.
                     if self.was_deleted(&record.holder) {
                         leaving.insert(holding(record));
                     }
@@ -355,7 +356,7 @@ impl RecordLedger {
     }
 }
 
-/// Returns the written value. `None` if the record changed since it was read. The next sweep then retries.
+/// Returns the written value. `None` if the record changed after it was read: the next sweep then retries.
 fn written<T>(written: Result<T, WriteError>) -> Result<Option<T>, Unavailable> {
     match written {
         Ok(written) => Ok(Some(written)),
@@ -399,7 +400,8 @@ impl SweepReport {
             return;
         }
         let end = issued.map_or_else(|| record.known_end(), |issued| issued.not_after);
-        // The expired certificate of a machine that is switched off must not hide the expiry times of other machines.
+        // The expired certificate of a machine that is switched off must not hide the expiry times of other machines'
+        // certificates.
         let ends = [self.earliest_expiry, Some(end).filter(|end| *end > now)];
         self.earliest_expiry = ends.into_iter().flatten().min();
     }

@@ -11,8 +11,9 @@ use crate::verifier::Assurance;
 
 /// The reason for the grant of a certificate.
 ///
-/// Decisions do not depend on this value, and only the process that wrote the record knows it. If the process crashes
-/// between the write and the response, the same request is granted with [`Again`](Self::Again).
+/// Decisions do not depend on this value, and only the process that wrote the record knows the value. If the process
+/// crashes between the write and the response, the controller grants the same request with the reason
+/// [`Again`](Self::Again).
 #[derive(derive_more::Display, Debug, Clone, PartialEq, Eq)]
 pub enum GrantReason {
     /// The first record of the name.

@@ -59,8 +59,8 @@ impl OwnedNode {
         }
     }
 
-    /// Whether the rules allow deleting the Node. Without `is_enforced`, a Ready Node is never deleted: until
-    /// attestation is enforced, the controller does not affect how nodes join and run.
+    /// Whether the rules allow deleting the Node. If `is_enforced` is false, the ledger never deletes a Ready Node:
+    /// until attestation is enforced, the controller does not affect how nodes join and run.
     pub(super) fn can_go(&self, removal: Removal<'_>, is_enforced: bool) -> bool {
         if self.node.ready && !is_enforced {
             return false;
@@ -82,7 +82,7 @@ impl OwnedNode {
             }
             // The machine now has a different name, and this Node remains from the previous name.
             (NodeOwner::Present(_), Some(record)) => is_down && record.is_renamed(),
-            // If the Node were kept, the kubelet of the claiming machine would adopt it, with its Pods.
+            // If the ledger kept the Node, the kubelet of the claiming machine would adopt the Node and its Pods.
             (NodeOwner::Unknown | NodeOwner::Gone(_), None) => is_claimed && is_down,
             (NodeOwner::Unknown, Some(_)) | (NodeOwner::Present(_), None) => false,
         }

@@ -15,9 +15,9 @@ mod holder;
 
 pub use holder::RecordHolder;
 
-/// After a change to a record, a certificate based on the old state can exceed the maximum validity by this time. A
-/// replica's watch lags by at most one minute, and the replica decides within another minute. The replica's clock can
-/// also differ from the clock of the operator who revoked the certificate.
+/// After a change to a record, a certificate that is based on the old state can expire later than the maximum validity
+/// permits, by up to this time. A replica's watch lags by at most one minute, and the replica decides within another
+/// minute. The replica's clock can also differ from the clock of the operator who revoked the certificate.
 pub(super) const GRANT_LAG: Duration = Duration::from_mins(10);
 
 /// The maximum difference between the clocks of an operator's machine and of the controller. A decision that is later
@@ -33,7 +33,7 @@ pub struct Record {
     pub node_name: NodeName,
     /// The UID of the record.
     pub uid: RecordUid,
-    /// The generation. It increases with each new holder of the name, and with each new key of a holder. The first
+    /// The generation, which increases with each new holder of the name, and with each new key of a holder. The first
     /// generation is 1 if the cluster has no lowest valid generation. Every other generation is at least the Unix time,
     /// in seconds, at which it was opened. Therefore, a record that is restored from a backup does not reuse a
     /// generation that was opened after the backup. Certificates and the revocation list can contain such a generation.
@@ -125,8 +125,8 @@ impl Record {
         }
     }
 
-    /// Returns the record with a generation of at least `lowest`, the lowest valid generation. `lowest` is 0 if the
-    /// cluster has no lowest valid generation.
+    /// Returns the record with a generation of at least `lowest`, the lowest valid generation. If the cluster has no
+    /// lowest valid generation, `lowest` is 0.
     pub(super) fn not_below(self, lowest: u64, now: SystemTime) -> Self {
         let generation = match lowest {
             0 => self.generation,
@@ -147,7 +147,7 @@ impl Record {
         let former_until = self.former_until.max(Some(self.ends_by(longest, now)));
         Self {
             generation: self.generation.saturating_add(1).max(unix_seconds(now)),
-            // An expiry time in the past is kept, because this clock might be fast.
+            // Keep an expiry time in the past, because this controller's clock might be fast.
             former_until,
             ..Self::first(claim, self.uid, stale_node, now)
         }
@@ -163,10 +163,11 @@ impl Record {
     }
 
     /// Returns the record that this certificate of the claimant recovers. `before` is the present record for the name,
-    /// if one exists. This record comes from a backup, or an earlier certificate recovered it.
+    /// if one exists. `before` comes from a backup, or was recovered with an earlier certificate.
     ///
-    /// The certificate remains valid until the node uses its next certificate. Exception: after another recovery, its
-    /// generation is lower than the generation that the earlier certificate opened, so both become invalid.
+    /// The certificate remains valid until the node uses its next certificate. After another recovery, however, its
+    /// generation can be lower than the generation that the earlier certificate opened. In this case, both certificates
+    /// become invalid.
     pub(super) fn recovered(
         claim: &Claim,
         certificate: CertificateUid,

@@ -33,7 +33,7 @@ mod overdue;
 use deliberation::Deliberation;
 pub(super) use nodes::DueRemoval;
 
-/// The maximum number of steps in a claim. If a machine with three other names takes over a name, the claim needs about
+/// The maximum number of steps in a claim. For example, a claim from a machine that has three other names needs about
 /// 12 steps.
 const MAX_STEPS: usize = 24;
 
@@ -189,7 +189,7 @@ impl RecordLedger {
         Some(stored)
     }
 
-    /// Reads the record again after a write that failed because another write completed first.
+    /// Reads the record again after a failed write, because another write completed first.
     async fn read_after(
         &self,
         error: WriteError,
@@ -212,7 +212,7 @@ impl RecordLedger {
         let Some(own) = self.recorded_machine(holder).await? else {
             return Ok(HolderState::Gone);
         };
-        // A machine that joined with its token might not have a provider ID yet.
+        // A machine that joined with its token might still have no provider ID.
         Ok(if own.provider_id.is_none() && found.is_none() {
             present(&own)
         } else {
@@ -221,7 +221,7 @@ impl RecordLedger {
     }
 
     /// Whether the Machine with this name, which has the holder's provider ID, can be the holder. A holder without
-    /// evidence is the Machine that its token was created for, regardless of the claimed provider ID. The same applies
+    /// evidence is the Machine for which its token was created, regardless of the claimed provider ID. The same applies
     /// to a holder that was attested with its TPM before its Machine had a provider ID. That Machine must not have a
     /// different provider ID now. A pool member without a Machine has its provider ID as its name, and keeps its record
     /// when it gets a Machine.
@@ -243,13 +243,13 @@ impl RecordLedger {
         Ok(own.is_none_or(|own| own.provider_id.as_ref() == Some(&holder.provider_id)))
     }
 
-    /// Whether the inventory observed the deletion of the Machine as which the holder joined.
+    /// Whether the inventory observed the deletion of the Machine with which the holder joined.
     pub(super) fn was_deleted(&self, holder: &RecordHolder) -> bool {
         let name = holder.machine_name.as_deref();
         name.is_some_and(|name| self.inventory.was_deleted(name))
     }
 
-    /// Finds, by its name, the Machine as which the holder joined.
+    /// Finds the Machine with which the holder joined, by the name of the Machine.
     async fn recorded_machine(&self, holder: &RecordHolder) -> Result<Option<Machine>, Refusal> {
         let Some(name) = &holder.machine_name else {
             return Ok(None);
@@ -348,8 +348,8 @@ impl RecordLedger {
         }
     }
 
-    /// If the renewal shows that the record comes from a backup, records this fact in the status. If this fails, the
-    /// next request retries.
+    /// If the renewal shows that the record comes from a backup, records this fact in the status. If the write fails,
+    /// the next request retries it.
     async fn note_backup(&self, revoked: &RevokedNodeCredentialsSpec, renewal: &Renewal) {
         let name = &renewal.node_name;
         let known = self.known(name).await.ok().flatten();
@@ -400,8 +400,8 @@ impl RecordLedger {
         }
     }
 
-    /// Applies the rule to the cached record. If the rule refuses the request, applies it to the stored record before
-    /// returning a refusal.
+    /// Applies the rule to the cached record. If the rule refuses the request, applies the rule to the stored record,
+    /// and returns that result.
     async fn known_to<T, E: Into<Refusal>>(
         &self,
         name: &NodeName,
@@ -426,7 +426,7 @@ fn unavailable(source: Unavailable) -> Deferral {
     Deferral::LedgerUnavailable(source)
 }
 
-/// Returns the state of a holder with this Machine.
+/// Returns the state of a holder that has this Machine.
 fn present(machine: &Machine) -> HolderState {
     match machine.state {
         MachineState::Deleting => HolderState::Leaving,

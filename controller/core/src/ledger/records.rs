@@ -43,7 +43,7 @@ pub trait Records: Debug + Send + Sync {
     /// unknown, and the result is [`Unavailable`].
     async fn known_of_uid(&self, uid: RecordUid) -> Result<Vec<Stored>, Unavailable>;
 
-    /// Waits until the cache contains this version of this record, and all earlier writes.
+    /// Waits until the cache contains this version of the record with this name, and all earlier writes.
     async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable>;
 
     /// Returns the record for this name from the store.

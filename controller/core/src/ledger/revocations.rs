@@ -86,9 +86,9 @@ impl RevocationDecisions {
         })
     }
 
-    /// Removes the decisions that are later than `now`, which no command writes. A floor in the future would reject
-    /// each new certificate of a node, and the floor could not be raised to the present time. A release in the future
-    /// would end revocations that an operator has not made yet.
+    /// Removes the decisions that are later than `now`, because no command writes such decisions. A floor in the future
+    /// would revoke each new certificate of a node, and an operator could not raise the floor to the present time. A
+    /// release in the future would end revocations that an operator has not made yet.
     #[must_use]
     pub fn until(mut self, now: SystemTime) -> Self {
         let latest = now + MAX_CLOCK_DIFFERENCE;
@@ -99,8 +99,8 @@ impl RevocationDecisions {
         self
     }
 
-    /// Like [`until`](Self::until), but a lowest valid generation that is later than `now` does not replace `known`, the
-    /// lowest valid generation before.
+    /// Does the same as [`until`](Self::until), but a lowest valid generation that is later than `now` does not replace
+    /// `known`, the previous lowest valid generation.
     #[must_use]
     pub fn until_or(self, now: SystemTime, known: u64) -> Self {
         let is_set = self.floor > 0;
@@ -111,7 +111,8 @@ impl RevocationDecisions {
         decisions
     }
 
-    /// Like [`until_or`](Self::until_or), for shared decisions. They are copied only if one of them is later than `now`.
+    /// Does the same as [`until_or`](Self::until_or), for shared decisions. The decisions are copied only if one of
+    /// them is later than `now`.
     #[must_use]
     pub fn shared_until_or(self: Arc<Self>, now: SystemTime, known: u64) -> Arc<Self> {
         let latest = now + MAX_CLOCK_DIFFERENCE;
@@ -136,8 +137,8 @@ impl RevocationDecisions {
         }
     }
 
-    /// Withdraws the release of the machine. Otherwise, a later revocation that has the time from a slow clock would be
-    /// ignored. Returns whether the machine was released.
+    /// Withdraws the release of the machine. Otherwise, a later revocation whose time comes from a slow clock would
+    /// have no effect. Returns whether the machine was released.
     pub fn take_back(&mut self, machine: &ProviderId) -> bool {
         self.released.remove(machine).is_some()
     }
@@ -279,8 +280,8 @@ impl Revocations {
     }
 
     /// Merges the list from the workload cluster with the previously known list and with the list from the records. An
-    /// entry is removed only when it expires. `bounded` limits the size of the merged first two lists, because a
-    /// workload cluster's API server can return different entries in each response.
+    /// entry is removed only when it expires. `bounded` limits the size of the first two lists after they are merged,
+    /// because a workload cluster's API server can return different entries in each response.
     pub fn merged(
         &self,
         listed: RevokedNodeCredentialsSpec,

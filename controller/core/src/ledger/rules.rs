@@ -76,7 +76,7 @@ impl Rules<'_> {
         self.facts.revoked.refuses(record.certificate_uid())
     }
 
-    /// Checks that the TPM does not belong to another machine that still exists.
+    /// Checks that the claimant's TPM does not belong to another machine that still exists.
     fn has_its_own_tpm(&self) -> Checked<()> {
         let Some((name, machine, state)) = self.facts.others.tpm_of.clone() else {
             return Ok(());
@@ -88,8 +88,8 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks that the key does not belong to another machine. A copied disk contains the original machine's request,
-    /// so both machines would use the same key.
+    /// Checks that the key of the claim does not belong to another machine. A copied disk contains the original
+    /// machine's key and request, so both machines would use the same key.
     fn has_its_own_key(&self) -> Checked<()> {
         match self.facts.others.key_of.clone() {
             Some((name, machine)) => Err(Denial::KeyOfAnotherMachine(name, machine).into()),
@@ -97,7 +97,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks that an identity without a record is allowed to open its first record.
+    /// Checks that the claimant's identity, which has no record, is allowed to open its first record.
     fn may_be_new(&self) -> Checked<()> {
         let Assurance::Attested(attested) = &self.claim.assurance else {
             return Ok(());
@@ -195,8 +195,8 @@ impl Rules<'_> {
         })
     }
 
-    /// Returns the UID of a Node that the claim replaces because it was created while the machine was absent. Anyone
-    /// who has the machine's previous certificate can create such a Node until the certificate is revoked.
+    /// Returns the UID of a Node that the claim replaces because it was created while the machine was absent. Until the
+    /// machine's previous certificate is revoked, any holder of the certificate can create such a Node.
     fn node_since(&self, record: &Record) -> Checked<Option<String>> {
         let machine = &self.claim.assurance.identity().provider_id;
         if record.is_live() {
@@ -322,7 +322,7 @@ impl Rules<'_> {
                 Ok(Some(node.node.uid.clone()))
             }
             Some(node) if !node.is_down() => Err(Deferral::NodeAlive(name.clone()).into()),
-            // The kubelet of the machine keeps this Node.
+            // This Node belongs to the machine itself, and its kubelet continues to use the Node.
             Some(node) if node.is_of(machine) => Ok(None),
             Some(node) => {
                 let owner = node.node.provider_id.clone().unwrap_or_default();
@@ -424,7 +424,7 @@ impl Rules<'_> {
         Ok(())
     }
 
-    /// Whether the record's certificates are below the lowest valid generation for all records, and its node is down. A
+    /// Whether the record's generation is below the lowest valid generation for all records, and its node is down. A
     /// running node might have a later certificate than a record that comes from a backup.
     fn is_below_floor_and_down(&self, record: &Record) -> Checked<bool> {
         if record.generation >= self.facts.revoked.lowest_valid_generation {

@@ -12,7 +12,8 @@ use crate::refusal::Denial;
 
 /// Returns the claimed provider ID, which must be the only extension.
 ///
-/// Other extensions are rejected, because the certificate would not contain them, although the requester expects it.
+/// Other extensions are rejected, because the requester expects them in the certificate, but the certificate would not
+/// contain them.
 pub(crate) fn provider_id(csr: &CertificationRequest) -> Result<ProviderId, Denial> {
     for extension in csr.extensions() {
         accepted(extension)?;

@@ -10,8 +10,8 @@ use crate::refusal::Denial;
 const UNCOMPRESSED: u8 = 4;
 const POINT_LEN: usize = 65;
 
-/// Accepts only an ECDSA key on the named curve P-256. A single algorithm rules out downgrades. It also prevents
-/// computations with RSA keys of unusual sizes, or with explicit curve parameters.
+/// Accepts only an ECDSA key on the named curve P-256. With a single algorithm, an attacker cannot downgrade the key.
+/// The controller also does not compute with RSA keys of unusual sizes, or with explicit curve parameters.
 pub(crate) fn accepted(csr: &CertificationRequest) -> Result<ParsedPublicKey, Denial> {
     let (algorithm, curve) = csr.key_algorithm();
     if algorithm != oid::EC_PUBLIC_KEY || curve != Some(oid::P256) {

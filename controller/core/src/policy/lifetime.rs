@@ -11,7 +11,8 @@ const MIN_REQUESTED: Duration = Duration::from_mins(10);
 const MAX_GRANTED: Duration = Duration::from_hours(10 * 366 * 24);
 
 /// Checks that the requested validity of a serving certificate that kube-controller-manager signs is within the policy.
-/// Kubelets do not request a validity. In this case, kube-controller-manager's `--cluster-signing-duration` applies.
+/// If the request does not specify a validity, as requests from kubelets, kube-controller-manager's
+/// `--cluster-signing-duration` applies.
 pub(crate) fn served_by_others(
     requested: Option<Duration>,
     longest: Duration,
@@ -23,7 +24,8 @@ pub(crate) fn served_by_others(
     }
 }
 
-/// Returns the requested validity, limited to the policy's maximum. Without a requested validity, returns this maximum.
+/// Returns the requested validity, limited to the policy's maximum. If the request does not specify a validity, returns
+/// this maximum.
 pub(crate) fn at_most(most: Duration, requested: Option<Duration>) -> Duration {
     requested
         .map_or(most, |requested| requested.max(MIN_REQUESTED).min(most))

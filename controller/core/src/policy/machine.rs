@@ -65,8 +65,7 @@ fn is_of(machine: &Machine, owner: &TokenOwner) -> bool {
 }
 
 /// Checks that the machine has the provider ID that the request claims. If the infrastructure provider has not set the
-/// machine's provider ID yet, it can set the claimed provider ID later, unless another machine (`holder`) has that
-/// provider ID.
+/// machine's provider ID yet, the check passes unless another machine (`holder`) has the claimed provider ID.
 pub(crate) fn may_have_provider_id(
     machine: &Machine,
     claimed: &ProviderId,

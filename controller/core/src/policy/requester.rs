@@ -58,8 +58,8 @@ pub(crate) fn accepted(
 
 /// Accepts the node itself, with any certificate.
 ///
-/// The checks that the proposal requires for serving certificates: `spec.username` is `system:node:<nodeName>`, and
-/// `spec.groups` contains `system:nodes`.
+/// These are the checks that the proposal requires for serving certificates: `spec.username` is
+/// `system:node:<nodeName>`, and `spec.groups` contains `system:nodes`.
 pub(crate) fn is_node(
     username: &str,
     groups: &[String],

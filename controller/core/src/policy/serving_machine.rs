@@ -29,8 +29,8 @@ pub(crate) fn is_reported(
     }
 }
 
-/// Returns the refusal for a name that no source reports for its machine. A machine receives its addresses at the end
-/// of its provisioning, so the request waits until the machine is provisioned.
+/// Returns the refusal for a name that no source reports for the machine. A machine gets its addresses at the end of
+/// its provisioning, so the request waits until the machine is provisioned.
 pub(crate) fn not_reported(denial: Denial, machine: &Machine) -> Refusal {
     if machine.provisioning {
         Deferral::MachineNotProvisioned(machine.name.clone()).into()
@@ -39,7 +39,7 @@ pub(crate) fn not_reported(denial: Denial, machine: &Machine) -> Refusal {
     }
 }
 
-/// Whether one of the addresses could be a Service address, because the Service ranges are unknown.
+/// Whether one of the names is an address that could be a Service address, because the Service ranges are unknown.
 pub(crate) fn may_be_services(names: &[ServingName], policy: &ServingPolicy) -> bool {
     !policy.service_ranges.are_known() && names.iter().any(is_address)
 }

@@ -79,7 +79,7 @@ impl LocatedCsr {
     }
 }
 
-/// Checks that the infrastructure has set the machine's provider ID, unless the verifier does not require it.
+/// Checks that the infrastructure has set the machine's provider ID, if the verifier requires the provider ID.
 pub(crate) fn has_provider_id(machine: &Machine, verifier: &dyn Verifier) -> Result<(), Deferral> {
     if verifier.accepts_late_provider_ids() {
         return Ok(());
@@ -129,7 +129,7 @@ mod tests {
     use crate::testing::{cluster, now, valid};
     use crate::verifier::{Appraisal, Assurance, InsecureVerifier, Verifier};
 
-    /// A verifier that records the time of the last request that it has appraised.
+    /// A verifier that records the creation time of the last request that it appraised.
     #[derive(Debug)]
     struct RecordingVerifier {
         asked: Mutex<Option<SystemTime>>,

@@ -29,9 +29,9 @@ impl ConformantServingCsr {
     /// this machine and of all other machines.
     ///
     /// The node name comes from the node identity, which stores the name with which the machine joined. If the platform
-    /// reports a name, the verifier determined that name, and it can differ from the name in the inventory. The
-    /// platform is queried for names and addresses that no other source reports, because the inventory does not contain
-    /// names and addresses for pool members.
+    /// reports a Node name, that name was verified when the machine joined, and it can differ from the name in the
+    /// inventory. The platform is queried for names and addresses that no other source reports, because the inventory
+    /// does not contain names and addresses for pool members.
     ///
     /// According to the proposal, a serving certificate "only has IP and DNS subjectAltNames that belong to the
     /// requesting node". An insecure provider does not allow serving certificates.
@@ -87,7 +87,7 @@ impl ConformantServingCsr {
         if may_be_services {
             serving_machine::is_the_platforms(names, by_platform.as_deref())?;
         }
-        // A node can report many names, and a tenant can prolong the lookups.
+        // Free the lists before the lookups: a node can report many names, and a tenant can prolong the lookups.
         drop((by_platform, reported));
         let mut pace = Pace::default();
         for name in &request.names {

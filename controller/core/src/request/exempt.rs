@@ -92,8 +92,8 @@ impl ParsedCsr {
     }
 }
 
-/// The machine of a Node. It replaces the list of machines with the Node's name, which a tenant can make long, because
-/// the request waits for the ledger.
+/// The machine of a Node. The request keeps only this value while it waits for the ledger, because a tenant can make
+/// the list of machines with the Node's name long.
 struct OfNode {
     machine: Option<Machine>,
     is_only: bool,

@@ -87,8 +87,8 @@ impl CorroboratedCsr {
     ///
     /// # Errors
     ///
-    /// Like [`ClaimedCsr::sign`]. Also denies a request to kube-controller-manager's signer, because only
-    /// kube-controller-manager can sign it.
+    /// The same errors as for [`ClaimedCsr::sign`]. Also denies a request to kube-controller-manager's signer, because
+    /// only kube-controller-manager can sign it.
     pub async fn sign(
         self,
         signer: &Signer,

@@ -9,8 +9,8 @@ use crate::policy::machine;
 use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
 use crate::verifier::Verifier;
 
-/// A request that claims to come from a machine of this cluster. It does not contradict the known facts about this
-/// machine.
+/// A request that claims to come from a machine of this cluster. The request does not contradict the known facts about
+/// this machine.
 #[derive(Debug)]
 pub struct LocatedCsr {
     csr: ConformantClientCsr,

@@ -138,8 +138,9 @@ impl RawRequest {
     }
 }
 
-/// Like [`RawRequest::triage`], in a cluster where this component signs for `kubernetes.io/kubelet-serving`. A request
-/// that this controller approved and must also sign is still open until it has a certificate.
+/// Does the same as [`RawRequest::triage`], in a cluster where this component signs for
+/// `kubernetes.io/kubelet-serving`. A request that this controller approved and must also sign is still open until it
+/// has a certificate.
 pub(crate) fn triage(
     csr: &CertificateSigningRequest,
     verifiers: &Verifiers,

@@ -11,8 +11,8 @@ use x509_cert::spki::AlgorithmIdentifierOwned;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-/// The accepted lengths of an RSA modulus, in bytes: from the shortest secure length to the length that Cluster API
-/// uses. Longer keys slow down signing, and make chains longer.
+/// The accepted lengths of an RSA modulus, in bytes (2048 to 4096 bits). Signing with longer keys takes more time, and
+/// their certificates are longer.
 pub(super) const RSA_MODULUS_LEN: RangeInclusive<usize> = 256..=512;
 
 /// The signature algorithm of a CA, which the CA key determines: each curve is used with the hash of the same strength.

@@ -59,7 +59,7 @@ impl From<ExternalKeyError> for Deferral {
     }
 }
 
-/// Requests a signature from `key`. The caller must verify it with the public key in `ca`.
+/// Requests a signature from `key`. The caller must verify the signature with the public key in `ca`.
 pub(super) async fn sign(
     key: &Arc<dyn ExternalKey>,
     ca: &CaCertificate,

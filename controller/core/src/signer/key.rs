@@ -28,7 +28,7 @@ const CURVES: [(&EcdsaSigningAlgorithm, SignatureAlgorithm); 3] = [
     ),
 ];
 
-/// A key that signs certificates. It has no `Debug`, and the library zeroes its memory on drop.
+/// A key that signs certificates. The type does not implement `Debug`, and the library zeroes its memory on drop.
 pub(super) enum CaKey {
     Ecdsa(EcdsaKeyPair, SignatureAlgorithm),
     Rsa(RsaKeyPair),

@@ -35,7 +35,7 @@ fn cluster_of(signer: Signer) -> Context {
     }
 }
 
-/// A time at which the CA is valid, but not for much longer than a node certificate.
+/// A time at which the CA certificate is valid, but not for much longer than a node certificate.
 fn late(signer: &Signer) -> SystemTime {
     signer.not_after() - 30 * DAY
 }
@@ -44,7 +44,7 @@ fn der_of(pem: &str) -> Vec<u8> {
     pem::parse(pem).unwrap().into_contents()
 }
 
-/// Issues a certificate with this CA. Verifies the chain with openssl, like a strict server.
+/// Issues a certificate with this CA. Verifies the chain with openssl, as a strict server does.
 fn issue_and_verify(pki: &Pki) -> Vec<u8> {
     let signer = pki.signer().unwrap();
     let now = late(&signer);

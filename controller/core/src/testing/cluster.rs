@@ -28,7 +28,7 @@ use crate::verifier::{
 /// The maximum validity of certificates in the test clusters.
 pub const WEEK: Duration = Duration::from_hours(7 * 24);
 
-/// Some day in 2027.
+/// The current time in the tests: a day in 2027.
 pub fn now() -> SystemTime {
     UNIX_EPOCH + Duration::from_hours(500_000)
 }

@@ -23,7 +23,7 @@ pub enum Fault {
     Unretired,
     /// The cache finds each record by its name, with the provider ID of another machine.
     FormerHolder,
-    /// The cache is not updated by reads.
+    /// Reads do not update the cache.
     NeverCaughtUp,
     /// All writes fail.
     ReadOnly,
@@ -33,7 +33,7 @@ pub enum Fault {
     AnswerLost,
 }
 
-/// These records, in which a fault occurs.
+/// Records that return or cause this fault.
 #[derive(Debug)]
 pub struct FaultyRecords(pub Arc<MemoryRecords>, pub Fault);
 

@@ -13,7 +13,7 @@ use crate::scope::Enforcement;
 use crate::time::since_epoch;
 
 impl RecordLedger {
-    /// The result of a sweep in which the monotonic clock also shows this time.
+    /// Runs a sweep at this time, which the monotonic clock also shows, and returns its result.
     pub async fn sweep_at(
         &self,
         now: SystemTime,
@@ -33,7 +33,7 @@ impl RecordLedger {
         )
     }
 
-    /// The ledger with these UIDs.
+    /// Makes the ledger use these UIDs for new records.
     #[must_use]
     pub fn with_uids(mut self, uids: &Uids) -> Self {
         let uids = uids.clone();

@@ -238,7 +238,7 @@ impl World {
         self.nodes.put(name(node), node_is);
     }
 
-    /// Like [`node`](Self::node), with the provider ID of this machine.
+    /// Adds a Node as [`node`](Self::node) does, but with the provider ID of this machine.
     pub fn node_of(&self, node: &str, machine: &str, is_up: bool, hour: u32) {
         self.node(node, is_up, hour);
         let mut node_is = block_on(self.nodes.state(&name(node))).unwrap().unwrap();
@@ -252,7 +252,7 @@ impl World {
         stored.expect("a record").record
     }
 
-    /// Changes the record like an operator.
+    /// Changes the record as an operator would.
     #[track_caller]
     pub fn edit(&self, node: &str, change: impl FnOnce(&mut Record)) {
         let stored = block_on(self.records.read(&name(node))).unwrap();

@@ -9,10 +9,11 @@ use crate::crd::conditions::ConditionReport;
 pub struct Findings {
     /// Conditions for the `KubeletAuthentication`.
     pub conditions: Vec<ConditionReport>,
-    /// The certificate that expires first. Considers only certificates that expire soon and that machines need for
-    /// their evidence.
+    /// The certificate that expires first. Only certificates that expire soon, and that machines need for their
+    /// evidence, are considered.
     pub expiring: Option<Expiring>,
-    /// The number of machines whose firmware does not measure the boot. `None` if no verifier checks it.
+    /// The number of machines whose firmware does not measure the boot. `None` if no verifier checks the boot
+    /// measurements.
     pub unmeasured: Option<usize>,
 }
 

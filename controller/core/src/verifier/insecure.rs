@@ -8,8 +8,8 @@ use kubelet_attestation::version::EvidenceVersion;
 use super::{Appraisal, Assurance, Identity, Verifier};
 use crate::refusal::Refusal;
 
-/// The verifier for machines without evidence. It accepts the machine that owns the bootstrap token, or the machine of
-/// an existing Node that sends its certificate. The result is always [`Assurance::None`].
+/// The verifier for machines without evidence. It accepts the machine that owns the bootstrap token. It also accepts
+/// the machine of an existing Node, if the Node sends its own certificate. The result is always [`Assurance::None`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct InsecureVerifier;
 

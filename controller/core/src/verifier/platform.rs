@@ -58,7 +58,7 @@ pub trait Platform: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Like [`node_name`](Self::node_name).
+    /// The same errors as for [`node_name`](Self::node_name).
     async fn serving_names(
         &self,
         _provider_id: &ProviderId,

@@ -5,7 +5,7 @@ use kubelet_attestation::names::Provider;
 use crate::crd::conditions::reason;
 use crate::refusal::{Deferral, Unavailable};
 
-/// An authorized attestation provider is unavailable.
+/// The reason why an authorized attestation provider is unavailable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifierUnavailable {

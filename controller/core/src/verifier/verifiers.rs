@@ -36,8 +36,8 @@ impl Verifiers {
         }
     }
 
-    /// The parsed settings. The owner of the cluster keeps the settings until it creates the next verifiers, even if it
-    /// does not use the current verifiers. Therefore settings are parsed only after a change.
+    /// The parsed settings. The caller keeps the settings until it creates the next verifiers, even if it does not use
+    /// the current verifiers. Therefore the settings are parsed again only after a change.
     pub fn settings(&self) -> Option<&ParsedSettings> {
         self.settings.as_ref()
     }
@@ -114,7 +114,8 @@ impl Verifiers {
                 why.attestor() == attestor.as_str()
                     || scheme.is_some_and(|(scheme, _)| scheme == why.attestor())
             };
-            // Without this error, the node's own report would be used although its platform reports names.
+            // Without this error, the controller would use the node's own report, although the platform might report
+            // names.
             if let Some(why) = self.unavailable.iter().find(may_report) {
                 return Err(Unavailable::new(why.clone()));
             }

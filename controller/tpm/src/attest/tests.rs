@@ -1,5 +1,5 @@
-//! Tests of signed statements that a TPM does not create, for the checks that come after the signature check. These
-//! checks do not depend on the signature.
+//! Tests of signed statements that no TPM creates, for the checks after the signature check, which must not depend on
+//! the signature.
 
 use std::collections::BTreeMap;
 

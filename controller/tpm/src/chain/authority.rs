@@ -10,7 +10,7 @@ use super::name::{date, name, text};
 use super::signature::{AuthorityKey, NotSigned, SUPPORTED};
 use super::unfit::Unfit;
 
-/// A vendor's authority. Its subject must match the issuer of a certificate byte for byte.
+/// A vendor's certificate authority, whose subject must match the issuer of a certificate byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Authority {
     pub(super) subject: Vec<u8>,
@@ -24,8 +24,8 @@ pub(super) struct Authority {
     pub(super) path_len: Option<u32>,
 }
 
-/// The reason why an authority did not issue a certificate whose issuer has the authority's name. Reasons from later
-/// checks are greater. [`Expired`](Self::Expired) means that all other checks passed.
+/// The reason why an authority did not issue a certificate whose issuer has the authority's name. In the order of the
+/// enum, reasons from later checks are greater. [`Expired`](Self::Expired) means that all other checks passed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub(super) enum NotIssued {
     /// The authority's certificate, which is in the evidence, is not acceptable as a CA certificate.
@@ -76,7 +76,7 @@ impl Authority {
         })
     }
 
-    /// Whether this authority has the name of the certificate's issuer.
+    /// Whether this authority has the name that the certificate contains as its issuer.
     pub(super) fn is_named_by(&self, certificate: &Link) -> bool {
         self.subject == certificate.issuer
     }

@@ -8,18 +8,18 @@ use node_attestation_runtime::turns::Line;
 
 use crate::denial::TpmDenial;
 
-/// The maximum number of checks for one request. A chain with the maximum length needs 6. Each listed
-/// authority that has the same name but a different key can require one more check.
+/// The maximum number of checks for one request. A chain with the maximum length needs 6. Each listed authority that
+/// has the same name as another authority, but a different key, can require one more check.
 pub(crate) const MAX_CHECKS: usize = 16;
 
-/// The checks for one request, in the queue of its Cluster.
+/// The checks for one request, which wait in the queue of the request's Cluster.
 #[derive(Debug)]
 pub(crate) struct Checks<'a> {
     line: &'a Line,
     left: usize,
 }
 
-/// The request needs more signature checks than [`MAX_CHECKS`].
+/// The error for a request that needs more signature checks than [`MAX_CHECKS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooManyChecks;
 

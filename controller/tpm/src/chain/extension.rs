@@ -1,4 +1,4 @@
-//! The extensions that any certificate in a chain can have.
+//! The extensions that every certificate in a chain is allowed to have.
 
 use std::collections::BTreeSet;
 
@@ -13,9 +13,9 @@ use super::unfit::Unfit;
 /// `id-qt-cps` and `id-qt-unotice` (RFC 5280, 4.2.1.4).
 const QUALIFIERS: [Oid<'static>; 2] = [oid!(1.3.6.1.5.5.7.2.1), oid!(1.3.6.1.5.5.7.2.2)];
 
-/// Checks that the extension can be ignored: it is not critical, or it contains certificate policies. The verifier does
-/// not require a policy, so all policies are acceptable (RFC 5280, 6.1). A certificate that requires a policy has a
-/// critical policyConstraints extension, which is not supported.
+/// Checks that the extension can be ignored: it is not critical, or it contains certificate policies. All policies are
+/// acceptable, because the verifier does not require a policy (RFC 5280, 6.1). A certificate that requires a policy has
+/// a critical policyConstraints extension, which is not supported.
 ///
 /// # Errors
 ///
@@ -37,7 +37,7 @@ pub(super) fn pass_over(extension: &X509Extension<'_>) -> Result<(), Unfit> {
     Err(Unfit::Extension { what, oid })
 }
 
-/// Checks the policies in a critical extension. All qualifiers of the policies must be known.
+/// Checks that all qualifiers of the policies in a critical extension are known.
 fn are_understood(policies: &[PolicyInformation<'_>]) -> Result<(), &'static str> {
     if policies.is_empty() {
         return Err("are empty");

@@ -88,7 +88,7 @@ impl Link {
         format!("serial {serial} of {}", issuer.unwrap_or_default())
     }
 
-    /// The number of kept bytes.
+    /// Returns the number of bytes that this value keeps in memory.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         let ids = [&self.key_id, &self.issuer_key_id].into_iter().flatten();

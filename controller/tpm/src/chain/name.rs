@@ -8,12 +8,12 @@ use x509_parser::x509::X509Name;
 /// The maximum length of a name in a message, in characters. Vendors' names have fewer than 100 characters.
 pub(super) const MAX_LEN: usize = 160;
 
-/// A name in quotation marks.
+/// Returns the name in quotation marks.
 pub(super) fn name(name: &X509Name<'_>) -> String {
     format!("\"{}\"", text(name))
 }
 
-/// The name on one line. Special characters are escaped, because the issuer of a certificate chooses the name.
+/// Returns the name on one line. Special characters are escaped, because the issuer of a certificate chooses the name.
 pub(super) fn text(name: &X509Name<'_>) -> String {
     let text = name.to_string();
     let end = text.char_indices().nth(MAX_LEN).map(|(end, _)| end);
@@ -22,7 +22,7 @@ pub(super) fn text(name: &X509Name<'_>) -> String {
     format!("{}{rest}", shown.escape_debug())
 }
 
-/// The date, in UTC.
+/// Formats the date, in UTC.
 pub(super) fn date(time: ASN1Time) -> String {
     let time = time.to_datetime();
     let month = u8::from(time.month());

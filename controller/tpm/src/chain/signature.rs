@@ -120,7 +120,8 @@ impl AuthorityKey {
         Ok(verified.map_err(|_| NotSigned::Invalid(algorithm)))
     }
 
-    /// Returns the algorithm of the signature, with its name, if this key could have created the signature.
+    /// Returns the algorithm of the signature, and the name of the algorithm, if this key could have created the
+    /// signature.
     fn algorithm(
         &self,
         signature: &Signature,
@@ -155,7 +156,7 @@ impl Signature {
         }
     }
 
-    /// The number of kept bytes.
+    /// Returns the number of bytes that this value keeps in memory.
     #[cfg(test)]
     pub(super) const fn bytes(&self) -> usize {
         self.signed.len() + self.value.len()
@@ -165,7 +166,7 @@ impl Signature {
 /// Returns the algorithm of the certificate's signature.
 fn accepted(certificate: &X509Certificate<'_>) -> Result<&'static Accepted, NotSigned> {
     let outer = &certificate.signature_algorithm;
-    // Only the inner algorithm identifier is covered by the signature.
+    // The signature covers only the inner algorithm identifier.
     let inner = &certificate.tbs_certificate.signature;
     if outer != inner {
         return Err(NotSigned::TwoAlgorithms {

@@ -21,13 +21,13 @@ use super::signature::AuthorityKey;
 use super::*;
 use crate::fixture::{ANOTHER, Case, denied, digest, enrolment};
 
-/// The algorithm in both identifiers in a manufacturer's certificate.
+/// The OID of the signature algorithm, which both algorithm identifiers of a manufacturer's certificate contain.
 const ECDSA_WITH_SHA_256: [u8; 8] = [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
 
 static MAKER: LazyLock<Arc<EkCa>> = LazyLock::new(|| Arc::new(EkCa::new("a maker")));
 static TPM: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::made_by(&MAKER)));
 
-/// A time in 60 years, at which current certificates without an expiry time are still valid.
+/// A time in 60 years, at which only certificates without an expiry time are still valid.
 fn later() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_hours(24 * 365 * 120)
 }
@@ -64,7 +64,7 @@ fn check(certificate: &[u8], kind: Kind) -> Result<(), TpmDenial> {
     decided.map(|_| ())
 }
 
-/// The reason for the denial, for tests that do not check its details.
+/// Returns the reason for the denial, for tests that do not check the details of the denial.
 fn reason<T>(decided: Result<T, TpmDenial>) -> Result<(), &'static str> {
     decided.map(|_| ()).map_err(|denial| denial.reason())
 }
@@ -73,7 +73,7 @@ fn untrusted() -> Result<(), &'static str> {
     Err("EndorsementCertificateUntrusted")
 }
 
-/// The certificate that has these contents.
+/// Issues a certificate that has these contents.
 fn certificate(contents: &EkContents) -> Vec<u8> {
     MAKER.certify(&spki(Kind::P256), contents)
 }
@@ -82,7 +82,7 @@ fn unfit(detail: &str) -> Result<(), TpmDenial> {
     Err(TpmDenial::EndorsementCertificateUnfit(detail.to_owned()))
 }
 
-/// The certificate after bytes that occur once have been replaced with the same number of other bytes.
+/// Returns the certificate after it replaces bytes that occur exactly once with the same number of other bytes.
 fn replaced(certificate: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     assert_eq!(from.len(), to.len());
     let mut found = certificate
@@ -267,7 +267,7 @@ fn a_certificate_must_name_its_issuer_and_its_algorithm() {
 
 #[test]
 fn a_certificate_with_a_duplicate_extension_is_denied() {
-    // The extension for basic constraints becomes a second key usage.
+    // The change turns the extension for basic constraints into a second key usage.
     let good = certificate(&EkContents::good());
     let twice = replaced(
         &good,
@@ -309,7 +309,7 @@ fn a_certificate_that_is_not_for_an_endorsement_key_is_denied() {
 
 #[test]
 fn a_certificate_that_does_not_name_a_tpm_is_denied() {
-    // The attribute tpmManufacturer becomes an unknown attribute.
+    // The change turns the attribute tpmManufacturer into an unknown attribute.
     let manufacturer = [0x67, 0x81, 0x05, 0x02, 0x01];
     let other = [0x67, 0x81, 0x05, 0x02, 0x7f];
     let good = certificate(&EkContents::good());

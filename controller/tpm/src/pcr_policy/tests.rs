@@ -58,7 +58,7 @@ fn the_refusal_names_the_registers_that_differ_from_the_nearest_state() {
     for (quoted, register, others) in [
         ([(0, 1), (4, 1), (7, 3)], 7, &[7][..]),
         ([(0, 2), (4, 3), (7, 2)], 4, &[4]),
-        // Values that match two different states do not match the policy together.
+        // Values that come from two different states do not match the policy.
         ([(0, 1), (4, 1), (7, 2)], 7, &[7]),
         ([(0, 3), (4, 1), (7, 3)], 0, &[0, 7]),
         ([(0, 3), (4, 3), (7, 3)], 0, &[0, 4, 7]),
@@ -201,7 +201,7 @@ fn alternatives_of_different_allowed_states_are_not_combined() {
         ([(0, 2), (4, 2), (7, 6)], Ok(())),
         ([(0, 2), (4, 3), (7, 6)], Ok(())),
         ([(0, 1), (4, 1), (7, 7)], not_allowed(7, 7, &[7])),
-        // The value is an alternative only in the other state.
+        // The value is an alternative only in the other of the two states.
         ([(0, 1), (4, 3), (7, 5)], not_allowed(4, 3, &[4])),
         ([(0, 3), (4, 1), (7, 7)], not_allowed(0, 3, &[0, 7])),
     ] {
@@ -229,7 +229,8 @@ fn alternatives_are_digests_separated_by_commas() {
     }
 }
 
-/// The value of the register after the firmware extends it with the separator, if it does.
+/// Returns the value of the register after systemd extends the register with its separator, or the unchanged value if
+/// systemd does not extend the register.
 fn array(number: u8, value: [u8; 32]) -> [u8; 32] {
     separated(number, &value).map_or(value, |separated| separated.try_into().unwrap())
 }
@@ -293,7 +294,7 @@ fn a_quote_of_unmeasured_registers_is_denied_with_every_policy() {
             Ok(())
         );
     }
-    // Without a policy, this is only a finding.
+    // Without a policy, an unmeasured register is only a finding.
     assert_eq!(enforced(&[]).allows(&registers(&[(0, 0)])), Ok(()));
 }
 

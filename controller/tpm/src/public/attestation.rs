@@ -11,8 +11,8 @@ use super::{Key, modulus, point};
 use crate::denial::TpmDenial;
 use crate::structure::{NAMED_BY_SHA_256, NAMED_BY_SHA_384, Name, encode, exactly};
 
-/// An attestation key, from its public area. The challenge verifies that the TPM contains the key, because its secret
-/// is encrypted for the key's [`name`](Self::name).
+/// An attestation key, from its public area. The challenge verifies that the TPM contains the key, because the TPM
+/// decrypts the secret of the challenge only if it contains a key with this [`name`](Self::name).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AttestationKey {
     key: Key,
@@ -63,12 +63,12 @@ impl AttestationKey {
         })
     }
 
-    /// The key.
+    /// Returns the key.
     pub(crate) fn key(&self) -> &Key {
         &self.key
     }
 
-    /// The Name.
+    /// Returns the Name of the key.
     pub(crate) fn name(&self) -> &Name {
         &self.name
     }

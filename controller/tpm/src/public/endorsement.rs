@@ -12,8 +12,8 @@ use crate::structure::{NAMED_BY_SHA_256, NAMED_BY_SHA_384, Name, NameAlgorithm, 
 /// An endorsement key that was created from one of the templates. It can only decrypt data that was encrypted for its
 /// TPM, and cannot leave the TPM.
 ///
-/// The key determines the whole public area. Therefore only the key in the evidence is used, and it is compared with
-/// the trusted key.
+/// The key determines the whole public area. Therefore the verifier uses only the key from the public area in the
+/// evidence, and compares it with the trusted key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EndorsementKey {
     key: Key,
@@ -95,12 +95,12 @@ impl EndorsementKey {
         })
     }
 
-    /// The key.
+    /// Returns the key.
     pub(crate) fn key(&self) -> &Key {
         &self.key
     }
 
-    /// The kind of the template.
+    /// Returns the kind of the key, which identifies the template.
     pub(crate) fn kind(&self) -> KeyKind {
         match self.key {
             Key::Rsa2048(_) => KeyKind::Rsa2048,
@@ -109,7 +109,7 @@ impl EndorsementKey {
         }
     }
 
-    /// The Name, calculated from the template.
+    /// Returns the Name of the key, which is calculated from the template.
     pub(crate) fn name(&self) -> &Name {
         &self.name
     }
@@ -120,7 +120,7 @@ impl EndorsementKey {
     }
 }
 
-/// Builds the public area of a key from its template (L-1, L-2 or H-3). Also returns the algorithm of its Name.
+/// Builds the public area of a key from its template (L-1, L-2 or H-3). Also returns the algorithm of the key's Name.
 ///
 /// Each coordinate has the length of a field element of the curve: Part 1, "ECC Point Padding".
 fn template(key: &Key) -> Option<(NameAlgorithm, Vec<u8>)> {

@@ -1,6 +1,6 @@
 //! The fingerprint of weak RSA keys whose primes have the form `k * M + (65537^a mod M)`. A library in many TPMs
-//! generated these keys, which can be factored (CVE-2017-15361; Nemec and others, "The Return of Coppersmith's Attack",
-//! section 2.3).
+//! generated such keys, and attackers can factor them (CVE-2017-15361; Nemec and others, "The Return of Coppersmith's
+//! Attack", section 2.3).
 
 /// The first factors of `M`. The rate of false positives is one in 200 million moduli.
 const PRIMES: [u32; 38] = [

@@ -31,7 +31,7 @@ impl TpmVerifier {
                 foresight.and(are_well_formed(&lists).map_err(Refusal::from))?;
             }
         }
-        // A single key cannot match two different keys.
+        // The machine will present a single endorsement key, which cannot match two different keys.
         if let Some((trusted, _)) = keys.first()
             && let Some((presented, _)) = keys.iter().find(|(key, _)| key != trusted)
         {
@@ -62,7 +62,8 @@ impl TpmVerifier {
     }
 
     /// Returns the endorsement key that the platform reports for a machine that has not sent evidence. A TPM has one
-    /// key of each type. It is unknown which type the machine will use, so the first reported key is returned.
+    /// key of each type. The type that the machine will use is unknown, so this function returns the first reported
+    /// key.
     async fn key_of_platform(
         &self,
         machine: &Machine,

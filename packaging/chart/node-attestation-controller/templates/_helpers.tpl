@@ -1,12 +1,13 @@
-{{/* manifest: a file of packaging/deploy, in the namespace of the release. Its argument: the context, and the file's name. */}}
+{{/* manifest: prints a file from packaging/deploy, with the namespace of the release. The argument is a list: the context and the
+file's name. */}}
 {{- define "node-attestation-controller.manifest" -}}
 {{- $text := (index . 0).Files.Get (printf "deploy/%s" (index . 1)) | required (printf "deploy/%s is missing in the chart" (index . 1)) -}}
 {{- replace "node-attestation-system" (index . 0).Release.Namespace $text -}}
 {{- end }}
 
-{{/* rights: a file of packaging/rbac, with the controller's service account as the subject, and its Lease in its namespace. With
-watchNamespace, the rights on objects of namespaces are a Role there. Without allSecrets, the right to read all Secrets is
-missing. */}}
+{{/* rights: prints a file from packaging/rbac, with the controller's service account as the subject, and with the Role for the Lease in
+the controller's namespace. With watchNamespace, the permissions for namespaced objects are in a Role in that namespace. Without
+allSecrets, the permission to read all Secrets is omitted. */}}
 {{- define "node-attestation-controller.rights" -}}
 {{- $namespace := (index . 0).Release.Namespace -}}
 {{- $watched := (index . 0).Values.watchNamespace -}}

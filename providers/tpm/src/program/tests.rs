@@ -10,7 +10,8 @@ use crate::protocol::{self, Ask, Bytes, Findings, Keys, Quoted};
 const MINUTE: Duration = Duration::from_mins(1);
 
 /// The kernel does not execute a file that is open for writing. A process that another test starts inherits the open
-/// files, and keeps them until it executes its program. Therefore, only one test at a time writes a program.
+/// files, and keeps them open until the process executes its program. Therefore, only one test at a time writes a
+/// program.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A program that consists of this script, and the lock for the program.

@@ -39,7 +39,7 @@ echo "$name" >etc/hostname
 printf '127.0.0.1 localhost\n%s %s\n' "$address" "$name" >etc/hosts
 tr -d - </proc/sys/kernel/random/uuid >etc/machine-id
 printf '[Journal]\nReadKMsg=no\nAudit=no\n' >etc/systemd/journald.conf
-# As `systemctl enable kubelet` does.
+# Enable the kubelet's unit, as `systemctl enable kubelet` does.
 mkdir -p etc/systemd/system/multi-user.target.wants
 ln -s /usr/lib/systemd/system/kubelet.service etc/systemd/system/multi-user.target.wants/
 

@@ -35,7 +35,7 @@ fn after(change: impl FnOnce(&mut SignerInfo)) -> AwsDenial {
     denial(&message().resigned(&SIGNER, change))
 }
 
-/// Like [`after`], for a change to the signed attributes.
+/// The same as [`after`], for a change to the signed attributes.
 fn with_attributes(change: impl FnOnce(&mut Vec<Attribute>)) -> AwsDenial {
     after(|signer| change(&mut signer.attributes))
 }

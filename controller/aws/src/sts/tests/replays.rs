@@ -1,4 +1,4 @@
-//! C11: repeated signatures.
+//! Tests for C11: repeated signatures.
 
 use std::collections::BTreeMap;
 

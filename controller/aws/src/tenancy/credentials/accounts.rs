@@ -35,7 +35,7 @@ struct State {
 pub(super) struct Pin {
     /// The first account.
     pub(super) account: Option<String>,
-    /// The account of its last credentials, and their key.
+    /// The key of the last credentials, and their account.
     pub(super) last: Option<(CredentialsKey, String)>,
     /// Whether the account was read from the `KubeletAuthentication`. If the account is missing there later, an
     /// administrator has removed it.

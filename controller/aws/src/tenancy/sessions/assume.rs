@@ -31,7 +31,7 @@ pub type Keys = aws_credential_types::Credentials;
 pub struct Issued {
     /// The credentials.
     pub keys: Keys,
-    /// Their expiry time.
+    /// The expiry time of the credentials.
     pub expires: SystemTime,
 }
 

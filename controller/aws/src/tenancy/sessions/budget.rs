@@ -54,7 +54,7 @@ impl Budget {
             ensure!(is_needed(), ());
             Ok(())
         };
-        // If the call is no longer needed, does not take a token.
+        // If the call is no longer needed, `take_if` does not take a token.
         let _ = rate.take_if(cluster, check).await;
     }
 
@@ -64,7 +64,7 @@ impl Budget {
     }
 
     fn of_namespace(&self, cluster: &ObjectKey) -> Loan<FairRate> {
-        // Removes the namespaces whose bucket is full.
+        // Remove the namespaces whose bucket is full.
         let now = Instant::now();
         let is_full = |_: &_, rate: &mut Lent<FairRate>| !rate.is_lent() && rate.is_full(now);
         let new = || Lent::new(FairRate::new(NAMESPACE));

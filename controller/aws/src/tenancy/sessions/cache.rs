@@ -106,7 +106,8 @@ impl Sessions {
         session.is_some_and(|session| session.forget(since))
     }
 
-    /// The parameters of this step in the plan, which all regions share. They are needed only for a new session.
+    /// The parameters of this step in the plan, which all regions share. The parameters are needed only for a new
+    /// session.
     fn in_any_region<T>(
         &self,
         plan: &Plan,
@@ -173,7 +174,7 @@ impl PlanCredentials {
     ///
     /// # Errors
     ///
-    /// Like [`keys`](Self::keys).
+    /// Returns the step that failed in this call, or in a recent call.
     pub async fn account(&self) -> Result<String, CredentialsError> {
         self.session.account(&self.tenant, &self.region).await
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error_codes::Meaning;
 
-/// The credentials for a plan are not available.
+/// The reason why the credentials for a plan are not available.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{step}: {kind}")]
 pub struct CredentialsError {
@@ -15,7 +15,7 @@ pub struct CredentialsError {
     pub kind: FailureKind,
 }
 
-/// The API server did not issue a token for a service account.
+/// The reason why the API server did not issue a token for a service account.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {

@@ -200,7 +200,7 @@ impl State {
         Rejection::Current
     }
 
-    /// Requests no longer receive the credentials, unless the next renewal fails.
+    /// Makes requests no longer receive the credentials, unless the next renewal fails.
     pub(super) fn withdraw(&mut self) {
         self.credentials = match std::mem::take(&mut self.credentials) {
             Credentials::InUse(held) | Credentials::Withdrawn(held) => Credentials::Withdrawn(held),
@@ -248,7 +248,8 @@ impl Account {
         failed.map(|failed| Err(failed.error.clone()))
     }
 
-    /// Like [`known`](Self::known), or the turn to call the STS of this region.
+    /// Returns the result of [`known`](Self::known). If there is no result, returns the turn to call the STS of this
+    /// region.
     pub(super) fn look_up(&mut self, region: &str) -> AccountLookup {
         let known = self.known(region);
         match (known, self) {
@@ -332,7 +333,7 @@ impl Failed {
 }
 
 impl Held {
-    /// The credentials, which were requested at `at`.
+    /// Creates the state of credentials that were requested at `at`.
     pub(super) fn of(keys: Keys, at: Instant) -> Self {
         let life = keys.expiry().map(|end| until(end, now()));
         let life = life.filter(|life| !life.is_zero());

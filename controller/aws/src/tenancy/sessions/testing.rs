@@ -48,7 +48,7 @@ pub(crate) struct CountingSts {
     calls: Mutex<Vec<(String, String)>>,
     failures: Mutex<BTreeMap<String, FailureKind>>,
     life: Mutex<Option<Duration>>,
-    /// Whether the next call panics, like the SDK with an invalid header.
+    /// Whether the next call panics, as the SDK does for an invalid header.
     panics: AtomicBool,
 }
 

@@ -32,9 +32,9 @@ pub enum IdentityError {
          objects. Delete some of these objects, then change this object"
     )]
     TooManyObjects {
-        /// Its kind.
+        /// The kind of the object.
         kind: String,
-        /// Its name.
+        /// The name of the object.
         name: String,
         /// The namespace.
         namespace: String,

@@ -6,8 +6,8 @@ use super::{IdentityStore, Seen, Source};
 use crate::bounded::NamespaceLimits;
 use crate::tenancy::{Cluster, IdentityKind, Infrastructure};
 
-/// The limits on the Clusters in one namespace, and on the objects that name their identities. They are far above
-/// `--max-clusters-per-namespace`.
+/// The limits on the Clusters in one namespace, and on the objects that refer to their identities. The limits are much
+/// higher than `--max-clusters-per-namespace`.
 pub(super) const OF_CLUSTERS: NamespaceLimits = NamespaceLimits {
     objects: 20_000,
     bytes: 16 * 1024 * 1024,

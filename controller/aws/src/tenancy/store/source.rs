@@ -29,7 +29,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The kind of its objects.
+    /// Returns the kind of the objects from this source.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Identities(kind) => kind.kind(),
@@ -42,7 +42,7 @@ impl Source {
         }
     }
 
-    /// The name of its object, if the source has only one.
+    /// Returns the name of the object, if the source has only one object.
     pub fn name(&self) -> Option<&str> {
         match self {
             Self::Secret(name) => Some(name),

@@ -16,7 +16,7 @@ async fn decide(case: &mut Case, region: &Value) -> Result<Assurance, Refusal> {
     decide_after(case, region, |_| ()).await.0
 }
 
-/// Like [`decide`], after this change to the objects. Also returns the number of STS calls for credentials.
+/// Does the same as [`decide`], after this change to the objects. Also returns the number of STS calls for credentials.
 async fn decide_after(
     case: &mut Case,
     region: &Value,

@@ -25,7 +25,7 @@ fn the_lifetime_in_the_spec_is_granted() {
     assert_eq!(with("aws", Some(604_800)), 7 * DAY);
 }
 
-/// Earlier versions stored this default in every object. For `insecure`, the field had no effect.
+/// Earlier versions stored the default of 7 days in every object, although the field had no effect for `insecure`.
 #[test]
 fn a_default_lifetime_stored_earlier_is_a_year_for_insecure() {
     assert_eq!(with("insecure", Some(604_800)), 365 * DAY);
@@ -75,7 +75,7 @@ fn an_object_with_fields_of_earlier_versions_is_read() {
     assert_eq!(tpm.pcr_policy.allowed.len(), 1);
 }
 
-/// The mode, the adoption, and whether control-plane nodes are exempt.
+/// Returns the mode, the adoption, and whether control-plane nodes are exempt.
 fn resolved(spec: serde_json::Value) -> (AutoApproveBindings, Adoption, bool) {
     let spec: KubeletAuthenticationSpec = serde_json::from_value(spec).unwrap();
     (

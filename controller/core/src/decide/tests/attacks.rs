@@ -1,4 +1,5 @@
-//! Tests of requests that an attacker can write: the valid request with one change, and the reason for its refusal.
+//! Tests of requests that an attacker can write: each test changes one part of the valid request, and checks the reason
+//! for the refusal.
 //!
 //! The number in a test's name is the number of the attack, and does not change:
 //!

@@ -22,7 +22,7 @@ use crate::testing::{
     renewal, valid,
 };
 
-/// The entry for control-plane nodes.
+/// The entry of `exemptNodes` for control-plane nodes.
 const PLANES: &str = ExemptNodes::CONTROL_PLANE;
 
 /// The cluster with these entries in `exemptNodes`.

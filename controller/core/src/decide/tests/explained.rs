@@ -13,7 +13,7 @@ use crate::nodes::ReadOnlyNodes;
 use crate::testing::nodes::MemoryNodes;
 use crate::testing::{UID, cluster, decided, now, of_m2, renewal, valid};
 
-/// The cluster with these records. The test must not write to it.
+/// The cluster with these records, to which the test must not write.
 fn rehearsed(records: &Arc<dyn Records>) -> Context {
     let cluster = cluster();
     let ledger = RecordLedger::new(

@@ -24,7 +24,7 @@ fn n1() -> NodeName {
     NodeName::parse("n1").unwrap()
 }
 
-/// The reason why the request waits.
+/// Returns the reason why the request waits.
 #[track_caller]
 fn waits(decision: Decision) -> &'static str {
     let Decision::Retry(deferral) = decision else {
@@ -280,7 +280,7 @@ fn a_machine_that_is_being_deleted_can_renew() {
     issued_at(&renewal(UID), &with(MachineState::Deleting), now());
 }
 
-/// The request with a token that does not belong to any machine.
+/// Returns the request with a token that does not belong to any machine.
 fn by_nobodys(mut request: CertificateSigningRequest) -> CertificateSigningRequest {
     request.spec.username = Some("system:bootstrap:nobody".to_owned());
     request

@@ -87,7 +87,7 @@ fn a_serving_request_longer_than_the_policy_lifetime_is_denied() {
             None => drop(approved(&request, &serving_cluster())),
             Some(reason) => assert_eq!(denied(&request).reason(), reason),
         }
-        // The name of this project's signer, truncated.
+        // The name of this project's signer, which is truncated below.
         request.spec.signer_name = Provider::NULL.serving_signer();
         issued_at(&request, &serving_cluster(), now());
     }

@@ -17,7 +17,7 @@ use crate::testing::serving::{ADDRESS, dns, ip, serving, serving_cluster, servin
 use crate::testing::{decided, now, pauses};
 use crate::verifier::{Appraisal, Assurance, Verifier, VerifierUnavailable, Verifiers};
 
-/// Nodes that report these names. `None` means that the controller cannot read the Nodes.
+/// The names that Nodes report. `None` means that the controller cannot read the Nodes.
 #[derive(Debug)]
 struct Guest(Option<Vec<ServingName>>);
 

@@ -24,14 +24,15 @@ mod pauses;
 mod retirement;
 mod unwritten;
 
-/// The result of a sweep after the Nodes were listed.
+/// Runs a sweep for which the Nodes were listed, and returns its result.
 fn swept(world: &World, hour: u32) -> SweepReport {
     let listed = node(world).is_some().then(|| "n1".to_owned());
     let listed = listed.into_iter().collect();
     block_on(world.ledger().sweep_at(at(hour), &listed)).unwrap()
 }
 
-/// The result of a sweep at this hour, in which each missing machine has been missing for ten minutes.
+/// Runs a sweep at this hour, after which each missing machine has been missing for ten minutes, and returns its
+/// result.
 fn swept_again(world: &World, hour: u32) -> SweepReport {
     block_on(
         world

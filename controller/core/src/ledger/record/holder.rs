@@ -15,7 +15,7 @@ pub struct RecordHolder {
     pub attestor: Provider,
     /// The ID of the instance, if its cloud has separate instance IDs.
     pub instance: Option<String>,
-    /// The name of the Machine at the time of the claim, for operators. It also identifies the machine until the
+    /// The name of the Machine at the time of the claim, for operators. The name also identifies the machine until the
     /// machine has a provider ID.
     pub machine_name: Option<String>,
     /// The endorsement key of the machine's TPM, if the evidence contained one.

@@ -80,8 +80,8 @@ impl<'a> Deliberation<'a> {
     /// Returns the refusal from the rules, or an outage.
     pub(super) async fn step(&mut self) -> Result<Option<Grant>, Refusal> {
         let step = self.next_step().await?;
-        // A record can be missing in the cache. In this case, a creation fails and then reads the record. A refusal or
-        // a replacement must read the record first.
+        // The cache might not contain the record. A creation then fails, and reads the record. A refusal or a
+        // replacement must read the record first.
         let needs_read = matches!(step, LedgerStep::Refuse(_) | LedgerStep::Replace { .. });
         if needs_read && !self.is_read {
             let own = self.ledger.read(&self.claim.node_name).await?;
@@ -119,7 +119,8 @@ impl<'a> Deliberation<'a> {
         Ok(rules::claimed(self.claim, &facts, &self.ledger.policy))
     }
 
-    /// Sets the record for the name, after a read or a write. Drops the known holder state if the holder changed.
+    /// Sets the record for the name, after a read or a write. If the holder changed, drops the known state of the
+    /// holder.
     fn set_own(&mut self, own: Option<Stored>) {
         let held_by = own.as_ref().map(|own| &own.record.holder.provider_id);
         let holder = self.holder.take();

@@ -11,8 +11,8 @@ use crate::verifier::Assurance;
 
 impl RecordLedger {
     /// Returns the holder of the name, for a request with a certificate that has this `uid`. `None` means that
-    /// certificates in this cluster contain no UID, so only the name is checked. A certificate of the current
-    /// generation also ends the validity of the previous generation.
+    /// certificates in this cluster contain no UID, so only the name is checked. A request with a certificate of the
+    /// current generation also ends the validity of the previous generation.
     ///
     /// # Errors
     ///

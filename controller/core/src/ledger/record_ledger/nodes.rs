@@ -121,9 +121,9 @@ impl RecordLedger {
         })
     }
 
-    /// Deletes several of these Nodes at the same time, if the rules permit it. The result omits Nodes that the call
-    /// had no time to delete. The next call begins after the last Node whose deletion this call began. Therefore Nodes
-    /// whose calls hang do not delay the other Nodes in each sweep.
+    /// Deletes several of these Nodes at the same time, if the rules permit it. The result does not contain Nodes that
+    /// the call had no time to delete. The next call begins after the last Node whose deletion this call began.
+    /// Therefore Nodes whose calls hang do not delay the other Nodes in each sweep.
     pub(in crate::ledger) async fn remove_nodes(
         &self,
         due: &BTreeMap<&NodeName, DueRemoval<'_>>,

@@ -1,4 +1,4 @@
-//! The other records that are relevant to a claim.
+//! The records of other node identities that are relevant to a claim.
 
 use std::time::SystemTime;
 
@@ -33,7 +33,8 @@ impl RecordLedger {
         }
         let identity = claim.assurance.identity();
         let is_own = |record: &Record| record.holder.provider_id == identity.provider_id;
-        // A tenant can create a thousand large records of one machine, so only their names are kept during the reads.
+        // A tenant can create a thousand large records for one machine, so this function keeps only the names of the
+        // records while it reads them.
         let mut others = Others {
             has_uid: self.has_uid_elsewhere(claim, own, revoked, now).await?,
             ..Others::default()
@@ -61,7 +62,7 @@ impl RecordLedger {
         };
         ensure!(live.len() <= MAX_LIVE, unavailable(too_many()).into());
         for (name, was_own) in live {
-            // The ledger does not act on a cached holder, so the stored record must have the same holder.
+            // The ledger must not act on a cached holder, so compare it with the holder in the stored record.
             let fresh = self.read(&name).await?;
             let agrees = |fresh: &Record| fresh.is_live() && is_own(fresh) == was_own;
             let Some(fresh) = fresh.filter(|fresh| agrees(&fresh.record)) else {
@@ -125,8 +126,8 @@ impl RecordLedger {
         Ok(false)
     }
 
-    /// Whether the record with the claim's provider ID belongs to the claimant. If a holder joined as another Machine,
-    /// without evidence or before that Machine had a provider ID, it only claimed this provider ID.
+    /// Whether the record with the claim's provider ID belongs to the claimant. A holder that joined with another
+    /// Machine, without evidence or before that Machine had a provider ID, only claimed this provider ID.
     async fn is_of_claimant(&self, claim: &Claim, record: &Record) -> Result<bool, Refusal> {
         match &claim.machine_name {
             Some(machine) => self.can_be(&record.holder, machine).await,

@@ -42,8 +42,8 @@ impl OverdueNodes {
     }
 }
 
-/// Returns all names: first the names after `last`, then the others. The cost of the first names does not grow with the
-/// number of names.
+/// Returns all names: first the names after `last`, then the others. The cost of returning the first names does not
+/// increase with the number of all names.
 fn rotated<'a, K: Ord>(all: &'a BTreeSet<&'a K>, last: Option<&K>) -> impl Iterator<Item = &'a K> {
     let (later, earlier) = match last {
         Some(last) => (Excluded(last), Some(Included(last))),
@@ -131,7 +131,7 @@ mod tests {
         let name = |number: usize| NodeName::parse(&format!("n{number:03}")).unwrap();
         let all: Vec<NodeName> = (0..MAX_READ + 2).map(name).collect();
         let overdue: BTreeSet<&NodeName> = all.iter().collect();
-        // All Nodes before this Node are Ready, so a sweep reads only one other Node.
+        // All Nodes before this Node are Ready, so each sweep reads only one of the other Nodes.
         let first_off = name(MAX_READ - 1);
         let mut nodes = OverdueNodes::default();
         let mut sweep = || {

@@ -128,7 +128,7 @@ fn add(world: &World, node: &str, change: impl FnOnce(&mut Record)) {
     block_on(world.records.create(&record)).unwrap();
 }
 
-/// The other records that this claim keeps while it reads them.
+/// Returns the other records that this claim keeps while it reads records.
 fn others_of(world: &World, claim: &Claim) -> Others {
     let ledger = world.ledger();
     let revoked = ledger.revocations.known().unwrap();

@@ -12,8 +12,8 @@ use crate::refusal::Unavailable;
 use crate::unshared::Unshared;
 use crate::verifier::Identity;
 
-/// The records of one cluster in memory. A restart loses the holders of all names. After a restart, the first claim to
-/// each name is trusted again.
+/// The records of one cluster in memory. If the process restarts, the holders of all names are lost, and the first
+/// claim to each name is trusted again.
 #[derive(Debug, Default)]
 pub struct MemoryRecords(Unshared<State>);
 

@@ -20,8 +20,8 @@ use crate::time::unix_seconds;
 
 /// Whether a certificate with this UID can recover a record, based only on the UID.
 ///
-/// The generation must be plausible: the ledger opens it with the time. Without this limit, a certificate from another
-/// signer could exhaust the generations of a name.
+/// The generation must be plausible: the ledger derives a generation from the time at which it is opened. Without this
+/// limit, a certificate from another signer could exhaust the generations of a name.
 pub(in crate::ledger) fn can_recover(
     uid: CertificateUid,
     revoked: &KnownRevocations,
@@ -69,8 +69,8 @@ impl Rules<'_> {
     /// Returns the step if the machine holds the record, and its certificate belongs to another generation.
     pub(super) fn recovered_again(&self, own: &Stored, uid: CertificateUid) -> Checked<LedgerStep> {
         self.may_return(&own.record)?;
-        // This request opened the generation, which made its certificate invalid. Another request with that certificate
-        // and the same key is denied.
+        // This request opened the generation, which made the certificate of the request invalid. Another request with
+        // that certificate and the same key is denied.
         let is_same = own.record.opened.request.uid == self.claim.request.uid;
         if let Some(grant) = self.repeated(&own.record).filter(|_| is_same) {
             return Ok(LedgerStep::Grant(grant));
@@ -88,7 +88,7 @@ impl Rules<'_> {
         let record = &own.record;
         let is_later = self.policy.adoption == Adoption::Recover && record.is_before(uid);
         ensure!(is_later, record.refused(Denial::NameTaken).into());
-        // A record that an earlier certificate recovered does not exclude a later holder of the name.
+        // If an earlier certificate recovered the record, a later holder of the name can still recover it.
         if record.is_live() && !record.is_reset() && record.superseded.is_none() {
             match self.holder(&record.holder.provider_id)? {
                 HolderState::Alive => return Err(record.refused(Denial::NameTaken).into()),

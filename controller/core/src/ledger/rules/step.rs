@@ -18,7 +18,7 @@ use crate::refusal::Refusal;
 pub(in crate::ledger) struct Facts<'a> {
     /// The record for the claimed name.
     pub(in crate::ledger) own: Option<&'a Stored>,
-    /// The other records with the same machine, TPM or key.
+    /// The records of other node identities with the same machine, TPM or key.
     pub(in crate::ledger) others: &'a Others,
     /// The Nodes that were read.
     pub(in crate::ledger) nodes: &'a BTreeMap<NodeName, Option<OwnedNode>>,
@@ -38,7 +38,7 @@ pub(in crate::ledger) struct Facts<'a> {
 /// so only the values that the rules use are kept.
 #[derive(Debug, Default)]
 pub(in crate::ledger) struct Others {
-    /// The first live record of the machine under another name. It is retired next.
+    /// The first live record of the machine under another name. This record is retired next.
     pub(in crate::ledger) live: Option<Box<Stored>>,
     /// The following live records of the machine, without the texts that no rule reads.
     pub(in crate::ledger) more_live: Vec<Record>,

@@ -150,7 +150,7 @@ fn a_released_name_is_granted_to_one_of_two_machines() {
     assert_eq!(reasons(&outcomes), ["NameTaken"].into());
 }
 
-/// A node without evidence renews with evidence, with this certificate. Its two requests use these keys.
+/// A node without evidence renews with evidence, with this certificate. The two requests of the node use these keys.
 fn strengthened(keys: [u8; 2]) -> Scenario {
     let renewal = |key| Claim {
         claimant: Claimant::Renewal(before()),
@@ -171,7 +171,8 @@ fn an_upgrade_to_evidence_keeps_the_old_certificate_in_each_crash() {
     assert!(!issued(&outcomes).contains(&0), "{outcomes:?}");
 }
 
-/// The record of the node is lost, and the node renews with its certificate. Its two requests use these keys.
+/// The record of the node is lost, and the node renews with its certificate. The two requests of the node use these
+/// keys.
 fn lost(keys: [u8; 2]) -> Scenario {
     let renewal = |key| Claim {
         claimant: Claimant::Renewal(before()),

@@ -38,7 +38,7 @@ fn number_unfit(number: usize, detail: &str) -> Result<(), TpmDenial> {
 
 const DID_NOT: &str = "the signature (ecdsa-with-SHA256) does not match its key";
 
-/// The index of the CA with this number among the intermediates. The root has the number 0.
+/// Returns the index of the CA with this number in the list of intermediates. The root has the number 0.
 fn place(number: usize) -> usize {
     COUNT - number
 }
@@ -257,7 +257,7 @@ fn a_chain_longer_than_its_path_length_limit_is_denied() {
 
 #[test]
 fn a_chain_with_a_duplicate_extension_is_denied() {
-    // The extension for basic constraints becomes a second key usage.
+    // The change turns the extension for basic constraints into a second key usage.
     let maker = maker(COUNT);
     let mut chain = maker.intermediates().to_vec();
     let constraints = [0x06, 0x03, 0x55, 0x1d, 0x13];
@@ -301,7 +301,8 @@ fn an_endorsement_certificate_is_not_accepted_as_a_ca() {
     };
     let leaf = maker.certify(&spki(Kind::P256), &contents);
 
-    // Regardless of the certificate's other properties, its holder is not allowed to issue certificates.
+    // The holder of this certificate is not allowed to issue certificates, regardless of the certificate's other
+    // properties.
     assert_eq!(
         decided(&maker, &[leaf]),
         number_unfit(1, "it has an unknown critical extension (2.5.29.17)")

@@ -89,7 +89,8 @@ fn a_request_causes_at_most_16_signature_checks() {
         "the endorsement key certificates require more than 16 signature checks"
     );
     assert!(not_accepted.expired.is_none());
-    // If the other authorities with the same name as one authority are missing, the number of checks is sufficient.
+    // Without the additional authorities that have the name of one of the authorities, the number of checks is
+    // sufficient.
     let (decided, count) = counted(&all[..1], &maker, maker.intermediates());
     assert_eq!(reason(decided.map_err(|why| why.denial)), untrusted());
     assert_eq!(count, 2 * LONGEST);

@@ -1,4 +1,4 @@
-//! Tests of the memory for a request whose checks wait for their turn.
+//! Tests of the memory that a request uses while its checks wait for their turn.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn der(tag: u8, contents: &[u8]) -> Vec<u8> {
     [&[tag, 0x82], &len[..], contents].concat()
 }
 
-/// The certificate with another subject, which nobody signed.
+/// Returns the certificate with another subject, whose signature is therefore invalid.
 fn with_subject(certificate: &[u8], subject: &[u8]) -> Vec<u8> {
     let (_, parsed) = X509Certificate::from_der(certificate).unwrap();
     let signed: &[u8] = parsed.tbs_certificate.as_ref();

@@ -85,7 +85,7 @@ fn a_ca_with_an_unsupported_key_is_refused() {
         "requireCA[0]: the key of \"CN=an Ed25519 CA\" is ed25519, and cannot verify signatures: RSA with 2048 to 8192 bits, \
          and ECDSA on P-256, P-384 and P-521, are supported"
     );
-    // The curve of the key becomes secp256k1.
+    // The change sets the curve of the key to secp256k1.
     let of = |from: &[u8], to: &[u8], issued: &Issued| {
         let root = replaced_all(&issued.authorities[0], from, to);
         listed(&[&pem(&root)]).unwrap_err().to_string()
@@ -100,7 +100,7 @@ fn a_ca_with_an_unsupported_key_is_refused() {
         error.contains("is ECDSA on the curve 1.3.132.0.10, and can"),
         "{error}"
     );
-    // The point is not on its key's curve.
+    // The point is not on the curve of the key.
     let error = of(
         &[0x2b, 0x81, 0x04, 0x00, 0x23],
         &[0x2b, 0x81, 0x04, 0x00, 0x22],
@@ -329,7 +329,7 @@ fn a_denial_contains_the_unlisted_issuer_and_the_listed_ones() {
 #[test]
 fn of_several_cas_with_one_name_the_signing_ca_is_reported() {
     // AMD uses the same name for an RSA key and for an ECC key. If the certificate does not contain the identifier of
-    // the issuer's key, the authorities are tried in the order of the list.
+    // the issuer's key, the verifier tries the authorities in the order of the list.
     let p256 = spki(Kind::P256);
     let issued = vendors::infineon_expired_without_key_id(&p256);
     let (_, parsed) = X509Certificate::from_der(&issued.certificate).unwrap();

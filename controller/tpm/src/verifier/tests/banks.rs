@@ -18,12 +18,12 @@ fn measured() -> Vec<u8> {
     data_encoding::HEXLOWER.decode(MEASURED.as_bytes()).unwrap()
 }
 
-/// A valid case: a TPM whose only strong bank is SHA-384, and a valid answer from its machine.
+/// Returns a valid case: a TPM whose only strong bank is SHA-384, and a valid response from its machine.
 fn with_sha384() -> (Case, Response, Arc<Swtpm>) {
     quoted(Swtpm::with_banks("sha1,sha384"), &measured())
 }
 
-/// Like [`with_sha384`], for this TPM, whose registers contain this value.
+/// Returns the same as [`with_sha384`], for this TPM, whose registers contain this value.
 fn quoted(tpm: Swtpm, value: &[u8]) -> (Case, Response, Arc<Swtpm>) {
     let tpm = Arc::new(tpm);
     let machine = TpmMachine::new(tpm.clone(), Kind::P256);

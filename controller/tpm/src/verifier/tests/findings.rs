@@ -17,7 +17,7 @@ use kubelet_attestation::evidence::tpm::TpmEvidence;
 
 const DAY: Duration = Duration::from_hours(24);
 
-/// A time in 60 years, at which current certificates are still valid.
+/// A time in 60 years, at which the certificates in these tests are still valid.
 fn later() -> SystemTime {
     SystemTime::UNIX_EPOCH + 120 * 365 * DAY
 }
@@ -94,7 +94,7 @@ fn an_expiring_required_endorsement_certificate_is_reported() {
     assert_eq!(asked(&case), None);
 }
 
-/// The denial by a verifier that starts with this request, and the verifier's findings.
+/// Returns the denial by a verifier whose first request is this request, and the verifier's findings.
 fn denied_after_start(
     case: &Case,
     certificate: &[u8],

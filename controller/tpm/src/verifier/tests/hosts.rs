@@ -33,7 +33,7 @@ impl KeyLists for Lists {
     }
 }
 
-/// A list of endorsement keys that is in this `ConfigMap`.
+/// Returns the list of endorsement keys in a `ConfigMap` with this name and these entries.
 fn list(name: &str, entries: &[(&str, &str)]) -> Arc<KeyList> {
     let owned = |&(key, value): &(&str, &str)| (key.to_owned(), value.to_owned());
     let entries: BTreeMap<_, _> = entries.iter().map(owned).collect();
@@ -316,7 +316,7 @@ fn late_provider_ids_are_accepted_only_with_the_setting() {
     assert!(case.verifier().accepts_late_provider_ids());
 }
 
-/// A list that only requests keep, and a platform that checks whether its caller keeps the list.
+/// A platform that checks whether its caller still keeps a list that only requests keep in memory.
 #[derive(Debug, Default)]
 struct Replaced(OnceLock<Weak<KeyList>>);
 

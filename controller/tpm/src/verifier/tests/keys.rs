@@ -116,7 +116,7 @@ fn a_tpm_does_not_open_the_secret_of_a_forged_software_key() {
         assert!(opened.unwrap_err().contains("0x1DF"));
     }
 
-    // Because of this fault, the key can sign any data. However, the attacker does not have the secret.
+    // With these attributes, the key can sign any data. However, the attacker does not have the secret.
     let registers: BTreeMap<u8, &[u8]> = GOOD.response.quote.registers.iter().collect();
     let qualifying = case.qualifying(&challenge, &[7; 32]);
     let attest = forged_quote(&enrolment.keys.attestation, &qualifying, &registers);

@@ -74,7 +74,8 @@ fn a_key_listed_for_another_machine_is_denied() {
 #[test]
 fn a_genuine_tpm_that_is_not_listed_for_the_machine_is_denied() {
     let mut case = Case::valid();
-    // The manufacturer certified the key today.
+    // The manufacturer issued the key's certificate when this test run started, which is later than the default time in
+    // the test.
     case.now += Duration::from_hours(24 * 365 * 50);
     let endorsement_keys = &mut case.settings.endorsement_keys;
     endorsement_keys.require_ca = vec![ANOTHER.maker().intermediates_pem().to_owned()];
@@ -90,7 +91,7 @@ fn a_genuine_tpm_that_is_not_listed_for_the_machine_is_denied() {
             presented: digest(&another),
         }
     );
-    // A vendor certificate does not replace a registered key.
+    // A machine whose endorsement key is not registered is denied even with a vendor certificate.
     case.settings.endorsement_keys.allow_list.clear();
     assert_eq!(
         denied(case.enrol(&enrolment)),

@@ -38,7 +38,7 @@ const SPKI_P256: &str = "3059301306072a8648ce3d020106082a8648ce3d03010703420004"
 const SPKI_P384: &str = "3076301006072a8648ce3d020106052b8104002203620004";
 
 impl EndorsementKey {
-    /// Every kind, preferred first.
+    /// All key types, in order of preference.
     pub(crate) const ALL: [Self; 3] = [Self::EccP384, Self::EccP256, Self::Rsa2048];
 
     /// The key type of this `TPMT_PUBLIC`; `None` if it does not match a template.
@@ -79,8 +79,8 @@ impl EndorsementKey {
         }
     }
 
-    /// The template of a TPM that stores the template `own` and this nonce (2.2.1.4 and 2.2.1.5.1). Ignores a template
-    /// of a different kind, because controllers do not accept keys that are created from it.
+    /// Returns the template for a TPM that stores the template `own` and this nonce (2.2.1.4 and 2.2.1.5.1). Ignores a
+    /// stored template of a different kind, because controllers do not accept keys from such a template.
     pub(crate) fn own_template(self, own: Option<&[u8]>, nonce: Option<&[u8]>) -> Vec<u8> {
         let standard = self.template();
         let is_of_kind =

@@ -11,7 +11,7 @@ use crate::tpm::Device;
 
 /// Reads a request from standard input and writes its answer to standard output.
 pub(crate) fn answer_one() -> io::Result<()> {
-    // Otherwise, a process that waits for its TPM could continue to run indefinitely after its parent exits.
+    // Without this signal, a process that waits for its TPM could continue to run indefinitely after its parent exits.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut line = String::new();
     io::stdin().lock().take(MAX_LINE_LEN).read_line(&mut line)?;
@@ -29,8 +29,8 @@ pub(crate) fn answer_one() -> io::Result<()> {
     out.flush()
 }
 
-/// Whether `asker` is still the parent of this process. The parent can exit before the death signal is set, and then no
-/// signal arrives.
+/// Whether `asker` is still the parent of this process. If the parent exits before this process requests the death
+/// signal, the signal never arrives.
 fn is_child_of(asker: u32) -> bool {
     let parent = getppid().map(|parent| parent.as_raw_nonzero().get());
     parent.and_then(|parent| u32::try_from(parent).ok()) == Some(asker)

@@ -1,7 +1,7 @@
 //! The TPM: only this module uses `tss-esapi`.
 //!
-//! Every call leaves the TPM as it found it: no object or session remains loaded, even after an error. Each call
-//! creates the keys again, from values that the TPM never changes by itself.
+//! No call changes the TPM: no object or session remains loaded, even after an error. Each call creates the keys again,
+//! from values that the TPM does not change by itself.
 
 mod nv;
 
@@ -53,7 +53,7 @@ const HASH: u32 = 0x83;
 /// `TPM_RC_VALUE`, in format one.
 const VALUE: u32 = 0x84;
 
-/// The bits that are set in a format-one code if the error refers to a parameter.
+/// The bits of a format-one code that are both set if the error refers to a parameter.
 const PARAMETER: u32 = 0xc0;
 
 const ACTIVATE: &str = "TPM2_ActivateCredential";
@@ -66,7 +66,8 @@ pub(crate) struct Device {
     context: Context,
 }
 
-/// The error of a command: its response code, or otherwise the message from the Rust bindings.
+/// Returns a function that creates the error of a command: the response code, or otherwise the message from the Rust
+/// bindings.
 fn at(step: &'static str) -> impl Fn(Error) -> DeviceError {
     move |error| {
         let step = step.to_owned();

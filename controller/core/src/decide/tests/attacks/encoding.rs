@@ -1,4 +1,4 @@
-//! PEM and DER.
+//! Tests of the PEM and DER encodings.
 
 use kubelet_attestation::names::Provider;
 

@@ -1,4 +1,4 @@
-//! Requested extensions and attributes.
+//! Tests of requested extensions and attributes.
 
 use kubelet_attestation::names::ProviderId;
 use kubelet_attestation::version::EvidenceVersion;

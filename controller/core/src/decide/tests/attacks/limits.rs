@@ -15,7 +15,7 @@ use crate::testing::{
     object, provider_block, texts, valid,
 };
 
-/// The DER rule that this certification request violates, from the denial.
+/// Returns the DER rule that this certification request violates, from the denial.
 #[track_caller]
 fn not_strict_der(csr: &[u8]) -> String {
     let denial = denied(&object(envelope(csr)));
@@ -60,7 +60,7 @@ fn too_many_lines_are_denied() {
     assert_eq!(denied(&object(begins)), Denial::NotARequestFirst);
 }
 
-/// The maximum number of these items that fit into a request, which is base64-encoded DER.
+/// Returns the maximum number of these items that fit into a request. A request contains DER in base64.
 fn as_many<T>(len: usize, item: impl Fn(usize) -> T) -> Vec<T> {
     (0..MAX_REQUEST_LEN * 70 / 100 / len).map(item).collect()
 }
@@ -137,7 +137,7 @@ fn deep_nesting_is_denied() {
         Denial::UnknownExtension(ObjectIdentifier::new_unwrap("1.2.3"))
     );
     for csr in [in_subject.der(), deep] {
-        // The detail contains the message of the DER library.
+        // The detail of the denial contains the message of the DER library.
         not_strict_der(&csr);
     }
 }

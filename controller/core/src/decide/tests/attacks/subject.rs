@@ -1,4 +1,4 @@
-//! The subject.
+//! Tests of the subject.
 
 use crate::refusal::Denial;
 use crate::testing::{Csr, NODE_CN, denied, der, envelope, object};

@@ -13,7 +13,7 @@ fn many() -> World {
     many_with(policy())
 }
 
-/// Like [`many`], with this policy.
+/// The cluster from [`many`], with this policy.
 fn many_with(policy: LedgerPolicy) -> World {
     let world = World::with(policy);
     for number in 0..PAGES * PAGE {

@@ -280,7 +280,7 @@ impl Inventory for Watched {
 
 #[test]
 fn any_number_of_machines_deleted_between_two_sweeps_is_retired() {
-    // The other machines are only missing.
+    // The machines that were not deleted are missing in the inventory.
     for (deleted, held_back) in [(20, None), (15, None), (14, Some(6)), (0, Some(20))] {
         let world = crowd(20);
         let inventory = Watched {

@@ -126,7 +126,7 @@ fn an_adopted_node_rejoins_with_its_token_after_two_weeks_off() {
         let (world, token) = off(adoption, is_attested);
         assert_eq!(world.granted(&token, TWO_WEEKS), opened_at(TWO_WEEKS));
 
-        // kubeadm's certificate is valid for a year. Without evidence, it can open only one generation.
+        // kubeadm's certificate is valid for a year. Without evidence, this certificate can open only one generation.
         let (world, token) = off(adoption, is_attested);
         let certificate = by_node(token);
         if is_attested {

@@ -105,7 +105,7 @@ fn a_new_key_opens_a_generation_once_the_node_is_deleted() {
 #[test]
 fn a_claim_with_another_key_waits_until_certificates_and_lease_expire() {
     let world = World::held(policy());
-    // No component sets the Node to not ready.
+    // The Node stays Ready, because no component marks it as not ready.
     world.node("n1", true, 10);
     assert_eq!(world.waits(&claim("m1", "n1", 2, 10), 10), "IdentityLive");
     assert_eq!(world.waits(&claim("m1", "n1", 2, 11), 11), "IdentityLive");

@@ -30,7 +30,7 @@ fn lost(policy: LedgerPolicy) -> World {
     world
 }
 
-/// Like [`lost`], after a second generation at hour 1.
+/// The world from [`lost`], but the record was lost after `m1` got generation 2 at hour 1.
 fn lost_after_two_generations() -> World {
     let world = World::held(recovering());
     assert_eq!(world.granted(&claim("m1", "n1", 2, 1), 1), opened_at(1));

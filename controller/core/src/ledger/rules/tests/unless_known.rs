@@ -29,7 +29,7 @@ fn moved() -> Denial {
     RootVolumeMoved.into()
 }
 
-/// The same claim, which has this reason to refuse a first record.
+/// Returns the claim with a reason to refuse a first record.
 fn suspect(claim: Claim) -> Claim {
     let identity = claim.assurance.identity().clone();
     Claim {

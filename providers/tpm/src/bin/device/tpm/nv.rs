@@ -1,7 +1,7 @@
 //! The vendor's certificates in the NV indices of a TPM, read without a password.
 //!
-//! An incorrect password counts toward the TPM's lockout, unless the index is exempt. Therefore, the public area of an
-//! index is read first, and the content only if a failure cannot count.
+//! An incorrect password counts toward the TPM's lockout, unless the index is exempt. Therefore, this module reads the
+//! public area of an index first, and reads the content only if a failed read cannot count toward the lockout.
 
 use tss_esapi::Error;
 use tss_esapi::abstraction::nv;
