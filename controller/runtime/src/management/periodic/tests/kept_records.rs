@@ -64,7 +64,7 @@ impl Records for Listed {
     }
 }
 
-/// The only record, in an inventory that can delete it.
+/// The only record, and the list that contains it.
 struct OneRecord {
     listed: Arc<Listed>,
     record: Weak<Stored>,
