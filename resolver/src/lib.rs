@@ -38,8 +38,8 @@ pub fn addresses(host: &str) -> Addresses {
 ///   `dnsReadConfig` in the package `net`). musl does not append a search domain to a name with a dot, and ignores a
 ///   list of search domains in a line of more than 255 bytes (`name_from_dns_search`, and `src/network/resolvconf.c`).
 ///   musl also does not derive a domain from the host name.
-/// - If a name server rejects the query for one family, Go uses the answer for the other family at once. musl waits for
-///   another answer, for 5 seconds by default (`__res_msend_rc` in `src/network/res_msend.c`).
+/// - If a name server rejects the query for one family, Go immediately uses the answer for the other family. musl waits
+///   for another answer, for 5 seconds by default (`__res_msend_rc` in `src/network/res_msend.c`).
 ///
 /// # Errors
 ///
