@@ -49,14 +49,24 @@ pub fn addresses_as_in_go(host: &str) -> Addresses {
     if !listed.is_empty() {
         return Ok(listed);
     }
-    search::searched(prompt(host), || search::names_of(host), prompt)
+    search::searched(
+        addresses_promptly(host),
+        || search::names_of(host),
+        addresses_promptly,
+    )
 }
 
-/// Like [`addresses`], but does not wait for a name server that rejects the queries for one family.
+/// Like [`addresses`], but does not wait for a name server that rejects the queries for one family. A lookup that
+/// continues in the background ends after a few seconds, so this function is only for short-lived programs.
+///
+/// # Errors
+///
+/// Returns an error if the host has no address of either family. Its kind is [`ErrorKind::NotFound`] if the host has no
+/// address in DNS.
 #[expect(clippy::disallowed_methods, reason = "a failure is not the last word")]
-fn prompt(host: &str) -> Addresses {
+pub fn addresses_promptly(host: &str) -> Addresses {
     let (for_both, for_one) = (host.to_owned(), host.to_owned());
-    let both = move || {
+    let both = move || -> Addresses {
         (for_both.as_str(), 0)
             .to_socket_addrs()
             .map(Iterator::collect)
