@@ -138,6 +138,7 @@ test-long: prerequisites-all prerequisites-boots prerequisites-ignition dependen
 	$(LINT) tests/suites --previous
 	older=$$(tests/older-kubernetes/build 1.33) && KUBELET_AUTHENTICATOR_CONTROL_PLANE=$$older $(LINT) tests/suites --floor
 	$(MAKE) cgroup2-check
+	between=$$(tests/older-kubernetes/build 1.34) && KUBELET_AUTHENTICATOR_CONTROL_PLANE=$$between $(LINT) tests/suites --between
 	between=$$(tests/older-kubernetes/build 1.35) && KUBELET_AUTHENTICATOR_CONTROL_PLANE=$$between $(LINT) tests/suites --between
 	$(MAKE) mutants
 	$(MAKE) packages-check-all

@@ -1,6 +1,7 @@
 //! Host lookup that also works in statically linked programs.
 
 mod hosts;
+mod prompt;
 mod search;
 
 use std::io::{self, ErrorKind};
@@ -9,6 +10,8 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use dns_lookup::{AddrFamily, AddrInfoHints, LookupError, LookupErrorKind, SockType, getaddrinfo};
 
 type Addresses = io::Result<Vec<SocketAddr>>;
+
+const FAMILIES: [AddrFamily; 2] = [AddrFamily::Inet, AddrFamily::Inet6];
 
 /// Looks up the addresses of a host, with port 0. Blocks, and has no deadline.
 ///
@@ -35,6 +38,8 @@ pub fn addresses(host: &str) -> Addresses {
 ///   `dnsReadConfig` in the package `net`). musl does not append a search domain to a name with a dot, and ignores a
 ///   list of search domains in a line of more than 255 bytes (`name_from_dns_search`, and `src/network/resolvconf.c`).
 ///   musl also does not derive a domain from the host name.
+/// - If a name server rejects the query for one family, Go immediately uses the answer for the other family. musl waits
+///   for another answer, for 5 seconds by default (`__res_msend_rc` in `src/network/res_msend.c`).
 ///
 /// # Errors
 ///
@@ -44,16 +49,37 @@ pub fn addresses_as_in_go(host: &str) -> Addresses {
     if !listed.is_empty() {
         return Ok(listed);
     }
-    search::searched(addresses(host), || search::names_of(host), addresses)
+    search::searched(
+        addresses_promptly(host),
+        || search::names_of(host),
+        addresses_promptly,
+    )
+}
+
+/// Like [`addresses`], but does not wait for a name server that rejects the queries for one family. A lookup that
+/// continues in the background ends after a few seconds, so this function is only for short-lived programs.
+///
+/// # Errors
+///
+/// Returns an error if the host has no address of either family. Its kind is [`ErrorKind::NotFound`] if the host has no
+/// address in DNS.
+#[expect(clippy::disallowed_methods, reason = "a failure is not the last word")]
+pub fn addresses_promptly(host: &str) -> Addresses {
+    let (for_both, for_one) = (host.to_owned(), host.to_owned());
+    let both = move || -> Addresses {
+        (for_both.as_str(), 0)
+            .to_socket_addrs()
+            .map(Iterator::collect)
+    };
+    prompt::prompt(both, move |family| of(&for_one, family))
 }
 
 /// Returns `both`. If the combined lookup failed, returns the addresses from the separate lookups of each family.
 fn either(both: Addresses, one: impl Fn(AddrFamily) -> Addresses) -> Addresses {
     both.or_else(|error| {
-        let families = [AddrFamily::Inet, AddrFamily::Inet6];
         let mut is_unknown = false;
         let mut found = Vec::new();
-        for family in families {
+        for family in FAMILIES {
             match one(family) {
                 Ok(addresses) => found.extend(addresses),
                 // The answer to one family is sufficient, because the name server might reject each query of the other
@@ -61,14 +87,20 @@ fn either(both: Addresses, one: impl Fn(AddrFamily) -> Addresses) -> Addresses {
                 Err(error) => is_unknown |= error.kind() == ErrorKind::NotFound,
             }
         }
-        if !found.is_empty() {
-            return Ok(found);
-        }
-        Err(if is_unknown {
-            io::Error::new(ErrorKind::NotFound, error)
-        } else {
-            error
-        })
+        found_or(found, error, is_unknown)
+    })
+}
+
+/// Returns the addresses of the separate lookups. Without any address, returns the error of the combined lookup.
+/// `is_unknown` is true if the host is unknown in one family.
+fn found_or(found: Vec<SocketAddr>, error: io::Error, is_unknown: bool) -> Addresses {
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    Err(if is_unknown {
+        io::Error::new(ErrorKind::NotFound, error)
+    } else {
+        error
     })
 }
 

@@ -16,7 +16,7 @@ const MAX_RESOLV_CONF_LEN: u64 = 64 * 1024;
 const MAX_NAME_LEN: usize = 254;
 
 /// The time after which no further search domain is looked up. A name server that does not answer delays the lookup of
-/// each name by up to 15 seconds, and the caller cannot send another request during this time.
+/// each name by up to 6 seconds, and the caller cannot send another request during this time.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The host in each search domain of this machine.

@@ -109,7 +109,8 @@ fn is_resolved(host: &str) -> bool {
     let host = host.to_owned();
     let (sender, receiver) = mpsc::sync_channel(1);
     let resolve = move || {
-        let is_resolved = resolver::addresses(&host).is_ok_and(|addresses| !addresses.is_empty());
+        let found = resolver::addresses_promptly(&host);
+        let is_resolved = found.is_ok_and(|addresses| !addresses.is_empty());
         // Sending fails if the receiver has timed out.
         let _ = sender.send(is_resolved);
     };

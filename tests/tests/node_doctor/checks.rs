@@ -9,9 +9,10 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kubelet_authenticator_test_support::api_server::{
-    ApiServer, ConnectionFault, Route, Step, Times, Verb,
+    ApiServer, ConnectionFault, Route, Step, Times, Verb, exec_info,
 };
 use kubelet_authenticator_test_support::clock::now;
+use kubelet_authenticator_test_support::pki::CertificateAuthority;
 use kubelet_authenticator_tests::node::{INSECURE, NODE, NULL, Node, PATIENCE};
 use kubelet_authenticator_tests::program;
 
@@ -213,6 +214,64 @@ fn doctor_reports_a_kubelet_of_another_cluster() {
         .write_bootstrap_kubeconfig(bed.node.scratch().path(), "abcdef.0123456789abcdef");
     bed.write_kubelet_kubeconfig();
     bed.is_well();
+}
+
+#[test]
+fn a_new_server_address_or_ca_bundle_is_stored_by_the_next_run() {
+    let next = CertificateAuthority::new("next");
+    for (plugin, creates, cure) in [
+        (
+            NULL,
+            2,
+            "no action is needed: the next run renews the certificate",
+        ),
+        (
+            INSECURE,
+            1,
+            "no action is needed: the kubelet's next run stores them",
+        ),
+    ] {
+        let server = ApiServer::start();
+        let node = Node::new(plugin, &server);
+        let mut bed = Bed::of(plugin, server, node);
+        bed.node.run().succeeded();
+        let is_known = format!("{} belongs to this cluster", bed.server.url());
+
+        // The API server moves. The kubelet's kubeconfig contains the new address.
+        bed.node.change("origin.json", |origin| {
+            origin["endpoint"]["server"] = "https://127.0.0.1:1".into();
+        });
+        let examined = bed.doctor();
+        examined.says("api-server", "pass", &is_known);
+        examined.says("cluster", "pass", &bed.server.url());
+        examined.says("certificate-accepted", "pass", "accepts the node's writes");
+        bed.node.run().succeeded();
+        let stored = |bed: &Bed| bed.node.json("origin.json")["endpoint"].clone();
+        assert_eq!(stored(&bed)["server"], bed.server.url(), "{plugin}");
+        bed.is_well();
+
+        // The cluster gets a second CA certificate.
+        let ca = bed.server.ca_pem().to_owned();
+        let both = format!("{ca}{}", next.certificate_pem());
+        bed.change_kubelet_kubeconfig(&STANDARD.encode(ca), &STANDARD.encode(&both));
+        let examined = bed.doctor();
+        examined.says("api-server", "pass", &is_known);
+        let changed = "the cluster's CA certificates have changed since the node enrolled";
+        examined.says("cluster", "warn", changed);
+        assert_eq!(examined.check("cluster").cure, cure);
+        assert_eq!(examined.names("fail"), [""; 0], "{plugin}");
+
+        let mut cluster = bed.server.cluster_info();
+        cluster["certificate-authority-data"] = STANDARD.encode(&both).into();
+        let info = exec_info("v1", Some(cluster));
+        bed.node.set_env("KUBERNETES_EXEC_INFO", info);
+        bed.node.run().succeeded();
+        bed.is_well();
+        bed.doctor().says("cluster", "pass", &bed.server.url());
+        let stored = stored(&bed)["caPem"].clone();
+        assert_eq!(stored.as_str().unwrap().trim(), both.trim(), "{plugin}");
+        assert_eq!(bed.server.creates(), creates, "{plugin}");
+    }
 }
 
 #[test]

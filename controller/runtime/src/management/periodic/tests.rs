@@ -5,15 +5,9 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Method, Response};
 use k8s_openapi::ByteString;
-use node_attestation_core::identifiers::{KeyDigest, RecordUid};
-use node_attestation_core::ledger::{LastIssued, Record, Records, Stored, Version, WriteError};
-use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::scope::{Enforcement, EnforcementState};
 use node_attestation_core::testing::cluster;
-use node_attestation_core::testing::cluster::Parts;
-use node_attestation_core::testing::records::{at, claim};
 use node_attestation_core::time::age;
-use node_attestation_core::verifier::Identity;
 use serde_json::json;
 
 use super::*;
@@ -24,6 +18,8 @@ use crate::client::Excess;
 use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::turns::FairRate;
+
+mod kept_records;
 
 /// The periodic tasks for a cluster whose API servers are unavailable.
 fn periodic() -> PeriodicTasks {
@@ -43,98 +39,6 @@ fn periodic() -> PeriodicTasks {
         MachineConditions::new(client, rate, key),
         &Settings::default(),
     )
-}
-
-/// Records that can only be listed.
-#[derive(Debug)]
-struct Listed(Mutex<AllRecords>);
-
-#[async_trait::async_trait]
-impl Records for Listed {
-    async fn known(&self, _: &NodeName) -> Result<Option<Stored>, Unavailable> {
-        unreachable!()
-    }
-
-    async fn known_of_machine(
-        &self,
-        _: &Identity,
-        _: KeyDigest,
-    ) -> Result<Vec<Stored>, Unavailable> {
-        unreachable!()
-    }
-
-    async fn known_of_uid(&self, _: RecordUid) -> Result<Vec<Stored>, Unavailable> {
-        unreachable!()
-    }
-
-    async fn caught_up(&self, _: &NodeName, _: &Version) -> Result<(), Unavailable> {
-        unreachable!()
-    }
-
-    async fn read(&self, _: &NodeName) -> Result<Option<Stored>, Unavailable> {
-        unreachable!()
-    }
-
-    async fn create(&self, _: &Record) -> Result<Stored, WriteError> {
-        unreachable!()
-    }
-
-    async fn replace(&self, _: &Record, _: &Version) -> Result<Stored, WriteError> {
-        unreachable!()
-    }
-
-    async fn delete(&self, _: &NodeName, _: &Version) -> Result<(), WriteError> {
-        unreachable!()
-    }
-
-    async fn all(&self) -> Result<AllRecords, Unavailable> {
-        Ok(self.0.lock().unwrap().clone())
-    }
-
-    async fn note(&self, _: &NodeName, _: &LastIssued) -> Result<(), Unavailable> {
-        unreachable!()
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_list_of_nodes_that_hangs_keeps_no_records() {
-    let record = Record::first(
-        &claim("m1", "n1", 1, 0),
-        RecordUid::new([7; 16]),
-        None,
-        at(0),
-    );
-    let version = Version::new("1");
-    let stored = Arc::new(Stored { record, version });
-    let known = Arc::downgrade(&stored);
-    let listed = Arc::new(Listed(Mutex::new(AllRecords::from([stored]))));
-    let mut periodic = periodic();
-    let parts = Parts {
-        records: listed.clone(),
-        ..Parts::default()
-    };
-    periodic.context = parts.cluster();
-    let key = ObjectKey::new("tenant-a", "prod-1");
-    periodic.inventory = CapiInventory::new(objects_with_tokens(), key);
-    // The second page never arrives.
-    periodic.access = ClusterAccess::in_memory(|request| async move {
-        let query = request.uri().query();
-        if query.is_some_and(|query| query.contains("continue=")) {
-            pending::<()>().await;
-        }
-        let page = json!({
-            "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
-            "metadata": {"resourceVersion": "1", "continue": "2"}, "items": [],
-        });
-        Response::new(Full::new(Bytes::from(page.to_string())))
-    });
-
-    let mut reading = Box::pin(periodic.without_record(true));
-    let waited = timeout(Duration::from_secs(1), &mut reading).await;
-
-    assert!(waited.is_err());
-    *listed.0.lock().unwrap() = AllRecords::from([]);
-    assert!(known.upgrade().is_none());
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,6 +8,8 @@ use world::{Away, Controller, LIFETIME, Node, World, at};
 
 const NODES: usize = 5000;
 const FEW: usize = 500;
+/// The number of nodes in a test that simulates each of their runs for days.
+const RUNNING: usize = 50;
 const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
 
@@ -82,7 +84,26 @@ async fn a_day_without_a_controller_delays_renewals_and_loses_no_node() {
 /// Asserts that no node has a certificate after this outage, and that each node gets a certificate within one hour
 /// after its token is recreated.
 async fn ends_certificates_and_tokens(away: Away, outage: Duration) {
-    let (mut world, mut controller) = after(away, outage, FEW, Duration::ZERO).await;
+    let (world, controller) = after(away, outage, FEW, Duration::ZERO).await;
+    nodes_need_recreated_tokens(world, controller, outage).await;
+}
+
+/// Like [`ends_certificates_and_tokens`], for a component without which the controller cannot decide on requests.
+async fn ends_certificates_and_tokens_without(away: Away, outage: Duration) {
+    let mut world = World::new(away, outage, RUNNING, Duration::ZERO);
+    let mut controller = Some(Controller::start(&world, Duration::ZERO));
+    world.until(outage, &mut controller).await;
+    assert!(world.last > RUNNING, "nodes send other requests");
+    assert!(world.most_of_node <= 3, "{}", world.most_of_node);
+    nodes_need_recreated_tokens(world, controller, outage).await;
+}
+
+async fn nodes_need_recreated_tokens(
+    mut world: World,
+    mut controller: Option<Controller>,
+    outage: Duration,
+) {
+    let nodes = world.nodes.len();
     assert_eq!(world.certificates(outage), 0);
     assert!(world.tokens_end < outage);
 
@@ -90,12 +111,12 @@ async fn ends_certificates_and_tokens(away: Away, outage: Duration) {
     world.until(recreated, &mut controller).await;
     assert_eq!(world.certificates(recreated), 0);
     assert_eq!(world.undecided, 0, "nothing is filed without a token");
-    assert!(world.in_vain >= FEW, "each node tries");
+    assert!(world.in_vain >= nodes, "each node tries");
 
     // `tokens recreate` creates tokens with a lifetime of one hour.
     world.tokens_end = recreated + HOUR;
     world.until(recreated + HOUR, &mut controller).await;
-    assert_eq!(world.certificates(recreated + HOUR), FEW);
+    assert_eq!(world.certificates(recreated + HOUR), nodes);
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,6 +132,16 @@ async fn after_10_days_without_a_controller_nodes_need_recreated_tokens() {
 #[tokio::test(start_paused = true)]
 async fn after_10_days_without_an_api_server_nodes_need_recreated_tokens() {
     ends_certificates_and_tokens(Away::ApiServer, 10 * DAY).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_10_days_without_sts_nodes_need_recreated_tokens() {
+    ends_certificates_and_tokens_without(Away::Sts, 10 * DAY).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_10_days_without_a_signer_nodes_need_recreated_tokens() {
+    ends_certificates_and_tokens_without(Away::Signer, 10 * DAY).await;
 }
 
 #[tokio::test(start_paused = true)]

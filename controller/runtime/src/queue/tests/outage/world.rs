@@ -44,6 +44,15 @@ pub(super) enum Away {
     ApiServer,
     /// The controller does not decide on requests.
     Sts,
+    /// The external signer. The controller checks the evidence first, so requests remain pending as with `Sts`.
+    Signer,
+}
+
+impl Away {
+    /// Whether the controller runs, but cannot issue a certificate.
+    fn delays_decisions(self) -> bool {
+        matches!(self, Self::Sts | Self::Signer)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -355,7 +364,7 @@ impl World {
             return true;
         };
         let is_fresh = now <= filed.attested + EVIDENCE_VALID;
-        if is_fresh && self.away == Away::Sts && now < self.back {
+        if is_fresh && self.away.delays_decisions() && now < self.back {
             return false;
         }
         filed.state = if is_fresh {
