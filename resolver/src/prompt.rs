@@ -89,12 +89,11 @@ mod tests {
     const IPV4: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
     const IPV6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0);
 
-    /// The time for which musl waits for an answer.
-    const WAIT: Duration = Duration::from_secs(5);
-
+    /// A lookup that never ends.
     fn unanswered() -> Addresses {
-        thread::sleep(WAIT);
-        Err(io::Error::other("no answer"))
+        loop {
+            thread::park();
+        }
     }
 
     fn of_family(family: AddrFamily) -> Addresses {
@@ -106,10 +105,8 @@ mod tests {
     }
 
     #[test]
-    fn a_family_without_an_answer_delays_a_lookup_by_less_than_two_seconds() {
+    fn a_family_without_an_answer_does_not_stop_a_lookup() {
         for (answered, address) in [(AddrFamily::Inet, IPV4), (AddrFamily::Inet6, IPV6)] {
-            let begun = Instant::now();
-
             let found = prompt(unanswered, move |family| {
                 if family == answered {
                     of_family(family)
@@ -119,8 +116,6 @@ mod tests {
             });
 
             assert_eq!(found.unwrap(), [address]);
-            let elapsed = begun.elapsed();
-            assert!(elapsed < Duration::from_secs(2), "{elapsed:?}");
         }
     }
 

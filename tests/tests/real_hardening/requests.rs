@@ -96,7 +96,7 @@ fn large_metadata() -> Vec<(&'static str, Value, &'static str)> {
         (
             "annotations",
             json!({"cluster.x-k8s.io/tpm-endorsement-key": "x".repeat(129)}),
-            "which has a maximum length",
+            "with at most 128 characters",
         ),
         (
             "generateName",
