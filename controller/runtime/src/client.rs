@@ -178,7 +178,7 @@ fn direct(
 fn prepared(mut config: Config) -> Config {
     config.read_timeout = Some(READ_TIMEOUT);
     config.reset_reader_on_write = true;
-    // The queue retries the request with its state at that time.
+    // The client does not retry, because the queue retries a request with the state that the request has at that time.
     config.default_retry = false;
     // Neither conversion can fail: both constants contain only valid header characters.
     if let (Ok(name), Ok(value)) = ("user-agent".parse(), USER_AGENT.parse()) {

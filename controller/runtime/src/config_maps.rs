@@ -71,7 +71,7 @@ pub type ReadConfigMaps<T> = Result<Arc<[Arc<T>]>, ConfigMapUnread>;
 #[error("{0}")]
 pub struct ConfigMapUnread(String);
 
-/// A version of a `ConfigMap`: its UID and resource version.
+/// A version of a `ConfigMap`: its UID and its `resourceVersion`.
 type Version = (Option<String>, Option<String>);
 
 struct Kept<T> {

@@ -115,7 +115,8 @@ impl MachineTokens {
         })
     }
 
-    /// Recreates the own tokens of these Machines, or of all Machines. Extends the expiry times of existing tokens.
+    /// Recreates these Machines' own tokens, or the tokens of all Machines. Extends the expiry times of existing
+    /// tokens.
     ///
     /// Each token is valid for at least `life` from `now`. The command can be repeated. If a Machine's token cannot be
     /// read or written, its result has an [error](MachineToken::error), and other Machines are not affected.

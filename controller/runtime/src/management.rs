@@ -165,8 +165,8 @@ where
     Api::namespaced(client_on_behalf_of(management, namespace), place)
 }
 
-/// Creates the verifiers for a cluster's authorized attestation providers. The text is the Cluster's UID, which changes
-/// when the Cluster is moved.
+/// Creates the verifiers for a cluster's authorized attestation providers. The string argument is the Cluster's UID,
+/// which changes when the Cluster is moved.
 pub type VerifierFactory = dyn Fn(&KubeletAuthentication, &str) -> Verifiers + Send + Sync;
 
 /// A controller for all clusters in a management cluster, or for some of them.

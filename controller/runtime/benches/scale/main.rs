@@ -3,7 +3,7 @@
 //!
 //! Arguments select the measurements: each argument selects the measurements whose names contain it. `SCALE_CLUSTERS`
 //! and `SCALE_MACHINES` set the numbers of clusters and machines. `SCALE_LOG` prints the controller's log and the calls
-//! of an idle cluster.
+//! for an idle cluster.
 //!
 //! Prints the results, and writes `target/bench/scale.json`: a list of `{name, value, unit, limit}`. Exit code 1 means
 //! that a value exceeds its limit.

@@ -80,7 +80,7 @@ impl ClusterCa {
         Self::read(secret, None)
     }
 
-    /// Like [`from_secret`](Self::from_secret), with turns for the signatures.
+    /// Like [`from_secret`](Self::from_secret), but each signature waits for one of these turns.
     ///
     /// # Errors
     ///

@@ -17,7 +17,7 @@ use crate::shared::{Lock, Shared, Swept};
 const KEPT: Duration = Duration::from_hours(1);
 
 /// The maximum number of deletions in one namespace: the number of nodes in the largest cluster that Kubernetes
-/// supports. After that, deleted Machines count as missing.
+/// supports. If there are more deletions, the other deleted Machines count as missing.
 const MAX_OF_NAMESPACE: usize = 5_000;
 
 /// The maximum number of deletions in all namespaces. Each deletion contains a name of at most 253 bytes.

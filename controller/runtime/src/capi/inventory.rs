@@ -62,7 +62,7 @@ pub struct CapiInventory {
 struct Page<T> {
     unread: BTreeSet<Reference>,
     found: T,
-    /// Whether the page begins with the first of them.
+    /// Whether the page begins with the first unread `KubeadmConfig`.
     is_whole: bool,
 }
 
@@ -180,8 +180,8 @@ impl CapiInventory {
         called.await.map_err(kube::Error::from)
     }
 
-    /// Applies `of` to each Machine, page by page. First reads the `KubeadmConfig`s that `of` needs. Also returns the
-    /// error for one of them that cannot be decoded.
+    /// Applies `of` to each Machine, page by page. First reads the `KubeadmConfig`s that `of` needs. If any of them
+    /// cannot be decoded, also returns the error for one of them.
     async fn find_each<T>(
         &self,
         of: impl Fn(View<'_>, &str, &objects::Machine) -> Option<T>,
@@ -325,7 +325,7 @@ impl CapiInventory {
         Ok((page.unread, page.found))
     }
 
-    /// Like [`needed`](Self::needed), with the configs after `places`, which become the ends of this page.
+    /// Like [`needed`](Self::needed), but begins after `places`, and then sets `places` to the ends of this page.
     fn next_page<T>(
         &self,
         (limit, now): (usize, Instant),

@@ -126,7 +126,7 @@ pub(crate) struct MemberMachine {
     pub(crate) provider_id: Option<ProviderId>,
 }
 
-/// A Cluster's Machines that have these labels. The labels are a label selector, which can be empty.
+/// A Cluster's Machines that match the label selector `labels`, which can be empty.
 ///
 /// # Errors
 ///
@@ -152,7 +152,7 @@ pub(crate) async fn member_machines(
     Ok(members.collect())
 }
 
-/// The Machines of a Cluster that have these labels, with their names.
+/// A Cluster's Machines that match the label selector `labels`, with their names.
 async fn machines_with(
     management: &Client,
     cluster: &ObjectKey,

@@ -1,6 +1,6 @@
 //! The watched objects of each cluster, with an index of machine identities.
 //!
-//! This module performs no input or output. Objects can arrive in any order, for example a Machine before its Cluster.
+//! This module performs no I/O. Objects can arrive in any order, for example a Machine before its Cluster.
 //!
 //! # Guarantees
 //!

@@ -185,8 +185,8 @@ pub(super) fn kept<K: Kept>(object: Value) -> Option<K> {
     raw::<K>(object).kept().unwrap()
 }
 
-/// The length of the kept fields as text, for an object of this row in the table of hostile values. An unreadable object
-/// has no kept fields. `None` if no kind has this row.
+/// The length of the kept fields, serialized as text, for an object of the kind in this row of the table of hostile
+/// values. An unreadable object has no kept fields. `None` if no kind has this row.
 pub(crate) fn kept_len(row: &str, object: &Value) -> Option<usize> {
     let len: fn(&Value) -> usize = match row {
         "Cluster" => len_of::<Cluster>,
@@ -217,7 +217,7 @@ fn raw<K: Kept>(object: Value) -> Raw<K> {
     serde_json::from_value(object).unwrap()
 }
 
-/// Objects without watches. The test adds them.
+/// A cache without watches. The test adds the objects.
 pub(super) fn objects() -> Objects {
     answered_by(|url| panic!("{url} is asked for"))
 }

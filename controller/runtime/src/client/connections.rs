@@ -74,8 +74,8 @@ const MAX_ATTEMPTS: usize = 3;
 /// wait for a new connection.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The length of a server's certificates that is not reserved separately. An API server has a few kilobytes. TLS allows
-/// 64 KiB, and the library keeps them as long as the connection is open.
+/// The length of a server's certificates that is not reserved separately. The certificates of an API server are a few
+/// kilobytes long. TLS allows 64 KiB, and the library keeps the certificates as long as the connection is open.
 const NORMAL_CERTIFICATES: usize = 16 * 1024;
 
 /// The limits on received bytes that have not been read.

@@ -174,7 +174,7 @@ impl Processor {
             .write(|spent| spent.charge(&self.namespace, time, now));
     }
 
-    /// A budget in which each poll uses two seconds.
+    /// A budget in which each reading of the clock adds two seconds of processor time.
     #[cfg(test)]
     pub(super) fn slow() -> Self {
         thread_local! {

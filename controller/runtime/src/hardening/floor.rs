@@ -13,8 +13,8 @@
 //! contain its user name in [`CHANGED_BY_ANNOTATION`]. The audit event about each of these writes contains the user's
 //! name.
 //!
-//! The policies also apply to settings that the controller copies from a Cluster on behalf of a tenant. No policy
-//! applies to exempt subjects, such as the user that runs `clusterctl move`. No annotation exempts a user.
+//! The policies also apply to settings that the controller copies from a Cluster on behalf of a tenant. The policies do
+//! not apply to exempt subjects, such as the user that runs `clusterctl move`. No annotation exempts a user.
 //!
 //! # Guarantees
 //!
@@ -98,7 +98,8 @@ pub struct Floor {
     pub controllers: Vec<String>,
     /// The subjects that are allowed to revoke and reset node identities.
     pub responders: Vec<String>,
-    /// The subjects to which no policy applies, such as operators and the user that runs `clusterctl move`.
+    /// The subjects to which the floor policies do not apply, such as operators and the user that runs `clusterctl
+    /// move`.
     pub exempt: Vec<String>,
 }
 

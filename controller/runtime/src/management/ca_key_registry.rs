@@ -238,7 +238,7 @@ mod tests {
         }
     }
 
-    /// The key that a certificate contains, without the private key.
+    /// The key of a CA whose Secret contains only the certificate, and not the private key.
     fn shown(byte: u8) -> CaKey {
         CaKey {
             is_proved: false,

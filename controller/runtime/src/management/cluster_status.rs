@@ -99,11 +99,11 @@ pub(super) enum AutoApprove {
     NotReviewed,
     /// Requests cannot be approved without evidence.
     Closed,
-    /// Only kubeadm's bindings approve them.
+    /// Only kubeadm's bindings approve requests without evidence.
     Bindings,
-    /// kubeadm's bindings approve them until every Node has a record.
+    /// kubeadm's bindings approve requests without evidence until every Node has a record.
     Waiting,
-    /// Other bindings or approvers approve them.
+    /// Other bindings or approvers approve requests without evidence.
     Open,
 }
 

@@ -220,8 +220,8 @@ pub(super) struct KeptMemory {
 
 #[derive(Debug, Default)]
 struct OfNamespace {
-    /// The kept objects by name, with their creation times and their memory. Includes the tasks of deleted objects, with
-    /// the earliest time.
+    /// The kept objects by name, with their creation times and their memory. Also contains the tasks of deleted
+    /// objects. Their creation time is the earliest possible time, so that no object displaces them.
     kept: BTreeMap<String, (i64, usize)>,
     /// The kept objects by age.
     by_age: BTreeSet<(i64, String)>,

@@ -13,7 +13,7 @@ use super::CapiInventory;
 use super::fetched::unread;
 use super::view::{Need, View};
 
-/// The maximum number of reads in one call, which has low priority.
+/// The maximum number of reads in one call. The reads have low priority.
 const READS_FOR_TOKENS: usize = 50;
 
 /// The tokens of some machines or pools.

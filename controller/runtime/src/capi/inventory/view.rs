@@ -50,7 +50,7 @@ pub(super) struct Needed {
     pub(super) now: Instant,
     /// The maximum number of configs to collect.
     pub(super) limit: usize,
-    /// The ends of the previous pages, then those of the current pages.
+    /// The ends of the previous pages. [`View::need`] replaces each of them with the end of the current page.
     pub(super) places: RefCell<Places>,
     /// Whether each page begins with the first due config.
     pub(super) is_whole: Cell<bool>,

@@ -385,7 +385,7 @@ fn hides_no_other<W: Kept>(good: &Value) {
         assert!(matches!(event, Ok(WatchEvent::Modified(_))), "{place}");
         let good = items.pop().unwrap().kept();
         assert!(good.unwrap().is_some(), "{place}");
-        // Both results are possible.
+        // The object can be readable or unreadable.
         drop(items.pop().unwrap().kept());
     }
 }

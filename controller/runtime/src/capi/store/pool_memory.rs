@@ -16,7 +16,8 @@ const PART: usize = 8;
 /// memory.
 pub(super) const PART_OF_REPORTED: usize = 16;
 
-/// The memory for pool members, or for the data that Machines report. In the latter case, a pool is a Machine.
+/// The memory for pool members, or for the data that Machines report. In the second case, the word "pool" in this type
+/// means a Machine.
 #[derive(Debug)]
 pub(super) struct PoolMemory {
     limit: KeptLimit,

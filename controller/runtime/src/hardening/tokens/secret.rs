@@ -57,7 +57,7 @@ pub(super) enum Life {
 }
 
 impl Life {
-    /// The state of a token that was missing or unusable at this time, which is monotonic.
+    /// The state of a token that was missing or unusable at `elapsed`, which is a time on a monotonic clock.
     pub(super) fn missing(before: Option<Self>, elapsed: Duration) -> Self {
         let wait = match before {
             Some(Self::Missing { wait, .. }) => WAIT.following(wait),
@@ -144,8 +144,8 @@ struct TokenData {
 }
 
 impl TokenSecret {
-    /// The Secret, and the state of its token. `None` if it is not a token or cannot be decoded, or if its version is so
-    /// long that it could not be kept while the Secret is written.
+    /// The Secret, and the state of its token. `None` if it is not a token or cannot be decoded, or if its
+    /// `resourceVersion` is so long that it could not be kept while the Secret is written.
     pub(super) fn parse(text: &str) -> Option<(Self, Life)> {
         let mut secret: Self = serde_json::from_str(text).ok()?;
         // The label also shows extensions by a previous process, whose tokens this process must expire.

@@ -166,8 +166,8 @@ mod tests {
 
     use super::*;
 
-    /// The locked-out machines at hour 20, if there is one machine. Its token has expired, and its record, which
-    /// `change` modifies, expires at hour 10.
+    /// The locked-out machines at hour 20, if there is one machine. Its token has expired. The certificate in its
+    /// record expires at hour 10, unless `change` sets a different time.
     fn found(change: impl Fn(&mut Record), of_machine: impl Fn(&mut TokenMachine)) -> Vec<String> {
         let token = TokenId::parse("abcdef").unwrap();
         let mut machine = TokenMachine {

@@ -13,7 +13,7 @@ use crate::memory::KeptLimit;
 
 const MEMBERS: [&str; 2] = ["metal:///p1", "metal:///p2"];
 
-/// The memory that one of these members uses.
+/// The memory that a pool member in these tests uses, in bytes.
 const MEMBER: usize = 11 + 128;
 
 /// Cluster `prod-1`, with memory for 16 pool members.
