@@ -142,7 +142,7 @@ impl Act {
     }
 }
 
-/// Runs the command. Runs the command, and returns its output and the node identities that it could not change.
+/// Runs the command, and returns its output and the node identities that it could not change.
 pub(crate) async fn run(command: IdentitiesCommand) -> Result<(String, Vec<String>), BoxError> {
     Box::pin(output_of(command)).await.map_err(hinted)
 }

@@ -269,7 +269,8 @@ fn arguments() -> Result<Cli, clap::Error> {
     Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
-/// Exits with the message about a removed option. Otherwise, exits like clap: with code 2, or with code 0 for `--help`.
+/// Exits with the message about a removed option. Otherwise, exits as clap does: with code 2, or with code 0 for
+/// `--help`.
 fn wrong_usage(error: &clap::Error) -> anyhow::Result<ExitCode> {
     let command: OsString = env::args_os().nth(1).unwrap_or_default();
     match removed::message(&command.to_string_lossy(), error) {

@@ -305,7 +305,8 @@ impl Metrics {
         }))
     }
 
-    /// A loop's heartbeat, which the loop must send at least once within `limit`. It ends when the result is dropped.
+    /// A loop's heartbeat, which the loop must send at least once within `limit`. The heartbeat ends when the result is
+    /// dropped.
     pub(crate) fn heartbeat(&self, of: &'static str, limit: Duration) -> Heartbeat {
         Heartbeat(self.0.as_ref().map(|inner| {
             let beat = health::Beat::new(of, limit, Instant::now());

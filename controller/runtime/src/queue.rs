@@ -1,4 +1,4 @@
-//! The order in which the requests of one cluster are processed, without input or output.
+//! The order in which the requests of one cluster are processed, without I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ const WITHOUT_MEMORY: Duration = Duration::from_secs(1);
 /// The maximum length of an object or requester name (RFC 1123).
 const MAX_NAME_LEN: usize = 253;
 
-/// The maximum length of a UID or a resource version. Kubernetes UIDs have 36 characters.
+/// The maximum length of a UID or a `resourceVersion`. Kubernetes UIDs have 36 characters.
 const MAX_ID_LEN: usize = 64;
 
 /// The memory for an entry in addition to its texts. It was measured for a requester with a single entry, and includes

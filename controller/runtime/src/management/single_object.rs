@@ -79,7 +79,7 @@ impl<K> From<Option<K>> for Observed<K> {
 /// Returns each change to the Secret with this name, including its version and the values of these keys. The stream
 /// never ends. Other events are `None`, because a stream that skips them would reserve space for a Secret.
 ///
-/// Unlike `kube::runtime::watch_object`, it decodes a Secret leniently, lists in pages, and logs like all other
+/// Unlike `kube::runtime::watch_object`, the stream decodes a Secret leniently, lists in pages, and logs like all other
 /// watches. The last readable version remains in use while later versions cannot be read, and while the API server is
 /// unavailable. A Secret for which there is no memory is read again after [`READ_AGAIN`].
 pub(super) fn follow(

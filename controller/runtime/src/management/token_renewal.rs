@@ -8,8 +8,8 @@
 //!
 //! - A renewal is one write, and the token in use remains valid. After a crash at any point, the next renewal repeats
 //!   the request. A token that was not stored expires.
-//! - The write specifies the version of the Secret that was read. If an operator has replaced the Secret in the
-//!   meantime, the Secret is not overwritten.
+//! - The write specifies the `resourceVersion` of the Secret that was read. If an operator has replaced the Secret in
+//!   the meantime, the Secret is not overwritten.
 //! - The Secret is only updated with a token that expires later and belongs to the same service account.
 //! - Errors do not contain a token, or any other part of a response that contains a token.
 
@@ -51,7 +51,7 @@ const MAX_RESPONSE_LEN: usize = 64 * 1024;
 /// The Secret that contains the controller's own kubeconfig.
 pub(super) struct OwnSecret<'a> {
     name: &'a str,
-    /// The version of the Secret that was read.
+    /// The `resourceVersion` of the Secret that was read.
     version: Option<&'a str>,
     management: &'a Client,
     /// The namespace of the Cluster.

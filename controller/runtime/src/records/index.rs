@@ -42,7 +42,7 @@ impl Limits {
     }
 }
 
-/// The cluster to which each record belongs. It has no lock, because only the watch uses it.
+/// The cluster to which each record belongs. The index has no lock, because only the watch uses it.
 #[derive(Debug)]
 pub(super) struct Index {
     limits: Limits,

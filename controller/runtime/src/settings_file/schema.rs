@@ -1,4 +1,4 @@
-//! The schema of a custom resource without its rules: applies defaults and checks values like the API server.
+//! The schema of a custom resource without its rules: applies defaults and checks values as the API server does.
 
 use node_attestation_core::crd;
 use regex_lite::Regex;

@@ -19,7 +19,7 @@ pub(in crate::management) enum PartError {
     /// The part did not finish before this deadline.
     #[error("not completed within {} s", .0.as_secs())]
     Late(Duration),
-    /// A call failed. Contains its causes, truncated.
+    /// A call failed. Contains the error and its causes, truncated.
     #[error("{0}")]
     Call(String),
     /// The list of Nodes has more pages than this number.

@@ -226,7 +226,7 @@ async fn a_status_is_written_while_secrets_of_other_clusters_are_listed() {
     running.await.unwrap();
 }
 
-/// The Secrets that are watched within one minute, if this number of 200 `KubeletAuthentication`s have a Cluster.
+/// The Secrets that are watched within one minute, if this number of the 200 `KubeletAuthentication`s have a Cluster.
 async fn secrets_watched(clusters: usize) -> BTreeSet<String> {
     let watched: Arc<Mutex<BTreeSet<String>>> = Arc::default();
     let noted = watched.clone();
