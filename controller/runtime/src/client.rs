@@ -123,8 +123,8 @@ where
         .build()
 }
 
-/// Creates a client that connects only to hosts that `egress` allows. It does not use a proxy, because the addresses to
-/// which a proxy connects cannot be checked.
+/// Creates a client that connects only to hosts that `egress` allows. The client does not use a proxy, because the
+/// addresses to which a proxy connects cannot be checked.
 fn of_tenant(
     config: Config,
     egress: EgressPolicy,

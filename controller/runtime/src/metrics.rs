@@ -273,7 +273,7 @@ impl Metrics {
         }
     }
 
-    /// The metrics for a cluster. They are removed when the last clone is dropped.
+    /// The metrics for a cluster. The metrics are removed when the last clone is dropped.
     pub(crate) fn cluster(&self, namespace: &str, name: &str) -> ClusterMetrics {
         let added = self.0.as_ref().map(|inner| {
             let cluster = ClusterValues::new(namespace, name);
@@ -282,7 +282,7 @@ impl Metrics {
         ClusterMetrics::new(self.clone(), added)
     }
 
-    /// The metrics for a watch of this kind. They are removed when the last clone is dropped.
+    /// The metrics for a watch of this kind. The metrics are removed when the last clone is dropped.
     pub(crate) fn watch(&self, kind: &'static str) -> WatchMetrics {
         self.watch_in(kind, None)
     }
@@ -295,7 +295,7 @@ impl Metrics {
         }))
     }
 
-    /// The metrics for the Lease with this name. They are removed when the result is dropped.
+    /// The metrics for the Lease with this name. The metrics are removed when the result is dropped.
     pub(crate) fn lease(&self, name: &str) -> LeaseMetrics {
         LeaseMetrics(self.0.as_ref().map(|inner| {
             let terms = inner

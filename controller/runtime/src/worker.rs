@@ -357,7 +357,7 @@ mod tests {
         client_with(requests, move |_| json!({"a": "x".repeat(len)}))
     }
 
-    /// Like [`client`], with these annotations.
+    /// Like [`client`], but with these annotations.
     fn client_with(
         requests: usize,
         annotations: impl Fn(usize) -> Value + Clone + Send + 'static,

@@ -116,7 +116,7 @@ impl Objects {
         self.heard_at(kind, Instant::now());
     }
 
-    /// Records that the events from the API server until this time are applied to the objects of this kind.
+    /// Records that the objects of this kind include all events that the API server sent until this time.
     pub(super) fn heard_at(&self, kind: &'static str, read: Instant) {
         let mut kinds = KINDS.iter().zip(&self.0.heard);
         if let Some((_, heard)) = kinds.find(|(known, _)| **known == kind) {
@@ -134,17 +134,17 @@ impl Objects {
         self.0.observer.as_deref()
     }
 
-    /// Notifies on each change of an object or of readiness.
+    /// Notifies of each change to an object or to readiness.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.0.changes.subscribe()
     }
 
-    /// Notifies on each change to a Cluster or to readiness.
+    /// Notifies of each change to a Cluster or to readiness.
     pub(crate) fn cluster_changes(&self) -> watch::Receiver<()> {
         self.0.cluster_changes.subscribe()
     }
 
-    /// Notifies on each change to this Cluster or to readiness.
+    /// Notifies of each change to this Cluster or to readiness.
     pub(crate) fn changes_of(&self, cluster: &ObjectKey) -> watch::Receiver<()> {
         let key = cluster.clone();
         self.0.of_cluster.write(|waiting| {
@@ -265,7 +265,7 @@ impl Objects {
     }
 
     /// The first Cluster, Machine or `MachinePool` of this cluster that cannot be read, and the number of other objects
-    /// that cannot be read. An object whose Cluster is unknown counts for each Cluster in its namespace. `None` also
+    /// that cannot be read. An object whose Cluster is unknown counts for each Cluster in its namespace. Also `None`
     /// before [`Objects::is_ready`].
     pub(crate) fn unreadable_members(&self, cluster: &ObjectKey) -> Option<String> {
         let store = &self.0.store;

@@ -1,7 +1,7 @@
 //! Machines whose deletion was observed in a watch.
 //!
 //! The sweep of the records reads the Machines only once per minute, and a Machine can be deleted in less time. A
-//! deletion in a watch is intended. A Machine that is only missing from a list does not count as deleted.
+//! deletion that a watch reports is intended. A Machine that is only missing from a list does not count as deleted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -50,11 +50,11 @@ use view::{Need, Needed, Places, View, waiting};
 pub struct CapiInventory {
     pub(super) objects: Objects,
     pub(super) cluster: ObjectKey,
-    /// Whether a pool's infrastructure provider creates Machines for the members, by `InfraMachinePool`.
+    /// For each `InfraMachinePool`, whether its provider creates Machines for the members.
     makes_machines: Arc<Recent<bool>>,
     undecoded: Arc<Undecoded>,
     /// Held while `KubeadmConfig`s are read, so that concurrent requests for the Cluster share one read. The value is
-    /// the place of the next page, so that configs that cannot be read delay no others.
+    /// the place of the next page, so that unreadable configs do not delay other configs.
     reading: Arc<Turnstile<Places>>,
 }
 
@@ -92,7 +92,7 @@ impl CapiInventory {
         }
     }
 
-    /// A `MachinePool` or a Machine with unknown data, and the limit that truncated it. `None` also while the inventory
+    /// A `MachinePool` or a Machine with unknown data, and the limit that truncated it. Also `None` while the inventory
     /// is unavailable.
     pub(crate) fn unknown_members(&self) -> Option<String> {
         let cut = self.look(|view| Ok(view.knows_all_names().err()));
@@ -229,8 +229,8 @@ impl CapiInventory {
         }
     }
 
-    /// Like [`find`](Self::find), without the `KubeadmConfig`s that cannot be decoded. Returns the error for one of
-    /// them if the result can depend on it. A `KubeadmConfig` that the result does not depend on delays only its owner.
+    /// Like [`find`](Self::find), but skips `KubeadmConfig`s that cannot be decoded. Returns the error for one of them
+    /// if the result can depend on it. A `KubeadmConfig` that the result does not depend on delays only its owner.
     async fn find_readable<T>(
         &self,
         look: impl Fn(View<'_>) -> Result<T, Unavailable>,
@@ -383,8 +383,8 @@ impl CapiInventory {
 
 #[async_trait::async_trait]
 impl Inventory for CapiInventory {
-    /// If the pool's infrastructure provider creates Machines, a member without a Machine is pending. These members
-    /// exist: after an upgrade, the provider can start to create Machines for an existing pool.
+    /// If the pool's infrastructure provider creates Machines, a member without a Machine is pending. Such members
+    /// exist, because after an upgrade, the provider can start to create Machines for an existing pool.
     async fn by_provider_id(&self, id: &ProviderId) -> Result<Option<Machine>, Unavailable> {
         let found = self.find(|view| view.by_provider_id(id)).await?;
         let Some((mut machine, makes_machines)) = found else {

@@ -162,8 +162,8 @@ fn auth_info(login: &Login) -> Result<AuthInfo, KubeconfigRefused> {
         Login::ClientCertificate { chain_pem, key_pem } => {
             let read = identity(chain_pem, key_pem, Policy::Tenant);
             let (chain, key) = read.map_err(|(field, why)| refused(field, why))?;
-            // The library uses the last key that it finds in both texts. Therefore it gets only the certificates and
-            // the key that were checked here.
+            // kube uses the last key that it finds in the certificate data and in the key data. Therefore kube gets
+            // only the certificates and the key that were checked here.
             let chain: String = chain.iter().map(certificate_pem).collect();
             let key = checked(&key)?.to_pem();
             let key = Zeroizing::new(BASE64.encode(key.as_bytes()));

@@ -89,7 +89,7 @@ pub(crate) enum TemplatesUnread {
 }
 
 impl CapiInventory {
-    /// Creates an inventory without watches, for commands. It only reads templates.
+    /// Creates an inventory without watches, for commands. Such an inventory can only read templates.
     pub(crate) fn of_command(client: Client, cluster: ObjectKey) -> Self {
         Self::new(Objects::empty(client, Selection::default(), None), cluster)
     }

@@ -296,7 +296,7 @@ pub(crate) fn objects_with_tokens() -> Objects {
     objects
 }
 
-/// Like [`objects_with_tokens`], with another Machine that joins, whose `KubeadmConfig` cannot be decoded.
+/// Like [`objects_with_tokens`], but with another Machine that joins, whose `KubeadmConfig` cannot be decoded.
 pub(crate) fn objects_with_an_unreadable_config() -> Objects {
     let contract = Contract::V1Beta2;
     let objects = answered_by(move |path| {

@@ -49,7 +49,7 @@ pub fn access_secret_name(cluster: &ObjectKey) -> String {
     format!("{PREFIX}.{}", HEXLOWER.encode(digest.as_ref()))
 }
 
-/// The claims of a service account token with an expiry time. They are not secret.
+/// The claims of a service account token with an expiry time. The claims are not secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenClaims {
     namespace: String,
@@ -73,7 +73,7 @@ impl TokenClaims {
         let payload = BASE64URL_NOPAD.decode(payload.as_bytes()).ok()?;
         let claims: RawClaims = serde_json::from_slice(&payload).ok()?;
         let (namespace, account) = claims.sub.strip_prefix(SERVICE_ACCOUNT)?.split_once(':')?;
-        // Both become segments of a URL path.
+        // The namespace and the account become segments of a URL path.
         if !is_dns_subdomain(namespace) || !is_dns_subdomain(account) {
             return None;
         }

@@ -3,8 +3,8 @@
 //!
 //! # Guarantees
 //!
-//! - A call does not wait for another call. It can wait for a new connection, because connections are opened one at a
-//!   time.
+//! - A call does not wait for another call. A call can wait for a new connection, because connections are opened one at
+//!   a time.
 //! - A broken connection is detected even without traffic. After a call on a connection without a timely response, the
 //!   connection is not used for further calls. If a call to an operator's API server is dropped early, other calls are
 //!   not affected.
@@ -85,7 +85,7 @@ struct Windows {
     answer: u32,
     /// The limit for all responses on one connection.
     connection: u32,
-    /// The limit for all connections to this API server, whose memory is reserved.
+    /// The limit for all connections to this API server together. The memory for this limit is reserved.
     own: usize,
 }
 

@@ -224,8 +224,8 @@ pub async fn scan(client: &Client) -> Result<Scan, HardeningError> {
     scan_of(client, &lines, &mut memory_of(&lines)).await
 }
 
-/// The memory for scanning the cluster with these log lines. It is held until the scan and its result are dropped,
-/// because a tenant's API server can slow down the calls of an inspection.
+/// The memory for scanning the cluster with these log lines. The memory is held until the scan and its result are
+/// dropped, because a tenant's API server can slow down the calls of an inspection.
 pub(crate) fn memory_of(lines: &ClusterLines) -> Holding {
     Share::new(lines.namespace(), OWN_MEMORY).holding()
 }

@@ -154,8 +154,8 @@ impl Known {
         self.found.retain(|node, end| is_current(node, *end));
     }
 
-    /// Records a certificate. It overlaps with the earlier certificate if that certificate is still valid, and if its
-    /// renewal was not due.
+    /// Records a certificate. The certificate overlaps with the earlier certificate if the earlier one is still valid,
+    /// and if its renewal was not due.
     fn note(&mut self, node: NodeName, issued: Issued, now: SystemTime) {
         let last = self.last.remove(&node);
         let last = last.unwrap_or_else(|| issued.clone());

@@ -62,12 +62,13 @@ fn management() -> ClusterAccess {
     management_with(Vec::new())
 }
 
-/// Like [`management`], with these Machines before the others.
+/// Like [`management`], but with these Machines before the others.
 fn management_with(machines: Vec<Value>) -> ClusterAccess {
     slow_management_with(machines, Duration::ZERO)
 }
 
-/// Like [`management_with`], with this delay before each response. A Machine whose name begins with `n` has a token.
+/// Like [`management_with`], but with this delay before each response. A Machine whose name begins with `n` has a
+/// token.
 fn slow_management_with(mut machines: Vec<Value>, delay: Duration) -> ClusterAccess {
     let mut deleted = machine("gone");
     deleted["metadata"]["deletionTimestamp"] = json!("2026-11-21T12:00:00Z");
@@ -131,7 +132,7 @@ fn workload(
     slow_workload(is_enforced, tokens, Duration::ZERO)
 }
 
-/// Like [`workload`], with this delay before each response.
+/// Like [`workload`], but with this delay before each response.
 fn slow_workload(
     is_enforced: bool,
     tokens: &'static [(&'static str, &'static str)],

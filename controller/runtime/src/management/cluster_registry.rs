@@ -88,8 +88,8 @@ async fn end(mut tasks: JoinSet<ObjectKey>) {
 
 struct ClusterRegistry {
     shared: Arc<Shared>,
-    /// All keys that have a task. They include clusters that belong to other controllers, because the clusters' labels
-    /// can change.
+    /// All keys that have a task, including the keys of clusters that belong to other controllers, because the
+    /// clusters' labels can change.
     ///
     /// A key is kept until its task ends. If an object is created again, its service starts in the same task or after
     /// that task. Therefore, releasing the previous service does not remove the new admission policy. Dropping a

@@ -92,7 +92,7 @@ pub(super) fn follow(
     follow_within(api, name, keys, (lines, &share))
 }
 
-/// Like [`follow`]. The values count toward this share as long as the stream exists.
+/// Like [`follow`], but the values count toward this share as long as the stream exists.
 fn follow_within(
     api: Api<Lenient<SecretValues, Secret>>,
     name: &str,
@@ -232,7 +232,7 @@ mod tests {
     /// A number of states that exceeds the number in each test.
     const MAX_STATES: usize = 20;
 
-    /// Like [`states`], with memory from this share.
+    /// Like [`states`], but with memory from this share.
     async fn states_within(
         share: &Share,
         listed: Vec<Value>,

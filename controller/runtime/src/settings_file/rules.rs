@@ -20,7 +20,7 @@ const FORMER: &str = "oldSelf";
 pub(super) struct Rule<'a> {
     pub(super) expression: &'a str,
     pub(super) message: &'a str,
-    /// The field that the error refers to, relative to the value, with a leading dot. It can be empty.
+    /// The field that the error refers to, relative to the value, with a leading dot. Can be the empty text.
     field: &'a str,
 }
 

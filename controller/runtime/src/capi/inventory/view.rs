@@ -42,7 +42,7 @@ pub(super) enum Need {
 }
 
 /// The ends of the last pages of due `KubeadmConfig`s. Configs that cannot be read stay due, so a page from the
-/// beginning could contain only those.
+/// beginning could contain only such configs.
 pub(super) type Places = BTreeMap<Referrer, String>;
 
 /// The unread `KubeadmConfig`s that an answer depends on.
@@ -78,8 +78,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The `KubeadmConfig` of the Machine. It is not read before the bootstrap data exists, because it can change until
-    /// then.
+    /// The `KubeadmConfig` of the Machine. The config is not read before the bootstrap data exists, because the config
+    /// can change until then.
     pub(super) fn config(self, machine: &objects::Machine) -> Option<&'a BootstrapConfig> {
         let reference = machine.config.as_ref()?;
         let found = self.members.config(&reference.name);
@@ -333,7 +333,8 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     ///
-    /// Returns an error if too many machines have the name on another ground, or if only an unknown member can have it.
+    /// Returns an error if too many machines have the name on a stronger ground, or if only an unknown member can have
+    /// it.
     pub(super) fn by_name(self, wanted: &str) -> Result<Vec<Machine>, Unavailable> {
         let listed = self.listed_named(wanted)?;
         let mut named = BTreeMap::new();

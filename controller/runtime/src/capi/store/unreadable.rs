@@ -9,7 +9,7 @@ use crate::memory::KeptLimit;
 use crate::object_key::ObjectKey;
 use crate::shared::page;
 
-/// The container's memory divided by this number is the limit for the entries of all objects: 16 MiB with 1 GiB. One
+/// The container's memory divided by this number is the limit for the entries of all objects: 16 MiB of 1 GiB. One
 /// namespace uses at most half of this memory, which is enough for more than 10,000 objects.
 const PART: usize = 64;
 

@@ -328,7 +328,7 @@ async fn a_cluster_beyond_the_limit_of_its_namespace_is_not_served() {
 /// The last generation that the controller reports for an object that changes every 10 ms, for ten seconds.
 const LAST: i64 = 1000;
 
-/// Like [`answer`], with one `KubeletAuthentication` that changes constantly.
+/// Like [`answer`], but with one `KubeletAuthentication` that changes constantly.
 async fn answer_of_storm(request: Request<kube::client::Body>, written: Written) -> Answer {
     if !request.uri().path().ends_with("/kubeletauthentications") {
         return answer(request, written).await;

@@ -89,7 +89,7 @@ fn hostile(object: &Value) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Like [`hostile`], for the fields that k8s-openapi parses in all metadata.
+/// Like [`hostile`], but for the fields that k8s-openapi parses in all metadata.
 fn hostile_to_types(object: &Value) -> Vec<(&'static str, Value)> {
     let with = |field: &str, value: Value| {
         let mut object = named(object.clone(), "hostile");
