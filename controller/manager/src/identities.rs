@@ -282,8 +282,8 @@ const ONLY_RELEASED: Unchanged = Unchanged {
     text: RELEASED,
 };
 
-/// Resets the record. Returns [`Unchanged`] if the record does not exist, so that only its machine was released, or if
-/// there was nothing to change.
+/// Resets the record. Returns [`Unchanged`] if the record does not exist, so only its machine was released, or if there
+/// was nothing to change.
 async fn reset_of(
     identities: &Identities,
     reset: &Reset,

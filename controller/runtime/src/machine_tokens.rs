@@ -46,7 +46,7 @@ pub struct MachineToken {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MachineTokensError {
-    /// Attestation is not enforced, so that the holder of a token can join as any node.
+    /// Attestation is not enforced, so the holder of a token can join as any node.
     #[error(
         "attestation is not enforced in Cluster {0}: any machine with a bootstrap token can join there as any node; to \
          recreate tokens nevertheless, set --without-enforcement"

@@ -275,7 +275,8 @@ impl CapiInventory {
         Ok((self.look(look)?, None))
     }
 
-    /// Reads these `KubeadmConfig`s. Returns the errors for those that cannot be decoded, which stay unread.
+    /// Reads these `KubeadmConfig`s. Returns the errors for the `KubeadmConfig`s that cannot be decoded, and keeps
+    /// these unread.
     async fn read(
         &self,
         configs: impl IntoIterator<Item = Reference>,

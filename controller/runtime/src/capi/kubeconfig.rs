@@ -28,7 +28,7 @@ use crate::client::{ClusterAccess, EgressPolicy, LocalRange};
 /// The name of the document in error messages: the key of the kubeconfig in the Secret.
 const DOCUMENT: &str = "value";
 
-/// The name of the Secret with Cluster API's kubeconfig of the Cluster with this name.
+/// The name of the Secret that contains Cluster API's kubeconfig for the Cluster with this name.
 pub(crate) fn kubeconfig_secret_name(cluster: &str) -> String {
     format!("{cluster}-kubeconfig")
 }

@@ -59,7 +59,7 @@ pub(super) struct Client {
     /// The last status, with its time. The lock is held for at most one status call, whose deadline is the same for all
     /// clusters.
     status: Turnstile<Option<(Instant, Result<(), CallError>)>>,
-    /// The problems in the last status, which ensure that each change is logged once.
+    /// The problems in the last status. They are kept, so that each change is logged only once.
     problems: watch::Sender<Vec<String>>,
     metrics: Metrics,
 }

@@ -86,7 +86,7 @@ pub async fn is_enforced(client: &Client) -> Result<bool, HardeningError> {
     Ok(found.is_some_and(|found| found.spec == enforced.spec))
 }
 
-/// The actions that the policy takes on a request that is not allowed, while it is enforced.
+/// While the policy is enforced, its actions on a request that is not allowed.
 const ENFORCED: &[&str] = &["Deny"];
 
 /// The policy with these settings, and its binding.

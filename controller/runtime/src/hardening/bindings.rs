@@ -56,7 +56,7 @@ pub(super) const NODES: &str = "system:nodes";
 pub(super) const AUTHENTICATED: &str = "system:authenticated";
 pub(super) const UNAUTHENTICATED: &str = "system:unauthenticated";
 
-/// The permission that a requester needs, so that kube-controller-manager approves its request.
+/// The permission that a requester needs for kube-controller-manager to approve its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Grant {

@@ -163,7 +163,7 @@ impl Identities {
     }
 }
 
-/// Returns a new record for this Machine, which is reset. `None` if the Machine has no Node or no provider ID.
+/// Returns a new record for this Machine. The record is reset. `None` if the Machine has no Node or no provider ID.
 fn record(
     authentication: &KubeletAuthentication,
     cluster: &ObjectKey,

@@ -217,8 +217,8 @@ mod tests {
     /// The names of the records that were patched.
     type Patched = Arc<Mutex<Vec<String>>>;
 
-    /// The statuses of the first responses to writes of this record, and the fields of the record's spec after these
-    /// writes.
+    /// A record, the statuses of the first responses to writes of this record, and the fields of the record's spec
+    /// after these writes.
     type Refusals = (&'static str, Vec<u16>, Value);
 
     /// A management cluster with these records.

@@ -77,8 +77,8 @@ pub(super) enum ApiReachability {
 /// The Machines whose nodes need a bootstrap token to rejoin, but do not have a valid token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LockedOut {
-    /// Not checked, either because attestation is not enforced, so that any token is sufficient, or because the
-    /// controller does not manage tokens.
+    /// Not checked, either because attestation is not enforced, so any token is sufficient, or because the controller
+    /// does not manage tokens.
     NotChecked,
     /// The first names, and the total number.
     Machines { named: Vec<String>, count: usize },

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 /// The deadline for one part of the work: a few small calls, each with its own deadline.
 pub(super) const PART_DEADLINE: Duration = Duration::from_mins(1);
 
-/// The maximum length of an error message, which is truncated. An API server can return any text.
+/// The maximum length of an error message. A longer message is truncated, because an API server can return any text.
 const MAX_MESSAGE_LEN: usize = 512;
 
 /// The failure of one part of the work.

@@ -67,7 +67,7 @@ impl PeriodicTasks {
         if extends {
             wanted.extend(machines.joined.tokens);
         }
-        // While the tokens of all pools are unknown, they must not count as unneeded.
+        // While the tokens of all pools are unknown, the tokens of pools must not count as unneeded.
         let mut are_pools_known = true;
         if extends_pools {
             are_pools_known = of_pools.is_some();

@@ -1,5 +1,5 @@
-//! Tests of pools with more members than a limit permits, so that the other members are unknown. Tests of Machines
-//! whose reported addresses are unknown.
+//! Tests of pools with more members than a limit permits, so the other members are unknown. Tests of Machines whose
+//! reported addresses are unknown.
 
 use node_attestation_core::inventory::Naming;
 use node_attestation_core::ledger::{Claim, MISSING_MACHINE_TIMEOUT, RecordLedger};
@@ -116,7 +116,7 @@ fn a_known_pool_member_is_not_displaced_by_other_namespaces() {
     see_pool(&objects, &MEMBERS);
     flood(&objects);
 
-    // After the change of the pool, the new member sorts before the others.
+    // After the change to the pool, the new member sorts before the others.
     see_pool(&objects, &["metal:///p0", MEMBERS[0], MEMBERS[1]]);
 
     for member in MEMBERS {
