@@ -245,7 +245,7 @@ impl EventWriter {
     }
 }
 
-/// At the end of a term, the cancelled task of a cluster drops the writer without [`EventWriter::finish`]. Without this
+/// At the end of a term, the canceled task of a cluster drops the writer without [`EventWriter::finish`]. Without this
 /// implementation, the writer would continue after the Lease was released, without `DRAIN_DEADLINE`.
 impl Drop for EventWriter {
     fn drop(&mut self) {

@@ -45,7 +45,7 @@ use watches::Watch;
 use crate::clock::now;
 
 /// The bucket bounds for the duration of a decision, in seconds. Most decisions take milliseconds, and a decision that
-/// calls AWS takes a few seconds. The deadline is two minutes.
+/// calls AWS takes a few seconds. The deadline is 2 minutes.
 const DURATIONS: [f64; 11] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0,
 ];

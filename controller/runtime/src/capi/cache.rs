@@ -174,7 +174,7 @@ impl Objects {
             let next = self.0.of_cluster.read(|waiting| {
                 let next = page(waiting.entries(), last.as_ref());
                 let told = next.map(|(cluster, sender)| {
-                    // The send fails only if no task waits any more.
+                    // The send fails only if no task is waiting.
                     sender.send_replace(());
                     cluster
                 });

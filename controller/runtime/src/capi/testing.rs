@@ -353,7 +353,7 @@ pub(crate) fn ca_secret() -> Secret {
     }
 }
 
-/// A service account token with these claims, whose signature is invalid.
+/// A service account token that has these claims, and an invalid signature.
 pub(crate) fn token_of(claims: &Value) -> String {
     let part = |text: &str| BASE64URL_NOPAD.encode(text.as_bytes());
     let payload = part(&claims.to_string());

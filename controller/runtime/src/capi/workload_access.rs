@@ -106,7 +106,7 @@ impl TokenClaims {
         until(self.expires, self.issued)
     }
 
-    /// Whether a token with this lifetime outlives an outage of ten days. A third of the lifetime passes before the
+    /// Whether a token with this lifetime outlives an outage of 10 days. A third of the lifetime passes before the
     /// controller renews a token.
     pub fn outlives_an_outage(&self) -> bool {
         self.lifetime() / 3 * 2 >= OUTAGE

@@ -28,7 +28,7 @@ pub(super) const CALLS: TurnLimits = TurnLimits {
 };
 
 /// The deadline for a signature, including the wait for a turn. A KMS needs less than one second, and the deadline for
-/// a decision is two minutes.
+/// a decision is 2 minutes.
 const SIGN_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The deadline for a status call. Concurrent requests share its response.

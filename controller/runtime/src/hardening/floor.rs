@@ -381,7 +381,7 @@ fn is_unchanged() -> String {
     )
 }
 
-/// Whether an update only revokes or resets the present generation, or cancels a reset.
+/// Whether an update only revokes or resets the current generation, or cancels a reset.
 fn is_act() -> String {
     let reset = literal(RESET_ANNOTATION);
     let (now, before) = (

@@ -113,7 +113,7 @@ impl Identities {
         // A renewal or a sweep changed the record after it was listed.
         let namespace = record.metadata.namespace.as_deref().unwrap_or_default();
         let (cluster, node) = (&record.spec.cluster_name, &record.spec.node_name);
-        // If the generation is different, the holder is different, and the operator did not specify that holder.
+        // If the record now has another generation, it belongs to another holder, which the operator did not specify.
         let generation = record.spec.generation;
         match self.of_node(namespace, cluster, node).await {
             Ok(fresh) if is_due(&fresh, is_named) && fresh.spec.generation == generation => {

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
     use crate::client::ClusterAccess;
 
-    /// The present time, in seconds.
+    /// The current time in these tests, in seconds since 1970.
     const NOW: u64 = 1_795_849_200;
 
     /// The methods and the objects of calls.

@@ -2,7 +2,7 @@
 //!
 //! The controller requests a token for its own service account from the workload cluster, and writes it to the Secret
 //! that contains its kubeconfig. A token is valid for 30 days, and is renewed after a third of its lifetime. Therefore,
-//! it outlives an outage of ten days, unless the API server grants a shorter lifetime.
+//! it outlives an outage of 10 days, unless the API server grants a shorter lifetime.
 //!
 //! # Guarantees
 //!
@@ -39,7 +39,7 @@ const LIFE: Duration = Duration::from_hours(30 * 24);
 const AGAIN: Duration = Duration::from_mins(10);
 
 /// The minimum delay between two attempts. A tenant's API server determines the lifetime of a token, and each renewal
-/// is a write to the management cluster. Kubernetes grants at least ten minutes.
+/// is a write to the management cluster. Kubernetes grants at least 10 minutes.
 const LEAST: Duration = Duration::from_secs(30);
 
 /// The minimum number of attempts during the lifetime of a token, if each attempt fails.

@@ -25,7 +25,7 @@ use crate::watch::{MetadataOf, metadata_page_of};
 const ROUND: Duration = Duration::from_mins(1);
 
 /// The number of sweeps between two lookups of the Nodes of all retired records. A sweep deletes the Node of a record
-/// only for ten minutes after the retirement. The previous process might have stopped during this time, and a Node that
+/// only for 10 minutes after the retirement. The previous process might have stopped during this time, and a Node that
 /// was Ready can be down later.
 const SWEEPS_BETWEEN_LOOKUPS: usize = 30;
 

@@ -34,7 +34,7 @@ const WAIT: Backoff = Backoff {
     longest: Duration::from_hours(24),
 };
 
-/// The delay from which a missing token counts as deleted: it was missing four times within seven minutes. A new token
+/// The delay from which a missing token counts as deleted: it was missing four times within 7 minutes. A new token
 /// can be missing once.
 pub(super) const WAIT_IF_GONE: Duration = Duration::from_mins(8);
 

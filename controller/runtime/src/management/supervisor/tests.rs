@@ -325,7 +325,7 @@ async fn a_cluster_beyond_the_limit_of_its_namespace_is_not_served() {
     }
 }
 
-/// The last generation that the controller reports for an object that changes every 10 ms, for ten seconds.
+/// The last generation that the controller reports for an object that changes every 10 ms, for 10 seconds.
 const LAST: i64 = 1000;
 
 /// Like [`answer`], but with one `KubeletAuthentication` that changes constantly.
