@@ -88,7 +88,7 @@ pub struct ClusterInventory {
     pub machines: Option<Arc<dyn Inventory>>,
     /// The control-plane endpoint's hosts, in lower case, in addition to the host in the kubeconfig.
     pub endpoint_hosts: Vec<String>,
-    /// The addresses of the cluster's Services.
+    /// The address ranges of the cluster's Services.
     pub service_ranges: Vec<AddressRange>,
 }
 

@@ -145,7 +145,7 @@ impl CloudResult {
 }
 
 impl Metrics {
-    /// Creates the metrics for this version of a program, which starts now.
+    /// Creates the metrics of a program with this version. The start time of the program is the current time.
     pub fn new(version: &'static str) -> Self {
         Self(Some(Arc::new(Inner {
             version,

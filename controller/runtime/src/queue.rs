@@ -156,7 +156,7 @@ enum State {
     Running(ChangedWhileRunning),
     /// The request was answered, or does not belong to this controller.
     Settled,
-    /// The API server rejected the answer to this version.
+    /// The API server rejected the answer to the current version of the request.
     GivenUp,
 }
 

@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    /// Processor time per event, in microseconds, measured with this number of Machine events.
+    /// The processor time per event, in microseconds, for this number of Machine events.
     pub(crate) async fn events(&self, count: usize) -> f64 {
         let before = processor_time();
         for number in 0..count {

@@ -368,8 +368,8 @@ impl CapiInventory {
         })
     }
 
-    /// Whether the provider of this `InfraMachinePool` creates Machines. Cached, because a sweep calls this for each
-    /// member.
+    /// Whether the provider of this `InfraMachinePool` creates Machines. The result is cached, because a sweep calls
+    /// this function for each member.
     async fn makes_machines(&self, reference: &Reference) -> Result<bool, Unavailable> {
         if let Some(makes) = self.makes_machines.get(reference) {
             return Ok(makes);

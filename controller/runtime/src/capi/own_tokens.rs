@@ -117,8 +117,8 @@ async fn machines(
     Ok(configs.collect())
 }
 
-/// A Machine and its Node. The Node and the provider ID are missing if the Machine does not have them, if it is
-/// invalid, or if it is being deleted, because its successor can have a Node with the same name.
+/// A Machine and its Node. The Node and the provider ID are missing if the Machine is invalid or does not have them.
+/// They are also missing if the Machine is being deleted, because its successor can have a Node with the same name.
 #[derive(Debug, Clone)]
 pub(crate) struct MemberMachine {
     pub(crate) name: String,

@@ -1,7 +1,7 @@
 //! The controller's own access to a workload cluster: a Secret in the controller's namespace, and its token.
 //!
-//! The Secret has a kubeconfig in the key `value`, like Cluster API's `<cluster>-kubeconfig`, and the same policy
-//! applies to it. Its user is a service account of the workload cluster.
+//! The Secret contains a kubeconfig in the key `value`, as Cluster API's `<cluster>-kubeconfig` does, and the same
+//! restrictions apply to both kubeconfigs. The user in the kubeconfig is a service account of the workload cluster.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -347,7 +347,7 @@ struct Connection {
     patience: Duration,
 }
 
-/// A call that waits for its response, with the flag of its connection.
+/// A call that waits for its response, with the flag that marks its connection as silent.
 ///
 /// If the call is dropped after it has waited for some time, no other call uses the connection. Therefore other calls
 /// do not need to wait until a ping fails.

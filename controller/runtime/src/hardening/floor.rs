@@ -266,7 +266,8 @@ fn named() -> (String, &'static str, String) {
     )
 }
 
-/// A CEL expression for the value of an annotation, or for the empty text. `key` is also an expression.
+/// A CEL expression for the value of an annotation, or for the empty text if the annotation is missing. `key` is also a
+/// CEL expression.
 fn annotation(object: &str, key: &str) -> String {
     format!(
         "(has({object}.metadata.annotations) && {key} in {object}.metadata.annotations \

@@ -88,7 +88,7 @@ pub(super) enum LockedOut {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServiceAddresses {
     pub(super) are_known: bool,
-    /// An invalid range in the Cluster.
+    /// An invalid Service range in the Cluster.
     pub(super) unreadable: Option<String>,
 }
 

@@ -58,7 +58,8 @@ pub(super) struct OwnSecret<'a> {
     namespace: &'a str,
 }
 
-/// The reason why the token was not renewed. It does not contain a part of a response that can contain a token.
+/// The reason why the token was not renewed. If a response can contain a token, the reason contains no part of the
+/// response.
 #[derive(Debug, thiserror::Error)]
 enum TokenNotRenewed {
     #[error("cannot create serviceaccounts/token for {account}")]

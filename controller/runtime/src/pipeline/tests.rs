@@ -431,7 +431,7 @@ async fn a_crash_after_any_write_is_completed_by_the_next_run() {
             .await;
         assert!(died.is_err(), "write {write}");
 
-        // A new process has an empty memory.
+        // A new process does not remember the earlier attempts.
         let next = processed(cluster(), &store).await;
 
         assert_eq!(next, Next::Done);

@@ -61,7 +61,7 @@ fn answers(inventory: &CapiInventory) -> Vec<String> {
     ]
 }
 
-/// The object in the namespace of another tenant, with this status.
+/// The object with this status, moved to the namespace of another tenant.
 fn forged(object: Value, status: &Value) -> Value {
     let object = with(object, "/metadata/namespace", json!("tenant-b"));
     with(object, "/status", status.clone())
