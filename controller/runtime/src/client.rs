@@ -75,7 +75,7 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
 /// A service that sends calls.
 type Calls = BoxCloneService<Request<Body>, Response<Answer>, BoxError>;
 
-/// The processor time that the namespace's API servers have used. Excludes the time that has become available again.
+/// The part of its budget that the namespace's API servers have used, and that is not available again yet.
 #[cfg(test)]
 pub(crate) fn taken_processor_time(namespace: &str) -> Duration {
     processor::Processor::of(namespace).missing()

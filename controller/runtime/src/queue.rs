@@ -92,7 +92,8 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Creates an empty queue for the cluster with these log lines. Its memory is charged to the cluster's namespace.
+    /// Creates an empty queue for the cluster to which these log lines belong. The queue's memory is charged to the
+    /// cluster's namespace.
     pub(crate) fn new(lines: &ClusterLines) -> Self {
         let share = Share::new(lines.namespace(), SHARE);
         Self {

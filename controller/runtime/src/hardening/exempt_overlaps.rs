@@ -114,8 +114,8 @@ impl ExemptOverlaps {
         Ok(())
     }
 
-    /// The number of names for which two valid certificates exist. `None` if there are none, and the last search did
-    /// not evaluate all requests.
+    /// The number of names for which two valid certificates exist. `None` if no such name is known, and the last search
+    /// did not evaluate all requests.
     pub fn count(&self) -> Option<usize> {
         let known = self.0.lock();
         let count = known.found.len();

@@ -53,7 +53,7 @@ struct OfNamespace {
     count: usize,
 }
 
-/// The first object of a cluster that cannot be read, and the number of all objects that cannot be read.
+/// The first unreadable object of a cluster, and the number of all its unreadable objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::capi) struct Unread {
     pub(in crate::capi) kind: &'static str,

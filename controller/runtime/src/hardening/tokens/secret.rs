@@ -198,8 +198,8 @@ impl TokenSecret {
         self.ending_with(end, is_extended.then_some("true"))
     }
 
-    /// Returns the same patch for a pool's token that is extended by this lifetime. The label contains the lifetime in
-    /// hours.
+    /// Like [`ending_at`](Self::ending_at), but for a pool's token that is extended by this lifetime. The label
+    /// contains the lifetime in hours.
     pub(super) fn ending_of_pool(&self, end: Timestamp, term: Duration) -> Value {
         self.ending_with(end, Some(&term.as_secs().div_ceil(HOUR).to_string()))
     }

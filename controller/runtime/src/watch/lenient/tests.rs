@@ -113,7 +113,7 @@ fn hostile_to_types(object: &Value) -> Vec<(&'static str, Value)> {
     shapes
 }
 
-/// The names from a list. If `versioned` is set, also the names from a watch, which starts at the version of the list.
+/// The names from a list. If `versioned` is set, also the names from a watch.
 async fn watched<K>(api: Api<K>, versioned: bool) -> [BTreeSet<String>; 2]
 where
     K: Resource<DynamicType: Clone + Debug> + Clone + Debug + DeserializeOwned + Send + 'static,
