@@ -75,7 +75,7 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
 /// A service that sends calls.
 type Calls = BoxCloneService<Request<Body>, Response<Answer>, BoxError>;
 
-/// The part of its budget that the namespace's API servers have used, and that is not available again yet.
+/// The part of this namespace's processor time budget that is in use.
 #[cfg(test)]
 pub(crate) fn taken_processor_time(namespace: &str) -> Duration {
     processor::Processor::of(namespace).missing()

@@ -28,8 +28,8 @@ static PROCESS: LazyLock<Common> = LazyLock::new(|| {
 });
 
 /// The container's memory limit divided by this number is the memory for connections within their own shares: 256 MiB
-/// of 1 GiB. Half of it is sufficient for 1,024 connections. By default, a namespace has up to 1,000 clusters, each
-/// with one connection that remains open.
+/// of 1 GiB. Half of this memory is sufficient for 1,024 connections. By default, a namespace has up to 1,000 clusters,
+/// each with one connection that remains open.
 const CONNECTIONS_PART: usize = 4;
 
 /// The container's memory limit divided by this number is the memory for connections that exceed their own shares: 32

@@ -187,14 +187,15 @@ impl Objects {
         }
     }
 
-    /// The selected Clusters, sorted. Empty before [`Objects::is_ready`].
+    /// The selected Clusters, sorted. Empty until the cache [is ready](Objects::is_ready).
     pub fn clusters(&self) -> Vec<(ObjectKey, Cluster)> {
         let mut clusters = Vec::new();
         self.each_cluster(|key, cluster| clusters.push((key.clone(), cluster.clone())));
         clusters
     }
 
-    /// Calls `look` for each selected Cluster, in sorted order. Has no effect before [`Objects::is_ready`].
+    /// Calls `look` for each selected Cluster, in sorted order. Has no effect until the cache [is
+    /// ready](Objects::is_ready).
     pub(crate) fn each_cluster(&self, mut look: impl FnMut(&ObjectKey, &Cluster)) {
         let mut last = None;
         while self.is_ready() {
@@ -209,7 +210,8 @@ impl Objects {
         }
     }
 
-    /// The result of `look` for a selected Cluster. `None` if it does not exist, or before [`Objects::is_ready`].
+    /// The result of `look` for a selected Cluster. `None` if the Cluster does not exist, or until the cache [is
+    /// ready](Objects::is_ready).
     pub(crate) fn with_cluster<T>(
         &self,
         key: &ObjectKey,
@@ -219,13 +221,14 @@ impl Objects {
         self.selects(&cluster).then(|| look(&cluster))
     }
 
-    /// A selected Cluster. `None` if it does not exist, or before [`Objects::is_ready`].
+    /// A selected Cluster. `None` if the Cluster does not exist, or until the cache [is ready](Objects::is_ready).
     pub fn cluster(&self, key: &ObjectKey) -> Option<Cluster> {
         self.any_cluster(key)
             .filter(|cluster| self.selects(cluster))
     }
 
-    /// A Cluster, regardless of the selection. `None` if it does not exist, or before [`Objects::is_ready`].
+    /// A Cluster, regardless of the selection. `None` if the Cluster does not exist, or until the cache [is
+    /// ready](Objects::is_ready).
     pub(crate) fn any_cluster(&self, key: &ObjectKey) -> Option<Cluster> {
         let cluster = self.is_ready().then(|| self.0.store.cluster(key))??;
         Some(Cluster::clone(&cluster))
@@ -249,7 +252,8 @@ impl Objects {
         self.0.selection.has_value(value)
     }
 
-    /// Returns the result of `look` for a Cluster and its objects. `None` before [`Objects::is_ready`].
+    /// Returns the result of `look` for a Cluster and its objects. `None` until the cache [is
+    /// ready](Objects::is_ready).
     pub(super) fn look<T>(
         &self,
         cluster: &ObjectKey,
@@ -266,7 +270,7 @@ impl Objects {
 
     /// The first Cluster, Machine or `MachinePool` of this cluster that cannot be read, and the number of other objects
     /// that cannot be read. An object whose Cluster is unknown counts for each Cluster in its namespace. Also `None`
-    /// before [`Objects::is_ready`].
+    /// until the cache [is ready](Objects::is_ready).
     pub(crate) fn unreadable_members(&self, cluster: &ObjectKey) -> Option<String> {
         let store = &self.0.store;
         let unread = self.is_ready().then(|| store.unreadable_members(cluster))?;

@@ -33,8 +33,7 @@ pub(crate) enum TokenUnread {
     /// The Machine is invalid.
     #[error("the Machine cannot be decoded")]
     Machine(#[from] Unreadable),
-    /// The `KubeadmConfig` does not exist, is of a kind that is not served, or the current user is not allowed to read
-    /// it.
+    /// The `KubeadmConfig` does not exist, its kind is not served, or the current user is not allowed to read it.
     #[error("cannot read {kind} {name}")]
     Config {
         /// The kind in the reference.

@@ -48,7 +48,7 @@ const RESTART: Duration = Duration::from_secs(30);
 /// clusters.
 const HANDOVER: Duration = Duration::from_secs(5);
 
-/// Serves every cluster until `stop` is ready, and then waits for their tasks.
+/// Serves every cluster until `stop` is ready, and then waits for the tasks of all clusters.
 pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output = ()>) {
     let mut registry = ClusterRegistry::new(shared);
     let mut events = authentications(&shared.controller).boxed();

@@ -112,7 +112,7 @@ fn matches(This(text): This<Arc<String>>, pattern: Arc<String>) -> bool {
     Regex::new(&pattern).is_ok_and(|pattern| pattern.is_match(&text))
 }
 
-/// Parses the network in the form that Kubernetes' `isCIDR` accepts: without zones, leading zeros, and IPv4-mapped
+/// Parses the network in the form that Kubernetes' `isCIDR` accepts: without zones, leading zeros or IPv4-mapped
 /// addresses.
 fn network(text: &str) -> Option<IpNet> {
     let (address, length) = text.split_once('/')?;
